@@ -1,22 +1,21 @@
 //! What holds for every PDU of a target: direction, fixed bits, reserved fields (RFC 7143 sections 11 and 4.2.2).
 
 use crate::pdu::{NONE, Pdu, op};
-use std::ops::Range;
 
 /// Opcode, mask and value of the fixed bits of byte 1, reserved byte ranges.
-type Layout = (u8, u8, u8, &'static [Range<usize>]);
+type Layout = (u8, u8, u8, &'static [(usize, usize)]);
 
 const LAYOUTS: &[Layout] = &[
-    (op::NOP_IN, 0xff, 0x80, &[2..4, 36..48]),
-    (op::SCSI_RESPONSE, 0xe1, 0x80, &[8..16]),
-    (op::TMF_RESPONSE, 0xff, 0x80, &[3..8, 8..16, 20..24, 36..48]),
-    (op::LOGIN_RESPONSE, 0x30, 0x00, &[20..24, 38..48]),
-    (op::TEXT_RESPONSE, 0x3f, 0x00, &[2..4, 36..48]),
-    (op::DATA_IN, 0x78, 0x00, &[2..3, 8..16]),
-    (op::LOGOUT_RESPONSE, 0xff, 0x80, &[3..8, 8..16, 20..24, 36..40, 44..48]),
-    (op::R2T, 0xff, 0x80, &[2..8]),
-    (op::ASYNC, 0xff, 0x80, &[2..4, 20..24, 44..48]),
-    (op::REJECT, 0xff, 0x80, &[3..4, 8..16, 20..24, 40..48]),
+    (op::NOP_IN, 0xff, 0x80, &[(2, 4), (36, 48)]),
+    (op::SCSI_RESPONSE, 0xe1, 0x80, &[(8, 16)]),
+    (op::TMF_RESPONSE, 0xff, 0x80, &[(3, 8), (8, 16), (20, 24), (36, 48)]),
+    (op::LOGIN_RESPONSE, 0x30, 0x00, &[(20, 24), (38, 48)]),
+    (op::TEXT_RESPONSE, 0x3f, 0x00, &[(2, 4), (36, 48)]),
+    (op::DATA_IN, 0x78, 0x00, &[(2, 3), (8, 16)]),
+    (op::LOGOUT_RESPONSE, 0xff, 0x80, &[(3, 8), (8, 16), (20, 24), (36, 40), (44, 48)]),
+    (op::R2T, 0xff, 0x80, &[(2, 8)]),
+    (op::ASYNC, 0xff, 0x80, &[(2, 4), (20, 24), (44, 48)]),
+    (op::REJECT, 0xff, 0x80, &[(3, 4), (8, 16), (20, 24), (40, 48)]),
 ];
 
 /// Tells what is wrong with the layout of a PDU that a target sent at ErrorRecoveryLevel 0.
@@ -27,7 +26,7 @@ pub fn layout(pdu: &Pdu) -> Result<(), String> {
     if pdu.bhs[1] & mask != *value {
         return Err(format!("byte 1 is {:#04x}, of which {mask:#04x} must be {value:#04x}", pdu.bhs[1]));
     }
-    if let Some(range) = reserved.iter().find(|r| pdu.bhs[(*r).clone()].iter().any(|b| *b != 0)) {
+    if let Some(range) = reserved.iter().find(|r| pdu.bhs[r.0..r.1].iter().any(|b| *b != 0)) {
         return Err(format!("reserved bytes {range:?} are not zero"));
     }
     if !pdu.ahs.is_empty() {

@@ -10,6 +10,7 @@ pub mod chap;
 pub mod check;
 pub mod config;
 pub mod digest;
+pub mod expect;
 pub mod login;
 pub mod pdu;
 pub mod raw;
@@ -18,6 +19,7 @@ pub mod server;
 
 pub use chap::Chap;
 pub use config::{INITIATOR, TARGET};
+pub use expect::{Answer, Outcome, negotiate};
 pub use login::Login;
 pub use pdu::{NONE, Pdu, op};
 pub use raw::{Got, Raw};

@@ -111,21 +111,32 @@ impl Login {
 
     /// Sends `pdu` and what else is needed up to full feature phase; gives all pairs that the target sent.
     pub fn finish(&self, raw: &mut Raw, mut pdu: Pdu) -> Result<Vec<(String, String)>, u16> {
-        let mut pairs = Vec::new();
-        for _ in 0..10 {
+        let mut all = Pdu::new(op::LOGIN_RESPONSE);
+        for _ in 0..20 {
             let answer = raw.login(&pdu);
             if answer.status() != 0 {
                 raw.expect_close();
                 return Err(answer.status());
             }
-            pairs.extend(answer.pairs());
+            all.data.extend_from_slice(&answer.data);
+            if answer.bhs[1] & 0x40 != 0 {
+                pdu = self.empty((answer.bhs[1] >> 2) & 3, None);
+                continue;
+            }
+            let pairs = all.pairs();
             if answer.is_final() && answer.bhs[1] & 3 == 3 {
                 self.apply(raw, &answer, &pairs);
                 return Ok(pairs);
             }
             pdu = self.empty(1, Some(3));
         }
-        panic!("the login does not end: {pairs:?}");
+        panic!("the login does not end: {all:?}");
+    }
+
+    /// Logs in from the operational stage with these keys too; gives all pairs that the target sent.
+    pub fn answers(&self, address: SocketAddr, keys: &[(&str, &str)]) -> Result<Vec<(String, String)>, u16> {
+        let login = self.clone().with(keys);
+        login.finish(&mut login.connect(address), login.request(1, Some(3)))
     }
 
     /// What the answers and the own declarations mean for the connection.

@@ -42,6 +42,8 @@ pub struct Raw {
     pub first_burst: usize,
     pub max_burst: usize,
     pub send_max: usize,
+    /// Digests of the last PDU as they came: header, data.
+    pub last_digests: (Option<[u8; 4]>, Option<[u8; 4]>),
     /// TSIH of the session, once known.
     pub tsih: u16,
     next_itt: u32,
@@ -68,6 +70,7 @@ impl Raw {
             first_burst: 65536,
             max_burst: 262144,
             send_max: 8192,
+            last_digests: (None, None),
             tsih: 0,
             next_itt: 0x100,
             input: Vec::new(),
@@ -245,6 +248,7 @@ impl Raw {
         let end = at + padded;
         assert!(total == end || crc32c(&all[at..end]) == all[end..], "bad data digest: {bhs:02x?}");
         assert!(all[at + length..end].iter().all(|b| *b == 0), "padding is not zero: {bhs:02x?}");
+        self.last_digests = (all[header..at].try_into().ok(), all[end..].try_into().ok());
         Some(Pdu { bhs, ahs: all[48..header].to_vec(), data: all[at..at + length].to_vec() })
     }
 
