@@ -45,6 +45,7 @@ fn by_opcode(pdu: &Pdu) -> Result<(), String> {
             "Data-In: status without S"
         }
         op::DATA_IN if pdu.bhs[1] & 1 != 0 && !f => "Data-In: S without F",
+        op::DATA_IN if pdu.bhs[1] & 1 != 0 && pdu.bhs[3] == 2 => "Data-In: CHECK CONDITION without sense",
         op::R2T if pdu.transfer_tag() == NONE || pdu.get32(44) == 0 => "R2T without tag or length",
         op::R2T if !pdu.data.is_empty() => "R2T with data",
         op::ASYNC | op::REJECT if pdu.tag() != NONE => "ITT is not reserved",
