@@ -15,6 +15,11 @@ const SCOUT: &[u8] = b"discovery secret";
 const BINARY: [u8; 16] = [0, 1, 2, 0x0a, 0xff, 0xfe, 0x80, 0x7f, 0, 0, 13, 10, 9, 32, 0xc3, 0x28];
 const LONG_NAME: &str = "x.y:z";
 
+/// The keys of step 3 for a challenge.
+type Step<'a> = &'a dyn Fn(&Chap) -> Vec<(String, String)>;
+/// A way to write bytes as text.
+type Encode<'a> = &'a dyn Fn(&[u8]) -> String;
+
 /// A fresh folder with these secrets, each in a file named after its user, and the tables that name them.
 fn users(secrets: &[(&str, &[u8])]) -> (PathBuf, String) {
     let (dir, mut tables) = (fresh_dir(), String::new());
@@ -50,7 +55,7 @@ fn guarded() -> Server {
 }
 
 /// Step 3 of a login of alice with more keys; gives the answer.
-fn third_step(server: &Server, keys: &dyn Fn(&Chap) -> Vec<(String, String)>) -> (Raw, Login, Chap, Pdu) {
+fn third_step(server: &Server, keys: Step) -> (Raw, Login, Chap, Pdu) {
     let login = Login::new();
     let (mut raw, chap) = Chap::begin(&login, server.portal(), "5").expect("a challenge");
     let keys = keys(&chap);
@@ -109,14 +114,19 @@ fn sec_001_mutual_chap() {
 /// As [`guarded`], but the target has no user to answer with.
 fn guarded_without_mutual() -> Server {
     let (dir, tables) = users(&[("alice", ALICE)]);
-    Server::start_in(dir, &config::with("", "", &("[[target.access]]\nchap = [\"alice\"]\n".to_string() + &tables)))
+    Server::start_in(
+        dir,
+        &config::with("", "", &("[[target.access]]\nchap = [\"alice\"]\n".to_string() + &tables)),
+    )
 }
 
 /// SEC-005, LST-005, LOG-031
 #[test]
 fn sec_005_wrong_proofs_fail() {
     let server = guarded();
-    for (name, secret) in [("alice", BOB), ("nobody", ALICE), ("Alice", ALICE), ("lunar", LUNAR), ("alice ", ALICE)] {
+    for (name, secret) in
+        [("alice", BOB), ("nobody", ALICE), ("Alice", ALICE), ("lunar", LUNAR), ("alice ", ALICE)]
+    {
         let status = Chap::login(&Login::new(), server.portal(), 5, name, secret).err();
         assert_eq!(status, Some(0x0201), "{name}");
     }
@@ -132,7 +142,7 @@ fn sec_005_wrong_proofs_fail() {
 #[test]
 fn sec_007_keys_out_of_step() {
     let server = guarded();
-    let steps: [&dyn Fn(&Chap) -> Vec<(String, String)>; 5] = [
+    let steps: [Step; 5] = [
         &|chap| proof(chap)[..1].to_vec(),
         &|chap| proof(chap)[1..].to_vec(),
         &|chap| [proof(chap), vec![("CHAP_C".into(), hex(&[1; 16]))]].concat(),
@@ -266,12 +276,36 @@ fn sec_017_the_user_must_fit_the_initiator() {
 #[test]
 fn sec_017_discovery_has_its_own_users() {
     let server = guarded();
-    Chap::login(&Login::discovery(), server.portal(), 5, "scout", SCOUT).expect("scout").text(&[("SendTargets", "All")]);
+    Chap::login(&Login::discovery(), server.portal(), 5, "scout", SCOUT)
+        .expect("scout")
+        .text(&[("SendTargets", "All")]);
     for (login, name, secret) in [(Login::discovery(), "alice", ALICE), (Login::new(), "scout", SCOUT)] {
         let status = Chap::login(&login, server.portal(), 5, name, secret).err();
         assert!(matches!(status, Some(0x0201 | 0x0202)), "{name}: {status:#06x?}");
     }
     assert_eq!(Login::discovery().try_on(server.portal()).err(), Some(0x0201));
+}
+
+/// SEC-018: who reinstates a connection or a session must authenticate as its owner did; else the owner keeps it.
+#[test]
+fn sec_018_a_session_is_not_taken_over_by_others() {
+    let server = guarded();
+    let login = Login::new();
+    let mut owner = Chap::login(&login, server.portal(), 5, "alice", ALICE).expect("alice");
+    for session in [0, owner.tsih] {
+        let again = login.clone().session(session, 0);
+        assert_eq!(again.try_on(server.portal()).err(), Some(0x0201), "without CHAP");
+        let wrong = Chap::login(&again, server.portal(), 5, "alice", BOB).err();
+        assert_eq!(wrong, Some(0x0201), "with a wrong secret");
+        owner.ping();
+    }
+    let other = login.clone().session(owner.tsih, 0);
+    let status = Chap::login(&other, server.portal(), 5, "a", b"one-letter user!").err();
+    assert!(status.is_some_and(|s| s >> 8 == 2), "another user, same session: {status:#06x?}");
+    owner.ping();
+    Chap::login(&login.clone().session(owner.tsih, 0), server.portal(), 5, "alice", ALICE)
+        .expect("alice again")
+        .ping();
 }
 
 /// SEC-020, KEY-039
@@ -300,7 +334,9 @@ fn sec_020_who_offers_nothing_is_offered_chap_or_refused() {
 #[test]
 fn sec_023_methods_that_are_not_there_are_skipped() {
     let server = guarded();
-    for (offer, chosen) in [("KRB5,SRP,CHAP,None", "CHAP"), ("Z-com.example.x,CHAP", "CHAP"), ("None,CHAP", "CHAP")] {
+    for (offer, chosen) in
+        [("KRB5,SRP,CHAP,None", "CHAP"), ("Z-com.example.x,CHAP", "CHAP"), ("None,CHAP", "CHAP")]
+    {
         let login = Login::new().key("AuthMethod", offer);
         let answer = login.connect(server.portal()).login(&login.request(0, None));
         assert_eq!((answer.status(), answer.value("AuthMethod").as_deref()), (0, Some(chosen)), "{offer}");
@@ -308,7 +344,10 @@ fn sec_023_methods_that_are_not_there_are_skipped() {
     for offer in ["KRB5", "SRP", "None", "KRB5,SRP"] {
         let login = Login::new().key("AuthMethod", offer);
         let answer = login.connect(server.portal()).login(&login.request(0, None));
-        assert!(answer.status() == 0x0201 || answer.value("AuthMethod").as_deref() == Some("Reject"), "{answer:?}");
+        assert!(
+            answer.status() == 0x0201 || answer.value("AuthMethod").as_deref() == Some("Reject"),
+            "{answer:?}"
+        );
     }
     let open = shared();
     let login = Login::new().key("AuthMethod", "KRB5,CHAP,None");
@@ -320,14 +359,22 @@ fn sec_023_methods_that_are_not_there_are_skipped() {
 #[test]
 fn key_030_identifiers_and_challenges() {
     let server = guarded();
-    for (identifier, fine) in [("0", true), ("255", true), ("256", false), ("abc", false), ("", false), ("-1", false)] {
+    for (identifier, fine) in
+        [("0", true), ("255", true), ("256", false), ("abc", false), ("", false), ("-1", false)]
+    {
         let (_, answer) = mutual(&server, identifier, &hex(&[9; 16]));
-        assert!(fine == (answer.status() == 0) && (fine || answer.status() >> 8 == 2), "{identifier}: {answer:?}");
+        assert!(
+            fine == (answer.status() == 0) && (fine || answer.status() >> 8 == 2),
+            "{identifier}: {answer:?}"
+        );
     }
     for (length, fine) in [(1, true), (16, true), (1024, true), (1025, false)] {
         for text in [hex(&vec![7; length]), base64(&vec![7; length])] {
             let (_, answer) = mutual(&server, "3", &text);
-            assert!(fine == (answer.status() == 0) && (fine || answer.status() >> 8 == 2), "{length}: {answer:?}");
+            assert!(
+                fine == (answer.status() == 0) && (fine || answer.status() >> 8 == 2),
+                "{length}: {answer:?}"
+            );
             if fine {
                 let back = unbinary(&answer.value("CHAP_R").expect("CHAP_R"));
                 assert_eq!(back, response(5, 3, LUNAR, &vec![7; length]), "{text}");
@@ -343,13 +390,14 @@ fn key_033_responses_in_hex_and_base64() {
     let upper = |bytes: &[u8]| format!("0x{}", hex(bytes)[2..].to_uppercase());
     let capital = |bytes: &[u8]| format!("0X{}", &hex(bytes)[2..]);
     let big_base64 = |bytes: &[u8]| format!("0B{}", &base64(bytes)[2..]);
-    let right: [&dyn Fn(&[u8]) -> String; 5] = [&hex, &base64, &upper, &capital, &big_base64];
+    let right: [Encode; 5] = [&hex, &base64, &upper, &capital, &big_base64];
     for (i, encode) in right.iter().enumerate() {
-        let keys = |chap: &Chap| vec![proof(chap)[0].clone(), ("CHAP_R".into(), encode(&chap.response(ALICE)))];
+        let keys =
+            |chap: &Chap| vec![proof(chap)[0].clone(), ("CHAP_R".into(), encode(&chap.response(ALICE)))];
         let (_, _, _, answer) = third_step(&server, &keys);
         assert_eq!(answer.status(), 0, "encoding {i}");
     }
-    let wrong: [&dyn Fn(&[u8]) -> String; 8] = [
+    let wrong: [Encode; 8] = [
         &|r| hex(&r[..15]),
         &|r| hex(&[r, &[0]].concat()),
         &|r| hex(&[r, &[0; 1009]].concat()),
@@ -360,7 +408,8 @@ fn key_033_responses_in_hex_and_base64() {
         &|_| "0bzz*z".into(),
     ];
     for (i, encode) in wrong.iter().enumerate() {
-        let keys = |chap: &Chap| vec![proof(chap)[0].clone(), ("CHAP_R".into(), encode(&chap.response(ALICE)))];
+        let keys =
+            |chap: &Chap| vec![proof(chap)[0].clone(), ("CHAP_R".into(), encode(&chap.response(ALICE)))];
         let (mut raw, _, chap, answer) = third_step(&server, &keys);
         let leading_zero = i == 4 && chap.response(ALICE)[0] < 16;
         assert!(matches!(answer.status(), 0x0200 | 0x0201) || leading_zero, "case {i}: {answer:?}");
@@ -376,7 +425,9 @@ fn sec_007_a_command_in_the_middle_of_chap() {
     let server = guarded();
     let (mut raw, _) = Chap::begin(&Login::new(), server.portal(), "5").expect("a challenge");
     match raw.outcome(&Pdu::new(op::SCSI | 0x40).itt(9)) {
-        Outcome::Answered(answer) => assert_eq!((answer.opcode(), answer.status()), (op::LOGIN_RESPONSE, 0x020b)),
+        Outcome::Answered(answer) => {
+            assert_eq!((answer.opcode(), answer.status()), (op::LOGIN_RESPONSE, 0x020b))
+        }
         other => other.refused(&[]),
     }
 }

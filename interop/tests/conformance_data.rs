@@ -93,7 +93,10 @@ fn dat_008_too_much_unsolicited_data() {
         if more > 0 {
             raw.send(&raw.data_out(write.tag(), NONE, 0, immediate as u32, &vec![1; more]));
         }
-        assert!(matches!(failure(&mut raw, write.tag()), None | Some(0x0b_0c0c | 0x0b_0c0d)), "{immediate} + {more}");
+        assert!(
+            matches!(failure(&mut raw, write.tag()), None | Some(0x0b_0c0c | 0x0b_0c0d)),
+            "{immediate} + {more}"
+        );
     }
 }
 
@@ -233,7 +236,8 @@ fn dat_024_data_out_with_wrong_fields() {
 #[test]
 fn dat_025_f_ends_each_burst() {
     let server = shared();
-    let mut raw = Raw::session(server.portal(), &[("MaxBurstLength", "65536"), ("MaxRecvDataSegmentLength", "8192")]);
+    let mut raw =
+        Raw::session(server.portal(), &[("MaxBurstLength", "65536"), ("MaxRecvDataSegmentLength", "8192")]);
     let bytes = pattern(1 << 20, 6);
     raw.write_blocks(0, 6000, &bytes).good();
     let reply = raw.read(0, &read10(6000, 2048), 1 << 20);
@@ -296,7 +300,14 @@ fn dat_027_odd_pieces() {
     let bytes = pattern(512, 7);
     for (i, at) in (0..512).step_by(37).enumerate() {
         let end = 512.min(at + 37);
-        raw.send(&answer_to(&raw, &r2t, i as u32, at as u32, &bytes[at..end], if end == 512 { 0x80 } else { 0 }));
+        raw.send(&answer_to(
+            &raw,
+            &r2t,
+            i as u32,
+            at as u32,
+            &bytes[at..end],
+            if end == 512 { 0x80 } else { 0 },
+        ));
     }
     raw.collect(write.tag(), &[]).good();
     assert!(raw.read_blocks(0, 8400, 1) == bytes);

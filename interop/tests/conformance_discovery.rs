@@ -12,7 +12,13 @@ fn three_targets() -> Server {
                   [[portal_group]]\ntag = 7\nportals = [\"127.0.0.1:0\"]\n";
     let access = "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:friend\"]\n";
     let only_first = "portal_groups = [1]";
-    Server::start(&(groups.to_string() + &target(TARGET, only_first) + &target(OTHER, "") + &target(HIDDEN, "") + access))
+    Server::start(
+        &(groups.to_string()
+            + &target(TARGET, only_first)
+            + &target(OTHER, "")
+            + &target(HIDDEN, "")
+            + access),
+    )
 }
 
 /// Names with their addresses; anything else in the reply is a failure, as is an address before a name.
@@ -104,7 +110,9 @@ fn dsc_004_a_normal_session_sees_its_own_target_only() {
         let mut raw = Login::new().on(server.portal());
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", value)]);
         match raw.outcome(&text) {
-            Outcome::Answered(answer) => assert!(!answer.pairs().iter().any(|(_, v)| v == OTHER || v == HIDDEN)),
+            Outcome::Answered(answer) => {
+                assert!(!answer.pairs().iter().any(|(_, v)| v == OTHER || v == HIDDEN))
+            }
             Outcome::Rejected(_) | Outcome::Closed => {}
         }
     }
@@ -130,7 +138,8 @@ fn dsc_005_one_target_by_name() {
 fn dsc_007_send_targets_with_another_key() {
     let server = shared();
     let mut raw = Raw::discovery(server.portal(), &[]);
-    let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", "All"), ("X-com.example.a", "1")]);
+    let text =
+        raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", "All"), ("X-com.example.a", "1")]);
     raw.outcome(&text);
     Raw::discovery(server.portal(), &[]).text(&[("SendTargets", "All")]);
 }
@@ -153,7 +162,10 @@ fn dsc_011_advertised_addresses() {
     let server = Server::start(&interop::config::standard().replace("portals = [\"127.0.0.1:0\"]", portals));
     let all = send_targets(&mut Raw::discovery(server.portal(), &[]), "All");
     let last = format!("{},1", server.portals()[2]);
-    assert_eq!(all, [(TARGET.to_string(), vec!["192.0.2.1:3333,1".into(), "[2001:db8::1]:3260,1".into(), last])]);
+    assert_eq!(
+        all,
+        [(TARGET.to_string(), vec!["192.0.2.1:3333,1".into(), "[2001:db8::1]:3260,1".into(), last])]
+    );
 }
 
 /// DSC-012, TXT-004

@@ -148,7 +148,11 @@ const OUT_OF_RANGE: &[(&str, &str)] = &[
 fn key_013_answers_by_table() {
     let server = shared();
     for (key, offer, answer) in TABLE {
-        assert_eq!(negotiate(server.portal(), key, offer), Answer::Value(answer.to_string()), "{key}={offer}");
+        assert_eq!(
+            negotiate(server.portal(), key, offer),
+            Answer::Value(answer.to_string()),
+            "{key}={offer}"
+        );
     }
     for (key, offer) in OUT_OF_RANGE {
         assert!(negotiate(server.portal(), key, offer).refused(), "{key}={offer}");

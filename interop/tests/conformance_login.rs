@@ -6,13 +6,16 @@ use std::time::Duration;
 const C: u8 = 0x40;
 
 /// Keys that one side only declares: they are never an answer to an offer.
-const DECLARED: [&str; 4] = ["TargetPortalGroupTag", "TargetAlias", "MaxRecvDataSegmentLength", "TargetAddress"];
+const DECLARED: [&str; 4] =
+    ["TargetPortalGroupTag", "TargetAlias", "MaxRecvDataSegmentLength", "TargetAddress"];
 
 /// LOG-001
 #[test]
 fn log_001_anything_before_login_ends_the_connection() {
     let server = shared();
-    for opcode in [op::NOP_OUT, op::SCSI, op::TMF, op::TEXT, op::DATA_OUT, op::LOGOUT, op::SNACK, 0x0a, 0x23, 0x3f] {
+    for opcode in
+        [op::NOP_OUT, op::SCSI, op::TMF, op::TEXT, op::DATA_OUT, op::LOGOUT, op::SNACK, 0x0a, 0x23, 0x3f]
+    {
         let mut raw = Raw::connect(server.portal());
         raw.send(&Pdu::new(opcode | 0x40).itt(1).ttt(NONE));
         raw.expect_close();
@@ -83,7 +86,11 @@ fn log_010_stage_transitions() {
         let mut raw = login.connect(server.portal());
         raw.send(&login.request(csg, Some(nsg)));
         let answer = raw.recv();
-        assert_eq!((answer.opcode(), answer.status()), (op::LOGIN_RESPONSE, 0x0200), "{csg} to {nsg}: {answer:?}");
+        assert_eq!(
+            (answer.opcode(), answer.status()),
+            (op::LOGIN_RESPONSE, 0x0200),
+            "{csg} to {nsg}: {answer:?}"
+        );
         raw.expect_close();
     }
     for (csg, nsg, flags) in [(0, 1, 0x81), (0, 3, 0x83), (1, 3, 0x87)] {
@@ -208,7 +215,10 @@ fn log_032_logins_without_security() {
     let mut raw = names.connect(server.portal());
     let answer = raw.login(&names.request(0, Some(1)));
     assert_eq!((answer.status(), answer.bhs[1]), (0, 0x81));
-    assert!(answer.pairs().iter().all(|(k, _)| k == "TargetPortalGroupTag" || k == "TargetAlias"), "{answer:?}");
+    assert!(
+        answer.pairs().iter().all(|(k, _)| k == "TargetPortalGroupTag" || k == "TargetAlias"),
+        "{answer:?}"
+    );
     names.finish(&mut raw, names.empty(1, Some(3))).expect("a login");
     raw.ping();
     let mut raw = names.connect(server.portal());
@@ -220,9 +230,12 @@ fn log_032_logins_without_security() {
 fn log_033_keys_outside_their_stage() {
     let server = shared();
     let login = Login::new();
-    for (csg, nsg, key, value) in
-        [(0, 1, "MaxBurstLength", "65536"), (0, 1, "DataDigest", "None"), (1, 3, "CHAP_A", "5"), (1, 3, "AuthMethod", "None")]
-    {
+    for (csg, nsg, key, value) in [
+        (0, 1, "MaxBurstLength", "65536"),
+        (0, 1, "DataDigest", "None"),
+        (1, 3, "CHAP_A", "5"),
+        (1, 3, "AuthMethod", "None"),
+    ] {
         let mut raw = login.connect(server.portal());
         let answer = raw.login(&login.clone().key(key, value).request(csg, Some(nsg)));
         assert_eq!(answer.status(), 0x0200, "{key} in stage {csg}");
@@ -234,7 +247,9 @@ fn log_033_keys_outside_their_stage() {
 #[test]
 fn log_034_a_key_comes_once() {
     let server = shared();
-    for (key, value) in [("ImmediateData", "Yes"), ("InitiatorName", interop::INITIATOR), ("TargetName", interop::TARGET)] {
+    for (key, value) in
+        [("ImmediateData", "Yes"), ("InitiatorName", interop::INITIATOR), ("TargetName", interop::TARGET)]
+    {
         let login = Login::new().key(key, value);
         let mut raw = login.connect(server.portal());
         let mut twice = login.request(1, Some(3));
@@ -243,7 +258,11 @@ fn log_034_a_key_comes_once() {
         raw.expect_close();
         let mut raw = login.connect(server.portal());
         assert_eq!(raw.login(&login.request(1, None)).status(), 0);
-        assert_eq!(raw.login(&login.empty(1, Some(3)).keys(&[(key, value)])).status(), 0x0200, "{key} in two PDUs");
+        assert_eq!(
+            raw.login(&login.empty(1, Some(3)).keys(&[(key, value)])).status(),
+            0x0200,
+            "{key} in two PDUs"
+        );
         raw.expect_close();
     }
 }
@@ -347,9 +366,12 @@ fn log_042_six_exchanges_are_fine_and_a_thousand_end() {
     let login = Login::new();
     let mut raw = login.connect(server.portal());
     assert_eq!(raw.login(&login.request(1, None)).status(), 0);
-    for (key, value) in
-        [("ImmediateData", "Yes"), ("InitialR2T", "Yes"), ("MaxBurstLength", "65536"), ("MaxOutstandingR2T", "1")]
-    {
+    for (key, value) in [
+        ("ImmediateData", "Yes"),
+        ("InitialR2T", "Yes"),
+        ("MaxBurstLength", "65536"),
+        ("MaxOutstandingR2T", "1"),
+    ] {
         let answer = raw.login(&login.empty(1, None).keys(&[(key, value)]));
         assert_eq!((answer.status(), answer.value(key).as_deref()), (0, Some(value)));
     }
@@ -397,7 +419,8 @@ fn neg_028_offers_of_the_target() {
     };
     let mut raw = login.connect(server.portal());
     let offered = offers(&mut raw);
-    let keys: Vec<(&str, &str)> = offered.iter().map(|(k, v)| (k.as_str(), v.split(',').next().unwrap_or(v))).collect();
+    let keys: Vec<(&str, &str)> =
+        offered.iter().map(|(k, v)| (k.as_str(), v.split(',').next().unwrap_or(v))).collect();
     login.finish(&mut raw, login.empty(1, Some(3)).keys(&keys)).expect("the offers, answered");
     for (key, value) in &offered {
         let wrong = value.parse::<u64>().map_or("Y-com.example.wrong".into(), |n| (n + 1).to_string());

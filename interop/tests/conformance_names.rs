@@ -29,17 +29,30 @@ fn nam_002_names_are_compared_byte_for_byte() {
 /// NAM-003
 #[test]
 fn nam_003_types_of_names() {
-    for name in ["eui.02004567A425678D", "naa.52004567BA64678D", "naa.62004567BA64678D0123456789ABCDEF", "iqn.2001-04.com.a"] {
+    for name in [
+        "eui.02004567A425678D",
+        "naa.52004567BA64678D",
+        "naa.62004567BA64678D0123456789ABCDEF",
+        "iqn.2001-04.com.a",
+    ] {
         let name = name.to_lowercase();
         let server = Server::start(&config::standard().replace(TARGET, &name));
         Login::new().target(&name).on(server.portal()).ping();
     }
-    for name in ["disks", "iqn.2026-13.org.example:a", "eui.02004567A425678", "naa.52004567BA64678", "iqn.2026-11.org:a b"] {
+    for name in [
+        "disks",
+        "iqn.2026-13.org.example:a",
+        "eui.02004567A425678",
+        "naa.52004567BA64678",
+        "iqn.2026-11.org:a b",
+    ] {
         let said = Server::refused(fresh_dir(), &config::standard().replace(TARGET, name));
         assert!(said.contains("lunar.toml"), "the message names the place: {said}");
     }
     let server = shared();
-    for name in ["host", "iqn.2026-11", "eui.123", "naa.zz004567BA64678D", "", "iqn.2026-11.org.example:a\u{7}"] {
+    for name in
+        ["host", "iqn.2026-11", "eui.123", "naa.zz004567BA64678D", "", "iqn.2026-11.org.example:a\u{7}"]
+    {
         let status = Login::new().initiator(name).try_on(server.portal()).err();
         assert!(status.is_some_and(|s| s >> 8 == 2), "{name:?}: {status:#06x?}");
     }
@@ -51,7 +64,8 @@ fn nam_004_the_name_is_configurable() {
     let name = "iqn.2026-11.org.example:another-name";
     let server = Server::start(&config::standard().replace(TARGET, name));
     let answer = Raw::discovery(server.portal(), &[]).text(&[("SendTargets", "All")]);
-    let names: Vec<String> = answer.pairs().into_iter().filter(|(k, _)| k == "TargetName").map(|(_, v)| v).collect();
+    let names: Vec<String> =
+        answer.pairs().into_iter().filter(|(k, _)| k == "TargetName").map(|(_, v)| v).collect();
     assert_eq!(names, [name]);
     Login::new().target(name).on(server.portal()).ping();
 }

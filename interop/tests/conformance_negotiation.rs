@@ -59,7 +59,11 @@ fn neg_004_a_pair_may_be_split_anywhere() {
         let empty = raw.login(&login.empty(1, None).flags(C | 4).data(&text[..at]));
         assert_eq!((empty.status(), empty.data.len()), (0, 0), "split at {at}");
         let answer = raw.login(&login.empty(1, Some(3)).data(&text[at..]));
-        assert_eq!((answer.status(), answer.value("ImmediateData").as_deref()), (0, Some("No")), "split at {at}");
+        assert_eq!(
+            (answer.status(), answer.value("ImmediateData").as_deref()),
+            (0, Some("No")),
+            "split at {at}"
+        );
     }
 }
 
@@ -107,7 +111,11 @@ fn neg_010_keys_not_understood_are_answered_so() {
     let key = ("X-com.example.foo", "1");
     let login = Login::new().with(&[key]);
     let answer = login.connect(server.portal()).login(&login.request(0, Some(1)));
-    assert_eq!((answer.status(), answer.value(key.0).as_deref()), (0, Some("NotUnderstood")), "security stage");
+    assert_eq!(
+        (answer.status(), answer.value(key.0).as_deref()),
+        (0, Some("NotUnderstood")),
+        "security stage"
+    );
     assert!(negotiate(server.portal(), key.0, key.1).is("NotUnderstood"), "operational stage");
     let mut raw = Raw::session(server.portal(), &[]);
     let answer = raw.text(&[key]);
@@ -145,19 +153,31 @@ fn neg_015_irrelevant_is_no_failure() {
 fn neg_016_defaults_without_an_offer() {
     let server = shared();
     let login = Login::new();
-    let other = [("InitialR2T", "No"), ("ImmediateData", "No"), ("MaxBurstLength", "512"), ("HeaderDigest", "CRC32C")];
+    let other = [
+        ("InitialR2T", "No"),
+        ("ImmediateData", "No"),
+        ("MaxBurstLength", "512"),
+        ("HeaderDigest", "CRC32C"),
+    ];
     drop(login.clone().with(&other).on(server.portal()));
     let mut raw = login.connect(server.portal());
     let pairs = login.finish(&mut raw, login.request(1, Some(3))).expect("a login");
     for (key, _) in pairs {
-        assert!(["TargetPortalGroupTag", "TargetAlias", "MaxRecvDataSegmentLength"].contains(&key.as_str()), "{key}");
+        assert!(
+            ["TargetPortalGroupTag", "TargetAlias", "MaxRecvDataSegmentLength"].contains(&key.as_str()),
+            "{key}"
+        );
     }
     (0..3).for_each(|lun| raw.clear_attentions(lun));
     let bytes = pattern(1024 * 512, 1);
     let write = raw.command(0, 0xa0, &write10(1000, 1024), bytes.len() as u32).data(&bytes[..8192]);
     let reply = raw.execute(&write, &bytes);
     let r2ts: Vec<(u32, u32)> = reply.r2ts().iter().map(|r| (r.get32(40), r.get32(44))).collect();
-    assert_eq!(r2ts, [(8192, 262144), (270336, 253952)], "immediate data yes, InitialR2T yes, bursts of 262144");
+    assert_eq!(
+        r2ts,
+        [(8192, 262144), (270336, 253952)],
+        "immediate data yes, InitialR2T yes, bursts of 262144"
+    );
     reply.good();
 }
 
@@ -224,7 +244,10 @@ fn neg_021_a_method_that_is_not_there_is_never_chosen() {
     let login = Login::new().key("AuthMethod", "SRP");
     let mut raw = login.connect(server.portal());
     let answer = raw.login(&login.request(0, Some(1)));
-    assert!(answer.status() >> 8 == 2 || answer.value("AuthMethod").as_deref() == Some("Reject"), "{answer:?}");
+    assert!(
+        answer.status() >> 8 == 2 || answer.value("AuthMethod").as_deref() == Some("Reject"),
+        "{answer:?}"
+    );
 }
 
 /// NEG-022, NEG-023
@@ -270,7 +293,9 @@ fn neg_026_a_text_negotiation_counts_when_it_is_complete() {
 #[test]
 fn neg_027_first_burst_is_no_longer_than_a_burst() {
     let server = shared();
-    for keys in [&[("FirstBurstLength", "262144"), ("MaxBurstLength", "65536")][..], &[("MaxBurstLength", "4096")]] {
+    for keys in
+        [&[("FirstBurstLength", "262144"), ("MaxBurstLength", "65536")][..], &[("MaxBurstLength", "4096")]]
+    {
         let keys = [keys, &[("InitialR2T", "No"), ("ImmediateData", "Yes")]].concat();
         let Ok(mut raw) = Login::new().with(&keys).try_on(server.portal()) else { continue };
         raw.clear_attentions(0);

@@ -38,9 +38,8 @@ fn cmd_003_cmd_sn_wraps() {
 fn cmd_005_commands_run_in_the_order_of_cmd_sn() {
     let server = shared();
     let mut raw = Raw::session(server.portal(), &[]);
-    let writes: Vec<Pdu> = (0..4)
-        .map(|i| raw.command(0, 0x80 | WRITE, &write10(2000, 1), 512).data(&[i as u8; 512]))
-        .collect();
+    let writes: Vec<Pdu> =
+        (0..4).map(|i| raw.command(0, 0x80 | WRITE, &write10(2000, 1), 512).data(&[i as u8; 512])).collect();
     raw.send_all(&[writes[3].clone(), writes[1].clone(), writes[2].clone()]);
     raw.expect_silence();
     raw.ping();
@@ -61,7 +60,9 @@ fn cmd_007_commands_out_of_the_window_are_ignored() {
     let mut raw = Raw::session(server.portal(), &[]);
     let (expected, max) = raw.window.expect("a window");
     assert_eq!(expected, raw.cmd_sn);
-    for cmd_sn in [expected.wrapping_sub(1), expected.wrapping_sub(1000), max.wrapping_add(1), max.wrapping_add(1000)] {
+    for cmd_sn in
+        [expected.wrapping_sub(1), expected.wrapping_sub(1000), max.wrapping_add(1), max.wrapping_add(1000)]
+    {
         let itt = raw.new_itt();
         let write = Pdu::new(op::SCSI).flags(0x80 | WRITE).itt(itt).ttt(512).cmd_sn(cmd_sn);
         raw.send(&write.bytes(32, &write10(2100, 1)).data(&[0xbb; 512]));

@@ -43,7 +43,8 @@ fn nop_002_ping_data_comes_back() {
 fn nop_004_no_answer_where_none_is_wanted() {
     let server = shared();
     let mut raw = Raw::session(server.portal(), &[]);
-    let quiet = Pdu::new(op::NOP_OUT | 0x40).itt(NONE).ttt(NONE).cmd_sn(raw.cmd_sn).exp_stat_sn(raw.exp_stat_sn);
+    let quiet =
+        Pdu::new(op::NOP_OUT | 0x40).itt(NONE).ttt(NONE).cmd_sn(raw.cmd_sn).exp_stat_sn(raw.exp_stat_sn);
     raw.send(&quiet);
     raw.expect_silence();
     raw.ping();
@@ -62,7 +63,10 @@ fn nop_008_an_initiator_that_does_not_answer_is_dropped() {
         raw.send(&pong.cmd_sn(raw.cmd_sn).exp_stat_sn(raw.exp_stat_sn));
     }
     let seen = raw.until_close();
-    assert!(seen.iter().all(|p| matches!(p.opcode(), op::NOP_IN | op::ASYNC)) && !seen.is_empty(), "{seen:?}");
+    assert!(
+        seen.iter().all(|p| matches!(p.opcode(), op::NOP_IN | op::ASYNC)) && !seen.is_empty(),
+        "{seen:?}"
+    );
 }
 
 /// ASY-002: a changed LUN map is told by a message where the access list wants that, else by a unit attention.
@@ -115,7 +119,9 @@ fn asy_005_an_ignored_logout_request() {
 /// Twenty targets, so that a list does not fit into 512 bytes.
 fn twenty_targets() -> Server {
     let group = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n".to_string();
-    Server::start(&(0..20).fold(group, |toml, i| toml + &target(&format!("iqn.2026-11.org.example:t{i:02}"), "")))
+    Server::start(
+        &(0..20).fold(group, |toml, i| toml + &target(&format!("iqn.2026-11.org.example:t{i:02}"), "")),
+    )
 }
 
 fn send_targets(raw: &mut Raw) -> Pdu {
@@ -131,7 +137,9 @@ fn txt_001_two_text_requests_at_once() {
     raw.send_all(&[first.clone(), second.clone()]);
     assert_eq!(raw.recv_for(first.tag()).opcode(), op::TEXT_RESPONSE);
     match raw.next_outcome() {
-        Outcome::Answered(answer) => assert_eq!((answer.opcode(), answer.tag()), (op::TEXT_RESPONSE, second.tag())),
+        Outcome::Answered(answer) => {
+            assert_eq!((answer.opcode(), answer.tag()), (op::TEXT_RESPONSE, second.tag()))
+        }
         other => other.refused(&[4, 7, 9, 0x0a]),
     }
 }
@@ -159,7 +167,11 @@ fn txt_005_f_is_set_only_in_answer_to_f() {
     let open = raw.request(op::TEXT | 0x40).flags(0).ttt(NONE).keys(&[("X-com.example.a", "1")]);
     let answer = raw.ask(&open);
     assert_eq!((answer.opcode(), answer.is_final()), (op::TEXT_RESPONSE, false));
-    let close = raw.request(op::TEXT | 0x40).itt(open.tag()).ttt(answer.transfer_tag()).keys(&[("X-com.example.b", "1")]);
+    let close = raw
+        .request(op::TEXT | 0x40)
+        .itt(open.tag())
+        .ttt(answer.transfer_tag())
+        .keys(&[("X-com.example.b", "1")]);
     let last = raw.ask(&close.bytes(8, &answer.bhs[8..16]));
     assert!(last.is_final() && last.value("X-com.example.b").as_deref() == Some("NotUnderstood"), "{last:?}");
     let single = raw.text(&[("MaxRecvDataSegmentLength", "8192")]);
@@ -230,7 +242,8 @@ fn rej_007_a_flood_of_immediate_commands() {
     let mut raw = Raw::session(server.portal(), &[]);
     let read = raw.command(SLOW, 0x80 | READ, &read10(0, 1), 512);
     raw.send(&read);
-    let pings: Vec<Pdu> = (0..2000u32).map(|i| raw.request(op::NOP_OUT | 0x40).ttt(NONE).data(&i.to_be_bytes())).collect();
+    let pings: Vec<Pdu> =
+        (0..2000u32).map(|i| raw.request(op::NOP_OUT | 0x40).ttt(NONE).data(&i.to_be_bytes())).collect();
     let (mut bytes, mut answers) = (Vec::new(), 0);
     pings.iter().for_each(|p| bytes.extend_from_slice(&p.encode(false, false)));
     let mut writer = raw.stream.try_clone().expect("a second handle");
@@ -270,7 +283,8 @@ fn rej_011_text_without_end() {
 #[test]
 fn rej_012_the_retired_reason_is_not_used() {
     let server = shared();
-    for keys in [&[("MaxRecvDataSegmentLength", "1")][..], &[("MaxRecvDataSegmentLength", "x")], &[("a", "")]] {
+    for keys in [&[("MaxRecvDataSegmentLength", "1")][..], &[("MaxRecvDataSegmentLength", "x")], &[("a", "")]]
+    {
         let mut raw = Raw::session(server.portal(), &[]);
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(keys);
         match raw.outcome(&text) {

@@ -27,7 +27,10 @@ fn lst_006_a_network_without_access_is_not_authorized() {
 #[test]
 fn lst_007_an_unknown_target_is_not_found() {
     let server = shared();
-    assert_eq!(Login::new().target("iqn.2026-11.org.example:disk").try_on(server.portal()).err(), Some(0x0203));
+    assert_eq!(
+        Login::new().target("iqn.2026-11.org.example:disk").try_on(server.portal()).err(),
+        Some(0x0203)
+    );
     assert_eq!(Login::new().target(&format!("{TARGET}s")).try_on(server.portal()).err(), Some(0x0203));
 }
 

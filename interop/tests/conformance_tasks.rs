@@ -124,9 +124,11 @@ fn tmf_007_abort_task_of_nothing() {
     let mut raw = Raw::session(server.portal(), &[]);
     let read = raw.command(0, 0x80 | READ, &read10(0, 1), 512);
     raw.execute(&read, &[]).good();
-    for (tag, ref_cmd_sn) in
-        [(read.tag(), read.get32(24)), (0xabcd, raw.cmd_sn.wrapping_sub(1000)), (0xabcd, raw.cmd_sn.wrapping_add(100_000))]
-    {
+    for (tag, ref_cmd_sn) in [
+        (read.tag(), read.get32(24)),
+        (0xabcd, raw.cmd_sn.wrapping_sub(1000)),
+        (0xabcd, raw.cmd_sn.wrapping_add(100_000)),
+    ] {
         let tmf = raw.tmf(ABORT_TASK, 0, tag, ref_cmd_sn);
         assert_eq!(raw.ask(&tmf).bhs[2], 1, "tag {tag:#x}");
     }
@@ -215,8 +217,13 @@ fn tmf_012_clear_task_set_and_lun_reset_reach_everybody() {
         b.cmd_sn = beyond.get32(24).wrapping_sub(1);
         let filler = b.command(0, 0x80, &[0; 6], 0);
         b.execute(&filler, &[]).good();
-        let (attention_of_beyond, wanted) = (b.collect(beyond.tag(), &[]).sense(), if function == LUN_RESET { 0x29 } else { 0x2f });
-        assert_eq!(attention_of_beyond >> 8, 0x0600 | wanted, "function {function}: {attention_of_beyond:06x}");
+        let (attention_of_beyond, wanted) =
+            (b.collect(beyond.tag(), &[]).sense(), if function == LUN_RESET { 0x29 } else { 0x2f });
+        assert_eq!(
+            attention_of_beyond >> 8,
+            0x0600 | wanted,
+            "function {function}: {attention_of_beyond:06x}"
+        );
         b.cmd_sn = beyond.get32(24).wrapping_add(1);
         assert_eq!(attention(&mut b, 0), 0, "LUN 0 was not touched");
     }
@@ -309,7 +316,10 @@ fn tmf_021_target_cold_reset_closes_everything() {
     let tmf = a.tmf(COLD_RESET, 0, NONE, 0);
     a.send(&tmf);
     let seen = a.until_close();
-    assert!(seen.iter().all(|p| p.opcode() == op::ASYNC || p.tag() == tmf.tag() && p.bhs[2] == 0), "{seen:?}");
+    assert!(
+        seen.iter().all(|p| p.opcode() == op::ASYNC || p.tag() == tmf.tag() && p.bhs[2] == 0),
+        "{seen:?}"
+    );
     b.expect_close();
     let login = Login::new();
     assert_eq!(login.clone().session(a.tsih, 0).try_on(server.portal()).err(), Some(0x020a));
@@ -365,7 +375,8 @@ fn tmf_033_third_parties_are_told_of_the_end_of_their_tasks() {
     assert_eq!((message.opcode(), message.bhs[36]), (op::ASYNC, 5), "{message:?}");
     assert_eq!(message.bhs[8..16], [0; 8], "LUN 0");
     fast.expect_silence();
-    let done = Pdu::new(op::NOP_OUT | 0x40).itt(NONE).ttt(NONE).cmd_sn(fast.cmd_sn).exp_stat_sn(fast.exp_stat_sn);
+    let done =
+        Pdu::new(op::NOP_OUT | 0x40).itt(NONE).ttt(NONE).cmd_sn(fast.cmd_sn).exp_stat_sn(fast.exp_stat_sn);
     fast.send(&done);
     give(&mut old, &of_old, 1);
     old.expect_silence();
@@ -380,7 +391,8 @@ fn tmf_033_third_parties_are_told_of_the_end_of_their_tasks() {
 #[test]
 fn asy_009_no_code_five_without_fast_abort() {
     let server = own();
-    let (mut a, mut b) = (Raw::session(server.portal(), &[]), Raw::session(server.portal(), &[("ImmediateData", "No")]));
+    let (mut a, mut b) =
+        (Raw::session(server.portal(), &[]), Raw::session(server.portal(), &[("ImmediateData", "No")]));
     let (_, r2t) = held_write(&mut b, 0, 1);
     let reset = a.tmf(LUN_RESET, 0, NONE, 0);
     a.send(&reset);
