@@ -24,4 +24,4 @@ pub use login::Login;
 pub use pdu::{NONE, Pdu, op};
 pub use raw::{Got, Raw};
 pub use scsi::{Reply, sense};
-pub use server::{Server, Shared, lunar_bin, shared};
+pub use server::{Folder, Server, Shared, lunar_bin, shared};

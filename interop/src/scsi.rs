@@ -88,6 +88,25 @@ pub fn inquiry(page: Option<u8>, allocation: u16) -> [u8; 6] {
     [0x12, page.is_some() as u8, page.unwrap_or(0), high, low, 0]
 }
 
+/// PERSISTENT RESERVE OUT with the basic parameter list (SPC-4 section 6.16): action, type, reservation key, service
+/// action key, flags of byte 20 (SPEC_I_PT 8, ALL_TG_PT 4, APTPL 1).
+pub fn reserve_out(raw: &mut Raw, lun: u16, action: u8, kind: u8, key: u64, action_key: u64, flags: u8) -> Reply {
+    let mut list = [0; 24];
+    list[..8].copy_from_slice(&key.to_be_bytes());
+    list[8..16].copy_from_slice(&action_key.to_be_bytes());
+    list[20] = flags;
+    raw.write(lun, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], &list)
+}
+
+/// The keys of PERSISTENT RESERVE IN, READ KEYS, sorted.
+pub fn read_keys(raw: &mut Raw, lun: u16) -> Vec<u64> {
+    let data = raw.read(lun, &[0x5e, 0, 0, 0, 0, 0, 0, 0xff, 0xf8, 0], 0xfff8).good();
+    let key = |k: &[u8]| u64::from_be_bytes(k.try_into().expect("8 bytes"));
+    let mut keys: Vec<u64> = data[8..].chunks_exact(8).map(key).collect();
+    keys.sort();
+    keys
+}
+
 /// Bytes that differ from block to block and along a block.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8) ^ ((i / 251) as u8).wrapping_mul(31) ^ seed).collect()

@@ -25,20 +25,38 @@ pub fn lunar_bin() -> PathBuf {
     bin
 }
 
-/// A fresh folder below the system's temporary one.
-pub fn fresh_dir() -> PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("lunar-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let dir = std::env::temp_dir().join(name);
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).expect("a temporary folder");
-    dir
+/// A fresh folder below the system's temporary one, removed on drop.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes the folder.
+    pub fn fresh() -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lunar-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("a temporary folder");
+        Folder(dir)
+    }
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A running server; it is killed and its folder removed on drop.
 pub struct Server {
     child: Child,
-    dir: PathBuf,
+    dir: Folder,
     toml: String,
     portals: Vec<SocketAddr>,
 }
@@ -47,27 +65,25 @@ impl Server {
     /// Starts a server with this configuration and waits until it is ready. Portals should have port 0; the fresh
     /// folder of the file is the state folder unless the text names one.
     pub fn start(toml: &str) -> Server {
-        Server::start_in(fresh_dir(), toml)
+        Server::start_in(Folder::fresh(), toml)
     }
 
     /// As [`Server::start`], in a folder that exists: files that the configuration names can be put there before.
-    pub fn start_in(dir: PathBuf, toml: &str) -> Server {
+    pub fn start_in(dir: Folder, toml: &str) -> Server {
         let toml = with_state(toml, &dir);
         let (child, portals) = spawn(&dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
         Server { child, dir, toml, portals }
     }
 
     /// Starts with a configuration that must be refused; gives what the server said on stderr.
-    pub fn refused(dir: PathBuf, toml: &str) -> String {
-        let toml = with_state(toml, &dir);
-        if let Ok((mut child, _)) = spawn(&dir, &toml) {
+    pub fn refused(dir: &Path, toml: &str) -> String {
+        let toml = with_state(toml, dir);
+        if let Ok((mut child, _)) = spawn(dir, &toml) {
             let _ = child.kill();
             let _ = child.wait();
             panic!("the server started with\n{toml}");
         }
-        let said = log(&dir);
-        let _ = fs::remove_dir_all(&dir);
-        said
+        log(dir)
     }
 
     /// The address of the first portal.
@@ -160,7 +176,6 @@ impl Drop for Server {
             eprintln!("--- the server's log ---\n{}", self.log());
         }
         self.kill9();
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 

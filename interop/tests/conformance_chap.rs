@@ -1,12 +1,10 @@
 //! CHAP and security (RFC 7143 sections 9.2, 12.1; RFC 1994).
 
 use interop::chap::{base64, hex, response, unbinary};
-use interop::server::fresh_dir;
-use interop::{Chap, Login, Outcome, Pdu, Raw, Server, config, op, shared};
+use interop::{Chap, Folder, Login, Outcome, Pdu, Raw, Server, config, op, shared};
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
 const ALICE: &[u8] = b"alice's secret 1";
 const BOB: &[u8] = b"bob's own secret";
@@ -21,8 +19,8 @@ type Step<'a> = &'a dyn Fn(&Chap) -> Vec<(String, String)>;
 type Encode<'a> = &'a dyn Fn(&[u8]) -> String;
 
 /// A fresh folder with these secrets, each in a file named after its user, and the tables that name them.
-fn users(secrets: &[(&str, &[u8])]) -> (PathBuf, String) {
-    let (dir, mut tables) = (fresh_dir(), String::new());
+fn users(secrets: &[(&str, &[u8])]) -> (Folder, String) {
+    let (dir, mut tables) = (Folder::fresh(), String::new());
     for (i, (name, secret)) in secrets.iter().enumerate() {
         let file = dir.join(format!("{i}.secret"));
         fs::write(&file, secret).expect("write a secret");
@@ -201,14 +199,14 @@ fn sec_011_a_reflected_challenge_is_refused() {
 fn sec_012_secrets_are_checked_in_the_configuration() {
     let access = "[[target.access]]\nchap = [\"alice\"]\n";
     let (dir, tables) = users(&[("alice", ALICE), ("lunar", ALICE)]);
-    let said = Server::refused(dir, &config::with("", "mutual = \"lunar\"", &(access.to_string() + &tables)));
+    let said = Server::refused(&dir, &config::with("", "mutual = \"lunar\"", &(access.to_string() + &tables)));
     assert!(said.contains("secret") && !said.contains("alice's secret"), "{said}");
     let (dir, tables) = users(&[("alice", b"eleven byte")]);
-    let said = Server::refused(dir, &config::with("", "", &(access.to_string() + &tables)));
+    let said = Server::refused(&dir, &config::with("", "", &(access.to_string() + &tables)));
     assert!(said.contains("secret") && !said.contains("eleven"), "{said}");
     let (dir, tables) = users(&[("alice", ALICE)]);
     fs::set_permissions(dir.join("0.secret"), fs::Permissions::from_mode(0o644)).expect("chmod");
-    let said = Server::refused(dir, &config::with("", "", &(access.to_string() + &tables)));
+    let said = Server::refused(&dir, &config::with("", "", &(access.to_string() + &tables)));
     assert!(said.contains("0.secret"), "{said}");
 }
 

@@ -1,8 +1,7 @@
 //! iSCSI names (RFC 7143 sections 4.2.7, 4.4.2).
 
 use interop::scsi::{inquiry, read10};
-use interop::server::fresh_dir;
-use interop::{INITIATOR, Login, Raw, Server, TARGET, config, shared};
+use interop::{Folder, INITIATOR, Login, Raw, Server, TARGET, config, shared};
 
 /// NAM-001
 #[test]
@@ -46,7 +45,7 @@ fn nam_003_types_of_names() {
         "naa.52004567BA64678",
         "iqn.2026-11.org:a b",
     ] {
-        let said = Server::refused(fresh_dir(), &config::standard().replace(TARGET, name));
+        let said = Server::refused(&Folder::fresh(), &config::standard().replace(TARGET, name));
         assert!(said.contains("lunar.toml"), "the message names the place: {said}");
     }
     let server = shared();
