@@ -90,7 +90,15 @@ pub fn inquiry(page: Option<u8>, allocation: u16) -> [u8; 6] {
 
 /// PERSISTENT RESERVE OUT with the basic parameter list (SPC-4 section 6.16): action, type, reservation key, service
 /// action key, flags of byte 20 (SPEC_I_PT 8, ALL_TG_PT 4, APTPL 1).
-pub fn reserve_out(raw: &mut Raw, lun: u16, action: u8, kind: u8, key: u64, action_key: u64, flags: u8) -> Reply {
+pub fn reserve_out(
+    raw: &mut Raw,
+    lun: u16,
+    action: u8,
+    kind: u8,
+    key: u64,
+    action_key: u64,
+    flags: u8,
+) -> Reply {
     let mut list = [0; 24];
     list[..8].copy_from_slice(&key.to_be_bytes());
     list[8..16].copy_from_slice(&action_key.to_be_bytes());

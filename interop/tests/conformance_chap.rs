@@ -199,7 +199,8 @@ fn sec_011_a_reflected_challenge_is_refused() {
 fn sec_012_secrets_are_checked_in_the_configuration() {
     let access = "[[target.access]]\nchap = [\"alice\"]\n";
     let (dir, tables) = users(&[("alice", ALICE), ("lunar", ALICE)]);
-    let said = Server::refused(&dir, &config::with("", "mutual = \"lunar\"", &(access.to_string() + &tables)));
+    let said =
+        Server::refused(&dir, &config::with("", "mutual = \"lunar\"", &(access.to_string() + &tables)));
     assert!(said.contains("secret") && !said.contains("alice's secret"), "{said}");
     let (dir, tables) = users(&[("alice", b"eleven byte")]);
     let said = Server::refused(&dir, &config::with("", "", &(access.to_string() + &tables)));

@@ -42,7 +42,10 @@ fn esxi_reads_the_vital_product_data() {
         assert_eq!((whole.len(), whole[1], &whole[..4]), (length as usize, page, &head[..]));
     }
     let device = raw.read(0, &inquiry(Some(0x83), 1024), 1024).good();
-    assert!(device[4..].windows(2).any(|w| w[0] & 15 == 1 && w[1] & 0x3f == 3), "an NAA designator: {device:02x?}");
+    assert!(
+        device[4..].windows(2).any(|w| w[0] & 15 == 1 && w[1] & 0x3f == 3),
+        "an NAA designator: {device:02x?}"
+    );
     let limits = raw.read(0, &inquiry(Some(0xb0), 64), 64).good();
     assert!(limits[5] >= 1, "COMPARE AND WRITE is offered");
 }
@@ -93,7 +96,8 @@ fn esxi_locks_by_compare_and_write() {
             won
         }
     };
-    let hosts = (1..=4).map(|me| thread::spawn(race(host(&server, &format!("esx{me}")), barrier.clone(), me)));
+    let hosts =
+        (1..=4).map(|me| thread::spawn(race(host(&server, &format!("esx{me}")), barrier.clone(), me)));
     let hosts: Vec<_> = hosts.collect();
     let wins: u32 = hosts.into_iter().map(|t| t.join().expect("a host")).sum();
     assert_eq!(wins, 20, "one winner a round");
@@ -137,18 +141,26 @@ fn esxi_zeroes_and_unmaps() {
     raw.write(0, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list).good();
     raw.read_blocks(0, 3000, 64);
     let all = pattern(4096 * 512, 1);
-    assert!(raw.read_blocks(0, 0, 16) == all[..16 * 512] && raw.read_blocks(0, 3064, 8) == all[3064 * 512..3072 * 512]);
+    assert!(
+        raw.read_blocks(0, 0, 16) == all[..16 * 512]
+            && raw.read_blocks(0, 3064, 8) == all[3064 * 512..3072 * 512]
+    );
 }
 
 /// Cluster validation: register, reserve for registrants, and see who may write.
 #[test]
 fn windows_cluster_registers_and_reserves() {
     let server = Server::start(&config::standard());
-    let (mut a, mut b, mut stranger) = (host(&server, "node-a"), host(&server, "node-b"), host(&server, "node-c"));
+    let (mut a, mut b, mut stranger) =
+        (host(&server, "node-a"), host(&server, "node-b"), host(&server, "node-c"));
     reserve_out(&mut a, 0, REGISTER_AND_IGNORE, 0, 0, 0xa, 0).good();
     reserve_out(&mut b, 0, REGISTER, 0, 0, 0xb, 0).good();
     assert_eq!(read_keys(&mut stranger, 0), [0xa, 0xb]);
-    assert_eq!(reserve_out(&mut stranger, 0, RESERVE, REGISTRANTS, 0xc, 0, 0).status, CONFLICT, "not registered");
+    assert_eq!(
+        reserve_out(&mut stranger, 0, RESERVE, REGISTRANTS, 0xc, 0, 0).status,
+        CONFLICT,
+        "not registered"
+    );
     reserve_out(&mut a, 0, RESERVE, REGISTRANTS, 0xa, 0, 0).good();
     assert_eq!(reserve_out(&mut b, 0, RESERVE, REGISTRANTS, 0xb, 0, 0).status, CONFLICT, "held by another");
     reserve_out(&mut a, 0, RESERVE, REGISTRANTS, 0xa, 0, 0).good();
@@ -220,7 +232,9 @@ fn windows_cluster_keys_are_per_nexus() {
 #[test]
 fn windows_cluster_reservations_survive_power_loss() {
     let mut server = Server::start(&config::standard());
-    let login = |name: &str, last: u8| Login::new().isid([0x80, 0, 0, 1, 0, last]).initiator(&format!("{INITIATOR}.{name}"));
+    let login = |name: &str, last: u8| {
+        Login::new().isid([0x80, 0, 0, 1, 0, last]).initiator(&format!("{INITIATOR}.{name}"))
+    };
     let (node_a, node_b, other) = (login("node-a", 1), login("node-b", 2), login("node-c", 3));
     let on = |server: &Server, login: &Login| {
         let mut raw = login.on(server.portal());
@@ -278,7 +292,8 @@ fn linux_probes_a_disk() {
 #[test]
 fn linux_multipath_uses_alua_and_reservations() {
     let server = Server::start(&config::standard());
-    let (mut one, mut two, mut other) = (host(&server, "linux"), host(&server, "linux"), host(&server, "other"));
+    let (mut one, mut two, mut other) =
+        (host(&server, "linux"), host(&server, "linux"), host(&server, "other"));
     let same = |raw: &mut Raw| raw.read(0, &inquiry(Some(0x83), 1024), 1024).good();
     assert_eq!(same(&mut one), same(&mut two), "both paths show one device");
     assert_ne!(one.read(0, &inquiry(None, 36), 36).good()[5] & 0x30, 0, "TPGS");
