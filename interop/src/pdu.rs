@@ -222,6 +222,6 @@ impl std::fmt::Debug for Pdu {
             part.iter().try_for_each(|b| write!(f, "{b:02x}"))?;
         }
         write!(f, "] ahs {:02x?} data({}) ", self.ahs, self.data.len())?;
-        write!(f, "{:?}", String::from_utf8_lossy(&self.data[..self.data.len().min(256)]))
+        write!(f, "{:?}", String::from_utf8_lossy(&self.data[..self.data.len().min(64)]))
     }
 }
