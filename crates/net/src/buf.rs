@@ -1,0 +1,91 @@
+//! Buffers for I/O: page-aligned, zeroed when made, owned by the operation that uses them.
+
+use compio::buf::{IoBuf, IoBufMut, SetLen};
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Alignment and granule of a buffer in bytes: what O_DIRECT asks for.
+pub const PAGE: usize = 4096;
+
+#[derive(Clone, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
+
+/// A page-aligned buffer of fixed length. Derefs to its bytes.
+pub struct Buf {
+    pages: Vec<Page>,
+    len: usize,
+}
+
+impl Buf {
+    /// A buffer of `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let pages = Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer");
+        Buf { pages, len }
+    }
+
+    /// Bytes that could be used without a new allocation.
+    pub fn capacity(&self) -> usize {
+        self.pages.len() * PAGE
+    }
+
+    /// Shows `len` bytes of what is allocated.
+    ///
+    /// # Panics
+    /// When `len` is above the capacity.
+    pub fn set_visible(&mut self, len: usize) {
+        assert!(len <= self.capacity());
+        self.len = len;
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.len]
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_bytes()[..self.len]
+    }
+}
+
+impl IoBuf for Buf {
+    fn as_init(&self) -> &[u8] {
+        self
+    }
+}
+
+impl SetLen for Buf {
+    #[allow(unsafe_code)]
+    // SAFETY: every byte of a Buf is initialized from the start, so any length within the capacity is valid.
+    unsafe fn set_len(&mut self, len: usize) {
+        debug_assert!(len <= self.len);
+    }
+}
+
+impl IoBufMut for Buf {
+    #[allow(unsafe_code)]
+    fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
+        let bytes: &mut [u8] = self;
+        let (ptr, len) = (bytes.as_mut_ptr().cast(), bytes.len());
+        // SAFETY: same pointer, length and lifetime; the runtime and the kernel only ever write initialized bytes.
+        unsafe { std::slice::from_raw_parts_mut(ptr, len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_aligned_and_zero() {
+        let b = Buf::zeroed(5000);
+        assert_eq!((b.len(), b.capacity()), (5000, 8192));
+        assert_eq!(b.as_ptr() as usize % PAGE, 0);
+        assert!(b.iter().all(|x| *x == 0));
+    }
+}
