@@ -130,7 +130,10 @@ macro_rules! field {
         Field { offer: |o| o.$name, set: |p, v| p.$name = v }
     };
     ($name:ident as $small:ty) => {
-        Field { offer: |o| o.$name.into(), set: |p, v| p.$name = <$small>::try_from(v).unwrap_or(<$small>::MAX) }
+        Field {
+            offer: |o| o.$name.into(),
+            set: |p, v| p.$name = <$small>::try_from(v).unwrap_or(<$small>::MAX),
+        }
     };
 }
 
@@ -157,7 +160,12 @@ pub static TABLE: &[Key] = &[
         Sender::Both,
         Use::Operational,
     ),
-    key("DataDigest", Kind::Digest(|o| o.data_digest, |p, v| p.data_digest = v), Sender::Both, Use::Operational),
+    key(
+        "DataDigest",
+        Kind::Digest(|o| o.data_digest, |p, v| p.data_digest = v),
+        Sender::Both,
+        Use::Operational,
+    ),
     key(
         "MaxRecvDataSegmentLength",
         Kind::DeclaredNumber(SIZE, |p, v| p.max_xmit_data_segment_length = v),
@@ -165,7 +173,12 @@ pub static TABLE: &[Key] = &[
         Use::OperationalOrLater,
     ),
     session("MaxConnections", Kind::Min(1..=65535, field!(max_connections as u16))),
-    key("ErrorRecoveryLevel", Kind::Min(0..=2, field!(error_recovery_level as u8)), Sender::Both, Use::Leading),
+    key(
+        "ErrorRecoveryLevel",
+        Kind::Min(0..=2, field!(error_recovery_level as u8)),
+        Sender::Both,
+        Use::Leading,
+    ),
     session("InitialR2T", Kind::Or(field!(initial_r2t))),
     session("ImmediateData", Kind::And(field!(immediate_data))),
     session("DataPDUInOrder", Kind::Or(field!(data_pdu_in_order))),
@@ -173,8 +186,18 @@ pub static TABLE: &[Key] = &[
     session("MaxBurstLength", Kind::Min(SIZE, field!(max_burst_length))),
     session("FirstBurstLength", Kind::Min(SIZE, field!(first_burst_length))),
     session("MaxOutstandingR2T", Kind::Min(1..=65535, field!(max_outstanding_r2t as u16))),
-    key("DefaultTime2Wait", Kind::Max(0..=3600, field!(default_time2wait as u16)), Sender::Both, Use::Leading),
-    key("DefaultTime2Retain", Kind::Min(0..=3600, field!(default_time2retain as u16)), Sender::Both, Use::Leading),
+    key(
+        "DefaultTime2Wait",
+        Kind::Max(0..=3600, field!(default_time2wait as u16)),
+        Sender::Both,
+        Use::Leading,
+    ),
+    key(
+        "DefaultTime2Retain",
+        Kind::Min(0..=3600, field!(default_time2retain as u16)),
+        Sender::Both,
+        Use::Leading,
+    ),
     session("TaskReporting", Kind::Reporting),
     session("iSCSIProtocolLevel", Kind::Min(0..=31, field!(protocol_level as u8))),
     key("X#NodeArchitecture", Kind::Declared, Sender::Both, Use::Leading),
@@ -199,7 +222,12 @@ pub static TABLE: &[Key] = &[
 pub struct Inadmissible;
 
 /// Settles one offered key by its result function: puts the result in force and gives the answer, if one is due.
-pub fn settle(key: &Key, value: &str, offer: &Offer, now: &mut Parameters) -> Result<Option<String>, Inadmissible> {
+pub fn settle(
+    key: &Key,
+    value: &str,
+    offer: &Offer,
+    now: &mut Parameters,
+) -> Result<Option<String>, Inadmissible> {
     use wire::iscsi::text::{boolean, yes_no};
     let both = |f: &Field<bool>, join: fn(bool, bool) -> bool, now: &mut Parameters| {
         let result = join(boolean(value).ok_or(Inadmissible)?, (f.offer)(offer));
@@ -263,6 +291,6 @@ fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, Inadmissibl
 }
 
 /// The first value of a list that is good enough.
-pub(crate) fn first_of<'a>(list: &'a str, good: impl Fn(&str) -> bool) -> Result<&'a str, Inadmissible> {
+pub(crate) fn first_of(list: &str, good: impl Fn(&str) -> bool) -> Result<&str, Inadmissible> {
     list.split(',').find(|v| good(v)).ok_or(Inadmissible)
 }

@@ -7,9 +7,9 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod parameters;
-//pub mod text;
-//pub mod transfer;
-//pub mod window;
+pub mod text;
+pub mod transfer;
+pub mod window;
 
 use wire::iscsi::Bhs;
 

@@ -207,7 +207,11 @@ impl Login {
     }
 
     /// The first text: who wants what, and what does the target say to that?
-    fn identify(&mut self, found: &[(Option<usize>, &str, &str)], policy: &dyn Policy) -> Result<(), LoginStatus> {
+    fn identify(
+        &mut self,
+        found: &[(Option<usize>, &str, &str)],
+        policy: &dyn Policy,
+    ) -> Result<(), LoginStatus> {
         let identity = identity(found)?;
         let target = identity.target.as_deref().map(|t| policy.target(t, &identity.initiator)).transpose()?;
         self.demand = match (&target, identity.session_type) {
@@ -218,7 +222,11 @@ impl Login {
         if let Some(target) = target {
             if let Some((address, for_good)) = target.redirect {
                 self.redirect = Some(address);
-                return Err(if for_good { LoginStatus::MOVED_PERMANENTLY } else { LoginStatus::MOVED_TEMPORARILY });
+                return Err(if for_good {
+                    LoginStatus::MOVED_PERMANENTLY
+                } else {
+                    LoginStatus::MOVED_TEMPORARILY
+                });
             }
             if let (Some(alias), SessionType::Normal) = (&target.alias, identity.session_type) {
                 push(&mut self.out, "TargetAlias", alias);
@@ -267,7 +275,11 @@ impl Login {
         if !self.declared {
             self.declared = true;
             self.parameters.max_recv_data_segment_length = self.offer.max_recv_data_segment_length;
-            push(&mut self.out, "MaxRecvDataSegmentLength", &self.offer.max_recv_data_segment_length.to_string());
+            push(
+                &mut self.out,
+                "MaxRecvDataSegmentLength",
+                &self.offer.max_recv_data_segment_length.to_string(),
+            );
         }
     }
 

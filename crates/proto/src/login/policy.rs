@@ -24,5 +24,10 @@ pub trait Policy {
     fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginStatus>;
 
     /// After authentication: may this initiator, known as this CHAP user, use the target (None: discovery)?
-    fn authorize(&self, target: Option<&str>, initiator: &str, chap_user: Option<&str>) -> Result<(), LoginStatus>;
+    fn authorize(
+        &self,
+        target: Option<&str>,
+        initiator: &str,
+        chap_user: Option<&str>,
+    ) -> Result<(), LoginStatus>;
 }

@@ -56,11 +56,18 @@ const ALGORITHM: [bool; 6] = [false, true, false, false, false, false];
 
 impl Security {
     /// Takes one text's keys and appends the answers.
-    pub fn step(&mut self, keys: &Keys, demand: &Authentication, out: &mut Vec<u8>) -> Result<(), LoginStatus> {
+    pub fn step(
+        &mut self,
+        keys: &Keys,
+        demand: &Authentication,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoginStatus> {
         *self = match (std::mem::replace(self, Self::Start), keys.present()) {
             (Self::Start, METHOD) => choose(keys.method.unwrap_or_default(), demand, out)?,
             (Self::Chosen, ALGORITHM) => challenge(keys.a.unwrap_or_default(), out)?,
-            (Self::Challenged(challenge), present) => Self::Done(Some(verify(&challenge, keys, present, demand, out)?)),
+            (Self::Challenged(challenge), present) => {
+                Self::Done(Some(verify(&challenge, keys, present, demand, out)?))
+            }
             (Self::Chosen, NOTHING) => return Err(LoginStatus::MISSING_PARAMETER),
             (state, NOTHING) => state,
             _ => return Err(LoginStatus::INITIATOR_ERROR),

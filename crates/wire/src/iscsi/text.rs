@@ -169,7 +169,10 @@ mod tests {
 
     #[test]
     fn pairs_come_in_order_and_values_may_hold_equal_signs() {
-        assert_eq!(all(b"A=1\0X-com.example.k=a=b\0B=\0"), Ok(vec![("A", "1"), ("X-com.example.k", "a=b"), ("B", "")]));
+        assert_eq!(
+            all(b"A=1\0X-com.example.k=a=b\0B=\0"),
+            Ok(vec![("A", "1"), ("X-com.example.k", "a=b"), ("B", "")])
+        );
         assert_eq!(all(b""), Ok(vec![]));
     }
 
