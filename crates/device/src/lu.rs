@@ -139,9 +139,9 @@ impl Lu {
         self.change().reset();
     }
 
-    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on those whose tasks were aborted.
-    pub fn cleared(&self, aborted: &[NexusId]) {
-        self.change().raise(Sense::COMMANDS_CLEARED, |id, _| aborted.contains(&id));
+    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on all others.
+    pub fn cleared(&self, by: Option<NexusId>) {
+        self.change().raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
     }
 
     /// What must be kept on stable storage, and its version: a write of a lower version must not replace one of a

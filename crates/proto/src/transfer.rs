@@ -143,6 +143,13 @@ impl Incoming {
         }
     }
 
+    /// Whether a Data-Out is just the one that is awaited: its payload may be received into its place before
+    /// [`Incoming::data_out`] is told.
+    pub fn accepts(&self, ttt_index: Option<u16>, header: &Bhs) -> bool {
+        let sequence = self.open.iter().find(|s| s.index == ttt_index);
+        self.failure.is_none() && self.in_order && sequence.is_some_and(|s| s.awaits(header))
+    }
+
     /// A Data-Out that belongs to no open sequence.
     fn stray(&mut self, ttt_index: Option<u16>) -> Verdict {
         match (ttt_index, self.failure) {
@@ -201,6 +208,13 @@ impl Sequence {
             [(from, to)] => (from, to) == (self.start, self.start + self.len),
             _ => false,
         }
+    }
+
+    /// The next Data-Out in order.
+    fn awaits(&self, header: &Bhs) -> bool {
+        let next = self.pieces.last().map_or(self.start, |p| p.1);
+        let room = self.start + self.len - next;
+        header.word(36) == self.data_sn && header.word(40) == next && header.data_len() as u32 <= room
     }
 
     /// Takes one Data-Out. `Err` fails the task.

@@ -29,7 +29,13 @@ pub async fn write_same(
 }
 
 /// Writes `block` from `offset` on until `len` bytes are covered.
-pub async fn repeat(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: u64, block: &[u8]) -> Result<(), Failure> {
+pub async fn repeat(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    len: u64,
+    block: &[u8],
+) -> Result<(), Failure> {
     let whole = (STEP / block.len()).max(1) * block.len();
     let mut buf = pool.get(whole.min(len as usize)).await;
     buf.chunks_mut(block.len()).for_each(|c| c.copy_from_slice(&block[..c.len()]));

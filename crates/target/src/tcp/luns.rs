@@ -89,9 +89,10 @@ impl Luns {
         let changed = !same(&self.map, &map);
         for (number, slot) in self.handles.iter_mut().enumerate() {
             let now = map.get(&(number as u16));
-            let stays = slot.as_ref().zip(now).is_some_and(|(h, v)| {
-                Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only
-            });
+            let stays = slot
+                .as_ref()
+                .zip(now)
+                .is_some_and(|(h, v)| Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only);
             if !stays {
                 *slot = None;
             }
