@@ -82,3 +82,50 @@ pub(super) async fn blocking<T: Send + 'static>(
     result?;
     op.into_inner()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::Ranges;
+    use compio::driver::{DriverType, ProactorBuilder};
+    use compio::runtime::RuntimeBuilder;
+    use std::io::{PipeReader, pipe};
+    use std::os::fd::OwnedFd;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    fn is_free(ranges: &Arc<Ranges>) -> bool {
+        let mut hold = pin!(ranges.hold(0..1, false));
+        hold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// An end of a pipe as a file that lets its readers wait as long as the other end is silent.
+    fn silent(end: PipeReader) -> Arc<std::fs::File> {
+        Arc::new(OwnedFd::from(end).into())
+    }
+
+    #[test]
+    fn a_range_is_held_until_the_kernel_is_done_with_it() {
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(DriverType::IoUring);
+        let runtime = match RuntimeBuilder::new().with_proactor(proactor).build() {
+            Ok(runtime) => runtime,
+            Err(e) => return println!("skipped: io_uring: {e}"),
+        };
+        let (end, _writer) = pipe().expect("a pipe");
+        let ranges = Arc::new(Ranges::default());
+        runtime.block_on(async {
+            let handle = Handle::held(&silent(end), ranges.hold(0..1, false).await);
+            // A pipe has no offsets; this one says so.
+            let mut waiting = Box::pin(read(handle, u64::MAX, Buf::zeroed(1)));
+            let once = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
+            assert!(once && !is_free(&ranges), "it reads");
+            drop(waiting);
+            assert!(!is_free(&ranges), "who asked has gone, the kernel has not");
+            while !is_free(&ranges) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+}
