@@ -1,0 +1,6 @@
+//! Reservations as initiators see them: through nexuses of a logical unit.
+
+mod parameters;
+mod scripts;
+mod sequences;
+mod world;
