@@ -98,7 +98,7 @@ fn reserve_out(cx: &mut Cx<'_>) -> Answer {
 
 /// Name and ISID of every initiator port that is logged in.
 fn known(state: &State) -> BTreeSet<(String, [u8; 6])> {
-    state.peers.values().map(|p| (p.port.initiator.to_lowercase(), p.port.isid)).collect()
+    state.peers.values().map(|p| (p.port.initiator.clone(), p.port.isid)).collect()
 }
 
 /// Raises the unit attentions, and says what remains to be done.

@@ -21,16 +21,23 @@ pub(crate) use commands::ROWS;
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
 
-/// What the RESERVE of another nexus lets through (SPC-2 table 10, SBC table 4); RELEASE has no effect then.
-const DESPITE_RESERVE: [u8; 7] = [
-    op::INQUIRY,
-    op::REQUEST_SENSE,
-    op::REPORT_LUNS,
-    op::LOG_SENSE,
-    op::READ_CAPACITY_10,
-    op::RELEASE_6,
-    op::RELEASE_10,
+/// Operation codes and service actions that the RESERVE of another nexus lets through (SPC-2 table 10, SBC-2 table 9,
+/// and what came later and is like them); RELEASE has no effect then.
+const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
+    (op::INQUIRY, None),
+    (op::REQUEST_SENSE, None),
+    (op::REPORT_LUNS, None),
+    (op::LOG_SENSE, None),
+    (op::READ_CAPACITY_10, None),
+    (op::SERVICE_ACTION_IN_16, Some(READ_CAPACITY_16)),
+    (op::MAINTENANCE_IN, Some(REPORT_TARGET_PORT_GROUPS)),
+    (op::START_STOP_UNIT, None),
+    (op::PREVENT_ALLOW, None),
+    (op::RELEASE_6, None),
+    (op::RELEASE_10, None),
 ];
+const READ_CAPACITY_16: u16 = 0x10;
+const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 /// Registrations and reservations of a logical unit.
 #[derive(Debug)]
@@ -51,8 +58,10 @@ impl State {
         match self.reserved {
             // Persistent reservations conflict with RESERVE, whoever asks.
             Some(_) if persistent(row.opcode) => true,
-            Some(holder) if holder != nexus => !DESPITE_RESERVE.contains(&row.opcode),
-            Some(_) => false,
+            Some(holder) if holder == nexus => false,
+            // START STOP UNIT and PREVENT ALLOW have forms that never pass: these ask as `Allowed::Never`.
+            Some(_) if row.allowed != Allowed::Always => true,
+            Some(_) => !DESPITE_RESERVE.contains(&(row.opcode, row.service_action)),
             None => !self.registry.lets(port, row.allowed),
         }
     }

@@ -8,7 +8,7 @@ use wire::scsi::{Sense, Status};
 /// An I_T nexus as registrations name it: it outlives sessions. The target is the logical unit's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Registrant {
-    /// iSCSI name of the initiator, in lower case.
+    /// iSCSI name of the initiator, compared byte by byte as logins compare it.
     pub(crate) initiator: String,
     /// ISID of its sessions.
     pub(crate) isid: [u8; 6],
@@ -18,7 +18,7 @@ pub(crate) struct Registrant {
 
 impl From<&Port> for Registrant {
     fn from(port: &Port) -> Self {
-        Registrant { initiator: port.initiator.to_lowercase(), isid: port.isid, tag: port.tag }
+        Registrant { initiator: port.initiator.clone(), isid: port.isid, tag: port.tag }
     }
 }
 

@@ -4,7 +4,6 @@
 
 use super::kind::Kind;
 use super::registry::{Registrant, Registry, Reservation};
-use super::transport_id;
 use crate::Invalid;
 use std::collections::BTreeMap;
 
@@ -25,7 +24,7 @@ pub(super) fn encode(registry: &Registry) -> Vec<u8> {
         out.extend_from_slice(&key.to_be_bytes());
         out.extend_from_slice(&who.tag.to_be_bytes());
         out.extend_from_slice(&who.isid);
-        out.push(who.initiator.len() as u8);
+        out.extend_from_slice(&(who.initiator.len() as u16).to_be_bytes());
         out.extend_from_slice(who.initiator.as_bytes());
     }
     out
@@ -47,10 +46,9 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, Invalid> {
     let number = u32::from_be_bytes(rest.take().ok_or(short.clone())?);
     while !rest.0.is_empty() {
         let (who, key) = registrant(&mut rest).ok_or(short.clone())?;
-        let named = transport_id::name(&who.initiator).as_ref() == Some(&who.initiator);
         // In order, as they were written: so there are no two of a kind, and the number means what it meant.
         let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
-        if key == 0 || !named || !ordered {
+        if key == 0 || who.initiator.is_empty() || !ordered {
             return Err(Invalid::new("a registration that cannot be"));
         }
         registry.keys.insert(who, key);
@@ -64,8 +62,8 @@ fn registrant(rest: &mut Reader<'_>) -> Option<(Registrant, u64)> {
     let key = u64::from_be_bytes(rest.take()?);
     let tag = u16::from_be_bytes(rest.take()?);
     let isid = rest.take()?;
-    let [len] = rest.take()?;
-    let initiator = std::str::from_utf8(rest.some(len as usize)?).ok()?.to_owned();
+    let len = u16::from_be_bytes(rest.take()?) as usize;
+    let initiator = std::str::from_utf8(rest.some(len)?).ok()?.to_owned();
     Some((Registrant { initiator, isid, tag }, key))
 }
 
@@ -154,14 +152,14 @@ mod tests {
         assert!(edit(1, 7), "a holder of an all registrants type");
         assert!(edit(5, 2), "a holder who is not there");
         assert!(edit(13, 0), "key 0");
-        assert!(edit(22, 0), "no name");
-        assert!(edit(23, b'I'), "a name that is not normal");
-        assert!(edit(27, b'9'), "out of order");
+        assert!(edit(23, 0), "no name");
+        assert!(edit(24, 0xff), "no UTF-8");
+        assert!(edit(28, b'9'), "out of order");
         assert!(decode(&good[..6], 64).is_err(), "nobody registered");
         for at in 1..good.len() {
             assert!(decode(&good[..at], 64).is_err(), "cut at {at}");
         }
-        assert!(decode(&[&good[..], &good[28..]].concat(), 64).is_err(), "twice");
+        assert!(decode(&[&good[..], &good[29..]].concat(), 64).is_err(), "twice");
     }
 
     proptest! {

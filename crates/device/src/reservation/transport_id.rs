@@ -7,7 +7,7 @@ use wire::scsi::Sense;
 /// PROTOCOL IDENTIFIER of iSCSI.
 const ISCSI: u8 = 5;
 /// The longest iSCSI name in bytes (RFC 7143 section 4.2.7.1).
-pub(super) const MAX_NAME: usize = 223;
+const MAX_NAME: usize = 223;
 /// What stands between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
 /// Bytes before the name.
@@ -55,11 +55,11 @@ fn terminated(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(&bytes[..end]).ok()
 }
 
-/// An iSCSI name in its normal form.
-pub(super) fn name(text: &str) -> Option<String> {
+/// An iSCSI name, compared byte by byte as logins compare it.
+fn name(text: &str) -> Option<String> {
     let fits = (1..=MAX_NAME).contains(&text.len());
     let plain = !text.chars().any(|c| c.is_control() || c.is_whitespace() || c == ',');
-    (fits && plain).then(|| text.to_lowercase()).filter(|n| n.len() <= MAX_NAME)
+    (fits && plain).then(|| text.to_owned())
 }
 
 fn port(text: &str) -> Option<TransportId> {
@@ -110,9 +110,9 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_ignore_the_case_of_names_and_digits() {
-        assert_eq!(decode(&id(0, b"IQN.x"), 0), Ok((TransportId::Name("iqn.x".into()), 24)));
-        let wanted = TransportId::Port("iqn.x".into(), [0, 0, 0, 0, 0xab, 0xcd]);
+    fn both_formats_keep_names_as_they_are_and_take_digits_of_any_case() {
+        assert_eq!(decode(&id(0, b"iqn.X"), 0), Ok((TransportId::Name("iqn.X".into()), 24)));
+        let wanted = TransportId::Port("iqn.X".into(), [0, 0, 0, 0, 0xab, 0xcd]);
         assert_eq!(decode(&id(1, b"iqn.X,i,0xABcd"), 0), Ok((wanted, 24)));
     }
 

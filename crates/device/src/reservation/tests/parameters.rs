@@ -107,7 +107,7 @@ fn reports_to_the_byte() {
     assert_eq!(read(a, 0).unwrap(), [&[0, 0, 0, 1, 0, 0, 0, 8][..], &key].concat());
     let held = [&[0, 0, 0, 1, 0, 0, 0, 16][..], &key, &[0, 0, 0, 0, 0, 6, 0, 0]].concat();
     assert_eq!(read(a, 1).unwrap(), held);
-    let id = transport_id("a");
+    let id = transport_id("A");
     let mut full = vec![0, 0, 0, 1, 0, 0, 0, 24 + id.len() as u8];
     full.extend_from_slice(&key);
     full.extend_from_slice(&[0, 0, 0, 0, 1, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, id.len() as u8]);

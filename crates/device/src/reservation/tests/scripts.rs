@@ -363,6 +363,28 @@ fn preempt_and_abort_names_those_whose_tasks_end() {
 }
 
 #[test]
+fn a_host_of_two_paths_is_preempted_as_one() {
+    play(
+        "A A2 B",
+        "A register 0 a -> good
+         A2 register 0 a -> good
+         B register 0 b -> good
+         A reserve a 6 -> good
+         A2 write -> good
+         A2 preempt a a 6 -> good
+         B status -> A2=a*6, B1=b
+         A tur -> 6/2a/05
+         A ignore 0 a -> good
+         B preempt b a 6 -> good
+         B status -> B1=b*6
+         A read -> 6/2a/05
+         A2 read -> 6/2a/05
+         A read -> conflict
+         A2 read -> conflict",
+    );
+}
+
+#[test]
 fn all_target_ports() {
     play(
         "A A2 B B2",

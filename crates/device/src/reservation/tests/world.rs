@@ -34,7 +34,7 @@ pub(super) fn port(name: &str) -> Arc<Port> {
 /// The TransportID of a nexus: format 01b, or 00b for the letter after `*`.
 pub(super) fn transport_id(name: &str) -> Vec<u8> {
     let (format, text) = match name.strip_prefix('*') {
-        Some(letter) => (0x05, port(letter).initiator.to_lowercase()),
+        Some(letter) => (0x05, port(letter).initiator.clone()),
         None => {
             (0x45, format!("{},i,0x{:012x}", port(name).initiator, name.ends_with('\'') as u64 | 0x80 << 40))
         }
@@ -258,7 +258,7 @@ fn status(mut rest: &[u8]) -> Vec<String> {
         let other = if isid.ends_with('1') { "'" } else { "" };
         let holder = if rest[12] & 1 != 0 { format!("*{}", rest[13]) } else { String::new() };
         let port = be::get16(&rest[18..]);
-        let letter = name.rsplit(':').next().unwrap().to_uppercase();
+        let letter = name.rsplit(':').next().unwrap();
         found.push(format!("{letter}{port}{other}={:x}{holder}", be::get64(rest)));
         rest = &rest[24 + len..];
     }
