@@ -36,6 +36,7 @@ mod state;
 mod table;
 mod vpd;
 
+pub use copy::{CopyRange, CopyResult};
 pub use lu::{Change, Identity, Invalid, Kind, Lu, Settings};
 pub use luns::{absent, report_luns, well_known};
 pub use nexus::{Nexus, NexusId, Port};

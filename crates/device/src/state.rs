@@ -87,6 +87,7 @@ impl State {
     pub(crate) fn detach(&mut self, id: NexusId) {
         self.peers.remove(&id);
         self.medium.detach(id);
+        self.copy.detach(id);
         self.reservations.detach(id);
         self.touch();
     }
@@ -95,6 +96,7 @@ impl State {
     pub(crate) fn reset(&mut self) {
         self.modes.reset();
         self.medium.reset();
+        self.copy.reset();
         self.reservations.reset();
         self.raise(Sense::LUN_RESET, |_, _| true);
     }
