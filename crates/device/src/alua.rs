@@ -41,6 +41,16 @@ enum Access {
 
 /// U_SUP, S_SUP, AN_SUP, AO_SUP: the states that there are.
 const SUPPORTED: u8 = 0x0f;
+/// Commands that work in the state unavailable; in standby those of [`Row::in_standby`] do (SPC-5 section 5.18.2.4).
+const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
+    (op::INQUIRY, None),
+    (op::REPORT_LUNS, None),
+    (op::REQUEST_SENSE, None),
+    (op::READ_BUFFER_10, None),
+    (op::WRITE_BUFFER, None),
+    (op::MAINTENANCE_IN, Some(TARGET_PORT_GROUPS)),
+    (op::MAINTENANCE_OUT, Some(TARGET_PORT_GROUPS)),
+];
 /// STATUS CODE: changed by SET TARGET PORT GROUPS.
 const SET_EXPLICITLY: u8 = 0x01;
 
@@ -63,13 +73,22 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Why commands not allowed in standby fail through this port.
+    /// What REQUEST SENSE reports through this port, and commands that are not allowed in its state fail with.
     pub(crate) fn not_ready(&self, port: &Port) -> Option<Sense> {
         match self.groups.get(&port.tag)? {
             Access::Optimized | Access::NonOptimized => None,
             Access::Standby => Some(Sense::NOT_READY_STANDBY),
             Access::Unavailable => Some(Sense::NOT_READY_UNAVAILABLE),
         }
+    }
+
+    /// Why this command fails through this port.
+    pub(crate) fn refuses(&self, row: &Row, port: &Port) -> Option<Sense> {
+        let allowed = match self.groups.get(&port.tag)? {
+            Access::Unavailable => WHEN_UNAVAILABLE.contains(&(row.opcode, row.service_action)),
+            _ => row.in_standby,
+        };
+        self.not_ready(port).filter(|_| !allowed)
     }
 
     fn group(&self, tag: u16) -> [u8; GROUP] {
@@ -155,6 +174,9 @@ mod tests {
     use std::sync::Arc;
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const LOG_PAGES: &[u8] = &[op::LOG_SENSE, 0, 0x40, 0, 0, 0, 0, 0, 4, 0];
+    const ECHO: &[u8] = &[op::READ_BUFFER_10, 0x0b, 0, 0, 0, 0, 0, 0, 4, 0];
+    const BUFFER: &[u8] = &[op::READ_BUFFER_10, 0x02, 0, 0, 0, 0, 0, 0, 4, 0];
     const REPORT: &[u8] = &[op::MAINTENANCE_IN, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
 
     fn set(n: &mut Nexus, groups: &[(u8, u16)]) -> Answer {
@@ -193,8 +215,13 @@ mod tests {
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_STANDBY));
         assert_eq!(data(&mut b, REPORT)[16..22], [2, 0x0f, 0, 2, 0, 1]);
+        assert!(run(&mut b, LOG_PAGES).is_ok());
+        assert!(run(&mut b, ECHO).is_ok());
+        assert_eq!(run(&mut b, BUFFER), fails(Sense::NOT_READY_STANDBY));
         assert_eq!(set(&mut b, &[(3, 2)]), Ok(Plan::Done));
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_UNAVAILABLE));
+        assert_eq!(run(&mut b, LOG_PAGES), fails(Sense::NOT_READY_UNAVAILABLE));
+        assert!(run(&mut b, ECHO).is_ok());
         assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
         assert_eq!(set(&mut b, &[(1, 2), (0, 1)]), Ok(Plan::Done));
         assert!(run(&mut b, READ_ONE).is_ok());

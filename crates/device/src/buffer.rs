@@ -93,16 +93,22 @@ impl Fields {
 
     /// Only buffer 0 is there, and it ends.
     fn check_data(&self) -> Result<(), Sense> {
-        match () {
-            () if self.id != 0 => Err(Sense::cdb_field(2, 7)),
-            () if self.offset > DATA_LEN => Err(Sense::cdb_field(3, 7)),
-            () => Ok(()),
+        if self.id != 0 {
+            return Err(Sense::cdb_field(2, 7));
         }
+        if self.offset > DATA_LEN { Err(Sense::cdb_field(3, 7)) } else { Ok(()) }
+    }
+
+    /// Through a port in standby or unavailable only the echo buffer can be used (SPC-5 section 5.18.2.4).
+    fn check_access(&self, cx: &Cx<'_>) -> Result<(), Sense> {
+        let echo = [ECHO, ECHO_DESCRIPTOR].contains(&self.mode);
+        cx.state.alua.not_ready(cx.port).filter(|_| !echo).map_or(Ok(()), Err)
     }
 }
 
 fn read(cx: &mut Cx<'_>) -> Answer {
     let fields = Fields::of(cx.cdb);
+    fields.check_access(cx)?;
     let data = match fields.mode {
         DATA => {
             fields.check_data()?;
@@ -131,6 +137,7 @@ fn echo_descriptor() -> [u8; 4] {
 
 fn write(cx: &mut Cx<'_>) -> Answer {
     let fields = Fields::of(cx.cdb);
+    fields.check_access(cx)?;
     let room = match fields.mode {
         DATA => {
             fields.check_data()?;

@@ -35,7 +35,7 @@ fn report(cdb: &[u8]) -> Answer {
     match (cdb[2], be::get32(&cdb[6..])) {
         (select, _) if select > SELECT_MAX => Err(Sense::cdb_field(2, 7).into()),
         (_, 0) => Ok(Plan::Done),
-        (select, allocation_len) => Ok(Plan::Op(Box::new(Op::ReportLuns { select, allocation_len }))),
+        (select, allocation_len) => Ok(Plan::op(Op::ReportLuns { select, allocation_len })),
     }
 }
 

@@ -1,8 +1,24 @@
-//! The medium: loaded, started, and kept from removal.
+//! The medium: loaded, started, and kept from removal. START STOP UNIT (SBC-4 section 5.31) and PREVENT ALLOW MEDIUM
+//! REMOVAL (SPC-5 section 6.17).
 
-use crate::NexusId;
+use crate::table::{Allowed, Cx, Row};
+use crate::{Answer, Failure, NexusId, Op, Plan};
 use std::collections::BTreeSet;
-use wire::scsi::Sense;
+use wire::scsi::{Sense, Status, op};
+
+const START_STOP_UNIT: &[u8] = &[0x1b, 0x01, 0, 0x0f, 0xf7, 0];
+const PREVENT_ALLOW: &[u8] = &[0x1e, 0, 0, 0, 0x03, 0];
+
+/// Rows of the command table. Under a reservation only the harmless forms of these pass: [`unreserved`].
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(op::START_STOP_UNIT, start_stop, Allowed::Always, START_STOP_UNIT),
+    Row::new(op::PREVENT_ALLOW, prevent_allow, Allowed::Always, PREVENT_ALLOW),
+];
+
+/// Bits of START STOP UNIT, byte 4.
+const START: u8 = 0x01;
+const LOEJ: u8 = 0x02;
+const NO_FLUSH: u8 = 0x04;
 
 /// Whether the medium can be reached and removed.
 #[derive(Debug, Default)]
@@ -30,8 +46,73 @@ impl State {
         self.preventing.remove(&nexus);
     }
 
-    /// A reset ends every prevention.
+    /// A reset ends every prevention, and a stopped unit starts.
     pub(crate) fn reset(&mut self) {
         self.preventing.clear();
+        self.stopped = false;
     }
+}
+
+/// For what is a conflict in one form of a command only.
+fn unreserved(cx: &Cx<'_>) -> Result<(), Failure> {
+    const STRICT: &Row = &Row::new(op::START_STOP_UNIT, start_stop, Allowed::Never, START_STOP_UNIT);
+    if cx.state.reservations.conflicts(STRICT, cx.nexus, cx.port) {
+        return Err(Status::ReservationConflict.into());
+    }
+    Ok(())
+}
+
+/// A power condition changes nothing: it may be left at any time, and is left at once.
+fn start_stop(cx: &mut Cx<'_>) -> Answer {
+    let flags = cx.cdb[4];
+    let condition = flags >> 4;
+    if condition != 0 || flags & START == 0 {
+        unreserved(cx)?;
+    }
+    if flags & LOEJ != 0 && !cx.lu.settings().removable && condition == 0 {
+        return Err(Sense::cdb_field(4, 1).into());
+    }
+    match (condition, flags & START != 0) {
+        (1.., _) => Ok(Plan::Done),
+        (0, true) => Ok(start(cx, flags & LOEJ != 0)),
+        (0, false) => stop(cx, flags),
+    }
+}
+
+fn start(cx: &mut Cx<'_>, load: bool) -> Plan {
+    let medium = &mut cx.state.medium;
+    medium.stopped = false;
+    if load && std::mem::take(&mut medium.ejected) {
+        cx.state.raise_on_others(Sense::MEDIUM_CHANGED, cx.nexus);
+    }
+    cx.state.touch();
+    Plan::Done
+}
+
+/// With LOEJ the medium goes. Without, a disk stops; a removable unit has nothing that turns, and stays ready.
+fn stop(cx: &mut Cx<'_>, flags: u8) -> Answer {
+    let medium = &mut cx.state.medium;
+    if flags & LOEJ == 0 {
+        medium.stopped = !cx.lu.settings().removable;
+    } else if medium.preventing.is_empty() {
+        medium.ejected = true;
+    } else {
+        return Err(Sense::REMOVAL_PREVENTED.into());
+    }
+    cx.state.touch();
+    Ok(if flags & NO_FLUSH != 0 { Plan::Done } else { Plan::op(Op::Stop) })
+}
+
+fn prevent_allow(cx: &mut Cx<'_>) -> Answer {
+    match cx.cdb[4] {
+        0 => {
+            cx.state.medium.preventing.remove(&cx.nexus);
+        }
+        1 => {
+            unreserved(cx)?;
+            cx.state.medium.preventing.insert(cx.nexus);
+        }
+        _ => return Err(Sense::cdb_field(4, 1).into()),
+    }
+    Ok(Plan::Done)
 }

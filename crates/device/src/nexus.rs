@@ -97,7 +97,7 @@ impl Nexus {
 
     /// How the command stands to others of its logical unit.
     pub fn order(&self, cdb: &[u8]) -> Order {
-        table::find(self.lu.settings().kind, cdb).map_or(Order::Shared, |row| row.order)
+        table::find(self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
     }
 
     /// Sense data goes out in descriptor format (D_SENSE of the control mode page).

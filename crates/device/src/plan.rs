@@ -64,7 +64,7 @@ pub enum Plan {
 pub enum Op {
     /// Acknowledged writes become stable.
     Flush,
-    /// A hint that ends with CONDITION MET.
+    /// A hint. It ends with GOOD: CONDITION MET would promise that the cache holds all of it.
     Prefetch { offset: u64, len: u64 },
     /// Read the medium back and, as `compare` says, compare it with Data-Out.
     Verify { offset: u64, len: u64, compare: Compare },
@@ -132,6 +132,11 @@ impl Plan {
     /// Data-In; nothing at all is [`Plan::Done`].
     pub(crate) fn data(data: Vec<u8>) -> Plan {
         if data.is_empty() { Plan::Done } else { Plan::Data(data) }
+    }
+
+    /// One of the rarer operations.
+    pub(crate) fn op(op: Op) -> Plan {
+        Plan::Op(Box::new(op))
     }
 
     /// Data-In cut to an allocation length.

@@ -14,9 +14,10 @@ const IMMED: u8 = 0x80;
 const AUSE: u8 = 0x20;
 
 /// Rows of the command table. CRYPTOGRAPHIC ERASE (03h) is not among them: nothing is encrypted.
+/// What BLOCK ERASE erases becomes unmapped, so only a thin provisioned unit has it.
 pub(crate) const ROWS: &[Row] = &[
     row(overwrite, OVERWRITE, &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).writes(),
-    row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes(),
+    row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes().thin(),
     row(exit_failure_mode, EXIT_FAILURE_MODE, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0]),
 ];
 
@@ -94,10 +95,6 @@ fn overwrite(cx: &mut Cx<'_>) -> Answer {
 
 fn block_erase(cx: &mut Cx<'_>) -> Answer {
     cx.state.sanitize.may_begin(cx.cdb[1] & AUSE != 0)?;
-    // What is erased becomes unmapped; a fully provisioned medium has no such blocks.
-    if !cx.lu.settings().thin {
-        return Err(Sense::cdb_field(1, 4).into());
-    }
     Ok(begin(cx, None))
 }
 
@@ -146,15 +143,21 @@ impl Overwrite {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         };
         let (passes, len) = (head[0] & 0x1f, be::get16(&head[2..]) as usize);
-        match () {
-            // TEST: only the normal operation.
-            () if head[0] & 0x60 != 0 => Err(Sense::parameter_field(0, 6)),
-            () if passes == 0 => Err(Sense::parameter_field(0, 4)),
-            () if head[1] != 0 => Err(Sense::parameter_field(1, 7)),
-            () if len == 0 || len > block_size => Err(Sense::parameter_field(2, 7)),
-            () if len > rest.len() => Err(Sense::PARAMETER_LIST_LENGTH),
-            () => Ok(Overwrite { pattern: rest[..len].to_vec(), passes, invert: head[0] & 0x80 != 0 }),
+        // TEST: only the normal operation.
+        if head[0] & 0x60 != 0 {
+            return Err(Sense::parameter_field(0, 6));
         }
+        if passes == 0 {
+            return Err(Sense::parameter_field(0, 4));
+        }
+        if head[1] != 0 {
+            return Err(Sense::parameter_field(1, 7));
+        }
+        if len == 0 || len > block_size {
+            return Err(Sense::parameter_field(2, 7));
+        }
+        let pattern = rest.get(..len).ok_or(Sense::PARAMETER_LIST_LENGTH)?.to_vec();
+        Ok(Overwrite { pattern, passes, invert: head[0] & 0x80 != 0 })
     }
 }
 

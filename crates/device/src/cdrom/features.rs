@@ -1,8 +1,8 @@
-//! GET CONFIGURATION (MMC-6 section 6.6) and the capabilities mode page: what the drive can do.
+//! GET CONFIGURATION (MMC-6 section 6.6) and the capabilities mode page 2Ah: what the drive can do.
 
 use super::present;
 use crate::table::Cx;
-use crate::{Answer, Plan, State};
+use crate::{Answer, Plan};
 use wire::be;
 use wire::scsi::Sense;
 
@@ -90,16 +90,7 @@ fn profiles(current: u16) -> Vec<u8> {
     b
 }
 
-/// Mode page 2Ah without its header (MMC-3 section 5.5.10): a drive that reads CDs and DVDs, with a tray that ejects
-/// and locks.
-pub(crate) fn capabilities(state: &State) -> [u8; 18] {
-    let mut b = [0; 18];
-    // Reads CD-R, CD-RW, DVD-ROM.
-    b[0] = 0x0b;
-    let locked = state.medium.prevented() as u8;
-    b[4] = 0x29 | locked << 1;
-    // Speed in kB/s: 24 times a CD, at most and now; obsolete, but shown by hosts.
-    be::put16(&mut b[6..], 24 * 176);
-    be::put16(&mut b[12..], 24 * 176);
-    b
-}
+/// Mode page 2Ah (MMC-3 section 5.5.10): reads CD-R, CD-RW and DVD-ROM; a tray that ejects and locks; 24 times the
+/// speed of a CD (obsolete, but shown by hosts). Whether it is locked now is not told.
+pub(crate) const CAPABILITIES: [u8; 20] =
+    [0x2a, 0x12, 0x0b, 0, 0, 0, 0x29, 0, 0x10, 0x80, 0, 0, 0, 0, 0x10, 0x80, 0, 0, 0, 0];

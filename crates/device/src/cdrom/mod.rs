@@ -4,6 +4,7 @@
 mod features;
 mod toc;
 
+pub(crate) use features::CAPABILITIES;
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Kind, NexusId, Plan};
 use std::collections::BTreeMap;

@@ -61,7 +61,7 @@ fn track(number: u8, lba: u32, msf: bool) -> [u8; 8] {
 /// Format 2: points A0h to A2h of the lead-in, and track 1; always in MSF.
 fn raw(blocks: u32) -> Vec<u8> {
     let points = [(0xa0, [1, 0, 0]), (0xa1, [1, 0, 0]), (0xa2, minutes(blocks)), (1, minutes(0))];
-    let entry = |(point, [m, s, f])| [1, ADR_CONTROL, 0, point, 0, 0, 0, 0, m, s, f];
+    let entry = |(point, [m, s, f]): (u8, [u8; 3])| [1, ADR_CONTROL, 0, point, 0, 0, 0, 0, m, s, f];
     points.map(entry).concat()
 }
 

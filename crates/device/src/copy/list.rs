@@ -16,7 +16,7 @@ pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
 pub(super) const BLOCK_TO_BLOCK_BYTES: u8 = 0x0a;
 const SEGMENT_HEADER: usize = 4;
 /// CSCD descriptor ID of the logical unit that got the command.
-const THIS: u16 = 0xffff;
+pub(super) const THIS: u16 = 0xffff;
 /// LIST ID USAGE: reserved, and without a list identifier.
 const USAGE_RESERVED: u8 = 1;
 const USAGE_NO_ID: u8 = 3;

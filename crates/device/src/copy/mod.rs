@@ -2,12 +2,14 @@
 //! parameter list, `segment` says which bytes a segment moves, `results` remembers how copies ended.
 
 mod list;
+mod page;
 mod results;
 mod segment;
 
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Kind, Op, Plan};
 use list::{HEADER, List};
+pub(crate) use page::third_party_page;
 pub use results::CopyResult;
 pub(crate) use results::State;
 pub use segment::CopyRange;
