@@ -53,4 +53,6 @@ pub use state::State;
 pub use table::{Allowed, Cx, Order, Row, Types};
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod testing;

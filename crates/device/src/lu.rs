@@ -196,3 +196,55 @@ impl Drop for Change<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::disk;
+
+    #[test]
+    fn settings_that_contradict_themselves_are_refused() {
+        let identity = disk().identity;
+        let wrong = [
+            Settings { block_size: 0, ..disk() },
+            Settings { block_size: 520, ..disk() },
+            Settings { physical_block_size: 256, ..disk() },
+            Settings { physical_block_size: 1 << 31, ..disk() },
+            Settings {
+                identity: Identity { vendor: "TOO LONG A VENDOR".into(), ..identity.clone() },
+                ..disk()
+            },
+            Settings { identity: Identity { serial: "\n".into(), ..identity.clone() }, ..disk() },
+            Settings { identity: Identity { naa: vec![], ..identity }, ..disk() },
+        ];
+        for settings in wrong {
+            assert!(Lu::new(settings.clone(), None).is_err(), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn what_exceeds_the_last_block_is_cut_off() {
+        let lu = Lu::new(Settings { capacity: 1535, ..disk() }, None).unwrap();
+        assert_eq!(lu.change().blocks, 2);
+    }
+
+    #[test]
+    fn saved_state_that_cannot_be_trusted_is_refused() {
+        let (_, saved) = Lu::new(disk(), None).unwrap().saved();
+        assert!(Lu::new(disk(), Some(&saved)).is_ok());
+        for bytes in [&b""[..], b"lunarLU", &saved[..saved.len() - 1], b"lunarLU\x02....", b"something else"]
+        {
+            assert!(Lu::new(disk(), Some(bytes)).is_err());
+        }
+    }
+
+    #[test]
+    fn only_a_touched_state_moves_the_epoch() {
+        let lu = Lu::new(disk(), None).unwrap();
+        let before = lu.epoch();
+        drop(lu.change());
+        assert_eq!(lu.epoch(), before);
+        lu.change().touch();
+        assert_eq!(lu.epoch(), before + 1);
+    }
+}
