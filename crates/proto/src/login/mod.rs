@@ -2,6 +2,8 @@
 
 mod policy;
 mod security;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
