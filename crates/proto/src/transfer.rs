@@ -239,3 +239,6 @@ impl Sequence {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;
