@@ -232,7 +232,7 @@ mod tests {
         let both = of(true, &[a.clone(), b.clone()]).and(of(true, &[b.clone(), c]));
         assert!(both.required);
         assert_eq!(names(both), "b");
-        assert_eq!(names(of(false, &[]).and(of(true, &[a.clone()]))), "a");
+        assert_eq!(names(of(false, &[]).and(of(true, std::slice::from_ref(&a)))), "a");
         let first = of(true, &[a]).and(Authentication::none());
         assert!(first.required);
         assert_eq!(names(first), "a");

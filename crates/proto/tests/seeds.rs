@@ -11,7 +11,9 @@ mod text_keys;
 #[path = "../../../fuzz/bodies/transfer.rs"]
 mod transfer;
 
-const TARGETS: [(&str, fn(&[u8])); 3] =
+type Body = fn(&[u8]);
+
+const TARGETS: [(&str, Body); 3] =
     [("login", login::run), ("text_keys", text_keys::run), ("transfer", transfer::run)];
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
