@@ -1,2 +1,9 @@
 //! The target: portals, access lists, sessions, and the data mover over TCP.
 #![forbid(unsafe_code)]
+
+mod gate;
+mod tcp;
+pub mod setup;
+mod unit;
+
+pub use unit::Unit;
