@@ -8,7 +8,7 @@ use wire::iscsi::text::{self, pairs, push, push_hex};
 use wire::iscsi::{Bhs, opcode};
 
 use super::*;
-use crate::chap::{Algorithm, ChapUser, Secret};
+use crate::chap::Algorithm;
 
 const INITIATOR: &str = "iqn.1993-08.org.debian:01:abc";
 const DISKS: &str = "iqn.2026-11.org.example:disks";

@@ -244,7 +244,11 @@ proptest! {
         for (index, data_sn, offset, len, is_final) in pdus {
             w.next_r2t();
             let index = index.checked_sub(1);
-            if let Verdict::Accept { offset } = w.data_out(index, &pdu(data_sn, offset, len, is_final)) {
+            let header = pdu(data_sn, offset, len, is_final);
+            let expected = w.accepts(index, &header);
+            let verdict = w.data_out(index, &header);
+            prop_assert_eq!(matches!(verdict, Verdict::Accept { .. }), expected);
+            if let Verdict::Accept { offset } = verdict {
                 prop_assert!(offset as usize + len <= edtl as usize);
                 got[offset as usize..][..len].fill(true);
             }
