@@ -124,6 +124,17 @@ pub struct CopySegment {
 }
 
 impl Plan {
+    /// Data-In; nothing at all is [`Plan::Done`].
+    pub(crate) fn data(data: Vec<u8>) -> Plan {
+        if data.is_empty() { Plan::Done } else { Plan::Data(data) }
+    }
+
+    /// Data-In cut to an allocation length.
+    pub(crate) fn data_cut(mut data: Vec<u8>, allocation_len: u32) -> Plan {
+        data.truncate(allocation_len as usize);
+        Plan::data(data)
+    }
+
     /// Bytes of Data-Out that the command needs.
     pub fn data_out_len(&self) -> u32 {
         match self {
