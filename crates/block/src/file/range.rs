@@ -1,0 +1,84 @@
+//! Who may change which bytes of a file that is written past the page cache.
+//!
+//! A write narrower than a block reads the block and writes it back whole. Nobody else may write that block in
+//! between, or their bytes would be undone. Writes of whole blocks share; one that reads and writes back is alone.
+
+use crate::locked;
+use event_listener::Event;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// The ranges that are held now, about as many as there are writes in flight.
+#[derive(Default)]
+pub(super) struct Ranges {
+    held: Mutex<Held>,
+    freed: Event,
+}
+
+#[derive(Default)]
+struct Held {
+    next: u64,
+    spans: Vec<Span>,
+}
+
+struct Span {
+    id: u64,
+    bytes: Range<u64>,
+    shared: bool,
+}
+
+/// A range that is held until this is dropped.
+pub(super) struct Hold {
+    ranges: Arc<Ranges>,
+    id: u64,
+}
+
+impl Ranges {
+    /// Waits until no other holder of these bytes forbids it.
+    pub(super) async fn hold(self: &Arc<Self>, bytes: Range<u64>, shared: bool) -> Hold {
+        loop {
+            // Listen first: a release between the look and the wait must not be missed.
+            let freed = self.freed.listen();
+            if let Some(id) = locked(&self.held).take(&bytes, shared) {
+                return Hold { ranges: self.clone(), id };
+            }
+            freed.await;
+        }
+    }
+}
+
+impl Held {
+    fn take(&mut self, bytes: &Range<u64>, shared: bool) -> Option<u64> {
+        let overlaps = |span: &Span| span.bytes.start < bytes.end && bytes.start < span.bytes.end;
+        if self.spans.iter().any(|span| overlaps(span) && !(shared && span.shared)) {
+            return None;
+        }
+        self.next += 1;
+        self.spans.push(Span { id: self.next, bytes: bytes.clone(), shared });
+        Some(self.next)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        locked(&self.ranges.held).spans.retain(|span| span.id != self.id);
+        self.ranges.freed.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_blocks_share_and_narrow_writes_are_alone() {
+        let mut held = Held::default();
+        let first = held.take(&(0..8192), true).expect("free");
+        assert!(held.take(&(4096..8192), true).is_some());
+        assert!(held.take(&(4096..8192), false).is_none());
+        assert!(held.take(&(8192..12288), false).is_some());
+        assert!(held.take(&(8192..12288), true).is_none());
+        held.spans.retain(|span| span.id != first);
+        assert!(held.take(&(0..4096), false).is_some());
+    }
+}
