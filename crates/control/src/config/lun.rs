@@ -35,6 +35,36 @@ pub struct Lun {
     pub product: String,
     /// Filters from the inside out.
     pub filters: Vec<Filter>,
+    /// Whether and where reservations and mode pages are kept.
+    pub keep: Keep,
+}
+
+/// Where the state of a logical unit is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// In a file named by its LUN.
+    ByLun,
+    /// In a file of this name: the unit has no LUN of its own from start to start.
+    As(String),
+    /// Nowhere.
+    Not,
+}
+
+/// What may stand only once in a file.
+pub(super) struct Unique {
+    pub(super) names: Once<String>,
+    serials: Once<String>,
+    paths: Once<String>,
+}
+
+impl Unique {
+    pub(super) fn new() -> Unique {
+        Unique {
+            names: Once::new("target"),
+            serials: Once::new("serial number"),
+            paths: Once::new("writable path"),
+        }
+    }
 }
 
 /// Where blocks live.
@@ -121,6 +151,7 @@ impl Lun {
             vendor: "LUNAR".into(),
             product: if cdrom { "VIRTUAL CD" } else { "VIRTUAL DISK" }.into(),
             filters: Vec::new(),
+            keep: Keep::ByLun,
         }
     }
 }
@@ -130,7 +161,7 @@ pub(super) fn lun(
     p: &mut Problems<'_>,
     s: &mut Section<'_>,
     base: &Path,
-    serials: &mut Once<String>,
+    unique: &mut Unique,
 ) -> Option<Lun> {
     let source = source(p, s, base);
     let kind = s.parsed(p, "kind", device_kind).unwrap_or(Kind::Disk);
@@ -139,12 +170,18 @@ pub(super) fn lun(
     flags(p, s, &mut lun);
     if let Some(value) = s.find("serial") {
         lun.serial = s.parsed(p, "serial", |text| scsi_text(text, "serial number", 64));
-        lun.serial.iter().for_each(|serial| _ = serials.first(p, serial.clone(), &value.span()));
+        lun.serial.iter().for_each(|serial| _ = unique.serials.first(p, serial.clone(), &value.span()));
     }
     lun.vendor = s.parsed(p, "vendor", |text| scsi_text(text, "vendor", 8)).unwrap_or(lun.vendor);
     lun.product = s.parsed(p, "product", |text| scsi_text(text, "product", 16)).unwrap_or(lun.product);
     lun.filters = filters(p, s);
-    source.is_some().then_some(lun)
+    source?;
+    if let (false, Source::File { path, .. } | Source::Device { path }, Some(value)) =
+        (lun.read_only, &lun.source, s.find("path"))
+    {
+        unique.paths.first(p, path.display().to_string(), &value.span());
+    }
+    Some(lun)
 }
 
 fn device_kind(text: &str) -> Result<Kind, Wrong> {

@@ -8,7 +8,7 @@ mod reader;
 mod target;
 mod value;
 
-pub use lun::{Fail, Filter, Lun, Source};
+pub use lun::{Fail, Filter, Keep, Lun, Source};
 pub(crate) use value::cores;
 pub use value::{Cores, PORT, show_size};
 
@@ -226,4 +226,4 @@ fn socket_path(text: &str, base: &Path) -> Result<PathBuf, crate::problem::Wrong
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

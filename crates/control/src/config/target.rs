@@ -1,7 +1,7 @@
 //! `[[target]]` with its logical units and its access list.
 
 use super::chap::{Named, Users};
-use super::lun::{Lun, lun};
+use super::lun::{Lun, Unique, lun};
 use super::reader::{Once, Section, Value, kind, number, table};
 use super::value::{iscsi_name, network, pattern, plain_text, told};
 use crate::problem::{Problems, wrong};
@@ -16,12 +16,6 @@ pub(super) struct Around<'a> {
     pub(super) base: &'a Path,
 }
 
-/// What may stand only once in the whole file.
-struct Unique {
-    names: Once<String>,
-    serials: Once<String>,
-}
-
 /// LUNs of a single level (SAM-5 section 4.7).
 const LUN_RANGE: std::ops::RangeInclusive<u64> = 0..=16383;
 
@@ -31,7 +25,7 @@ pub(super) fn targets(
     root: &mut Section<'_>,
     around: &Around<'_>,
 ) -> Vec<super::Target> {
-    let mut unique = Unique { names: Once::new("target"), serials: Once::new("serial number") };
+    let mut unique = Unique::new();
     let sections = root.sections(p, "target", "[[target]]");
     sections.into_iter().filter_map(|s| target(p, s, around, &mut unique)).collect()
 }
@@ -54,7 +48,7 @@ fn target(
     let redirects = redirects(p, &mut s, &portal_groups);
     let offline = s.flag(p, "offline", false);
     let mutual = around.users.one(p, &mut s, "mutual");
-    let (luns, numbers) = luns(p, &mut s, around.base, &mut unique.serials);
+    let (luns, numbers) = luns(p, &mut s, around.base, unique);
     let access = access_list(p, &mut s, around.users, &mutual, &numbers);
     s.done(p);
     let mutual = mutual.map(|(user, _)| user);
@@ -116,7 +110,7 @@ fn luns(
     p: &mut Problems<'_>,
     s: &mut Section<'_>,
     base: &Path,
-    serials: &mut Once<String>,
+    unique: &mut Unique,
 ) -> (BTreeMap<u16, Lun>, Vec<u16>) {
     let mut luns = BTreeMap::new();
     let mut numbers = Vec::new();
@@ -127,7 +121,7 @@ fn luns(
             s.missing(p, "lun", "0");
         }
         let number: Option<u16> = s.number(p, "lun", LUN_RANGE);
-        let what = lun(p, &mut s, base, serials);
+        let what = lun(p, &mut s, base, unique);
         if let (Some(value), Some(number)) = (number_value, number) {
             numbers.push(number);
             if once.first(p, number, &value.span()) {

@@ -485,6 +485,13 @@ fn problems_of_luns() {
         of_lun,
         &[
             (
+                "backend = \"file\"\npath = \"x\"\n[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"x\"",
+                &[
+                    "t.toml:10:8: writable path x stands twice",
+                    "hint: the first is at 6:8; change or remove one of them",
+                ],
+            ),
+            (
                 "",
                 &[
                     "t.toml:3:1: [[target.lun]] has no `backend`",
