@@ -5,15 +5,14 @@
 
 mod medium;
 mod ops;
-mod range;
 mod space;
 mod sync;
 
+use crate::range::Ranges;
 use crate::{Backend, Extent, Facts, Finished, Future, Inline, OpenError, Spec, within};
 use medium::Medium;
 use net::Buf;
 use ops::Handle;
-use range::Ranges;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Operations in the kernel: through the ring, or through the runtime's threads where there is none.
 
-use super::range::Hold;
+use crate::range::Hold;
 use compio::BufResult;
 use compio::buf::{IntoInner, IoBuf};
 use compio::driver::op::{Asyncify, ReadAt, WriteAt};

@@ -1,6 +1,6 @@
-//! Who may change which bytes of a file that is written past the page cache.
+//! Who may change which bytes, where writes would undo one another.
 //!
-//! A write narrower than a block reads the block and writes it back whole. Nobody else may write that block in
+//! Past the page cache, a write narrower than a block reads the block and writes it back whole. Nobody else may write that block in
 //! between, or their bytes would be undone. Writes of whole blocks share; one that reads and writes back is alone.
 
 use crate::locked;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 /// The ranges that are held now, about as many as there are writes in flight.
 #[derive(Default)]
-pub(super) struct Ranges {
+pub(crate) struct Ranges {
     held: Mutex<Held>,
     freed: Event,
 }
@@ -28,14 +28,14 @@ struct Span {
 }
 
 /// A range that is held until this is dropped.
-pub(super) struct Hold {
+pub(crate) struct Hold {
     ranges: Arc<Ranges>,
     id: u64,
 }
 
 impl Ranges {
     /// Waits until no other holder of these bytes forbids it.
-    pub(super) async fn hold(self: &Arc<Self>, bytes: Range<u64>, shared: bool) -> Hold {
+    pub(crate) async fn hold(self: &Arc<Self>, bytes: Range<u64>, shared: bool) -> Hold {
         loop {
             // Listen first: a release between the look and the wait must not be missed.
             let freed = self.freed.listen();
