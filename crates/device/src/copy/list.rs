@@ -60,7 +60,8 @@ impl List {
         }
         let (cscds, segments) = split(rest, be::get16(&head[2..]), be::get32(&head[8..]))?;
         let cscds = parse_cscds(cscds)?;
-        let segments = Segments { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
+        let segments =
+            Segments { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
         Ok(List { id, tracked: usage != USAGE_NO_ID, segments })
     }
 }
