@@ -6,6 +6,7 @@ use block::{Backend, Inline, Kind, Spec, open};
 use net::Buf;
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -79,7 +80,7 @@ async fn deep_writes(name: &str, disk: &Arc<dyn Backend>, len: usize) {
 }
 
 fn bare(path: &Path, len: usize) {
-    let file = std::fs::File::open(path).expect("a file");
+    let file = std::fs::File::options().read(true).write(true).open(path).expect("a file");
     let mut buf = Buf::zeroed(len);
     let begin = Instant::now();
     for round in 0..ROUNDS {
@@ -87,6 +88,11 @@ fn bare(path: &Path, len: usize) {
         assert!(n.is_ok_and(|n| n == len));
     }
     tell("the bare call: read", len, begin, ROUNDS);
+    let begin = Instant::now();
+    for round in 0..ROUNDS {
+        file.write_all_at(&buf, offset(round, len)).expect("written");
+    }
+    tell("the bare call: write", len, begin, ROUNDS);
 }
 
 fn main() {
