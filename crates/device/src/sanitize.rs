@@ -103,9 +103,7 @@ fn begin(cx: &mut Cx<'_>, overwrite: Option<Overwrite>) -> Plan {
     cx.state.touch();
     let immediate = cx.cdb[1] & IMMED != 0;
     let op = match overwrite {
-        Some(o) => {
-            Op::Sanitize { pattern: Some(o.pattern), passes: o.passes, invert: o.invert, immediate }
-        }
+        Some(o) => Op::Sanitize { pattern: Some(o.pattern), passes: o.passes, invert: o.invert, immediate },
         None => Op::Sanitize { pattern: None, passes: 1, invert: false, immediate },
     };
     Plan::Op(Box::new(op))

@@ -107,7 +107,10 @@ fn disc_and_track_are_one_and_complete() {
     let n = &mut cd();
     let disc = data(n, &[op::READ_DISC_INFORMATION, 0, 0, 0, 0, 0, 0, 0, 255, 0]);
     assert_eq!((disc.len(), &disc[..8]), (34, &[0, 32, 0x0e, 1, 1, 1, 1, 0x20][..]));
-    assert_eq!(run(n, &[op::READ_DISC_INFORMATION, 1, 0, 0, 0, 0, 0, 0, 255, 0]), fails(Sense::cdb_field(1, 2)));
+    assert_eq!(
+        run(n, &[op::READ_DISC_INFORMATION, 1, 0, 0, 0, 0, 0, 0, 255, 0]),
+        fails(Sense::cdb_field(1, 2))
+    );
     let track = |by, number| [op::READ_TRACK_INFORMATION, by, 0, 0, 1, number, 0, 0, 255, 0];
     let by_lba = data(n, &track(0, 255));
     assert_eq!((&by_lba[..8], &by_lba[24..28]), (&[0, 34, 1, 1, 0, 4, 1, 0][..], &[0, 0, 2, 0][..]));
