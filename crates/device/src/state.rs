@@ -84,7 +84,6 @@ impl State {
 
     pub(crate) fn attach(&mut self, id: NexusId, port: &Arc<Port>) {
         self.peers.insert(id, Peer { port: port.clone(), attentions: Queue::power_on() });
-        self.reservations.attach(id, port);
     }
 
     pub(crate) fn detach(&mut self, id: NexusId) {
