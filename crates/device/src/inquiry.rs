@@ -63,11 +63,9 @@ fn standard(settings: &Settings) -> Vec<u8> {
     let id = &settings.identity;
     let mut b = head(settings.kind.device_type(), &id.vendor, &id.product, &id.revision);
     b[1] = if settings.removable { 0x80 } else { 0 };
-    // TPGS 11b: implicit and explicit asymmetric access.
-    b[5] = 0x30;
     if settings.kind == Kind::Disk {
-        // 3PC: EXTENDED COPY.
-        b[5] |= 0x08;
+        // TPGS 11b: implicit and explicit asymmetric access; 3PC: EXTENDED COPY.
+        b[5] = 0x38;
     }
     // MULTIP: more than one port.
     b[6] = 0x10;
@@ -105,7 +103,7 @@ mod tests {
     fn a_cdrom_is_removable_and_of_its_own_kind() {
         let mut n = nexus(&lu(cdrom()), "a");
         let data = data(&mut n, &[op::INQUIRY, 0, 0, 0, 255, 0]);
-        assert_eq!(data[..8], [5, 0x80, 6, 0x12, 91, 0x30, 0x10, 2]);
+        assert_eq!(data[..8], [5, 0x80, 6, 0x12, 91, 0, 0x10, 2]);
         assert_eq!(data[62..64], [4, 0xe0]);
     }
 

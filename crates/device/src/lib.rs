@@ -42,6 +42,8 @@ mod table;
 mod verify;
 mod vpd;
 
+pub use copy::{CopyRange, CopyResult};
+pub use log::Count;
 pub use lu::{Change, Identity, Invalid, Kind, Lu, Settings};
 pub use luns::{absent, report_luns, well_known};
 pub use nexus::{Nexus, NexusId, Port};

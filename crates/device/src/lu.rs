@@ -1,5 +1,6 @@
 //! The logical unit: what all of its nexuses share.
 
+use crate::log::Counters;
 use crate::{NexusId, State};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -98,6 +99,7 @@ impl Settings {
 /// A logical unit, shared by all cores.
 pub struct Lu {
     settings: Settings,
+    counters: Counters,
     epoch: AtomicU64,
     state: Mutex<State>,
 }
@@ -116,7 +118,7 @@ impl Lu {
         if let Some(bytes) = saved {
             state.restore(bytes)?;
         }
-        Ok(Lu { settings, epoch: AtomicU64::new(1), state: Mutex::new(state) })
+        Ok(Lu { settings, counters: Counters::default(), epoch: AtomicU64::new(1), state: Mutex::new(state) })
     }
 
     /// The medium has another size now, in bytes: CAPACITY DATA HAS CHANGED on every nexus.
@@ -159,6 +161,10 @@ impl Lu {
     /// How it was set up.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Grows with every change that nexuses must see.

@@ -1,5 +1,6 @@
-//! Buffers for I/O: page-aligned, zeroed when made, owned by the operation that uses them.
+//! Buffers for I/O: page-aligned, initialized from the start, owned by the operation that uses them.
 
+use crate::pool::Home;
 use compio::buf::{IoBuf, IoBufMut, SetLen};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -10,19 +11,30 @@ pub const PAGE: usize = 4096;
 
 #[derive(Clone, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
 #[repr(C, align(4096))]
-struct Page([u8; PAGE]);
+pub(crate) struct Page([u8; PAGE]);
 
-/// A page-aligned buffer of fixed length. Derefs to its bytes.
+pub(crate) type Pages = Vec<Page>;
+
+/// Zeroed pages that hold `len` bytes.
+pub(crate) fn pages(len: usize) -> Pages {
+    Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer")
+}
+
+/// A page-aligned buffer. Derefs to its bytes. One that came from a [`Pool`](crate::Pool) goes back there.
 pub struct Buf {
-    pages: Vec<Page>,
+    pages: Pages,
     len: usize,
+    home: Option<Home>,
 }
 
 impl Buf {
-    /// A buffer of `len` zero bytes.
+    /// A buffer of `len` zero bytes that belongs to no pool.
     pub fn zeroed(len: usize) -> Self {
-        let pages = Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer");
-        Buf { pages, len }
+        Buf { pages: pages(len), len, home: None }
+    }
+
+    pub(crate) fn pooled(pages: Pages, len: usize, home: Home) -> Self {
+        Buf { pages, len, home: Some(home) }
     }
 
     /// Bytes that could be used without a new allocation.
@@ -40,14 +52,30 @@ impl Buf {
     }
 }
 
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.take_back(std::mem::take(&mut self.pages));
+        }
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf of {} bytes", self.len)
+    }
+}
+
 impl Deref for Buf {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.pages.as_bytes()[..self.len]
     }
 }
 
 impl DerefMut for Buf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.pages.as_mut_bytes()[..self.len]
     }

@@ -4,5 +4,11 @@
 //! much of it is valid.
 
 pub mod buf;
+pub mod cores;
+pub mod pool;
+pub mod stream;
 
 pub use buf::Buf;
+pub use cores::Cores;
+pub use pool::Pool;
+pub use stream::{Listener, Stream};
