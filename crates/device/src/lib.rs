@@ -53,6 +53,8 @@ pub use state::State;
 pub use table::{Allowed, Cx, Order, Row, Types};
 
 #[cfg(test)]
+mod mutated;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod testing;
