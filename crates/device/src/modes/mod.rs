@@ -17,7 +17,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, sense::mode_sense, Allowed::Never, usage).in_standby().while_sanitizing()
+    Row::new(opcode, sense::mode_sense, Allowed::Reading, usage).in_standby().while_sanitizing()
 }
 
 const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
