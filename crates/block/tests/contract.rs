@@ -1,13 +1,15 @@
 //! What every backend promises, checked on every backend and on every filter around one, on both drivers of the
 //! runtime, against a plain line of bytes.
 
+mod common;
+
+use block::filter::{Op, delay, error, rate, stats};
+use block::testing::Lossy;
 use block::{Backend, Extent, Inline, Kind, Spec, open};
-use compio::driver::{DriverType, ProactorBuilder};
-use compio::runtime::{Runtime, RuntimeBuilder};
-use net::Buf;
+use common::{Scratch, filled, runtimes};
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const CAPACITY: u64 = 640 * 1024 + 512;
 
@@ -50,12 +52,6 @@ fn step() -> impl Strategy<Value = Step> {
 /// Bytes that differ from place to place and from write to write; a `seed` of 0 is zeros.
 fn pattern(seed: u8, offset: u64, len: u64) -> Vec<u8> {
     (offset..offset + len).map(|at| (at / 7) as u8 & seed | (seed >> 4)).collect()
-}
-
-fn filled(bytes: &[u8]) -> Buf {
-    let mut buf = Buf::zeroed(bytes.len());
-    buf.copy_from_slice(bytes);
-    buf
 }
 
 async fn read(disk: &dyn Backend, offset: u64, len: u64, now: bool) -> Vec<u8> {
@@ -131,38 +127,6 @@ async fn live(disk: &dyn Backend, steps: &[Step]) {
     }
 }
 
-/// The runtimes that work here: io_uring may be forbidden.
-fn runtimes() -> Vec<Runtime> {
-    let make = |kind| {
-        let mut proactor = ProactorBuilder::new();
-        proactor.driver_type(kind);
-        let made = RuntimeBuilder::new().with_proactor(proactor).build();
-        made.inspect_err(|e| println!("skipped: {kind:?}: {e}")).ok()
-    };
-    [DriverType::Poll, DriverType::IoUring].into_iter().filter_map(make).collect()
-}
-
-/// A file in the build's folder for temporary files, gone at the end.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{}-{}.img", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Scratch(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name))
-    }
-
-    fn spec(&self) -> Spec {
-        Spec { create: true, size: Some(CAPACITY), kind: Kind::File, ..Spec::path(&self.0) }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Runs the property on the disk that `make` makes, a new one each time.
 fn promise(cases: u32, make: impl Fn(&Scratch) -> Option<Arc<dyn Backend>>) {
     for runtime in runtimes() {
@@ -183,16 +147,72 @@ fn memory_keeps_its_promise() {
 
 #[test]
 fn file_keeps_its_promise() {
-    promise(40, |scratch| Some(open(&scratch.spec()).expect("a file")));
+    promise(40, |scratch| Some(open(&scratch.spec(CAPACITY)).expect("a file")));
 }
 
 #[test]
 fn direct_file_keeps_its_promise() {
-    promise(40, |scratch| match open(&Spec { direct: true, ..scratch.spec() }) {
+    promise(40, |scratch| match open(&Spec { direct: true, ..scratch.spec(CAPACITY) }) {
         Ok(disk) => Some(disk),
         Err(e) => {
             println!("skipped: O_DIRECT: {e}");
             None
         }
     });
+}
+
+fn memory() -> Arc<dyn Backend> {
+    open(&Spec::sized(Kind::Memory, CAPACITY)).expect("memory")
+}
+
+fn lossy(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    Arc::new(Lossy::new(inner))
+}
+
+/// Every filter once, none of which shall be noticed.
+fn filtered(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    let slow = delay(inner, Duration::from_nanos(1), Duration::ZERO);
+    let sound = error(error(slow, Op::Flush, 0.0, Some(1)), Op::Write, 0.0, None);
+    stats(rate(sound, 100_000_000, 0)).0
+}
+
+#[test]
+fn filters_keep_the_promise_of_memory() {
+    promise(40, |_| Some(filtered(memory())));
+}
+
+#[test]
+fn filters_keep_the_promise_of_a_file() {
+    promise(20, |scratch| Some(filtered(open(&scratch.spec(CAPACITY)).expect("a file"))));
+}
+
+#[test]
+fn a_lossy_disk_with_power_keeps_its_promise() {
+    promise(60, |_| Some(lossy(memory())));
+    promise(20, |scratch| Some(lossy(open(&scratch.spec(CAPACITY)).expect("a file"))));
+}
+
+#[test]
+fn a_stack_of_filters_keeps_its_promise() {
+    promise(40, |_| Some(filtered(lossy(filtered(lossy(memory()))))));
+}
+
+/// A disk that may be overwritten, of exactly [`CAPACITY`] bytes: `losetup --find --show` on a file of that size
+/// makes one.
+#[test]
+fn a_device_keeps_its_promise() {
+    let Some(path) = std::env::var_os("LUNAR_TEST_DEVICE") else {
+        return println!(
+            "skipped: LUNAR_TEST_DEVICE names no disk of {CAPACITY} bytes that may be overwritten"
+        );
+    };
+    for direct in [false, true] {
+        promise(20, |_| {
+            let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
+            let in_use = open(&Spec::path(&path)).err().expect("alone");
+            assert!(in_use.hint.starts_with("unmount it and stop what uses it"), "{in_use}");
+            runtimes().remove(0).block_on(disk.write_zeroes(0, CAPACITY, false)).expect("zeros");
+            Some(disk)
+        });
+    }
 }

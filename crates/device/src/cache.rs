@@ -38,3 +38,31 @@ fn prefetch(cx: &mut Cx<'_>) -> Answer {
     let blocks = if range.blocks == 0 { cx.state.blocks - range.lba } else { range.blocks as u64 };
     Ok(Plan::op(Op::Prefetch { offset: range.lba * block_size, len: blocks * block_size }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use wire::scsi::Sense;
+
+    #[test]
+    fn cdbs_and_what_they_come_to() {
+        let mut n = nexus(&lu(disk()), "a");
+        let fetch = |offset, len| Ok(Plan::op(Op::Prefetch { offset, len }));
+        let cases: &[(&[u8], Answer)] = &[
+            (SYNC_ALL, Ok(Plan::op(Op::Flush))),
+            (&[op::SYNCHRONIZE_CACHE_10, 6, 0, 0, 0, 1, 0, 0, 1, 0], Ok(Plan::op(Op::Flush))),
+            (&[op::SYNCHRONIZE_CACHE_10, 8, 0, 0, 0, 1, 0, 0, 1, 0], fails(Sense::cdb_field(1, 3))),
+            (&[op::SYNCHRONIZE_CACHE_10, 0, 0, 0, 9, 0], fails(Sense::LBA_OUT_OF_RANGE.at(0x900))),
+            (&[op::SYNCHRONIZE_CACHE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1], Ok(Plan::op(Op::Flush))),
+            (&[op::PRE_FETCH_10, 2, 0, 0, 0, 1, 3, 0, 2, 0], fetch(512, 1024)),
+            (&[op::PRE_FETCH_10, 0, 0, 0, 0, 1, 0, 0, 0, 0], fetch(512, (BLOCKS - 1) * 512)),
+            (&[op::PRE_FETCH_16, 0, 0, 0, 0, 0, 0, 0, 8, 1], fails(Sense::LBA_OUT_OF_RANGE.at(0x801))),
+        ];
+        for (cdb, answer) in cases {
+            assert_eq!(run(&mut n, cdb), *answer, "{cdb:02x?}");
+        }
+    }
+
+    const SYNC_ALL: &[u8] = &[op::SYNCHRONIZE_CACHE_10];
+}

@@ -25,3 +25,18 @@ fn twelve(cx: &mut Cx<'_>) -> Answer {
     let header = vec![0, cx.cdb[1] & 0x1f, 0, 0, 0, 0, 0, 0];
     Ok(Plan::data_cut(header, be::get32(&cx.cdb[6..])))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn the_lists_are_empty_in_every_format() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(data(&mut n, &[op::READ_DEFECT_DATA_10, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0]), [0, 0x1d, 0, 0]);
+        let twelve = [op::READ_DEFECT_DATA_12, 0x1d, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+        assert_eq!(data(&mut n, &twelve), [0, 0x1d, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(data(&mut n, &[op::READ_DEFECT_DATA_10, 0, 0, 0, 0, 0, 0, 0, 2, 0]).len(), 2);
+    }
+}

@@ -42,6 +42,8 @@ mod table;
 mod verify;
 mod vpd;
 
+pub use copy::{CopyRange, CopyResult};
+pub use log::Count;
 pub use lu::{Change, Identity, Invalid, Kind, Lu, Settings};
 pub use luns::{absent, report_luns, well_known};
 pub use nexus::{Nexus, NexusId, Port};
@@ -50,5 +52,7 @@ pub use provisioning::lba_status;
 pub use state::State;
 pub use table::{Allowed, Cx, Order, Row, Types};
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod testing;

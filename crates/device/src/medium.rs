@@ -116,3 +116,82 @@ fn prevent_allow(cx: &mut Cx<'_>) -> Answer {
     }
     Ok(Plan::Done)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use crate::{Nexus, Settings};
+
+    const TUR: &[u8] = &[op::TEST_UNIT_READY];
+    const READ: &[u8] = &[op::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const EJECT: u8 = LOEJ;
+    const LOAD: u8 = LOEJ | START;
+
+    fn start_stop(n: &mut Nexus, flags: u8) -> Answer {
+        run(n, &[op::START_STOP_UNIT, 0, 0, 0, flags, 0])
+    }
+
+    fn removable() -> std::sync::Arc<crate::Lu> {
+        lu(Settings { removable: true, ..disk() })
+    }
+
+    #[test]
+    fn an_ejected_medium_is_missed_and_loaded_again() {
+        let lu = removable();
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(start_stop(&mut a, EJECT), Ok(Plan::op(Op::Stop)));
+        assert_eq!(run(&mut a, TUR), fails(Sense::NOT_READY_NO_MEDIUM));
+        assert_eq!(run(&mut b, READ), fails(Sense::NOT_READY_NO_MEDIUM));
+        assert_eq!(start_stop(&mut a, EJECT | NO_FLUSH), Ok(Plan::Done));
+        assert_eq!(start_stop(&mut a, LOAD), Ok(Plan::Done));
+        assert_eq!(run(&mut a, TUR), Ok(Plan::Done));
+        assert_eq!(run(&mut b, READ), fails(Sense::MEDIUM_CHANGED));
+        assert!(run(&mut b, READ).is_ok());
+    }
+
+    #[test]
+    fn prevention_holds_for_all_until_its_nexus_goes_or_a_reset() {
+        let lu = removable();
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(run(&mut a, &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0]), Ok(Plan::Done));
+        assert_eq!(run(&mut b, &[op::PREVENT_ALLOW, 0, 0, 0, 0, 0]), Ok(Plan::Done));
+        assert_eq!(start_stop(&mut b, EJECT), fails(Sense::REMOVAL_PREVENTED));
+        drop(a);
+        assert!(start_stop(&mut b, EJECT).is_ok());
+        assert_eq!(start_stop(&mut b, LOAD), Ok(Plan::Done));
+        assert_eq!(run(&mut b, &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0]), Ok(Plan::Done));
+        lu.reset();
+        assert_eq!(run(&mut b, TUR), fails(Sense::LUN_RESET));
+        assert!(start_stop(&mut b, EJECT).is_ok());
+    }
+
+    #[test]
+    fn a_stopped_disk_is_not_ready_until_started() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(start_stop(&mut n, 0), Ok(Plan::op(Op::Stop)));
+        assert_eq!(run(&mut n, READ), fails(Sense::NOT_READY_STOPPED));
+        let sense = data(&mut n, &[op::REQUEST_SENSE, 0, 0, 0, 252, 0]);
+        assert_eq!(sense, Sense::NOT_READY_STOPPED.encode(false));
+        assert_eq!(start_stop(&mut n, START), Ok(Plan::Done));
+        assert!(run(&mut n, READ).is_ok());
+        assert_eq!(start_stop(&mut n, EJECT), fails(Sense::cdb_field(4, 1)));
+    }
+
+    #[test]
+    fn a_stopped_removable_unit_and_every_power_condition_stay_ready() {
+        let mut n = nexus(&removable(), "a");
+        assert_eq!(start_stop(&mut n, 0), Ok(Plan::op(Op::Stop)));
+        assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
+        for condition in 1..16 {
+            assert_eq!(start_stop(&mut n, condition << 4 | LOEJ), Ok(Plan::Done));
+            assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
+        }
+    }
+
+    #[test]
+    fn what_prevention_cannot_say_is_pointed_at() {
+        let mut n = nexus(&removable(), "a");
+        assert_eq!(run(&mut n, &[op::PREVENT_ALLOW, 0, 0, 0, 2, 0]), fails(Sense::cdb_field(4, 1)));
+    }
+}

@@ -110,6 +110,12 @@ impl Nexus {
         self.current().task_aborted_status
     }
 
+    /// Other LUNs of this initiator came or went: REPORTED LUNS DATA HAS CHANGED, here alone.
+    pub fn luns_changed(&mut self) {
+        let own = self.id;
+        self.lu.change().raise(Sense::LUNS_CHANGED, |id, _| id == own);
+    }
+
     /// The LUNs of the target were reported to this initiator port through another of its logical units: REPORTED
     /// LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
     pub fn luns_reported(&mut self) {

@@ -86,7 +86,8 @@ pub enum Op {
     Preempt { victims: Vec<NexusId>, save: bool },
     /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
     ReportLuns { select: u8, allocation_len: u32 },
-    /// EXTENDED COPY between logical units that this nexus may see.
+    /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every segment, copy
+    /// them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
     Copy { list_id: u8, segments: Vec<CopySegment> },
     /// Overwrite with a pattern (once per `passes`), or block erase (`pattern` None), then lift the sanitize state
     /// with [`Lu::sanitized`](crate::Lu::sanitized); with `immediate` status comes first.
@@ -121,6 +122,10 @@ pub struct CopySegment {
     pub blocks: u64,
     /// DC bit.
     pub count_by_destination: bool,
+    /// Block size of the source in bytes as its descriptor tells it; 0 when it does not.
+    pub source_block_size: u32,
+    /// Block size of the destination likewise.
+    pub destination_block_size: u32,
 }
 
 impl Plan {

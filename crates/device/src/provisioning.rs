@@ -145,3 +145,128 @@ pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocat
     data.truncate(allocation_len as usize);
     data
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
+        let len = 16 * ranges.len() as u16;
+        let mut list = [(len + 6).to_be_bytes(), len.to_be_bytes(), [0; 2], [0; 2]].concat();
+        for (lba, blocks) in ranges {
+            list.extend_from_slice(&lba.to_be_bytes());
+            list.extend_from_slice(&blocks.to_be_bytes());
+            list.extend_from_slice(&[0; 4]);
+        }
+        list
+    }
+
+    fn unmap(n: &mut crate::Nexus, flags: u8, list: &[u8]) -> Answer {
+        let len = (list.len() as u16).to_be_bytes();
+        run_with(n, &[op::UNMAP, flags, 0, 0, 0, 0, 0, len[0], len[1], 0], list)
+    }
+
+    #[test]
+    fn write_same_and_what_it_comes_to() {
+        let mut n = nexus(&lu(disk()), "a");
+        let same = |zero, unmap| {
+            let (offset, len) = (512, 1024);
+            Ok(Plan::op(Op::WriteSame { offset, len, zero, unmap, block_size: 512, stable: false }))
+        };
+        let sixteen = |flags| [op::WRITE_SAME_16, flags, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0];
+        let cases: &[(&[u8], Answer)] = &[
+            (&[op::WRITE_SAME_10, 0, 0, 0, 0, 1, 0, 0, 2, 0], same(false, false)),
+            (&[op::WRITE_SAME_10, UNMAP, 0, 0, 0, 1, 0, 0, 2, 0], same(false, true)),
+            (&[op::WRITE_SAME_10, NDOB, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 0))),
+            (&[op::WRITE_SAME_10, 0, 0, 0, 0, 1, 0, 0, 0, 0], fails(Sense::cdb_field(7, 7))),
+            (&sixteen(0), same(false, false)),
+            (&sixteen(UNMAP | NDOB), same(true, true)),
+            (&sixteen(NDOB), same(true, false)),
+            (&sixteen(UNMAP | ANCHOR), same(false, false)),
+            (&sixteen(ANCHOR), fails(Sense::cdb_field(1, 4))),
+            (&sixteen(0x20), fails(Sense::cdb_field(1, 5))),
+            (&[op::WRITE_SAME_16], fails(Sense::cdb_field(10, 7))),
+            (&[op::WRITE_SAME_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], fails(Sense::cdb_field(10, 7))),
+            (
+                &[op::WRITE_SAME_16, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1],
+                fails(Sense::LBA_OUT_OF_RANGE.at(BLOCKS)),
+            ),
+        ];
+        for (cdb, answer) in cases {
+            assert_eq!(run(&mut n, cdb), *answer, "{cdb:02x?}");
+        }
+        let plan = run(&mut n, &sixteen(UNMAP | NDOB)).unwrap();
+        assert_eq!(plan.data_out_len(), 0, "NDOB has no data-out");
+    }
+
+    #[test]
+    fn unmap_lists_and_what_they_come_to() {
+        let mut n = nexus(&lu(disk()), "a");
+        let mut half = list(&[(1, 2), (4, 1)]);
+        half[3] = 24;
+        let mut long = list(&[(1, 2)]);
+        long[3] = 17;
+        let cases = [
+            (list(&[]), Ok(Plan::Done)),
+            (list(&[(BLOCKS, 0)]), Ok(Plan::Done)),
+            (list(&[(1, 2), (4, 0), (0, 1)]), Ok(Plan::op(Op::Unmap(vec![(512, 1024), (0, 512)])))),
+            (half, Ok(Plan::op(Op::Unmap(vec![(512, 1024)])))),
+            (long, fails(Sense::PARAMETER_LIST_LENGTH)),
+            (vec![0; 7], fails(Sense::PARAMETER_LIST_LENGTH)),
+            (list(&[(0, 1), (BLOCKS - 1, 2)]), fails(Sense::LBA_OUT_OF_RANGE.at(BLOCKS))),
+            (list(&[(u64::MAX, 2)]), fails(Sense::LBA_OUT_OF_RANGE.at(u64::MAX))),
+            (list(&[(0, 1); 257]), fails(Sense::parameter_field(2, 7))),
+        ];
+        for (list, answer) in cases {
+            assert_eq!(unmap(&mut n, 0, &list), answer, "{list:02x?}");
+        }
+        assert_eq!(run(&mut n, &[op::UNMAP]), Ok(Plan::Done), "no list at all");
+        assert_eq!(unmap(&mut n, 1, &list(&[(0, 1)])), Ok(Plan::Done), "anchored blocks stay");
+        assert_eq!(unmap(&mut n, 1, &list(&[(BLOCKS, 1)])), fails(Sense::LBA_OUT_OF_RANGE.at(BLOCKS)));
+    }
+
+    #[test]
+    fn a_unit_that_is_not_thin_unmaps_nothing() {
+        let mut n = nexus(&lu(crate::Settings { thin: false, ..disk() }), "a");
+        assert_eq!(run(&mut n, &[op::UNMAP]), fails(Sense::INVALID_OPCODE));
+        let cdb = [op::WRITE_SAME_10, UNMAP, 0, 0, 0, 1, 0, 0, 2, 0];
+        assert_eq!(run(&mut n, &cdb), fails(Sense::cdb_field(1, 3)));
+    }
+
+    #[test]
+    fn get_lba_status_begins_inside_the_medium() {
+        let mut n = nexus(&lu(disk()), "a");
+        let cdb = |high, alloc| [0x9e, 0x12, 0, 0, 0, 0, 0, 0, high, 0, 0, 0, 0, alloc, 0, 0];
+        let status = Op::LbaStatus { offset: 0x700 * 512, allocation_len: 24, block_size: 512 };
+        assert_eq!(run(&mut n, &cdb(7, 24)), Ok(Plan::op(status)));
+        assert_eq!(run(&mut n, &cdb(7, 0)), Ok(Plan::Done));
+        assert_eq!(run(&mut n, &cdb(8, 24)), fails(Sense::LBA_OUT_OF_RANGE.at(0x800)));
+    }
+
+    #[test]
+    fn lba_status_joins_on_without_gaps() {
+        let descriptor = |lba: u8, blocks: u8, state: u8| {
+            [0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, blocks, state, 0, 0, 0].to_vec()
+        };
+        let extents = [(1024, true), (1536, false), (512, true)];
+        let data = lba_status(512, &extents, 512, 255);
+        let list = [descriptor(1, 2, 0), descriptor(3, 3, 1), descriptor(6, 1, 0)].concat();
+        assert_eq!(data, [vec![0, 0, 0, 52, 0, 0, 0, 0], list].concat());
+        assert_eq!(lba_status(512, &extents, 512, 24).len(), 24);
+        assert_eq!(lba_status(512, &extents, 512, 3).len(), 3);
+    }
+
+    #[test]
+    fn a_block_that_is_mapped_in_part_is_mapped() {
+        let data = lba_status(0, &[(100, false), (100, true), (800, false), (48, true)], 512, 255);
+        assert_eq!(data[8..24], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
+        assert_eq!(data[24..], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_descriptor_that_cannot_count_ends_the_list() {
+        let data = lba_status(0, &[(1 << 50, false), (512, true)], 512, 255);
+        assert_eq!(data[8..], [0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 1, 0, 0, 0]);
+    }
+}

@@ -97,3 +97,66 @@ fn task_management(cx: &mut Cx<'_>) -> Answer {
     }
     Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use crate::{Nexus, Settings};
+
+    fn codes(n: &mut Nexus, options: u8, opcode: u8, action: u8) -> Answer {
+        run(n, &[0xa3, 0x0c, options, opcode, 0, action, 0, 0, 0xff, 0xff, 0, 0])
+    }
+
+    fn bytes(answer: Answer) -> Vec<u8> {
+        match answer {
+            Ok(Plan::Data(data)) => data,
+            other => panic!("{other:?} instead of data"),
+        }
+    }
+
+    #[test]
+    fn each_reported_command_is_reported_alone_too() {
+        let mut n = nexus(&lu(disk()), "a");
+        let all = bytes(codes(&mut n, 0, 0, 0));
+        assert_eq!(be::get32(&all) as usize, all.len() - 4);
+        assert!(all.len() > 4 + 8 * 40);
+        for d in all[4..].chunks_exact(8) {
+            let (opcode, action, has_action) = (d[0], d[3], d[5] == 1);
+            let (right, wrong) = if has_action { (2, 1) } else { (1, 2) };
+            let one = bytes(codes(&mut n, right, opcode, action));
+            assert_eq!((one[1], one[3], one[4]), (3, d[7], opcode));
+            assert_eq!(one.len(), 4 + d[7] as usize);
+            assert_eq!(codes(&mut n, wrong, opcode, action), fails(Sense::cdb_field(2, 2)));
+            assert_eq!(bytes(codes(&mut n, 3, opcode, action)), one);
+        }
+    }
+
+    #[test]
+    fn time_outs_are_added_on_demand() {
+        let mut n = nexus(&lu(disk()), "a");
+        let all = bytes(codes(&mut n, 0x80, 0, 0));
+        assert!(all[4..].chunks_exact(20).all(|d| d[5] & 2 != 0 && d[8..10] == [0, 10]));
+        let one = bytes(codes(&mut n, 0x81, op::READ_10, 0));
+        assert_eq!(one[..6], [0, 0x83, 0, 10, op::READ_10, 0x18]);
+        assert_eq!(one[14..], TIMEOUTS);
+    }
+
+    #[test]
+    fn what_is_not_there_is_reported_so() {
+        let mut n = nexus(&lu(Settings { thin: false, ..disk() }), "a");
+        assert_eq!(bytes(codes(&mut n, 1, op::UNMAP, 0)), [0, 1, 0, 0]);
+        assert_eq!(bytes(codes(&mut n, 2, op::SERVICE_ACTION_IN_16, 0x1f)), [0, 1, 0, 0]);
+        assert_eq!(bytes(codes(&mut n, 3, op::READ_10, 1)), [0, 1, 0, 0]);
+        assert_eq!(codes(&mut n, 4, 0, 0), fails(Sense::cdb_field(2, 2)));
+    }
+
+    #[test]
+    fn task_management_functions() {
+        let mut n = nexus(&lu(disk()), "a");
+        let mut cdb = [0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0];
+        assert_eq!(data(&mut n, &cdb), [0xfa, 0, 0, 0]);
+        cdb[2] = 0x80;
+        assert_eq!(data(&mut n, &cdb), [0xfa, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}

@@ -83,3 +83,56 @@ fn or_write(cx: &mut Cx<'_>) -> Answer {
         (offset, len) => Ok(Plan::op(Op::OrWrite { offset, len, stable })),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn cdbs_and_what_they_come_to() {
+        let mut n = nexus(&lu(disk()), "a");
+        let verify = |compare| Ok(Plan::op(Op::Verify { offset: 512, len: 1024, compare }));
+        let write = |compare| Ok(Plan::op(Op::WriteVerify { offset: 512, len: 1024, compare }));
+        let swap = |stable| Ok(Plan::op(Op::CompareAndWrite { offset: 512, len: 1024, stable }));
+        let or = |stable| Ok(Plan::op(Op::OrWrite { offset: 512, len: 1024, stable }));
+        let beyond = fails(Sense::LBA_OUT_OF_RANGE.at(BLOCKS));
+        let cases: &[(&[u8], Answer)] = &[
+            (&[op::VERIFY_10, 0x10, 0, 0, 0, 1, 0, 0, 2, 0], verify(Compare::Nothing)),
+            (&[op::VERIFY_10, 0x02, 0, 0, 0, 1, 0, 0, 2, 0], verify(Compare::Whole)),
+            (&[op::VERIFY_12, 0x06, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0], verify(Compare::OneBlock(512))),
+            (&[op::VERIFY_16, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], verify(Compare::Whole)),
+            (&[op::VERIFY_10, 0x04, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 2))),
+            (&[op::VERIFY_10, 0x22, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 5))),
+            (&[op::VERIFY_10, 0, 0, 0, 8, 0, 0, 0, 1, 0], beyond),
+            (&[op::VERIFY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], Ok(Plan::Done)),
+            (&[op::WRITE_VERIFY_10, 0x12, 0, 0, 0, 1, 0, 0, 2, 0], write(true)),
+            (&[op::WRITE_VERIFY_12, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0], write(false)),
+            (&[op::WRITE_VERIFY_16, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], write(true)),
+            (&[op::WRITE_VERIFY_10, 0x04, 0, 0, 0, 1, 0, 0, 2, 0], fails(Sense::cdb_field(1, 2))),
+            (&[op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], swap(false)),
+            (&[op::COMPARE_AND_WRITE, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], swap(true)),
+            (&[op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0], Ok(Plan::Done)),
+            (&[op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0], fails(Sense::cdb_field(12, 0))),
+            (&[op::ORWRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], or(false)),
+            (&[op::ORWRITE_16, 0x18, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], or(true)),
+        ];
+        for (cdb, answer) in cases {
+            assert_eq!(run(&mut n, cdb), *answer, "{cdb:02x?}");
+        }
+    }
+
+    #[test]
+    fn data_out_is_what_each_needs() {
+        let mut n = nexus(&lu(disk()), "a");
+        for (cdb, len) in [
+            ([op::VERIFY_10, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0], 0),
+            ([op::VERIFY_10, 2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0], 1024),
+            ([op::VERIFY_10, 6, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0], 512),
+            ([op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], 2048),
+            ([op::ORWRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], 1024),
+        ] {
+            assert_eq!(run(&mut n, &cdb).unwrap().data_out_len(), len, "{cdb:02x?}");
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! Vital product data pages (SPC-5 section 7.7, SBC-4 section 6.6). What names the unit and its ports is in
 //! `designators`.
 
-use crate::designators;
 use crate::provisioning::{MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME};
 use crate::range::MAX_TRANSFER;
 use crate::read_write::MAX_ATOMIC;
 use crate::table::{Cx, Types};
 use crate::{Kind, Settings};
+use crate::{copy, designators};
 use wire::be;
 
 /// A page's body, behind the four bytes of its header.
@@ -23,8 +23,9 @@ const PAGES: &[(u8, Types, Make)] = &[
     // Mode page policy: all pages are shared.
     (0x87, Types::All, |_| vec![0x3f, 0xff, 0x00, 0]),
     (0x88, Types::All, designators::ports),
+    (0x8f, Types::Only(Kind::Disk), |cx| copy::third_party_page(cx.lu.settings())),
     (0xb0, Types::Only(Kind::Disk), |cx| block_limits(cx.lu.settings())),
-    (0xb1, Types::Only(Kind::Disk), |_| characteristics()),
+    (0xb1, Types::Only(Kind::Disk), |cx| characteristics(cx.lu.settings().thin)),
     (0xb2, Types::Only(Kind::Disk), |cx| provisioning(cx.lu.settings().thin)),
 ];
 
@@ -82,10 +83,11 @@ fn block_limits(settings: &Settings) -> Vec<u8> {
     b
 }
 
-/// Block device characteristics (B1h): nothing rotates.
-fn characteristics() -> Vec<u8> {
+/// Block device characteristics (B1h): nothing rotates. WABEREQ: what SANITIZE erased by block can be read.
+fn characteristics(thin: bool) -> Vec<u8> {
     let mut b = vec![0; 60];
     be::put16(&mut b, 1);
+    b[3] = if thin { 0x40 } else { 0 };
     b
 }
 
@@ -106,7 +108,7 @@ mod tests {
     #[test]
     fn every_listed_page_is_there_and_says_its_length() {
         for (settings, codes) in [
-            (disk(), &[0, 0x80, 0x83, 0x85, 0x86, 0x87, 0x88, 0xb0, 0xb1, 0xb2][..]),
+            (disk(), &[0, 0x80, 0x83, 0x85, 0x86, 0x87, 0x88, 0x8f, 0xb0, 0xb1, 0xb2][..]),
             (cdrom(), &[0, 0x80, 0x83, 0x85, 0x86, 0x87, 0x88][..]),
         ] {
             let mut n = nexus(&lu(settings), "a");
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(vpd(&mut n, 0x85), [0, 0x85, 0, 0]);
         assert_eq!(vpd(&mut n, 0x86)[..8], [0, 0x86, 0, 60, 0, 7, 1, 0]);
         assert_eq!(vpd(&mut n, 0x87), [0, 0x87, 0, 4, 0x3f, 0xff, 0, 0]);
-        assert_eq!(vpd(&mut n, 0xb1)[..8], [0, 0xb1, 0, 60, 0, 1, 0, 0]);
+        assert_eq!(vpd(&mut n, 0xb1)[..8], [0, 0xb1, 0, 60, 0, 1, 0, 0x40]);
         assert_eq!(vpd(&mut n, 0xb2), [0, 0xb2, 0, 4, 0, 0xe6, 2, 0]);
         #[rustfmt::skip]
         assert_eq!(vpd(&mut n, 0xb0), [

@@ -2,7 +2,8 @@
 
 use crate::Unit;
 use crate::setup::{Access, Discovery, Network, Setup, Target, User};
-use proto::login::{Authentication, ChapUser, Policy, TargetInfo};
+use proto::chap::{Authentication, ChapUser, Secret};
+use proto::login::{Policy, TargetInfo};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub struct Visible {
     pub unit: Arc<Unit>,
     /// Writes are refused.
     pub read_only: bool,
+    /// Asynchronous SCSI events are sent.
+    pub aen: bool,
 }
 
 /// Initiator's LUN to what serves it.
@@ -57,10 +60,13 @@ impl Door {
 
 fn lun_map(target: &Target, entry: Option<&Access>) -> LunMap {
     let read_only = entry.is_some_and(|a| a.read_only);
-    let visible = |unit: &Arc<Unit>| Visible { unit: unit.clone(), read_only };
+    let aen = entry.is_some_and(|a| a.aen);
+    let visible = |unit: &Arc<Unit>| Visible { unit: unit.clone(), read_only, aen };
     match entry.and_then(|a| a.luns.as_ref()) {
         None => target.luns.iter().map(|(lun, unit)| (*lun, visible(unit))).collect(),
-        Some(map) => map.iter().filter_map(|(seen, lun)| Some((*seen, visible(target.luns.get(lun)?)))).collect(),
+        Some(map) => {
+            map.iter().filter_map(|(seen, lun)| Some((*seen, visible(target.luns.get(lun)?)))).collect()
+        }
     }
 }
 
@@ -74,7 +80,9 @@ impl Network {
     /// Whether an address lies in it; an IPv4 address mapped into IPv6 counts as IPv4.
     pub fn contains(&self, peer: IpAddr) -> bool {
         match (self.address, peer.to_canonical()) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => same_prefix(a.to_bits() as u128, b.to_bits() as u128, 32, self.bits),
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                same_prefix(a.to_bits() as u128, b.to_bits() as u128, 32, self.bits)
+            }
             (IpAddr::V6(a), IpAddr::V6(b)) => same_prefix(a.to_bits(), b.to_bits(), 128, self.bits),
             _ => false,
         }
@@ -111,7 +119,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 }
 
 fn authentication(users: Option<&Vec<User>>, mutual: Option<&User>) -> Authentication {
-    let chap = |u: &User| ChapUser::new(&u.name, &u.secret);
+    let chap = |u: &User| ChapUser { name: u.name.clone(), secret: Secret::new(&u.secret) };
     Authentication {
         required: users.is_some(),
         users: users.into_iter().flatten().map(chap).collect(),
@@ -145,7 +153,12 @@ impl Policy for Door {
         })
     }
 
-    fn authorize(&self, target: Option<&str>, initiator: &str, user: Option<&str>) -> Result<(), LoginStatus> {
+    fn authorize(
+        &self,
+        target: Option<&str>,
+        initiator: &str,
+        user: Option<&str>,
+    ) -> Result<(), LoginStatus> {
         // Authentication admitted the users of this very entry only; what is left is a list that asks for one.
         let Some(target) = target.and_then(|t| self.setup.targets.get(t)) else { return Ok(()) };
         match self.entry(target, initiator)? {

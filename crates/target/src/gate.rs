@@ -125,6 +125,13 @@ impl Member {
     }
 }
 
+impl Shared {
+    /// Takes over a [`Member::try_enter`] that was true.
+    pub fn taken_over(member: &Member) -> Shared {
+        Shared(member.clone())
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         self.0.leave();

@@ -149,7 +149,8 @@ async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
 fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<TcpListener>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
     for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", portal.listen));
+        let named =
+            |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", portal.listen));
         let socket = Listener::bind(portal.listen).map_err(named)?;
         bound.push(Bound { address: socket.local_addr()?, tag, advertise: portal.advertise.clone() });
         sockets.push(socket);
@@ -236,8 +237,8 @@ async fn refresh(shared: Arc<Shared>) {
         compio::time::sleep_until(next).await;
         let setup = shared.setup();
         let units = setup.targets.values().flat_map(|t| t.luns.values()).cloned().collect::<Vec<_>>();
-        for unit in units {
-            unit.refresh();
+        for unit in units.into_iter().filter(|u| u.refresh()) {
+            shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
         }
     }
 }

@@ -49,6 +49,7 @@ const PAGES: &[Page] = &[
         fixed: &[0x1c, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         fields: &[],
     },
+    Page { code: 0x2a, types: Types::Only(Kind::CdRom), fixed: &crate::cdrom::CAPABILITIES, fields: &[] },
 ];
 
 /// The pages of a device type.

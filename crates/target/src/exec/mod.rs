@@ -43,7 +43,13 @@ pub trait Surroundings {
 }
 
 /// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for.
-pub async fn run(unit: &Arc<Unit>, pool: &Pool, plan: Plan, data: Option<Buf>, around: &dyn Surroundings) -> Ended {
+pub async fn run(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    plan: Plan,
+    data: Option<Buf>,
+    around: &dyn Surroundings,
+) -> Ended {
     match plan {
         Plan::Done | Plan::Parameters { .. } => Ok(Outcome::Good),
         Plan::Data(d) => Ok(Outcome::Data(d)),
@@ -67,7 +73,9 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         Op::CompareAndWrite { offset, len, stable } => {
             verify::compare_and_write(unit, pool, offset, len as usize, data_of(data)?, stable).await
         }
-        Op::OrWrite { offset, stable, .. } => verify::or_write(unit, pool, offset, data_of(data)?, stable).await,
+        Op::OrWrite { offset, stable, .. } => {
+            verify::or_write(unit, pool, offset, data_of(data)?, stable).await
+        }
         Op::WriteSame { offset, len, zero, unmap, stable, .. } => {
             let block = if zero { None } else { Some(data_of(data)?) };
             provision::write_same(unit, pool, offset, len, block, unmap, stable).await
@@ -84,11 +92,26 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
             around.abort(victims).await;
             Ok(Outcome::Good)
         }
-        Op::ReportLuns { select, allocation_len } => answer(device::report_luns(&around.luns(), select, allocation_len)),
+        Op::ReportLuns { select, allocation_len } => {
+            answer(device::report_luns(&around.luns(), select, allocation_len))
+        }
         Op::Copy { segments, .. } => copy::run(unit, pool, segments, around).await,
         Op::Sanitize { pattern, passes, invert, immediate } => {
             sanitize::run(unit, pool, sanitize::Job { pattern, passes, invert }, immediate).await
         }
+    }
+}
+
+/// The end of a command that no logical unit takes.
+pub fn without_unit(plan: Answer, around: &dyn Surroundings) -> Ended {
+    match plan? {
+        Plan::Op(op) => match *op {
+            Op::ReportLuns { select, allocation_len } => {
+                answer(device::report_luns(&around.luns(), select, allocation_len))
+            }
+            _ => Err(Sense::LUN_NOT_SUPPORTED.into()),
+        },
+        plan => answer(Ok(plan)),
     }
 }
 

@@ -32,7 +32,7 @@ async fn work(unit: &Arc<Unit>, pool: &Pool, job: Job) -> Ended {
         Ok(()) => flush(unit).await.map(drop),
         Err(e) => Err(e),
     };
-    unit.lu.sanitized(result.is_ok());
+    unit.lu.sanitized(result.as_ref().map(drop));
     result.map(|()| Outcome::Good)
 }
 
@@ -45,14 +45,22 @@ async fn overwrite(unit: &Arc<Unit>, pool: &Pool, job: &Job) -> Result<(), Failu
             let n = (capacity - at).min(64 * STEP as u64);
             stretch(unit, pool, job, pass, at, n).await?;
             at += n;
-            let share = (pass as u128 * capacity as u128 + at as u128) * 0xffff / (passes as u128 * capacity as u128);
+            let share =
+                (pass as u128 * capacity as u128 + at as u128) * 0xffff / (passes as u128 * capacity as u128);
             unit.lu.sanitize_progress(share as u16);
         }
     }
     Ok(())
 }
 
-async fn stretch(unit: &Arc<Unit>, pool: &Pool, job: &Job, pass: u64, at: u64, n: u64) -> Result<(), Failure> {
+async fn stretch(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    job: &Job,
+    pass: u64,
+    at: u64,
+    n: u64,
+) -> Result<(), Failure> {
     let Some(pattern) = &job.pattern else {
         let erased = unit.backend.write_zeroes(at, n, true).await;
         return erased.map_err(|e| failed(unit, &e, at, Sense::WRITE_ERROR));

@@ -88,7 +88,18 @@ async fn negotiate(
     send(&fresh.stream, &machine.accept(seat.tsih, setup.limits.commands_per_session)).await?;
     welcome(&info, &seat);
     let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
-    Ok(Some(Begun { shared: shared.clone(), fresh, door, info, seat, letters, count, cmd_sn, stat_sn, pending }))
+    Ok(Some(Begun {
+        shared: shared.clone(),
+        fresh,
+        door,
+        info,
+        seat,
+        letters,
+        count,
+        cmd_sn,
+        stat_sn,
+        pending,
+    }))
 }
 
 fn info(machine: &Login, fresh: &Fresh, tag: u16) -> Arc<Info> {

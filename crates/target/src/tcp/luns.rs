@@ -84,14 +84,21 @@ impl Luns {
         self.handles.iter_mut().flatten().map(|h| &mut **h)
     }
 
+    /// Ends every nexus.
+    pub fn close(&mut self) {
+        self.handles.clear();
+        self.map = Arc::default();
+    }
+
     /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of it.
     pub fn replace(&mut self, map: Arc<LunMap>) {
         let changed = !same(&self.map, &map);
         for (number, slot) in self.handles.iter_mut().enumerate() {
             let now = map.get(&(number as u16));
-            let stays = slot.as_ref().zip(now).is_some_and(|(h, v)| {
-                Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only
-            });
+            let stays = slot
+                .as_ref()
+                .zip(now)
+                .is_some_and(|(h, v)| Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only);
             if !stays {
                 *slot = None;
             }

@@ -21,11 +21,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Serves one connection to its end.
-pub async fn serve(shared: Arc<Shared>, socket: std::net::TcpStream, peer: SocketAddr, portal: usize, count: Counted) {
+pub async fn serve(
+    shared: Arc<Shared>,
+    socket: std::net::TcpStream,
+    peer: SocketAddr,
+    portal: usize,
+    count: Counted,
+) {
     let local = socket.local_addr();
     let stream = match (Stream::new(socket), local) {
         (Ok(stream), Ok(local)) => login::Fresh { stream, local, peer },
-        (Err(e), _) | (_, Err(e)) => return tracing::debug!(%peer, error = %e, "a connection was gone at once"),
+        (Err(e), _) | (_, Err(e)) => {
+            return tracing::debug!(%peer, error = %e, "a connection was gone at once");
+        }
     };
     if let Some(session) = login::login(&shared, stream, portal, count).await {
         connection::run(session).await;

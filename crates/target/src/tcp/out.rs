@@ -103,15 +103,11 @@ impl Out {
             let crc = crc32c(&[payload.bytes(), &tail[..pad]]);
             tail[pad..pad + 4].copy_from_slice(&crc.to_le_bytes());
         }
-        let (head_len, tail_len) = ((BHS_LEN + digests.header_len()) as u8, (pad + digests.data_len(len)) as u8);
+        let (head_len, tail_len) =
+            ((BHS_LEN + digests.header_len()) as u8, (pad + digests.data_len(len)) as u8);
         let entry = Entry { head, head_len, tail_len, tail, payload };
         self.waiting += entry.len();
         self.queue.push_back(entry);
-    }
-
-    /// Nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 
     /// Bytes that wait.

@@ -225,11 +225,14 @@ impl Receiver {
         let len = header.data_len();
         let placed = sink.place(&header);
         let landing = placed.is_some();
-        let Some((mut buf, start)) = placed.or_else(|| sink.buffer(len).map(|b| (b, 0))) else { return false };
+        let Some((mut buf, start)) = placed.or_else(|| sink.buffer(len).map(|b| (b, 0))) else {
+            return false;
+        };
         let (data, tail) = begun.split_at(begun.len().min(len));
         buf[start..start + data.len()].copy_from_slice(data);
         let filled = start + data.len();
-        self.gather = Some(Gather { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
+        self.gather =
+            Some(Gather { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
         self.partial.extend_from_slice(tail);
         true
     }
@@ -327,7 +330,8 @@ mod tests {
         let large: Vec<u8> = (0..50_001u32).map(|i| i as u8).collect();
         for digests in [(false, false), (true, false), (false, true), (true, true)] {
             let digests = Digests { header: digests.0, data: digests.1 };
-            let parts: [(&[u8], &[u8]); 4] = [(&[], &[]), (&[9; 8], &[1, 2, 3, 4, 5]), (&[], &large), (&[7; 4], &[6])];
+            let parts: [(&[u8], &[u8]); 4] =
+                [(&[], &[]), (&[9; 8], &[1, 2, 3, 4, 5]), (&[], &large), (&[7; 4], &[6])];
             let bytes: Vec<u8> = parts.iter().flat_map(|(a, d)| pdu(digests, a, d)).collect();
             for (step, landing) in [(1, false), (7, true), (48, false), (4096, true), (1 << 20, false)] {
                 let seen = feed(&bytes, step, digests, landing).expect("good bytes");
