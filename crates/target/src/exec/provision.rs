@@ -1,6 +1,6 @@
 //! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
 
-use super::{Ended, Outcome, STEP, answer, failed, flush, put};
+use super::{Ended, Outcome, STEP, failed, flush, put};
 use crate::Unit;
 use device::Failure;
 use net::{Buf, Pool};
@@ -61,8 +61,7 @@ pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>) -> Ended {
 const MAX_EXTENTS: usize = 256;
 
 pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, block_size: u32) -> Ended {
-    let settings = unit.lu.settings();
-    let end = unit.backend.facts().capacity / settings.block_size as u64 * settings.block_size as u64;
+    let end = unit.backend.facts().capacity / block_size as u64 * block_size as u64;
     let room = (allocation_len as usize / 16).clamp(1, MAX_EXTENTS);
     let mut extents = Vec::new();
     let mut at = offset;
@@ -72,8 +71,8 @@ pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, bloc
         if extent.len == 0 {
             break;
         }
-        at = extent.offset + extent.len;
-        extents.push((extent.offset, extent.len, extent.mapped));
+        at += extent.len;
+        extents.push((extent.len, extent.mapped));
     }
-    answer(device::lba_status(&extents, allocation_len, block_size))
+    Ok(Outcome::Data(device::lba_status(offset, &extents, block_size, allocation_len)))
 }
