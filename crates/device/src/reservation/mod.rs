@@ -2,7 +2,6 @@
 
 mod actions;
 mod commands;
-mod kind;
 mod registry;
 mod report;
 mod request;
@@ -10,6 +9,7 @@ mod saved;
 #[cfg(test)]
 mod tests;
 mod transport_id;
+mod types;
 
 use crate::table::Row;
 use crate::{Allowed, Invalid, NexusId, Port, Settings};

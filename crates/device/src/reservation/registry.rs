@@ -1,6 +1,6 @@
 //! Who is registered, with which key, and who holds the persistent reservation (SPC-5 section 5.14).
 
-use super::kind::{Kind, Standing};
+use super::types::{Standing, Type};
 use crate::{Allowed, Failure, Port};
 use std::collections::BTreeMap;
 use wire::scsi::{Sense, Status};
@@ -26,7 +26,7 @@ impl From<&Port> for Registrant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reservation {
     /// Its type.
-    pub(super) kind: Kind,
+    pub(super) kind: Type,
     /// Who holds it; nobody in particular under an all registrants type.
     pub(super) holder: Option<Registrant>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Registry {
 pub(super) struct Effect {
     /// Unit attentions, and on whom.
     pub(super) attentions: Vec<(Registrant, Sense)>,
-    /// Whose tasks are to be aborted.
+    /// Who was preempted: PREEMPT AND ABORT aborts their tasks.
     pub(super) victims: Vec<Registrant>,
 }
 
@@ -127,7 +127,7 @@ impl Registry {
     }
 
     /// Puts a reservation in the place of any other.
-    pub(super) fn establish(&mut self, kind: Kind, who: &Registrant) {
+    pub(super) fn establish(&mut self, kind: Type, who: &Registrant) {
         let holder = (!kind.all_registrants()).then(|| who.clone());
         self.reservation = Some(Reservation { kind, holder });
     }

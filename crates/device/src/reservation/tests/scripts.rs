@@ -1,8 +1,9 @@
 //! Each service action: keys, conflicts, unit attentions, what is kept.
 
-use super::world::World;
-use crate::Settings;
+use super::world::{World, basic, out_cdb};
 use crate::testing::disk;
+use crate::{Plan, Settings};
+use wire::scsi::Status;
 
 fn play(names: &str, script: &str) {
     World::new(names).play(script);
@@ -402,7 +403,10 @@ fn all_target_ports() {
          B keys -> b d d
          B register 0 b all -> good
          B ignore 0 0 all -> good
+         A2 register d e -> good
          A register d 0 all -> good
+         B status -> A2=e*5
+         A2 ignore 0 0 all -> good
          B keys ->",
     );
 }
@@ -558,6 +562,9 @@ fn reserve_6_and_10_keep_all_others_out() {
                  B luns -> good
                  B sense -> good
                  B capacity -> good
+                 B start -> good
+                 B stop -> conflict
+                 B mode -> conflict
                  B release{form} -> good
                  B read -> conflict
                  B keys -> conflict
@@ -569,6 +576,19 @@ fn reserve_6_and_10_keep_all_others_out() {
             ),
         );
     }
+}
+
+/// Between the CDB of a PERSISTENT RESERVE OUT and its parameters another nexus reserves.
+#[test]
+fn reserve_overtakes_a_parameter_list() {
+    let mut world = World::new("A B");
+    let cdb = [&out_cdb(0, 0, 24)[..], &[0; 6]].concat();
+    let begun = world.nexuses.get_mut("A").unwrap().begin(&cdb);
+    assert_eq!(begun, Ok(Plan::Parameters { len: 24 }));
+    world.play("B reserve6 -> good");
+    let answer = world.nexuses.get_mut("A").unwrap().parameters(&cdb, &basic(0, 1, 0));
+    assert_eq!(answer, Err(Status::ReservationConflict.into()));
+    world.play("B release6 -> good\nB keys ->");
 }
 
 #[test]
