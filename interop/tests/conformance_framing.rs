@@ -233,11 +233,11 @@ fn frm_014_crc32c_vectors_on_the_wire() {
         assert_eq!(raw.last_digests.1, Some(digest));
     }
     let mut raw = Login::new().with(CRC).cmd_sn(0x14).on(server.portal());
-    let read = Pdu::new(op::SCSI).flags(0xc0).itt(0x14).ttt(0x400).cmd_sn(0x14).exp_stat_sn(0x18);
+    let read = Pdu::new(op::SCSI).flags(0xc0).itt(0x1400_0000).ttt(0x400).cmd_sn(0x14).exp_stat_sn(0x18);
     let read = read.bytes(32, &read10(0, 2)).header();
     assert_eq!(crc32c(&read), [0x56, 0x3a, 0x96, 0xd9]);
     raw.send_bytes(&[&read[..], &[0x56, 0x3a, 0x96, 0xd9]].concat());
-    assert!(matches!(raw.recv_for(0x14).opcode(), op::DATA_IN | op::SCSI_RESPONSE));
+    assert!(matches!(raw.recv_for(0x1400_0000).opcode(), op::DATA_IN | op::SCSI_RESPONSE));
 }
 
 /// FRM-015
