@@ -6,6 +6,10 @@ use crate::raw::Raw;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// The keys that any login may have (RFC 7143 section 13, use IO, IC or ALL).
+const CONNECTION_KEYS: [&str; 6] =
+    ["InitiatorName", "TargetName", "InitiatorAlias", "HeaderDigest", "DataDigest", "MaxRecvDataSegmentLength"];
+
 /// How a login should look. Each has an ISID of its own unless told.
 #[derive(Clone)]
 pub struct Login {
@@ -66,9 +70,12 @@ impl Login {
         self
     }
 
-    /// Sets TSIH and CID.
+    /// Sets TSIH and CID; a login that is not the leading one (TSIH not 0) has no keys of the whole session.
     pub fn session(mut self, tsih: u16, cid: u16) -> Login {
         (self.tsih, self.cid) = (tsih, cid);
+        if tsih != 0 {
+            self.keys.retain(|(k, _)| CONNECTION_KEYS.contains(&k.as_str()));
+        }
         self
     }
 

@@ -213,10 +213,7 @@ impl Raw {
                 return Got::Pdu(pdu);
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Got::Nothing;
-            }
-            self.stream.set_read_timeout(Some(left)).expect("time-out");
+            self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1)))).expect("time-out");
             let mut chunk = [0; 65536];
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Got::Closed,

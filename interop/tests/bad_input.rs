@@ -33,6 +33,7 @@ impl Scene {
     /// The neighbour's session and data are there, and the process is no larger than 64 MiB more.
     fn unharmed(mut self) {
         assert!(self.server.lives(), "the server ended");
+        self.neighbour.clear_attentions(0);
         assert!(self.neighbour.read_blocks(0, 100_000, 128) == pattern(65536, 7));
         self.neighbour.ping();
         let grown = self.server.rss_kib().saturating_sub(self.rss_kib);
@@ -372,7 +373,7 @@ fn allocation_lengths_from_0_to_65535() {
         if whole.status != 0 {
             assert_eq!((whole.status, whole.sense() >> 16), (2, 5), "{form:02x?}: {whole:?}");
         }
-        for length in lengths.iter().copied().filter(|l| *l < 1 << (8 * size)) {
+        for length in lengths.iter().copied().filter(|l| (*l as u64) < 1 << (8 * size)) {
             let reply = raw.read(0, &cdb(length), 65535);
             assert!(reply.data.len() <= length as usize, "{form:02x?} {length}: {}", reply.data.len());
             if reply.status == 0 && whole.status == 0 {
@@ -600,6 +601,9 @@ fn random_pdus() {
             let mut pdu = Pdu::new(0).bytes(0, &random.bytes(48)).lun(1);
             pdu.bhs[0] =
                 [0x00, 0x40, 0x01, 0x41, 0x42, 0x04, 0x05, 0x10, 0x43, 0x06][random.next() as usize % 10];
+            if pdu.opcode() == op::TMF && pdu.bhs[1] & 0x7f == 7 {
+                pdu.bhs[1] = 6;
+            }
             if random.next().is_multiple_of(2) {
                 pdu = pdu.cmd_sn(raw.cmd_sn).itt(raw.new_itt());
             }

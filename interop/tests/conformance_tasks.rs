@@ -12,7 +12,7 @@ const CLEAR_TASK_SET: u8 = 4;
 const LUN_RESET: u8 = 5;
 const WARM_RESET: u8 = 6;
 const COLD_RESET: u8 = 7;
-const FAST_ABORT: (&str, &str) = ("TaskReporting", "RFC3720,ResponseFence,FastAbort");
+const FAST_ABORT: (&str, &str) = ("TaskReporting", "FastAbort,ResponseFence,RFC3720");
 
 fn own() -> Server {
     Server::start(&config::standard())
@@ -92,9 +92,10 @@ fn tmf_005_abort_task_ends_a_live_task() {
     let read = slow_read(&mut raw);
     let write = slow_write(&mut raw, 10, 1);
     raw.send_all(&[read.clone(), write.clone()]);
-    for task in [&read, &write] {
-        let tmf = raw.tmf(ABORT_TASK, SLOW, task.tag(), task.get32(24));
-        assert_eq!(raw.ask(&tmf).bhs[2], 0);
+    let aborts = [&read, &write].map(|task| raw.tmf(ABORT_TASK, SLOW, task.tag(), task.get32(24)));
+    raw.send_all(&aborts);
+    for tmf in &aborts {
+        assert_eq!(raw.recv_for(tmf.tag()).bhs[2], 0);
     }
     nothing_more(&mut raw);
     raw.read_blocks(SLOW, 10, 1);
