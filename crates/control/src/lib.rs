@@ -1,12 +1,15 @@
 //! Configuration, state files and the admin socket.
 #![forbid(unsafe_code)]
 
+pub mod admin;
+mod arguments;
 mod build;
 pub mod config;
 pub mod folders;
 mod identity;
 mod problem;
 
+pub use arguments::{Arguments, Place, host};
 pub use build::Units;
 pub use problem::{Position, Problem};
 

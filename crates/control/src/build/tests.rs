@@ -93,15 +93,21 @@ fn damaged_state_is_refused_and_stays() {
     let lu = folder.0.join("state/lu/iqn.2026-11.org.example:disks");
     create_folder(&lu).unwrap();
     let state = folder.file("state/lu/iqn.2026-11.org.example:disks/1.state", b"no state of ours", 0o600);
-    assert_eq!(told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder), "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
+    assert_eq!(
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          is damaged: not the saved state of a logical unit\n  \
-         hint: restore it from a backup, or move it away to begin without reservations and saved mode pages");
+         hint: restore it from a backup, or move it away to begin without reservations and saved mode pages"
+    );
     assert_eq!(std::fs::read(&state).unwrap(), b"no state of ours");
     std::fs::remove_file(&state).unwrap();
     std::fs::create_dir(&state).unwrap();
-    assert_eq!(told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder), "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
+    assert_eq!(
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          cannot be read: is a directory\n  \
-         hint: make it readable, or move it away to begin without reservations and saved mode pages");
+         hint: make it readable, or move it away to begin without reservations and saved mode pages"
+    );
 }
 
 #[test]
@@ -121,9 +127,12 @@ fn saved_state_is_loaded() {
 fn a_folder_that_cannot_be_made_is_told() {
     let folder = Folder::new("folder");
     let file = folder.file("state", "in the way", 0o600);
-    assert_eq!(told(Units::new(file).setup(&config(&folder, NULL)), &folder), "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
+    assert_eq!(
+        told(Units::new(file).setup(&config(&folder, NULL)), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
          state/lu/iqn.2026-11.org.example:disks: not a directory\n  \
-         hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write");
+         hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write"
+    );
 }
 
 #[test]
@@ -133,6 +142,9 @@ fn filters_wrap_the_medium() {
     let config = config(&folder, &format!("{NULL}{filters}"));
     assert_eq!(config.targets[0].luns[&1].filters[1], Filter::Delay { read_us: 1, write_us: 0 });
     let setup = Units::new(folder.0.join("state")).setup(&config).ok().unwrap();
-    let names: Vec<String> = unit(&setup, 1).backend.describe().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names.join(" "), "error rate delay stats backend capacity");
+    let told = unit(&setup, 1).backend.describe();
+    let filters: Vec<&str> =
+        told.iter().filter(|(name, _)| name == "filter").map(|(_, value)| &**value).collect();
+    assert_eq!(filters, ["error", "rate", "delay", "stats"]);
+    assert!(told.contains(&("op".into(), "flush".into())), "{told:?}");
 }
