@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Bytes that are allocated, freed and told as an extent together.
-const CHUNK: u64 = 256 * 1024;
+const CHUNK: u64 = 64 * 1024;
 /// Locks, so that cores seldom wait for one another; neighbouring chunks have different ones.
 const SHARDS: u64 = 256;
 

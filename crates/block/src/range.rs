@@ -24,7 +24,16 @@ struct Held {
 struct Span {
     id: u64,
     bytes: Range<u64>,
-    shared: bool,
+    share: Share,
+}
+
+/// What a holder lets others hold of its range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// What it writes are whole blocks: others may write whole blocks too.
+    Blocks,
+    /// It writes back what it has read: nobody else may write.
+    Nothing,
 }
 
 /// A range that is held until this is dropped.
@@ -35,11 +44,11 @@ pub(crate) struct Hold {
 
 impl Ranges {
     /// Waits until no other holder of these bytes forbids it.
-    pub(crate) async fn hold(self: &Arc<Self>, bytes: Range<u64>, shared: bool) -> Hold {
+    pub(crate) async fn hold(self: &Arc<Self>, bytes: Range<u64>, share: Share) -> Hold {
         loop {
             // Listen first: a release between the look and the wait must not be missed.
             let freed = self.freed.listen();
-            if let Some(id) = locked(&self.held).take(&bytes, shared) {
+            if let Some(id) = locked(&self.held).take(&bytes, share) {
                 return Hold { ranges: self.clone(), id };
             }
             freed.await;
@@ -48,13 +57,17 @@ impl Ranges {
 }
 
 impl Held {
-    fn take(&mut self, bytes: &Range<u64>, shared: bool) -> Option<u64> {
+    fn take(&mut self, bytes: &Range<u64>, share: Share) -> Option<u64> {
         let overlaps = |span: &Span| span.bytes.start < bytes.end && bytes.start < span.bytes.end;
-        if self.spans.iter().any(|span| overlaps(span) && !(shared && span.shared)) {
+        if self
+            .spans
+            .iter()
+            .any(|span| overlaps(span) && (share == Share::Nothing || span.share == Share::Nothing))
+        {
             return None;
         }
         self.next += 1;
-        self.spans.push(Span { id: self.next, bytes: bytes.clone(), shared });
+        self.spans.push(Span { id: self.next, bytes: bytes.clone(), share });
         Some(self.next)
     }
 }
@@ -73,12 +86,12 @@ mod tests {
     #[test]
     fn whole_blocks_share_and_narrow_writes_are_alone() {
         let mut held = Held::default();
-        let first = held.take(&(0..8192), true).expect("free");
-        assert!(held.take(&(4096..8192), true).is_some());
-        assert!(held.take(&(4096..8192), false).is_none());
-        assert!(held.take(&(8192..12288), false).is_some());
-        assert!(held.take(&(8192..12288), true).is_none());
+        let first = held.take(&(0..8192), Share::Blocks).expect("free");
+        assert!(held.take(&(4096..8192), Share::Blocks).is_some());
+        assert!(held.take(&(4096..8192), Share::Nothing).is_none());
+        assert!(held.take(&(8192..12288), Share::Nothing).is_some());
+        assert!(held.take(&(8192..12288), Share::Blocks).is_none());
         held.spans.retain(|span| span.id != first);
-        assert!(held.take(&(0..4096), false).is_some());
+        assert!(held.take(&(0..4096), Share::Nothing).is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! Disks for tests.
 
-use crate::range::{Hold, Ranges};
+use crate::range::{Hold, Ranges, Share};
 use crate::{Backend, Extent, Facts, Finished, Future, Inline, locked, random, within};
 use net::Buf;
 use std::io;
@@ -123,7 +123,7 @@ impl Lossy {
     }
 
     async fn alone(&self) -> Hold {
-        self.turn.hold(0..1, false).await
+        self.turn.hold(0..1, Share::Nothing).await
     }
 
     fn add(&self, offset: u64, data: Data) -> io::Result<()> {

@@ -196,3 +196,23 @@ fn a_lossy_disk_with_power_keeps_its_promise() {
 fn a_stack_of_filters_keeps_its_promise() {
     promise(40, |_| Some(filtered(lossy(filtered(lossy(memory()))))));
 }
+
+/// A disk that may be overwritten, of exactly [`CAPACITY`] bytes: `losetup --find --show` on a file of that size
+/// makes one.
+#[test]
+fn a_device_keeps_its_promise() {
+    let Some(path) = std::env::var_os("LUNAR_TEST_DEVICE") else {
+        return println!(
+            "skipped: LUNAR_TEST_DEVICE names no disk of {CAPACITY} bytes that may be overwritten"
+        );
+    };
+    for direct in [false, true] {
+        promise(20, |_| {
+            let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
+            let in_use = open(&Spec::path(&path)).err().expect("alone");
+            assert!(in_use.hint.starts_with("unmount it and stop what uses it"), "{in_use}");
+            runtimes().remove(0).block_on(disk.write_zeroes(0, CAPACITY, false)).expect("zeros");
+            Some(disk)
+        });
+    }
+}

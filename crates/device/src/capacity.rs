@@ -55,3 +55,35 @@ fn sixteen(cx: &mut Cx<'_>) -> Answer {
 fn last_lba(cx: &Cx<'_>) -> u64 {
     cx.state.blocks.saturating_sub(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+    use crate::testing::*;
+
+    const SIXTEEN: [u8; 14] = [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255];
+
+    #[test]
+    fn golden_data() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(data(&mut n, &[op::READ_CAPACITY_10]), [0, 0, 7, 255, 0, 0, 2, 0]);
+        let long = data(&mut n, &SIXTEEN);
+        assert_eq!(long[..16], [0, 0, 0, 0, 0, 0, 7, 255, 0, 0, 2, 0, 0, 3, 0xc0, 0]);
+        assert_eq!(long[16..], [0; 16]);
+    }
+
+    #[test]
+    fn a_big_medium_needs_the_long_form() {
+        let mut n = nexus(&lu(Settings { capacity: 1 << 42, thin: false, ..disk() }), "a");
+        assert_eq!(data(&mut n, &[op::READ_CAPACITY_10])[..4], [255; 4]);
+        assert_eq!(data(&mut n, &SIXTEEN)[..16], [0, 0, 0, 1, 255, 255, 255, 255, 0, 0, 2, 0, 0, 3, 0, 0]);
+    }
+
+    #[test]
+    fn an_lba_without_pmi_is_pointed_at() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(run(&mut n, &[op::READ_CAPACITY_10, 0, 0, 0, 0, 1]), fails(Sense::cdb_field(2, 7)));
+        assert!(run(&mut n, &[op::READ_CAPACITY_10, 0, 0, 0, 0, 1, 0, 0, 1]).is_ok());
+    }
+}

@@ -48,7 +48,7 @@ impl Nexus {
 
 /// The checks in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write protection.
 fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
-    let row = table::find(cx.lu.settings().kind, cx.cdb);
+    let row = table::find(cx.lu.settings(), cx.cdb);
     // A command that goes on with its parameter data was let in when it began.
     let begins = cx.parameters.is_none();
     if begins && !row.as_ref().is_ok_and(|r| r.despite_attention) {
@@ -73,7 +73,7 @@ fn attention(state: &mut State, nexus: NexusId) -> Result<(), Failure> {
 /// What keeps a command from the medium, reservations apart.
 fn ready(row: &Row, state: &State, settings: &Settings, who: Who<'_>) -> Result<(), Sense> {
     let sanitizing = state.sanitize.not_ready().filter(|_| !row.while_sanitizing);
-    let standby = state.alua.not_ready(who.port).filter(|_| !row.in_standby);
+    let standby = state.alua.refuses(row, who.port);
     let medium = state.medium.not_ready().filter(|_| row.medium);
     if let Some(sense) = sanitizing.or(standby).or(medium) {
         return Err(sense);
@@ -91,8 +91,12 @@ pub(crate) fn write_protected(state: &State, settings: &Settings, read_only: boo
 
 /// A command of this operation code would pass all checks but the one of its CDB.
 pub(crate) fn open(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
-    let Ok(row) = table::find(settings.kind, &[opcode, 0]) else { return false };
-    state.peers.get(&who.id).is_some_and(|p| p.attentions.is_empty())
-        && !state.reservations.conflicts(row, who.id, who.port)
-        && ready(row, state, settings, who).is_ok()
+    state.peers.get(&who.id).is_some_and(|p| p.attentions.is_empty()) && may(opcode, state, settings, who)
+}
+
+/// As [`open`], unit attentions apart.
+pub(crate) fn may(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
+    table::find(settings, &[opcode, 0]).is_ok_and(|row| {
+        !state.reservations.conflicts(row, who.id, who.port) && ready(row, state, settings, who).is_ok()
+    })
 }

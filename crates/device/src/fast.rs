@@ -44,12 +44,12 @@ impl Fast {
             return None;
         }
         let (write, reserved) = match cdb[0] {
-            op::READ_10 => (false, cdb[1] & !0x18 | cdb[6] | cdb[9]),
-            op::WRITE_10 => (true, cdb[1] & !0x18 | cdb[6] | cdb[9]),
-            op::READ_16 => (false, cdb[1] & !0x18 | cdb[14] | cdb[15]),
-            op::WRITE_16 => (true, cdb[1] & !0x18 | cdb[14] | cdb[15]),
-            op::READ_12 => (false, cdb[1] & !0x18 | cdb[10] | cdb[11]),
-            op::WRITE_12 => (true, cdb[1] & !0x18 | cdb[10] | cdb[11]),
+            op::READ_10 => (false, cdb[1] & !0x18 | cdb[6] & 0xe0 | cdb[9]),
+            op::WRITE_10 => (true, cdb[1] & !0x18 | cdb[6] & 0xe0 | cdb[9]),
+            op::READ_16 => (false, cdb[1] & !0x18 | cdb[14] & 0xe0 | cdb[15]),
+            op::WRITE_16 => (true, cdb[1] & !0x18 | cdb[14] & 0xe0 | cdb[15]),
+            op::READ_12 => (false, cdb[1] & !0x18 | cdb[10] & 0xe0 | cdb[11]),
+            op::WRITE_12 => (true, cdb[1] & !0x18 | cdb[10] & 0xe0 | cdb[11]),
             op::READ_6 => (false, cdb[1] & 0xe0 | cdb[5]),
             op::WRITE_6 => (true, cdb[1] & 0xe0 | cdb[5]),
             _ => return None,

@@ -63,11 +63,9 @@ fn standard(settings: &Settings) -> Vec<u8> {
     let id = &settings.identity;
     let mut b = head(settings.kind.device_type(), &id.vendor, &id.product, &id.revision);
     b[1] = if settings.removable { 0x80 } else { 0 };
-    // TPGS 11b: implicit and explicit asymmetric access.
-    b[5] = 0x30;
     if settings.kind == Kind::Disk {
-        // 3PC: EXTENDED COPY.
-        b[5] |= 0x08;
+        // TPGS 11b: implicit and explicit asymmetric access; 3PC: EXTENDED COPY.
+        b[5] = 0x38;
     }
     // MULTIP: more than one port.
     b[6] = 0x10;
@@ -83,4 +81,36 @@ pub(crate) fn text(field: &mut [u8], text: &str) {
     field.fill(b' ');
     let len = text.len().min(field.len());
     field[..len].copy_from_slice(&text.as_bytes()[..len]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn golden_data_of_a_disk() {
+        let mut n = nexus(&lu(disk()), "a");
+        let data = data(&mut n, &[op::INQUIRY, 0, 0, 1, 0, 0]);
+        assert_eq!(data[..8], [0, 0, 6, 0x12, 91, 0x38, 0x10, 2]);
+        assert_eq!(data[8..36], *b"LUNAR   VIRTUAL DISK    0001");
+        assert_eq!(data[36..58], [0; 22]);
+        assert_eq!(data[58..66], [0, 0xa0, 4, 0x60, 4, 0xc0, 9, 0x60]);
+        assert_eq!(data[66..], [0; 30]);
+    }
+
+    #[test]
+    fn a_cdrom_is_removable_and_of_its_own_kind() {
+        let mut n = nexus(&lu(cdrom()), "a");
+        let data = data(&mut n, &[op::INQUIRY, 0, 0, 0, 255, 0]);
+        assert_eq!(data[..8], [5, 0x80, 6, 0x12, 91, 0x30, 0x10, 2]);
+        assert_eq!(data[62..64], [4, 0xe0]);
+    }
+
+    #[test]
+    fn a_page_without_evpd_is_pointed_at() {
+        let mut n = nexus(&lu(disk()), "a");
+        assert_eq!(run(&mut n, &[op::INQUIRY, 0, 0x80, 0, 255, 0]), fails(Sense::cdb_field(2, 7)));
+        assert_eq!(run(&mut n, &[op::INQUIRY, 2, 0, 0, 255, 0]), fails(Sense::cdb_field(1, 1)));
+    }
 }

@@ -12,9 +12,12 @@
 mod alua;
 mod attention;
 mod buffer;
+mod cache;
 mod capacity;
 mod cdrom;
 mod copy;
+mod defects;
+mod designators;
 mod diagnostic;
 mod dispatch;
 mod fast;
@@ -26,6 +29,7 @@ mod medium;
 mod modes;
 mod nexus;
 mod plan;
+mod provisioning;
 mod range;
 mod read_write;
 mod ready;
@@ -33,15 +37,22 @@ mod reservation;
 mod sanitize;
 mod saved;
 mod state;
+mod supported;
 mod table;
+mod verify;
 mod vpd;
 
+pub use copy::{CopyRange, CopyResult};
+pub use log::Count;
 pub use lu::{Change, Identity, Invalid, Kind, Lu, Settings};
 pub use luns::{absent, report_luns, well_known};
 pub use nexus::{Nexus, NexusId, Port};
 pub use plan::{Answer, Compare, CopySegment, Failure, Op, Plan};
+pub use provisioning::lba_status;
 pub use state::State;
 pub use table::{Allowed, Cx, Order, Row, Types};
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod testing;

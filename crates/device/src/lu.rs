@@ -1,5 +1,6 @@
 //! The logical unit: what all of its nexuses share.
 
+use crate::log::Counters;
 use crate::{NexusId, State};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -98,6 +99,7 @@ impl Settings {
 /// A logical unit, shared by all cores.
 pub struct Lu {
     settings: Settings,
+    counters: Counters,
     epoch: AtomicU64,
     state: Mutex<State>,
 }
@@ -116,7 +118,7 @@ impl Lu {
         if let Some(bytes) = saved {
             state.restore(bytes)?;
         }
-        Ok(Lu { settings, epoch: AtomicU64::new(1), state: Mutex::new(state) })
+        Ok(Lu { settings, counters: Counters::default(), epoch: AtomicU64::new(1), state: Mutex::new(state) })
     }
 
     /// The medium has another size now, in bytes: CAPACITY DATA HAS CHANGED on every nexus.
@@ -139,9 +141,9 @@ impl Lu {
         self.change().reset();
     }
 
-    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on those whose tasks were aborted.
-    pub fn cleared(&self, aborted: &[NexusId]) {
-        self.change().raise(Sense::COMMANDS_CLEARED, |id, _| aborted.contains(&id));
+    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on all others.
+    pub fn cleared(&self, by: Option<NexusId>) {
+        self.change().raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
     }
 
     /// What must be kept on stable storage, and its version: a write of a lower version must not replace one of a
@@ -154,6 +156,10 @@ impl Lu {
     /// How it was set up.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Grows with every change that nexuses must see.
@@ -188,5 +194,57 @@ impl Drop for Change<'_> {
         if std::mem::take(&mut self.state.touched) {
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::disk;
+
+    #[test]
+    fn settings_that_contradict_themselves_are_refused() {
+        let identity = disk().identity;
+        let wrong = [
+            Settings { block_size: 0, ..disk() },
+            Settings { block_size: 520, ..disk() },
+            Settings { physical_block_size: 256, ..disk() },
+            Settings { physical_block_size: 1 << 31, ..disk() },
+            Settings {
+                identity: Identity { vendor: "TOO LONG A VENDOR".into(), ..identity.clone() },
+                ..disk()
+            },
+            Settings { identity: Identity { serial: "\n".into(), ..identity.clone() }, ..disk() },
+            Settings { identity: Identity { naa: vec![], ..identity }, ..disk() },
+        ];
+        for settings in wrong {
+            assert!(Lu::new(settings.clone(), None).is_err(), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn what_exceeds_the_last_block_is_cut_off() {
+        let lu = Lu::new(Settings { capacity: 1535, ..disk() }, None).unwrap();
+        assert_eq!(lu.change().blocks, 2);
+    }
+
+    #[test]
+    fn saved_state_that_cannot_be_trusted_is_refused() {
+        let (_, saved) = Lu::new(disk(), None).unwrap().saved();
+        assert!(Lu::new(disk(), Some(&saved)).is_ok());
+        for bytes in [&b""[..], b"lunarLU", &saved[..saved.len() - 1], b"lunarLU\x02....", b"something else"]
+        {
+            assert!(Lu::new(disk(), Some(bytes)).is_err());
+        }
+    }
+
+    #[test]
+    fn only_a_touched_state_moves_the_epoch() {
+        let lu = Lu::new(disk(), None).unwrap();
+        let before = lu.epoch();
+        drop(lu.change());
+        assert_eq!(lu.epoch(), before);
+        lu.change().touch();
+        assert_eq!(lu.epoch(), before + 1);
     }
 }

@@ -35,7 +35,7 @@ fn report(cdb: &[u8]) -> Answer {
     match (cdb[2], be::get32(&cdb[6..])) {
         (select, _) if select > SELECT_MAX => Err(Sense::cdb_field(2, 7).into()),
         (_, 0) => Ok(Plan::Done),
-        (select, allocation_len) => Ok(Plan::Op(Box::new(Op::ReportLuns { select, allocation_len }))),
+        (select, allocation_len) => Ok(Plan::op(Op::ReportLuns { select, allocation_len })),
     }
 }
 
@@ -84,4 +84,60 @@ fn nameless(cdb: &[u8], device: u8) -> Answer {
         _ => return Err(Sense::cdb_field(2, 7).into()),
     };
     Ok(Plan::data_cut(data, be::get16(&cdb[3..]) as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fails;
+
+    fn cdb(bytes: &[u8]) -> [u8; 16] {
+        std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
+    }
+
+    fn bytes(answer: Answer) -> Vec<u8> {
+        match answer {
+            Ok(Plan::Data(data)) => data,
+            other => panic!("{other:?} instead of data"),
+        }
+    }
+
+    #[test]
+    fn the_list_by_select_report() {
+        let of = |select| bytes(report_luns(&[0, 300], select, 255));
+        let (zero, far) = ([0; 8], [0x41, 0x2c, 0, 0, 0, 0, 0, 0]);
+        let known = [0xc1, 1, 0, 0, 0, 0, 0, 0];
+        let head = |len| [0, 0, 0, len, 0, 0, 0, 0];
+        assert_eq!(of(0), [head(16), zero, far].concat());
+        assert_eq!(of(1), [head(8), known].concat());
+        assert_eq!(of(2), [head(24), zero, far, known].concat());
+        assert_eq!(bytes(report_luns(&[0], 0, 9)).len(), 9);
+        assert_eq!(report_luns(&[0], 0, 0), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn a_lun_that_does_not_exist() {
+        let data = bytes(absent(&cdb(&[op::INQUIRY, 0, 0, 0, 255])));
+        assert_eq!((data[0], data.len()), (0x7f, 96));
+        assert_eq!(bytes(absent(&cdb(&[op::INQUIRY, 1, 0, 0, 255]))), [0x7f, 0, 0, 1, 0]);
+        assert_eq!(absent(&cdb(&[op::INQUIRY, 1, 0x80, 0, 255])), fails(Sense::cdb_field(2, 7)));
+        let sense = bytes(absent(&cdb(&[op::REQUEST_SENSE, 1, 0, 0, 255])));
+        assert_eq!(sense, Sense::LUN_NOT_SUPPORTED.encode(true));
+        let list = Op::ReportLuns { select: 2, allocation_len: 16 };
+        assert_eq!(absent(&cdb(&[op::REPORT_LUNS, 0, 2, 0, 0, 0, 0, 0, 0, 16])), Ok(Plan::op(list)));
+        assert_eq!(absent(&cdb(&[op::REPORT_LUNS, 0, 3])), fails(Sense::cdb_field(2, 7)));
+        assert_eq!(absent(&cdb(&[op::TEST_UNIT_READY])), fails(Sense::LUN_NOT_SUPPORTED));
+        assert_eq!(absent(&cdb(&[op::READ_10])), fails(Sense::LUN_NOT_SUPPORTED));
+    }
+
+    #[test]
+    fn the_well_known_logical_unit() {
+        assert_eq!(bytes(well_known(&cdb(&[op::INQUIRY, 0, 0, 0, 255])))[0], 0x1e);
+        assert_eq!(well_known(&cdb(&[op::TEST_UNIT_READY])), Ok(Plan::Done));
+        assert_eq!(well_known(&cdb(&[op::REPORT_LUNS])), Ok(Plan::Done));
+        assert_eq!(well_known(&cdb(&[op::REPORT_LUNS, 0x80])), fails(Sense::cdb_field(1, 7)));
+        let sense = bytes(well_known(&cdb(&[op::REQUEST_SENSE, 0, 0, 0, 255])));
+        assert_eq!(sense, Sense::NO_SENSE.encode(false));
+        assert_eq!(well_known(&cdb(&[op::READ_10])), fails(Sense::INVALID_OPCODE));
+    }
 }

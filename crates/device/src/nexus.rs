@@ -97,7 +97,7 @@ impl Nexus {
 
     /// How the command stands to others of its logical unit.
     pub fn order(&self, cdb: &[u8]) -> Order {
-        table::find(self.lu.settings().kind, cdb).map_or(Order::Shared, |row| row.order)
+        table::find(self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
     }
 
     /// Sense data goes out in descriptor format (D_SENSE of the control mode page).
@@ -108,6 +108,12 @@ impl Nexus {
     /// Tasks that another nexus aborts end with TASK ABORTED (TAS of the control mode page).
     pub fn task_aborted_status(&mut self) -> bool {
         self.current().task_aborted_status
+    }
+
+    /// Other LUNs of this initiator came or went: REPORTED LUNS DATA HAS CHANGED, here alone.
+    pub fn luns_changed(&mut self) {
+        let own = self.id;
+        self.lu.change().raise(Sense::LUNS_CHANGED, |id, _| id == own);
     }
 
     /// The LUNs of the target were reported to this initiator port through another of its logical units: REPORTED

@@ -2,7 +2,7 @@
 
 use crate::attention::Queue;
 use crate::{Invalid, NexusId, Port, Settings};
-use crate::{alua, buffer, copy, log, medium, modes, reservation, sanitize, saved};
+use crate::{alua, buffer, cdrom, copy, log, medium, modes, reservation, sanitize, saved};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::scsi::Sense;
@@ -30,6 +30,7 @@ pub struct State {
     pub(crate) alua: alua::State,
     pub(crate) buffer: buffer::State,
     pub(crate) copy: copy::State,
+    pub(crate) cdrom: cdrom::State,
 }
 
 const MODES: u8 = 1;
@@ -50,6 +51,7 @@ impl State {
             alua: alua::State::default(),
             buffer: buffer::State::default(),
             copy: copy::State::default(),
+            cdrom: cdrom::State::default(),
         }
     }
 
@@ -81,12 +83,13 @@ impl State {
 
     pub(crate) fn attach(&mut self, id: NexusId, port: &Arc<Port>) {
         self.peers.insert(id, Peer { port: port.clone(), attentions: Queue::power_on() });
-        self.reservations.attach(id, port);
     }
 
     pub(crate) fn detach(&mut self, id: NexusId) {
         self.peers.remove(&id);
         self.medium.detach(id);
+        self.copy.detach(id);
+        self.cdrom.detach(id);
         self.reservations.detach(id);
         self.touch();
     }
@@ -95,6 +98,7 @@ impl State {
     pub(crate) fn reset(&mut self) {
         self.modes.reset();
         self.medium.reset();
+        self.copy.reset();
         self.reservations.reset();
         self.raise(Sense::LUN_RESET, |_, _| true);
     }

@@ -1,6 +1,6 @@
 //! The command table: one row per operation code and service action. Each module brings its rows.
 
-use crate::{Answer, Kind, Lu, NexusId, Port, State};
+use crate::{Answer, Kind, Lu, NexusId, Port, Settings, State};
 use std::sync::LazyLock;
 use wire::scsi::Sense;
 
@@ -60,6 +60,8 @@ pub struct Row {
     pub in_standby: bool,
     /// It works while the logical unit is sanitized (SBC-4 section 4.11.2).
     pub while_sanitizing: bool,
+    /// Only a thin provisioned logical unit knows it.
+    pub thin: bool,
 }
 
 impl Row {
@@ -83,6 +85,7 @@ impl Row {
             despite_attention: false,
             in_standby: false,
             while_sanitizing: false,
+            thin: false,
         }
     }
 
@@ -126,8 +129,14 @@ impl Row {
         Row { while_sanitizing: true, ..self }
     }
 
-    fn is_for(&self, kind: Kind) -> bool {
-        self.types == Types::All || self.types == Types::Only(kind)
+    /// For thin provisioned logical units.
+    pub const fn thin(self) -> Row {
+        Row { thin: true, ..self }
+    }
+
+    fn is_for(&self, settings: &Settings) -> bool {
+        (self.types == Types::All || self.types == Types::Only(settings.kind))
+            && (settings.thin || !self.thin)
     }
 
     /// Refuses a CDB with a bit set that the usage data does not allow; NACA is among them.
@@ -165,6 +174,13 @@ pub struct Cx<'a> {
 /// Every module's rows.
 const MODULES: &[&[Row]] = &[
     crate::ready::ROWS,
+    crate::supported::ROWS,
+    crate::modes::ROWS,
+    crate::medium::ROWS,
+    crate::defects::ROWS,
+    crate::verify::ROWS,
+    crate::provisioning::ROWS,
+    crate::cache::ROWS,
     crate::inquiry::ROWS,
     crate::luns::ROWS,
     crate::capacity::ROWS,
@@ -188,15 +204,15 @@ static INDEX: LazyLock<Vec<Vec<&'static Row>>> = LazyLock::new(|| {
     index
 });
 
-/// Every row that a device type has, by operation code.
-pub(crate) fn rows(kind: Kind) -> impl Iterator<Item = &'static Row> {
-    INDEX.iter().flatten().copied().filter(move |r| r.is_for(kind))
+/// Every row that a logical unit has, by operation code.
+pub(crate) fn rows(settings: &Settings) -> impl Iterator<Item = &'static Row> {
+    INDEX.iter().flatten().copied().filter(|r| r.is_for(settings))
 }
 
 /// The row of a command; INVALID FIELD IN CDB when only its service action is unknown.
-pub(crate) fn find(kind: Kind, cdb: &[u8]) -> Result<&'static Row, Sense> {
+pub(crate) fn find(settings: &Settings, cdb: &[u8]) -> Result<&'static Row, Sense> {
     let action = (cdb[1] & 0x1f) as u16;
-    let mut known = INDEX[cdb[0] as usize].iter().filter(|r| r.is_for(kind)).peekable();
+    let mut known = INDEX[cdb[0] as usize].iter().filter(|r| r.is_for(settings)).peekable();
     if known.peek().is_none() {
         return Err(Sense::INVALID_OPCODE);
     }
@@ -206,13 +222,14 @@ pub(crate) fn find(kind: Kind, cdb: &[u8]) -> Result<&'static Row, Sense> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{cdrom, disk};
     use std::collections::HashSet;
 
     #[test]
     fn each_row_is_well_formed_and_alone() {
-        for kind in [Kind::Disk, Kind::CdRom] {
+        for settings in [disk(), cdrom()] {
             let mut seen = HashSet::new();
-            for row in rows(kind) {
+            for row in rows(&settings) {
                 assert_eq!(row.usage[0], row.opcode);
                 assert!([6, 10, 12, 16].contains(&row.usage.len()), "{:02x}", row.opcode);
                 assert!(seen.insert((row.opcode, row.service_action)), "{:02x} twice", row.opcode);
@@ -225,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_reserved_bit_is_pointed_at() {
-        let row = find(Kind::Disk, &[0; 16]).unwrap();
+        let row = find(&disk(), &[0; 16]).unwrap();
         assert_eq!(row.check(&[0, 0, 0x28, 0, 0, 0]), Err(Sense::cdb_field(2, 5)));
         assert_eq!(row.check(&[0, 0, 0, 0, 0, 4]), Err(Sense::cdb_field(5, 2)), "NACA");
         assert_eq!(row.check(&[0; 16]), Ok(()));
@@ -233,7 +250,7 @@ mod tests {
 
     #[test]
     fn unknown_commands_and_service_actions_differ() {
-        assert_eq!(find(Kind::Disk, &[0xff, 0]).err(), Some(Sense::INVALID_OPCODE));
-        assert_eq!(find(Kind::Disk, &[0x9e, 0x1f]).err(), Some(Sense::cdb_field(1, 4)));
+        assert_eq!(find(&disk(), &[0xff, 0]).err(), Some(Sense::INVALID_OPCODE));
+        assert_eq!(find(&disk(), &[0x9e, 0x1f]).err(), Some(Sense::cdb_field(1, 4)));
     }
 }

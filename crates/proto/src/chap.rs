@@ -153,3 +153,89 @@ impl Challenge {
         self.bytes.ct_eq(challenge).into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn user(name: &str, secret: &[u8]) -> ChapUser {
+        ChapUser { name: name.into(), secret: Secret::new(secret) }
+    }
+
+    /// Identifier 0x10, secret "secret", challenge 00 01 02 03, computed with another implementation.
+    #[test]
+    fn responses() {
+        for (algorithm, want) in [
+            (Algorithm::Md5, "645632abed3da10d44b0625dde9595be"),
+            (Algorithm::Sha1, "76155e806c7a2507146e3a2e64986de95387cc9b"),
+            (Algorithm::Sha256, "f6d646c4a650fcf271c3170043774f563bb83b32f4edf5a9b382b7e54728b0b6"),
+            (Algorithm::Sha3, "1fdaa113b0ae15c391b64f46bfc74a78d2ab11d1d05b91392bac079f4a5ed7c6"),
+        ] {
+            let got = algorithm.response(0x10, &Secret::new(b"secret"), &[0, 1, 2, 3]);
+            let hex: String = got.iter().map(|b| format!("{b:02x}")).collect();
+            assert_eq!(hex, want);
+        }
+    }
+
+    #[test]
+    fn the_first_known_algorithm_is_taken() {
+        for (list, want) in [
+            ("5", Some(Algorithm::Md5)),
+            ("99,7,5", Some(Algorithm::Sha256)),
+            ("0x8", Some(Algorithm::Sha3)),
+            ("6,5", Some(Algorithm::Sha1)),
+            ("99", None),
+            ("", None),
+            ("five", None),
+        ] {
+            assert_eq!(Algorithm::first_of(list), want, "{list}");
+        }
+    }
+
+    /// SEC-016.
+    #[test]
+    fn challenges_do_not_repeat() {
+        let made = (0..1000).map(|_| Challenge::new(Algorithm::Md5).unwrap());
+        let (mut ids, mut all) = (HashSet::new(), HashSet::new());
+        made.for_each(|c| {
+            ids.insert(c.id);
+            assert!(all.insert(c.bytes));
+        });
+        assert!(ids.len() > 100);
+    }
+
+    #[test]
+    fn only_the_right_secret_answers() {
+        let c = Challenge::new(Algorithm::Sha256).unwrap();
+        let secret = Secret::new(b"right secret");
+        let response = c.algorithm.response(c.id, &secret, &c.bytes);
+        assert!(c.is_answered(&response, &secret));
+        assert!(!c.is_answered(&response, &Secret::new(b"wrong secret")));
+        assert!(!c.is_answered(&response[1..], &secret));
+        assert!(!c.is_answered(&[], &secret));
+        assert!(c.is_reflected(&c.bytes) && !c.is_reflected(&c.bytes[1..]));
+    }
+
+    #[test]
+    fn secrets_do_not_show() {
+        assert!(!format!("{:?}", user("u", b"hidden")).contains("hidden"));
+        assert!(!format!("{:?}", Secret::new(b"hidden")).contains("104"));
+    }
+
+    #[test]
+    fn two_demands_admit_whom_both_admit() {
+        let (a, b, c) = (user("a", b"1"), user("b", b"2"), user("c", b"3"));
+        let of =
+            |required, users: &[ChapUser]| Authentication { required, users: users.into(), mutual: None };
+        let names = |x: Authentication| x.users.iter().map(|u| u.name.clone()).collect::<String>();
+        let both = of(true, &[a.clone(), b.clone()]).and(of(true, &[b.clone(), c]));
+        assert!(both.required);
+        assert_eq!(names(both), "b");
+        assert_eq!(names(of(false, &[]).and(of(true, std::slice::from_ref(&a)))), "a");
+        let first = of(true, &[a]).and(Authentication::none());
+        assert!(first.required);
+        assert_eq!(names(first), "a");
+        assert_eq!(names(of(true, &[user("x", b"1")]).and(of(true, &[user("x", b"2")]))), "");
+    }
+}

@@ -294,3 +294,169 @@ fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, Inadmissibl
 pub(crate) fn first_of(list: &str, good: impl Fn(&str) -> bool) -> Result<&str, Inadmissible> {
     list.split(',').find(|v| good(v)).ok_or(Inadmissible)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settles `key=value` pairs one after the other against an offer; gives the answers and the result.
+    fn run(offer: &Offer, pairs: &[(&str, &str)]) -> (Vec<Result<Option<String>, Inadmissible>>, Parameters) {
+        let mut now = Parameters::default();
+        let answers = pairs
+            .iter()
+            .map(|(k, v)| settle(&TABLE[find(k).expect(k)], v, offer, &mut now))
+            .collect::<Vec<_>>();
+        (answers, now)
+    }
+
+    fn answer(offer: &Offer, key: &str, value: &str) -> Result<Option<String>, Inadmissible> {
+        run(offer, &[(key, value)]).0.remove(0)
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (i, k) in TABLE.iter().enumerate() {
+            assert_eq!(find(k.name), Some(i), "{}", k.name);
+        }
+    }
+
+    #[test]
+    fn booleans_follow_their_result_function() {
+        for ours in [false, true] {
+            let offer = Offer { initial_r2t: ours, immediate_data: ours, ..Offer::default() };
+            for (theirs, text) in [(false, "No"), (true, "Yes")] {
+                let (answers, now) = run(&offer, &[("InitialR2T", text), ("ImmediateData", text)]);
+                assert_eq!((now.initial_r2t, now.immediate_data), (ours | theirs, ours & theirs));
+                let said = [now.initial_r2t, now.immediate_data];
+                let want = said.map(|b| Ok(Some(if b { "Yes" } else { "No" }.to_owned())));
+                assert_eq!(answers, want);
+            }
+        }
+    }
+
+    /// KEY-001 to KEY-025 against the default offer: what is answered to a proposal, None for a refusal.
+    #[test]
+    fn answers_by_table() {
+        let offer = Offer { default_time2wait: 5, ..Offer::default() };
+        for (key, value, want) in [
+            ("MaxConnections", "8", Some("1")),
+            ("MaxConnections", "0", None),
+            ("MaxConnections", "65535", Some("1")),
+            ("MaxConnections", "65536", None),
+            ("MaxConnections", "Reject", None),
+            ("InitialR2T", "Maybe", None),
+            ("InitialR2T", "yes", None),
+            ("InitialR2T", "", None),
+            ("ImmediateData", "Irrelevant", None),
+            ("MaxBurstLength", "511", None),
+            ("MaxBurstLength", "512", Some("512")),
+            ("MaxBurstLength", "0x40000", Some("262144")),
+            ("MaxBurstLength", "16777215", Some("1048576")),
+            ("MaxBurstLength", "16777216", None),
+            ("MaxBurstLength", "512~1024", None),
+            ("MaxBurstLength", "4294967808", None),
+            ("FirstBurstLength", "512", Some("512")),
+            ("FirstBurstLength", "16777215", Some("262144")),
+            ("DefaultTime2Wait", "0", Some("5")),
+            ("DefaultTime2Wait", "3600", Some("3600")),
+            ("DefaultTime2Wait", "3601", None),
+            ("DefaultTime2Retain", "0", Some("0")),
+            ("DefaultTime2Retain", "60", Some("20")),
+            ("MaxOutstandingR2T", "65535", Some("8")),
+            ("MaxOutstandingR2T", "1", Some("1")),
+            ("MaxOutstandingR2T", "0", None),
+            ("DataPDUInOrder", "No", Some("Yes")),
+            ("DataSequenceInOrder", "No", Some("Yes")),
+            ("ErrorRecoveryLevel", "2", Some("0")),
+            ("ErrorRecoveryLevel", "3", None),
+            ("TaskReporting", "FastAbort,ResponseFence,RFC3720", Some("FastAbort")),
+            ("TaskReporting", "RFC3720,ResponseFence", Some("RFC3720")),
+            ("TaskReporting", "Z-none", None),
+            ("iSCSIProtocolLevel", "31", Some("1")),
+            ("iSCSIProtocolLevel", "0", Some("0")),
+            ("iSCSIProtocolLevel", "32", None),
+            ("HeaderDigest", "None,CRC32C", Some("None")),
+            ("HeaderDigest", "CRC32C,None", Some("CRC32C")),
+            ("DataDigest", "Y-com.example.x,CRC32C", Some("CRC32C")),
+            ("DataDigest", "Y-com.example.x", None),
+            ("DataDigest", "", None),
+            ("IFMarker", "Yes", Some("No")),
+            ("OFMarker", "No", Some("No")),
+            ("IFMarkInt", "2048~8192", Some("Reject")),
+            ("OFMarkInt", "2048", Some("Reject")),
+            ("RDMAExtensions", "Yes", Some("No")),
+            ("InitiatorRecvDataSegmentLength", "8192", Some("Irrelevant")),
+        ] {
+            assert_eq!(
+                answer(&offer, key, value),
+                want.map(|w| Some(w.to_owned())).ok_or(Inadmissible),
+                "{key}={value}"
+            );
+        }
+    }
+
+    #[test]
+    fn declarations_are_not_answered() {
+        let offer = Offer::default();
+        for (value, want) in [("511", false), ("512", true), ("16777215", true), ("16777216", false)] {
+            let (answers, now) = run(&offer, &[("MaxRecvDataSegmentLength", value)]);
+            assert_eq!(answers[0], if want { Ok(None) } else { Err(Inadmissible) });
+            assert_eq!(now.max_xmit_data_segment_length.to_string() == value, want);
+        }
+        assert_eq!(answer(&offer, "X#NodeArchitecture", "x86_64"), Ok(None));
+    }
+
+    /// NEG-020: None is not chosen where only CRC32C is offered, nor the other way round.
+    #[test]
+    fn a_digest_that_is_demanded_is_not_left_out() {
+        let demand = Digests { none: false, crc32c: true };
+        let offer = Offer { header_digest: demand, ..Offer::default() };
+        assert_eq!(answer(&offer, "HeaderDigest", "None"), Err(Inadmissible));
+        assert_eq!(answer(&offer, "HeaderDigest", "None,CRC32C"), Ok(Some("CRC32C".into())));
+    }
+
+    /// KEY-034, KEY-035, A-06, A-07.
+    #[test]
+    fn a_key_is_bound_by_those_before_it() {
+        let offer = Offer { error_recovery_level: 2, ..Offer::default() };
+        let (answers, now) = run(
+            &offer,
+            &[
+                ("ErrorRecoveryLevel", "1"),
+                ("MaxBurstLength", "4096"),
+                ("FirstBurstLength", "65536"),
+                ("MaxOutstandingR2T", "4"),
+            ],
+        );
+        assert_eq!(answers[2], Ok(Some("4096".into())));
+        assert_eq!(answers[3], Ok(Some("1".into())));
+        assert_eq!((now.first_burst_length, now.max_outstanding_r2t), (4096, 1));
+        let mut now = run(&offer, &[("MaxBurstLength", "4096")]).1;
+        now.bind();
+        assert_eq!(now.first_burst_length, 4096);
+    }
+
+    #[test]
+    fn keys_stand_in_their_phases_only() {
+        use Phase::*;
+        for (name, leading, want) in [
+            ("CHAP_A", true, [true, false, false]),
+            ("InitiatorName", false, [true, true, false]),
+            ("SessionType", true, [true, true, false]),
+            ("SessionType", false, [false, false, false]),
+            ("MaxBurstLength", true, [false, true, false]),
+            ("MaxBurstLength", false, [false, false, false]),
+            ("HeaderDigest", false, [false, true, false]),
+            ("MaxRecvDataSegmentLength", false, [false, true, true]),
+            ("InitiatorAlias", false, [true, true, true]),
+            ("SendTargets", true, [false, false, true]),
+        ] {
+            let key = &TABLE[find(name).unwrap()];
+            assert_eq!(
+                [Security, Operational, FullFeature].map(|p| key.may_stand(p, leading)),
+                want,
+                "{name}"
+            );
+        }
+    }
+}

@@ -214,3 +214,198 @@ impl Sequence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::iscsi::opcode;
+
+    /// A connection whose target has so many others beside it.
+    struct Pair {
+        exchange: Exchange,
+        targets: usize,
+        max_xmit: u32,
+    }
+
+    impl Pair {
+        fn new(session_type: SessionType, targets: usize, max_xmit: u32) -> Self {
+            Pair { exchange: Exchange::new(session_type, 65536), targets, max_xmit }
+        }
+
+        fn send(&mut self, flags: u8, itt: u32, ttt: u32, text: &[u8]) -> TextStep {
+            let mut header = Bhs::new(opcode::TEXT);
+            header.0[1] = flags;
+            header.set_word(16, itt);
+            header.set_word(20, ttt);
+            let n = self.targets;
+            let step = self.exchange.request(&header, text, self.max_xmit, |asked| match asked {
+                SendTargets::All => (0..n).map(record).collect(),
+                SendTargets::Empty => vec![record(0)],
+                SendTargets::Named(name) => (0..n).map(record).filter(|r| r.name == name).collect(),
+            });
+            if let TextStep::Reply { pdu, .. } = &step {
+                let h = &pdu.header;
+                assert_eq!((h.opcode(), h.itt(), h.data_len()), (opcode::TEXT_RESPONSE, itt, pdu.data.len()));
+                assert_eq!(h.is_final(), h.word20() == NONE, "TXT-004");
+                assert!(!(h.is_final() && (h.continues() || flags & FINAL == 0)), "TXT-005, TXT-008");
+                assert!(pdu.data.len() <= self.max_xmit as usize);
+            }
+            step
+        }
+
+        /// The flags, Target Transfer Tag and text of a reply.
+        fn reply(&mut self, flags: u8, ttt: u32, text: &str) -> (u8, u32, String) {
+            match self.send(flags, 1, ttt, text.as_bytes()) {
+                TextStep::Reply { pdu, .. } => {
+                    (pdu.header.flags(), pdu.header.word20(), String::from_utf8(pdu.data).unwrap())
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn record(i: usize) -> TargetRecord {
+        let addresses = ["192.0.2.1:3260,1", "[2001:db8::1]:3260,1"].map(str::to_owned).to_vec();
+        TargetRecord { name: format!("iqn.2026-11.org.example:t{i}"), addresses }
+    }
+
+    fn text_of(n: usize) -> String {
+        (0..n)
+            .map(|i| {
+                format!(
+                    "TargetName=iqn.2026-11.org.example:t{i}\0TargetAddress=192.0.2.1:3260,1\0\
+                    TargetAddress=[2001:db8::1]:3260,1\0"
+                )
+            })
+            .collect()
+    }
+
+    /// DSC-003 to DSC-006, DSC-009: who may ask for what.
+    #[test]
+    fn send_targets() {
+        use SessionType::*;
+        let first = text_of(1);
+        for (session_type, targets, value, want) in [
+            (Discovery, 2, "All", text_of(2)),
+            (Discovery, 0, "All", String::new()),
+            (Discovery, 2, "iqn.2026-11.org.example:t0", first.clone()),
+            (Discovery, 2, "iqn.2026-11.org.example:none", String::new()),
+            (Discovery, 2, "", "SendTargets=Reject\0".into()),
+            (Normal, 2, "", first),
+            (Normal, 2, "All", "SendTargets=Reject\0".into()),
+        ] {
+            let got =
+                Pair::new(session_type, targets, 8192).reply(FINAL, NONE, &format!("SendTargets={value}\0"));
+            assert_eq!(got, (FINAL, NONE, want), "{session_type:?} {value}");
+        }
+    }
+
+    /// DSC-012: a thousand targets through 512 bytes (spdk#1442), a list that ends in the middle of no pair.
+    #[test]
+    fn long_lists_come_in_pieces() {
+        let mut p = Pair::new(SessionType::Discovery, 1000, 512);
+        let mut all = String::new();
+        let (mut flags, mut ttt, mut text) = p.reply(FINAL, NONE, "SendTargets=All\0");
+        while flags & FINAL == 0 {
+            assert_eq!(flags, CONTINUE);
+            assert!(text.ends_with('\0'), "pieces end after a pair");
+            all += &text;
+            (flags, ttt, text) = p.reply(FINAL, ttt, "");
+        }
+        assert_eq!(all + &text, text_of(1000));
+        assert_eq!(p.send(FINAL, 1, ttt, b""), p.send(FINAL, 1, NONE, b""), "nothing is left over");
+    }
+
+    /// TXT-009: a new request starts anew. TXT-011: a stale tag, another task's tag.
+    #[test]
+    fn sequences_and_their_tags() {
+        let mut p = Pair::new(SessionType::Discovery, 100, 512);
+        let (_, ttt, first) = p.reply(FINAL, NONE, "SendTargets=All\0");
+        p.reply(FINAL, ttt, "");
+        let (_, fresh, again) = p.reply(FINAL, NONE, "SendTargets=All\0");
+        assert_eq!(first, again);
+        assert_eq!(p.send(FINAL, 1, ttt, b""), TextStep::Reject(RejectReason::InvalidField));
+        assert_eq!(
+            p.send(FINAL, 1, fresh, b""),
+            TextStep::Reject(RejectReason::InvalidField),
+            "it was forgotten"
+        );
+        let (_, ttt, _) = p.reply(FINAL, NONE, "SendTargets=All\0");
+        assert_eq!(p.send(FINAL, 2, ttt, b""), TextStep::Reject(RejectReason::InvalidField));
+        let (_, ttt, _) = p.reply(FINAL, NONE, "SendTargets=All\0");
+        assert_eq!(p.send(FINAL, 1, ttt, b"SendTargets=All\0"), TextStep::Reject(RejectReason::Protocol));
+    }
+
+    #[test]
+    fn what_is_rejected() {
+        for (flags, text, reason) in [
+            (FINAL | CONTINUE, "", RejectReason::Protocol),
+            (FINAL, "MaxBurstLength=512\0", RejectReason::Protocol),
+            (FINAL, "HeaderDigest=None\0", RejectReason::Protocol),
+            (FINAL, "InitiatorName=iqn.2026-11.org.example:a\0", RejectReason::Protocol),
+            (FINAL, "TargetAlias=a\0", RejectReason::Protocol),
+            (FINAL, "MaxRecvDataSegmentLength=511\0", RejectReason::Protocol),
+            (FINAL, "MaxRecvDataSegmentLength=512\0MaxRecvDataSegmentLength=512\0", RejectReason::Protocol),
+            (FINAL, "SendTargets=\0X-a=1\0", RejectReason::Protocol),
+            (FINAL, "X-a=1\0SendTargets=\0", RejectReason::Protocol),
+            (FINAL, "SendTargets=", RejectReason::Protocol),
+            (CONTINUE, &"A".repeat(65537), RejectReason::LongOperation),
+        ] {
+            let mut p = Pair::new(SessionType::Normal, 1, 8192);
+            assert_eq!(p.send(flags, 1, NONE, text.as_bytes()), TextStep::Reject(reason), "{text}");
+        }
+        let mut p = Pair::new(SessionType::Discovery, 1, 8192);
+        let other = p.send(FINAL, 1, NONE, b"MaxRecvDataSegmentLength=512\0");
+        assert_eq!(other, TextStep::Reject(RejectReason::Protocol), "DSC-002");
+    }
+
+    /// KEY-036, NEG-026, NEG-030: a declaration takes effect with the end of its sequence, or never.
+    #[test]
+    fn declarations_take_effect_at_the_end() {
+        let mut p = Pair::new(SessionType::Normal, 1, 8192);
+        let step = p.send(0, 1, NONE, b"MaxRecvDataSegmentLength=4096\0X-a=1\0InitiatorAlias=host\0");
+        let TextStep::Reply { pdu, max_xmit_data_segment_length: None } = step else { panic!("{step:?}") };
+        assert_eq!((pdu.header.flags(), &*pdu.data), (0, b"X-a=NotUnderstood\0".as_slice()));
+        let ttt = pdu.header.word20();
+        let step = p.send(FINAL, 1, ttt, b"");
+        assert!(matches!(step, TextStep::Reply { max_xmit_data_segment_length: Some(4096), .. }));
+
+        let (_, ttt, _) = p.reply(0, NONE, "MaxRecvDataSegmentLength=4096\0");
+        let again = p.send(FINAL, 1, ttt, b"MaxRecvDataSegmentLength=4096\0");
+        assert_eq!(again, TextStep::Reject(RejectReason::Protocol));
+    }
+
+    proptest! {
+        /// NEG-004, TXT-001: however the request is split, the answer is the same.
+        #[test]
+        fn splits_change_nothing(cuts in prop::collection::vec(0usize..17, 0..6), max_xmit in 1u32..600) {
+            let text = "SendTargets=All\0";
+            let mut cuts = cuts;
+            cuts.sort_unstable();
+            let mut p = Pair::new(SessionType::Discovery, 5, max_xmit);
+            let (mut ttt, mut from) = (NONE, 0);
+            for cut in cuts {
+                let (flags, next, empty) = p.reply(CONTINUE, ttt, &text[from..cut.min(16)]);
+                prop_assert_eq!((flags, empty), (0, String::new()));
+                (ttt, from) = (next, cut.min(16));
+            }
+            let (mut flags, mut ttt, mut all) = p.reply(FINAL, ttt, &text[from..]);
+            while flags & FINAL == 0 {
+                let (f, t, more) = p.reply(FINAL, ttt, "");
+                (flags, ttt) = (f, t);
+                all += &more;
+            }
+            prop_assert_eq!(all, text_of(5));
+        }
+
+        #[test]
+        fn noise_is_borne(pdus in prop::collection::vec((any::<u8>(), 0u32..3, any::<Vec<u8>>()), 0..40)) {
+            let mut p = Pair::new(SessionType::Normal, 3, 512);
+            for (flags, back, data) in pdus {
+                let ttt = if back == 0 { NONE } else { p.exchange.ttt.wrapping_sub(back - 1) };
+                p.send(flags, 1, ttt, &data);
+            }
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! The data of a write, as the target takes it: unsolicited data, R2Ts and their Data-Out sequences
 //! (RFC 7143 sections 4.2.5.2, 11.3.4, 11.7 and 11.8).
 
+use std::ops::Range;
+
 use wire::iscsi::Bhs;
 use wire::iscsi::status::RejectReason;
 
@@ -124,23 +126,27 @@ impl Incoming {
         let Some(at) = self.open.iter().position(|s| s.index == ttt_index) else {
             return self.stray(ttt_index);
         };
-        let sequence = &mut self.open[at];
-        let verdict = match self.failure {
-            Some(_) => Ok(Verdict::Discard),
-            None => sequence.take(header, self.in_order),
+        let taken = match self.failure {
+            Some(_) => None,
+            None => Some(self.open[at].take(header, self.in_order)),
         };
-        if let Ok(Verdict::Reject(_)) = verdict {
+        if let Some(Err(Fault::Pdu)) = taken {
             return Verdict::Reject(RejectReason::InvalidField);
         }
-        let short = self.failure.is_none() && verdict.is_ok() && !sequence.is_complete();
         if header.is_final() {
             self.open.swap_remove(at);
         }
-        match verdict {
-            Ok(verdict) if !(header.is_final() && short) => verdict,
-            Ok(_) => self.fail(Failure::Amount),
-            Err(failure) => self.fail(failure),
+        match taken {
+            Some(Ok(offset)) => Verdict::Accept { offset },
+            Some(Err(Fault::Task(failure))) => self.fail(failure),
+            _ => Verdict::Discard,
         }
+    }
+
+    /// Whether [`Incoming::data_out`] would accept this Data-Out now, so that its payload can be received in place.
+    pub fn accepts(&self, ttt_index: Option<u16>, header: &Bhs) -> bool {
+        let sequence = self.open.iter().find(|s| s.index == ttt_index);
+        self.failure.is_none() && sequence.is_some_and(|s| s.check(header, self.in_order).is_ok())
     }
 
     /// A Data-Out that belongs to no open sequence.
@@ -194,48 +200,59 @@ impl Incoming {
     }
 }
 
+/// Why a Data-Out is not taken.
+enum Fault {
+    /// The task fails.
+    Task(Failure),
+    /// The PDU alone is wrong.
+    Pdu,
+}
+
 impl Sequence {
-    fn is_complete(&self) -> bool {
-        match self.pieces[..] {
-            [] => self.len == 0,
-            [(from, to)] => (from, to) == (self.start, self.start + self.len),
-            _ => false,
-        }
+    fn received(&self) -> u32 {
+        self.pieces.iter().map(|p| p.1 - p.0).sum()
     }
 
-    /// Takes one Data-Out. `Err` fails the task.
-    fn take(&mut self, header: &Bhs, in_order: bool) -> Result<Verdict, Failure> {
+    /// The bytes that a Data-Out brings, and the pieces that they join.
+    fn check(&self, header: &Bhs, in_order: bool) -> Result<((u32, u32), Range<usize>), Fault> {
         let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
         let end = self.start + self.len;
         if data_sn != self.data_sn {
-            return Err(Failure::Missing);
+            return Err(Fault::Task(Failure::Missing));
         }
         let next = self.pieces.last().map_or(self.start, |p| p.1);
         if offset < self.start || offset > end || (in_order && offset != next) {
-            return Ok(Verdict::Reject(RejectReason::InvalidField));
+            return Err(Fault::Pdu);
         }
-        if len > end - offset {
-            return Err(Failure::Amount);
+        if len > end - offset || (header.is_final() && self.received() + len < self.len) {
+            return Err(Fault::Task(Failure::Amount));
         }
-        if len > 0 && !self.insert(offset, offset + len) {
-            return Ok(Verdict::Reject(RejectReason::InvalidField));
-        }
-        self.data_sn = self.data_sn.wrapping_add(1);
-        Ok(Verdict::Accept { offset })
+        let bytes = (offset, offset + len);
+        Ok((bytes, self.neighbours(bytes)?))
     }
 
-    /// Adds a range; false if it overlaps another, or there are too many apart.
-    fn insert(&mut self, from: u32, to: u32) -> bool {
-        let at = self.pieces.partition_point(|p| p.1 < from);
-        // Those from `at` on that touch or overlap the range.
-        let touching = self.pieces[at..].iter().take_while(|p| p.0 <= to).count();
-        let group = &self.pieces[at..at + touching];
-        if group.iter().any(|p| p.0 < to && from < p.1) || self.pieces.len() - touching >= PIECES {
-            return false;
+    /// The pieces that a range touches; an error if it overlaps one, or too many lie apart.
+    fn neighbours(&self, (from, to): (u32, u32)) -> Result<Range<usize>, Fault> {
+        let first = self.pieces.partition_point(|p| p.1 < from);
+        let touching = self.pieces[first..].iter().take_while(|p| p.0 <= to).count();
+        let range = first..first + touching;
+        let overlaps = self.pieces[range.clone()].iter().any(|p| p.0 < to && from < p.1);
+        if overlaps || self.pieces.len() - touching >= PIECES { Err(Fault::Pdu) } else { Ok(range) }
+    }
+
+    /// Takes a Data-Out and gives its offset.
+    fn take(&mut self, header: &Bhs, in_order: bool) -> Result<u32, Fault> {
+        let ((from, to), joined) = self.check(header, in_order)?;
+        self.data_sn = self.data_sn.wrapping_add(1);
+        if from < to {
+            let group = &self.pieces[joined.clone()];
+            let whole =
+                (group.first().map_or(from, |p| p.0.min(from)), group.last().map_or(to, |p| p.1.max(to)));
+            self.pieces.splice(joined, [whole]);
         }
-        let from = group.first().map_or(from, |p| p.0.min(from));
-        let to = group.last().map_or(to, |p| p.1.max(to));
-        self.pieces.splice(at..at + touching, [(from, to)]);
-        true
+        Ok(from)
     }
 }
+
+#[cfg(test)]
+mod tests;

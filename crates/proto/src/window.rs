@@ -152,3 +152,80 @@ impl CmdWindow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// CMD-003, CMD-009: a window over the wrap of CmdSN.
+    #[test]
+    fn commands_in_order_use_and_reopen_the_window() {
+        let mut w = CmdWindow::new(0xffff_fffe, 4);
+        assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn()), (0xffff_fffe, 1));
+        for sn in [0xffff_fffe, 0xffff_ffff, 0, 1] {
+            assert_eq!(w.receive(sn, false), Admit::Deliver);
+            assert_eq!((w.next_held(), w.exp_cmd_sn(), w.max_cmd_sn()), (None, sn.wrapping_add(1), 1));
+        }
+        assert_eq!(w.receive(2, false), Admit::Ignore, "the window is closed");
+        assert_eq!(w.receive(2, true), Admit::Deliver, "immediate requests pass it (CMD-008)");
+        assert!(w.finished());
+        assert_eq!((w.max_cmd_sn(), w.live()), (2, 3));
+        assert_eq!(w.receive(2, false), Admit::Deliver);
+    }
+
+    /// CMD-005, CMD-006, CMD-007.
+    #[test]
+    fn commands_out_of_order_wait() {
+        let mut w = CmdWindow::new(10, 8);
+        assert_eq!([12, 11, 12, 18, 9].map(|sn| w.receive(sn, false)), {
+            use Admit::*;
+            [Hold, Hold, Ignore, Ignore, Ignore]
+        });
+        assert_eq!((w.exp_cmd_sn(), w.next_held()), (10, None));
+        assert_eq!(w.receive(10, false), Admit::Deliver);
+        assert_eq!([w.next_held(), w.next_held(), w.next_held()], [Some(11), Some(12), None]);
+        assert_eq!((w.exp_cmd_sn(), w.live()), (13, 3));
+    }
+
+    /// CMD-019, A-17.
+    #[test]
+    fn abort_task_plugs_a_hole() {
+        let mut w = CmdWindow::new(10, 8);
+        assert_eq!([11, 13].map(|sn| w.receive(sn, false)), [Admit::Hold; 2]);
+        assert!(w.plug(12) && w.plug(10) && w.plug(13));
+        assert_eq!([w.next_held(), w.next_held()], [Some(11), None]);
+        assert_eq!((w.exp_cmd_sn(), w.max_cmd_sn(), w.live()), (14, 20, 1));
+        assert!(!w.plug(13), "below the window");
+        assert!(!w.plug(21), "beyond the window");
+        assert_eq!(w.receive(10, false), Admit::Ignore);
+    }
+
+    proptest! {
+        /// Whatever comes: both numbers only rise, MaxCmdSN >= ExpCmdSN - 1, held and live tasks stay below the depth,
+        /// and deliveries are in order.
+        #[test]
+        fn invariants(start: u32, depth in 1u32..20, ops in prop::collection::vec((0u8..4, -3i32..24), 0..200)) {
+            let mut w = CmdWindow::new(start, depth);
+            let mut delivered: Option<u32> = None;
+            for (op, near) in ops {
+                let (exp, max) = (w.exp_cmd_sn(), w.max_cmd_sn());
+                let sn = exp.wrapping_add_signed(near);
+                let mut out = vec![];
+                match op {
+                    0 | 1 => out.extend((w.receive(sn, false) == Admit::Deliver).then_some(sn)),
+                    2 => drop(w.plug(sn)),
+                    _ => drop(w.finished()),
+                }
+                out.extend(std::iter::from_fn(|| w.next_held()));
+                for sn in out {
+                    prop_assert!(delivered.is_none_or(|d| precedes(d, sn)));
+                    delivered = Some(sn);
+                }
+                prop_assert!(!precedes(w.exp_cmd_sn(), exp) && !precedes(w.max_cmd_sn(), max));
+                prop_assert!(!precedes(w.max_cmd_sn(), w.exp_cmd_sn().wrapping_sub(1)));
+                prop_assert!(w.slots.len() <= depth as usize && w.live() <= depth);
+            }
+        }
+    }
+}

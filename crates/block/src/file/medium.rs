@@ -14,16 +14,21 @@ use std::sync::Arc;
 /// What O_DIRECT asks for where the kernel does not say.
 const DIRECT_ALIGN: u64 = 4096;
 /// The most that one prefetch brings: it is a hint, and it runs on the caller's core.
-const PREFETCH: u64 = 8 << 20;
+const PREFETCH: u64 = 2 << 20;
+
+/// The descriptors, which close together: the lock is on one of them, and must outlast what the other still writes.
+pub(super) struct Files {
+    pub(super) plain: File,
+    /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything else.
+    pub(super) through: Option<File>,
+}
 
 /// An open file or device, exclusive as far as the system lets us say so.
 pub(super) struct Medium {
     path: PathBuf,
     device: bool,
     pub(super) read_only: bool,
-    pub(super) file: Arc<File>,
-    /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything else.
-    pub(super) through: Option<Arc<File>>,
+    pub(super) files: Arc<Files>,
     /// Bytes, when opened.
     pub(super) size: u64,
     /// What offset and length must be multiples of, past the page cache.
@@ -52,12 +57,12 @@ impl Medium {
             true => rustix::fs::ioctl_blksszget(&file).map_err(|e| fault.open(&e.into()))?.into(),
             false => direct.map_or(1, NonZeroU64::get),
         };
+        let through = if spec.read_only { None } else { reopen(&file, spec.direct) };
         let mut medium = Medium {
             path: spec.path.clone(),
             device,
             read_only: spec.read_only,
-            through: (!spec.read_only).then(|| reopen(&file, spec.direct)).flatten().map(Arc::new),
-            file: Arc::new(file),
+            files: Arc::new(Files { through, plain: file }),
             size: 0,
             direct,
             granule,
@@ -75,8 +80,8 @@ impl Medium {
     /// Bytes there are now. Past the page cache a last broken block cannot be reached, and [`Medium::open`] refuses it.
     pub(super) fn size_now(&self) -> io::Result<u64> {
         let size = match self.device {
-            true => rustix::fs::seek(&self.file, SeekFrom::End(0))?,
-            false => self.file.metadata()?.len(),
+            true => rustix::fs::seek(&self.files.plain, SeekFrom::End(0))?,
+            false => self.files.plain.metadata()?.len(),
         };
         Ok(self.direct.map_or(size, |align| size - size % align))
     }
@@ -103,17 +108,22 @@ impl Medium {
             return false;
         }
         if self.device {
-            return write_zeroes_max(&self.file).is_ok_and(|max| max > 0);
+            return write_zeroes_max(&self.files.plain).is_ok_and(|max| max > 0);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.file, flags, self.size.next_multiple_of(DIRECT_ALIGN), DIRECT_ALIGN)
-            .is_ok()
+        rustix::fs::fallocate(
+            &self.files.plain,
+            flags,
+            self.size.next_multiple_of(DIRECT_ALIGN),
+            DIRECT_ALIGN,
+        )
+        .is_ok()
     }
 
     pub(super) fn will_need(&self, offset: u64, len: u64) {
         // A hint: nobody waits for it, and nothing depends on it.
         let len = NonZeroU64::new(len.min(PREFETCH));
-        let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::WillNeed);
+        let _ = rustix::fs::fadvise(&self.files.plain, offset, len, Advice::WillNeed);
     }
 
     pub(super) fn describe(&self) -> Vec<(String, String)> {
@@ -251,8 +261,11 @@ impl Fault<'_> {
     }
 
     fn check_size(&self, medium: &Medium) -> Result<(), OpenError> {
-        let size =
-            if medium.device { medium.size } else { medium.file.metadata().map_or(0, |found| found.len()) };
+        let size = if medium.device {
+            medium.size
+        } else {
+            medium.files.plain.metadata().map_or(0, |found| found.len())
+        };
         if size == 0 {
             return Err(self.error("is empty", "give a size to create it"));
         }

@@ -8,7 +8,7 @@ mod ops;
 mod space;
 mod sync;
 
-use crate::range::Ranges;
+use crate::range::{Ranges, Share};
 use crate::{Backend, Extent, Facts, Finished, Future, Inline, OpenError, Spec, within};
 use medium::Medium;
 use net::Buf;
@@ -47,8 +47,8 @@ impl File {
             punch: AtomicBool::new(medium.can_punch()),
             zero_range: AtomicBool::new(true),
         };
-        let file = medium.file.clone();
-        let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&file)));
+        let files = medium.files.clone();
+        let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
         Ok(File { medium, capacity, can, syncer, ranges: Arc::default() })
     }
@@ -65,7 +65,7 @@ impl File {
     }
 
     async fn read_all(&self, offset: u64, mut buf: Buf) -> Finished {
-        let handle = Handle::free(&self.medium.file);
+        let handle = Handle::reading(&self.medium.files);
         if self.medium.is_aligned(offset, buf.len()) {
             return ops::read(handle, offset, buf).await;
         }
@@ -81,26 +81,34 @@ impl File {
     }
 
     async fn write_all(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
-        let through = self.medium.through.as_ref().filter(|_| stable);
-        let file = through.unwrap_or(&self.medium.file);
         let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
-            true => ops::write(self.handle(file, offset, buf.len() as u64, true).await, offset, buf).await,
-            false => self.write_around(file, offset, buf).await,
+            true => {
+                let handle = self.handle(offset, buf.len() as u64, Share::Blocks, stable).await;
+                ops::write(handle, offset, buf).await
+            }
+            false => self.write_around(offset, buf, stable).await,
         };
-        let result = match (result, stable) {
-            (Ok(()), true) if through.is_some() => self.syncer.verdict(),
-            (Ok(()), true) => self.syncer.flush().await,
-            (result, _) => result,
+        let result = match result {
+            Ok(()) if stable => self.settle().await,
+            other => other,
         };
         (result, buf)
     }
 
+    /// What is left to do for a stable write after it was written.
+    async fn settle(&self) -> io::Result<()> {
+        match self.medium.files.through {
+            Some(_) => self.syncer.verdict(),
+            None => self.syncer.flush().await,
+        }
+    }
+
     /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that range.
-    async fn write_around(&self, file: &Arc<std::fs::File>, offset: u64, buf: Buf) -> Finished {
+    async fn write_around(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
         let whole = self.medium.widen(offset, buf.len() as u64);
-        let handle = self.handle(file, whole.start, whole.end - whole.start, false).await;
+        let handle = self.handle(whole.start, whole.end - whole.start, Share::Nothing, stable).await;
         let bounce = Buf::zeroed((whole.end - whole.start) as usize);
-        let read = Handle::free(&self.medium.file);
+        let read = Handle::reading(&self.medium.files);
         let (mut result, mut bounce) = ops::read(read, whole.start, bounce).await;
         if result.is_ok() {
             let skip = (offset - whole.start) as usize;
@@ -112,12 +120,12 @@ impl File {
 
     /// The file together with the right to change a range of it. The page cache orders neighbours by itself; direct
     /// I/O needs it as soon as one of them is narrower than a block.
-    async fn handle(&self, file: &Arc<std::fs::File>, offset: u64, len: u64, shared: bool) -> Handle {
-        if !self.medium.direct() {
-            return Handle::free(file);
-        }
-        let whole = self.medium.widen(offset, len);
-        Handle::held(file, self.ranges.hold(whole, shared).await)
+    async fn handle(&self, offset: u64, len: u64, share: Share, stable: bool) -> Handle {
+        let hold = match self.medium.direct() {
+            true => Some(self.ranges.hold(self.medium.widen(offset, len), share).await),
+            false => None,
+        };
+        Handle::new(&self.medium.files, stable, hold)
     }
 }
 
@@ -147,7 +155,7 @@ impl Backend for File {
         let checked = self.check(offset, buf.len() as u64);
         inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
             let mut rest = [IoSliceMut::new(&mut buf[at..])];
-            preadv2(&self.medium.file, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)
+            preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)
         })
     }
 
@@ -158,7 +166,7 @@ impl Backend for File {
         let checked = self.check_write(offset, data.len() as u64);
         inline(checked, data.len(), &self.can.write_now, io::ErrorKind::WriteZero, |at| {
             let rest = [IoSlice::new(&data[at..])];
-            pwritev2(&self.medium.file, &rest, offset + at as u64, ReadWriteFlags::NOWAIT)
+            pwritev2(&self.medium.files.plain, &rest, offset + at as u64, ReadWriteFlags::NOWAIT)
         })
     }
 
@@ -242,4 +250,67 @@ fn inline(
         }
     }
     Inline::Done(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use rustix::fs::{OFlags, fcntl_getfl};
+
+    /// An open file of one page without a name.
+    fn nameless() -> File {
+        let path = std::env::temp_dir().join(format!(
+            "lunar-block-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let spec = Spec { kind: Kind::File, size: Some(4096), create: true, ..Spec::path(&path) };
+        let file = File::open(&spec).expect("a file");
+        std::fs::remove_file(path).expect("its name");
+        file
+    }
+
+    fn write(file: &File, stable: bool) -> io::Result<()> {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(file.write(0, Buf::zeroed(512), stable)).0
+    }
+
+    fn broken() -> Arc<Syncer> {
+        Arc::new(Syncer::new(|| Err(Errno::IO)))
+    }
+
+    #[test]
+    fn a_stable_write_goes_through() {
+        let file = nameless();
+        let files = &file.medium.files;
+        let Some(through) = &files.through else { return println!("skipped: no /proc") };
+        let flags =
+            [through, &files.plain].map(|file| fcntl_getfl(file).expect("flags").contains(OFlags::DSYNC));
+        assert_eq!(flags, [true, false]);
+        let chosen = |through| ops::Handle::new(files, through, None);
+        use std::os::fd::{AsFd, AsRawFd};
+        assert_eq!(chosen(true).as_fd().as_raw_fd(), through.as_raw_fd());
+        assert_eq!(chosen(false).as_fd().as_raw_fd(), files.plain.as_raw_fd());
+    }
+
+    #[test]
+    fn a_stable_write_without_o_dsync_is_synced() {
+        let mut file = nameless();
+        file.syncer = broken();
+        Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
+        write(&file, false).expect("nobody asked for a sync");
+        assert_eq!(write(&file, true).expect_err("it was asked").raw_os_error(), Some(5));
+    }
+
+    #[test]
+    fn after_a_failed_flush_nothing_is_called_stable() {
+        let mut file = nameless();
+        file.syncer = broken();
+        write(&file, true).expect("nothing lost yet");
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(file.flush()).expect_err("lost");
+        assert_eq!(write(&file, true).expect_err("lost").raw_os_error(), Some(5));
+        write(&file, false).expect("it promises nothing");
+    }
 }

@@ -1,5 +1,6 @@
 //! Operations in the kernel: through the ring, or through the runtime's threads where there is none.
 
+use super::medium::Files;
 use crate::range::Hold;
 use compio::BufResult;
 use compio::buf::{IntoInner, IoBuf};
@@ -16,23 +17,27 @@ use crate::Finished;
 /// has finished, also when the one who asked has gone: only then may a neighbour read what it will write back.
 #[derive(Clone)]
 pub(super) struct Handle {
-    file: Arc<std::fs::File>,
+    files: Arc<Files>,
+    /// Of the two descriptors the one with O_DSYNC, where there is one.
+    through: bool,
     _hold: Option<Arc<Hold>>,
 }
 
 impl Handle {
-    pub(super) fn free(file: &Arc<std::fs::File>) -> Self {
-        Handle { file: file.clone(), _hold: None }
+    pub(super) fn new(files: &Arc<Files>, through: bool, hold: Option<Hold>) -> Self {
+        Handle { files: files.clone(), through, _hold: hold.map(Arc::new) }
     }
 
-    pub(super) fn held(file: &Arc<std::fs::File>, hold: Hold) -> Self {
-        Handle { file: file.clone(), _hold: Some(Arc::new(hold)) }
+    /// For what changes nothing.
+    pub(super) fn reading(files: &Arc<Files>) -> Self {
+        Self::new(files, false, None)
     }
 }
 
 impl AsFd for Handle {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        let through = self.files.through.as_ref().filter(|_| self.through);
+        through.unwrap_or(&self.files.plain).as_fd()
     }
 }
 
@@ -81,4 +86,51 @@ pub(super) async fn blocking<T: Send + 'static>(
     let BufResult(result, op) = submit(Asyncify::new(move || BufResult(Ok(0), work()))).await;
     result?;
     op.into_inner()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::{Ranges, Share};
+    use compio::driver::{DriverType, ProactorBuilder};
+    use compio::runtime::RuntimeBuilder;
+    use std::io::{PipeReader, pipe};
+    use std::os::fd::OwnedFd;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    fn is_free(ranges: &Arc<Ranges>) -> bool {
+        let mut hold = pin!(ranges.hold(0..1, Share::Nothing));
+        hold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// An end of a pipe as a file that lets its readers wait as long as the other end is silent.
+    fn silent(end: PipeReader) -> Arc<Files> {
+        Arc::new(Files { plain: OwnedFd::from(end).into(), through: None })
+    }
+
+    #[test]
+    fn a_range_is_held_until_the_kernel_is_done_with_it() {
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(DriverType::IoUring);
+        let runtime = match RuntimeBuilder::new().with_proactor(proactor).build() {
+            Ok(runtime) => runtime,
+            Err(e) => return println!("skipped: io_uring: {e}"),
+        };
+        let (end, _writer) = pipe().expect("a pipe");
+        let ranges = Arc::new(Ranges::default());
+        runtime.block_on(async {
+            let handle = Handle::new(&silent(end), false, Some(ranges.hold(0..1, Share::Nothing).await));
+            // A pipe has no offsets; this one says so.
+            let mut waiting = Box::pin(read(handle, u64::MAX, Buf::zeroed(1)));
+            let once = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
+            assert!(once && !is_free(&ranges), "it reads");
+            drop(waiting);
+            assert!(!is_free(&ranges), "who asked has gone, the kernel has not");
+            while !is_free(&ranges) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
 }

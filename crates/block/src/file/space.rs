@@ -1,6 +1,6 @@
 //! Zeros, holes and what is allocated.
 
-use super::{File, ops};
+use super::{File, Share, ops};
 use crate::Extent;
 use net::Buf;
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -44,7 +44,7 @@ impl File {
 
     async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
         let (offset, len) = (range.start, range.end - range.start);
-        let handle = self.handle(&self.medium.file, offset, len, true).await;
+        let handle = self.handle(offset, len, Share::Blocks, false).await;
         ops::blocking(move || {
             loop {
                 match rustix::fs::fallocate(handle.as_fd(), flags, offset, len) {
@@ -71,7 +71,7 @@ impl File {
 
     /// The extent at `offset`. Where the medium does not tell, everything is allocated.
     pub(super) async fn find(&self, offset: u64, len: u64) -> io::Result<Extent> {
-        let handle = ops::Handle::free(&self.medium.file);
+        let handle = ops::Handle::reading(&self.medium.files);
         let (until, mapped) = ops::blocking(move || {
             let seek = |to| rustix::fs::seek(handle.as_fd(), to);
             Ok(match seek(SeekFrom::Data(offset)) {

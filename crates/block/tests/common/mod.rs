@@ -25,14 +25,15 @@ pub fn runtimes() -> Vec<Runtime> {
     [DriverType::Poll, DriverType::IoUring].into_iter().filter_map(make).collect()
 }
 
-/// A file in the build's folder for temporary files, gone at the end.
+/// A file in the folder `LUNAR_TEST_FOLDER`, or else the build's for temporary files, gone at the end.
 pub struct Scratch(pub std::path::PathBuf);
 
 impl Scratch {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{}-{}.img", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Scratch(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name))
+        let folder = std::env::var_os("LUNAR_TEST_FOLDER").unwrap_or(env!("CARGO_TARGET_TMPDIR").into());
+        Scratch(std::path::Path::new(&folder).join(name))
     }
 
     /// A file of `size` bytes, made when it is opened.

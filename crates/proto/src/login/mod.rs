@@ -2,6 +2,8 @@
 
 mod policy;
 mod security;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
@@ -10,7 +12,7 @@ use wire::iscsi::text::{pairs, push};
 use wire::iscsi::{Bhs, opcode, pdu};
 
 use crate::Pdu;
-use crate::chap::Authentication;
+pub use crate::chap::{Authentication, ChapUser, Secret};
 use crate::gather::{Gather, piece};
 use crate::keys::{self, Kind, Phase, Sender};
 use crate::name;
