@@ -167,7 +167,7 @@ impl Units {
 }
 
 /// Makes a folder, and those above it, that only the user can enter.
-pub(crate) fn create_folder(folder: &Path) -> Result<(), Problem> {
+pub fn create_folder(folder: &Path) -> Result<(), Problem> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| {
         Problem::new(
             format!("cannot create the folder {}: {}", folder.display(), io_text(&e)),
