@@ -51,7 +51,9 @@ pub enum Command {
     #[command(subcommand)]
     Session(Session),
     /// Print a completion script for a shell
-    #[command(after_help = "Example:\n  lunar completions bash > ~/.local/share/bash-completion/completions/lunar")]
+    #[command(
+        after_help = "Example:\n  lunar completions bash > ~/.local/share/bash-completion/completions/lunar"
+    )]
     Completions {
         /// The shell
         shell: clap_complete::Shell,

@@ -56,7 +56,10 @@ fn print(text: &str) {
 fn log() -> Result<(), Problem> {
     let filter = match std::env::var("LUNAR_LOG") {
         Ok(text) if !text.is_empty() => tracing_subscriber::EnvFilter::try_new(&text).map_err(|e| {
-            Problem::new(format!("LUNAR_LOG is not understood: {e}"), "set it to error, warn, info, debug or trace")
+            Problem::new(
+                format!("LUNAR_LOG is not understood: {e}"),
+                "set it to error, warn, info, debug or trace",
+            )
         })?,
         _ => tracing_subscriber::EnvFilter::new("info"),
     };
@@ -70,7 +73,7 @@ fn check(file: &Path) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
     let luns = config.targets.iter().map(|target| target.luns.len()).sum();
     let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
-    let access = config.targets.iter().map(|target| target.access.len()).sum();
+    let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
     let access = if access == 1 { "1 access entry".into() } else { format!("{access} access entries") };
     Ok(format!(
         "{} is fine: {}, {}, {}, {access}\n",

@@ -33,7 +33,10 @@ mod tests {
     fn problems_have_colours_only_when_wanted() {
         let list = [Problem::new("no disk", "bring one")];
         assert_eq!(problems(&list, false), "error: no disk\n  hint: bring one\n");
-        assert_eq!(problems(&list, true), "\x1b[1;31merror:\x1b[0m no disk\n  \x1b[36mhint:\x1b[0m bring one\n");
+        assert_eq!(
+            problems(&list, true),
+            "\x1b[1;31merror:\x1b[0m no disk\n  \x1b[36mhint:\x1b[0m bring one\n"
+        );
     }
 
     #[test]

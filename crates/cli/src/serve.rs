@@ -11,9 +11,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::Arc;
 use target::setup::Setup;
 
 /// What wakes the main thread.
@@ -196,7 +196,9 @@ fn of_argument(argument: &str, problem: Problem) -> Problem {
 
 fn cannot_serve(e: &io::Error) -> Problem {
     let hint = match e.kind() {
-        io::ErrorKind::AddrInUse => "something listens there already: stop it, or choose another address or port",
+        io::ErrorKind::AddrInUse => {
+            "something listens there already: stop it, or choose another address or port"
+        }
         io::ErrorKind::AddrNotAvailable => "choose an address of this host: ip address lists them",
         io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
         _ => "look at the limits of this process: ulimit -a",

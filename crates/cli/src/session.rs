@@ -35,11 +35,15 @@ fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, P
         if sessions.is_empty() {
             return Ok(list(&sessions));
         }
-        let texts: Vec<String> = sessions.iter().map(|one| format!("[session {}]\n{one}", one.tsih)).collect();
+        let texts: Vec<String> =
+            sessions.iter().map(|one| format!("[session {}]\n{one}", one.tsih)).collect();
         return Ok(texts.join("\n"));
     };
     let Some(one) = sessions.into_iter().find(|one| one.tsih == id) else {
-        return Err(Problem::new(format!("there is no session {id}"), "lunar session list tells which there are"));
+        return Err(Problem::new(
+            format!("there is no session {id}"),
+            "lunar session list tells which there are",
+        ));
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }
 }

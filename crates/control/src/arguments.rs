@@ -1,7 +1,7 @@
 //! `lunar serve` without a configuration file: a configuration made of arguments and defaults.
 
 use crate::build::create_folder;
-use crate::config::{self, Config, Keep, Lun, Source};
+use crate::config::{self, Config, Lun, Source};
 use crate::problem::{Wrong, nearest, wrong};
 use crate::{Problem, identity};
 use ::target::setup::{Portal, PortalGroup};
@@ -130,8 +130,8 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
 /// A LUN as it is written on the command line.
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
     match text.split_once(':') {
-        Some(("null", size)) => Ok(passing(Source::Null { size: memory_size(text, size)? })),
-        Some(("memory", size)) => Ok(passing(Source::Memory { size: memory_size(text, size)? })),
+        Some(("null", size)) => Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, Kind::Disk)),
+        Some(("memory", size)) => Ok(Lun::new(Source::Memory { size: memory_size(text, size)? }, Kind::Disk)),
         _ => path(target, text, size),
     }
 }
@@ -141,11 +141,6 @@ fn memory_size(text: &str, size: &str) -> Result<u64, Wrong> {
         0..4096 => wrong(format!("{} is too small", text.escape_debug()), "4096 bytes are the least"),
         size => Ok(size),
     }
-}
-
-/// What does not outlive the process keeps no state either.
-fn passing(source: Source) -> Lun {
-    Lun { keep: Keep::Not, ..Lun::new(source, Kind::Disk) }
 }
 
 fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
@@ -189,7 +184,7 @@ fn named(target: &str, source: Source, kind: Kind) -> Lun {
     let mut lun = Lun::new(source, kind);
     if let Source::File { path, .. } | Source::Device { path } = &lun.source {
         let serial = identity::serial(&[target, &canonical(path).to_string_lossy()]);
-        lun.keep = Keep::As(serial.clone());
+        lun.state_name = Some(serial.clone());
         lun.serial = Some(serial);
     }
     lun

@@ -43,7 +43,7 @@ fn luns_are_numbered_in_their_order() {
     let config = config(&arguments, &folder);
     let luns = &config.targets[0].luns;
     assert_eq!(luns[&0].source, Source::Null { size: 1 << 40 });
-    assert_eq!(luns[&0].keep, Keep::Not);
+    assert_eq!(luns[&0].state_name, None);
     assert_eq!(luns[&1].source, Source::Memory { size: 64 << 20 });
     assert_eq!((luns[&2].kind, luns[&2].read_only, luns[&2].block_size), (Kind::CdRom, true, 2048));
     assert_eq!(luns[&2].source, Source::File { path: iso, size: None });
@@ -63,7 +63,7 @@ fn a_disk_is_known_by_its_path() {
     let (a, b) = (&after.targets[0].luns[&1], &after.targets[0].luns[&0]);
     assert_eq!(before.targets[0].luns[&0].serial, a.serial, "wherever it stands");
     assert_ne!(a.serial, b.serial);
-    assert_eq!(a.keep, Keep::As(a.serial.clone().unwrap()));
+    assert_eq!(a.state_name, a.serial);
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod reader;
 mod target;
 mod value;
 
-pub use lun::{Fail, Filter, Keep, Lun, Source};
+pub use lun::{Fail, Filter, Lun, Source};
 use value::cores;
 pub use value::{Cores, PORT, show_size};
 pub(crate) use value::{iscsi_name, listen, size};

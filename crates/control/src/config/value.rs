@@ -267,7 +267,8 @@ impl Cores {
             Problem::new(what, "name them with --cores")
         });
         let set = set?;
-        let usable: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
+        let usable: Vec<usize> =
+            (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
         self.resolve(&usable).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
     }
 
