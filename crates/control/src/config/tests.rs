@@ -852,16 +852,5 @@ mod values {
         ["", "0", ",", "a", "3-1", "0-99999999", "1,,2"]
             .iter()
             .for_each(|text| assert!(cores(text).is_err(), "{text}"));
-        assert_eq!(Cores::All.resolve(&[1, 5]), Ok(vec![1, 5]));
-        assert_eq!(Cores::Count(1).resolve(&[1, 5]), Ok(vec![1]));
-        assert_eq!(Cores::List(vec![5]).resolve(&[1, 5]), Ok(vec![5]));
-        assert_eq!(
-            Cores::List(vec![0]).resolve(&[1, 5]).unwrap_err().what,
-            "core 0 cannot be used by this process"
-        );
-        assert_eq!(
-            Cores::Count(3).resolve(&[1, 5]).unwrap_err().what,
-            "3 cores are wanted, and this process may use 2"
-        );
     }
 }
