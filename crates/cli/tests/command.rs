@@ -1,9 +1,12 @@
 //! The command as people use it: arguments, exit statuses, signals.
 
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// A folder that goes away; state and sockets of a test are in it.
 struct Folder(PathBuf);
@@ -49,31 +52,48 @@ struct Server {
     out: BufReader<ChildStdout>,
     /// What it printed up to `ready`.
     banner: String,
+    /// Where its stderr goes.
+    log: PathBuf,
 }
 
 impl Server {
-    fn start(mut command: Command) -> Server {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    fn start(folder: &Folder, args: &[&str]) -> Server {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let log = folder.0.join(format!("log{}", COUNT.fetch_add(1, Relaxed)));
+        let stderr = std::fs::File::create(&log).unwrap();
+        let mut child = folder.lunar(args).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         while !banner.ends_with("\nready\n") {
             assert_ne!(out.read_line(&mut banner).unwrap(), 0, "it ended: {banner}");
         }
-        Server { child, out, banner }
+        Server { child, out, banner, log }
     }
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
     }
 
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits until the log says something.
+    fn says(&self, what: &str) {
+        let start = Instant::now();
+        while !self.log().contains(what) {
+            assert!(start.elapsed() < Duration::from_secs(30), "it never said {what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Ends it; exit status, the rest of stdout, and stderr.
     fn end(mut self, signal: Signal) -> (i32, String, String) {
         self.signal(signal);
         let status = self.child.wait().unwrap();
-        let (mut out, mut err) = (String::new(), String::new());
+        let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        (status.code().unwrap(), out, err)
+        (status.code().unwrap(), out, self.log())
     }
 }
 
@@ -138,10 +158,10 @@ fn check_says_fine_or_what_is_wrong() {
 fn serve_tells_where_it_listens_and_ends_well() {
     let folder = Folder::new("serve");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--target", "iqn.2026-11.org.example:x"];
-    let server = Server::start(folder.lunar(&args));
+    let server = Server::start(&folder, &args);
     let first = server.banner.lines().next().unwrap();
     let address = first.strip_prefix("listening on ").unwrap().strip_suffix(", portal group 1").unwrap();
-    std::net::TcpStream::connect(address).unwrap();
+    TcpStream::connect(address).unwrap();
     let url = format!("iscsi://{address}/iqn.2026-11.org.example:x/0");
     for line in [
         url.clone(),
@@ -166,23 +186,20 @@ fn serve_tells_where_it_listens_and_ends_well() {
 fn hangup_reads_the_configuration_again() {
     let folder = Folder::new("hangup");
     folder.write("lunar.toml", &config(1));
-    let server = Server::start(folder.lunar(&["serve", "--config", "lunar.toml"]));
+    let server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);
     assert!(server.banner.contains(", portal group 7\n"));
     assert_eq!(folder.run(&["session", "list", "--socket", "a.sock"]).0, 0);
     folder.write("lunar.toml", "[sever]");
     server.signal(Signal::HUP);
-    // Signals of one kind merge: wait until the first was seen.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    server.says("lunar.toml is not used: everything stays as it was");
     folder.write("lunar.toml", &config(3));
     server.signal(Signal::HUP);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    server.says("lunar.toml read again");
     let (status, _, log) = server.end(Signal::TERM);
     assert_eq!(status, 0);
     assert!(log.contains(
         "error: lunar.toml:1:2: unknown key `sever` in the file\n  hint: did you mean `server`?\n"
     ));
-    assert!(log.contains("lunar.toml is not used: everything stays as it was"), "{log}");
-    assert!(log.contains("lunar.toml read again"), "{log}");
 }
 
 #[test]
@@ -246,11 +263,57 @@ fn completions_and_manual_pages() {
 fn a_second_server_has_no_default_socket_but_serves() {
     let folder = Folder::new("second");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];
-    let first = Server::start(folder.lunar(&args));
-    let second = Server::start(folder.lunar(&args));
+    let first = Server::start(&folder, &args);
+    let second = Server::start(&folder, &args);
     let (status, _, log) = second.end(Signal::TERM);
     assert_eq!(status, 0);
     assert!(log.contains("lunar session cannot ask this server: another server answers at"), "{log}");
     assert!(Path::new(&folder.0.join("lunar/lunar.sock")).exists(), "the first keeps its own");
     assert_eq!(first.end(Signal::TERM).0, 0);
+}
+
+/// Logs in with one PDU (RFC 7143 section 11.12), straight to the full feature phase.
+fn log_in(address: &str) -> TcpStream {
+    let keys = "InitiatorName=iqn.2026-11.org.example:me\0TargetName=iqn.2026-11.org.example:a\0\
+        SessionType=Normal\0InitialR2T=Yes\0FirstBurstLength=65536\0MaxRecvDataSegmentLength=131072\0";
+    let mut pdu = vec![0; 48];
+    pdu[..2].copy_from_slice(&[0x43, 0x87]);
+    pdu[4..8].copy_from_slice(&(keys.len() as u32).to_be_bytes());
+    pdu[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, 5]);
+    pdu.extend(keys.bytes());
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&pdu).unwrap();
+    let mut answer = [0; 48];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!((answer[0], answer[1], answer[36]), (0x23, 0x87, 0), "logged in");
+    stream
+}
+
+#[test]
+fn a_session_is_told_as_it_was_negotiated() {
+    let folder = Folder::new("session");
+    folder.write("lunar.toml", &config(1));
+    let server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);
+    let first = server.banner.lines().next().unwrap();
+    let session = log_in(first.split(' ').nth(2).unwrap().trim_end_matches(','));
+    let (_, table, _) = folder.run(&["session", "list", "--socket", "a.sock"]);
+    let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    let address = session.local_addr().unwrap().to_string();
+    assert_eq!(row[1..6], ["iqn.2026-11.org.example:me", &address, "iqn.2026-11.org.example:a", "7", "0"]);
+    let (status, shown, _) = folder.run(&["session", "show", row[0], "--socket", "a.sock"]);
+    assert_eq!(status, 0);
+    assert_eq!(
+        shown,
+        "InitialR2T=Yes\nImmediateData=Yes\nMaxConnections=1\nMaxRecvDataSegmentLength=262144\n\
+         MaxXmitDataSegmentLength=131072\nMaxBurstLength=262144\nFirstBurstLength=65536\nDefaultTime2Wait=2\n\
+         DefaultTime2Retain=20\nMaxOutstandingR2T=1\nDataPDUInOrder=Yes\nDataSequenceInOrder=Yes\n\
+         ErrorRecoveryLevel=0\nHeaderDigest=None\nDataDigest=None\nOFMarker=No\nIFMarker=No\nOFMarkInt=Reject\n\
+         IFMarkInt=Reject\nCommands=0\nReads=0\nWrites=0\nReadBytes=0\nWriteBytes=0\nErrors=0\n"
+    );
+    let (_, json, _) = folder.run(&["session", "list", "--json", "--socket", "a.sock"]);
+    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(told[0]["isid"], "800000000005");
+    assert_eq!(told[0]["session_type"], "Normal");
+    assert_eq!(told[0]["parameters"]["InitialR2T"], "Yes");
 }
