@@ -7,7 +7,7 @@ use wire::scsi::{Sense, op};
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::RECEIVE_DIAGNOSTIC, receive, Allowed::Never, &[0x1c, 0x01, 0xff, 0xff, 0xff, 0])
+    Row::new(op::RECEIVE_DIAGNOSTIC, receive, Allowed::Reading, &[0x1c, 0x01, 0xff, 0xff, 0xff, 0])
         .in_standby(),
     Row::new(op::SEND_DIAGNOSTIC, send, Allowed::Never, &[0x1d, 0x17, 0, 0xff, 0xff, 0]).in_standby(),
 ];
