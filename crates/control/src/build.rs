@@ -75,10 +75,11 @@ impl Units {
 
     /// The medium of a unit that goes on under another definition: its file is locked, so it cannot be opened twice.
     fn open_medium(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
-        let same = |open: &&Open| spec(&open.lun) == spec(lun);
+        let wanted = spec(lun);
+        let same = |open: &&Open| spec(&open.lun) == wanted;
         let here = self.open.get(name).filter(same);
-        let moved =
-            || self.open.values().filter(same).find(|open| !spec(&open.lun).path.as_os_str().is_empty());
+        let has_path = !wanted.path.as_os_str().is_empty();
+        let moved = || self.open.values().find(|open| has_path && same(open));
         here.or_else(moved).map(|open| open.medium.clone())
     }
 
