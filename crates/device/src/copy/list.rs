@@ -76,7 +76,7 @@ fn split(rest: &[u8], cscds_len: u16, segments_len: u32) -> Result<(&[u8], &[u8]
 }
 
 fn parse_cscds(bytes: &[u8]) -> Result<Vec<Cscd>, Sense> {
-    if bytes.len() % CSCD_LEN != 0 {
+    if !bytes.len().is_multiple_of(CSCD_LEN) {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     }
     if bytes.len() / CSCD_LEN > MAX_CSCDS {

@@ -66,7 +66,7 @@ impl Medium {
     /// First byte of what begins at a block, if all of it is there.
     fn offset(&self, lba: u64, len: u64) -> Option<u64> {
         let end = lba.checked_add(len / self.block_size)?;
-        (end <= self.blocks).then_some(lba * self.block_size)
+        (end <= self.blocks).then(|| lba * self.block_size)
     }
 }
 
