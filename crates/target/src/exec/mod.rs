@@ -86,11 +86,10 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         }
         Op::Save => save(unit).await,
         Op::Preempt { victims, save: keep } => {
-            if keep {
-                save(unit).await?;
-            }
+            // They are preempted, whether that can be kept or not: none of their tasks may go on.
+            let kept = if keep { save(unit).await } else { Ok(Outcome::Good) };
             around.abort(victims).await;
-            Ok(Outcome::Good)
+            kept
         }
         Op::ReportLuns { select, allocation_len } => {
             answer(device::report_luns(&around.luns(), select, allocation_len))
