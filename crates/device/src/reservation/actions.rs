@@ -36,6 +36,11 @@ impl Registry {
         }
     }
 
+    /// APTPL is refused where nothing is kept.
+    fn check_persists(&self, request: &Request, byte: u16) -> Result<(), Sense> {
+        if request.persists && !self.can_persist { Err(Sense::parameter_field(byte, 0)) } else { Ok(()) }
+    }
+
     fn registered(&mut self, request: &Request) {
         self.generation = self.generation.wrapping_add(1);
         self.persists = request.persists;
@@ -50,6 +55,7 @@ impl Registry {
         if own.is_some() && request.others.is_some() {
             return Err(Sense::parameter_field(20, 3).into());
         }
+        self.check_persists(request, 20)?;
         let mut effect = Effect::default();
         match (own, request.action_key) {
             (None, 0) => return Ok(effect),
@@ -187,6 +193,7 @@ impl Registry {
         if request.action_key == 0 {
             return Err(Sense::parameter_field(8, NO_BIT).into());
         }
+        self.check_persists(request, 17)?;
         let Some(destination) = &request.destination else { return Err(Sense::PARAMETER_LIST_LENGTH.into()) };
         let to = moves_to(scene, destination)?;
         self.enroll(vec![to.clone()], request.action_key)?;

@@ -41,6 +41,8 @@ pub(super) struct Registry {
     pub(super) generation: u32,
     /// Everything persists through power loss (APTPL of the latest registration).
     pub(super) persists: bool,
+    /// Somebody keeps what is to persist (PTPL_C).
+    pub(super) can_persist: bool,
     /// Registrants at most.
     pub(super) max: usize,
 }
@@ -63,7 +65,14 @@ impl Effect {
 impl Registry {
     /// Nobody registered.
     pub(super) fn new(max: usize) -> Registry {
-        Registry { keys: BTreeMap::new(), reservation: None, generation: 0, persists: false, max }
+        Registry {
+            keys: BTreeMap::new(),
+            reservation: None,
+            generation: 0,
+            persists: false,
+            can_persist: true,
+            max,
+        }
     }
 
     /// How a nexus stands to the reservation.

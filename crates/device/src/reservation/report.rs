@@ -42,7 +42,7 @@ pub(super) fn reservation(registry: &Registry) -> Vec<u8> {
 pub(super) fn capabilities(registry: &Registry) -> Vec<u8> {
     let types = Type::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
     let active = 0x80 | 0x30 | registry.persists as u8;
-    vec![0, 8, 0x10 | 0x08 | 0x04 | 0x01, active, types as u8, (types >> 8) as u8, 0, 0]
+    vec![0, 8, 0x10 | 0x08 | 0x04 | registry.can_persist as u8, active, types as u8, (types >> 8) as u8, 0, 0]
 }
 
 /// READ FULL STATUS.

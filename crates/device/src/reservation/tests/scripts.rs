@@ -719,6 +719,22 @@ fn without_aptpl_nothing_comes_back() {
 }
 
 #[test]
+fn aptpl_is_refused_where_nothing_is_kept() {
+    let mut world = World::new("A B");
+    world.lu.set_volatile();
+    world.play(
+        "A register 0 a aptpl -> 5/26/00@20.0
+         A ignore 0 a aptpl -> 5/26/00@20.0
+         A keys ->
+         A register 0 a -> good
+         A reserve a 1 -> good
+         A move a b B aptpl -> 5/26/00@17.0
+         A held -> a 1
+         A move a b B -> good",
+    );
+}
+
+#[test]
 fn register_and_move_and_clear_are_saved() {
     let mut world = World::new("A B");
     world.play(
