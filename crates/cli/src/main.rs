@@ -1,4 +1,105 @@
 //! The `lunar` command.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod captive;
+mod paste;
+mod say;
+mod serve;
+mod server;
+mod session;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use control::{Problem, config};
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(list) => {
+            eprint!("{}", say::problems(&list, say::colours(&io::stderr())));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, Vec<Problem>> {
+    let one = |problem| vec![problem];
+    match command {
+        Command::Serve(args) => {
+            log().map_err(one)?;
+            return serve::serve(args, server::start);
+        }
+        Command::Check { file } => print(&check(&file)?),
+        Command::Session(command) => print(&session::session(command).map_err(one)?),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
+            print(&String::from_utf8_lossy(&script));
+        }
+        Command::Man { command } => print(&manual(command.as_deref()).map_err(one)?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes to stdout; a reader that has seen enough is no error.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Logs go to stderr; LUNAR_LOG says which.
+fn log() -> Result<(), Problem> {
+    let filter = match std::env::var("LUNAR_LOG") {
+        Ok(text) if !text.is_empty() => tracing_subscriber::EnvFilter::try_new(&text).map_err(|e| {
+            Problem::new(
+                format!("LUNAR_LOG is not understood: {e}"),
+                "set it to error, warn, info, debug or trace",
+            )
+        })?,
+        _ => tracing_subscriber::EnvFilter::new("info"),
+    };
+    let ansi = say::colours(&io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();
+    Ok(())
+}
+
+/// Checks a configuration file and says what it has.
+fn check(file: &Path) -> Result<String, Vec<Problem>> {
+    let config = config::load(file)?;
+    let luns = config.targets.iter().map(|target| target.luns.len()).sum();
+    let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
+    let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
+    let access = if access == 1 { "1 access entry".into() } else { format!("{access} access entries") };
+    Ok(format!(
+        "{} is fine: {}, {}, {}, {access}\n",
+        file.display(),
+        say::count(config.targets.len(), "target"),
+        say::count(luns, "LUN"),
+        say::count(portals, "portal"),
+    ))
+}
+
+/// A manual page, of lunar itself or of one of its commands.
+fn manual(name: Option<&str>) -> Result<String, Problem> {
+    let mut lunar = Cli::command();
+    lunar.build();
+    let command = match name {
+        None => lunar,
+        Some(name) => match lunar.find_subcommand(name) {
+            Some(command) => command.clone(),
+            None => {
+                let what = format!("lunar has no command \"{}\"", name.escape_debug());
+                return Err(Problem::new(what, "lunar --help lists them"));
+            }
+        },
+    };
+    let mut page = Vec::new();
+    let rendered = clap_mangen::Man::new(command).render(&mut page);
+    rendered.map_err(|e| Problem::new(format!("cannot write the page: {e}"), "try lunar --help"))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}

@@ -1,6 +1,6 @@
 //! From a configuration to what the target runs: backends opened, state loaded, and unchanged units kept.
 
-use crate::config::{Config, Fail, Filter, Keep, Lun, Source};
+use crate::config::{Config, Fail, Filter, Lun, Source};
 use crate::{Problem, identity, io_text, plain};
 use ::target::Unit;
 use ::target::setup::{Setup, Target};
@@ -75,10 +75,11 @@ impl Units {
 
     /// The medium of a unit that goes on under another definition: its file is locked, so it cannot be opened twice.
     fn open_medium(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
-        let same = |open: &&Open| spec(&open.lun) == spec(lun);
+        let wanted = spec(lun);
+        let same = |open: &&Open| spec(&open.lun) == wanted;
         let here = self.open.get(name).filter(same);
-        let moved =
-            || self.open.values().filter(same).find(|open| !spec(&open.lun).path.as_os_str().is_empty());
+        let has_path = !wanted.path.as_os_str().is_empty();
+        let moved = || self.open.values().find(|open| has_path && same(open));
         here.or_else(moved).map(|open| open.medium.clone())
     }
 
@@ -122,20 +123,16 @@ impl Units {
             max_registrants,
         };
         let state_file = self.state_file(name, lun)?;
-        let lu = Arc::new(load(settings, state_file.as_deref())?);
-        Ok(Unit::new(lu, filtered(medium, lun), state_file))
+        let lu = Arc::new(load(settings, &state_file)?);
+        Ok(Unit::new(lu, filtered(medium, lun), Some(state_file)))
     }
 
     /// The file that keeps a unit's state, in a folder that exists.
-    fn state_file(&self, name: &Name, lun: &Lun) -> Result<Option<PathBuf>, Problem> {
-        let file = match &lun.keep {
-            Keep::ByLun => format!("{}.state", name.1),
-            Keep::As(file) => format!("{file}.state"),
-            Keep::Not => return Ok(None),
-        };
+    fn state_file(&self, name: &Name, lun: &Lun) -> Result<PathBuf, Problem> {
+        let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
         let folder = self.state_dir.join("lu").join(&name.0);
         create_folder(&folder)?;
-        Ok(Some(folder.join(file)))
+        Ok(folder.join(file))
     }
 
     fn assemble(&self, config: &Config) -> Setup {
@@ -167,7 +164,7 @@ impl Units {
 }
 
 /// Makes a folder, and those above it, that only the user can enter.
-pub(crate) fn create_folder(folder: &Path) -> Result<(), Problem> {
+pub fn create_folder(folder: &Path) -> Result<(), Problem> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| {
         Problem::new(
             format!("cannot create the folder {}: {}", folder.display(), io_text(&e)),
@@ -204,20 +201,19 @@ const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it may hold
 /// reservations that protect somebody's data.
-fn load(settings: Settings, state_file: Option<&Path>) -> Result<Lu, Problem> {
-    let saved = state_file.map(read_state).transpose()?.flatten();
-    let invalid = |e: device::Invalid, saved: bool| match state_file.filter(|_| saved) {
-        Some(path) => Problem::new(
-            format!("the saved state {} is damaged: {e}", path.display()),
-            "restore it from a backup, or move it away to begin without reservations and saved mode pages",
-        ),
-        None => Problem::new(e.to_string(), "change the definition of the LUN"),
+fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
+    let wrong = |e: device::Invalid| Problem::new(e.to_string(), "change the definition of the LUN");
+    let Some(saved) = read_state(state_file)? else {
+        return Lu::new(settings, None).map_err(wrong);
     };
-    if saved.is_some() {
-        // To tell a wrong definition from a wrong file.
-        Lu::new(settings.clone(), None).map_err(|e| invalid(e, false))?;
-    }
-    Lu::new(settings, saved.as_deref()).map_err(|e| invalid(e, saved.is_some()))
+    // To tell a wrong definition from a wrong file.
+    Lu::new(settings.clone(), None).map_err(wrong)?;
+    Lu::new(settings, Some(&saved)).map_err(|e| {
+        Problem::new(
+            format!("the saved state {} is damaged: {e}", state_file.display()),
+            "restore it from a backup, or move it away to begin without reservations and saved mode pages",
+        )
+    })
 }
 
 fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Problem> {

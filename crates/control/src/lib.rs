@@ -1,13 +1,16 @@
 //! Configuration, state files and the admin socket.
 #![forbid(unsafe_code)]
 
+pub mod admin;
+mod arguments;
 mod build;
 pub mod config;
 pub mod folders;
 mod identity;
 mod problem;
 
-pub use build::Units;
+pub use arguments::{Arguments, Place, host};
+pub use build::{Units, create_folder};
 pub use problem::{Position, Problem};
 
 /// What the operating system says about an error, without its number.

@@ -44,14 +44,16 @@ mod vpd;
 
 pub use copy::{CopyRange, CopyResult};
 pub use log::Count;
-pub use lu::{Change, Identity, Invalid, Kind, Lu, Settings};
+pub use lu::{Identity, Invalid, Kind, Lu, Settings};
 pub use luns::{absent, report_luns, well_known};
 pub use nexus::{Nexus, NexusId, Port};
 pub use plan::{Answer, Compare, CopySegment, Failure, Op, Plan};
 pub use provisioning::lba_status;
 pub use sanitize::overwrite_block;
-pub use state::State;
-pub use table::{Allowed, Cx, Order, Row, Types};
+pub use table::Order;
+
+pub(crate) use state::State;
+pub(crate) use table::Allowed;
 
 #[cfg(test)]
 mod mutated;

@@ -105,7 +105,7 @@ pub struct Lu {
 }
 
 /// The locked state of a logical unit. When it goes, and something was touched, every nexus will look again.
-pub struct Change<'a> {
+pub(crate) struct Change<'a> {
     state: MutexGuard<'a, State>,
     epoch: &'a AtomicU64,
 }
@@ -174,7 +174,7 @@ impl Lu {
     }
 
     /// Locks the state.
-    pub fn change(&self) -> Change<'_> {
+    pub(crate) fn change(&self) -> Change<'_> {
         // A panic cannot leave the state half changed in a way that matters more than the panic itself.
         let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         Change { state, epoch: &self.epoch }

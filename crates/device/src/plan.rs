@@ -88,7 +88,7 @@ pub enum Op {
     ReportLuns { select: u8, allocation_len: u32 },
     /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every segment, copy
     /// them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
-    Copy { list_id: u8, segments: Vec<CopySegment> },
+    Copy { nexus: NexusId, list_id: u8, segments: Vec<CopySegment> },
     /// Keep the state of the logical unit, then overwrite every block with [`overwrite_block`](crate::overwrite_block)
     /// of each pass, or erase them all (`pattern` None), then call [`Lu::sanitized`](crate::Lu::sanitized) and keep the
     /// state again. With `immediate` status comes when the state is kept first. No abort and no reset ends this.

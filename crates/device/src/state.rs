@@ -14,8 +14,8 @@ pub(crate) struct Peer {
     pub(crate) attentions: Queue,
 }
 
-/// What may change while a logical unit lives. Guarded by its lock; see [`Lu::change`](crate::Lu::change).
-pub struct State {
+/// What may change while a logical unit lives. Guarded by its lock; see `Lu::change`.
+pub(crate) struct State {
     pub(crate) touched: bool,
     /// Grows with every change that is to be kept on stable storage.
     pub(crate) saves: u64,

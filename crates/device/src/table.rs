@@ -6,7 +6,7 @@ use wire::scsi::Sense;
 
 /// What a persistent reservation of another nexus lets through (SPC-5 table 66, SBC-4 table 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowed {
+pub(crate) enum Allowed {
     /// Always.
     Always,
     /// Under a write exclusive reservation, not under exclusive access: commands that read.
@@ -26,7 +26,7 @@ pub enum Order {
 
 /// Which device types know a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Types {
+pub(crate) enum Types {
     /// Disks and CD-ROMs.
     All,
     /// One of them.
@@ -34,7 +34,7 @@ pub enum Types {
 }
 
 /// A row of the command table.
-pub struct Row {
+pub(crate) struct Row {
     /// Operation code.
     pub opcode: u8,
     /// Service action (byte 1, bits 4 to 0), for operation codes that have them.
@@ -154,7 +154,7 @@ impl Row {
 
 /// What a handler works with. The logical unit is locked: a handler must not call what locks it again
 /// ([`Lu::change`] and all that changes it), only [`Lu::settings`].
-pub struct Cx<'a> {
+pub(crate) struct Cx<'a> {
     /// The CDB, at least 16 bytes.
     pub cdb: &'a [u8],
     /// Parameter data, once it is there.

@@ -22,8 +22,11 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Puts the parts together.
+    /// Puts the parts together. Without a state file the logical unit promises to keep nothing.
     pub fn new(lu: Arc<Lu>, backend: Arc<dyn Backend>, state_file: Option<PathBuf>) -> Unit {
+        if state_file.is_none() {
+            lu.set_volatile();
+        }
         Unit { lu, backend, state_file, gate: Arc::default(), saved: Mutex::new(None) }
     }
 

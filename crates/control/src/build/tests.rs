@@ -142,6 +142,9 @@ fn filters_wrap_the_medium() {
     let config = config(&folder, &format!("{NULL}{filters}"));
     assert_eq!(config.targets[0].luns[&1].filters[1], Filter::Delay { read_us: 1, write_us: 0 });
     let setup = Units::new(folder.0.join("state")).setup(&config).ok().unwrap();
-    let names: Vec<String> = unit(&setup, 1).backend.describe().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names.join(" "), "error rate delay stats backend capacity");
+    let told = unit(&setup, 1).backend.describe();
+    let filters: Vec<&str> =
+        told.iter().filter(|(name, _)| name == "filter").map(|(_, value)| &**value).collect();
+    assert_eq!(filters, ["error", "rate", "delay", "stats"]);
+    assert!(told.contains(&("op".into(), "flush".into())), "{told:?}");
 }

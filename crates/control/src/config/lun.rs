@@ -35,19 +35,8 @@ pub struct Lun {
     pub product: String,
     /// Filters from the inside out.
     pub filters: Vec<Filter>,
-    /// Whether and where reservations and mode pages are kept.
-    pub keep: Keep,
-}
-
-/// Where the state of a logical unit is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// In a file named by its LUN.
-    ByLun,
-    /// In a file of this name: the unit has no LUN of its own from start to start.
-    As(String),
-    /// Nowhere.
-    Not,
+    /// Name of the file that keeps reservations and mode pages; None: its LUN.
+    pub state_name: Option<String>,
 }
 
 /// What may stand only once in a file.
@@ -151,7 +140,7 @@ impl Lun {
             vendor: "LUNAR".into(),
             product: if cdrom { "VIRTUAL CD" } else { "VIRTUAL DISK" }.into(),
             filters: Vec::new(),
-            keep: Keep::ByLun,
+            state_name: None,
         }
     }
 }

@@ -8,9 +8,10 @@ mod reader;
 mod target;
 mod value;
 
-pub use lun::{Fail, Filter, Keep, Lun, Source};
-pub(crate) use value::cores;
+pub use lun::{Fail, Filter, Lun, Source};
+use value::cores;
 pub use value::{Cores, PORT, show_size};
+pub(crate) use value::{iscsi_name, listen, size};
 
 use crate::problem::{Position, Problem, Problems};
 use reader::Section;

@@ -735,6 +735,23 @@ fn problems_of_chap_users() {
     assert_eq!(run("[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n"), "");
 }
 
+/// Only root can give a file away; others have nothing to test here.
+#[test]
+fn a_secret_of_another_user_is_refused() {
+    let folder = Folder::new("owner");
+    let path = folder.file("secret", "a good long secret\n", 0o600);
+    if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
+        return;
+    }
+    let source = format!("[[chap_user]]\nname = \"a\"\nsecret_file = \"secret\"\n{TARGET}");
+    let told = parse(&source, &folder.0.join("t.toml")).unwrap_err()[0].to_string();
+    assert_eq!(
+        told.replace(&format!("{}/", folder.0.display()), ""),
+        "t.toml:3:15: the secret secret belongs to user 12345, not to the user who runs lunar\n  \
+         hint: run: chown 0 secret"
+    );
+}
+
 #[test]
 fn files_that_cannot_be_read() {
     let folder = Folder::new("files");
@@ -754,6 +771,26 @@ fn files_that_cannot_be_read() {
         told(&large),
         "large: the file is larger than 16 MiB\n  hint: is it a disk? serve it without --config"
     );
+}
+
+/// Whatever a file holds, it is told in problems.
+#[test]
+fn broken_examples_never_panic() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let check = |text: &str| _ = parse(text, Path::new("t.toml")).map_err(|list| list[0].to_string());
+    for (at, c) in text.char_indices() {
+        check(&text[..at]);
+        for other in ["\"", "0", "[", "=", "\u{0}", "ü"] {
+            if c.is_ascii_punctuation() || c.is_ascii_digit() {
+                check(&format!("{}{other}{}", &text[..at], &text[at + c.len_utf8()..]));
+            }
+        }
+    }
+    check(&"[".repeat(100_000));
+    check(&format!("a = {}", "[".repeat(100_000)));
+    check(&format!("a = {}", "{a=".repeat(100_000)));
+    check(&format!("[{}]", "a.".repeat(50_000)));
 }
 
 mod values {
@@ -852,16 +889,5 @@ mod values {
         ["", "0", ",", "a", "3-1", "0-99999999", "1,,2"]
             .iter()
             .for_each(|text| assert!(cores(text).is_err(), "{text}"));
-        assert_eq!(Cores::All.resolve(&[1, 5]), Ok(vec![1, 5]));
-        assert_eq!(Cores::Count(1).resolve(&[1, 5]), Ok(vec![1]));
-        assert_eq!(Cores::List(vec![5]).resolve(&[1, 5]), Ok(vec![5]));
-        assert_eq!(
-            Cores::List(vec![0]).resolve(&[1, 5]).unwrap_err().what,
-            "core 0 cannot be used by this process"
-        );
-        assert_eq!(
-            Cores::Count(3).resolve(&[1, 5]).unwrap_err().what,
-            "3 cores are wanted, and this process may use 2"
-        );
     }
 }

@@ -1,5 +1,6 @@
 //! What the strings of the configuration and of the command line mean.
 
+use crate::Problem;
 use crate::problem::{Wrong, wrong};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use target::setup::Network;
@@ -54,7 +55,7 @@ pub fn show_size(bytes: u64) -> String {
     const NAMES: [&str; 6] = ["", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut unit = 0;
     let mut n = bytes;
-    while n >= 1024 && n % 1024 == 0 && unit + 1 < NAMES.len() {
+    while n >= 1024 && n.is_multiple_of(1024) && unit + 1 < NAMES.len() {
         n /= 1024;
         unit += 1;
     }
@@ -254,8 +255,24 @@ pub(crate) fn cores(text: &str) -> Result<Cores, Wrong> {
 const MAX_CORES: usize = 4096;
 
 impl Cores {
+    /// Reads `all`, a number of cores, or a list such as `0,2-3`.
+    pub fn parse(text: &str) -> Result<Cores, Problem> {
+        cores(text).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
+    }
+
     /// The cores to use of those that the process may use.
-    pub(crate) fn resolve(&self, usable: &[usize]) -> Result<Vec<usize>, Wrong> {
+    pub fn usable(&self) -> Result<Vec<usize>, Problem> {
+        let set = rustix::thread::sched_getaffinity(None).map_err(|e| {
+            let what = format!("the system does not tell which cores may be used: {e}");
+            Problem::new(what, "name them with --cores")
+        });
+        let set = set?;
+        let usable: Vec<usize> =
+            (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
+        self.resolve(&usable).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
+    }
+
+    fn resolve(&self, usable: &[usize]) -> Result<Vec<usize>, Wrong> {
         let shown = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         match self {
             Cores::All => Ok(usable.to_vec()),
@@ -296,4 +313,25 @@ pub(crate) fn plain_text(text: &str, what: &str) -> Result<String, Wrong> {
         format!("\"{}\" cannot be {what}", text.escape_debug()),
         "it can have 1 to 255 bytes and no control characters",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_chosen_of_those_that_may_be_used() {
+        assert_eq!(Cores::All.resolve(&[1, 5]), Ok(vec![1, 5]));
+        assert_eq!(Cores::Count(1).resolve(&[1, 5]), Ok(vec![1]));
+        assert_eq!(Cores::List(vec![5]).resolve(&[1, 5]), Ok(vec![5]));
+        assert_eq!(
+            Cores::List(vec![0]).resolve(&[1, 5]).unwrap_err().what,
+            "core 0 cannot be used by this process"
+        );
+        assert_eq!(
+            Cores::Count(3).resolve(&[1, 5]).unwrap_err().what,
+            "3 cores are wanted, and this process may use 2"
+        );
+        assert!(!Cores::All.usable().unwrap().is_empty());
+    }
 }

@@ -17,16 +17,24 @@ pub(super) const BLOCK_TO_BLOCK_BYTES: u8 = 0x0a;
 const SEGMENT_HEADER: usize = 4;
 /// CSCD descriptor ID of the logical unit that got the command.
 pub(super) const THIS: u16 = 0xffff;
-/// LIST ID USAGE: reserved, and without a list identifier.
-const USAGE_RESERVED: u8 = 1;
-const USAGE_NO_ID: u8 = 3;
+
+/// What LIST ID USAGE makes of the list identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tracking {
+    /// RECEIVE COPY RESULTS knows the one copy by it (00b).
+    One,
+    /// It knows the last copy that ended by it (10b). The standard wants one at a time here too, but hosts (QEMU) name
+    /// all of several copies at the same time alike.
+    Last,
+    /// There is none (11b).
+    None,
+}
 
 /// What a parameter list asks for.
 #[derive(Debug, PartialEq)]
 pub(super) struct List {
     pub(super) id: u8,
-    /// RECEIVE COPY RESULTS will know it by its list identifier.
-    pub(super) tracked: bool,
+    pub(super) tracking: Tracking,
     pub(super) segments: Vec<CopySegment>,
 }
 
@@ -49,12 +57,13 @@ impl List {
         if head[1] & 0xc0 != 0 {
             return Err(Sense::parameter_field(1, 7));
         }
-        if usage == USAGE_RESERVED {
-            return Err(Sense::parameter_field(1, 4));
-        }
-        if usage == USAGE_NO_ID && id != 0 {
-            return Err(Sense::parameter_field(0, 7));
-        }
+        let tracking = match usage {
+            0 => Tracking::One,
+            2 => Tracking::Last,
+            3 if id == 0 => Tracking::None,
+            3 => return Err(Sense::parameter_field(0, 7)),
+            _ => return Err(Sense::parameter_field(1, 4)),
+        };
         if be::get32(&head[12..]) != 0 {
             return Err(Sense::INLINE_DATA_LENGTH);
         }
@@ -62,7 +71,7 @@ impl List {
         let cscds = parse_cscds(cscds)?;
         let segments =
             Segments { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
-        Ok(List { id, tracked: usage != USAGE_NO_ID, segments })
+        Ok(List { id, tracking, segments })
     }
 }
 

@@ -57,8 +57,8 @@ fn begin(cx: &mut Cx<'_>, bytes: &[u8]) -> Answer {
     if list.segments.is_empty() {
         return Ok(Plan::Done);
     }
-    cx.state.copy.begin(cx.nexus, list.id, list.tracked)?;
-    Ok(Plan::Op(Box::new(Op::Copy { list_id: list.id, segments: list.segments })))
+    cx.state.copy.begin(cx.nexus, list.id, list.tracking)?;
+    Ok(Plan::op(Op::Copy { nexus: cx.nexus, list_id: list.id, segments: list.segments }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! RECEIVE COPY RESULTS: how copies stand or ended, and what the copy manager can do (SPC-4 section 6.24).
 
-use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION};
+use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, Tracking};
 use super::{MAX_COPIES, MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
 use crate::table::Cx;
 use crate::{Answer, Failure, Lu, NexusId, Plan};
@@ -31,23 +31,23 @@ pub(crate) struct State {
 struct Copy {
     nexus: NexusId,
     id: u8,
-    tracked: bool,
+    tracking: Tracking,
     /// None while it runs.
     result: Option<CopyResult>,
 }
 
 impl State {
-    /// A copy begins: a list identifier names one at a time.
-    pub(super) fn begin(&mut self, nexus: NexusId, id: u8, tracked: bool) -> Result<(), Failure> {
-        let same = |c: &Copy| tracked && c.tracked && c.nexus == nexus && c.id == id;
-        if self.copies.iter().any(|c| same(c) && c.result.is_none()) {
+    /// A copy begins.
+    pub(super) fn begin(&mut self, nexus: NexusId, id: u8, tracking: Tracking) -> Result<(), Failure> {
+        let same = |c: &Copy| c.tracking != Tracking::None && c.nexus == nexus && c.id == id;
+        if tracking == Tracking::One && self.copies.iter().any(|c| same(c) && c.result.is_none()) {
             return Err(Sense::OPERATION_IN_PROGRESS.into());
         }
         if self.copies.iter().filter(|c| c.result.is_none()).count() >= MAX_COPIES {
             return Err(Status::TaskSetFull.into());
         }
-        self.copies.retain(|c| !same(c));
-        self.copies.push(Copy { nexus, id, tracked, result: None });
+        self.copies.retain(|c| tracking == Tracking::None || c.result.is_none() || !same(c));
+        self.copies.push(Copy { nexus, id, tracking, result: None });
         Ok(())
     }
 
@@ -56,7 +56,8 @@ impl State {
         let Some(at) = self.copies.iter().position(running) else { return };
         let mut copy = self.copies.remove(at);
         copy.result = Some(result);
-        if copy.tracked {
+        if copy.tracking != Tracking::None {
+            self.copies.retain(|c| c.result.is_none() || c.nexus != nexus || c.id != id);
             self.copies.push(copy);
         }
         let ended: Vec<usize> = (0..self.copies.len()).filter(|&i| self.copies[i].result.is_some()).collect();
@@ -66,8 +67,8 @@ impl State {
     }
 
     fn find(&mut self, nexus: NexusId, id: u8) -> Result<&mut Copy, Sense> {
-        let named = |c: &&mut Copy| c.tracked && c.nexus == nexus && c.id == id;
-        self.copies.iter_mut().find(named).ok_or(Sense::cdb_field(2, 7))
+        let named = |c: &&mut Copy| c.tracking != Tracking::None && c.nexus == nexus && c.id == id;
+        self.copies.iter_mut().rfind(named).ok_or(Sense::cdb_field(2, 7))
     }
 
     /// A nexus went, and its copies with it.
@@ -171,16 +172,16 @@ mod tests {
     fn copies_and_results_are_bounded() {
         let mut state = State::default();
         for i in 0..1000 {
-            assert_eq!(state.begin(NexusId(i), 0, true), Ok(()));
+            assert_eq!(state.begin(NexusId(i), 0, Tracking::One), Ok(()));
             state.end(NexusId(i), 0, CopyResult::default());
         }
         assert_eq!(state.copies.len(), MAX_RESULTS);
         assert!(state.find(NexusId(999), 0).is_ok());
         for i in 0..MAX_COPIES as u64 {
-            assert_eq!(state.begin(NexusId(i), 0, false), Ok(()));
+            assert_eq!(state.begin(NexusId(i), 0, Tracking::None), Ok(()));
         }
-        assert_eq!(state.begin(NexusId(7), 1, true), Err(Status::TaskSetFull.into()));
+        assert_eq!(state.begin(NexusId(7), 1, Tracking::One), Err(Status::TaskSetFull.into()));
         state.end(NexusId(3), 0, CopyResult::default());
-        assert_eq!(state.begin(NexusId(7), 1, true), Ok(()));
+        assert_eq!(state.begin(NexusId(7), 1, Tracking::One), Ok(()));
     }
 }

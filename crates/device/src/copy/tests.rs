@@ -267,6 +267,19 @@ fn without_a_list_identifier_nothing_is_kept() {
 }
 
 #[test]
+fn copies_whose_data_may_be_discarded_can_share_an_identifier() {
+    let lu = lu(disk());
+    let mut n = nexus(&lu, "a");
+    let discard = list(1, 2, &[cscd(&OWN)], &[b2b(0, [0, 0], 4, [1, 9])]);
+    assert!(copy(&mut n, &discard).is_ok());
+    assert!(copy(&mut n, &discard).is_ok());
+    for bytes in [1, 2] {
+        lu.copied(n.id(), 1, CopyResult { segments: 1, bytes, failure: None });
+    }
+    assert_eq!(data(&mut n, &receive(0, 1))[11], 2, "the last one counts");
+}
+
+#[test]
 fn a_reset_forgets_copies() {
     let lu = lu(disk());
     let mut n = nexus(&lu, "a");

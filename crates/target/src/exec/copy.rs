@@ -2,59 +2,83 @@
 
 use super::{Ended, Outcome, STEP, Surroundings, fetch, put};
 use crate::Unit;
-use device::{CopySegment, Failure};
+use device::{CopyRange, CopyResult, CopySegment, Failure, NexusId};
 use net::Pool;
 use std::sync::Arc;
 use wire::scsi::Sense;
 
+/// Both ends of a segment, and what it moves between them.
+pub struct Ends {
+    /// Where it comes from.
+    pub source: Arc<Unit>,
+    /// Where it goes to.
+    pub destination: Arc<Unit>,
+    /// Which bytes.
+    pub range: CopyRange,
+}
+
+/// A copy that runs: when it ends, in whatever way, the logical unit that got the command hears of it.
+struct Running<'a> {
+    unit: &'a Unit,
+    nexus: NexusId,
+    list_id: u8,
+    result: CopyResult,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.unit.lu.copied(self.nexus, self.list_id, self.result);
+    }
+}
+
 pub async fn run(
     unit: &Arc<Unit>,
     pool: &Pool,
-    segments: Vec<CopySegment>,
+    (nexus, list_id, segments): (NexusId, u8, Vec<CopySegment>),
     around: &dyn Surroundings,
 ) -> Ended {
-    for segment in segments {
-        let (source, _) = around.unit_by_naa(&segment.source).ok_or(Sense::COPY_TARGET_UNREACHABLE)?;
-        let (destination, writable) =
-            around.unit_by_naa(&segment.destination).ok_or(Sense::COPY_TARGET_UNREACHABLE)?;
-        if !writable || destination.lu.settings().read_only {
-            return Err(Sense::WRITE_PROTECTED.into());
-        }
-        one(&source, &destination, pool, &segment).await?;
-    }
-    let _ = unit;
-    Ok(Outcome::Good)
+    let result = CopyResult { failure: Some(Sense::COPY_ABORTED), ..CopyResult::default() };
+    let mut running = Running { unit, nexus, list_id, result };
+    let ended = all(pool, &segments, around, &mut running.result).await;
+    running.result.failure = match &ended {
+        Ok(()) => None,
+        Err(f) => Some(f.sense.unwrap_or(Sense::COPY_ABORTED)),
+    };
+    ended.map(|()| Outcome::Good)
 }
 
-async fn one(
-    source: &Arc<Unit>,
-    destination: &Arc<Unit>,
+async fn all(
     pool: &Pool,
-    s: &CopySegment,
+    segments: &[CopySegment],
+    around: &dyn Surroundings,
+    result: &mut CopyResult,
 ) -> Result<(), Failure> {
-    let counted = if s.count_by_destination { destination } else { source };
-    let len = s.blocks.saturating_mul(block_size(counted));
-    let from = range(source, s.source_lba, len)?;
-    let to = range(destination, s.destination_lba, len)?;
-    let mut done = 0;
-    while done < len {
-        let n = (len - done).min(STEP as u64) as usize;
-        let data = fetch(source, pool, from + done, n).await?;
-        put(destination, to + done, data, false).await?;
-        done += n as u64;
+    for (number, segment) in (0..).zip(segments) {
+        let ends = around.copy_ends(number, segment)?;
+        one(&ends, pool, number, &mut result.bytes).await?;
+        result.segments += 1;
     }
     Ok(())
 }
 
-fn block_size(unit: &Unit) -> u64 {
-    unit.lu.settings().block_size as u64
+async fn one(ends: &Ends, pool: &Pool, number: u16, bytes: &mut u64) -> Result<(), Failure> {
+    let (range, mut done) = (&ends.range, 0);
+    while done < range.len {
+        let n = (range.len - done).min(STEP as u64) as usize;
+        let data = fetch(&ends.source, pool, range.source + done, n).await;
+        let data = data.map_err(|f| third_party(f, number, 4))?;
+        let put = put(&ends.destination, range.destination + done, data, false).await;
+        put.map_err(|f| third_party(f, number, 6))?;
+        done += n as u64;
+        *bytes += n as u64;
+    }
+    Ok(())
 }
 
-/// The first byte of a stretch that lies inside the medium.
-fn range(unit: &Unit, lba: u64, len: u64) -> Result<u64, Failure> {
-    let start = lba.checked_mul(block_size(unit)).filter(|s| {
-        s.checked_add(len).is_some_and(|end| end <= unit.backend.facts().capacity)
-            && len % block_size(unit) == 0
-    });
-    start.ok_or(Sense::LBA_OUT_OF_RANGE.at(lba).into())
+/// What a failure of an end is to who asked for the copy; `byte` names the end in the segment descriptor.
+fn third_party(failure: Failure, number: u16, byte: u16) -> Failure {
+    match failure.sense {
+        Some(_) => Sense::COPY_DEVICE_FAILURE.segment(number, byte).into(),
+        None => failure,
+    }
 }

@@ -1,12 +1,12 @@
 //! Plans become block operations. Knows no transport: data comes and goes in buffers.
 
-mod copy;
+pub mod copy;
 mod provision;
 mod sanitize;
 mod verify;
 
 use crate::Unit;
-use device::{Answer, Failure, NexusId, Op, Plan};
+use device::{Answer, CopySegment, Failure, NexusId, Op, Plan};
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -36,8 +36,9 @@ pub type Ended = Result<Outcome, Failure>;
 pub trait Surroundings {
     /// The LUNs that this initiator sees.
     fn luns(&self) -> Vec<u16>;
-    /// The logical unit with this NAA designator, if this initiator sees it; and whether it may write there.
-    fn unit_by_naa(&self, naa: &[u8]) -> Option<(Arc<Unit>, bool)>;
+    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them and may read the
+    /// one and write the other now.
+    fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<copy::Ends, Sense>;
     /// Ends every task of these nexuses, and waits for it.
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()>;
 }
@@ -86,16 +87,17 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         }
         Op::Save => save(unit).await,
         Op::Preempt { victims, save: keep } => {
-            if keep {
-                save(unit).await?;
-            }
+            // They are preempted, whether that can be kept or not: none of their tasks may go on.
+            let kept = if keep { save(unit).await } else { Ok(Outcome::Good) };
             around.abort(victims).await;
-            Ok(Outcome::Good)
+            kept
         }
         Op::ReportLuns { select, allocation_len } => {
             answer(device::report_luns(&around.luns(), select, allocation_len))
         }
-        Op::Copy { segments, .. } => copy::run(unit, pool, segments, around).await,
+        Op::Copy { nexus, list_id, segments } => {
+            copy::run(unit, pool, (nexus, list_id, segments), around).await
+        }
         Op::Sanitize { pattern, passes, invert, immediate } => {
             sanitize::run(unit, pool, sanitize::Job { pattern, passes, invert }, immediate).await
         }

@@ -1,6 +1,6 @@
 //! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
 
-use super::{Ended, Outcome, STEP, answer, failed, flush, put};
+use super::{Ended, Outcome, STEP, failed, flush, put};
 use crate::Unit;
 use device::Failure;
 use net::{Buf, Pool};
@@ -71,8 +71,8 @@ pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, bloc
         if extent.len == 0 {
             break;
         }
-        extents.push((at, extent.len, extent.mapped));
         at += extent.len;
+        extents.push((extent.len, extent.mapped));
     }
-    answer(device::lba_status(&extents, allocation_len, block_size))
+    Ok(Outcome::Data(device::lba_status(offset, &extents, block_size, allocation_len)))
 }

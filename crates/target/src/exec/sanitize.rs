@@ -19,6 +19,7 @@ pub struct Job {
 
 /// With `immediate` the work goes on behind the status.
 pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> Ended {
+    keep(unit).await;
     if !immediate {
         return work(unit, pool, job).await;
     }
@@ -33,7 +34,17 @@ async fn work(unit: &Arc<Unit>, pool: &Pool, job: Job) -> Ended {
         Err(e) => Err(e),
     };
     unit.lu.sanitized(result.as_ref().map(drop));
+    keep(unit).await;
     result.map(|()| Outcome::Good)
+}
+
+/// A restart must know that the medium is not clean; what has no state file forgets its medium as well.
+async fn keep(unit: &Arc<Unit>) {
+    if let Err(error) = unit.save().await
+        && error.kind() != std::io::ErrorKind::Unsupported
+    {
+        tracing::error!(%error, state_file = ?unit.state_file, "the sanitize state could not be kept");
+    }
 }
 
 async fn overwrite(unit: &Arc<Unit>, pool: &Pool, job: &Job) -> Result<(), Failure> {
@@ -65,9 +76,7 @@ async fn stretch(
         let erased = unit.backend.write_zeroes(at, n, true).await;
         return erased.map_err(|e| failed(unit, &e, at, Sense::WRITE_ERROR));
     };
-    let inverted = job.invert && pass % 2 == 1;
-    let size = unit.lu.settings().block_size as usize;
-    let mask = if inverted { 0xff } else { 0 };
-    let block: Vec<u8> = pattern.iter().map(|b| b ^ mask).cycle().take(size).collect();
+    let size = unit.lu.settings().block_size;
+    let block = device::overwrite_block(pattern, size, pass as u8, job.passes, job.invert);
     super::provision::repeat(unit, pool, at, n, &block).await
 }

@@ -215,7 +215,7 @@ impl Run {
             return (exec::without_unit(answer, &**conn), 0);
         };
         let Some((member, order)) = conn.at_gate(&self.command) else { return gone() };
-        let _inside = self.enter(&member, order).await;
+        let inside = self.enter(&member, order).await;
         if conn.is_aborted(self.command.itt, self.serial) {
             return gone();
         }
@@ -232,6 +232,13 @@ impl Run {
                 conn.decide(&self.command, Some(data.take().as_deref().unwrap_or_default()))
             }
             plan => shortened(&unit, plan, needed, data.as_ref().map_or(0, |d| d.len() as u32)),
+        };
+        // While it sanitizes, the logical unit answers others at once: that it does.
+        let _inside = if sanitizes(&plan) {
+            drop(inside);
+            None
+        } else {
+            Some(inside)
         };
         match plan {
             Ok(plan) => (self.execute(conn, &unit, plan, data).await, needed as u64),
@@ -271,6 +278,10 @@ impl Run {
         }
         ended
     }
+}
+
+fn sanitizes(plan: &Answer) -> bool {
+    matches!(plan, Ok(Plan::Op(op)) if matches!(**op, Op::Sanitize { .. }))
 }
 
 /// A command whose initiator brought less than its CDB asks for: a plain write stores what came, in whole blocks;

@@ -2,10 +2,10 @@
 
 use super::connection::{Connection, Life};
 use crate::Unit;
-use crate::access::LunMap;
 use crate::exec::Surroundings;
+use crate::exec::copy::Ends;
 use crate::registry::{Done, Letter, Which};
-use device::NexusId;
+use device::{CopySegment, NexusId};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,19 +96,13 @@ impl Connection {
     }
 }
 
-/// What a command may see of the LUNs: those of its own session.
-fn by_naa(map: &LunMap, naa: &[u8]) -> Option<(Arc<Unit>, bool)> {
-    let found = map.values().find(|v| v.unit.lu.settings().identity.naa == naa)?;
-    Some((found.unit.clone(), !found.read_only))
-}
-
 impl Surroundings for Connection {
     fn luns(&self) -> Vec<u16> {
         self.session.borrow().luns.map().keys().copied().collect()
     }
 
-    fn unit_by_naa(&self, naa: &[u8]) -> Option<(Arc<Unit>, bool)> {
-        by_naa(self.session.borrow().luns.map(), naa)
+    fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
+        self.session.borrow_mut().luns.copy_ends(number, segment)
     }
 
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()> {

@@ -2,10 +2,12 @@
 
 use crate::Unit;
 use crate::access::LunMap;
+use crate::exec::copy::Ends;
 use crate::gate::Member;
-use device::{Nexus, Port};
+use device::{CopySegment, Nexus, Port};
 use std::sync::Arc;
 use wire::iscsi::lun;
+use wire::scsi::Sense;
 
 /// A LUN that was used.
 pub struct Handle {
@@ -77,6 +79,27 @@ impl Luns {
         }
         self.handles[at] = Some(Box::new(handle));
         true
+    }
+
+    /// The ends of a segment of EXTENDED COPY, which are LUNs of this session; naming one uses it.
+    pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
+        let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
+        let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
+        let (Some(from), Some(to)) = (self.handle(from), self.handle(to)) else {
+            return Err(segment.unreachable(number));
+        };
+        let range = segment.range(number, &from.nexus, &to.nexus)?;
+        Ok(Ends { source: from.unit.clone(), destination: to.unit.clone(), range })
+    }
+
+    /// The LUN with this NAA designator, which is used from now on.
+    fn named(&mut self, naa: &[u8]) -> Option<u16> {
+        let (&number, _) = self.map.iter().find(|(_, v)| v.unit.lu.settings().identity.naa == naa)?;
+        (self.handle(number).is_some() || self.open(number)).then_some(number)
+    }
+
+    fn handle(&self, number: u16) -> Option<&Handle> {
+        self.handles.get(number as usize)?.as_deref()
     }
 
     /// The handles of LUNs that were used.

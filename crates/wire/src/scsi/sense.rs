@@ -58,6 +58,7 @@ conditions! {
     COPY_ABORTED = 0xa 0x00 0x00, "copy aborted, no additional sense information";
     COPY_UNKNOWN_TARGET = 0xa 0x08 0x04, "unreachable copy target";
     COPY_INEXACT_SEGMENT = 0xa 0x26 0x0a, "unexpected inexact segment";
+    COPY_DEVICE_FAILURE = 0xa 0x0d 0x01, "third party device failure";
     COPY_TARGET_UNREACHABLE = 0xa 0x0d 0x02, "copy target device not reachable";
     COPY_WRONG_TARGET = 0xa 0x0d 0x03, "incorrect copy target device type";
     POWER_ON = 0x6 0x29 0x00, "power on, reset, or bus device reset occurred";

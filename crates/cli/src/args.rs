@@ -1,0 +1,126 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar serve                                  a 1 GiB disk, kept in your state folder
+  lunar serve disk.img --size 10G              a file, created if it is missing
+  lunar serve /dev/sdb debian.iso null:1T      a block device, a CD and a null disk
+  lunar serve --listen 0.0.0.0:3260 disk.img   to other hosts too
+  lunar serve --config lunar.toml              access lists, CHAP, several targets
+  lunar check lunar.toml                       is it right?
+  lunar session show                           what was negotiated, and how much was moved
+
+Environment:
+  LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
+  NO_COLOR    no colours, on terminals too";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  lunar serve
+  lunar serve disk.img --size 10G
+  lunar serve memory:1G --listen [::1]:3260 --listen 127.0.0.1:3260
+  lunar serve null:1T --run 'qemu-img info $LUNAR_URL'
+  lunar serve --config lunar.toml --cores 0,2-3
+
+SIGINT and SIGTERM stop it in good order; SIGHUP reads the configuration file again.
+Once it serves, it prints `ready`.";
+
+/// A SCSI storage network in user space: serves disks over iSCSI.
+#[derive(Debug, Parser)]
+#[command(name = "lunar", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve disks over iSCSI
+    Serve(Serve),
+    /// Check a configuration file
+    Check {
+        /// The file, such as lunar.toml
+        file: PathBuf,
+    },
+    /// Look at the sessions of a running server
+    #[command(subcommand)]
+    Session(Session),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  lunar completions bash > ~/.local/share/bash-completion/completions/lunar"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print a manual page
+    #[command(after_help = "Example:\n  lunar man serve | man -l -")]
+    Man {
+        /// The command that it is about; lunar itself if none is named
+        command: Option<String>,
+    },
+}
+
+/// Arguments of `lunar serve`.
+#[derive(Args, Debug)]
+#[command(after_help = SERVE_EXAMPLES)]
+pub struct Serve {
+    /// LUN 0, 1, ...: a file or a block device, null:SIZE or memory:SIZE [default: a disk in your state folder]
+    #[arg(value_name = "LUN")]
+    pub luns: Vec<String>,
+
+    /// Create files that are missing, sparse, at this size
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+
+    /// Listen on this address; can be given several times [default: 127.0.0.1:3260]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Vec<String>,
+
+    /// iSCSI name of the target [default: made of the host's name]
+    #[arg(long, value_name = "IQN")]
+    pub target: Option<String>,
+
+    /// Serve what this file says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "listen", "target"])]
+    pub config: Option<PathBuf>,
+
+    /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and $LUNAR_PORTAL
+    #[arg(long, value_name = "CMD")]
+    pub run: Option<String>,
+
+    /// Cores that serve: all, a number of them, or a list such as 0,2-3 [default: all]
+    #[arg(long, value_name = "N|LIST")]
+    pub cores: Option<String>,
+}
+
+/// What to do about sessions.
+#[derive(Debug, Subcommand)]
+pub enum Session {
+    /// List the sessions
+    List(Asked),
+    /// Show negotiated parameters and counters
+    Show {
+        /// ID of the session, as `lunar session list` tells it; all if none is named
+        id: Option<u16>,
+        #[command(flatten)]
+        asked: Asked,
+    },
+}
+
+/// How a running server is asked.
+#[derive(Args, Debug)]
+pub struct Asked {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// The server's admin socket [default: in your runtime or state folder]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}

@@ -1,0 +1,109 @@
+//! What `lunar serve` prints when it serves: where it listens, and lines to paste.
+
+use control::config::{Config, Lun, Source, show_size};
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// No more LUNs of a target are listed.
+const LISTED: usize = 8;
+
+/// The first LUN as a client on this host reaches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// ADDR:PORT.
+    pub portal: String,
+    /// iSCSI name of the target.
+    pub target: String,
+    /// `iscsi://ADDR:PORT/IQN/LUN`.
+    pub url: String,
+}
+
+/// The first LUN of the first target that has one, by the first portal that tells of it.
+pub fn reach(config: &Config, portals: &[(SocketAddr, u16)]) -> Option<Reach> {
+    let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
+    let lun = target.luns.keys().next()?;
+    let (address, _) = portals.iter().find(|(_, tag)| target.portal_groups.contains(tag))?;
+    let portal = local(*address).to_string();
+    let url = format!("iscsi://{portal}/{}/{lun}", target.name);
+    Some(Reach { portal, target: target.name.clone(), url })
+}
+
+/// Where a client on this host connects to: an unspecified address cannot be connected to everywhere.
+fn local(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// All that is printed, with `ready` at its end.
+pub fn banner(config: &Config, portals: &[(SocketAddr, u16)]) -> String {
+    let mut text = String::new();
+    for (address, tag) in portals {
+        _ = writeln!(text, "listening on {address}, portal group {tag}");
+    }
+    for target in &config.targets {
+        _ = writeln!(text, "\n{}", target.name);
+        for (number, lun) in target.luns.iter().take(LISTED) {
+            _ = writeln!(text, "  LUN {number}: {}", describe(lun));
+        }
+        if target.luns.len() > LISTED {
+            _ = writeln!(text, "  and {} more", target.luns.len() - LISTED);
+        }
+    }
+    if let Some(Reach { portal, target, url }) = reach(config, portals) {
+        _ = write!(
+            text,
+            "\nURL:\n  {url}\nLinux (as root):\n  iscsiadm -m discovery -t sendtargets -p {portal}\n  \
+             iscsiadm -m node -T {target} -p {portal} --login\nQEMU:\n  qemu-img info {url}\n"
+        );
+    }
+    text + "\nready\n"
+}
+
+fn describe(lun: &Lun) -> String {
+    let what = match &lun.source {
+        Source::Null { size } => format!("null, {}", show_size(*size)),
+        Source::Memory { size } => format!("memory, {}", show_size(*size)),
+        Source::File { path, .. } | Source::Device { path } => path.display().to_string(),
+    };
+    if lun.read_only { format!("{what}, read-only") } else { what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "[[portal_group]]\ntag = 1\nportals = [\"0.0.0.0:0\"]\n[[portal_group]]\ntag = 2\n\
+        portals = [\"[::1]:0\"]\n[[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target]]\n\
+        name = \"iqn.2026-11.org.example:b\"\nportal_groups = [2]\n[[target.lun]]\nlun = 3\nbackend = \"null\"\n\
+        size = \"1T\"\nread_only = true\n";
+
+    fn portals() -> Vec<(SocketAddr, u16)> {
+        vec![("0.0.0.0:3260".parse().unwrap(), 1), ("[::1]:4000".parse().unwrap(), 2)]
+    }
+
+    #[test]
+    fn the_banner() {
+        let config = control::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        assert_eq!(
+            banner(&config, &portals()),
+            "listening on 0.0.0.0:3260, portal group 1\nlistening on [::1]:4000, portal group 2\n\n\
+             iqn.2026-11.org.example:a\n\niqn.2026-11.org.example:b\n  LUN 3: null, 1 TiB, read-only\n\n\
+             URL:\n  iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n\
+             Linux (as root):\n  iscsiadm -m discovery -t sendtargets -p [::1]:4000\n  \
+             iscsiadm -m node -T iqn.2026-11.org.example:b -p [::1]:4000 --login\n\
+             QEMU:\n  qemu-img info iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n\nready\n"
+        );
+    }
+
+    #[test]
+    fn an_unspecified_address_is_reached_by_loopback() {
+        let source = SOURCE.replace("portal_groups = [2]", "portal_groups = [1]");
+        let config = control::config::parse(&source, "t.toml".as_ref()).unwrap();
+        assert_eq!(reach(&config, &portals()).unwrap().portal, "127.0.0.1:3260");
+        assert_eq!(local("[::]:1".parse().unwrap()).to_string(), "[::1]:1");
+    }
+}

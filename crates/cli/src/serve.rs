@@ -1,0 +1,242 @@
+//! `lunar serve`: from arguments to a running server, and what happens to it until it ends.
+
+use crate::args::Serve;
+use crate::captive::Captive;
+use crate::server::Server;
+use crate::{paste, say};
+use control::admin::Admin;
+use control::config::{self, Config, Cores};
+use control::{Arguments, Place, Problem, Units, folders};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use target::setup::Setup;
+
+/// What wakes the main thread.
+pub enum Event {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// SIGHUP.
+    Reload,
+    /// The captive command ended.
+    Ended(ExitStatus),
+}
+
+/// Serves until a signal, or until the captive command ends.
+pub fn serve<S: Server>(
+    args: Serve,
+    start: impl FnOnce(Setup, &[usize]) -> io::Result<S>,
+) -> Result<ExitCode, Vec<Problem>> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (events, inbox) = channel();
+    watch_signals(events.clone(), &stopping).map_err(|e| vec![cannot("watch for signals", &e)])?;
+    let mut service = Service::start(&args, start)?;
+    let captive = match &args.run {
+        Some(command) => Some(service.captive(command, events)?),
+        None => {
+            service.greet();
+            None
+        }
+    };
+    let ended = wait(&inbox, &mut service, captive, &stopping);
+    service.stop()?;
+    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
+}
+
+/// Takes events until it is time to stop; how the captive command ended.
+fn wait<S: Server>(
+    inbox: &Receiver<Event>,
+    service: &mut Service<S>,
+    captive: Option<Captive>,
+    stopping: &AtomicBool,
+) -> Option<ExitStatus> {
+    loop {
+        match inbox.recv() {
+            Ok(Event::Reload) => service.reload(),
+            Ok(Event::Ended(status)) => return Some(status),
+            Ok(Event::Stop) => {
+                stopping.store(true, Ordering::SeqCst);
+                match &captive {
+                    // Its end is ours.
+                    Some(captive) => captive.terminate(),
+                    None => return None,
+                }
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// As a shell tells how a command ended.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// A signal while it stops already ends the process at once.
+fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
+    }
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let watch = move || {
+        for signal in signals.forever() {
+            let event = if signal == SIGHUP { Event::Reload } else { Event::Stop };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+fn cannot(what: &str, e: &io::Error) -> Problem {
+    Problem::new(format!("cannot {what}: {e}"), "look at the limits of this process: ulimit -a")
+}
+
+/// A running server with what it was made of.
+struct Service<S> {
+    file: Option<PathBuf>,
+    config: Config,
+    units: Units,
+    server: Arc<S>,
+    admin: Option<Admin>,
+}
+
+impl<S: Server> Service<S> {
+    fn start(
+        args: &Serve,
+        start: impl FnOnce(Setup, &[usize]) -> io::Result<S>,
+    ) -> Result<Service<S>, Vec<Problem>> {
+        let one = |problem| vec![problem];
+        let config = match &args.config {
+            Some(file) => config::load(file)?,
+            None => {
+                let place = Place { state_dir: &folders::state().map_err(one)?, host: &control::host() };
+                arguments(args).config(place)?
+            }
+        };
+        let cores = match &args.cores {
+            Some(text) => Cores::parse(text).map_err(|problem| vec![of_argument("--cores", problem)])?,
+            None => config.server.cores.clone(),
+        };
+        let cores = cores.usable().map_err(one)?;
+        let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
+        let mut units = Units::new(state_dir);
+        let setup = units.setup(&config)?;
+        let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
+        let server = Arc::new(server);
+        let admin = admin(config.server.admin_socket.as_deref(), &server).map_err(one)?;
+        Ok(Service { file: args.config.clone(), config, units, server, admin })
+    }
+
+    fn captive(&self, command: &str, events: Sender<Event>) -> Result<Captive, Vec<Problem>> {
+        let Some(reach) = paste::reach(&self.config, &self.server.portals()) else {
+            return Err(vec![Problem::new("there is no LUN for the command to use", "add [[target.lun]]")]);
+        };
+        Captive::start(command, &reach, events).map_err(|e| {
+            vec![Problem::new(format!("cannot run the command: {e}"), "it is run by /bin/sh: is that there?")]
+        })
+    }
+
+    fn greet(&self) {
+        let text = paste::banner(&self.config, &self.server.portals());
+        let mut out = io::stdout().lock();
+        // Nobody may be listening, and it serves all the same.
+        _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// Reads the configuration file again. After an error everything stays as it was.
+    fn reload(&mut self) {
+        let Some(file) = &self.file else {
+            tracing::info!("SIGHUP: there is no configuration file to read again");
+            return;
+        };
+        match config::load(file).and_then(|config| Ok((self.units.setup(&config)?, config))) {
+            Ok((setup, config)) => {
+                self.server.reload(setup);
+                warn_of_what_stays(&self.config, &config);
+                self.config = config;
+                tracing::info!("{} read again", file.display());
+            }
+            Err(problems) => {
+                eprint!("{}", say::problems(&problems, say::colours(&io::stderr())));
+                tracing::error!("{} is not used: everything stays as it was", file.display());
+            }
+        }
+    }
+
+    fn stop(self) -> Result<(), Vec<Problem>> {
+        let result = self.server.stop();
+        drop(self.admin);
+        result.map_err(|e| {
+            let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
+            vec![Problem::new(format!("not everything could be made stable: {e}"), hint)]
+        })
+    }
+}
+
+fn arguments(args: &Serve) -> Arguments {
+    Arguments {
+        luns: args.luns.clone(),
+        size: args.size.clone(),
+        listen: args.listen.clone(),
+        target: args.target.clone(),
+    }
+}
+
+fn of_argument(argument: &str, problem: Problem) -> Problem {
+    Problem { what: format!("{argument}: {}", problem.what), ..problem }
+}
+
+fn cannot_serve(e: &io::Error) -> Problem {
+    let hint = match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            "something listens there already: stop it, or choose another address or port"
+        }
+        io::ErrorKind::AddrNotAvailable => "choose an address of this host: ip address lists them",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
+        _ => "look at the limits of this process: ulimit -a",
+    };
+    Problem::new(format!("cannot serve: {e}"), hint)
+}
+
+/// The admin socket. At its default path it is not worth a failure: another server may have it.
+fn admin<S: Server>(configured: Option<&Path>, server: &Arc<S>) -> Result<Option<Admin>, Problem> {
+    if let Some(path) = configured {
+        return Admin::start(path, server.clone()).map(Some);
+    }
+    let started = folders::admin_socket().and_then(|path| {
+        if let Some(folder) = path.parent() {
+            control::create_folder(folder)?;
+        }
+        Admin::start(&path, server.clone())
+    });
+    match started {
+        Ok(admin) => Ok(Some(admin)),
+        Err(problem) => {
+            tracing::warn!("lunar session cannot ask this server: {}", problem.what);
+            Ok(None)
+        }
+    }
+}
+
+/// Some things are for the life of the process.
+fn warn_of_what_stays(old: &Config, new: &Config) {
+    let changed = [
+        ("[server]", old.server != new.server),
+        ("[[portal_group]]", old.portal_groups != new.portal_groups),
+        ("memory of [limits]", old.limits.memory != new.limits.memory),
+    ];
+    for (what, _) in changed.iter().filter(|(_, changed)| *changed) {
+        tracing::warn!("{what} changed: restart to use it");
+    }
+}
+
+#[cfg(test)]
+mod tests;

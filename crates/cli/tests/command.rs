@@ -1,0 +1,319 @@
+//! The command as people use it: arguments, exit statuses, signals.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// A folder that goes away; state and sockets of a test are in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("lunar-command-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn lunar(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
+        command.args(args).current_dir(&self.0).env("XDG_STATE_HOME", &self.0).env_remove("XDG_RUNTIME_DIR");
+        command.env_remove("LUNAR_LOG").stdin(Stdio::null());
+        command
+    }
+
+    /// Exit status, stdout and stderr.
+    fn run(&self, args: &[&str]) -> (i32, String, String) {
+        let Output { status, stdout, stderr } = self.lunar(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap(), text(stdout), text(stderr))
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running server. It is killed if the test fails.
+struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    /// What it printed up to `ready`.
+    banner: String,
+    /// Where its stderr goes.
+    log: PathBuf,
+}
+
+impl Server {
+    fn start(folder: &Folder, args: &[&str]) -> Server {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let log = folder.0.join(format!("log{}", COUNT.fetch_add(1, Relaxed)));
+        let stderr = std::fs::File::create(&log).unwrap();
+        let mut child = folder.lunar(args).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        while !banner.ends_with("\nready\n") {
+            assert_ne!(out.read_line(&mut banner).unwrap(), 0, "it ended: {banner}");
+        }
+        Server { child, out, banner, log }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits until the log says something.
+    fn says(&self, what: &str) {
+        let start = Instant::now();
+        while !self.log().contains(what) {
+            assert!(start.elapsed() < Duration::from_secs(30), "it never said {what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Ends it; exit status, the rest of stdout, and stderr.
+    fn end(mut self, signal: Signal) -> (i32, String, String) {
+        self.signal(signal);
+        let status = self.child.wait().unwrap();
+        let mut out = String::new();
+        self.out.read_to_string(&mut out).unwrap();
+        (status.code().unwrap(), out, self.log())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+    }
+}
+
+fn config(luns: u16) -> String {
+    let mut text = "[server]\nstate_dir = \"state\"\nadmin_socket = \"a.sock\"\n[[portal_group]]\ntag = 7\n\
+        portals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"iqn.2026-11.org.example:a\"\n"
+        .to_string();
+    for lun in 0..luns {
+        text += &format!("[[target.lun]]\nlun = {lun}\nbackend = \"null\"\nsize = \"1G\"\n");
+    }
+    text
+}
+
+#[test]
+fn help_names_every_command_and_argument() {
+    let folder = Folder::new("help");
+    let (status, help, _) = folder.run(&["--help"]);
+    assert_eq!(status, 0);
+    for word in ["serve", "check", "session", "completions", "man", "Examples:", "LUNAR_LOG"] {
+        assert!(help.contains(word), "{word}");
+    }
+    let (_, help, _) = folder.run(&["help", "serve"]);
+    for word in ["--size", "--listen", "--target", "--config", "--run", "--cores", "null:SIZE", "SIGHUP"] {
+        assert!(help.contains(word), "{word}");
+    }
+    assert_eq!(folder.run(&[]).0, 2, "without arguments it tells how it is used");
+}
+
+#[test]
+fn wrong_usage_is_refused() {
+    let folder = Folder::new("usage");
+    let refused = [
+        &["serve", "--config", "x", "null:1G"][..],
+        &["serve", "--config", "x", "--size", "1G"],
+        &["serve", "--config", "x", "--listen", "127.0.0.1:0"],
+        &["serve", "--config", "x", "--target", "iqn.2026-11.org.example"],
+        &["srve"],
+        &["session", "show", "one"],
+    ];
+    refused.iter().for_each(|args| assert_eq!(folder.run(args).0, 2, "{args:?}"));
+}
+
+#[test]
+fn check_says_fine_or_what_is_wrong() {
+    let folder = Folder::new("check");
+    folder.write("good.toml", &config(2));
+    let fine = "good.toml is fine: 1 target, 2 LUNs, 1 portal, 0 access entries\n";
+    assert_eq!(folder.run(&["check", "good.toml"]), (0, fine.into(), String::new()));
+    folder.write("bad.toml", "[sever]\n[limits]\nsessions = 0\n");
+    let told = "error: bad.toml:1:2: unknown key `sever` in the file\n  hint: did you mean `server`?\n\
+        error: bad.toml:3:12: `sessions` is out of range: 0\n  hint: it can be 1 to 65535\n";
+    assert_eq!(folder.run(&["check", "bad.toml"]), (1, String::new(), told.into()));
+}
+
+#[test]
+fn serve_tells_where_it_listens_and_ends_well() {
+    let folder = Folder::new("serve");
+    let args = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--target", "iqn.2026-11.org.example:x"];
+    let server = Server::start(&folder, &args);
+    let first = server.banner.lines().next().unwrap();
+    let address = first.strip_prefix("listening on ").unwrap().strip_suffix(", portal group 1").unwrap();
+    TcpStream::connect(address).unwrap();
+    let url = format!("iscsi://{address}/iqn.2026-11.org.example:x/0");
+    for line in [
+        url.clone(),
+        format!("qemu-img info {url}"),
+        format!("iscsiadm -m discovery -t sendtargets -p {address}"),
+        format!("iscsiadm -m node -T iqn.2026-11.org.example:x -p {address} --login"),
+    ] {
+        assert!(server.banner.lines().any(|l| l.trim() == line), "{line}");
+    }
+    assert_eq!(folder.run(&["session", "list"]), (0, "no sessions\n".into(), String::new()));
+    assert_eq!(folder.run(&["session", "show", "--json"]), (0, "[]\n".into(), String::new()));
+    let none = "error: there is no session 9\n  hint: lunar session list tells which there are\n";
+    assert_eq!(folder.run(&["session", "show", "9"]), (1, String::new(), none.into()));
+    let (status, out, _) = server.end(Signal::INT);
+    assert_eq!((status, out.as_str()), (0, ""));
+    let (status, _, told) = folder.run(&["session", "list"]);
+    assert_eq!(status, 1);
+    assert!(told.starts_with("error: no server answers at "), "{told}");
+}
+
+#[test]
+fn hangup_reads_the_configuration_again() {
+    let folder = Folder::new("hangup");
+    folder.write("lunar.toml", &config(1));
+    let server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);
+    assert!(server.banner.contains(", portal group 7\n"));
+    assert_eq!(folder.run(&["session", "list", "--socket", "a.sock"]).0, 0);
+    folder.write("lunar.toml", "[sever]");
+    server.signal(Signal::HUP);
+    server.says("lunar.toml is not used: everything stays as it was");
+    folder.write("lunar.toml", &config(3));
+    server.signal(Signal::HUP);
+    server.says("lunar.toml read again");
+    let (status, _, log) = server.end(Signal::TERM);
+    assert_eq!(status, 0);
+    assert!(log.contains(
+        "error: lunar.toml:1:2: unknown key `sever` in the file\n  hint: did you mean `server`?\n"
+    ));
+}
+
+#[test]
+fn a_captive_command_decides_the_exit_status() {
+    let folder = Folder::new("captive");
+    let (status, out, _) =
+        folder.run(&["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", "echo $LUNAR_URL; exit 7"]);
+    assert_eq!(status, 7);
+    assert!(out.starts_with("iscsi://127.0.0.1:"), "nothing but what the command says: {out}");
+    assert!(out.ends_with("/0\n") && out.lines().count() == 1, "{out}");
+}
+
+#[test]
+fn nothing_at_all_is_a_disk_that_is_kept() {
+    let folder = Folder::new("default");
+    for _ in 0..2 {
+        let (status, _, log) = folder.run(&["serve", "--listen", "127.0.0.1:0", "--run", "true"]);
+        assert_eq!(status, 0, "{log}");
+        let disk = folder.0.join("lunar/disk.img");
+        assert_eq!(std::fs::metadata(&disk).unwrap().len(), 1 << 30);
+    }
+}
+
+#[test]
+fn what_cannot_be_served_says_why() {
+    let folder = Folder::new("cannot");
+    let told = |args: &[&str]| {
+        let (status, out, err) = folder.run(args);
+        assert_eq!((status, out.as_str()), (1, ""), "{err}");
+        err
+    };
+    assert_eq!(
+        told(&["serve", "none.img"]),
+        "error: LUN: none.img does not exist\n  hint: check the path, or add --size 10G to create it\n"
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let in_use = told(&["serve", "null:1G", "--listen", &address]);
+    assert!(in_use.contains(&address), "{in_use}");
+    assert!(in_use.contains("hint: something listens there already"), "{in_use}");
+    let mut command = folder.lunar(&["serve", "null:1G"]);
+    let log = command.env("LUNAR_LOG", "=loud=").output().unwrap();
+    assert!(String::from_utf8(log.stderr).unwrap().starts_with("error: LUNAR_LOG is not understood"));
+}
+
+#[test]
+fn completions_and_manual_pages() {
+    let folder = Folder::new("man");
+    for shell in ["bash", "zsh", "fish"] {
+        let (status, script, _) = folder.run(&["completions", shell]);
+        assert_eq!(status, 0);
+        assert!(script.contains("lunar") && script.contains("listen"), "{shell}");
+    }
+    assert!(folder.run(&["man"]).1.contains("lunar\\-serve"));
+    assert!(folder.run(&["man", "serve"]).1.contains("null:SIZE"));
+    let none = "error: lunar has no command \"srve\"\n  hint: lunar --help lists them\n";
+    assert_eq!(folder.run(&["man", "srve"]), (1, String::new(), none.into()));
+}
+
+#[test]
+fn a_second_server_has_no_default_socket_but_serves() {
+    let folder = Folder::new("second");
+    let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];
+    let first = Server::start(&folder, &args);
+    let second = Server::start(&folder, &args);
+    let (status, _, log) = second.end(Signal::TERM);
+    assert_eq!(status, 0);
+    assert!(log.contains("lunar session cannot ask this server: another server answers at"), "{log}");
+    assert!(Path::new(&folder.0.join("lunar/lunar.sock")).exists(), "the first keeps its own");
+    assert_eq!(first.end(Signal::TERM).0, 0);
+}
+
+/// Logs in with one PDU (RFC 7143 section 11.12), straight to the full feature phase.
+fn log_in(address: &str) -> TcpStream {
+    let keys = "InitiatorName=iqn.2026-11.org.example:me\0TargetName=iqn.2026-11.org.example:a\0\
+        SessionType=Normal\0InitialR2T=Yes\0FirstBurstLength=65536\0MaxRecvDataSegmentLength=131072\0";
+    let mut pdu = vec![0; 48];
+    pdu[..2].copy_from_slice(&[0x43, 0x87]);
+    pdu[4..8].copy_from_slice(&(keys.len() as u32).to_be_bytes());
+    pdu[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, 5]);
+    pdu.extend(keys.bytes());
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&pdu).unwrap();
+    let mut answer = [0; 48];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!((answer[0], answer[1], answer[36]), (0x23, 0x87, 0), "logged in");
+    stream
+}
+
+#[test]
+fn a_session_is_told_as_it_was_negotiated() {
+    let folder = Folder::new("session");
+    folder.write("lunar.toml", &config(1));
+    let server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);
+    let first = server.banner.lines().next().unwrap();
+    let session = log_in(first.split(' ').nth(2).unwrap().trim_end_matches(','));
+    let (_, table, _) = folder.run(&["session", "list", "--socket", "a.sock"]);
+    let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    let address = session.local_addr().unwrap().to_string();
+    assert_eq!(row[1..6], ["iqn.2026-11.org.example:me", &address, "iqn.2026-11.org.example:a", "7", "0"]);
+    let (status, shown, _) = folder.run(&["session", "show", row[0], "--socket", "a.sock"]);
+    assert_eq!(status, 0);
+    assert_eq!(
+        shown,
+        "InitialR2T=Yes\nImmediateData=Yes\nMaxConnections=1\nMaxRecvDataSegmentLength=262144\n\
+         MaxXmitDataSegmentLength=131072\nMaxBurstLength=262144\nFirstBurstLength=65536\nDefaultTime2Wait=2\n\
+         DefaultTime2Retain=20\nMaxOutstandingR2T=1\nDataPDUInOrder=Yes\nDataSequenceInOrder=Yes\n\
+         ErrorRecoveryLevel=0\nHeaderDigest=None\nDataDigest=None\nOFMarker=No\nIFMarker=No\nOFMarkInt=Reject\n\
+         IFMarkInt=Reject\nCommands=0\nReads=0\nWrites=0\nReadBytes=0\nWriteBytes=0\nErrors=0\n"
+    );
+    let (_, json, _) = folder.run(&["session", "list", "--json", "--socket", "a.sock"]);
+    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(told[0]["isid"], "800000000005");
+    assert_eq!(told[0]["session_type"], "Normal");
+    assert_eq!(told[0]["parameters"]["InitialR2T"], "Yes");
+}

@@ -1,0 +1,226 @@
+//! The admin socket: a running server answers its own user. One JSON object a line, each way.
+
+mod session;
+
+pub use session::{Counters, Parameters, Session, table};
+
+use crate::{Problem, io_text};
+use serde::{Deserialize, Serialize};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// All sessions.
+    Sessions {},
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// All sessions.
+    Sessions(Vec<Session>),
+    /// It could not be answered.
+    Error {
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        hint: String,
+    },
+}
+
+/// What the socket asks the server.
+pub trait Running: Send + Sync + 'static {
+    /// All sessions.
+    fn sessions(&self) -> Vec<Session>;
+}
+
+/// A request longer than this is refused.
+const MAX_REQUEST_BYTES: usize = 4096;
+/// An answer longer than this is no answer of ours.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
+/// Who asks must do so within this time; others wait for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The admin socket of a running server. It goes away when this is dropped.
+pub struct Admin {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Admin {
+    /// Listens at `path`, mode 0600. A socket that nobody answers any more is replaced.
+    pub fn start(path: &Path, server: Arc<dyn Running>) -> Result<Admin, Problem> {
+        let listener = bind(path)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                match stream.and_then(|stream| answer(stream, &*server)) {
+                    Ok(()) => {}
+                    Err(e) => {
+                        tracing::debug!("admin socket: {e}");
+                        // Out of descriptors, say: do not spin.
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(serve);
+        let thread = thread.map_err(|e| cannot(path, &e))?;
+        Ok(Admin { path: path.to_path_buf(), stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // The thread wakes up by a connection; without one it ends with the process.
+        if UnixStream::connect(&self.path).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            _ = thread.join();
+        }
+        _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn cannot(path: &Path, e: &io::Error) -> Problem {
+    Problem::new(
+        format!("cannot listen on the admin socket {}: {}", path.display(), io_text(e)),
+        "set admin_socket in the configuration to a path that this user can write",
+    )
+}
+
+fn bind(path: &Path) -> Result<UnixListener, Problem> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(Problem::new(
+            format!("another server answers at the admin socket {}", path.display()),
+            "stop it, or set admin_socket in the configuration to another path",
+        ));
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            std::fs::remove_file(path).map_err(|e| cannot(path, &e))?;
+        }
+        Ok(_) => {
+            return Err(Problem::new(
+                format!("the admin socket {} is a file", path.display()),
+                "move it away, or set admin_socket in the configuration to another path",
+            ));
+        }
+        Err(_) => {}
+    }
+    // Before the mode is set, the check of credentials alone keeps others out.
+    let listener = UnixListener::bind(path).map_err(|e| cannot(path, &e))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(|e| cannot(path, &e))?;
+    Ok(listener)
+}
+
+/// May this user ask? The server's own, and root.
+fn may_ask(peer: u32, own: u32) -> bool {
+    peer == own || peer == 0
+}
+
+/// Answers the one request of a connection.
+fn answer(mut stream: UnixStream, server: &dyn Running) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
+    let response = if may_ask(peer, rustix::process::geteuid().as_raw()) {
+        match line(&mut stream, MAX_REQUEST_BYTES, Instant::now() + PATIENCE)? {
+            Some(line) => respond(&line, server),
+            None => {
+                refused("the request is no line of 4096 bytes or less", "send one JSON object and a newline")
+            }
+        }
+    } else {
+        refused(format!("user {peer} may not ask"), "ask as the user who runs the server, or as root")
+    };
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut bytes = serde_json::to_vec(&response)?;
+    bytes.push(b'\n');
+    stream.write_all(&bytes)
+}
+
+fn respond(line: &[u8], server: &dyn Running) -> Response {
+    match serde_json::from_slice(line) {
+        Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
+        Err(e) => refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}"),
+    }
+}
+
+fn refused(what: impl Into<String>, hint: &str) -> Response {
+    Response::Error { what: what.into(), hint: hint.into() }
+}
+
+/// Reads up to a newline; None if it does not come within `most` bytes.
+fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let n = match stream.read(&mut part) {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        if let Some(end) = part[..n].iter().position(|byte| *byte == b'\n') {
+            bytes.extend_from_slice(&part[..end]);
+            return Ok((bytes.len() <= most).then_some(bytes));
+        }
+        bytes.extend_from_slice(&part[..n]);
+        if n == 0 || bytes.len() > most {
+            return Ok(None);
+        }
+    }
+}
+
+/// Asks the server at `path` for its sessions.
+pub fn sessions(path: &Path) -> Result<Vec<Session>, Problem> {
+    let failed = |e: io::Error| match e.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Problem::new(
+            format!("no server answers at {}", path.display()),
+            "start one with lunar serve, or name its socket with --socket",
+        ),
+        ErrorKind::PermissionDenied => Problem::new(
+            format!("the server at {} belongs to another user", path.display()),
+            "ask as that user, or as root",
+        ),
+        _ => Problem::new(
+            format!("the server at {} does not answer: {}", path.display(), io_text(&e)),
+            "look at its log",
+        ),
+    };
+    match ask(path, &Request::Sessions {}).map_err(failed)? {
+        Response::Sessions(sessions) => Ok(sessions),
+        Response::Error { what, hint } => Err(Problem::new(what, hint)),
+    }
+}
+
+fn ask(path: &Path, request: &Request) -> io::Result<Response> {
+    let mut stream = UnixStream::connect(path)?;
+    let mut bytes = serde_json::to_vec(request)?;
+    bytes.push(b'\n');
+    stream.write_all(&bytes)?;
+    let line = line(&mut stream, MAX_RESPONSE_BYTES, Instant::now() + 5 * PATIENCE)?;
+    Ok(serde_json::from_slice(&line.ok_or(ErrorKind::UnexpectedEof)?)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! A session as it is told to people and programs.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Target session identifying handle.
+    pub tsih: u16,
+    /// iSCSI name of the initiator.
+    pub initiator: String,
+    /// Address and port of the initiator.
+    pub initiator_address: String,
+    /// iSCSI name of the target; None in a discovery session.
+    pub target: Option<String>,
+    /// Portal group tag.
+    pub portal_group: u16,
+    /// Initiator's part of the session identifier, twelve hexadecimal digits.
+    pub isid: String,
+    /// `Normal` or `Discovery`.
+    pub session_type: String,
+    /// What was negotiated.
+    pub parameters: Parameters,
+    /// What it did.
+    pub counters: Counters,
+    /// Seconds since its login.
+    pub connected_s: u64,
+}
+
+/// What a session did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// SCSI commands.
+    pub commands: u64,
+    /// Of these, reads.
+    pub reads: u64,
+    /// Of these, writes.
+    pub writes: u64,
+    /// Bytes sent.
+    pub read_bytes: u64,
+    /// Bytes received.
+    pub write_bytes: u64,
+    /// Commands that did not end with GOOD.
+    pub errors: u64,
+}
+
+/// Negotiated parameters as (key, value), in the order in which `iscsi-scst-adm --op show` lists them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[allow(missing_docs)]
+pub struct Parameters {
+    #[serde(rename = "InitialR2T")]
+    pub initial_r2t: String,
+    pub immediate_data: String,
+    pub max_connections: u16,
+    pub max_recv_data_segment_length: u32,
+    pub max_xmit_data_segment_length: u32,
+    pub max_burst_length: u32,
+    pub first_burst_length: u32,
+    #[serde(rename = "DefaultTime2Wait")]
+    pub default_time2wait: u16,
+    #[serde(rename = "DefaultTime2Retain")]
+    pub default_time2retain: u16,
+    #[serde(rename = "MaxOutstandingR2T")]
+    pub max_outstanding_r2t: u16,
+    #[serde(rename = "DataPDUInOrder")]
+    pub data_pdu_in_order: String,
+    pub data_sequence_in_order: String,
+    pub error_recovery_level: u8,
+    pub header_digest: String,
+    pub data_digest: String,
+    #[serde(rename = "OFMarker")]
+    pub of_marker: String,
+    #[serde(rename = "IFMarker")]
+    pub if_marker: String,
+    #[serde(rename = "OFMarkInt")]
+    pub of_mark_int: String,
+    #[serde(rename = "IFMarkInt")]
+    pub if_mark_int: String,
+}
+
+impl From<&proto::parameters::Parameters> for Parameters {
+    fn from(p: &proto::parameters::Parameters) -> Parameters {
+        let yes = |flag: bool| if flag { "Yes" } else { "No" }.to_string();
+        let digest = |on: bool| if on { "CRC32C" } else { "None" }.to_string();
+        Parameters {
+            initial_r2t: yes(p.initial_r2t),
+            immediate_data: yes(p.immediate_data),
+            max_connections: p.max_connections,
+            max_recv_data_segment_length: p.max_recv_data_segment_length,
+            max_xmit_data_segment_length: p.max_xmit_data_segment_length,
+            max_burst_length: p.max_burst_length,
+            first_burst_length: p.first_burst_length,
+            default_time2wait: p.default_time2wait,
+            default_time2retain: p.default_time2retain,
+            max_outstanding_r2t: p.max_outstanding_r2t,
+            data_pdu_in_order: yes(p.data_pdu_in_order),
+            data_sequence_in_order: yes(p.data_sequence_in_order),
+            error_recovery_level: p.error_recovery_level,
+            header_digest: digest(p.header_digest),
+            data_digest: digest(p.data_digest),
+            // RFC 7143 section 13.25 made markers obsolete: they are always refused.
+            of_marker: yes(false),
+            if_marker: yes(false),
+            of_mark_int: "Reject".into(),
+            if_mark_int: "Reject".into(),
+        }
+    }
+}
+
+/// The keys and values of the listing, one a line, then the counters.
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = &self.parameters;
+        writeln!(f, "InitialR2T={}", p.initial_r2t)?;
+        writeln!(f, "ImmediateData={}", p.immediate_data)?;
+        writeln!(f, "MaxConnections={}", p.max_connections)?;
+        writeln!(f, "MaxRecvDataSegmentLength={}", p.max_recv_data_segment_length)?;
+        writeln!(f, "MaxXmitDataSegmentLength={}", p.max_xmit_data_segment_length)?;
+        writeln!(f, "MaxBurstLength={}", p.max_burst_length)?;
+        writeln!(f, "FirstBurstLength={}", p.first_burst_length)?;
+        writeln!(f, "DefaultTime2Wait={}", p.default_time2wait)?;
+        writeln!(f, "DefaultTime2Retain={}", p.default_time2retain)?;
+        writeln!(f, "MaxOutstandingR2T={}", p.max_outstanding_r2t)?;
+        writeln!(f, "DataPDUInOrder={}", p.data_pdu_in_order)?;
+        writeln!(f, "DataSequenceInOrder={}", p.data_sequence_in_order)?;
+        writeln!(f, "ErrorRecoveryLevel={}", p.error_recovery_level)?;
+        writeln!(f, "HeaderDigest={}", p.header_digest)?;
+        writeln!(f, "DataDigest={}", p.data_digest)?;
+        writeln!(f, "OFMarker={}", p.of_marker)?;
+        writeln!(f, "IFMarker={}", p.if_marker)?;
+        writeln!(f, "OFMarkInt={}", p.of_mark_int)?;
+        writeln!(f, "IFMarkInt={}", p.if_mark_int)?;
+        let c = &self.counters;
+        writeln!(f, "Commands={}", c.commands)?;
+        writeln!(f, "Reads={}", c.reads)?;
+        writeln!(f, "Writes={}", c.writes)?;
+        writeln!(f, "ReadBytes={}", c.read_bytes)?;
+        writeln!(f, "WriteBytes={}", c.write_bytes)?;
+        writeln!(f, "Errors={}", c.errors)
+    }
+}
+
+/// All sessions as a table.
+pub fn table(sessions: &[Session]) -> String {
+    let mut rows = vec![
+        ["ID", "INITIATOR", "ADDRESS", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"].map(String::from),
+    ];
+    rows.extend(sessions.iter().map(row));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let line = |row: &[String; 7]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn row(session: &Session) -> [String; 7] {
+    let target = session.target.clone().unwrap_or_else(|| "(discovery)".into());
+    // Names come from peers: nothing that a terminal would obey.
+    let plain = |text: &str| text.escape_debug().to_string();
+    [
+        session.tsih.to_string(),
+        plain(&session.initiator),
+        plain(&session.initiator_address),
+        plain(&target),
+        session.portal_group.to_string(),
+        session.counters.commands.to_string(),
+        duration(session.connected_s),
+    ]
+}
+
+/// A duration in its two largest units.
+fn duration(s: u64) -> String {
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m {}s", s / 60, s % 60),
+        3600..86400 => format!("{}h {}m", s / 3600, s % 3600 / 60),
+        _ => format!("{}d {}h", s / 86400, s % 86400 / 3600),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn session(tsih: u16) -> Session {
+        let parameters = proto::parameters::Parameters {
+            initial_r2t: false,
+            max_xmit_data_segment_length: 131072,
+            ..Default::default()
+        };
+        Session {
+            tsih,
+            initiator: "iqn.1993-08.org.debian:01:abc".into(),
+            initiator_address: "127.0.0.1:40000".into(),
+            target: Some("iqn.2026-11.org.example:disks".into()),
+            portal_group: 1,
+            isid: "00023d000001".into(),
+            session_type: "Normal".into(),
+            parameters: Parameters::from(&parameters),
+            counters: Counters { commands: 3, reads: 1, read_bytes: 4096, ..Counters::default() },
+            connected_s: 61,
+        }
+    }
+
+    /// The keys and the order of the listing that started it all.
+    const SEED: &str = "InitialR2T ImmediateData MaxConnections MaxRecvDataSegmentLength MaxXmitDataSegmentLength \
+        MaxBurstLength FirstBurstLength DefaultTime2Wait DefaultTime2Retain MaxOutstandingR2T DataPDUInOrder \
+        DataSequenceInOrder ErrorRecoveryLevel HeaderDigest DataDigest OFMarker IFMarker OFMarkInt IFMarkInt";
+
+    #[test]
+    fn the_listing_has_the_keys_of_the_seed_in_its_order() {
+        let text = session(1).to_string();
+        let keys: Vec<&str> = text.lines().map(|line| line.split('=').next().unwrap()).collect();
+        assert_eq!(keys[..19].join(" "), SEED);
+        assert_eq!(keys[19..].join(" "), "Commands Reads Writes ReadBytes WriteBytes Errors");
+        assert!(text.starts_with(
+            "InitialR2T=No\nImmediateData=Yes\nMaxConnections=1\nMaxRecvDataSegmentLength=8192\n"
+        ));
+        assert!(
+            text.contains(
+                "\nHeaderDigest=None\nDataDigest=None\nOFMarker=No\nIFMarker=No\nOFMarkInt=Reject\n"
+            )
+        );
+    }
+
+    #[test]
+    fn json_has_them_too() {
+        let text = serde_json::to_string(&session(1).parameters).unwrap();
+        let keys: Vec<&str> =
+            text.split('"').filter(|part| SEED.split_whitespace().any(|key| key == *part)).collect();
+        assert_eq!(keys.join(" "), SEED);
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each() {
+        let strange = Session { initiator: "iqn\u{1b}[2J".into(), target: None, ..session(20) };
+        assert_eq!(
+            table(&[session(1), strange]),
+            "ID  INITIATOR                      ADDRESS          TARGET                         PORTAL GROUP  COMMANDS  CONNECTED\n\
+             1   iqn.1993-08.org.debian:01:abc  127.0.0.1:40000  iqn.2026-11.org.example:disks  1             3         1m 1s\n\
+             20  iqn\\u{1b}[2J                   127.0.0.1:40000  (discovery)                    1             3         1m 1s\n"
+        );
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!([5, 3599, 3600, 90000].map(duration), ["5s", "59m 59s", "1h 0m", "1d 1h"]);
+    }
+}

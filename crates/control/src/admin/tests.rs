@@ -1,0 +1,96 @@
+use super::session::tests::session;
+use super::*;
+use crate::config::tests::Folder;
+
+struct Fake;
+
+impl Running for Fake {
+    fn sessions(&self) -> Vec<Session> {
+        vec![session(1), session(2)]
+    }
+}
+
+fn raw(path: &Path, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn sessions_are_told() {
+    let folder = Folder::new("admin");
+    let path = folder.0.join("lunar.sock");
+    let admin = Admin::start(&path, Arc::new(Fake)).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(sessions(&path).unwrap(), [session(1), session(2)]);
+    assert!(raw(&path, b"{\"command\":\"sessions\"}\n").starts_with("{\"sessions\":[{\"tsih\":1,"));
+    drop(admin);
+    assert!(!path.exists());
+    assert_eq!(
+        sessions(&path).unwrap_err().to_string().replace(&format!("{}/", folder.0.display()), ""),
+        "no server answers at lunar.sock\n  hint: start one with lunar serve, or name its socket with --socket"
+    );
+}
+
+#[test]
+fn nonsense_is_answered_and_the_next_one_too() {
+    let folder = Folder::new("nonsense");
+    let path = folder.0.join("lunar.sock");
+    let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
+    assert!(raw(&path, b"hello\n").starts_with("{\"error\":{\"what\":\"the request is not understood:"));
+    assert!(raw(&path, b"{\"command\":\"format\"}\n").contains("send {\\\"command\\\":\\\"sessions\\\"}"));
+    assert!(raw(&path, b"{\"command\":\"sessions\",\"x\":1}\n").contains("not understood"));
+    assert!(raw(&path, &[b'x'; 4097]).contains("4096 bytes or less"));
+    let mut silent = UnixStream::connect(&path).unwrap();
+    silent.write_all(b"no newline").unwrap();
+    drop(silent);
+    assert_eq!(sessions(&path).unwrap().len(), 2);
+}
+
+#[test]
+fn who_is_silent_is_cut() {
+    let folder = Folder::new("silent");
+    let path = folder.0.join("lunar.sock");
+    let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
+    let _silent = UnixStream::connect(&path).unwrap();
+    assert_eq!(sessions(&path).unwrap().len(), 2, "after the other was cut");
+}
+
+#[test]
+fn only_the_own_user_and_root_may_ask() {
+    assert!(may_ask(1000, 1000));
+    assert!(may_ask(0, 1000));
+    assert!(!may_ask(1001, 1000));
+    assert!(!may_ask(1000, 0));
+}
+
+#[test]
+fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
+    let folder = Folder::new("inuse");
+    let path = folder.0.join("lunar.sock");
+    let told = |result: Result<Admin, Problem>| {
+        result.err().unwrap().to_string().replace(&format!("{}/", folder.0.display()), "")
+    };
+    drop(UnixListener::bind(&path).unwrap());
+    let first = Admin::start(&path, Arc::new(Fake)).unwrap();
+    assert_eq!(
+        told(Admin::start(&path, Arc::new(Fake))),
+        "another server answers at the admin socket lunar.sock\n  \
+         hint: stop it, or set admin_socket in the configuration to another path"
+    );
+    assert_eq!(sessions(&path).unwrap().len(), 2);
+    drop(first);
+    folder.file("lunar.sock", "a file", 0o600);
+    assert_eq!(
+        told(Admin::start(&path, Arc::new(Fake))),
+        "the admin socket lunar.sock is a file\n  \
+         hint: move it away, or set admin_socket in the configuration to another path"
+    );
+    assert_eq!(
+        told(Admin::start(&folder.0.join("none/lunar.sock"), Arc::new(Fake))),
+        "cannot listen on the admin socket none/lunar.sock: no such file or directory\n  \
+         hint: set admin_socket in the configuration to a path that this user can write"
+    );
+}

@@ -1,0 +1,217 @@
+//! `lunar serve` without a configuration file: a configuration made of arguments and defaults.
+
+use crate::build::create_folder;
+use crate::config::{self, Config, Lun, Source};
+use crate::problem::{Wrong, nearest, wrong};
+use crate::{Problem, identity};
+use ::target::setup::{Portal, PortalGroup};
+use device::Kind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What was asked for on the command line, as it was written.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    /// LUNs 0, 1, ...: `PATH`, `null:SIZE` or `memory:SIZE`. None at all: a disk in the folder of state.
+    pub luns: Vec<String>,
+    /// Files that are missing are created at this size.
+    pub size: Option<String>,
+    /// Portals; none: 127.0.0.1:3260.
+    pub listen: Vec<String>,
+    /// Name of the target; None: made of the host's name.
+    pub target: Option<String>,
+}
+
+/// Where the arguments are used.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The folder of state.
+    pub state_dir: &'a Path,
+    /// The host's name.
+    pub host: &'a str,
+}
+
+/// Bytes of the disk that is served when no LUN is named.
+const DEFAULT_DISK_BYTES: u64 = 1 << 30;
+
+impl Arguments {
+    /// The configuration that the arguments mean. Makes the folder of the default disk.
+    pub fn config(&self, place: Place<'_>) -> Result<Config, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut note = |argument: &str, wrong: Wrong| {
+            problems.push(Problem::new(format!("{argument}: {}", wrong.what), wrong.hint));
+        };
+        let size = self.size.as_deref().map(config::size).transpose();
+        let size = size.unwrap_or_else(|wrong| {
+            note("--size", wrong);
+            None
+        });
+        let portals = self.portals(&mut note);
+        let name = match &self.target {
+            Some(name) => config::iscsi_name(name).unwrap_or_else(|wrong| {
+                note("--target", wrong);
+                default_target(place.host)
+            }),
+            None => default_target(place.host),
+        };
+        let luns = self.units(&name, size, place, &mut note);
+        if problems.is_empty() { Ok(assemble(name, luns, portals)) } else { Err(problems) }
+    }
+
+    fn portals(&self, note: &mut impl FnMut(&str, Wrong)) -> Vec<Portal> {
+        let mut seen = BTreeSet::new();
+        let mut portals = Vec::new();
+        for text in &self.listen {
+            match config::listen(text) {
+                Ok(listen) if listen.port() == 0 || seen.insert(listen) => {
+                    portals.push(Portal { listen, advertise: None })
+                }
+                Ok(listen) => note("--listen", twice(&listen.to_string())),
+                Err(wrong) => note("--listen", wrong),
+            }
+        }
+        portals
+    }
+
+    fn units(
+        &self,
+        target: &str,
+        size: Option<u64>,
+        place: Place<'_>,
+        note: &mut impl FnMut(&str, Wrong),
+    ) -> Vec<Lun> {
+        if self.luns.is_empty() {
+            let path = place.state_dir.join("disk.img");
+            match create_folder(place.state_dir) {
+                Ok(()) => return vec![disk(target, path, Some(size.unwrap_or(DEFAULT_DISK_BYTES)))],
+                Err(problem) => note(
+                    "the default disk",
+                    Wrong { what: problem.what, hint: problem.hint.unwrap_or_default() },
+                ),
+            }
+        }
+        let mut seen = BTreeSet::new();
+        let mut luns = Vec::new();
+        for text in &self.luns {
+            match lun(target, text, size) {
+                Ok(lun) if lun.serial.is_none() || lun.read_only || seen.insert(lun.serial.clone()) => {
+                    luns.push(lun)
+                }
+                Ok(_) => note("LUN", twice(text)),
+                Err(wrong) => note("LUN", wrong),
+            }
+        }
+        luns
+    }
+}
+
+fn twice(what: &str) -> Wrong {
+    Wrong { what: format!("{} stands twice", what.escape_debug()), hint: "remove one of them".into() }
+}
+
+fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
+    let mut config = config::defaults();
+    if !portals.is_empty() {
+        config.portal_groups = vec![PortalGroup { tag: 1, portals }];
+    }
+    config.targets = vec![config::Target {
+        name,
+        alias: None,
+        portal_groups: vec![1],
+        redirects: Vec::new(),
+        offline: false,
+        mutual: None,
+        luns: (0..).zip(luns).collect::<BTreeMap<u16, Lun>>(),
+        access: Vec::new(),
+    }];
+    config
+}
+
+/// A LUN as it is written on the command line.
+fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
+    match text.split_once(':') {
+        Some(("null", size)) => Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, Kind::Disk)),
+        Some(("memory", size)) => Ok(Lun::new(Source::Memory { size: memory_size(text, size)? }, Kind::Disk)),
+        _ => path(target, text, size),
+    }
+}
+
+fn memory_size(text: &str, size: &str) -> Result<u64, Wrong> {
+    match config::size(size)? {
+        0..4096 => wrong(format!("{} is too small", text.escape_debug()), "4096 bytes are the least"),
+        size => Ok(size),
+    }
+}
+
+fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
+    let path = PathBuf::from(text);
+    let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
+    match std::fs::metadata(&path) {
+        Ok(_) if iso => Ok(named(target, Source::File { path, size: None }, Kind::CdRom)),
+        Ok(_) if block::Kind::of(&path) == block::Kind::Device => {
+            Ok(named(target, Source::Device { path }, Kind::Disk))
+        }
+        Ok(_) => Ok(disk(target, path, size)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing(target, text, path, iso, size),
+        Err(e) => wrong(
+            format!("{}: {}", text.escape_debug(), crate::io_text(&e)),
+            "check the path and its permissions",
+        ),
+    }
+}
+
+fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>) -> Result<Lun, Wrong> {
+    let what = format!("{} does not exist", text.escape_debug());
+    if let Some((kind, rest)) = text.split_once(':')
+        && let Some(meant) = nearest(kind, ["null", "memory"])
+    {
+        return wrong(what, format!("did you mean {meant}:{}?", rest.escape_debug()));
+    }
+    match size {
+        _ if iso => wrong(what, "check the path; an ISO image cannot be created"),
+        None => wrong(what, "check the path, or add --size 10G to create it"),
+        Some(_) => Ok(disk(target, path, size)),
+    }
+}
+
+fn disk(target: &str, path: PathBuf, size: Option<u64>) -> Lun {
+    named(target, Source::File { path, size }, Kind::Disk)
+}
+
+/// A LUN whose identity and state belong to its path, not to its place on the command line: two disks that are served
+/// at different times must never be taken for one.
+fn named(target: &str, source: Source, kind: Kind) -> Lun {
+    let mut lun = Lun::new(source, kind);
+    if let Source::File { path, .. } | Source::Device { path } = &lun.source {
+        let serial = identity::serial(&[target, &canonical(path).to_string_lossy()]);
+        lun.state_name = Some(serial.clone());
+        lun.serial = Some(serial);
+    }
+    lun
+}
+
+/// The path by which a file is known, also before it is there.
+fn canonical(path: &Path) -> PathBuf {
+    if let Ok(path) = path.canonicalize() {
+        return path;
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.canonicalize().unwrap_or(folder.to_path_buf());
+    path.file_name().map_or(folder.clone(), |name| folder.join(name))
+}
+
+/// The name of the target when nobody says: made of the host's, the same after every start.
+fn default_target(host: &str) -> String {
+    let good = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
+    let host: String = host.to_ascii_lowercase().chars().map(good).take(128).collect();
+    let host = host.trim_matches(['-', '.']);
+    format!("iqn.2026-11.io.lunar:{}", if host.is_empty() { "host" } else { host })
+}
+
+/// The name of this host.
+pub fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;
