@@ -129,7 +129,9 @@ impl Registry {
                 Verdict::After(old) => {
                     let (done, ended) = flume::bounded(0);
                     // Either the letter arrives, or the connection is already gone.
+                    // A letter that nobody read goes with the last sender: ours must not outlive the wait.
                     let _ = old.send(Letter::End { done });
+                    drop(old);
                     let _ = ended.recv_async().await;
                     // A reinstated connection keeps the handle of its session.
                     kept = kept.or((wanted != 0).then_some(wanted));
