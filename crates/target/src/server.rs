@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How often the sizes of media are looked at.
 const REFRESH: Duration = Duration::from_secs(2);
+/// How long a portal that is taken is tried again.
+const BIND: Duration = Duration::from_secs(1);
 /// How long a stop waits for commands and initiators.
 const STOP: Duration = Duration::from_secs(20);
 
@@ -151,11 +153,25 @@ fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<TcpListener>)> {
     for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
         let named =
             |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", portal.listen));
-        let socket = Listener::bind(portal.listen).map_err(named)?;
+        let socket = bind_one(portal.listen).map_err(named)?;
         bound.push(Bound { address: socket.local_addr()?, tag, advertise: portal.advertise.clone() });
         sockets.push(socket);
     }
     Ok((bound, sockets))
+}
+
+/// Binds an address. The kernel lets go of the sockets of a killed process a moment after the process itself: an
+/// address that seems taken is tried again.
+fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
+    let end = Instant::now() + BIND;
+    loop {
+        match Listener::bind(address) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Takes connections of one portal and deals them out over the cores.

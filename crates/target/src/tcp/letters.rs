@@ -1,7 +1,7 @@
 //! What a connection does with messages from other cores, and what its commands may ask of the rest of the process.
 
 use super::connection::{Connection, Life};
-use crate::Unit;
+use crate::access::{LunMap, Visible};
 use crate::exec::Surroundings;
 use crate::exec::copy::Ends;
 use crate::registry::{Done, Letter, Which};
@@ -35,13 +35,13 @@ pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
                 .detach();
             }
             Letter::Stop { done } => compio::runtime::spawn(async move { conn.stop(done).await }).detach(),
-            Letter::Luns(Some(map)) => conn.session.borrow_mut().luns.replace(map),
+            Letter::Luns(Some(map)) => conn.replace_luns(map),
             Letter::Luns(None) => {
                 conn.session.borrow_mut().announce(0, SESSION_DROP, [0, 2, 0], Vec::new());
                 conn.flush();
                 conn.end(flume::bounded(0).0);
             }
-            Letter::Attention(unit) => conn.tell(&unit),
+            Letter::Attention(unit) => conn.tell(Sense::CAPACITY_CHANGED, |v| Arc::ptr_eq(&v.unit, &unit)),
         }
     }
 }
@@ -81,13 +81,20 @@ impl Connection {
         self.close();
     }
 
-    /// An asynchronous SCSI event: REPORTED LUNS DATA HAS CHANGED or CAPACITY DATA HAS CHANGED, if asked for.
-    fn tell(self: &Rc<Self>, unit: &Arc<Unit>) {
+    /// The initiator sees other LUNs now, and hears of it.
+    fn replace_luns(self: &Rc<Self>, map: Arc<LunMap>) {
+        let changed = self.session.borrow_mut().luns.replace(map);
+        if changed {
+            self.tell(Sense::LUNS_CHANGED, |_| true);
+        }
+    }
+
+    /// An asynchronous SCSI event about the first LUN that it concerns and for which it was asked for.
+    fn tell(self: &Rc<Self>, event: Sense, concerns: impl Fn(&Visible) -> bool) {
         let mut session = self.session.borrow_mut();
-        let seen =
-            session.luns.map().iter().find(|(_, v)| v.aen && Arc::ptr_eq(&v.unit, unit)).map(|(n, _)| *n);
-        if let Some(number) = seen {
-            let sense = Sense::CAPACITY_CHANGED.encode(false);
+        let number = session.luns.map().iter().find(|(_, v)| v.aen && concerns(v)).map(|(n, _)| *n);
+        if let Some(number) = number {
+            let sense = event.encode(false);
             let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
             session.announce(lun::encode(number), SCSI_EVENT, [0; 3], data);
             drop(session);

@@ -114,7 +114,8 @@ impl Luns {
     }
 
     /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of it.
-    pub fn replace(&mut self, map: Arc<LunMap>) {
+    /// Tells whether anything changed.
+    pub fn replace(&mut self, map: Arc<LunMap>) -> bool {
         let changed = !same(&self.map, &map);
         for (number, slot) in self.handles.iter_mut().enumerate() {
             let now = map.get(&(number as u16));
@@ -130,6 +131,7 @@ impl Luns {
         if changed {
             self.used().for_each(|h| h.nexus.luns_changed());
         }
+        changed
     }
 }
 

@@ -8,6 +8,7 @@ use crate::Unit;
 use crate::registry::{Letter, Which};
 use device::NexusId;
 use proto::window::precedes;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use wire::iscsi::{Bhs, lun, pdu};
@@ -21,6 +22,9 @@ const LUN_RESET: u8 = 5;
 const TARGET_WARM_RESET: u8 = 6;
 const TARGET_COLD_RESET: u8 = 7;
 const TASK_REASSIGN: u8 = 8;
+
+/// Event of the asynchronous message that ends tasks (RFC 7143 section 11.9.1).
+const TASK_TERMINATION: u8 = 5;
 
 /// Responses.
 const COMPLETE: u8 = 0;
@@ -175,13 +179,15 @@ impl Connection {
     }
 
     /// Ends the tasks that another session has a say in.
-    pub async fn abort_for_others(&self, which: &Which) {
+    pub async fn abort_for_others(self: &Rc<Self>, which: &Which) {
         let serials = {
             let mut session = self.session.borrow_mut();
             let told = session.tells_aborted(which);
             let chosen = |t: &Task| t.place.as_ref().is_some_and(|(unit, nexus)| which.names(unit, *nexus));
+            session.announce_termination(chosen);
             session.abort(chosen, told, false)
         };
+        self.flush();
         self.wait_for(&serials).await;
     }
 }
@@ -196,6 +202,17 @@ impl Which {
 }
 
 impl Session {
+    /// Tells an initiator that negotiated FastAbort which logical units lose its tasks (RFC 7143 section 4.2.3.4).
+    fn announce_termination(&mut self, chosen: impl Fn(&Task) -> bool) {
+        if self.waits_for_data() {
+            return;
+        }
+        let lost = self.tasks.values().filter(|t| t.aborted.is_none() && chosen(t)).map(|t| t.command.lun);
+        for lun in lost.collect::<BTreeSet<_>>() {
+            self.announce(lun, TASK_TERMINATION, [0; 3], Vec::new());
+        }
+    }
+
     /// Whether tasks that another nexus aborts are answered TASK ABORTED (TAS of the control mode page).
     fn tells_aborted(&mut self, which: &Which) -> Aborted {
         let named = self.luns.used().find(|h| which.names(&h.unit, h.nexus.id()));
