@@ -316,6 +316,8 @@ fn data_out_commands_with_zero_or_wrong_expected_length() {
 }
 
 const CONFLICT: u8 = 0x18;
+/// Gives whole descriptors only, as many as fit.
+const GET_LBA_STATUS: [u8; 2] = [0x9e, 0x12];
 
 /// A CDB without its length; place and size of the allocation length.
 const ALLOCATING: &[(&[u8], usize, usize)] = &[
@@ -376,7 +378,7 @@ fn allocation_lengths_from_0_to_65535() {
         for length in lengths.iter().copied().filter(|l| (*l as u64) < 1 << (8 * size)) {
             let reply = raw.read(0, &cdb(length), 65535);
             assert!(reply.data.len() <= length as usize, "{form:02x?} {length}: {}", reply.data.len());
-            if reply.status == 0 && whole.status == 0 {
+            if reply.status == 0 && whole.status == 0 && form[..2] != GET_LBA_STATUS {
                 assert_eq!(reply.data.len(), whole.data.len().min(length as usize), "{form:02x?} {length}");
             } else {
                 assert!(reply.status == 0 || reply.sense() >> 16 == 5, "{form:02x?} {length}: {reply:?}");

@@ -82,6 +82,18 @@ impl Default for Parameters {
 }
 
 impl Parameters {
+    /// These values on a new connection of a session that negotiated `session`: only what belongs to a connection
+    /// (RFC 7143 section 13) is its own.
+    pub fn joining(&self, session: &Parameters) -> Parameters {
+        Parameters {
+            max_recv_data_segment_length: self.max_recv_data_segment_length,
+            max_xmit_data_segment_length: self.max_xmit_data_segment_length,
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            ..session.clone()
+        }
+    }
+
     /// The rules between keys, once all are settled (RFC 7143 sections 13.14 and 13.19).
     pub(crate) fn bind(&mut self) {
         self.first_burst_length = self.first_burst_length.min(self.max_burst_length);

@@ -155,6 +155,8 @@ impl Registry {
                 0 => Ok(Verdict::After(old.mailbox.clone())),
                 w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
                 _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
+                // All connections of a session authenticate alike (section 9.2).
+                _ if request.info.user != old.info.user => Err(LoginStatus::AUTHENTICATION_FAILURE),
                 _ => Ok(Verdict::After(old.mailbox.clone())),
             };
         }
@@ -191,6 +193,11 @@ impl Registry {
                 let _ = entry.mailbox.send(l);
             }
         }
+    }
+
+    /// What is known of a session; None if there is none with this TSIH.
+    pub fn find(&self, tsih: u16) -> Option<Arc<Info>> {
+        self.lock().sessions.get(&tsih).map(|e| e.info.clone())
     }
 
     /// What is known of every session, by TSIH.

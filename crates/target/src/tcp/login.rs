@@ -65,7 +65,7 @@ async fn negotiate(
             Step::Ready => break,
         }
     }
-    let info = info(&machine, &fresh, bound.tag);
+    let info = info(&machine, &fresh, bound.tag, shared.registry.find(machine.tsih()));
     let (mailbox, letters) = flume::unbounded();
     let key = Key {
         initiator: info.initiator.clone(),
@@ -102,7 +102,9 @@ async fn negotiate(
     }))
 }
 
-fn info(machine: &Login, fresh: &Fresh, tag: u16) -> Arc<Info> {
+/// What is known of the connection; `session` is the one that it reinstates.
+fn info(machine: &Login, fresh: &Fresh, tag: u16, session: Option<Arc<Info>>) -> Arc<Info> {
+    let own = machine.parameters();
     Arc::new(Info {
         initiator: machine.initiator_name().to_owned(),
         alias: machine.initiator_alias().map(str::to_owned),
@@ -113,7 +115,7 @@ fn info(machine: &Login, fresh: &Fresh, tag: u16) -> Arc<Info> {
         cid: machine.cid(),
         discovery: machine.session_type() == SessionType::Discovery,
         user: machine.chap_user().map(str::to_owned),
-        parameters: machine.parameters().clone(),
+        parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),
         since: Instant::now(),
         counters: Default::default(),
     })

@@ -124,27 +124,26 @@ impl Connection {
     /// ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
     async fn task_set(&self, header: &Bhs, function: u8) -> u8 {
         let Some(unit) = self.session.borrow().unit_at(header.lun()) else { return NO_SUCH_LUN };
-        self.abort_own(&unit, header.cmd_sn()).await;
-        if function == ABORT_TASK_SET {
-            return COMPLETE;
+        let own = self.abort_own(&unit, header.cmd_sn());
+        if function != ABORT_TASK_SET {
+            self.abort_others(Which::Unit(unit.clone())).await;
         }
-        self.abort_others(Which::Unit(unit.clone())).await;
+        self.wait_for(&own).await;
         match function {
+            ABORT_TASK_SET => {}
             CLEAR_TASK_SET => unit.lu.cleared(self.session.borrow_mut().nexus_at(header.lun())),
             _ => unit.lu.reset(),
         }
         COMPLETE
     }
 
-    /// Ends the tasks of this session at a logical unit that were sent before the function.
-    async fn abort_own(&self, unit: &Arc<Unit>, cmd_sn: u32) {
-        let serials = {
-            let mut session = self.session.borrow_mut();
-            let wait = session.waits_for_data();
-            let at_unit = |t: &Task| t.place.as_ref().is_some_and(|(u, _)| Arc::ptr_eq(u, unit));
-            session.abort(|t| at_unit(t) && is_before(t, cmd_sn), Aborted::Silently, wait)
-        };
-        self.wait_for(&serials).await;
+    /// Marks the tasks of this session at a logical unit that were sent before the function; their serials are what
+    /// to wait for.
+    fn abort_own(&self, unit: &Arc<Unit>, cmd_sn: u32) -> Vec<u64> {
+        let mut session = self.session.borrow_mut();
+        let wait = session.waits_for_data();
+        let at_unit = |t: &Task| t.place.as_ref().is_some_and(|(u, _)| Arc::ptr_eq(u, unit));
+        session.abort(|t| at_unit(t) && is_before(t, cmd_sn), Aborted::Silently, wait)
     }
 
     async fn abort_others(&self, which: Which) {
@@ -159,8 +158,9 @@ impl Connection {
     async fn reset_target(&self, header: &Bhs) -> u8 {
         let units: Vec<_> = self.session.borrow().luns.map().values().map(|v| v.unit.clone()).collect();
         for unit in units {
-            self.abort_own(&unit, header.cmd_sn()).await;
+            let own = self.abort_own(&unit, header.cmd_sn());
             self.abort_others(Which::Unit(unit.clone())).await;
+            self.wait_for(&own).await;
             unit.lu.reset();
         }
         COMPLETE
