@@ -1,0 +1,3 @@
+//! `cargo xtask`
+#![forbid(unsafe_code)]
+fn main() {}
