@@ -1,5 +1,5 @@
-//! Big-endian numbers at an offset of an iSCSI header, for `blast` and `floor`: they share no code with the product
-//! that they measure.
+//! Big-endian numbers at an offset of an iSCSI header, for `blast` and `floor`: they share no code with the
+//! product that they measure.
 
 /// Length of a basic header segment in bytes (RFC 7143 section 11.2.1).
 pub const BHS: usize = 48;

@@ -53,8 +53,8 @@ pub struct Job {
     /// The first part of the LUN that is used, in MiB
     #[arg(long, default_value_t = 256)]
     pub span_mib: u64,
-    /// Data digests (CRC32C) both ways. Those of what is written are computed once per length, and those of what is
-    /// read are passed over: the cost that is measured is the target's
+    /// Data digests (CRC32C) both ways. Those of what is written are computed once per length, and those of
+    /// what is read are passed over: the cost that is measured is the target's
     #[arg(long)]
     pub data_digest: bool,
     /// Only log in, print `held N`, and keep the idle sessions until standard input ends

@@ -41,8 +41,14 @@ impl Login {
         let options = SockRef::from(&socket);
         options.set_recv_buffer_size(SOCKET_BUFFER)?;
         options.set_send_buffer_size(SOCKET_BUFFER)?;
-        let mut login =
-            Login { socket, cmd_sn: 1, max_cmd_sn: 1, exp_stat_sn: 0, first_burst: 65_536, max_segment: 8192 };
+        let mut login = Login {
+            socket,
+            cmd_sn: 1,
+            max_cmd_sn: 1,
+            exp_stat_sn: 0,
+            first_burst: 65_536,
+            max_segment: 8192,
+        };
         login.negotiate(job, id)?;
         for lun in job.lun..job.lun + job.luns {
             login.settle(lun, job.data_digest)?;

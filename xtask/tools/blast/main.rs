@@ -1,8 +1,9 @@
-//! `blast`: a neutral iSCSI load generator that costs little, to compare targets with one and the same client.
+//! `blast`: a neutral iSCSI load generator that costs little, to compare targets with one and the same
+//! client.
 //!
-//! One thread per session. All commands that the window and the depth allow go out in one send, and all answers that
-//! one receive brought are taken before the next send. Payload is neither looked at nor kept. It speaks just enough
-//! RFC 7143 (one connection, error recovery level 0) and no code of the product.
+//! One thread per session. All commands that the window and the depth allow go out in one send, and all
+//! answers that one receive brought are taken before the next send. Payload is neither looked at nor kept. It
+//! speaks just enough RFC 7143 (one connection, error recovery level 0) and no code of the product.
 #![forbid(unsafe_code)]
 
 #[path = "../bytes.rs"]

@@ -161,8 +161,8 @@ impl Session {
         self.random % self.job.places()
     }
 
-    /// Takes whole PDUs from `input`; how many bytes are done with. `skip` is payload that is still to come and
-    /// that nobody looks at.
+    /// Takes whole PDUs from `input`; how many bytes are done with. `skip` is payload that is still to come
+    /// and that nobody looks at.
     fn take(&mut self, input: &[u8], skip: &mut usize) -> Result<usize> {
         let now = Instant::now();
         let mut at = (*skip).min(input.len());

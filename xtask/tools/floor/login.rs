@@ -20,7 +20,9 @@ fn value(key: &str, offer: &str) -> Option<String> {
     Some(match key {
         "InitiatorName" | "InitiatorAlias" | "SessionType" | "TargetName" => return None,
         "HeaderDigest" | "DataDigest" | "AuthMethod" => "None".into(),
-        "FirstBurstLength" | "MaxBurstLength" => offer.parse().unwrap_or(MAX_BYTES).min(MAX_BYTES).to_string(),
+        "FirstBurstLength" | "MaxBurstLength" => {
+            offer.parse().unwrap_or(MAX_BYTES).min(MAX_BYTES).to_string()
+        }
         "MaxRecvDataSegmentLength" => MAX_BYTES.to_string(),
         "MaxConnections" | "MaxOutstandingR2T" => "1".into(),
         "ErrorRecoveryLevel" => "0".into(),

@@ -1,9 +1,9 @@
 //! `floor`: the least that any iSCSI target must do.
 //!
-//! It negotiates a login, answers READ and WRITE with the right PDUs and zeros, and knows no storage, no checks and
-//! just the SCSI that initiators need to begin: one disk of 1 TiB at every LUN. What it reaches on a machine is the
-//! limit that a real target is measured against, in the same run and with the same client. Data that a WRITE does not
-//! bring with its command is not asked for.
+//! It negotiates a login, answers READ and WRITE with the right PDUs and zeros, and knows no storage, no
+//! checks and just the SCSI that initiators need to begin: one disk of 1 TiB at every LUN. What it reaches on
+//! a machine is the limit that a real target is measured against, in the same run and with the same client.
+//! Data that a WRITE does not bring with its command is not asked for.
 #![forbid(unsafe_code)]
 
 mod answer;
