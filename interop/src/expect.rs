@@ -1,0 +1,96 @@
+//! Outcomes where the RFC leaves a choice.
+
+use crate::login::Login;
+use crate::pdu::{Pdu, op};
+use crate::raw::{Got, PATIENCE, Raw};
+use std::net::SocketAddr;
+
+/// What a PDU led to.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A Reject with this reason.
+    Rejected(u8),
+    Closed,
+    Answered(Pdu),
+}
+
+impl Outcome {
+    /// Rejected with one of these reasons, or closed.
+    pub fn refused(self, reasons: &[u8]) {
+        match self {
+            Outcome::Rejected(reason) if reasons.contains(&reason) => {}
+            Outcome::Closed => {}
+            other => panic!("expected a Reject of {reasons:02x?} or a close, got {other:?}"),
+        }
+    }
+}
+
+impl Raw {
+    /// Sends a PDU and waits for what comes of it; asynchronous messages are passed over.
+    pub fn outcome(&mut self, pdu: &Pdu) -> Outcome {
+        self.send(pdu);
+        self.next_outcome()
+    }
+
+    /// Waits for what comes next; asynchronous messages are passed over.
+    pub fn next_outcome(&mut self) -> Outcome {
+        loop {
+            match self.get(PATIENCE) {
+                Got::Pdu(pdu) if pdu.opcode() == op::ASYNC => {}
+                Got::Pdu(pdu) if pdu.opcode() == op::REJECT => return Outcome::Rejected(pdu.bhs[2]),
+                Got::Pdu(pdu) => return Outcome::Answered(pdu),
+                Got::Closed => return Outcome::Closed,
+                Got::Nothing => panic!("neither answer nor close"),
+            }
+        }
+    }
+
+    /// Takes the Reject that must come next and must carry the header of `bad`; gives its reason.
+    pub fn rejected(&mut self, bad: &Pdu) -> u8 {
+        let reject = self.recv_op(op::REJECT);
+        assert_eq!(reject.data, bad.header(), "the header of the bad PDU");
+        reject.bhs[2]
+    }
+}
+
+/// What became of one key offered in a login.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    Value(String),
+    Silence,
+    /// The login failed with this status.
+    Failed(u16),
+}
+
+impl Answer {
+    /// An answer with this value.
+    pub fn is(&self, value: &str) -> bool {
+        matches!(self, Answer::Value(v) if v == value)
+    }
+
+    /// `Reject`, or a login that failed through the initiator's fault.
+    pub fn refused(&self) -> bool {
+        self.is("Reject") || matches!(self, Answer::Failed(status) if status >> 8 == 2)
+    }
+
+    /// The value as a number.
+    pub fn number(&self) -> u64 {
+        match self {
+            Answer::Value(v) => v.parse().unwrap_or_else(|e| panic!("{v}: {e}")),
+            other => panic!("no number: {other:?}"),
+        }
+    }
+}
+
+/// Offers one key in the operational stage of a normal session.
+pub fn negotiate(address: SocketAddr, key: &str, offer: &str) -> Answer {
+    match Login::new().answers(address, &[(key, offer)]) {
+        Err(status) => Answer::Failed(status),
+        Ok(pairs) => {
+            let mut found = pairs.into_iter().filter(|(k, _)| k == key);
+            let answer = found.next().map_or(Answer::Silence, |(_, value)| Answer::Value(value));
+            assert!(found.next().is_none(), "{key} is answered twice");
+            answer
+        }
+    }
+}

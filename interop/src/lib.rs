@@ -1,0 +1,27 @@
+//! What the tests against the running server share: starting `lunar serve`, and a raw iSCSI client.
+//!
+//! The client uses none of the product's crates on purpose: a mistake in the encoding of a PDU must not cancel out
+//! because both ends make it. Everything here panics with a reason: it is for tests only. Every PDU that comes in is
+//! checked against the layout and the numbering rules of RFC 7143 (see [`check`]), so that each test also watches
+//! reserved bits, padding, digests, StatSN, ExpCmdSN and MaxCmdSN.
+#![forbid(unsafe_code)]
+
+pub mod chap;
+pub mod check;
+pub mod config;
+pub mod digest;
+pub mod expect;
+pub mod login;
+pub mod pdu;
+pub mod raw;
+pub mod scsi;
+pub mod server;
+
+pub use chap::Chap;
+pub use config::{INITIATOR, TARGET};
+pub use expect::{Answer, Outcome, negotiate};
+pub use login::Login;
+pub use pdu::{NONE, Pdu, op};
+pub use raw::{Got, Raw};
+pub use scsi::{Reply, sense};
+pub use server::{Server, Shared, lunar_bin, shared};

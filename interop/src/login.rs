@@ -1,0 +1,197 @@
+//! The Login Phase (RFC 7143 section 6.3).
+
+use crate::config::{INITIATOR, TARGET};
+use crate::pdu::{Pdu, op};
+use crate::raw::Raw;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How a login should look. Each has an ISID of its own unless told.
+#[derive(Clone)]
+pub struct Login {
+    pub isid: [u8; 6],
+    pub tsih: u16,
+    pub cid: u16,
+    pub cmd_sn: u32,
+    pub keys: Vec<(String, String)>,
+}
+
+impl Login {
+    /// A normal session of [`INITIATOR`] with [`TARGET`].
+    pub fn new() -> Login {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let [_, a, b, c] = (COUNT.fetch_add(1, Ordering::Relaxed) + (std::process::id() << 10)).to_be_bytes();
+        let login = Login { isid: [0x80, a, b, c, 0, 1], tsih: 0, cid: 0, cmd_sn: 1, keys: Vec::new() };
+        login.key("InitiatorName", INITIATOR).key("TargetName", TARGET).key("SessionType", "Normal")
+    }
+
+    /// A discovery session without a target name.
+    pub fn discovery() -> Login {
+        Login::new().without("TargetName").key("SessionType", "Discovery")
+    }
+
+    /// Adds a key, or replaces its value.
+    pub fn key(mut self, key: &str, value: &str) -> Login {
+        match self.keys.iter_mut().find(|(k, _)| k == key) {
+            Some(pair) => pair.1 = value.into(),
+            None => self.keys.push((key.into(), value.into())),
+        }
+        self
+    }
+
+    /// Adds keys.
+    pub fn with(self, keys: &[(&str, &str)]) -> Login {
+        keys.iter().fold(self, |login, (k, v)| login.key(k, v))
+    }
+
+    /// Drops a key.
+    pub fn without(mut self, key: &str) -> Login {
+        self.keys.retain(|(k, _)| k != key);
+        self
+    }
+
+    /// Sets the initiator's name.
+    pub fn initiator(self, name: &str) -> Login {
+        self.key("InitiatorName", name)
+    }
+
+    /// Sets the target's name.
+    pub fn target(self, name: &str) -> Login {
+        self.key("TargetName", name)
+    }
+
+    /// Sets the ISID.
+    pub fn isid(mut self, isid: [u8; 6]) -> Login {
+        self.isid = isid;
+        self
+    }
+
+    /// Sets TSIH and CID.
+    pub fn session(mut self, tsih: u16, cid: u16) -> Login {
+        (self.tsih, self.cid) = (tsih, cid);
+        self
+    }
+
+    /// Sets the first CmdSN.
+    pub fn cmd_sn(mut self, cmd_sn: u32) -> Login {
+        self.cmd_sn = cmd_sn;
+        self
+    }
+
+    /// A Login Request of stage `csg` without keys; `nsg` sets T.
+    pub fn empty(&self, csg: u8, nsg: Option<u8>) -> Pdu {
+        let flags = csg << 2 | nsg.map_or(0, |nsg| 0x80 | nsg);
+        let pdu = Pdu::new(op::LOGIN | 0x40).flags(flags).bytes(8, &self.isid).set16(14, self.tsih);
+        pdu.itt(0x7001).set16(20, self.cid).cmd_sn(self.cmd_sn)
+    }
+
+    /// A Login Request of stage `csg` with all keys.
+    pub fn request(&self, csg: u8, nsg: Option<u8>) -> Pdu {
+        let keys: Vec<(&str, &str)> = self.keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        self.empty(csg, nsg).keys(&keys)
+    }
+
+    /// A connection on which nothing was sent yet, with the numbers of this login.
+    pub fn connect(&self, address: SocketAddr) -> Raw {
+        let mut raw = Raw::connect(address);
+        raw.cmd_sn = self.cmd_sn;
+        raw
+    }
+
+    /// Logs in from the operational stage; the error is the status of the refusal, after which the connection closed.
+    pub fn try_on(&self, address: SocketAddr) -> Result<Raw, u16> {
+        let mut raw = self.connect(address);
+        self.finish(&mut raw, self.request(1, Some(3))).map(|_| raw)
+    }
+
+    /// Logs in from the operational stage.
+    pub fn on(&self, address: SocketAddr) -> Raw {
+        self.try_on(address).unwrap_or_else(|status| panic!("login refused: {status:#06x}; {:?}", self.keys))
+    }
+
+    /// Sends `pdu` and what else is needed up to full feature phase; gives all pairs that the target sent.
+    pub fn finish(&self, raw: &mut Raw, mut pdu: Pdu) -> Result<Vec<(String, String)>, u16> {
+        let mut all = Pdu::new(op::LOGIN_RESPONSE);
+        for _ in 0..20 {
+            let answer = raw.login(&pdu);
+            if answer.status() != 0 {
+                raw.expect_close();
+                return Err(answer.status());
+            }
+            all.data.extend_from_slice(&answer.data);
+            if answer.bhs[1] & 0x40 != 0 {
+                pdu = self.empty((answer.bhs[1] >> 2) & 3, None);
+                continue;
+            }
+            let pairs = all.pairs();
+            if answer.is_final() && answer.bhs[1] & 3 == 3 {
+                self.apply(raw, &answer, &pairs);
+                return Ok(pairs);
+            }
+            pdu = self.empty(1, Some(3));
+        }
+        panic!("the login does not end: {all:?}");
+    }
+
+    /// Logs in from the operational stage with these keys too; gives all pairs that the target sent.
+    pub fn answers(&self, address: SocketAddr, keys: &[(&str, &str)]) -> Result<Vec<(String, String)>, u16> {
+        let login = self.clone().with(keys);
+        login.finish(&mut login.connect(address), login.request(1, Some(3)))
+    }
+
+    /// What the answers and the own declarations mean for the connection.
+    fn apply(&self, raw: &mut Raw, answer: &Pdu, pairs: &[(String, String)]) {
+        let find = |list: &[(String, String)], key: &str| {
+            list.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())
+        };
+        let told = |key: &str| find(pairs, key);
+        let number =
+            |text: Option<String>, default: usize| text.and_then(|v| v.parse().ok()).unwrap_or(default);
+        raw.header_digest = told("HeaderDigest").is_some_and(|v| v == "CRC32C");
+        raw.data_digest = told("DataDigest").is_some_and(|v| v == "CRC32C");
+        raw.receive_max = number(find(&self.keys, "MaxRecvDataSegmentLength"), 8192);
+        raw.send_max = number(told("MaxRecvDataSegmentLength"), 8192);
+        raw.max_burst = number(told("MaxBurstLength"), 262144);
+        raw.first_burst = number(told("FirstBurstLength"), 65536).min(raw.max_burst);
+        raw.immediate_data = told("ImmediateData").is_none_or(|v| v == "Yes");
+        raw.initial_r2t = told("InitialR2T").is_none_or(|v| v == "Yes");
+        raw.tsih = answer.get16(14);
+    }
+}
+
+impl Default for Login {
+    fn default() -> Login {
+        Login::new()
+    }
+}
+
+impl Raw {
+    /// Sends a Login Request with ExpStatSN filled in and gives the Login Response, which must match it.
+    pub fn login(&mut self, request: &Pdu) -> Pdu {
+        let request = request.clone().exp_stat_sn(self.exp_stat_sn);
+        self.send(&request);
+        let answer = self.recv();
+        assert_eq!(answer.opcode(), op::LOGIN_RESPONSE, "{answer:?}");
+        assert_eq!(
+            (answer.tag(), &answer.bhs[8..14]),
+            (request.tag(), &request.bhs[8..14]),
+            "ITT and ISID: {answer:?}"
+        );
+        if answer.status() == 0 {
+            assert_eq!(answer.bhs[1] & 0x0c, request.bhs[1] & 0x0c, "CSG: {answer:?}");
+        }
+        answer
+    }
+
+    /// A normal session with more keys, ready for commands: pending unit attentions of LUN 0 to 2 are taken.
+    pub fn session(address: SocketAddr, keys: &[(&str, &str)]) -> Raw {
+        let mut raw = Login::new().with(keys).on(address);
+        (0..3).for_each(|lun| raw.clear_attentions(lun));
+        raw
+    }
+
+    /// A discovery session.
+    pub fn discovery(address: SocketAddr, keys: &[(&str, &str)]) -> Raw {
+        Login::discovery().with(keys).on(address)
+    }
+}

@@ -1,0 +1,281 @@
+//! One TCP connection to a target, PDU by PDU.
+
+use crate::check;
+use crate::digest::crc32c;
+use crate::pdu::{NONE, Pdu, op};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a read waits before it is a failure.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long silence must last to count as silence.
+pub const QUIET: Duration = Duration::from_millis(150);
+
+/// What came within a time.
+#[derive(Debug)]
+pub enum Got {
+    Pdu(Pdu),
+    Closed,
+    Nothing,
+}
+
+/// A connection with the numbers that an initiator keeps.
+pub struct Raw {
+    pub stream: TcpStream,
+    pub header_digest: bool,
+    pub data_digest: bool,
+    /// CmdSN of the next non-immediate command.
+    pub cmd_sn: u32,
+    pub exp_stat_sn: u32,
+    /// The last ExpCmdSN and MaxCmdSN seen; `None` before the login ended.
+    pub window: Option<(u32, u32)>,
+    /// MaxRecvDataSegmentLength that this side declared, in bytes.
+    pub receive_max: usize,
+    /// Off: StatSN may be anything (a test of its own looks at it).
+    pub check_stat_sn: bool,
+    /// Negotiated keys that shape writes.
+    pub immediate_data: bool,
+    pub initial_r2t: bool,
+    pub first_burst: usize,
+    pub max_burst: usize,
+    pub send_max: usize,
+    /// Digests of the last PDU as they came: header, data.
+    pub last_digests: (Option<[u8; 4]>, Option<[u8; 4]>),
+    /// TSIH of the session, once known.
+    pub tsih: u16,
+    next_itt: u32,
+    input: Vec<u8>,
+    stash: VecDeque<Pdu>,
+}
+
+impl Raw {
+    /// Opens a connection; nothing is sent.
+    pub fn connect(address: SocketAddr) -> Raw {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connect");
+        stream.set_nodelay(true).expect("nodelay");
+        Raw {
+            stream,
+            header_digest: false,
+            data_digest: false,
+            cmd_sn: 1,
+            exp_stat_sn: 0,
+            window: None,
+            receive_max: 8192,
+            check_stat_sn: false,
+            immediate_data: true,
+            initial_r2t: true,
+            first_burst: 65536,
+            max_burst: 262144,
+            send_max: 8192,
+            last_digests: (None, None),
+            tsih: 0,
+            next_itt: 0x100,
+            input: Vec::new(),
+            stash: VecDeque::new(),
+        }
+    }
+
+    /// A task tag not used before on this connection.
+    pub fn new_itt(&mut self) -> u32 {
+        self.next_itt += 1;
+        self.next_itt
+    }
+
+    /// CmdSN for a non-immediate command: the counter goes on.
+    pub fn take_cmd_sn(&mut self) -> u32 {
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.cmd_sn.wrapping_sub(1)
+    }
+
+    /// A request with a new tag, CmdSN (not advanced if immediate) and ExpStatSN filled in.
+    pub fn request(&mut self, first: u8) -> Pdu {
+        let cmd_sn = if first & 0x40 != 0 { self.cmd_sn } else { self.take_cmd_sn() };
+        let itt = self.new_itt();
+        Pdu::new(first).itt(itt).cmd_sn(cmd_sn).exp_stat_sn(self.exp_stat_sn)
+    }
+
+    /// Sends a PDU with the digests in force.
+    pub fn send(&mut self, pdu: &Pdu) {
+        self.send_bytes(&pdu.encode(self.header_digest, self.data_digest));
+    }
+
+    /// Sends several PDUs in one write.
+    pub fn send_all(&mut self, pdus: &[Pdu]) {
+        let bytes: Vec<u8> =
+            pdus.iter().flat_map(|p| p.encode(self.header_digest, self.data_digest)).collect();
+        self.send_bytes(&bytes);
+    }
+
+    /// Sends bytes; that the peer closed is no failure here, reading will tell.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends bytes one by one, each in a segment of its own.
+    pub fn send_slowly(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.send_bytes(std::slice::from_ref(byte));
+            sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Sends a PDU and gives the next answer with its tag.
+    pub fn ask(&mut self, pdu: &Pdu) -> Pdu {
+        self.send(pdu);
+        self.recv_for(pdu.tag())
+    }
+
+    /// The next PDU, whatever it is.
+    pub fn recv(&mut self) -> Pdu {
+        match self.get(PATIENCE) {
+            Got::Pdu(pdu) => pdu,
+            other => panic!("expected a PDU, got {other:?}"),
+        }
+    }
+
+    /// The next PDU with this task tag; others are kept for later.
+    pub fn recv_for(&mut self, itt: u32) -> Pdu {
+        self.recv_that(|p| p.tag() == itt)
+    }
+
+    /// The next PDU of this opcode; others are kept for later.
+    pub fn recv_op(&mut self, opcode: u8) -> Pdu {
+        self.recv_that(|p| p.opcode() == opcode)
+    }
+
+    fn recv_that(&mut self, wanted: impl Fn(&Pdu) -> bool) -> Pdu {
+        if let Some(at) = self.stash.iter().position(&wanted) {
+            return self.stash.remove(at).expect("position");
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.fresh(end) {
+                Got::Pdu(pdu) if wanted(&pdu) => return pdu,
+                Got::Pdu(pdu) => self.stash.push_back(pdu),
+                other => panic!("expected another PDU, got {other:?} after {:?}", self.stash),
+            }
+        }
+    }
+
+    /// What comes next within `limit`, kept PDUs first.
+    pub fn get(&mut self, limit: Duration) -> Got {
+        match self.stash.pop_front() {
+            Some(pdu) => Got::Pdu(pdu),
+            None => self.fresh(Instant::now() + limit),
+        }
+    }
+
+    /// Nothing may come for a while, and the connection stays open.
+    pub fn expect_silence(&mut self) {
+        match self.get(QUIET) {
+            Got::Nothing => {}
+            other => panic!("expected silence, got {other:?}"),
+        }
+    }
+
+    /// All PDUs up to the end of the connection, which must come.
+    pub fn until_close(&mut self) -> Vec<Pdu> {
+        let mut seen = Vec::new();
+        loop {
+            match self.get(PATIENCE) {
+                Got::Pdu(pdu) => seen.push(pdu),
+                Got::Closed => return seen,
+                Got::Nothing => panic!("the connection was not closed; seen: {seen:?}"),
+            }
+        }
+    }
+
+    /// The connection ends, with nothing before but asynchronous messages.
+    pub fn expect_close(&mut self) {
+        let seen = self.until_close();
+        assert!(seen.iter().all(|p| p.opcode() == op::ASYNC), "before the close came {seen:?}");
+    }
+
+    /// Ends the connection with a reset or a FIN, as the kernel sees fit.
+    pub fn cut(self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// A ping must be answered: the session lives, and everything before it was read by the target.
+    pub fn ping(&mut self) {
+        let ping = self.request(op::NOP_OUT | 0x40).ttt(NONE).data(b"alive?");
+        let pong = self.ask(&ping);
+        assert_eq!((pong.opcode(), &pong.data[..]), (op::NOP_IN, &b"alive?"[..]));
+    }
+
+    fn fresh(&mut self, end: Instant) -> Got {
+        loop {
+            if let Some(pdu) = self.parse() {
+                self.watch(&pdu);
+                return Got::Pdu(pdu);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Got::Nothing;
+            }
+            self.stream.set_read_timeout(Some(left)).expect("time-out");
+            let mut chunk = [0; 65536];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Got::Closed,
+                Ok(n) => self.input.extend_from_slice(&chunk[..n]),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Got::Nothing;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Got::Closed,
+            }
+        }
+    }
+
+    fn parse(&mut self) -> Option<Pdu> {
+        let bhs: [u8; 48] = self.input.get(..48)?.try_into().ok()?;
+        let header = 48 + bhs[4] as usize * 4;
+        let length = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize;
+        let at = header + if self.header_digest { 4 } else { 0 };
+        let padded = length.next_multiple_of(4);
+        let total = at + padded + if self.data_digest && length > 0 { 4 } else { 0 };
+        if self.input.len() < total {
+            return None;
+        }
+        let all: Vec<u8> = self.input.drain(..total).collect();
+        assert!(
+            !self.header_digest || crc32c(&all[..header]) == all[header..at],
+            "bad header digest: {bhs:02x?}"
+        );
+        let end = at + padded;
+        assert!(total == end || crc32c(&all[at..end]) == all[end..], "bad data digest: {bhs:02x?}");
+        assert!(all[at + length..end].iter().all(|b| *b == 0), "padding is not zero: {bhs:02x?}");
+        self.last_digests = (all[header..at].try_into().ok(), all[end..].try_into().ok());
+        Some(Pdu { bhs, ahs: all[48..header].to_vec(), data: all[at..at + length].to_vec() })
+    }
+
+    /// Checks what holds for every PDU, and keeps the numbers.
+    fn watch(&mut self, pdu: &Pdu) {
+        check::layout(pdu).unwrap_or_else(|why| panic!("{why}: {pdu:?}"));
+        assert!(pdu.data.len() <= self.receive_max, "data beyond {}: {pdu:?}", self.receive_max);
+        if pdu.opcode() == op::LOGIN_RESPONSE && pdu.status() != 0 {
+            return;
+        }
+        if check::has_stat_sn(pdu) {
+            assert!(
+                !self.check_stat_sn || pdu.stat_sn() == self.exp_stat_sn,
+                "StatSN, {}: {pdu:?}",
+                self.exp_stat_sn
+            );
+            self.exp_stat_sn = if check::counts(pdu) { pdu.stat_sn().wrapping_add(1) } else { pdu.stat_sn() };
+            self.check_stat_sn = true;
+        }
+        let (exp, max) = (pdu.exp_cmd_sn(), pdu.max_cmd_sn());
+        assert!(!check::before(max, exp.wrapping_sub(1)), "MaxCmdSN below ExpCmdSN - 1: {pdu:?}");
+        if let Some((old_exp, old_max)) = self.window {
+            assert!(
+                !check::before(exp, old_exp) && !check::before(max, old_max),
+                "the window moved back: {pdu:?}"
+            );
+        }
+        self.window = Some((exp, max));
+    }
+}

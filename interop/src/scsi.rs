@@ -1,0 +1,227 @@
+//! SCSI commands over a raw connection: send, move data, collect.
+
+use crate::pdu::{NONE, Pdu, op};
+use crate::raw::Raw;
+
+/// The R and W flags of a SCSI Command, to be joined with F (0x80) and a task attribute.
+pub const READ: u8 = 0x40;
+pub const WRITE: u8 = 0x20;
+
+/// What a command ended with.
+#[derive(Debug)]
+pub struct Reply {
+    /// iSCSI response code; 0 when status came with Data-In.
+    pub response: u8,
+    pub status: u8,
+    /// o, u, O, U of the response, or O, U of the last Data-In.
+    pub flags: u8,
+    pub residual: u32,
+    /// Sense data without its length prefix.
+    pub sense: Vec<u8>,
+    pub data: Vec<u8>,
+    /// All PDUs of the task, in order.
+    pub pdus: Vec<Pdu>,
+}
+
+impl Reply {
+    /// Sense key, ASC and ASCQ of fixed or descriptor sense as one number, 0 without sense: 0x0b0c0d.
+    pub fn sense(&self) -> u32 {
+        sense(&self.sense)
+    }
+
+    /// Fails unless the status is GOOD; gives the data.
+    pub fn good(self) -> Vec<u8> {
+        assert_eq!(
+            (self.response, self.status),
+            (0, 0),
+            "sense {:06x}: {:?}",
+            self.sense(),
+            self.pdus.last()
+        );
+        self.data
+    }
+
+    /// Fails unless the status is CHECK CONDITION with this sense.
+    pub fn check(self, expected: u32) {
+        assert_eq!((self.response, self.status), (0, 2), "{:?}", self.pdus.last());
+        assert_eq!(self.sense(), expected, "sense {:06x}, expected {expected:06x}", self.sense());
+    }
+
+    /// The R2Ts of the task.
+    pub fn r2ts(&self) -> Vec<&Pdu> {
+        self.pdus.iter().filter(|p| p.opcode() == op::R2T).collect()
+    }
+}
+
+/// Sense key, ASC and ASCQ as one number.
+pub fn sense(bytes: &[u8]) -> u32 {
+    let at = |i: usize| bytes.get(i).copied().unwrap_or(0) as u32;
+    match at(0) & 0x7f {
+        0x70 | 0x71 => (at(2) & 0xf) << 16 | at(12) << 8 | at(13),
+        0x72 | 0x73 => (at(1) & 0xf) << 16 | at(2) << 8 | at(3),
+        _ => 0,
+    }
+}
+
+/// READ(10) of `blocks` from `lba`.
+pub fn read10(lba: u32, blocks: u16) -> [u8; 10] {
+    cdb10(0x28, lba, blocks)
+}
+
+/// WRITE(10) of `blocks` at `lba`.
+pub fn write10(lba: u32, blocks: u16) -> [u8; 10] {
+    cdb10(0x2a, lba, blocks)
+}
+
+/// A CDB of 10 bytes with address and length at the usual places.
+pub fn cdb10(opcode: u8, lba: u32, length: u16) -> [u8; 10] {
+    let mut cdb = [0; 10];
+    cdb[0] = opcode;
+    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+    cdb[7..9].copy_from_slice(&length.to_be_bytes());
+    cdb
+}
+
+/// INQUIRY, standard or of a VPD page.
+pub fn inquiry(page: Option<u8>, allocation: u16) -> [u8; 6] {
+    let [high, low] = allocation.to_be_bytes();
+    [0x12, page.is_some() as u8, page.unwrap_or(0), high, low, 0]
+}
+
+/// Bytes that differ from block to block and along a block.
+pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|i| (i as u8) ^ ((i / 251) as u8).wrapping_mul(31) ^ seed).collect()
+}
+
+impl Raw {
+    /// A SCSI Command with the next CmdSN and a new tag; `flags` holds F, R, W as wanted, the attribute is SIMPLE.
+    pub fn command(&mut self, lun: u16, flags: u8, cdb: &[u8], expected: u32) -> Pdu {
+        self.request(op::SCSI).flags(flags | 1).lun(lun).set32(20, expected).bytes(32, cdb)
+    }
+
+    /// Sends a command without data and collects its end.
+    pub fn simple(&mut self, lun: u16, cdb: &[u8]) -> Reply {
+        let pdu = self.command(lun, 0x80, cdb, 0);
+        self.execute(&pdu, &[])
+    }
+
+    /// Sends a command that reads up to `expected` bytes.
+    pub fn read(&mut self, lun: u16, cdb: &[u8], expected: u32) -> Reply {
+        let pdu = self.command(lun, 0x80 | READ, cdb, expected);
+        self.execute(&pdu, &[])
+    }
+
+    /// Sends a command that writes `data`: immediate data as negotiated, the rest when asked for.
+    pub fn write(&mut self, lun: u16, cdb: &[u8], data: &[u8]) -> Reply {
+        let now = if self.immediate_data { data.len().min(self.first_burst).min(self.send_max) } else { 0 };
+        let pdu = self.command(lun, 0x80 | WRITE, cdb, data.len() as u32).data(&data[..now]);
+        self.execute(&pdu, data)
+    }
+
+    /// Writes blocks of 512 bytes.
+    pub fn write_blocks(&mut self, lun: u16, lba: u32, data: &[u8]) -> Reply {
+        self.write(lun, &write10(lba, (data.len() / 512) as u16), data)
+    }
+
+    /// Reads blocks of 512 bytes.
+    pub fn read_blocks(&mut self, lun: u16, lba: u32, blocks: u16) -> Vec<u8> {
+        self.read(lun, &read10(lba, blocks), blocks as u32 * 512).good()
+    }
+
+    /// TEST UNIT READY until there is no unit attention; a LUN that is not there is left alone.
+    pub fn clear_attentions(&mut self, lun: u16) {
+        for _ in 0..8 {
+            if self.simple(lun, &[0; 6]).sense() >> 16 != 6 {
+                return;
+            }
+        }
+        panic!("unit attentions of LUN {lun} do not end");
+    }
+
+    /// Sends a command and collects all that belongs to it; R2Ts are answered out of `out`.
+    pub fn execute(&mut self, command: &Pdu, out: &[u8]) -> Reply {
+        self.send(command);
+        self.collect(command.tag(), out)
+    }
+
+    /// Collects the rest of a task that was sent.
+    pub fn collect(&mut self, itt: u32, out: &[u8]) -> Reply {
+        let (mut data, mut pdus) = (Vec::new(), Vec::new());
+        loop {
+            let pdu = self.recv_for(itt);
+            pdus.push(pdu.clone());
+            match pdu.opcode() {
+                op::R2T => self.answer(&pdu, out),
+                op::DATA_IN => place(&mut data, &pdu),
+                op::SCSI_RESPONSE => return response(&pdu, data, pdus),
+                _ => panic!("not of a SCSI task: {pdu:?}"),
+            }
+            if pdu.opcode() == op::DATA_IN && pdu.bhs[1] & 1 != 0 {
+                let (status, flags, residual) = (pdu.bhs[3], pdu.bhs[1] & 6, pdu.get32(44));
+                return Reply { response: 0, status, flags, residual, sense: Vec::new(), data, pdus };
+            }
+        }
+    }
+
+    /// Answers an R2T in full, in pieces of at most what the target takes.
+    pub fn answer(&mut self, r2t: &Pdu, out: &[u8]) {
+        let (offset, length) = (r2t.get32(40) as usize, r2t.get32(44) as usize);
+        assert!(offset + length <= out.len(), "R2T beyond the {} bytes there are: {r2t:?}", out.len());
+        for (sn, at) in (0..length).step_by(self.send_max).enumerate() {
+            let end = length.min(at + self.send_max);
+            let part = &out[offset + at..offset + end];
+            let pdu = self.data_out(r2t.tag(), r2t.transfer_tag(), sn as u32, (offset + at) as u32, part);
+            let lun: [u8; 8] = r2t.bhs[8..16].try_into().expect("8 bytes");
+            self.send(&pdu.bytes(8, &lun).flags(if end == length { 0x80 } else { 0 }));
+        }
+    }
+
+    /// A Data-Out with F set and the LUN zero; TTT [`NONE`] makes it unsolicited.
+    pub fn data_out(&self, itt: u32, ttt: u32, data_sn: u32, offset: u32, data: &[u8]) -> Pdu {
+        let pdu = Pdu::new(op::DATA_OUT).itt(itt).ttt(ttt).exp_stat_sn(self.exp_stat_sn);
+        pdu.set32(36, data_sn).set32(40, offset).data(data)
+    }
+
+    /// A task management request, immediate: function, LUN, referenced tag and RefCmdSN.
+    pub fn tmf(&mut self, function: u8, lun: u16, tag: u32, ref_cmd_sn: u32) -> Pdu {
+        let pdu = self.request(op::TMF | 0x40).flags(0x80 | function).lun(lun).set32(20, tag);
+        pdu.set32(32, ref_cmd_sn)
+    }
+
+    /// Sends a task management request on `lun` that names no task and gives its response code.
+    pub fn manage(&mut self, function: u8, lun: u16) -> u8 {
+        let pdu = self.tmf(function, lun, NONE, 0);
+        let answer = self.ask(&pdu);
+        assert_eq!(answer.opcode(), op::TMF_RESPONSE, "{answer:?}");
+        answer.bhs[2]
+    }
+
+    /// Sends a Text Request of its own sequence and gives the Text Response (or Reject).
+    pub fn text(&mut self, keys: &[(&str, &str)]) -> Pdu {
+        let pdu = self.request(op::TEXT | 0x40).ttt(NONE).keys(keys);
+        self.send(&pdu);
+        self.recv()
+    }
+
+    /// Logs out with this reason for this CID and gives the response.
+    pub fn logout(&mut self, reason: u8, cid: u16) -> Pdu {
+        let pdu = self.request(op::LOGOUT | 0x40).flags(0x80 | reason).set16(20, cid);
+        self.ask(&pdu)
+    }
+}
+
+fn place(data: &mut Vec<u8>, pdu: &Pdu) {
+    let end = pdu.get32(40) as usize + pdu.data.len();
+    if data.len() < end {
+        data.resize(end, 0);
+    }
+    data[end - pdu.data.len()..end].copy_from_slice(&pdu.data);
+}
+
+fn response(pdu: &Pdu, data: Vec<u8>, pdus: Vec<Pdu>) -> Reply {
+    let length = pdu.data.get(..2).map_or(0, |l| u16::from_be_bytes([l[0], l[1]]) as usize);
+    let sense = pdu.data.get(2..2 + length).unwrap_or_default().to_vec();
+    assert!(pdu.data.is_empty() || sense.len() == length && length > 0, "sense length: {pdu:?}");
+    let (flags, residual) = (pdu.bhs[1] & 0x1e, pdu.get32(44));
+    Reply { response: pdu.bhs[2], status: pdu.bhs[3], flags, residual, sense, data, pdus }
+}

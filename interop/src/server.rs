@@ -1,0 +1,253 @@
+//! `lunar serve` as a child process.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+const START: Duration = Duration::from_secs(30);
+
+/// The program under test: `$LUNAR_BIN`, or `lunar` of the workspace's release build.
+pub fn lunar_bin() -> PathBuf {
+    if let Some(path) = std::env::var_os("LUNAR_BIN") {
+        return path.into();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| root.join("target"));
+    let bin = target.join("release/lunar");
+    assert!(bin.exists(), "{} is missing; build it: cargo build --release -p cli", bin.display());
+    bin
+}
+
+/// A fresh folder below the system's temporary one.
+pub fn fresh_dir() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("lunar-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let dir = std::env::temp_dir().join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("a temporary folder");
+    dir
+}
+
+/// A running server; it is killed and its folder removed on drop.
+pub struct Server {
+    child: Child,
+    dir: PathBuf,
+    toml: String,
+    portals: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Starts a server with this configuration and waits until it is ready. Portals should have port 0; the fresh
+    /// folder of the file is the state folder unless the text names one.
+    pub fn start(toml: &str) -> Server {
+        Server::start_in(fresh_dir(), toml)
+    }
+
+    /// As [`Server::start`], in a folder that exists: files that the configuration names can be put there before.
+    pub fn start_in(dir: PathBuf, toml: &str) -> Server {
+        let toml = with_state(toml, &dir);
+        let (child, portals) = spawn(&dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
+        Server { child, dir, toml, portals }
+    }
+
+    /// Starts with a configuration that must be refused; gives what the server said on stderr.
+    pub fn refused(dir: PathBuf, toml: &str) -> String {
+        let toml = with_state(toml, &dir);
+        if let Ok((mut child, _)) = spawn(&dir, &toml) {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("the server started with\n{toml}");
+        }
+        let said = log(&dir);
+        let _ = fs::remove_dir_all(&dir);
+        said
+    }
+
+    /// The address of the first portal.
+    pub fn portal(&self) -> SocketAddr {
+        self.portals[0]
+    }
+
+    /// The addresses of all portals, in the order of the configuration.
+    pub fn portals(&self) -> &[SocketAddr] {
+        &self.portals
+    }
+
+    /// The folder of configuration, state and log.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Resident memory in KiB.
+    pub fn rss_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the server lives");
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
+        line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// Is the process still there?
+    pub fn lives(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What the server wrote to stderr so far.
+    pub fn log(&self) -> String {
+        log(&self.dir)
+    }
+
+    /// Ends the process without any warning.
+    pub fn kill9(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Sends a signal by its number.
+    pub fn signal(&self, number: i32) {
+        let signal = Signal::from_named_raw(number).expect("a signal");
+        kill_process(Pid::from_child(&self.child), signal).expect("the server lives");
+    }
+
+    /// Replaces the configuration file without telling the server; ports that were 0 stay what they became.
+    pub fn rewrite(&mut self, toml: &str) {
+        self.toml = with_ports(&with_state(toml, &self.dir), &self.portals);
+        fs::write(self.dir.join("lunar.toml"), &self.toml).expect("write lunar.toml");
+    }
+
+    /// Starts the server again (killing it first if need be) on the same ports and with the same state.
+    pub fn restart(&mut self) {
+        self.kill9();
+        self.toml = with_ports(&self.toml, &self.portals);
+        let (child, portals) =
+            spawn(&self.dir, &self.toml).unwrap_or_else(|why| panic!("{why}\n{}", self.log()));
+        assert_eq!(portals, self.portals, "the ports changed");
+        self.child = child;
+    }
+
+    /// SIGTERM, then waits for the end.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(15);
+        self.wait(Duration::from_secs(20))
+    }
+
+    /// Waits for the process to end by itself.
+    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the server did not end within {limit:?}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- the server's log ---\n{}", self.log());
+        }
+        self.kill9();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A server with the standard configuration that tests running at the same time share.
+pub struct Shared(Arc<Server>);
+
+impl std::ops::Deref for Shared {
+    type Target = Server;
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- the shared server's log ---\n{}", self.log());
+        }
+    }
+}
+
+/// The shared server with [`crate::config::standard`]. It ends with the last test that holds it: a static would never
+/// be dropped and leave the process behind.
+pub fn shared() -> Shared {
+    static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+    let mut server = SERVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let running = server.upgrade().unwrap_or_else(|| Arc::new(Server::start(&crate::config::standard())));
+    *server = Arc::downgrade(&running);
+    Shared(running)
+}
+
+fn log(dir: &Path) -> String {
+    fs::read_to_string(dir.join("stderr")).unwrap_or_default()
+}
+
+fn with_state(toml: &str, dir: &Path) -> String {
+    let missing = |key: &str| !toml.lines().any(|l| l.trim_start().starts_with(key));
+    let mut keys = String::new();
+    for (key, file) in [("state_dir", ""), ("admin_socket", "admin.sock")] {
+        if missing(key) {
+            keys += &format!("{key} = \"{}\"\n", dir.join(file).display());
+        }
+    }
+    match toml.contains("[server]\n") {
+        true => toml.replacen("[server]\n", &format!("[server]\n{keys}"), 1),
+        false => format!("[server]\n{keys}{toml}"),
+    }
+}
+
+fn with_ports(toml: &str, portals: &[SocketAddr]) -> String {
+    portals.iter().fold(toml.to_string(), |text, p| text.replacen(":0\"", &format!(":{}\"", p.port()), 1))
+}
+
+fn spawn(dir: &Path, toml: &str) -> Result<(Child, Vec<SocketAddr>), String> {
+    let file = dir.join("lunar.toml");
+    fs::write(&file, toml).expect("write lunar.toml");
+    let stderr = fs::File::options().create(true).append(true).open(dir.join("stderr")).expect("a log");
+    let mut command = Command::new(lunar_bin());
+    command.args(["serve", "--config"]).arg(&file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    let mut child = command.spawn().expect("start lunar");
+    let portals = wait_ready(&mut child);
+    if portals.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    portals.map(|portals| (child, portals))
+}
+
+/// Reads stdout up to `ready`; a thread goes on emptying it so that the server never waits for us.
+fn wait_ready(child: &mut Child) -> Result<Vec<SocketAddr>, String> {
+    let stdout = child.stdout.take().expect("piped");
+    let (send, lines) = mpsc::channel();
+    thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).for_each(|l| drop(send.send(l)))
+    });
+    let (mut portals, end) = (Vec::new(), Instant::now() + START);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let line = lines
+            .recv_timeout(left)
+            .map_err(|_| "the server ended or hung before it was ready".to_string())?;
+        if line == "ready" {
+            return if portals.is_empty() { Err("no `listening on` line".into()) } else { Ok(portals) };
+        }
+        if let Some(rest) = line.strip_prefix("listening on ") {
+            let address = rest.split(',').next().unwrap_or(rest);
+            portals.push(address.parse().map_err(|e| format!("{line}: {e}"))?);
+        }
+    }
+}
