@@ -1,0 +1,97 @@
+//! The storage seam.
+
+use net::Buf;
+use std::io;
+use std::pin::Pin;
+
+/// A future that stays on its core.
+pub type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = T> + 'a>>;
+
+/// The end of an operation that borrowed a buffer: the result, and the buffer back.
+pub type Finished = (io::Result<()>, Buf);
+
+/// What a backend is. Asked on every change, cached in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Bytes that can be addressed.
+    pub capacity: u64,
+    /// The medium cannot be written.
+    pub read_only: bool,
+    /// UNMAP gives space back, and unmapped bytes read as zeros.
+    pub unmap: bool,
+    /// Reads are zeros and writes go nowhere: no buffer needs to be filled or kept.
+    pub null: bool,
+    /// A write is stable when it is acknowledged; flush has nothing to do.
+    pub stable: bool,
+}
+
+/// A stretch of bytes and whether storage is allocated for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Storage is allocated (mapped); otherwise it reads as zeros.
+    pub mapped: bool,
+}
+
+/// The answer of an attempt to finish an operation on the spot.
+#[derive(Debug)]
+pub enum Inline {
+    /// Done, with this result.
+    Done(io::Result<()>),
+    /// It would wait: use the asynchronous form.
+    WouldWait,
+}
+
+/// A line of bytes that can be read and written at any offset, from every core at once.
+///
+/// Callers keep offset and length within the capacity. Errors are the operating system's: `StorageFull` for no
+/// space, `ReadOnlyFilesystem` or `PermissionDenied` for a medium that cannot be written, `Unsupported` for what the
+/// backend cannot do.
+pub trait Backend: Send + Sync {
+    /// What it is now. Capacity may change while it lives; see [`Backend::refresh`].
+    fn facts(&self) -> Facts;
+
+    /// Looks at the medium again (a file may have been resized); true if the facts changed.
+    fn refresh(&self) -> bool {
+        false
+    }
+
+    /// Fills `buf` from `offset` if that takes no waiting.
+    fn read_now(&self, _offset: u64, _buf: &mut [u8]) -> Inline {
+        Inline::WouldWait
+    }
+
+    /// Writes `data` at `offset` if that takes no waiting. Never used for writes that must be stable at once.
+    fn write_now(&self, _offset: u64, _data: &[u8]) -> Inline {
+        Inline::WouldWait
+    }
+
+    /// Fills the whole of `buf` from `offset`.
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished>;
+
+    /// Writes the whole of `buf` at `offset`; with `stable` it is on stable storage before this ends.
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished>;
+
+    /// Every acknowledged write becomes stable.
+    fn flush(&self) -> Future<'_, io::Result<()>>;
+
+    /// Gives space back where it can; the bytes read as zeros afterwards.
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>>;
+
+    /// The bytes read as zeros afterwards; with `unmap` space may be given back.
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>>;
+
+    /// Asks the medium to bring bytes near; a hint.
+    fn prefetch(&self, _offset: u64, _len: u64) {}
+
+    /// The extent that begins at `offset`, at most `len` bytes of it.
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move { Ok(Extent { offset, len, mapped: true }) })
+    }
+
+    /// Counters and settings for people, as (name, value), from the outermost filter to the medium.
+    fn describe(&self) -> Vec<(String, String)>;
+}

@@ -1,0 +1,4 @@
+//! The `lunar` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

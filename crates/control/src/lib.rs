@@ -1,0 +1,2 @@
+//! Configuration, state files and the admin socket.
+#![forbid(unsafe_code)]

@@ -1,0 +1,119 @@
+//! Buffers for I/O: page-aligned, initialized from the start, owned by the operation that uses them.
+
+use crate::pool::Home;
+use compio::buf::{IoBuf, IoBufMut, SetLen};
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Alignment and granule of a buffer in bytes: what O_DIRECT asks for.
+pub const PAGE: usize = 4096;
+
+#[derive(Clone, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+#[repr(C, align(4096))]
+pub(crate) struct Page([u8; PAGE]);
+
+pub(crate) type Pages = Vec<Page>;
+
+/// Zeroed pages that hold `len` bytes.
+pub(crate) fn pages(len: usize) -> Pages {
+    Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer")
+}
+
+/// A page-aligned buffer. Derefs to its bytes. One that came from a [`Pool`](crate::Pool) goes back there.
+pub struct Buf {
+    pages: Pages,
+    len: usize,
+    home: Option<Home>,
+}
+
+impl Buf {
+    /// A buffer of `len` zero bytes that belongs to no pool.
+    pub fn zeroed(len: usize) -> Self {
+        Buf { pages: pages(len), len, home: None }
+    }
+
+    pub(crate) fn pooled(pages: Pages, len: usize, home: Home) -> Self {
+        Buf { pages, len, home: Some(home) }
+    }
+
+    /// Bytes that could be used without a new allocation.
+    pub fn capacity(&self) -> usize {
+        self.pages.len() * PAGE
+    }
+
+    /// Shows `len` bytes of what is allocated.
+    ///
+    /// # Panics
+    /// When `len` is above the capacity.
+    pub fn set_visible(&mut self, len: usize) {
+        assert!(len <= self.capacity());
+        self.len = len;
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.take_back(std::mem::take(&mut self.pages));
+        }
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf of {} bytes", self.len)
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.len]
+    }
+}
+
+impl DerefMut for Buf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_bytes()[..self.len]
+    }
+}
+
+impl IoBuf for Buf {
+    fn as_init(&self) -> &[u8] {
+        self
+    }
+}
+
+impl SetLen for Buf {
+    #[allow(unsafe_code)]
+    // SAFETY: every byte of a Buf is initialized from the start, so any length within the capacity is valid.
+    unsafe fn set_len(&mut self, len: usize) {
+        debug_assert!(len <= self.len);
+    }
+}
+
+impl IoBufMut for Buf {
+    #[allow(unsafe_code)]
+    fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
+        let bytes: &mut [u8] = self;
+        let (ptr, len) = (bytes.as_mut_ptr().cast(), bytes.len());
+        // SAFETY: same pointer, length and lifetime; the runtime and the kernel only ever write initialized bytes.
+        unsafe { std::slice::from_raw_parts_mut(ptr, len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_aligned_and_zero() {
+        let b = Buf::zeroed(5000);
+        assert_eq!((b.len(), b.capacity()), (5000, 8192));
+        assert_eq!(b.as_ptr() as usize % PAGE, 0);
+        assert!(b.iter().all(|x| *x == 0));
+    }
+}

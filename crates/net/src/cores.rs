@@ -1,0 +1,109 @@
+//! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
+
+use compio::driver::{DriverType, ProactorBuilder};
+use compio::runtime::{Runtime, RuntimeBuilder};
+use std::collections::HashSet;
+use std::io;
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The event loops.
+pub struct Cores {
+    jobs: Vec<flume::Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Cores {
+    /// Starts one loop on each of these CPUs.
+    ///
+    /// # Errors
+    /// When a thread cannot be started, or neither io_uring nor polling works.
+    pub fn start(cpus: &[usize]) -> io::Result<Cores> {
+        let mut cores = Cores { jobs: Vec::new(), threads: Vec::new() };
+        for &cpu in cpus {
+            let (jobs, inbox) = flume::unbounded::<Job>();
+            let (started, result) = flume::bounded(1);
+            let body = move || match runtime(cpu) {
+                Ok(rt) => {
+                    let _ = started.send(Ok(rt.driver_type()));
+                    rt.block_on(async move {
+                        while let Ok(job) = inbox.recv_async().await {
+                            job();
+                        }
+                    });
+                }
+                Err(e) => drop(started.send(Err(e))),
+            };
+            cores.threads.push(std::thread::Builder::new().name(format!("core {cpu}")).spawn(body)?);
+            let driver = result.recv().map_err(|_| io::Error::other("an event loop died"))??;
+            tracing::debug!(cpu, ?driver, "event loop started");
+            cores.jobs.push(jobs);
+        }
+        Ok(cores)
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Runs a closure on a core's thread, inside its event loop.
+    pub fn run_on(&self, core: usize, job: impl FnOnce() + Send + 'static) {
+        // A loop that is gone takes no more work: the process is ending.
+        let _ = self.jobs[core].send(Box::new(job));
+    }
+
+    /// Ends all loops, with whatever tasks they still hold.
+    pub fn stop(&mut self) {
+        self.jobs.clear();
+        for t in self.threads.drain(..) {
+            let _ = t.join();
+        }
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// An event loop: io_uring with deferred task work, plain io_uring on older kernels, polling where io_uring is
+/// forbidden (as in default containers).
+fn runtime(cpu: usize) -> io::Result<Runtime> {
+    let mut deferred = ProactorBuilder::new();
+    deferred.defer_taskrun(true).single_issuer(true);
+    let mut polling = ProactorBuilder::new();
+    polling.driver_type(DriverType::Poll);
+    let mut last = None;
+    for proactor in [deferred, ProactorBuilder::new(), polling] {
+        let mut builder = RuntimeBuilder::new();
+        builder.with_proactor(proactor).thread_affinity(HashSet::from([cpu]));
+        match builder.build() {
+            Ok(rt) => return Ok(rt),
+            Err(e) => last = Some(e),
+        }
+    }
+    Err(last.expect("three attempts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_runs_inside_the_loop_of_its_core() {
+        let mut cores = Cores::start(&[0, 0]).expect("event loops");
+        let (tx, rx) = flume::bounded(1);
+        cores.run_on(1, move || {
+            compio::runtime::spawn(async move {
+                compio::time::sleep(std::time::Duration::from_millis(1)).await;
+                tx.send(std::thread::current().name().map(str::to_owned)).expect("somebody waits");
+            })
+            .detach();
+        });
+        assert_eq!(rx.recv().expect("an answer").as_deref(), Some("core 0"));
+        cores.stop();
+    }
+}

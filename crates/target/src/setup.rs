@@ -1,0 +1,183 @@
+//! A whole configuration as the target runs it: plain values, checked by whoever makes them. It is replaced as a whole
+//! when the configuration is read again.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Unit;
+
+/// Everything that is served, to whom, and within which limits.
+pub struct Setup {
+    /// Bounds on what peers can make the process hold.
+    pub limits: Limits,
+    /// What is offered and accepted in negotiation.
+    pub session: Session,
+    /// Who may discover.
+    pub discovery: Discovery,
+    /// Where connections arrive.
+    pub portal_groups: Vec<PortalGroup>,
+    /// What is served, by iSCSI name.
+    pub targets: BTreeMap<String, Target>,
+}
+
+/// Bounds on what peers can make the process hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// TCP connections in all.
+    pub connections: usize,
+    /// Connections that have not logged in.
+    pub connections_before_login: usize,
+    /// A login that takes longer is cut.
+    pub login_timeout: Duration,
+    /// Sessions in all.
+    pub sessions: usize,
+    /// Sessions of one initiator name.
+    pub sessions_per_initiator: usize,
+    /// The CmdSN window.
+    pub commands_per_session: u32,
+    /// Bytes of key text in one negotiation.
+    pub text_bytes: usize,
+    /// Bytes of buffers of commands in flight.
+    pub memory: usize,
+}
+
+/// Negotiation and keepalive (RFC 7143 section 13).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    /// InitialR2T.
+    pub initial_r2t: bool,
+    /// ImmediateData.
+    pub immediate_data: bool,
+    /// MaxRecvDataSegmentLength of the target in bytes.
+    pub max_recv_data_segment_length: u32,
+    /// MaxBurstLength in bytes.
+    pub max_burst_length: u32,
+    /// FirstBurstLength in bytes.
+    pub first_burst_length: u32,
+    /// MaxOutstandingR2T, 1 to 32.
+    pub max_outstanding_r2t: u16,
+    /// DefaultTime2Wait in seconds.
+    pub default_time2wait: u16,
+    /// DefaultTime2Retain in seconds.
+    pub default_time2retain: u16,
+    /// May no header digest be chosen, may CRC32C be.
+    pub header_digest: Digests,
+    /// The same for data.
+    pub data_digest: Digests,
+    /// Ping an initiator after so much silence; None: never.
+    pub nop_interval: Option<Duration>,
+    /// End the connection when a ping stays unanswered so long.
+    pub nop_timeout: Duration,
+}
+
+/// Which digests may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// None.
+    pub none: bool,
+    /// CRC32C.
+    pub crc32c: bool,
+}
+
+/// Who may discover.
+#[derive(Clone, Debug, Default)]
+pub struct Discovery {
+    /// Discovery sessions are refused (02/09).
+    pub disabled: bool,
+    /// Users that may; None: everybody, without CHAP.
+    pub chap: Option<Vec<User>>,
+    /// As whom the target answers a challenge.
+    pub mutual: Option<User>,
+}
+
+/// A CHAP name and its secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct User {
+    /// CHAP_N.
+    pub name: String,
+    /// The secret; never printed.
+    pub secret: Vec<u8>,
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "User({:?}, secret withheld)", self.name)
+    }
+}
+
+/// Portals that share a tag.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortalGroup {
+    /// Target portal group tag.
+    pub tag: u16,
+    /// Its portals.
+    pub portals: Vec<Portal>,
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Portal {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What SendTargets tells instead: host[:port].
+    pub advertise: Option<String>,
+}
+
+/// A target node.
+pub struct Target {
+    /// iSCSI name.
+    pub name: String,
+    /// TargetAlias.
+    pub alias: Option<String>,
+    /// Tags of the portal groups where it is found.
+    pub portal_groups: Vec<u16>,
+    /// Where logins to a portal group are sent instead.
+    pub redirects: Vec<Redirect>,
+    /// Logins are refused with 03/01.
+    pub offline: bool,
+    /// As whom it answers a challenge (mutual CHAP).
+    pub mutual: Option<User>,
+    /// Its logical units.
+    pub luns: BTreeMap<u16, Arc<Unit>>,
+    /// Who may use which of them; the first entry that matches decides. Empty: everybody, all.
+    pub access: Vec<Access>,
+}
+
+/// A login redirect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Redirect {
+    /// For logins to this portal group.
+    pub portal_group: u16,
+    /// host[:port] of the new place.
+    pub to: String,
+    /// For good.
+    pub permanent: bool,
+}
+
+/// An entry of an access list.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Patterns of initiator names with * and ?; empty: all.
+    pub initiators: Vec<String>,
+    /// Networks; empty: all.
+    pub networks: Vec<Network>,
+    /// One of these users must log in by CHAP; None: no authentication asked for.
+    pub chap: Option<Vec<User>>,
+    /// Initiator's LUN to target's LUN; None: all, unchanged.
+    pub luns: Option<BTreeMap<u16, u16>>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Send asynchronous SCSI events.
+    pub aen: bool,
+}
+
+/// An address with the number of its leading bits that count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The address.
+    pub address: IpAddr,
+    /// 0 to 32, or 0 to 128.
+    pub bits: u8,
+}

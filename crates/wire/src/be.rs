@@ -1,0 +1,49 @@
+//! Big-endian integers at the start of a slice. All panic when the slice is too short: callers hold whole headers.
+
+/// 16 bits.
+#[inline]
+pub fn get16(p: &[u8]) -> u16 {
+    u16::from_be_bytes([p[0], p[1]])
+}
+
+/// 24 bits, as in DataSegmentLength.
+#[inline]
+pub fn get24(p: &[u8]) -> u32 {
+    u32::from_be_bytes([0, p[0], p[1], p[2]])
+}
+
+/// 32 bits.
+#[inline]
+pub fn get32(p: &[u8]) -> u32 {
+    u32::from_be_bytes([p[0], p[1], p[2], p[3]])
+}
+
+/// 64 bits.
+#[inline]
+pub fn get64(p: &[u8]) -> u64 {
+    (get32(p) as u64) << 32 | get32(&p[4..]) as u64
+}
+
+/// Writes 16 bits.
+#[inline]
+pub fn put16(p: &mut [u8], v: u16) {
+    p[..2].copy_from_slice(&v.to_be_bytes());
+}
+
+/// Writes the low 24 bits.
+#[inline]
+pub fn put24(p: &mut [u8], v: u32) {
+    p[..3].copy_from_slice(&v.to_be_bytes()[1..]);
+}
+
+/// Writes 32 bits.
+#[inline]
+pub fn put32(p: &mut [u8], v: u32) {
+    p[..4].copy_from_slice(&v.to_be_bytes());
+}
+
+/// Writes 64 bits.
+#[inline]
+pub fn put64(p: &mut [u8], v: u64) {
+    p[..8].copy_from_slice(&v.to_be_bytes());
+}

@@ -1,0 +1,15 @@
+//! iSCSI on the wire: the 48 bytes of a Basic Header Segment and their fields (RFC 7143 section 11).
+
+mod bhs;
+pub mod lun;
+pub mod opcode;
+pub mod pdu;
+pub mod status;
+
+pub use bhs::{BHS_LEN, Bhs, NONE};
+
+/// The length of a segment with its padding to four bytes.
+#[inline]
+pub fn padded(len: usize) -> usize {
+    (len + 3) & !3
+}

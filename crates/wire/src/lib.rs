@@ -1,0 +1,6 @@
+//! Bytes to values and back, for every protocol that Lunar speaks. No I/O, no allocation to decode.
+#![forbid(unsafe_code)]
+
+pub mod be;
+pub mod iscsi;
+pub mod scsi;

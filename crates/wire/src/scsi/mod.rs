@@ -1,0 +1,28 @@
+//! SCSI on the wire: status, sense, command codes.
+
+pub mod op;
+pub mod sense;
+
+pub use sense::Sense;
+
+/// SCSI status (SAM-5 section 5.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// Done.
+    Good = 0x00,
+    /// Sense data tells what happened.
+    CheckCondition = 0x02,
+    /// Equal data: PRE-FETCH found room in the cache.
+    ConditionMet = 0x04,
+    /// Try again later.
+    Busy = 0x08,
+    /// A reservation of another I_T nexus forbids it.
+    ReservationConflict = 0x18,
+    /// No room for another task.
+    TaskSetFull = 0x28,
+    /// An auto contingent allegiance holds the task set.
+    AcaActive = 0x30,
+    /// Another I_T nexus ended the task (TAS of the control mode page).
+    TaskAborted = 0x40,
+}

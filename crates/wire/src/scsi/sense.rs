@@ -1,0 +1,174 @@
+//! Sense data, fixed and descriptor format (SPC-5 section 4.4).
+
+use crate::be;
+
+/// What a CHECK CONDITION tells, independent of its format on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sense {
+    /// Sense key, 0 to 15.
+    pub key: u8,
+    /// Additional sense code.
+    pub asc: u8,
+    /// Its qualifier.
+    pub ascq: u8,
+    /// INFORMATION: an LBA, or an offset for MISCOMPARE.
+    pub information: Option<u64>,
+    /// Sense-key-specific bytes, with SKSV in the first: a field pointer or a progress indication.
+    pub specific: Option<[u8; 3]>,
+}
+
+/// One row per condition: constant, sense key, ASC, ASCQ, the standard's name.
+macro_rules! conditions {
+    ($($name:ident = $key:literal $asc:literal $ascq:literal, $text:literal;)*) => {
+        impl Sense { $(#[doc = $text] pub const $name: Sense = Sense::new($key, $asc, $ascq);)* }
+    };
+}
+
+conditions! {
+    NO_SENSE = 0x0 0x00 0x00, "no additional sense information";
+    NOT_READY_NO_MEDIUM = 0x2 0x3a 0x00, "medium not present";
+    NOT_READY_STOPPED = 0x2 0x04 0x02, "logical unit not ready, initializing command required";
+    NOT_READY_STANDBY = 0x2 0x04 0x0b, "logical unit not accessible, target port in standby state";
+    NOT_READY_UNAVAILABLE = 0x2 0x04 0x0c, "logical unit not accessible, target port in unavailable state";
+    NOT_READY_TRANSITION = 0x2 0x04 0x0a, "logical unit not accessible, asymmetric access state transition";
+    SANITIZE_IN_PROGRESS = 0x2 0x04 0x1b, "logical unit not ready, sanitize in progress";
+    SANITIZE_FAILED = 0x3 0x31 0x03, "sanitize command failed";
+    READ_ERROR = 0x3 0x11 0x00, "unrecovered read error";
+    WRITE_ERROR = 0x3 0x0c 0x00, "write error";
+    INTERNAL_FAILURE = 0x4 0x44 0x00, "internal target failure";
+    PARAMETER_LIST_LENGTH = 0x5 0x1a 0x00, "parameter list length error";
+    INVALID_OPCODE = 0x5 0x20 0x00, "invalid command operation code";
+    LBA_OUT_OF_RANGE = 0x5 0x21 0x00, "logical block address out of range";
+    INVALID_FIELD_IN_CDB = 0x5 0x24 0x00, "invalid field in CDB";
+    LUN_NOT_SUPPORTED = 0x5 0x25 0x00, "logical unit not supported";
+    INVALID_FIELD_IN_PARAMETERS = 0x5 0x26 0x00, "invalid field in parameter list";
+    INVALID_RELEASE = 0x5 0x26 0x04, "invalid release of persistent reservation";
+    TOO_MANY_TARGETS = 0x5 0x26 0x06, "too many target descriptors";
+    UNSUPPORTED_TARGET_TYPE = 0x5 0x26 0x07, "unsupported target descriptor type code";
+    TOO_MANY_SEGMENTS = 0x5 0x26 0x08, "too many segment descriptors";
+    UNSUPPORTED_SEGMENT_TYPE = 0x5 0x26 0x09, "unsupported segment descriptor type code";
+    INLINE_DATA_LENGTH = 0x5 0x26 0x0b, "inline data length exceeded";
+    SAVING_NOT_SUPPORTED = 0x5 0x39 0x00, "saving parameters not supported";
+    REMOVAL_PREVENTED = 0x5 0x53 0x02, "medium removal prevented";
+    INSUFFICIENT_REGISTRATIONS = 0x5 0x55 0x04, "insufficient registration resources";
+    COPY_TARGET_UNREACHABLE = 0xa 0x0d 0x02, "copy target device not reachable";
+    COPY_WRONG_TARGET = 0xa 0x0d 0x03, "incorrect copy target device type";
+    POWER_ON = 0x6 0x29 0x00, "power on, reset, or bus device reset occurred";
+    BUS_RESET = 0x6 0x29 0x02, "SCSI bus reset occurred";
+    LUN_RESET = 0x6 0x29 0x03, "bus device reset function occurred";
+    NEXUS_LOSS = 0x6 0x29 0x07, "I_T nexus loss occurred";
+    MODE_PARAMETERS_CHANGED = 0x6 0x2a 0x01, "mode parameters changed";
+    LOG_PARAMETERS_CHANGED = 0x6 0x2a 0x02, "log parameters changed";
+    RESERVATIONS_PREEMPTED = 0x6 0x2a 0x03, "reservations preempted";
+    RESERVATIONS_RELEASED = 0x6 0x2a 0x04, "reservations released";
+    REGISTRATIONS_PREEMPTED = 0x6 0x2a 0x05, "registrations preempted";
+    ACCESS_STATE_CHANGED = 0x6 0x2a 0x06, "asymmetric access state changed";
+    CAPACITY_CHANGED = 0x6 0x2a 0x09, "capacity data has changed";
+    COMMANDS_CLEARED = 0x6 0x2f 0x00, "commands cleared by another initiator";
+    MEDIUM_CHANGED = 0x6 0x28 0x00, "not ready to ready change, medium may have changed";
+    INQUIRY_CHANGED = 0x6 0x3f 0x03, "inquiry data has changed";
+    LUNS_CHANGED = 0x6 0x3f 0x0e, "reported LUNs data has changed";
+    MICROCODE_CHANGED = 0x6 0x3f 0x01, "microcode has been changed";
+    TASKS_CLEARED_BY_TRANSPORT = 0x6 0x47 0x7f, "some commands cleared by iSCSI protocol event";
+    WRITE_PROTECTED = 0x7 0x27 0x00, "write protected";
+    SPACE_ALLOCATION_FAILED = 0x7 0x27 0x07, "space allocation failed write protect";
+    CRC_ERROR = 0xb 0x47 0x05, "protocol service CRC error";
+    UNEXPECTED_UNSOLICITED_DATA = 0xb 0x0c 0x0c, "unexpected unsolicited data";
+    NOT_ENOUGH_UNSOLICITED_DATA = 0xb 0x0c 0x0d, "not enough unsolicited data";
+    SNACK_REJECTED = 0xb 0x11 0x13, "read error, failed retransmission request";
+    MISCOMPARE = 0xe 0x1d 0x00, "miscompare during verify operation";
+}
+
+impl Sense {
+    /// A condition without further facts.
+    pub const fn new(key: u8, asc: u8, ascq: u8) -> Self {
+        Sense { key, asc, ascq, information: None, specific: None }
+    }
+
+    /// With INFORMATION.
+    pub const fn at(self, information: u64) -> Self {
+        Sense { information: Some(information), ..self }
+    }
+
+    /// INVALID FIELD IN CDB, pointing at a byte and, when `bit` is at most 7, at the leftmost wrong bit of it.
+    pub const fn cdb_field(byte: u16, bit: u8) -> Self {
+        Sense::INVALID_FIELD_IN_CDB.pointing(true, byte, bit)
+    }
+
+    /// INVALID FIELD IN PARAMETER LIST, pointing at a byte and, when `bit` is at most 7, at a bit of it.
+    pub const fn parameter_field(byte: u16, bit: u8) -> Self {
+        Sense::INVALID_FIELD_IN_PARAMETERS.pointing(false, byte, bit)
+    }
+
+    /// With a field pointer (SPC-5 section 4.4.2.4.2).
+    pub const fn pointing(self, in_cdb: bool, byte: u16, bit: u8) -> Self {
+        let c_d = if in_cdb { 0x40 } else { 0 };
+        let bit = if bit <= 7 { 0x08 | bit } else { 0 };
+        Sense { specific: Some([0x80 | c_d | bit, (byte >> 8) as u8, byte as u8]), ..self }
+    }
+
+    /// With a progress indication in units of 1/65536 (SPC-5 section 4.4.2.4.4).
+    pub const fn progress(self, done: u16) -> Self {
+        Sense { specific: Some([0x80, (done >> 8) as u8, done as u8]), ..self }
+    }
+
+    /// The bytes on the wire: descriptor format (72h) or fixed format (70h, 18 bytes).
+    /// Fixed format drops an INFORMATION that needs more than 32 bits, as VALID demands.
+    pub fn encode(&self, descriptor: bool) -> Vec<u8> {
+        if descriptor { self.encode_descriptor() } else { self.encode_fixed() }
+    }
+
+    fn encode_fixed(&self) -> Vec<u8> {
+        let mut b = vec![0; 18];
+        b[0] = 0x70;
+        b[2] = self.key;
+        b[7] = 10;
+        b[12] = self.asc;
+        b[13] = self.ascq;
+        if let Some(i) = self.information.and_then(|i| u32::try_from(i).ok()) {
+            b[0] |= 0x80;
+            be::put32(&mut b[3..], i);
+        }
+        if let Some(s) = self.specific {
+            b[15..18].copy_from_slice(&s);
+        }
+        b
+    }
+
+    fn encode_descriptor(&self) -> Vec<u8> {
+        let mut b = vec![0x72, self.key, self.asc, self.ascq, 0, 0, 0, 0];
+        if let Some(i) = self.information {
+            b.extend_from_slice(&[0x00, 0x0a, 0x80, 0]);
+            b.extend_from_slice(&i.to_be_bytes());
+        }
+        if let Some(s) = self.specific {
+            b.extend_from_slice(&[0x02, 0x06, 0, 0, s[0], s[1], s[2], 0]);
+        }
+        b[7] = (b.len() - 8) as u8;
+        b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_format_is_eighteen_bytes() {
+        let s = Sense::LBA_OUT_OF_RANGE.at(0x01020304).encode(false);
+        assert_eq!(s, [0xf0, 0, 5, 1, 2, 3, 4, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn descriptor_format_carries_information_and_field_pointer() {
+        let s = Sense::cdb_field(1, 3).at(7).encode(true);
+        assert_eq!(s[..8], [0x72, 5, 0x24, 0, 0, 0, 0, 20]);
+        assert_eq!(s[8..20], [0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+        assert_eq!(s[20..], [2, 6, 0, 0, 0x80 | 0x40 | 8 | 3, 0, 1, 0]);
+    }
+
+    #[test]
+    fn wide_information_does_not_fit_fixed_format() {
+        assert_eq!(Sense::MISCOMPARE.at(1 << 32).encode(false)[0], 0x70);
+    }
+}
