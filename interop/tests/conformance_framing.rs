@@ -22,7 +22,8 @@ fn frm_001_integers_are_big_endian() {
 #[test]
 fn frm_002_reserved_fields_are_zero_in_every_pdu() {
     let server = shared();
-    let mut raw = Raw::session(server.portal(), &[("MaxRecvDataSegmentLength", "512"), ("ImmediateData", "No")]);
+    let mut raw =
+        Raw::session(server.portal(), &[("MaxRecvDataSegmentLength", "512"), ("ImmediateData", "No")]);
     let mut seen = vec![op::LOGIN_RESPONSE];
     raw.ping();
     seen.push(op::NOP_IN);
@@ -98,9 +99,8 @@ fn frm_004_reserved_codes_are_errors() {
 fn frm_005_pdus_whatever_the_segmentation() {
     let server = shared();
     let mut raw = Raw::session(server.portal(), CRC);
-    let pings: Vec<Pdu> = (0..20)
-        .map(|i| raw.request(op::NOP_OUT | 0x40).ttt(NONE).data(&pattern(i * 3, i as u8)))
-        .collect();
+    let pings: Vec<Pdu> =
+        (0..20).map(|i| raw.request(op::NOP_OUT | 0x40).ttt(NONE).data(&pattern(i * 3, i as u8))).collect();
     raw.send_all(&pings);
     for ping in &pings {
         assert_eq!(raw.recv_for(ping.tag()).data, ping.data);
@@ -325,7 +325,9 @@ fn frm_020_a_bad_data_digest_of_a_command_leaves_a_gap() {
 #[test]
 fn frm_024_a_format_error_ends_the_session() {
     let server = shared();
-    for (flags, expected, cdb) in [(0, 512, read10(0, 1)), (0x80, 512, read10(0, 1)), (READ, 512, read10(0, 1))] {
+    for (flags, expected, cdb) in
+        [(0, 512, read10(0, 1)), (0x80, 512, read10(0, 1)), (READ, 512, read10(0, 1))]
+    {
         let mut raw = Raw::session(server.portal(), &[]);
         let bad = raw.command(0, flags, &cdb, expected);
         raw.outcome(&bad).refused(&[4, 9]);
