@@ -1,7 +1,7 @@
 //! The Linux kernel's own initiator, in the guest of `interop/lab`, against the server on the host.
 //!
-//! Each test boots one guest with one scenario. What a scenario asks the host for (killing the server, growing its
-//! disk) it asks through a file in the folder that both see.
+//! Each test boots one guest with one scenario. What a scenario asks the host for (killing the server,
+//! growing its disk) it asks through a file in the folder that both see.
 #![forbid(unsafe_code)]
 
 use std::fs;

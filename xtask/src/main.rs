@@ -1,7 +1,10 @@
 //! `cargo xtask`: checks, tests, measures and documents the project.
 #![forbid(unsafe_code)]
 
+mod bench;
+mod lab;
 mod root;
+mod test;
 mod tidy;
 
 use std::process::ExitCode;
@@ -21,6 +24,16 @@ struct Arguments {
 enum Task {
     /// Hold the style's outer limits: sizes, floors, unsafe, links
     Tidy,
+    /// Run every test, with real peers and a real kernel
+    Test(test::Options),
+    /// Boot the lab's guest: `lab run -- CMD`, `lab setup`
+    Lab {
+        /// For interop/lab/lab
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Measure Lunar against `floor` and STGT; fails when a ratio is missed
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -37,5 +50,8 @@ fn main() -> ExitCode {
 fn run(task: &Task) -> Result<Step> {
     match task {
         Task::Tidy => tidy::run(),
+        Task::Test(options) => test::run(options),
+        Task::Lab { arguments } => lab::run(arguments),
+        Task::Bench(options) => bench::run(options),
     }
 }

@@ -37,6 +37,26 @@ pub fn build(package: &str, binary: &str) -> Result<PathBuf> {
     Ok(target_dir().join("release").join(binary))
 }
 
+/// The program under test, built if it is our own: `$LUNAR_BIN`, or the release build.
+pub fn lunar() -> Result<PathBuf> {
+    if std::env::var_os("LUNAR_BIN").is_none() {
+        build("cli", "lunar")?;
+    }
+    Ok(lunar_path())
+}
+
+/// Where the program under test lies: `$LUNAR_BIN`, or the release build.
+pub fn lunar_path() -> PathBuf {
+    let built = || target_dir().join("release/lunar");
+    std::env::var_os("LUNAR_BIN").map_or_else(built, PathBuf::from)
+}
+
+/// Is there such a program on the PATH?
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
 /// How a step ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {

@@ -1,5 +1,5 @@
-//! Every test of libiscsi's `iscsi-test-cu`, each in a process and against a server of its own: what one test leaves
-//! behind (reservations, an ejected medium) makes others fail.
+//! Every test of libiscsi's `iscsi-test-cu`, each in a process and against a server of its own: what one test
+//! leaves behind (reservations, an ejected medium) makes others fail.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -24,7 +24,8 @@ const LUNS: [(&str, Lun); 4] = [
     ("ALL.ReadOnly.", Lun::ReadOnly),
 ];
 
-/// Tests that fail or skip through no fault of the target, and why. One that passes after all is reported too.
+/// Tests that fail or skip through no fault of the target, and why. One that passes after all is reported
+/// too.
 const EXCUSED: [(&str, Outcome, &str); 1] = [(
     "ALL.iSCSITMF.LUNResetSimpleAsync",
     Outcome::Failed,

@@ -7,12 +7,12 @@ mod qemu;
 
 use interop::{Server, TARGET};
 
-/// The LUNs of [`server`], by what is special about them.
+/// The LUNs of [`server`] beside LUN 0, by what is special about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lun {
-    Thin = 0,
-    Removable = 1,
-    ReadOnly = 2,
+    Thin = 1,
+    Removable = 2,
+    ReadOnly = 3,
 }
 
 const CHAP_USER: &str = "alice";
@@ -30,7 +30,8 @@ fn server_with(tables: &str) -> Server {
     ];
     Server::start(&format!(
         "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
-         [[target]]\nname = \"{TARGET}\"\n{}{tables}",
+         [[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1GiB\"\n{}{tables}",
         luns.concat()
     ))
 }

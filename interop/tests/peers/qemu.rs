@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use interop::Server;
 use interop::tool::{self, Tool, must};
+use interop::{Server, TARGET};
 
 use crate::{Lun, server, url};
 
@@ -110,12 +110,22 @@ fn a_read_only_lun_refuses_a_write() {
     assert!(write(&["-r", "-f", "raw", "-c", "read -P 0 0 4k"]).ok());
 }
 
+/// By options: QEMU 7.2 crashes on a URL that has a query.
 #[test]
 fn header_digests_under_load() {
     if !tool::have(&TOOLS) {
         return;
     }
     let server = server();
-    let url = format!("{}?header_digest=crc32c", url(&server, 0, Lun::Thin));
-    qemu_io("raw", &url, &["write -P 0x77 0 16M", "read -P 0x77 0 16M", "discard 0 1M", "read -P 0 0 1M"]);
+    let image = format!(
+        "driver=iscsi,transport=tcp,portal={},target={TARGET},lun={},header-digest=crc32c",
+        server.portal(),
+        Lun::Thin as u8
+    );
+    let commands = ["write -P 0x77 0 16M", "read -P 0x77 0 16M", "write -z 0 1M", "read -P 0 0 1M"];
+    let mut arguments = vec!["--image-opts"];
+    arguments.extend(commands.iter().flat_map(|command| ["-c", command]));
+    arguments.push(&image);
+    let said = must("qemu-io", &arguments);
+    assert!(!said.contains("Pattern verification failed"), "{said}");
 }

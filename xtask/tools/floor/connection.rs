@@ -9,6 +9,9 @@ const RESERVED_TAG: u32 = 0xffff_ffff;
 /// CmdSNs that are open beyond the last one that arrived.
 const WINDOW: u32 = 255;
 
+/// A header, and the text that came with it during login.
+type Pdu = ([u8; BHS], Vec<u8>);
+
 /// Where a connection stands.
 #[derive(Debug)]
 pub struct Connection {
@@ -46,8 +49,8 @@ impl Connection {
         }
     }
 
-    /// How many bytes were taken, and the PDU if they completed one: its header, and its text during login.
-    fn next_pdu(&mut self, input: &[u8]) -> (usize, Option<([u8; BHS], Vec<u8>)>) {
+    /// How many bytes were taken, and the PDU if they completed one.
+    fn next_pdu(&mut self, input: &[u8]) -> (usize, Option<Pdu>) {
         if self.full_feature && self.partial.is_empty() && input.len() >= BHS {
             let header: [u8; BHS] = input[..BHS].try_into().expect("a slice of that length");
             self.skip = padded(get24(&header, 5));
