@@ -1,7 +1,39 @@
-//! Where blocks live. A [`Backend`] is a line of bytes with a capacity; kinds of it hold null, memory, files and
-//! devices, and filters wrap any of them.
+//! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null, memory,
+//! file, device), and the filters of [`filter`] wrap any of them.
 #![forbid(unsafe_code)]
 
 mod backend;
+mod file;
+pub mod filter;
+mod memory;
+mod null;
+mod open;
+mod range;
+pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline};
+pub use open::{Kind, OpenError, Spec, open};
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Fails for what reaches beyond `capacity`: the medium has become shorter than the caller knows.
+fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= capacity => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the medium")),
+    }
+}
+
+/// The lock, also after a panic elsewhere: no holder leaves what it guards half changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The `n`th of a row of numbers that look random and are the same for the same `seed` (SplitMix64).
+fn random(seed: u64, n: u64) -> u64 {
+    let mut x = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

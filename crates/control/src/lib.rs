@@ -1,2 +1,23 @@
 //! Configuration, state files and the admin socket.
 #![forbid(unsafe_code)]
+
+mod build;
+pub mod config;
+pub mod folders;
+mod identity;
+mod problem;
+
+pub use build::Units;
+pub use problem::{Position, Problem};
+
+/// What the operating system says about an error, without its number.
+pub(crate) fn io_text(e: &std::io::Error) -> String {
+    plain(&e.to_string())
+}
+
+/// The text of an error as the end of a sentence: without the number of the operating system, in lower case.
+pub(crate) fn plain(text: &str) -> String {
+    let text = text.split(" (os error").next().unwrap_or(text);
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}

@@ -4,14 +4,55 @@
 //! A [`Lu`] is a logical unit, shared by all cores. A [`Nexus`] is an I_T_L nexus, owned by the core of its
 //! connection: it keeps a snapshot of what its logical unit allows, and looks again when the epoch of the logical unit
 //! has moved on.
+//!
+//! A command goes the fast way (`fast`: READ and WRITE by the snapshot, no lock) or through `dispatch`: the lock, the
+//! row of the command table, the checks that all commands share, the row's handler.
 #![forbid(unsafe_code)]
 
+mod alua;
+mod attention;
+mod buffer;
+mod cache;
+mod capacity;
+mod cdrom;
+mod copy;
+mod defects;
+mod designators;
+mod diagnostic;
+mod dispatch;
+mod fast;
+mod inquiry;
+mod log;
 mod lu;
+mod luns;
+mod medium;
+mod modes;
 mod nexus;
 mod plan;
+mod provisioning;
+mod range;
+mod read_write;
+mod ready;
+mod reservation;
+mod sanitize;
+mod saved;
+mod state;
+mod supported;
 mod table;
+mod verify;
+mod vpd;
 
-pub use lu::{Change, Identity, Kind, Lu, Settings, State};
+pub use copy::{CopyRange, CopyResult};
+pub use log::Count;
+pub use lu::{Change, Identity, Invalid, Kind, Lu, Settings};
+pub use luns::{absent, report_luns, well_known};
 pub use nexus::{Nexus, NexusId, Port};
 pub use plan::{Answer, Compare, CopySegment, Failure, Op, Plan};
-pub use table::{Allowed, Cx, Order, Row};
+pub use provisioning::lba_status;
+pub use state::State;
+pub use table::{Allowed, Cx, Order, Row, Types};
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod testing;

@@ -1,9 +1,12 @@
 //! The logical unit: what all of its nexuses share.
 
-use crate::NexusId;
+use crate::log::Counters;
+use crate::{NexusId, State};
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use wire::scsi::Sense;
 
 /// The peripheral device type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,21 +57,49 @@ pub struct Settings {
     pub max_registrants: usize,
 }
 
-/// What may change while a logical unit lives. Guarded by its lock; see [`Lu::change`].
-pub struct State {
-    pub(crate) touched: bool,
+/// Settings that contradict themselves, or saved state that cannot be trusted; says what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid(&'static str);
+
+impl Invalid {
+    pub(crate) const fn new(what: &'static str) -> Invalid {
+        Invalid(what)
+    }
 }
 
-impl State {
-    /// Marks a change that nexuses must see.
-    pub(crate) fn touch(&mut self) {
-        self.touched = true;
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+impl Settings {
+    fn check(&self) -> Result<(), Invalid> {
+        let (block, physical) = (self.block_size, self.physical_block_size);
+        if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+            return Err(Invalid("the block size is not a power of two from 512 to 65536"));
+        }
+        if !physical.is_power_of_two() || physical < block || physical / block > 1 << 15 {
+            return Err(Invalid("the physical block size is not a power of two multiple of the block size"));
+        }
+        let id = &self.identity;
+        let texts = [(&id.vendor, 8), (&id.product, 16), (&id.revision, 4), (&id.serial, 200)];
+        if texts.iter().any(|(t, max)| t.len() > *max || !t.bytes().all(|b| (0x20..0x7f).contains(&b))) {
+            return Err(Invalid("vendor, product, revision or serial is too long or not plain ASCII"));
+        }
+        match id.naa.len() {
+            8 | 16 => Ok(()),
+            _ => Err(Invalid("an NAA designator has 8 or 16 bytes")),
+        }
     }
 }
 
 /// A logical unit, shared by all cores.
 pub struct Lu {
     settings: Settings,
+    counters: Counters,
     epoch: AtomicU64,
     state: Mutex<State>,
 }
@@ -80,9 +111,55 @@ pub struct Change<'a> {
 }
 
 impl Lu {
+    /// A logical unit at power on, with what it kept from before ([`Lu::saved`]) if there is any.
+    pub fn new(settings: Settings, saved: Option<&[u8]>) -> Result<Lu, Invalid> {
+        settings.check()?;
+        let mut state = State::new(&settings);
+        if let Some(bytes) = saved {
+            state.restore(bytes)?;
+        }
+        Ok(Lu { settings, counters: Counters::default(), epoch: AtomicU64::new(1), state: Mutex::new(state) })
+    }
+
+    /// The medium has another size now, in bytes: CAPACITY DATA HAS CHANGED on every nexus.
+    pub fn resized(&self, capacity: u64) {
+        let blocks = capacity / self.settings.block_size as u64;
+        let mut state = self.change();
+        if state.blocks != blocks {
+            state.blocks = blocks;
+            state.raise(Sense::CAPACITY_CHANGED, |_, _| true);
+        }
+    }
+
+    /// Other logical units of the target came or went: REPORTED LUNS DATA HAS CHANGED, once per nexus.
+    pub fn luns_changed(&self) {
+        self.change().raise(Sense::LUNS_CHANGED, |_, _| true);
+    }
+
+    /// Logical unit reset (SAM-5 section 6.3.3); its tasks are the caller's to abort.
+    pub fn reset(&self) {
+        self.change().reset();
+    }
+
+    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on all others.
+    pub fn cleared(&self, by: Option<NexusId>) {
+        self.change().raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
+    }
+
+    /// What must be kept on stable storage, and its version: a write of a lower version must not replace one of a
+    /// higher.
+    pub fn saved(&self) -> (u64, Vec<u8>) {
+        let state = self.change();
+        (state.saves, state.save())
+    }
+
     /// How it was set up.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Grows with every change that nexuses must see.
@@ -117,5 +194,57 @@ impl Drop for Change<'_> {
         if std::mem::take(&mut self.state.touched) {
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::disk;
+
+    #[test]
+    fn settings_that_contradict_themselves_are_refused() {
+        let identity = disk().identity;
+        let wrong = [
+            Settings { block_size: 0, ..disk() },
+            Settings { block_size: 520, ..disk() },
+            Settings { physical_block_size: 256, ..disk() },
+            Settings { physical_block_size: 1 << 31, ..disk() },
+            Settings {
+                identity: Identity { vendor: "TOO LONG A VENDOR".into(), ..identity.clone() },
+                ..disk()
+            },
+            Settings { identity: Identity { serial: "\n".into(), ..identity.clone() }, ..disk() },
+            Settings { identity: Identity { naa: vec![], ..identity }, ..disk() },
+        ];
+        for settings in wrong {
+            assert!(Lu::new(settings.clone(), None).is_err(), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn what_exceeds_the_last_block_is_cut_off() {
+        let lu = Lu::new(Settings { capacity: 1535, ..disk() }, None).unwrap();
+        assert_eq!(lu.change().blocks, 2);
+    }
+
+    #[test]
+    fn saved_state_that_cannot_be_trusted_is_refused() {
+        let (_, saved) = Lu::new(disk(), None).unwrap().saved();
+        assert!(Lu::new(disk(), Some(&saved)).is_ok());
+        for bytes in [&b""[..], b"lunarLU", &saved[..saved.len() - 1], b"lunarLU\x02....", b"something else"]
+        {
+            assert!(Lu::new(disk(), Some(bytes)).is_err());
+        }
+    }
+
+    #[test]
+    fn only_a_touched_state_moves_the_epoch() {
+        let lu = Lu::new(disk(), None).unwrap();
+        let before = lu.epoch();
+        drop(lu.change());
+        assert_eq!(lu.epoch(), before);
+        lu.change().touch();
+        assert_eq!(lu.epoch(), before + 1);
     }
 }

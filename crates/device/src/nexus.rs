@@ -1,11 +1,21 @@
 //! The I_T_L nexus: one initiator port, one target port, one logical unit.
 
-use crate::{Answer, Lu};
+use crate::fast::Fast;
+use crate::{Answer, Lu, Order, table};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wire::scsi::Sense;
 
 /// Names a nexus within the process; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NexusId(pub u64);
+
+impl NexusId {
+    fn next() -> NexusId {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        NexusId(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
 
 /// The two ports of a nexus (RFC 7143 section 4.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,12 +32,28 @@ pub struct Port {
     pub all_tags: Arc<[u16]>,
 }
 
-/// An I_T_L nexus. Owned by the core of its connection.
+/// An I_T_L nexus. Owned by the core of its connection. When it goes, it detaches itself.
 pub struct Nexus {
-    lu: Arc<Lu>,
-    id: NexusId,
-    port: Arc<Port>,
-    read_only: bool,
+    pub(crate) lu: Arc<Lu>,
+    pub(crate) id: NexusId,
+    pub(crate) port: Arc<Port>,
+    pub(crate) read_only: bool,
+    pub(crate) fast: Fast,
+}
+
+impl Lu {
+    /// A new nexus, with POWER ON pending. With `read_only` the access list lets it read only.
+    pub fn attach(self: &Arc<Lu>, port: Arc<Port>, read_only: bool) -> Nexus {
+        let id = NexusId::next();
+        self.change().attach(id, &port);
+        Nexus { lu: self.clone(), id, port, read_only, fast: Fast::default() }
+    }
+}
+
+impl Drop for Nexus {
+    fn drop(&mut self) {
+        self.lu.change().detach(self.id);
+    }
 }
 
 impl Nexus {
@@ -54,12 +80,148 @@ impl Nexus {
     /// Decides what a command does. `cdb` has 16 bytes or more (up to 260), unused ones zero.
     #[inline]
     pub fn begin(&mut self, cdb: &[u8]) -> Answer {
-        self.dispatch(cdb, None)
+        if self.fast.epoch != self.lu.epoch() {
+            self.refresh();
+        }
+        match self.fast.plan(cdb) {
+            Some(plan) => Ok(plan),
+            None => self.dispatch(cdb, None),
+        }
     }
 
     /// Goes on with a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be shorter
     /// than asked for when the initiator sent less.
     pub fn parameters(&mut self, cdb: &[u8], data: &[u8]) -> Answer {
         self.dispatch(cdb, Some(data))
+    }
+
+    /// How the command stands to others of its logical unit.
+    pub fn order(&self, cdb: &[u8]) -> Order {
+        table::find(self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
+    }
+
+    /// Sense data goes out in descriptor format (D_SENSE of the control mode page).
+    pub fn sense_format(&mut self) -> bool {
+        self.current().descriptor_sense
+    }
+
+    /// Tasks that another nexus aborts end with TASK ABORTED (TAS of the control mode page).
+    pub fn task_aborted_status(&mut self) -> bool {
+        self.current().task_aborted_status
+    }
+
+    /// Other LUNs of this initiator came or went: REPORTED LUNS DATA HAS CHANGED, here alone.
+    pub fn luns_changed(&mut self) {
+        let own = self.id;
+        self.lu.change().raise(Sense::LUNS_CHANGED, |id, _| id == own);
+    }
+
+    /// The LUNs of the target were reported to this initiator port through another of its logical units: REPORTED
+    /// LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
+    pub fn luns_reported(&mut self) {
+        if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
+            peer.attentions.forget(Sense::LUNS_CHANGED);
+        }
+        self.refresh();
+    }
+
+    fn current(&mut self) -> &Fast {
+        if self.fast.epoch != self.lu.epoch() {
+            self.refresh();
+        }
+        &self.fast
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::*;
+    use crate::{Failure, Op, Plan};
+    use wire::scsi::{Sense, op};
+
+    const TUR: &[u8] = &[op::TEST_UNIT_READY];
+    const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const REPORT_LUNS: &[u8] = &[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+
+    #[test]
+    fn a_new_nexus_hears_of_power_on_once() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), false);
+        assert!(run(&mut n, REPORT_LUNS).is_ok());
+        assert_eq!(data(&mut n, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::POWER_ON));
+        assert_eq!(run(&mut n, READ_ONE), Ok(Plan::Read { offset: 512, len: 512 }));
+    }
+
+    #[test]
+    fn request_sense_takes_the_attention_with_good_status() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), false);
+        assert_eq!(data(&mut n, &[op::REQUEST_SENSE, 0, 0, 0, 252, 0]), Sense::POWER_ON.encode(false));
+        assert_eq!(data(&mut n, &[op::REQUEST_SENSE, 1, 0, 0, 252, 0]), Sense::NO_SENSE.encode(true));
+        assert_eq!(data(&mut n, &[op::REQUEST_SENSE, 0, 0, 0, 3, 0]).len(), 3);
+    }
+
+    #[test]
+    fn changes_reach_the_fast_way() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        assert!(run(&mut n, READ_ONE).is_ok());
+        lu.resized(512);
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::CAPACITY_CHANGED));
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::LBA_OUT_OF_RANGE.at(1)));
+        lu.resized(512);
+        assert_eq!(run(&mut n, TUR), Ok(Plan::Done), "the same size is no change");
+    }
+
+    #[test]
+    fn changed_luns_are_told_once_and_forgotten_when_reported() {
+        let lu = lu(disk());
+        let (mut a, mut b, mut c) = (nexus(&lu, "a"), nexus(&lu, "b"), nexus(&lu, "c"));
+        lu.luns_changed();
+        lu.luns_changed();
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::LUNS_CHANGED));
+        assert!(run(&mut a, READ_ONE).is_ok());
+        let op = Op::ReportLuns { select: 0, allocation_len: 256 };
+        assert_eq!(run(&mut b, REPORT_LUNS), Ok(Plan::Op(Box::new(op))));
+        assert!(run(&mut b, READ_ONE).is_ok());
+        c.luns_reported();
+        assert!(run(&mut c, READ_ONE).is_ok());
+    }
+
+    #[test]
+    fn a_reset_is_told_to_all_and_cleared_tasks_to_their_owners() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        lu.cleared(&[b.id()]);
+        assert_eq!(run(&mut a, TUR), Ok(Plan::Done));
+        assert_eq!(run(&mut b, TUR), fails(Sense::COMMANDS_CLEARED));
+        lu.reset();
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::LUN_RESET));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::LUN_RESET));
+    }
+
+    #[test]
+    fn a_read_only_access_list_protects_from_writes() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), true);
+        assert_eq!(run(&mut n, TUR), fails(Sense::POWER_ON));
+        assert!(run(&mut n, READ_ONE).is_ok());
+        assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::WRITE_PROTECTED));
+    }
+
+    #[test]
+    fn a_nexus_that_goes_leaves_nothing_behind() {
+        let lu = lu(disk());
+        drop(nexus(&lu, "a"));
+        assert!(lu.change().peers.is_empty());
+    }
+
+    #[test]
+    fn a_short_cdb_is_no_command() {
+        let mut n = nexus(&lu(disk()), "a");
+        let refused: Failure = Sense::INVALID_OPCODE.into();
+        assert_eq!(n.begin(&[]), Err(refused));
     }
 }

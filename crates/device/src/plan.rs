@@ -64,7 +64,7 @@ pub enum Plan {
 pub enum Op {
     /// Acknowledged writes become stable.
     Flush,
-    /// A hint that ends with CONDITION MET.
+    /// A hint. It ends with GOOD: CONDITION MET would promise that the cache holds all of it.
     Prefetch { offset: u64, len: u64 },
     /// Read the medium back and, as `compare` says, compare it with Data-Out.
     Verify { offset: u64, len: u64, compare: Compare },
@@ -86,7 +86,8 @@ pub enum Op {
     Preempt { victims: Vec<NexusId>, save: bool },
     /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
     ReportLuns { select: u8, allocation_len: u32 },
-    /// EXTENDED COPY between logical units that this nexus may see.
+    /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every segment, copy
+    /// them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
     Copy { list_id: u8, segments: Vec<CopySegment> },
     /// Overwrite with a pattern (once per `passes`), or block erase (`pattern` None), then lift the sanitize state
     /// with [`Lu::sanitized`](crate::Lu::sanitized); with `immediate` status comes first.
@@ -121,9 +122,29 @@ pub struct CopySegment {
     pub blocks: u64,
     /// DC bit.
     pub count_by_destination: bool,
+    /// Block size of the source in bytes as its descriptor tells it; 0 when it does not.
+    pub source_block_size: u32,
+    /// Block size of the destination likewise.
+    pub destination_block_size: u32,
 }
 
 impl Plan {
+    /// Data-In; nothing at all is [`Plan::Done`].
+    pub(crate) fn data(data: Vec<u8>) -> Plan {
+        if data.is_empty() { Plan::Done } else { Plan::Data(data) }
+    }
+
+    /// One of the rarer operations.
+    pub(crate) fn op(op: Op) -> Plan {
+        Plan::Op(Box::new(op))
+    }
+
+    /// Data-In cut to an allocation length.
+    pub(crate) fn data_cut(mut data: Vec<u8>, allocation_len: u32) -> Plan {
+        data.truncate(allocation_len as usize);
+        Plan::data(data)
+    }
+
     /// Bytes of Data-Out that the command needs.
     pub fn data_out_len(&self) -> u32 {
         match self {

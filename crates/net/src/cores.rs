@@ -4,14 +4,16 @@ use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
 use std::io;
+use std::sync::{Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// Work for a core; None ends its loop.
+type Job = Option<Box<dyn FnOnce() + Send>>;
 
-/// The event loops.
+/// The event loops. They end when this is dropped.
 pub struct Cores {
     jobs: Vec<flume::Sender<Job>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Cores {
@@ -20,7 +22,7 @@ impl Cores {
     /// # Errors
     /// When a thread cannot be started, or neither io_uring nor polling works.
     pub fn start(cpus: &[usize]) -> io::Result<Cores> {
-        let mut cores = Cores { jobs: Vec::new(), threads: Vec::new() };
+        let mut cores = Cores { jobs: Vec::new(), threads: Mutex::default() };
         for &cpu in cpus {
             let (jobs, inbox) = flume::unbounded::<Job>();
             let (started, result) = flume::bounded(1);
@@ -28,14 +30,15 @@ impl Cores {
                 Ok(rt) => {
                     let _ = started.send(Ok(rt.driver_type()));
                     rt.block_on(async move {
-                        while let Ok(job) = inbox.recv_async().await {
+                        while let Ok(Some(job)) = inbox.recv_async().await {
                             job();
                         }
                     });
                 }
                 Err(e) => drop(started.send(Err(e))),
             };
-            cores.threads.push(std::thread::Builder::new().name(format!("core {cpu}")).spawn(body)?);
+            let thread = std::thread::Builder::new().name(format!("core {cpu}")).spawn(body)?;
+            cores.threads().push(thread);
             let driver = result.recv().map_err(|_| io::Error::other("an event loop died"))??;
             tracing::debug!(cpu, ?driver, "event loop started");
             cores.jobs.push(jobs);
@@ -51,13 +54,19 @@ impl Cores {
     /// Runs a closure on a core's thread, inside its event loop.
     pub fn run_on(&self, core: usize, job: impl FnOnce() + Send + 'static) {
         // A loop that is gone takes no more work: the process is ending.
-        let _ = self.jobs[core].send(Box::new(job));
+        let _ = self.jobs[core].send(Some(Box::new(job)));
     }
 
-    /// Ends all loops, with whatever tasks they still hold.
-    pub fn stop(&mut self) {
-        self.jobs.clear();
-        for t in self.threads.drain(..) {
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Ends all loops, with whatever tasks they still hold. Not to be called from one of them.
+    pub fn stop(&self) {
+        for jobs in &self.jobs {
+            let _ = jobs.send(None);
+        }
+        for t in self.threads().drain(..) {
             let _ = t.join();
         }
     }
@@ -65,7 +74,10 @@ impl Cores {
 
 impl Drop for Cores {
     fn drop(&mut self) {
-        self.stop();
+        // A loop may hold the last handle: it cannot wait for itself, and ends once it has read the news.
+        for jobs in &self.jobs {
+            let _ = jobs.send(None);
+        }
     }
 }
 
@@ -94,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_job_runs_inside_the_loop_of_its_core() {
-        let mut cores = Cores::start(&[0, 0]).expect("event loops");
+        let cores = Cores::start(&[0, 0]).expect("event loops");
         let (tx, rx) = flume::bounded(1);
         cores.run_on(1, move || {
             compio::runtime::spawn(async move {

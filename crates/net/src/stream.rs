@@ -4,9 +4,9 @@
 use compio::net::{TcpListener, TcpStream};
 use compio::runtime::fd::PollFd;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
@@ -37,6 +37,16 @@ impl Stream {
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(&self.fd, buf, RecvFlags::DONTWAIT) {
             Ok((n, _)) => Ok(Some(n)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The same into several buffers.
+    pub fn receive_vectored(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        let mut ancillary = RecvAncillaryBuffer::default();
+        match rustix::net::recvmsg(&self.fd, into, &mut ancillary, RecvFlags::DONTWAIT) {
+            Ok(r) => Ok(Some(r.bytes)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(e) => Err(e.into()),
         }

@@ -1,2 +1,31 @@
 //! iSCSI as machines without I/O: bytes and time come in as arguments, PDUs and decisions go out as values.
 #![forbid(unsafe_code)]
+
+pub mod chap;
+mod gather;
+pub mod keys;
+pub mod login;
+pub mod name;
+pub mod parameters;
+pub mod text;
+pub mod transfer;
+pub mod window;
+
+use wire::iscsi::Bhs;
+
+/// A PDU to send: its header, with DataSegmentLength set, and its data without padding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pdu {
+    /// The 48 bytes.
+    pub header: Bhs,
+    /// The data segment.
+    pub data: Vec<u8>,
+}
+
+impl Pdu {
+    /// Joins a header and its data, and writes DataSegmentLength.
+    pub fn new(mut header: Bhs, data: Vec<u8>) -> Self {
+        header.set_data_len(data.len());
+        Pdu { header, data }
+    }
+}

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Unit;
+use proto::parameters::Offer;
 
 /// Everything that is served, to whom, and within which limits.
 pub struct Setup {
@@ -70,6 +71,26 @@ pub struct Session {
     pub nop_interval: Option<Duration>,
     /// End the connection when a ping stays unanswered so long.
     pub nop_timeout: Duration,
+}
+
+impl Session {
+    /// The same as negotiation wants it.
+    pub(crate) fn offer(&self) -> Offer {
+        let digests = |d: Digests| proto::parameters::Digests { none: d.none, crc32c: d.crc32c };
+        Offer {
+            initial_r2t: self.initial_r2t,
+            immediate_data: self.immediate_data,
+            max_recv_data_segment_length: self.max_recv_data_segment_length,
+            max_burst_length: self.max_burst_length,
+            first_burst_length: self.first_burst_length,
+            default_time2wait: self.default_time2wait,
+            default_time2retain: self.default_time2retain,
+            max_outstanding_r2t: self.max_outstanding_r2t,
+            header_digest: digests(self.header_digest),
+            data_digest: digests(self.data_digest),
+            ..Offer::default()
+        }
+    }
 }
 
 /// Which digests may be chosen.

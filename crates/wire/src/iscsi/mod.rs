@@ -5,6 +5,7 @@ pub mod lun;
 pub mod opcode;
 pub mod pdu;
 pub mod status;
+pub mod text;
 
 pub use bhs::{BHS_LEN, Bhs, NONE};
 

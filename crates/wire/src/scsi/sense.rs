@@ -13,6 +13,8 @@ pub struct Sense {
     pub ascq: u8,
     /// INFORMATION: an LBA, or an offset for MISCOMPARE.
     pub information: Option<u64>,
+    /// COMMAND-SPECIFIC INFORMATION.
+    pub command: Option<u64>,
     /// Sense-key-specific bytes, with SKSV in the first: a field pointer or a progress indication.
     pub specific: Option<[u8; 3]>,
 }
@@ -36,6 +38,8 @@ conditions! {
     READ_ERROR = 0x3 0x11 0x00, "unrecovered read error";
     WRITE_ERROR = 0x3 0x0c 0x00, "write error";
     INTERNAL_FAILURE = 0x4 0x44 0x00, "internal target failure";
+    OPERATION_IN_PROGRESS = 0x5 0x00 0x16, "operation in progress";
+    COMMAND_SEQUENCE = 0x5 0x2c 0x00, "command sequence error";
     PARAMETER_LIST_LENGTH = 0x5 0x1a 0x00, "parameter list length error";
     INVALID_OPCODE = 0x5 0x20 0x00, "invalid command operation code";
     LBA_OUT_OF_RANGE = 0x5 0x21 0x00, "logical block address out of range";
@@ -51,6 +55,9 @@ conditions! {
     SAVING_NOT_SUPPORTED = 0x5 0x39 0x00, "saving parameters not supported";
     REMOVAL_PREVENTED = 0x5 0x53 0x02, "medium removal prevented";
     INSUFFICIENT_REGISTRATIONS = 0x5 0x55 0x04, "insufficient registration resources";
+    COPY_ABORTED = 0xa 0x00 0x00, "copy aborted, no additional sense information";
+    COPY_UNKNOWN_TARGET = 0xa 0x08 0x04, "unreachable copy target";
+    COPY_INEXACT_SEGMENT = 0xa 0x26 0x0a, "unexpected inexact segment";
     COPY_TARGET_UNREACHABLE = 0xa 0x0d 0x02, "copy target device not reachable";
     COPY_WRONG_TARGET = 0xa 0x0d 0x03, "incorrect copy target device type";
     POWER_ON = 0x6 0x29 0x00, "power on, reset, or bus device reset occurred";
@@ -76,13 +83,14 @@ conditions! {
     UNEXPECTED_UNSOLICITED_DATA = 0xb 0x0c 0x0c, "unexpected unsolicited data";
     NOT_ENOUGH_UNSOLICITED_DATA = 0xb 0x0c 0x0d, "not enough unsolicited data";
     SNACK_REJECTED = 0xb 0x11 0x13, "read error, failed retransmission request";
+    ECHO_BUFFER_OVERWRITTEN = 0xb 0x3f 0x0f, "echo buffer overwritten";
     MISCOMPARE = 0xe 0x1d 0x00, "miscompare during verify operation";
 }
 
 impl Sense {
     /// A condition without further facts.
     pub const fn new(key: u8, asc: u8, ascq: u8) -> Self {
-        Sense { key, asc, ascq, information: None, specific: None }
+        Sense { key, asc, ascq, information: None, command: None, specific: None }
     }
 
     /// With INFORMATION.
@@ -107,6 +115,16 @@ impl Sense {
         Sense { specific: Some([0x80 | c_d | bit, (byte >> 8) as u8, byte as u8]), ..self }
     }
 
+    /// With the segment descriptor of EXTENDED COPY in which a copy failed: its number in COMMAND-SPECIFIC INFORMATION
+    /// and, as a segment pointer, the byte in it (SPC-5 section 4.4.2.4.5).
+    pub const fn segment(self, number: u16, byte: u16) -> Self {
+        Sense {
+            command: Some(number as u64),
+            specific: Some([0x80 | 0x20, (byte >> 8) as u8, byte as u8]),
+            ..self
+        }
+    }
+
     /// With a progress indication in units of 1/65536 (SPC-5 section 4.4.2.4.4).
     pub const fn progress(self, done: u16) -> Self {
         Sense { specific: Some([0x80, (done >> 8) as u8, done as u8]), ..self }
@@ -123,6 +141,9 @@ impl Sense {
         b[0] = 0x70;
         b[2] = self.key;
         b[7] = 10;
+        if let Some(c) = self.command.and_then(|c| u32::try_from(c).ok()) {
+            be::put32(&mut b[8..], c);
+        }
         b[12] = self.asc;
         b[13] = self.ascq;
         if let Some(i) = self.information.and_then(|i| u32::try_from(i).ok()) {
@@ -140,6 +161,10 @@ impl Sense {
         if let Some(i) = self.information {
             b.extend_from_slice(&[0x00, 0x0a, 0x80, 0]);
             b.extend_from_slice(&i.to_be_bytes());
+        }
+        if let Some(c) = self.command {
+            b.extend_from_slice(&[0x01, 0x0a, 0, 0]);
+            b.extend_from_slice(&c.to_be_bytes());
         }
         if let Some(s) = self.specific {
             b.extend_from_slice(&[0x02, 0x06, 0, 0, s[0], s[1], s[2], 0]);
@@ -165,6 +190,16 @@ mod tests {
         assert_eq!(s[..8], [0x72, 5, 0x24, 0, 0, 0, 0, 20]);
         assert_eq!(s[8..20], [0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(s[20..], [2, 6, 0, 0, 0x80 | 0x40 | 8 | 3, 0, 1, 0]);
+    }
+
+    #[test]
+    fn a_segment_is_told_in_both_formats() {
+        let s = Sense::COPY_ABORTED.segment(2, 12);
+        let fixed = s.encode(false);
+        assert_eq!((&fixed[8..12], &fixed[15..]), (&[0, 0, 0, 2][..], &[0xa0, 0, 12][..]));
+        let descriptors = s.encode(true);
+        assert_eq!(descriptors[8..20], [1, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(descriptors[20..], [2, 6, 0, 0, 0xa0, 0, 12, 0]);
     }
 
     #[test]

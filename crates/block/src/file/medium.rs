@@ -1,0 +1,280 @@
+//! What stands behind a path: opened, locked, measured.
+
+use crate::{Kind, OpenError, Spec};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What O_DIRECT asks for where the kernel does not say.
+const DIRECT_ALIGN: u64 = 4096;
+/// The most that one prefetch brings: it is a hint, and it runs on the caller's core.
+const PREFETCH: u64 = 2 << 20;
+
+/// The descriptors, which close together: the lock is on one of them, and must outlast what the other still writes.
+pub(super) struct Files {
+    pub(super) plain: File,
+    /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything else.
+    pub(super) through: Option<File>,
+}
+
+/// An open file or device, exclusive as far as the system lets us say so.
+pub(super) struct Medium {
+    path: PathBuf,
+    device: bool,
+    pub(super) read_only: bool,
+    pub(super) files: Arc<Files>,
+    /// Bytes, when opened.
+    pub(super) size: u64,
+    /// What offset and length must be multiples of, past the page cache.
+    direct: Option<NonZeroU64>,
+    /// What offset and length of a fallocate must be multiples of.
+    granule: u64,
+}
+
+impl Medium {
+    pub(super) fn open(spec: &Spec) -> Result<Medium, OpenError> {
+        let fault = Fault { spec };
+        let device = spec.kind == Kind::Device;
+        fault.check_type(device)?;
+        let file = options(spec).open(&spec.path).map_err(|e| fault.open(&e))?;
+        if !device {
+            lock(&file, spec.read_only).map_err(|e| fault.lock(e))?;
+            if spec.create && !spec.read_only {
+                give_size(&file, spec).map_err(|e| fault.create(&e))?;
+            }
+        }
+        let direct = match spec.direct {
+            true => Some(direct_align(&file, device).map_err(|e| fault.open(&e))?),
+            false => None,
+        };
+        let granule = match device {
+            true => rustix::fs::ioctl_blksszget(&file).map_err(|e| fault.open(&e.into()))?.into(),
+            false => direct.map_or(1, NonZeroU64::get),
+        };
+        let through = if spec.read_only { None } else { reopen(&file, spec.direct) };
+        let mut medium = Medium {
+            path: spec.path.clone(),
+            device,
+            read_only: spec.read_only,
+            files: Arc::new(Files { through, plain: file }),
+            size: 0,
+            direct,
+            granule,
+        };
+        medium.size = medium.size_now().map_err(|e| fault.open(&e))?;
+        fault.check_size(&medium)?;
+        Ok(medium)
+    }
+
+    /// Past the page cache.
+    pub(super) fn direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Bytes there are now. Past the page cache a last broken block cannot be reached, and [`Medium::open`] refuses it.
+    pub(super) fn size_now(&self) -> io::Result<u64> {
+        let size = match self.device {
+            true => rustix::fs::seek(&self.files.plain, SeekFrom::End(0))?,
+            false => self.files.plain.metadata()?.len(),
+        };
+        Ok(self.direct.map_or(size, |align| size - size % align))
+    }
+
+    pub(super) fn is_aligned(&self, offset: u64, len: usize) -> bool {
+        self.direct.is_none_or(|align| offset % align == 0 && len as u64 % align == 0)
+    }
+
+    /// The whole blocks around a request.
+    pub(super) fn widen(&self, offset: u64, len: u64) -> Range<u64> {
+        let align = self.direct.map_or(1, NonZeroU64::get);
+        offset - offset % align..(offset + len).next_multiple_of(align)
+    }
+
+    /// The whole granules within a request; empty where there is none.
+    pub(super) fn narrow(&self, offset: u64, len: u64) -> Range<u64> {
+        let end = offset + len;
+        offset.next_multiple_of(self.granule)..end - end % self.granule
+    }
+
+    /// Whether space can be given back. Asked beyond the end, where there is nothing to lose.
+    pub(super) fn can_punch(&self) -> bool {
+        if self.read_only {
+            return false;
+        }
+        if self.device {
+            return write_zeroes_max(&self.files.plain).is_ok_and(|max| max > 0);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(
+            &self.files.plain,
+            flags,
+            self.size.next_multiple_of(DIRECT_ALIGN),
+            DIRECT_ALIGN,
+        )
+        .is_ok()
+    }
+
+    pub(super) fn will_need(&self, offset: u64, len: u64) {
+        // A hint: nobody waits for it, and nothing depends on it.
+        let len = NonZeroU64::new(len.min(PREFETCH));
+        let _ = rustix::fs::fadvise(&self.files.plain, offset, len, Advice::WillNeed);
+    }
+
+    pub(super) fn describe(&self) -> Vec<(String, String)> {
+        let kind = if self.device { "device" } else { "file" };
+        vec![
+            ("backend".into(), kind.into()),
+            ("path".into(), self.path.display().to_string()),
+            ("read_only".into(), self.read_only.to_string()),
+            (
+                "direct".into(),
+                self.direct.map_or("false".into(), |align| format!("in blocks of {align} bytes")),
+            ),
+        ]
+    }
+}
+
+fn options(spec: &Spec) -> OpenOptions {
+    let mut flags = OFlags::empty();
+    flags.set(OFlags::DIRECT, spec.direct);
+    // On a device it keeps out mounts and everybody else who asks for it alone.
+    flags.set(OFlags::EXCL, spec.kind == Kind::Device && !spec.read_only);
+    let create = spec.kind == Kind::File && spec.create && spec.size.is_some() && !spec.read_only;
+    let mut options = OpenOptions::new();
+    options.read(true).write(!spec.read_only).create(create).mode(0o600).custom_flags(flags.bits() as i32);
+    options
+}
+
+/// Two servers that write one file would ruin it; many may read it.
+fn lock(file: &File, read_only: bool) -> Result<(), TryLockError> {
+    if read_only { file.try_lock_shared() } else { file.try_lock() }
+}
+
+/// Makes an empty file as large as it shall be, and its name stable.
+fn give_size(file: &File, spec: &Spec) -> io::Result<()> {
+    let Some(size) = spec.size else { return Ok(()) };
+    if file.metadata()?.len() > 0 {
+        return Ok(());
+    }
+    file.set_len(size)?;
+    file.sync_all()?;
+    let folder = spec.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Opens the very same file once more. Without a mounted /proc there is no such thing, and a sync after the write
+/// serves instead.
+fn reopen(file: &File, direct: bool) -> Option<File> {
+    let mut flags = OFlags::DSYNC;
+    flags.set(OFlags::DIRECT, direct);
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(name).ok()
+}
+
+fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> {
+    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let align = match told {
+        Ok(x) if x.stx_dio_offset_align > 0 => x.stx_dio_offset_align.into(),
+        _ if device => rustix::fs::ioctl_blksszget(file)?.into(),
+        _ => DIRECT_ALIGN,
+    };
+    NonZeroU64::new(align).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Bytes that the device can turn to zeros at once without writing them; 0: none. A partition tells its disk's.
+fn write_zeroes_max(file: &File) -> io::Result<u64> {
+    let id = file.metadata()?.rdev();
+    let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(id), rustix::fs::minor(id));
+    let read = |queue: &str| std::fs::read_to_string(format!("{folder}/{queue}/write_zeroes_max_bytes"));
+    let text = read("queue").or_else(|_| read("../queue"))?;
+    text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Turns what went wrong into what people can do about it.
+struct Fault<'a> {
+    spec: &'a Spec,
+}
+
+impl Fault<'_> {
+    fn error(&self, what: impl ToString, hint: &str) -> OpenError {
+        OpenError::new(self.spec.path.display().to_string(), what, hint)
+    }
+
+    /// Asked before opening: to open a pipe or a tape has effects.
+    fn check_type(&self, device: bool) -> Result<(), OpenError> {
+        let Ok(found) = std::fs::metadata(&self.spec.path) else { return Ok(()) };
+        match found.file_type() {
+            t if t.is_block_device() && !device => {
+                Err(self.error("is a block device, not a file", "use backend = \"device\""))
+            }
+            t if t.is_block_device() == device && t.is_file() != device => Ok(()),
+            t if t.is_file() => Err(self.error("is a file, not a block device", "use backend = \"file\"")),
+            t if t.is_dir() => Err(self.error("is a directory", "name a file in it")),
+            _ => Err(self.error("is neither a file nor a block device", "name a disk image or a disk")),
+        }
+    }
+
+    fn open(&self, e: &io::Error) -> OpenError {
+        let hint = match e.kind() {
+            io::ErrorKind::NotFound if self.spec.kind == Kind::Device => {
+                "check the path; lsblk lists the disks"
+            }
+            io::ErrorKind::NotFound => "check the path, or give a size to create it",
+            io::ErrorKind::PermissionDenied if self.spec.read_only => "run as a user who may read it",
+            io::ErrorKind::PermissionDenied => "run as a user who may write it, or serve it read-only",
+            io::ErrorKind::ReadOnlyFilesystem => "serve it read-only",
+            io::ErrorKind::ResourceBusy => {
+                "unmount it and stop what uses it (lsblk, fuser -v), or serve it read-only"
+            }
+            io::ErrorKind::InvalidInput if self.spec.direct => {
+                "its file system may not know O_DIRECT: leave direct out"
+            }
+            _ => "check that it is a disk or a disk image in good order",
+        };
+        self.error(e, hint)
+    }
+
+    fn lock(&self, e: TryLockError) -> OpenError {
+        match e {
+            TryLockError::WouldBlock if self.spec.read_only => {
+                self.error("is being written by another server", "stop that server (fuser -v tells which)")
+            }
+            TryLockError::WouldBlock => self.error(
+                "is in use by another server",
+                "stop that server (fuser -v tells which), or serve the file read-only in both",
+            ),
+            TryLockError::Error(e) => self.error(
+                format!("cannot be locked: {e}"),
+                "put it on a file system with locks, so that two servers cannot write it at once",
+            ),
+        }
+    }
+
+    fn create(&self, e: &io::Error) -> OpenError {
+        self.error(format!("cannot be created: {e}"), "choose a smaller size or another file system")
+    }
+
+    fn check_size(&self, medium: &Medium) -> Result<(), OpenError> {
+        let size = if medium.device {
+            medium.size
+        } else {
+            medium.files.plain.metadata().map_or(0, |found| found.len())
+        };
+        if size == 0 {
+            return Err(self.error("is empty", "give a size to create it"));
+        }
+        match medium.direct {
+            Some(align) if medium.size != size => Err(self.error(
+                format!("has {size} bytes, which O_DIRECT in blocks of {align} bytes cannot reach"),
+                "leave direct out, or make the size a multiple (truncate -s)",
+            )),
+            _ => Ok(()),
+        }
+    }
+}

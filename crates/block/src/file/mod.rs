@@ -1,0 +1,316 @@
+//! Files and block devices, through the page cache or past it.
+//!
+//! One descriptor serves all cores. Runtimes keep nothing of it: every operation carries its own reference to the
+//! open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
+
+mod medium;
+mod ops;
+mod space;
+mod sync;
+
+use crate::range::{Ranges, Share};
+use crate::{Backend, Extent, Facts, Finished, Future, Inline, OpenError, Spec, within};
+use medium::Medium;
+use net::Buf;
+use ops::Handle;
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use sync::Syncer;
+
+/// A regular file or a block device.
+pub(crate) struct File {
+    medium: Medium,
+    capacity: AtomicU64,
+    /// What the kernel has not yet refused for this file.
+    can: Can,
+    syncer: Arc<Syncer>,
+    ranges: Arc<Ranges>,
+}
+
+/// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
+struct Can {
+    read_now: AtomicBool,
+    write_now: AtomicBool,
+    punch: AtomicBool,
+    zero_range: AtomicBool,
+}
+
+impl File {
+    pub(crate) fn open(spec: &Spec) -> Result<File, OpenError> {
+        let medium = Medium::open(spec)?;
+        let cached = !medium.direct();
+        let can = Can {
+            read_now: AtomicBool::new(cached),
+            write_now: AtomicBool::new(cached && !medium.read_only),
+            punch: AtomicBool::new(medium.can_punch()),
+            zero_range: AtomicBool::new(true),
+        };
+        let files = medium.files.clone();
+        let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
+        let capacity = AtomicU64::new(medium.size);
+        Ok(File { medium, capacity, can, syncer, ranges: Arc::default() })
+    }
+
+    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        within(self.capacity.load(Relaxed), offset, len)
+    }
+
+    fn check_write(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.medium.read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        self.check(offset, len)
+    }
+
+    async fn read_all(&self, offset: u64, mut buf: Buf) -> Finished {
+        let handle = Handle::reading(&self.medium.files);
+        if self.medium.is_aligned(offset, buf.len()) {
+            return ops::read(handle, offset, buf).await;
+        }
+        let whole = self.medium.widen(offset, buf.len() as u64);
+        let (result, bounce) =
+            ops::read(handle, whole.start, Buf::zeroed((whole.end - whole.start) as usize)).await;
+        if result.is_ok() {
+            let skip = (offset - whole.start) as usize;
+            let n = buf.len();
+            buf.copy_from_slice(&bounce[skip..skip + n]);
+        }
+        (result, buf)
+    }
+
+    async fn write_all(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
+        let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
+            true => {
+                let handle = self.handle(offset, buf.len() as u64, Share::Blocks, stable).await;
+                ops::write(handle, offset, buf).await
+            }
+            false => self.write_around(offset, buf, stable).await,
+        };
+        let result = match result {
+            Ok(()) if stable => self.settle().await,
+            other => other,
+        };
+        (result, buf)
+    }
+
+    /// What is left to do for a stable write after it was written.
+    async fn settle(&self) -> io::Result<()> {
+        match self.medium.files.through {
+            Some(_) => self.syncer.verdict(),
+            None => self.syncer.flush().await,
+        }
+    }
+
+    /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that range.
+    async fn write_around(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
+        let whole = self.medium.widen(offset, buf.len() as u64);
+        let handle = self.handle(whole.start, whole.end - whole.start, Share::Nothing, stable).await;
+        let bounce = Buf::zeroed((whole.end - whole.start) as usize);
+        let read = Handle::reading(&self.medium.files);
+        let (mut result, mut bounce) = ops::read(read, whole.start, bounce).await;
+        if result.is_ok() {
+            let skip = (offset - whole.start) as usize;
+            bounce[skip..skip + buf.len()].copy_from_slice(&buf);
+            (result, _) = ops::write(handle, whole.start, bounce).await;
+        }
+        (result, buf)
+    }
+
+    /// The file together with the right to change a range of it. The page cache orders neighbours by itself; direct
+    /// I/O needs it as soon as one of them is narrower than a block.
+    async fn handle(&self, offset: u64, len: u64, share: Share, stable: bool) -> Handle {
+        let hold = match self.medium.direct() {
+            true => Some(self.ranges.hold(self.medium.widen(offset, len), share).await),
+            false => None,
+        };
+        Handle::new(&self.medium.files, stable, hold)
+    }
+}
+
+impl Backend for File {
+    fn facts(&self) -> Facts {
+        Facts {
+            capacity: self.capacity.load(Relaxed),
+            read_only: self.medium.read_only,
+            unmap: self.can.punch.load(Relaxed),
+            null: false,
+            stable: false,
+        }
+    }
+
+    fn refresh(&self) -> bool {
+        // A medium that does not tell its size now keeps the one it had; reads beyond the real end fail by themselves.
+        match self.medium.size_now() {
+            Ok(size) => self.capacity.swap(size, Relaxed) != size,
+            Err(_) => false,
+        }
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
+        if !self.can.read_now.load(Relaxed) {
+            return Inline::WouldWait;
+        }
+        let checked = self.check(offset, buf.len() as u64);
+        inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
+            let mut rest = [IoSliceMut::new(&mut buf[at..])];
+            preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)
+        })
+    }
+
+    fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
+        if !self.can.write_now.load(Relaxed) {
+            return Inline::WouldWait;
+        }
+        let checked = self.check_write(offset, data.len() as u64);
+        inline(checked, data.len(), &self.can.write_now, io::ErrorKind::WriteZero, |at| {
+            let rest = [IoSlice::new(&data[at..])];
+            pwritev2(&self.medium.files.plain, &rest, offset + at as u64, ReadWriteFlags::NOWAIT)
+        })
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.check(offset, buf.len() as u64) {
+                Ok(()) => self.read_all(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.check_write(offset, buf.len() as u64) {
+                Ok(()) => self.write_all(offset, buf, stable).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(self.syncer.flush())
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.write_zeroes(offset, len, true)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.check_write(offset, len)?;
+            self.clear(offset, len, unmap).await
+        })
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        if !self.medium.direct() {
+            self.medium.will_need(offset, len);
+        }
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            self.check(offset, len)?;
+            self.find(offset, len).await
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let mut told = self.medium.describe();
+        told.push(("capacity".into(), self.capacity.load(Relaxed).to_string()));
+        told.push(("unmap".into(), self.can.punch.load(Relaxed).to_string()));
+        told
+    }
+}
+
+/// Repeats `step` from where the last one ended until `len` bytes are done or it would wait.
+fn inline(
+    checked: io::Result<()>,
+    len: usize,
+    can: &AtomicBool,
+    nothing: io::ErrorKind,
+    mut step: impl FnMut(usize) -> rustix::io::Result<usize>,
+) -> Inline {
+    if checked.is_err() {
+        return Inline::Done(checked);
+    }
+    let mut at = 0;
+    while at < len {
+        match step(at) {
+            Ok(0) => return Inline::Done(Err(nothing.into())),
+            Ok(n) => at += n,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Inline::WouldWait,
+            Err(Errno::OPNOTSUPP) => {
+                can.store(false, Relaxed);
+                return Inline::WouldWait;
+            }
+            Err(e) => return Inline::Done(Err(e.into())),
+        }
+    }
+    Inline::Done(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use rustix::fs::{OFlags, fcntl_getfl};
+
+    /// An open file of one page without a name.
+    fn nameless() -> File {
+        let path = std::env::temp_dir().join(format!(
+            "lunar-block-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let spec = Spec { kind: Kind::File, size: Some(4096), create: true, ..Spec::path(&path) };
+        let file = File::open(&spec).expect("a file");
+        std::fs::remove_file(path).expect("its name");
+        file
+    }
+
+    fn write(file: &File, stable: bool) -> io::Result<()> {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(file.write(0, Buf::zeroed(512), stable)).0
+    }
+
+    fn broken() -> Arc<Syncer> {
+        Arc::new(Syncer::new(|| Err(Errno::IO)))
+    }
+
+    #[test]
+    fn a_stable_write_goes_through() {
+        let file = nameless();
+        let files = &file.medium.files;
+        let Some(through) = &files.through else { return println!("skipped: no /proc") };
+        let flags =
+            [through, &files.plain].map(|file| fcntl_getfl(file).expect("flags").contains(OFlags::DSYNC));
+        assert_eq!(flags, [true, false]);
+        let chosen = |through| ops::Handle::new(files, through, None);
+        use std::os::fd::{AsFd, AsRawFd};
+        assert_eq!(chosen(true).as_fd().as_raw_fd(), through.as_raw_fd());
+        assert_eq!(chosen(false).as_fd().as_raw_fd(), files.plain.as_raw_fd());
+    }
+
+    #[test]
+    fn a_stable_write_without_o_dsync_is_synced() {
+        let mut file = nameless();
+        file.syncer = broken();
+        Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
+        write(&file, false).expect("nobody asked for a sync");
+        assert_eq!(write(&file, true).expect_err("it was asked").raw_os_error(), Some(5));
+    }
+
+    #[test]
+    fn after_a_failed_flush_nothing_is_called_stable() {
+        let mut file = nameless();
+        file.syncer = broken();
+        write(&file, true).expect("nothing lost yet");
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(file.flush()).expect_err("lost");
+        assert_eq!(write(&file, true).expect_err("lost").raw_os_error(), Some(5));
+        write(&file, false).expect("it promises nothing");
+    }
+}

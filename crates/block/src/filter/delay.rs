@@ -1,0 +1,46 @@
+//! A slower disk.
+
+use super::{Filter, Hook, Op};
+use crate::Backend;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Delay {
+    read: Duration,
+    write: Duration,
+}
+
+/// Holds each read for `read`, and each write, unmap and write zeroes for `write`, before the backend sees it.
+/// Flushes pass at once.
+pub fn delay(inner: Arc<dyn Backend>, read: Duration, write: Duration) -> Arc<dyn Backend> {
+    Filter::wrap(inner, Delay { read, write })
+}
+
+impl Delay {
+    fn of(&self, op: Op) -> Duration {
+        match op {
+            Op::Read => self.read,
+            Op::Write | Op::Clear => self.write,
+            Op::Flush => Duration::ZERO,
+        }
+    }
+}
+
+impl Hook for Delay {
+    fn now(&self, op: Op, _bytes: u64) -> bool {
+        self.of(op).is_zero()
+    }
+
+    fn before(&self, op: Op, _bytes: u64) -> (Duration, io::Result<()>) {
+        (self.of(op), Ok(()))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        vec![
+            ("filter".into(), "delay".into()),
+            ("read_us".into(), self.read.as_micros().to_string()),
+            ("write_us".into(), self.write.as_micros().to_string()),
+        ]
+    }
+}

@@ -1,0 +1,67 @@
+//! A broken disk.
+
+use super::{Filter, Hook, Op};
+use crate::{Backend, Facts, random};
+use rustix::io::Errno;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+struct Fail {
+    op: Op,
+    rate: f64,
+    seed: u64,
+    asked: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Fails a share of the operations `op` with EIO, before the backend sees them. `rate` goes from 0.0, none, to 1.0,
+/// all; what lies outside counts as the nearer end. [`Op::Write`] includes [`Op::Clear`]. With a `seed` the same
+/// operations of a row fail each time.
+pub fn error(inner: Arc<dyn Backend>, op: Op, rate: f64, seed: Option<u64>) -> Arc<dyn Backend> {
+    let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+    Filter::wrap(inner, Fail { op, rate, seed, asked: AtomicU64::new(0), failed: AtomicU64::new(0) })
+}
+
+impl Fail {
+    fn hits(&self, op: Op) -> bool {
+        op == self.op || (op == Op::Clear && self.op == Op::Write)
+    }
+
+    /// One throw of the dice for one operation.
+    fn throw(&self) -> bool {
+        let limit = (self.rate * 2f64.powi(64)) as u128;
+        u128::from(random(self.seed, self.asked.fetch_add(1, Relaxed))) < limit
+    }
+}
+
+impl Hook for Fail {
+    fn facts(&self, inner: Facts) -> Facts {
+        // Who hears that nothing needs a flush does not flush, and no flush would fail.
+        Facts { stable: inner.stable && self.op != Op::Flush, ..inner }
+    }
+
+    fn now(&self, op: Op, _bytes: u64) -> bool {
+        // Else an attempt on the spot and the asynchronous one after it would throw twice.
+        !self.hits(op)
+    }
+
+    fn before(&self, op: Op, _bytes: u64) -> (Duration, io::Result<()>) {
+        if self.hits(op) && self.throw() {
+            self.failed.fetch_add(1, Relaxed);
+            return (Duration::ZERO, Err(Errno::IO.into()));
+        }
+        (Duration::ZERO, Ok(()))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        vec![
+            ("filter".into(), "error".into()),
+            ("op".into(), format!("{:?}", self.op).to_lowercase()),
+            ("rate".into(), self.rate.to_string()),
+            ("failed".into(), self.failed.load(Relaxed).to_string()),
+        ]
+    }
+}

@@ -1,0 +1,109 @@
+//! A disk that is counted.
+
+use super::{Filter, Hook, Op};
+use crate::Backend;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Sets of counters; a thread keeps to one, so that cores do not pass a cache line to and fro.
+const SHARDS: usize = 32;
+
+/// What was done to a backend, kept apart per thread.
+#[derive(Default)]
+pub struct Counters {
+    shards: [Shard; SHARDS],
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    unmaps: AtomicU64,
+    flushes: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// What was done to a backend, summed up. Operations are counted when they end, and their bytes only when they
+/// succeed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Unmaps and write zeroes.
+    pub unmaps: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Operations of any kind that failed.
+    pub errors: u64,
+}
+
+/// Counts what passes; the second value tells it.
+pub fn stats(inner: Arc<dyn Backend>) -> (Arc<dyn Backend>, Arc<Counters>) {
+    let counters = Arc::new(Counters::default());
+    (Filter::wrap(inner, counters.clone()), counters)
+}
+
+impl Counters {
+    /// The sum over all threads now.
+    pub fn total(&self) -> Counts {
+        let sum = |field: fn(&Shard) -> &AtomicU64| self.shards.iter().map(|s| field(s).load(Relaxed)).sum();
+        Counts {
+            reads: sum(|s| &s.reads),
+            writes: sum(|s| &s.writes),
+            unmaps: sum(|s| &s.unmaps),
+            flushes: sum(|s| &s.flushes),
+            read_bytes: sum(|s| &s.read_bytes),
+            written_bytes: sum(|s| &s.written_bytes),
+            errors: sum(|s| &s.errors),
+        }
+    }
+
+    fn shard(&self) -> &Shard {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static MINE: usize = NEXT.fetch_add(1, Relaxed) % SHARDS);
+        &self.shards[MINE.with(|mine| *mine)]
+    }
+}
+
+impl Hook for Arc<Counters> {
+    fn after(&self, op: Op, bytes: u64, result: &io::Result<()>) {
+        let shard = self.shard();
+        let (count, moved) = match op {
+            Op::Read => (&shard.reads, Some(&shard.read_bytes)),
+            Op::Write => (&shard.writes, Some(&shard.written_bytes)),
+            Op::Clear => (&shard.unmaps, None),
+            Op::Flush => (&shard.flushes, None),
+        };
+        count.fetch_add(1, Relaxed);
+        match (result, moved) {
+            (Err(_), _) => shard.errors.fetch_add(1, Relaxed),
+            (Ok(()), Some(moved)) => moved.fetch_add(bytes, Relaxed),
+            (Ok(()), None) => 0,
+        };
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let now = self.total();
+        let rows = [
+            ("reads", now.reads),
+            ("writes", now.writes),
+            ("unmaps", now.unmaps),
+            ("flushes", now.flushes),
+            ("read_bytes", now.read_bytes),
+            ("written_bytes", now.written_bytes),
+            ("errors", now.errors),
+        ];
+        let rows = rows.into_iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        std::iter::once(("filter".into(), "stats".into())).chain(rows).collect()
+    }
+}

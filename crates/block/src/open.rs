@@ -1,0 +1,105 @@
+//! From a description to a backend.
+
+use crate::file::File;
+use crate::memory::Memory;
+use crate::null::Null;
+use crate::{Backend, within};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where the bytes live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nowhere: reads are zeros.
+    Null,
+    /// In this process, gone with it.
+    Memory,
+    /// In a regular file.
+    File,
+    /// On a block device.
+    Device,
+}
+
+impl Kind {
+    /// What a path names: [`Kind::Device`] for a block device, else [`Kind::File`], whether it exists or not.
+    pub fn of(path: &Path) -> Kind {
+        use std::os::unix::fs::FileTypeExt;
+        match std::fs::metadata(path) {
+            Ok(found) if found.file_type().is_block_device() => Kind::Device,
+            _ => Kind::File,
+        }
+    }
+}
+
+/// What to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Where the bytes live.
+    pub kind: Kind,
+    /// File and device need it; null and memory do not look at it.
+    pub path: PathBuf,
+    /// Capacity in bytes. Null and memory need it; a file takes it only when `create` makes it, and otherwise has
+    /// the size it has; a device does not look at it.
+    pub size: Option<u64>,
+    /// Open file or device for reading only. Null and memory do not look at it: who serves them refuses writes.
+    pub read_only: bool,
+    /// Pass the page cache by (O_DIRECT). File and device.
+    pub direct: bool,
+    /// Make a sparse file of `size` bytes where there is none, or an empty one.
+    pub create: bool,
+}
+
+impl Spec {
+    /// Null or memory of `size` bytes.
+    pub fn sized(kind: Kind, size: u64) -> Spec {
+        Spec { kind, path: PathBuf::new(), size: Some(size), read_only: false, direct: false, create: false }
+    }
+
+    /// What a path names, as it is: written through the page cache, never created.
+    pub fn path(path: impl Into<PathBuf>) -> Spec {
+        let path = path.into();
+        Spec { kind: Kind::of(&path), path, size: None, read_only: false, direct: false, create: false }
+    }
+}
+
+/// Why a backend could not be opened, for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{subject}: {what}\nhint: {hint}")]
+pub struct OpenError {
+    /// What happened.
+    pub what: String,
+    /// To what: a path, or the kind of backend.
+    pub subject: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+impl OpenError {
+    pub(crate) fn new(subject: impl Into<String>, what: impl ToString, hint: impl Into<String>) -> Self {
+        OpenError { what: what.to_string(), subject: subject.into(), hint: hint.into() }
+    }
+}
+
+/// Opens what `spec` describes.
+///
+/// # Errors
+/// [`OpenError`] when a size is missing or impossible, the path is not what its kind says, somebody else writes it,
+/// or the operating system refuses.
+pub fn open(spec: &Spec) -> Result<Arc<dyn Backend>, OpenError> {
+    Ok(match spec.kind {
+        Kind::Null => Arc::new(Null::new(size_of("null", spec)?)),
+        Kind::Memory => Arc::new(Memory::new(size_of("memory", spec)?)),
+        Kind::File | Kind::Device => Arc::new(File::open(spec)?),
+    })
+}
+
+/// The size that null and memory need. The limit is what a file could have: offsets are signed in places.
+fn size_of(kind: &str, spec: &Spec) -> Result<u64, OpenError> {
+    match spec.size {
+        Some(size) if size > 0 && within(i64::MAX as u64, 0, size).is_ok() => Ok(size),
+        Some(size) => {
+            Err(OpenError::new(kind, format!("a size of {size} bytes cannot be"), "choose 1 to 2^63-1 bytes"))
+        }
+        None => Err(OpenError::new(kind, "has no size", format!("say how large it is, such as {kind}:1G"))),
+    }
+}

@@ -1,0 +1,192 @@
+//! `[[chap_user]]`: names, and secrets in files that only their owner can read.
+
+use super::reader::{Once, Section, text};
+use crate::problem::{Problems, Wrong, nearest, wrong};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use target::setup::User;
+
+/// A user that is named at a place of the file.
+pub(super) type Named = (User, Range<usize>);
+
+/// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here without.
+pub(super) struct Users(BTreeMap<String, Option<User>>);
+
+/// Reads all `[[chap_user]]` with their secrets.
+pub(super) fn users(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> Users {
+    let mut users = BTreeMap::new();
+    let mut once = Once::new("CHAP user");
+    for mut s in root.sections(p, "chap_user", "[[chap_user]]") {
+        let name_at = s.find("name").map(|value| value.span());
+        let name = s.parsed(p, "name", |text| super::value::plain_text(text, "a CHAP name"));
+        let has_file = s.find("secret_file").is_some();
+        let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?));
+        match name_at {
+            None => s.missing(p, "name", "\"alice\""),
+            Some(at) if !has_file => {
+                p.add(&at, "[[chap_user]] has no `secret_file`", "add secret_file = \"alice.secret\"")
+            }
+            Some(at) => {
+                if let Some(name) = name
+                    && once.first(p, name.clone(), &at)
+                {
+                    users.insert(name.clone(), secret.map(|secret| User { name, secret }));
+                }
+            }
+        }
+        s.done(p);
+    }
+    Users(users)
+}
+
+impl Users {
+    /// The users that a list names.
+    pub(super) fn list(
+        &self,
+        p: &mut Problems<'_>,
+        s: &mut Section<'_>,
+        key: &'static str,
+    ) -> Option<Vec<Named>> {
+        let (values, at) = s.list(p, key)?;
+        if values.is_empty() {
+            p.add(&at, format!("`{key}` names nobody"), "name a [[chap_user]], or leave the key out");
+        }
+        let mut named = Vec::new();
+        for value in values {
+            if let Some(name) = text(p, key, value) {
+                named.extend(self.named(p, name, value.span()));
+            }
+        }
+        Some(named)
+    }
+
+    /// The user that a key names.
+    pub(super) fn one(&self, p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Option<Named> {
+        let (name, at) = s.text(p, key)?;
+        self.named(p, name, at)
+    }
+
+    fn named(&self, p: &mut Problems<'_>, name: &str, at: Range<usize>) -> Option<Named> {
+        if let Some(user) = self.0.get(name) {
+            return user.clone().map(|user| (user, at));
+        }
+        let hint = match nearest(name, self.0.keys().map(String::as_str)) {
+            Some(meant) => format!("did you mean \"{}\"?", meant.escape_debug()),
+            None => "add [[chap_user]] with this name".to_string(),
+        };
+        p.add(&at, format!("unknown CHAP user \"{}\"", name.escape_debug()), hint);
+        None
+    }
+
+    /// Refuses a secret that would serve both directions (RFC 7143 section 9.2.1): whoever knows it could play both.
+    pub(super) fn refuse_shared<'n>(
+        &self,
+        p: &mut Problems<'_>,
+        mutual: &Option<Named>,
+        mut users: impl Iterator<Item = &'n Named>,
+    ) {
+        let Some((mutual, at)) = mutual else { return };
+        if let Some((user, _)) = users.find(|(user, _)| user.secret == mutual.secret) {
+            let what = format!(
+                "the mutual CHAP user {:?} has the same secret as the user {:?}",
+                mutual.name, user.name
+            );
+            p.add(at, what, "give each direction a secret of its own (RFC 7143 section 9.2.1)");
+        }
+    }
+}
+
+/// A secret file may hold 255 bytes in hexadecimal, and a newline.
+const MAX_FILE_BYTES: u64 = 2 + 2 * 255 + 2;
+
+/// Reads a secret: a regular file of this user that nobody else can touch.
+fn secret(path: &Path) -> Result<Vec<u8>, Wrong> {
+    let shown = path.display();
+    let cannot = |e: std::io::Error| Wrong {
+        what: format!("cannot read the secret {shown}: {}", crate::io_text(&e)),
+        hint: format!("create it with: (umask 077; openssl rand -hex 16 > {shown})"),
+    };
+    // Not to block on a FIFO, which is refused below.
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(cannot)?;
+    let metadata = file.metadata().map_err(cannot)?;
+    if !metadata.is_file() {
+        return wrong(format!("the secret {shown} is no regular file"), "put the secret into a file");
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return wrong(
+            format!("the secret {shown} belongs to user {}, not to the user who runs lunar", metadata.uid()),
+            format!("run: chown {} {shown}", rustix::process::geteuid().as_raw()),
+        );
+    }
+    // 0400 is as good.
+    if metadata.mode() & 0o7177 != 0 {
+        return wrong(
+            format!("the secret {shown} has mode {:04o}", metadata.mode() & 0o7777),
+            format!("run: chmod 0600 {shown}"),
+        );
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    decode(bytes).or_else(|(what, hint)| wrong(format!("the secret {shown} {what}"), hint))
+}
+
+/// The bytes of a secret file without its newline, or those that `0x...` names.
+fn decode(mut bytes: Vec<u8>) -> Result<Vec<u8>, (String, &'static str)> {
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    if let Some(digits) = bytes.strip_prefix(b"0x").or(bytes.strip_prefix(b"0X")) {
+        bytes = hex(digits).ok_or((
+            "begins with 0x, and no hexadecimal bytes follow".to_string(),
+            "write two digits for each byte",
+        ))?;
+    }
+    match bytes.len() {
+        0..12 => Err((
+            format!("has {} bytes", bytes.len()),
+            "a secret needs 12 to 255 bytes, better 16 random ones (RFC 7143 section 9.2.1)",
+        )),
+        12..=255 => Ok(bytes),
+        _ => Err(("has more than 255 bytes".to_string(), "a secret needs 12 to 255 bytes")),
+    }
+}
+
+fn hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |b: &u8| char::from(*b).to_digit(16);
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    digits.chunks(2).map(|pair| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_decode() {
+        assert_eq!(decode(b"twelve bytes\n".to_vec()), Ok(b"twelve bytes".to_vec()));
+        assert_eq!(decode(b"0x000102030405060708090a0B".to_vec()), Ok((0..12).collect()));
+        assert_eq!(
+            decode(b"twelve byte\n\n".to_vec()),
+            Ok(b"twelve byte\n".to_vec()),
+            "only the last newline goes"
+        );
+        assert_eq!(decode(vec![b'x'; 255]).map(|s| s.len()), Ok(255));
+    }
+
+    #[test]
+    fn wrong_secrets_say_why() {
+        let what = |bytes: &[u8]| decode(bytes.to_vec()).unwrap_err().0;
+        assert_eq!(what(b"elevenbytes\n"), "has 11 bytes");
+        assert_eq!(what(&[b'x'; 256]), "has more than 255 bytes");
+        assert_eq!(what(b"0x00010"), "begins with 0x, and no hexadecimal bytes follow");
+        assert_eq!(what(b"0xsecret and more"), "begins with 0x, and no hexadecimal bytes follow");
+        assert_eq!(what(b"0x0001"), "has 2 bytes");
+    }
+}

@@ -1,0 +1,356 @@
+//! `[[target.lun]]`: a logical unit and what stands behind it.
+
+use super::reader::{Once, Section, kind, table};
+use super::value::{MAX_SIZE, scsi_text, show_size};
+use crate::problem::{Problems, Wrong, nearest, wrong};
+use device::Kind;
+use std::path::{Path, PathBuf};
+
+/// A logical unit as it is wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lun {
+    /// Where its blocks live.
+    pub source: Source,
+    /// Device type.
+    pub kind: Kind,
+    /// Logical block size in bytes.
+    pub block_size: u32,
+    /// Physical block size in bytes.
+    pub physical_block_size: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The medium can be ejected and loaded.
+    pub removable: bool,
+    /// Write cache enabled at power on.
+    pub write_cache: bool,
+    /// Pass the page cache by.
+    pub direct: bool,
+    /// Thin provisioned.
+    pub thin: bool,
+    /// Unit serial number; None: made of target name and LUN.
+    pub serial: Option<String>,
+    /// T10 vendor identification.
+    pub vendor: String,
+    /// Product identification.
+    pub product: String,
+    /// Filters from the inside out.
+    pub filters: Vec<Filter>,
+    /// Whether and where reservations and mode pages are kept.
+    pub keep: Keep,
+}
+
+/// Where the state of a logical unit is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// In a file named by its LUN.
+    ByLun,
+    /// In a file of this name: the unit has no LUN of its own from start to start.
+    As(String),
+    /// Nowhere.
+    Not,
+}
+
+/// What may stand only once in a file.
+pub(super) struct Unique {
+    pub(super) names: Once<String>,
+    serials: Once<String>,
+    paths: Once<String>,
+}
+
+impl Unique {
+    pub(super) fn new() -> Unique {
+        Unique {
+            names: Once::new("target"),
+            serials: Once::new("serial number"),
+            paths: Once::new("writable path"),
+        }
+    }
+}
+
+/// Where blocks live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Reads zeros, drops writes.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+    /// Sparse memory.
+    Memory {
+        /// Bytes.
+        size: u64,
+    },
+    /// A regular file.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// Bytes to create it with if it is missing; None: it must be there.
+        size: Option<u64>,
+    },
+    /// A block device.
+    Device {
+        /// Where it is.
+        path: PathBuf,
+    },
+}
+
+/// What wraps a backend.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Filter {
+    /// Counts operations.
+    Stats,
+    /// Makes operations slower.
+    Delay {
+        /// Microseconds added to a read.
+        read_us: u64,
+        /// Microseconds added to a write.
+        write_us: u64,
+    },
+    /// Bounds the rate of operations; 0 is no limit.
+    Rate {
+        /// Operations a second.
+        iops: u64,
+        /// Bytes a second.
+        bytes_per_s: u64,
+    },
+    /// Fails a share of operations.
+    Error {
+        /// Share of them, 0.0 to 1.0.
+        rate: f64,
+        /// Which.
+        op: Fail,
+    },
+}
+
+/// The operations that an error filter fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fail {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+}
+
+impl Lun {
+    /// A logical unit with every default.
+    pub fn new(source: Source, kind: Kind) -> Lun {
+        let cdrom = kind == Kind::CdRom;
+        Lun {
+            source,
+            kind,
+            block_size: if cdrom { 2048 } else { 512 },
+            physical_block_size: if cdrom { 2048 } else { 4096 },
+            read_only: cdrom,
+            removable: cdrom,
+            write_cache: true,
+            direct: false,
+            thin: !cdrom,
+            serial: None,
+            vendor: "LUNAR".into(),
+            product: if cdrom { "VIRTUAL CD" } else { "VIRTUAL DISK" }.into(),
+            filters: Vec::new(),
+            keep: Keep::ByLun,
+        }
+    }
+}
+
+/// Reads a `[[target.lun]]`; its number and what it is.
+pub(super) fn lun(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    base: &Path,
+    unique: &mut Unique,
+) -> Option<Lun> {
+    let source = source(p, s, base);
+    let kind = s.parsed(p, "kind", device_kind).unwrap_or(Kind::Disk);
+    let mut lun = Lun::new(source.clone().unwrap_or(Source::Null { size: 0 }), kind);
+    block_sizes(p, s, &mut lun);
+    flags(p, s, &mut lun);
+    if let Some(value) = s.find("serial") {
+        lun.serial = s.parsed(p, "serial", |text| scsi_text(text, "serial number", 64));
+        lun.serial.iter().for_each(|serial| _ = unique.serials.first(p, serial.clone(), &value.span()));
+    }
+    lun.vendor = s.parsed(p, "vendor", |text| scsi_text(text, "vendor", 8)).unwrap_or(lun.vendor);
+    lun.product = s.parsed(p, "product", |text| scsi_text(text, "product", 16)).unwrap_or(lun.product);
+    lun.filters = filters(p, s);
+    source?;
+    if let (false, Source::File { path, .. } | Source::Device { path }, Some(value)) =
+        (lun.read_only, &lun.source, s.find("path"))
+    {
+        unique.paths.first(p, path.display().to_string(), &value.span());
+    }
+    Some(lun)
+}
+
+fn device_kind(text: &str) -> Result<Kind, Wrong> {
+    match text {
+        "disk" => Ok(Kind::Disk),
+        "cdrom" => Ok(Kind::CdRom),
+        _ => wrong(format!("unknown kind \"{}\"", text.escape_debug()), "write \"disk\" or \"cdrom\""),
+    }
+}
+
+const BACKENDS: [&str; 4] = ["null", "memory", "file", "device"];
+
+fn source(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Source> {
+    let backend = s.text(p, "backend");
+    let (path_at, size_at) = (s.find("path").map(|v| v.span()), s.find("size").map(|v| v.span()));
+    let path = s.parsed(p, "path", |text| super::path(text, base));
+    let size = s.size(p, "size", 4096..=MAX_SIZE);
+    let Some((backend, at)) = backend else {
+        if s.find("backend").is_none() {
+            s.missing(p, "backend", "\"file\" (or \"null\", \"memory\", \"device\")");
+        }
+        return None;
+    };
+    let of_medium = matches!(backend, "file" | "device");
+    match (path_at, of_medium) {
+        (None, true) => {
+            p.add(&at, format!("the backend \"{backend}\" needs a path"), "add path = \"disk.img\"")
+        }
+        (Some(at), false) if BACKENDS.contains(&backend) => p.add(
+            &at,
+            format!("the backend \"{backend}\" has no path"),
+            "remove `path`, or write backend = \"file\"",
+        ),
+        _ => {}
+    }
+    match (size_at, backend) {
+        (None, "null" | "memory") => {
+            p.add(&at, format!("the backend \"{backend}\" needs a size"), "add size = \"64MiB\"")
+        }
+        (Some(at), "device") => p.add(&at, "a device has the size that it has", "remove `size`"),
+        _ => {}
+    }
+    match backend {
+        "null" => Some(Source::Null { size: size? }),
+        "memory" => Some(Source::Memory { size: size? }),
+        "file" => Some(Source::File { path: path?, size }),
+        "device" => Some(Source::Device { path: path? }),
+        _ => {
+            let hint = match nearest(backend, BACKENDS) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None => "write \"null\", \"memory\", \"file\" or \"device\"".to_string(),
+            };
+            p.add(&at, format!("unknown backend \"{}\"", backend.escape_debug()), hint);
+            None
+        }
+    }
+}
+
+fn block_sizes(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+    let allowed: &[u64] = if lun.kind == Kind::CdRom { &[2048] } else { &[512, 4096] };
+    if let (Some(value), Some(size)) = (s.find("block_size"), s.size(p, "block_size", 0..=1 << 20)) {
+        if allowed.contains(&size) {
+            lun.block_size = size as u32;
+        } else {
+            let hint = if lun.kind == Kind::CdRom { "a cdrom has 2048" } else { "write 512 or 4096" };
+            p.add(&value.span(), format!("`block_size` cannot be {}", show_size(size)), hint);
+        }
+    }
+    lun.physical_block_size = lun.physical_block_size.max(lun.block_size);
+    if let (Some(value), Some(size)) =
+        (s.find("physical_block_size"), s.size(p, "physical_block_size", 0..=16 << 20))
+    {
+        if size.is_power_of_two() && size >= u64::from(lun.block_size) {
+            lun.physical_block_size = size as u32;
+        } else {
+            let what = format!("`physical_block_size` cannot be {}", show_size(size));
+            p.add(&value.span(), what, format!("write a power of two from {} on", lun.block_size));
+        }
+    }
+}
+
+fn flags(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+    let cdrom = lun.kind == Kind::CdRom;
+    lun.read_only = s.flag(p, "read_only", cdrom);
+    lun.removable = s.flag(p, "removable", lun.removable);
+    lun.write_cache = s.flag(p, "write_cache", lun.write_cache);
+    lun.direct = s.flag(p, "direct", lun.direct);
+    lun.thin = s.flag(p, "thin", lun.thin);
+    if let (true, false, Some(value)) = (cdrom, lun.read_only, s.find("read_only")) {
+        p.add(&value.span(), "a cdrom cannot be written", "remove `read_only`, or write kind = \"disk\"");
+    }
+    let in_memory = matches!(lun.source, Source::Null { .. } | Source::Memory { .. });
+    if let (true, true, Some(value)) = (lun.direct, in_memory, s.find("direct")) {
+        p.add(&value.span(), "only files and devices can be direct", "remove `direct`");
+    }
+}
+
+fn filters(p: &mut Problems<'_>, s: &mut Section<'_>) -> Vec<Filter> {
+    let values = s.list(p, "filters").map(|(values, _)| values).unwrap_or_default();
+    values
+        .into_iter()
+        .filter_map(|value| {
+            let section = table(p, "filters", "[[target.lun.filters]]", value)?;
+            filter(p, section)
+        })
+        .collect()
+}
+
+const FILTERS: [&str; 4] = ["stats", "delay", "rate", "error"];
+
+fn filter(p: &mut Problems<'_>, mut s: Section<'_>) -> Option<Filter> {
+    let Some((kind, at)) = s.text(p, "kind") else {
+        if s.find("kind").is_none() {
+            s.missing(p, "kind", "\"stats\" (or \"delay\", \"rate\", \"error\")");
+        }
+        return None;
+    };
+    let filter = match kind {
+        "stats" => Filter::Stats,
+        "delay" => Filter::Delay {
+            read_us: s.number(p, "read_us", 0..=60_000_000).unwrap_or(0),
+            write_us: s.number(p, "write_us", 0..=60_000_000).unwrap_or(0),
+        },
+        "rate" => Filter::Rate {
+            iops: s.number(p, "iops", 0..=1_000_000_000).unwrap_or(0),
+            bytes_per_s: s.size(p, "bytes_per_s", 0..=1 << 50).unwrap_or(0),
+        },
+        "error" => Filter::Error {
+            rate: share(p, &mut s, "rate"),
+            op: s.parsed(p, "op", fail).unwrap_or(Fail::Read),
+        },
+        _ => {
+            let hint = match nearest(kind, FILTERS) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None => format!("filters are {}", FILTERS.join(", ")),
+            };
+            p.add(&at, format!("unknown filter \"{}\"", kind.escape_debug()), hint);
+            return None;
+        }
+    };
+    s.done(p);
+    Some(filter)
+}
+
+/// A share of 0 to 1.
+fn share(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> f64 {
+    let Some(value) = s.find(key) else { return 0.0 };
+    let number = match value.get_ref() {
+        toml::de::DeValue::Float(float) => float.as_str().parse().unwrap_or(f64::NAN),
+        toml::de::DeValue::Integer(integer) => integer.as_str().parse().unwrap_or(f64::NAN),
+        _ => {
+            kind(p, key, value, "a share of 1", "write 0.0 to 1.0");
+            return 0.0;
+        }
+    };
+    if !(0.0..=1.0).contains(&number) {
+        p.add(&value.span(), format!("`{key}` is out of range"), "it can be 0.0 to 1.0");
+    }
+    number
+}
+
+fn fail(text: &str) -> Result<Fail, Wrong> {
+    match text {
+        "read" => Ok(Fail::Read),
+        "write" => Ok(Fail::Write),
+        "flush" => Ok(Fail::Flush),
+        _ => wrong(
+            format!("unknown operation \"{}\"", text.escape_debug()),
+            "write \"read\", \"write\" or \"flush\"",
+        ),
+    }
+}

@@ -1,0 +1,56 @@
+//! Where a user's state and sockets are.
+
+use crate::Problem;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The folder of state: `$XDG_STATE_HOME/lunar`, `/var/lib/lunar` for root, or `~/.local/state/lunar`.
+pub fn state() -> Result<PathBuf, Problem> {
+    let root = rustix::process::geteuid().is_root();
+    state_of(|name| std::env::var_os(name), root).ok_or_else(|| {
+        Problem::new(
+            "there is no folder to keep state in: neither XDG_STATE_HOME nor HOME is set",
+            "set XDG_STATE_HOME, or state_dir in the configuration",
+        )
+    })
+}
+
+/// The admin socket: `$XDG_RUNTIME_DIR/lunar.sock`, or `lunar.sock` in the folder of state.
+pub fn admin_socket() -> Result<PathBuf, Problem> {
+    match absolute(std::env::var_os("XDG_RUNTIME_DIR")) {
+        Some(folder) => Ok(folder.join("lunar.sock")),
+        None => Ok(state()?.join("lunar.sock")),
+    }
+}
+
+fn state_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
+    if let Some(folder) = absolute(env("XDG_STATE_HOME")) {
+        return Some(folder.join("lunar"));
+    }
+    if root {
+        return Some("/var/lib/lunar".into());
+    }
+    absolute(env("HOME")).map(|home| home.join(".local/state/lunar"))
+}
+
+/// A variable counts only when it is an absolute path, as the XDG base directory specification says.
+fn absolute(value: Option<OsString>) -> Option<PathBuf> {
+    value.map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_state_follows_the_environment() {
+        let both = |name: &str| Some(if name == "HOME" { "/home/ann".into() } else { "/s".into() });
+        let home = |name: &str| (name == "HOME").then(|| "/home/ann".into());
+        assert_eq!(state_of(both, true), Some("/s/lunar".into()));
+        assert_eq!(state_of(both, false), Some("/s/lunar".into()));
+        assert_eq!(state_of(home, false), Some("/home/ann/.local/state/lunar".into()));
+        assert_eq!(state_of(home, true), Some("/var/lib/lunar".into()));
+        assert_eq!(state_of(|_| Some("relative".into()), false), None);
+        assert_eq!(state_of(|_| None, false), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! Who a logical unit is when nobody says: derived from names, so that it is the same after every start.
+
+use device::Identity;
+use sha2::{Digest, Sha256};
+
+use crate::config::Lun;
+
+/// The identity of a logical unit of a target.
+pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> Identity {
+    let serial = lun.serial.clone().unwrap_or_else(|| serial(&[target, &number.to_string()]));
+    let naa = naa(target, &serial);
+    let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    Identity {
+        vendor: lun.vendor.clone(),
+        product: lun.product.clone(),
+        revision: revision.chars().take(4).collect(),
+        serial,
+        naa,
+    }
+}
+
+/// Sixteen hexadecimal digits made of names.
+pub(crate) fn serial(parts: &[&str]) -> String {
+    hash("serial", parts)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A locally assigned NAA designator (3h): 60 bits made of target name and serial number.
+fn naa(target: &str, serial: &str) -> Vec<u8> {
+    let mut naa = hash("naa", &[target, serial])[..8].to_vec();
+    naa[0] = 0x30 | naa[0] & 0x0f;
+    naa
+}
+
+/// A hash of texts, each with its length, so that no two lists run together.
+fn hash(purpose: &str, parts: &[&str]) -> [u8; 32] {
+    let mut sha = Sha256::new();
+    for part in [&[purpose], parts].concat() {
+        sha.update((part.len() as u64).to_be_bytes());
+        sha.update(part);
+    }
+    sha.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Source;
+
+    /// Hosts know disks by these: a change here would make every disk a new one.
+    #[test]
+    fn identities_never_change() {
+        let lun = Lun::new(Source::Null { size: 4096 }, device::Kind::Disk);
+        let identity = identity("iqn.2026-11.org.example:disks", 3, &lun);
+        assert_eq!(identity.serial, "d8c20d33e66d8d43");
+        let naa: String = identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(naa, "32b10563e3c11ce1");
+    }
+
+    #[test]
+    fn identities_differ() {
+        let plain = Lun::new(Source::Null { size: 4096 }, device::Kind::Disk);
+        let named = Lun { serial: Some("7".into()), ..plain.clone() };
+        let a = identity("iqn.2026-11.org.example:a", 0, &plain);
+        for other in [
+            identity("iqn.2026-11.org.example:b", 0, &plain),
+            identity("iqn.2026-11.org.example:a", 1, &plain),
+        ] {
+            assert_ne!(other.serial, a.serial);
+            assert_ne!(other.naa, a.naa);
+        }
+        let given = identity("iqn.2026-11.org.example:a", 0, &named);
+        assert_eq!(given.serial, "7");
+        assert_ne!(given.naa, a.naa);
+        assert_eq!(given.naa[0] >> 4, 3);
+        assert_ne!(hash("x", &["ab", "c"]), hash("x", &["a", "bc"]));
+    }
+}

@@ -1,0 +1,184 @@
+//! What is wrong with a configuration, told so that it can be put right.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A line and a column, both from 1; columns count characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// Something wrong, where it stands, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file it stands in or is about; None for arguments.
+    pub file: Option<PathBuf>,
+    /// Where in the file, when it stands at a place.
+    pub position: Option<Position>,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    /// A problem that stands in no file.
+    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Problem {
+        Problem { file: None, position: None, what: what.into(), hint: Some(hint.into()) }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+            if let Some(position) = self.position {
+                write!(f, "{position}:")?;
+            }
+            write!(f, " ")?;
+        }
+        f.write_str(&self.what)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with one value: the text without a place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    pub(crate) what: String,
+    pub(crate) hint: String,
+}
+
+/// Makes the `Err` of a value that is wrong.
+pub(crate) fn wrong<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, Wrong> {
+    Err(Wrong { what: what.into(), hint: hint.into() })
+}
+
+/// Collects the problems of one file.
+pub(crate) struct Problems<'a> {
+    file: &'a Path,
+    source: &'a str,
+    list: Vec<Problem>,
+}
+
+impl<'a> Problems<'a> {
+    pub(crate) fn new(file: &'a Path, source: &'a str) -> Problems<'a> {
+        Problems { file, source, list: Vec::new() }
+    }
+
+    /// Notes a problem at a stretch of bytes of the file.
+    pub(crate) fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
+        let position = Some(self.position(at.start));
+        let hint = Some(hint.into());
+        self.list.push(Problem { file: Some(self.file.to_path_buf()), position, what: what.into(), hint });
+    }
+
+    /// Notes a value that is wrong; None, to go on without it.
+    pub(crate) fn check<T>(&mut self, at: &Range<usize>, result: Result<T, Wrong>) -> Option<T> {
+        result.map_err(|wrong| self.add(at, wrong.what, wrong.hint)).ok()
+    }
+
+    /// No problem so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The text of a stretch of bytes of the file.
+    pub(crate) fn text(&self, at: &Range<usize>) -> &'a str {
+        self.source.get(at.clone()).unwrap_or("")
+    }
+
+    /// Line and column of a byte of the file.
+    pub(crate) fn position(&self, offset: usize) -> Position {
+        let before = self.source.get(..offset).unwrap_or(self.source);
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        Position {
+            line: 1 + before.bytes().filter(|b| *b == b'\n').count(),
+            column: 1 + before[start..].chars().count(),
+        }
+    }
+
+    /// The problems in the order of the file.
+    pub(crate) fn into_list(mut self) -> Vec<Problem> {
+        self.list.sort_by_key(|problem| problem.position);
+        self.list
+    }
+}
+
+/// The candidate that is most like `word`, if any is near enough to be meant.
+pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    let word: Vec<char> = word.to_lowercase().chars().take(64).collect();
+    let limit = (word.len() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(&word, candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many letters must be put in, left out, replaced or swapped with their neighbour to make one of the other.
+fn distance(a: &[char], b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 0..a.len() {
+        let mut row = vec![i + 1];
+        for j in 0..b.len() {
+            let replaced = rows[i][j] + usize::from(a[i] != b[j]);
+            let mut best = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                best = best.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_finds_what_was_meant() {
+        let keys = ["listen", "advertise", "block_size", "read_only"];
+        assert_eq!(nearest("lisetn", keys), Some("listen"));
+        assert_eq!(nearest("blocksize", keys), Some("block_size"));
+        assert_eq!(nearest("Read-Only", keys), Some("read_only"));
+        assert_eq!(nearest("colour", keys), None);
+        assert_eq!(nearest("", keys), None);
+    }
+
+    #[test]
+    fn positions_count_characters() {
+        let problems = Problems::new(Path::new("x"), "a\nüb = 1\n");
+        assert_eq!(problems.position(0), Position { line: 1, column: 1 });
+        assert_eq!(problems.position(4), Position { line: 2, column: 2 });
+        assert_eq!(problems.position(900).line, 3);
+    }
+
+    #[test]
+    fn a_problem_reads_as_one_line_and_a_hint() {
+        let mut problems = Problems::new(Path::new("lunar.toml"), "a = 1");
+        problems.add(&(4..5), "a is wrong", "take another");
+        assert_eq!(problems.into_list()[0].to_string(), "lunar.toml:1:5: a is wrong\n  hint: take another");
+        assert_eq!(Problem::new("no disk", "bring one").to_string(), "no disk\n  hint: bring one");
+    }
+}

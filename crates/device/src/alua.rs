@@ -1,0 +1,251 @@
+//! Asymmetric logical unit access: REPORT and SET TARGET PORT GROUPS (SPC-5 sections 5.18, 6.37 and 6.45).
+//!
+//! A target port group is a portal group of the target, and holds one target port: both are numbered by the portal
+//! group tag.
+
+use crate::table::{Allowed, Cx, Row};
+use crate::{Answer, Kind, Plan, Port};
+use std::collections::BTreeMap;
+use wire::be;
+use wire::scsi::{Sense, op};
+
+/// Service action of both commands.
+const TARGET_PORT_GROUPS: u16 = 0x0a;
+
+/// Rows of the command table. A CD-ROM has other commands under these operation codes.
+pub(crate) const ROWS: &[Row] = &[
+    Row::new(
+        op::MAINTENANCE_IN,
+        report,
+        Allowed::Always,
+        &[0xa3, 0x2a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+    )
+    .action(TARGET_PORT_GROUPS)
+    .only(Kind::Disk)
+    .in_standby()
+    .while_sanitizing(),
+    Row::new(op::MAINTENANCE_OUT, set, Allowed::Never, &[0xa4, 0x0a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0])
+        .action(TARGET_PORT_GROUPS)
+        .only(Kind::Disk)
+        .in_standby(),
+];
+
+/// ASYMMETRIC ACCESS STATE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Optimized = 0x0,
+    NonOptimized = 0x1,
+    Standby = 0x2,
+    Unavailable = 0x3,
+}
+
+/// U_SUP, S_SUP, AN_SUP, AO_SUP: the states that there are.
+const SUPPORTED: u8 = 0x0f;
+/// Commands that work in the state unavailable; in standby those of [`Row::in_standby`] do (SPC-5 section 5.18.2.4).
+const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
+    (op::INQUIRY, None),
+    (op::REPORT_LUNS, None),
+    (op::REQUEST_SENSE, None),
+    (op::READ_BUFFER_10, None),
+    (op::WRITE_BUFFER, None),
+    (op::MAINTENANCE_IN, Some(TARGET_PORT_GROUPS)),
+    (op::MAINTENANCE_OUT, Some(TARGET_PORT_GROUPS)),
+];
+/// STATUS CODE: changed by SET TARGET PORT GROUPS.
+const SET_EXPLICITLY: u8 = 0x01;
+
+impl Access {
+    fn of(code: u8) -> Option<Access> {
+        match code {
+            0x0 => Some(Access::Optimized),
+            0x1 => Some(Access::NonOptimized),
+            0x2 => Some(Access::Standby),
+            0x3 => Some(Access::Unavailable),
+            _ => None,
+        }
+    }
+}
+
+/// The access state of each target port group that was set; the others are active/optimized.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    groups: BTreeMap<u16, Access>,
+}
+
+impl State {
+    /// What REQUEST SENSE reports through this port, and commands that are not allowed in its state fail with.
+    pub(crate) fn not_ready(&self, port: &Port) -> Option<Sense> {
+        match self.groups.get(&port.tag)? {
+            Access::Optimized | Access::NonOptimized => None,
+            Access::Standby => Some(Sense::NOT_READY_STANDBY),
+            Access::Unavailable => Some(Sense::NOT_READY_UNAVAILABLE),
+        }
+    }
+
+    /// Why this command fails through this port.
+    pub(crate) fn refuses(&self, row: &Row, port: &Port) -> Option<Sense> {
+        let allowed = match self.groups.get(&port.tag)? {
+            Access::Unavailable => WHEN_UNAVAILABLE.contains(&(row.opcode, row.service_action)),
+            _ => row.in_standby,
+        };
+        self.not_ready(port).filter(|_| !allowed)
+    }
+
+    fn group(&self, tag: u16) -> [u8; GROUP] {
+        let set = self.groups.get(&tag);
+        let mut b = [0; GROUP];
+        b[0] = *set.unwrap_or(&Access::Optimized) as u8;
+        b[1] = SUPPORTED;
+        be::put16(&mut b[2..], tag);
+        b[5] = if set.is_some() { SET_EXPLICITLY } else { 0 };
+        // One target port, with its relative identifier.
+        b[7] = 1;
+        be::put16(&mut b[10..], tag);
+        b
+    }
+}
+
+/// Bytes of a target port group descriptor with one port.
+const GROUP: usize = 12;
+
+fn report(cx: &mut Cx<'_>) -> Answer {
+    let extended = cx.cdb[1] & 0x20 != 0;
+    let mut data = if extended { vec![0, 0, 0, 0, 0x10, 0, 0, 0] } else { vec![0; 4] };
+    for &tag in cx.port.all_tags.iter() {
+        data.extend_from_slice(&cx.state.alua.group(tag));
+    }
+    let len = data.len() as u32 - 4;
+    be::put32(&mut data, len);
+    Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
+}
+
+/// Bytes before the descriptors of SET TARGET PORT GROUPS, and of each.
+const SET_HEADER: usize = 4;
+const SET_GROUP: usize = 4;
+
+fn set(cx: &mut Cx<'_>) -> Answer {
+    let len = be::get32(&cx.cdb[6..]);
+    let most = SET_HEADER + SET_GROUP * cx.port.all_tags.len();
+    match cx.parameters {
+        _ if len == 0 => Ok(Plan::Done),
+        _ if len as usize > most => Err(Sense::PARAMETER_LIST_LENGTH.into()),
+        None => Ok(Plan::Parameters { len }),
+        Some(list) => {
+            let wanted = wanted(list, cx.port)?;
+            if apply(&mut cx.state.alua, &wanted) {
+                cx.state.raise_on_others(Sense::ACCESS_STATE_CHANGED, cx.nexus);
+            }
+            Ok(Plan::Done)
+        }
+    }
+}
+
+/// The states that a parameter list wants, once all of it is right.
+fn wanted(list: &[u8], port: &Port) -> Result<Vec<(u16, Access)>, Sense> {
+    let Some(groups) = list.get(SET_HEADER..).filter(|g| g.len() % SET_GROUP == 0) else {
+        return Err(Sense::PARAMETER_LIST_LENGTH);
+    };
+    let check = |(i, group): (usize, &[u8])| {
+        let at = (SET_HEADER + i * SET_GROUP) as u16;
+        let access = Access::of(group[0] & 0x0f).ok_or(Sense::parameter_field(at, 3))?;
+        let tag = be::get16(&group[2..]);
+        if !port.all_tags.contains(&tag) {
+            return Err(Sense::parameter_field(at + 2, 7));
+        }
+        Ok((tag, access))
+    };
+    groups.chunks_exact(SET_GROUP).enumerate().map(check).collect()
+}
+
+fn apply(state: &mut State, wanted: &[(u16, Access)]) -> bool {
+    let mut changed = false;
+    for &(tag, access) in wanted {
+        let before = state.groups.insert(tag, access).unwrap_or(Access::Optimized);
+        changed |= before != access;
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+    use crate::{Lu, Nexus};
+    use std::sync::Arc;
+
+    const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const LOG_PAGES: &[u8] = &[op::LOG_SENSE, 0, 0x40, 0, 0, 0, 0, 0, 4, 0];
+    const ECHO: &[u8] = &[op::READ_BUFFER_10, 0x0b, 0, 0, 0, 0, 0, 0, 4, 0];
+    const BUFFER: &[u8] = &[op::READ_BUFFER_10, 0x02, 0, 0, 0, 0, 0, 0, 4, 0];
+    const REPORT: &[u8] = &[op::MAINTENANCE_IN, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+
+    fn set(n: &mut Nexus, groups: &[(u8, u16)]) -> Answer {
+        let mut list = vec![0; 4];
+        for (state, tag) in groups {
+            list.extend_from_slice(&[*state, 0, (tag >> 8) as u8, *tag as u8]);
+        }
+        run_with(n, &[op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0], &list)
+    }
+
+    fn through_group_2(lu: &Arc<Lu>) -> Nexus {
+        let port = Port { tag: 2, ..(*port("b")).clone() };
+        let mut n = lu.attach(Arc::new(port), false);
+        assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
+        n
+    }
+
+    #[test]
+    fn groups_are_told_with_and_without_the_extended_header() {
+        let mut n = nexus(&lu(disk()), "a");
+        let groups = [[0, 0x0f, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1], [0, 0x0f, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2]];
+        let short = data(&mut n, REPORT);
+        assert_eq!((&short[..4], &short[4..]), (&[0, 0, 0, 24][..], &groups.concat()[..]));
+        let long = data(&mut n, &[op::MAINTENANCE_IN, 0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!((&long[..8], &long[8..]), (&[0, 0, 0, 28, 0x10, 0, 0, 0][..], &groups.concat()[..]));
+        assert_eq!(run(&mut n, &[op::MAINTENANCE_IN, 0x4a]), fails(Sense::cdb_field(1, 6)));
+    }
+
+    #[test]
+    fn a_set_state_holds_for_its_group_and_others_are_told() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
+        assert!(run(&mut b, READ_ONE).is_ok());
+        assert_eq!(set(&mut a, &[(2, 2)]), Ok(Plan::Done));
+        assert!(run(&mut a, READ_ONE).is_ok(), "nothing is told to the one that asked");
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_STANDBY));
+        assert_eq!(data(&mut b, REPORT)[16..22], [2, 0x0f, 0, 2, 0, 1]);
+        assert!(run(&mut b, LOG_PAGES).is_ok());
+        assert!(run(&mut b, ECHO).is_ok());
+        assert_eq!(run(&mut b, BUFFER), fails(Sense::NOT_READY_STANDBY));
+        assert_eq!(set(&mut b, &[(3, 2)]), Ok(Plan::Done));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_UNAVAILABLE));
+        assert_eq!(run(&mut b, LOG_PAGES), fails(Sense::NOT_READY_UNAVAILABLE));
+        assert!(run(&mut b, ECHO).is_ok());
+        assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
+        assert_eq!(set(&mut b, &[(1, 2), (0, 1)]), Ok(Plan::Done));
+        assert!(run(&mut b, READ_ONE).is_ok());
+    }
+
+    #[test]
+    fn a_wrong_list_changes_nothing() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        assert_eq!(set(&mut n, &[(3, 1), (4, 2)]), fails(Sense::parameter_field(8, 3)));
+        assert_eq!(set(&mut n, &[(3, 1), (0, 7)]), fails(Sense::parameter_field(10, 7)));
+        assert_eq!(set(&mut n, &[(3, 1), (0, 2), (0, 2)]), fails(Sense::PARAMETER_LIST_LENGTH));
+        let odd = [op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
+        assert_eq!(run_with(&mut n, &odd, &[0; 7]), fails(Sense::PARAMETER_LIST_LENGTH));
+        assert!(run(&mut n, READ_ONE).is_ok());
+        let none = [op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(run(&mut n, &none), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn the_same_state_again_is_no_change() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(set(&mut a, &[(0, 1)]), Ok(Plan::Done));
+        assert!(run(&mut b, READ_ONE).is_ok());
+    }
+}

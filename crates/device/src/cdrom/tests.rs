@@ -1,0 +1,138 @@
+use super::*;
+use crate::testing::*;
+use crate::{Nexus, Settings};
+
+fn cd() -> Nexus {
+    nexus(&lu(cdrom()), "a")
+}
+
+fn toc(msf: u8, format: u8, start: u8) -> [u8; 10] {
+    [op::READ_TOC, msf << 1, format, 0, 0, 0, start, 0, 255, 0]
+}
+
+fn configuration(requested: u8, start: u8, len: u8) -> [u8; 10] {
+    [op::GET_CONFIGURATION, requested, 0, start, 0, 0, 0, 0, len, 0]
+}
+
+#[test]
+fn the_toc_tells_the_track_and_the_lead_out() {
+    let n = &mut cd();
+    let (one, lead_out) = ([0, 0x14, 1, 0, 0, 0, 0, 0], [0, 0x14, 0xaa, 0, 0, 0, 2, 0]);
+    let all = [&[0, 18, 1, 1][..], &one, &lead_out].concat();
+    assert_eq!(data(n, &toc(0, 0, 0)), all);
+    assert_eq!(data(n, &toc(0, 0, 1)), all);
+    assert_eq!(data(n, &toc(0, 0, 0xaa)), [&[0, 10, 1, 1][..], &lead_out].concat());
+    // 512 blocks and the 150 before them: 8 seconds and 62 frames.
+    assert_eq!(data(n, &toc(1, 0, 0xaa))[8..], [0, 0, 8, 62]);
+    assert_eq!(run(n, &toc(0, 0, 2)), fails(Sense::cdb_field(6, 7)));
+    assert_eq!(run(n, &toc(0, 3, 0)), fails(Sense::cdb_field(2, 3)));
+}
+
+#[test]
+fn the_last_session_is_told_to_old_hosts_too() {
+    let n = &mut cd();
+    let session = [0, 10, 1, 1, 0, 0x14, 1, 0, 0, 0, 0, 0];
+    assert_eq!(data(n, &toc(0, 1, 0)), session);
+    assert_eq!(data(n, &[op::READ_TOC, 0, 0, 0, 0, 0, 0, 0, 12, 0x40]), session);
+}
+
+#[test]
+fn the_raw_toc_has_four_points() {
+    let n = &mut cd();
+    let raw = data(n, &toc(1, 2, 1));
+    assert_eq!((raw.len(), &raw[..4]), (48, &[0, 46, 1, 1][..]));
+    let points: Vec<u8> = raw[4..].chunks(11).map(|e| e[3]).collect();
+    assert_eq!(points, [0xa0, 0xa1, 0xa2, 1]);
+    assert_eq!(raw[4 + 2 * 11 + 8..][..3], [0, 8, 62]);
+    assert_eq!(run(n, &toc(1, 2, 2)), fails(Sense::cdb_field(6, 7)));
+}
+
+#[test]
+fn the_profile_follows_the_size() {
+    let n = &mut cd();
+    let cd = data(n, &configuration(0, 0, 255));
+    assert_eq!(be::get32(&cd) as usize, cd.len() - 4);
+    assert_eq!(cd[6..20], [0, 8, 0, 0, 3, 8, 0, 0x10, 0, 0, 0, 8, 1, 0]);
+    let large = Settings { capacity: 4 << 30, ..cdrom() };
+    let dvd = data(&mut nexus(&lu(large), "a"), &configuration(0, 0, 255));
+    assert_eq!(dvd[6..20], [0, 0x10, 0, 0, 3, 8, 0, 0x10, 1, 0, 0, 8, 0, 0]);
+}
+
+#[test]
+fn features_are_chosen() {
+    let n = &mut cd();
+    let codes = |data: Vec<u8>| {
+        let (mut rest, mut codes) = (&data[8..], Vec::new());
+        while !rest.is_empty() {
+            codes.push(be::get16(rest));
+            rest = &rest[4 + rest[3] as usize..];
+        }
+        codes
+    };
+    assert_eq!(codes(data(n, &configuration(0, 0, 255))), [0, 1, 2, 3, 0x10]);
+    assert_eq!(codes(data(n, &configuration(1, 2, 255))), [2, 3, 0x10]);
+    assert_eq!(codes(data(n, &configuration(2, 3, 255))), [3]);
+    assert_eq!(data(n, &configuration(2, 0x20, 255)), [0, 0, 0, 4, 0, 0, 0, 8], "no such feature");
+    assert_eq!(data(n, &configuration(0, 0, 8)).len(), 8);
+    assert_eq!(run(n, &configuration(3, 0, 8)), fails(Sense::cdb_field(1, 1)));
+}
+
+#[test]
+fn events_are_polled_by_class() {
+    let n = &mut cd();
+    let poll = |classes| [op::GET_EVENT_STATUS, 1, 0, 0, classes, 0, 0, 0, 8, 0];
+    assert_eq!(data(n, &poll(0x10)), [0, 6, 4, 0x10, 0, 2, 0, 0]);
+    assert_eq!(data(n, &poll(0x02)), [0, 2, 0x80, 0x10]);
+    assert_eq!(run(n, &[op::GET_EVENT_STATUS, 0, 0, 0, 0x10, 0, 0, 0, 8, 0]), fails(Sense::cdb_field(1, 0)));
+}
+
+#[test]
+fn each_change_of_the_medium_is_one_event() {
+    let mut state = State::default();
+    let events = [true, true, false, false, true].map(|present| state.event(NexusId(1), present));
+    assert_eq!(events, [NO_CHANGE, NO_CHANGE, MEDIA_REMOVAL, NO_CHANGE, NEW_MEDIA]);
+    assert_eq!(state.event(NexusId(2), true), NO_CHANGE);
+}
+
+#[test]
+fn events_and_configuration_pass_unit_attentions_by() {
+    let mut n = lu(cdrom()).attach(port("a"), false);
+    assert!(run(&mut n, &[op::GET_EVENT_STATUS, 1, 0, 0, 0x10, 0, 0, 0, 8, 0]).is_ok());
+    assert!(run(&mut n, &configuration(0, 0, 8)).is_ok());
+    assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
+}
+
+#[test]
+fn disc_and_track_are_one_and_complete() {
+    let n = &mut cd();
+    let disc = data(n, &[op::READ_DISC_INFORMATION, 0, 0, 0, 0, 0, 0, 0, 255, 0]);
+    assert_eq!((disc.len(), &disc[..8]), (34, &[0, 32, 0x0e, 1, 1, 1, 1, 0x20][..]));
+    assert_eq!(run(n, &[op::READ_DISC_INFORMATION, 1, 0, 0, 0, 0, 0, 0, 255, 0]), fails(Sense::cdb_field(1, 2)));
+    let track = |by, number| [op::READ_TRACK_INFORMATION, by, 0, 0, 1, number, 0, 0, 255, 0];
+    let by_lba = data(n, &track(0, 255));
+    assert_eq!((&by_lba[..8], &by_lba[24..28]), (&[0, 34, 1, 1, 0, 4, 1, 0][..], &[0, 0, 2, 0][..]));
+    assert_eq!(data(n, &[op::READ_TRACK_INFORMATION, 1, 0, 0, 0, 1, 0, 0, 255, 0]), by_lba);
+    let beyond = [op::READ_TRACK_INFORMATION, 0, 0, 0, 2, 0, 0, 0, 255, 0];
+    assert_eq!(run(n, &beyond), fails(Sense::LBA_OUT_OF_RANGE.at(512)));
+    assert_eq!(run(n, &track(1, 1)), fails(Sense::cdb_field(2, 7)));
+    assert_eq!(run(n, &track(3, 1)), fails(Sense::cdb_field(1, 1)));
+}
+
+#[test]
+fn the_mechanism_is_idle() {
+    let status = [op::MECHANISM_STATUS, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
+    assert_eq!(data(&mut cd(), &status), [0; 8]);
+}
+
+#[test]
+fn disks_do_not_know_these_and_cds_not_those_of_disks() {
+    let mut disk = nexus(&lu(disk()), "a");
+    for row in ROWS {
+        assert_eq!(run(&mut disk, &[row.opcode]), fails(Sense::INVALID_OPCODE), "{:02x}", row.opcode);
+    }
+    let n = &mut cd();
+    for opcode in [op::SANITIZE, op::EXTENDED_COPY, op::MAINTENANCE_IN, op::MAINTENANCE_OUT] {
+        let answer = run(n, &[opcode, 0x0a]);
+        assert!(answer.is_err(), "{opcode:02x}");
+    }
+}

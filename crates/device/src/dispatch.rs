@@ -1,0 +1,102 @@
+//! The way of every command that the snapshot of its nexus cannot decide: checks that all share, then the handler.
+
+use crate::NexusId;
+use crate::fast::Fast;
+use crate::table::{self, Cx, Row};
+use crate::{Answer, Failure, Kind, Nexus, Port, Settings, State};
+use wire::scsi::{Sense, Status};
+
+/// A nexus as the checks see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Who<'a> {
+    pub(crate) id: NexusId,
+    pub(crate) port: &'a Port,
+    pub(crate) read_only: bool,
+}
+
+impl Nexus {
+    /// The slow way.
+    #[cold]
+    pub(crate) fn dispatch(&mut self, cdb: &[u8], parameters: Option<&[u8]>) -> Answer {
+        if cdb.len() < 16 {
+            return Err(Sense::INVALID_OPCODE.into());
+        }
+        let mut change = self.lu.change();
+        let who = Who { id: self.id, port: &self.port, read_only: self.read_only };
+        let mut cx = Cx {
+            cdb,
+            parameters,
+            lu: &self.lu,
+            state: &mut change,
+            nexus: self.id,
+            port: &self.port,
+            read_only: self.read_only,
+        };
+        let answer = run(&mut cx, who);
+        self.fast = Fast::new(&self.lu, &change, who);
+        answer
+    }
+
+    /// Takes a new snapshot.
+    #[cold]
+    pub(crate) fn refresh(&mut self) {
+        let who = Who { id: self.id, port: &self.port, read_only: self.read_only };
+        let state = self.lu.change();
+        self.fast = Fast::new(&self.lu, &state, who);
+    }
+}
+
+/// The checks in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write protection.
+fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
+    let row = table::find(cx.lu.settings(), cx.cdb);
+    // A command that goes on with its parameter data was let in when it began.
+    let begins = cx.parameters.is_none();
+    if begins && !row.as_ref().is_ok_and(|r| r.despite_attention) {
+        attention(cx.state, who.id)?;
+    }
+    let row = row?;
+    if begins && cx.state.reservations.conflicts(row, who.id, who.port) {
+        return Err(Status::ReservationConflict.into());
+    }
+    row.check(cx.cdb)?;
+    ready(row, cx.state, cx.lu.settings(), who)?;
+    (row.handler)(cx)
+}
+
+fn attention(state: &mut State, nexus: NexusId) -> Result<(), Failure> {
+    match state.peers.get_mut(&nexus).and_then(|p| p.attentions.take()) {
+        Some(sense) => Err(sense.into()),
+        None => Ok(()),
+    }
+}
+
+/// What keeps a command from the medium, reservations apart.
+fn ready(row: &Row, state: &State, settings: &Settings, who: Who<'_>) -> Result<(), Sense> {
+    let sanitizing = state.sanitize.not_ready().filter(|_| !row.while_sanitizing);
+    let standby = state.alua.refuses(row, who.port);
+    let medium = state.medium.not_ready().filter(|_| row.medium);
+    if let Some(sense) = sanitizing.or(standby).or(medium) {
+        return Err(sense);
+    }
+    if row.writes && write_protected(state, settings, who.read_only) {
+        return Err(Sense::WRITE_PROTECTED);
+    }
+    Ok(())
+}
+
+/// Writes are refused: by the medium, the access list, or SWP of the control mode page.
+pub(crate) fn write_protected(state: &State, settings: &Settings, read_only: bool) -> bool {
+    settings.read_only || read_only || settings.kind == Kind::CdRom || state.modes.software_write_protect()
+}
+
+/// A command of this operation code would pass all checks but the one of its CDB.
+pub(crate) fn open(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
+    state.peers.get(&who.id).is_some_and(|p| p.attentions.is_empty()) && may(opcode, state, settings, who)
+}
+
+/// As [`open`], unit attentions apart.
+pub(crate) fn may(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
+    table::find(settings, &[opcode, 0]).is_ok_and(|row| {
+        !state.reservations.conflicts(row, who.id, who.port) && ready(row, state, settings, who).is_ok()
+    })
+}

@@ -1,0 +1,99 @@
+//! The mode pages: fixed bytes, and the bits that can be changed.
+
+use super::{D_SENSE, SWP, TAS, Values, WCE};
+use crate::Kind;
+use crate::table::Types;
+
+/// A mode page without subpage.
+pub(super) struct Page {
+    pub(super) code: u8,
+    types: Types,
+    /// The whole page, page code and length with it, before any change.
+    fixed: &'static [u8],
+    /// Changeable bits: byte of the page, bit, value.
+    fields: &'static [(usize, u8, u8)],
+}
+
+/// PS: the page can be saved.
+const PS: u8 = 0x80;
+
+/// All pages, by code; the order in which 3Fh returns them.
+const PAGES: &[Page] = &[
+    // Read-write error recovery (SBC-4 section 6.4.8).
+    Page { code: 0x01, types: Types::All, fixed: &[0x01, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], fields: &[] },
+    // Disconnect-reconnect (SPC-5 section 7.5.10).
+    Page {
+        code: 0x02,
+        types: Types::Only(Kind::Disk),
+        fixed: &[0x02, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        fields: &[],
+    },
+    // Caching (SBC-4 section 6.4.5).
+    Page {
+        code: 0x08,
+        types: Types::Only(Kind::Disk),
+        fixed: &[0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        fields: &[(2, 0x04, WCE)],
+    },
+    // Control (SPC-5 section 7.5.9): one task set, SIMPLE tasks in any order.
+    Page {
+        code: 0x0a,
+        types: Types::All,
+        fixed: &[0x0a, 0x0a, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0],
+        fields: &[(2, 0x04, D_SENSE), (4, 0x08, SWP), (5, 0x40, TAS)],
+    },
+    // Informational exceptions control (SPC-5 section 7.5.13): DEXCPT, none is reported.
+    Page {
+        code: 0x1c,
+        types: Types::All,
+        fixed: &[0x1c, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        fields: &[],
+    },
+    Page { code: 0x2a, types: Types::Only(Kind::CdRom), fixed: &crate::cdrom::CAPABILITIES, fields: &[] },
+];
+
+/// The pages of a device type.
+pub(super) fn of(kind: Kind) -> impl Iterator<Item = &'static Page> {
+    PAGES.iter().filter(move |p| p.types == Types::All || p.types == Types::Only(kind))
+}
+
+impl Page {
+    fn head(&self) -> u8 {
+        if self.fields.is_empty() { self.code } else { self.code | PS }
+    }
+
+    /// The page with these values.
+    pub(super) fn with(&self, values: Values) -> Vec<u8> {
+        let mut page = self.fixed.to_vec();
+        page[0] = self.head();
+        for &(byte, bit, value) in self.fields {
+            if values.has(value) {
+                page[byte] |= bit;
+            }
+        }
+        page
+    }
+
+    /// The page with a set bit for each that can be changed.
+    pub(super) fn changeable(&self) -> Vec<u8> {
+        let mut page = vec![0; self.fixed.len()];
+        (page[0], page[1]) = (self.head(), self.fixed[1]);
+        self.fields.iter().for_each(|&(byte, bit, _)| page[byte] |= bit);
+        page
+    }
+
+    /// Takes the values of a page of the right length; Err has the byte and the bit that may not be so.
+    pub(super) fn take(&self, page: &[u8], values: &mut Values) -> Result<(), (usize, u8)> {
+        let mask = self.changeable();
+        for (i, ((&new, &fixed), &mask)) in page.iter().zip(self.fixed).zip(&mask).enumerate().skip(2) {
+            let wrong = (new ^ fixed) & !mask;
+            if wrong != 0 {
+                return Err((i, 7 - wrong.leading_zeros() as u8));
+            }
+        }
+        for &(byte, bit, value) in self.fields {
+            values.set(value, page[byte] & bit != 0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! The text of one C-bit series, whatever the PDUs that bring it (RFC 7143 section 6.2).
+
+/// Joins the data segments of a series, never beyond a limit.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    text: Vec<u8>,
+    /// Bytes that may still come.
+    left: usize,
+}
+
+/// More text than the limit.
+#[derive(Debug)]
+pub(crate) struct TooLong;
+
+impl Gather {
+    pub fn new(limit: usize) -> Self {
+        Gather { text: vec![], left: limit }
+    }
+
+    /// Takes one segment; the whole text when this is the last of its series.
+    pub fn take(&mut self, data: &[u8], continues: bool) -> Result<Option<Vec<u8>>, TooLong> {
+        self.left = self.left.checked_sub(data.len()).ok_or(TooLong)?;
+        self.text.extend_from_slice(data);
+        Ok((!continues).then(|| std::mem::take(&mut self.text)))
+    }
+}
+
+/// The length of the next piece of a text of which `max` bytes fit into a PDU: all, or whole pairs, or what fits.
+pub(crate) fn piece(text: &[u8], max: usize) -> usize {
+    if text.len() <= max {
+        return text.len();
+    }
+    text[..max].iter().rposition(|&b| b == 0).map_or(max, |nul| nul + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_holds_over_series() {
+        let mut g = Gather::new(6);
+        assert!(g.take(b"A=", true).unwrap().is_none());
+        assert_eq!(g.take(b"1\0", false).unwrap().unwrap(), b"A=1\0");
+        assert!(g.take(b"", true).unwrap().is_none());
+        assert!(g.take(b"B=1", true).is_err());
+    }
+
+    #[test]
+    fn pieces_end_after_a_pair_if_one_fits() {
+        assert_eq!(piece(b"A=1\0B=2\0", 8), 8);
+        assert_eq!(piece(b"A=1\0B=2\0", 7), 4);
+        assert_eq!(piece(b"A=1\0B=2\0", 3), 3);
+    }
+}

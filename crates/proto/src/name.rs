@@ -1,0 +1,90 @@
+//! iSCSI names (RFC 7143 section 4.2.7).
+
+/// The longest iSCSI name, in bytes.
+pub const NAME_LEN: usize = 223;
+
+/// Whether this is a well-formed iSCSI name: iqn., eui. or naa., in the characters that stringprep leaves.
+pub fn is_valid(name: &str) -> bool {
+    if name.len() > NAME_LEN || !name.chars().all(may_stand) {
+        return false;
+    }
+    match name.split_at_checked(4) {
+        Some(("iqn.", rest)) => is_iqn(rest),
+        Some(("eui.", rest)) => rest.len() == 16 && is_hex(rest),
+        Some(("naa.", rest)) => (rest.len() == 16 || rest.len() == 32) && is_hex(rest),
+        _ => false,
+    }
+}
+
+/// ASCII: letters, digits, dash, dot, colon. Upper case stands only in the hex of eui and naa names, but initiators in
+/// the field do not fold theirs, so it is let through and compared byte for byte. Beyond ASCII: no controls, no spaces.
+fn may_stand(c: char) -> bool {
+    match c {
+        '-' | '.' | ':' => true,
+        c if c.is_ascii() => c.is_ascii_alphanumeric() || c == '_',
+        c => !c.is_control() && !c.is_whitespace(),
+    }
+}
+
+/// yyyy-mm.reversed-domain[:suffix]
+fn is_iqn(rest: &str) -> bool {
+    let b = rest.as_bytes();
+    let digits = |r: std::ops::Range<usize>| b[r].iter().all(u8::is_ascii_digit);
+    b.len() > 8
+        && digits(0..4)
+        && b[4] == b'-'
+        && digits(5..7)
+        && (b"01"..=b"12").contains(&&[b[5], b[6]])
+        && b[7] == b'.'
+        && b[8] != b':'
+}
+
+fn is_hex(s: &str) -> bool {
+    s.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn well_formed_names() {
+        let longest = format!("iqn.2026-11.org.example:{}", "a".repeat(NAME_LEN - 24));
+        for n in [
+            "iqn.1993-08.org.debian:01:abc",
+            "iqn.2026-12.org.example",
+            "iqn.2026-11.org.example:m\u{fc}ller",
+            "eui.02004567A425678D",
+            "naa.52004567ba64678d",
+            "naa.62004567ba64678d0123456789abcdef",
+            &longest,
+        ] {
+            assert!(is_valid(n), "{n}");
+        }
+    }
+
+    #[test]
+    fn broken_names() {
+        let too_long = format!("iqn.2026-11.org.example:{}", "a".repeat(NAME_LEN - 23));
+        for n in [
+            "",
+            "iqn.",
+            "iqn.2026-13.org.example",
+            "iqn.2026-00.org.example",
+            "iqn.202-11.org.example",
+            "iqn.2026-11.",
+            "iqn.2026-11.:x",
+            "iqn.2026-11.org.example:a b",
+            "iqn.2026-11.org.example:a\n",
+            "iqn.2026-11.org.example:a,t,0x1",
+            "eui.02004567A425678",
+            "eui.02004567A425678G",
+            "naa.0123",
+            "IQN.2026-11.org.example",
+            "disk\u{e9}",
+            &too_long,
+        ] {
+            assert!(!is_valid(n), "{n}");
+        }
+    }
+}

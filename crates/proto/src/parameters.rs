@@ -1,0 +1,162 @@
+//! What a negotiation starts from and ends with (RFC 7143 section 13).
+
+/// How the end of tasks is told after a task management function (RFC 7143 section 13.23), weakest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TaskReporting {
+    /// As RFC 3720 said.
+    #[default]
+    Rfc3720,
+    /// Responses are fenced.
+    ResponseFence,
+    /// Fenced, and aborted tasks end at once.
+    FastAbort,
+}
+
+impl TaskReporting {
+    /// The values as they stand in key text.
+    pub const NAMES: [(&str, Self); 3] =
+        [("RFC3720", Self::Rfc3720), ("ResponseFence", Self::ResponseFence), ("FastAbort", Self::FastAbort)];
+}
+
+/// The values in force on a connection and its session. The default is the RFC's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// InitialR2T: every write waits for an R2T.
+    pub initial_r2t: bool,
+    /// ImmediateData: data may ride in the command.
+    pub immediate_data: bool,
+    /// The largest data segment that this side takes, in bytes.
+    pub max_recv_data_segment_length: u32,
+    /// The largest data segment that the peer takes, in bytes.
+    pub max_xmit_data_segment_length: u32,
+    /// The most data of one solicited sequence, in bytes.
+    pub max_burst_length: u32,
+    /// The most unsolicited data of one command, in bytes.
+    pub first_burst_length: u32,
+    /// Seconds before a reconnect.
+    pub default_time2wait: u16,
+    /// Seconds for which state is kept after a connection broke.
+    pub default_time2retain: u16,
+    /// R2Ts that may be open for one task.
+    pub max_outstanding_r2t: u16,
+    /// Data PDUs of a sequence come in order of their offset.
+    pub data_pdu_in_order: bool,
+    /// Sequences come in order of their offset.
+    pub data_sequence_in_order: bool,
+    /// ErrorRecoveryLevel, 0 to 2.
+    pub error_recovery_level: u8,
+    /// Connections of the session.
+    pub max_connections: u16,
+    /// CRC32C follows each header.
+    pub header_digest: bool,
+    /// CRC32C follows each data segment.
+    pub data_digest: bool,
+    /// How aborted tasks are told.
+    pub task_reporting: TaskReporting,
+    /// iSCSIProtocolLevel.
+    pub protocol_level: u8,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Parameters {
+            initial_r2t: true,
+            immediate_data: true,
+            max_recv_data_segment_length: 8192,
+            max_xmit_data_segment_length: 8192,
+            max_burst_length: 262144,
+            first_burst_length: 65536,
+            default_time2wait: 2,
+            default_time2retain: 20,
+            max_outstanding_r2t: 1,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+            max_connections: 1,
+            header_digest: false,
+            data_digest: false,
+            task_reporting: TaskReporting::Rfc3720,
+            protocol_level: 1,
+        }
+    }
+}
+
+impl Parameters {
+    /// The rules between keys, once all are settled (RFC 7143 sections 13.14 and 13.19).
+    pub(crate) fn bind(&mut self) {
+        self.first_burst_length = self.first_burst_length.min(self.max_burst_length);
+        if self.error_recovery_level > 0 && self.data_sequence_in_order {
+            self.max_outstanding_r2t = 1;
+        }
+    }
+}
+
+/// Which digests may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// The connection may go without.
+    pub none: bool,
+    /// CRC32C may be used.
+    pub crc32c: bool,
+}
+
+/// What this side supports and prefers, from the configuration; each value goes into its key's result function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Yes: R2T is always wanted.
+    pub initial_r2t: bool,
+    /// Yes: immediate data is taken.
+    pub immediate_data: bool,
+    /// Declared as it stands, in bytes, 512 to 16777215.
+    pub max_recv_data_segment_length: u32,
+    /// Upper bound, in bytes.
+    pub max_burst_length: u32,
+    /// Upper bound, in bytes.
+    pub first_burst_length: u32,
+    /// Lower bound, in seconds.
+    pub default_time2wait: u16,
+    /// Upper bound, in seconds.
+    pub default_time2retain: u16,
+    /// Upper bound.
+    pub max_outstanding_r2t: u16,
+    /// Yes: order is demanded.
+    pub data_pdu_in_order: bool,
+    /// Yes: order is demanded.
+    pub data_sequence_in_order: bool,
+    /// Upper bound: the level that is fully supported.
+    pub error_recovery_level: u8,
+    /// Upper bound.
+    pub max_connections: u16,
+    /// HeaderDigest values that may be chosen.
+    pub header_digest: Digests,
+    /// DataDigest values that may be chosen.
+    pub data_digest: Digests,
+    /// The strongest reporting that is supported; the weaker ones are too.
+    pub task_reporting: TaskReporting,
+    /// Upper bound: 1, or 2 with RFC 7144.
+    pub protocol_level: u8,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        let digests = Digests { none: true, crc32c: true };
+        Offer {
+            initial_r2t: false,
+            immediate_data: true,
+            max_recv_data_segment_length: 262144,
+            max_burst_length: 1048576,
+            first_burst_length: 262144,
+            default_time2wait: 2,
+            default_time2retain: 20,
+            max_outstanding_r2t: 8,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+            max_connections: 1,
+            header_digest: digests,
+            data_digest: digests,
+            task_reporting: TaskReporting::FastAbort,
+            protocol_level: 1,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Plans become block operations. Knows no transport: data comes and goes in buffers.
+
+mod copy;
+mod provision;
+mod sanitize;
+mod verify;
+
+use crate::Unit;
+use device::{Answer, Failure, NexusId, Op, Plan};
+use net::{Buf, Pool};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use wire::scsi::{Sense, Status};
+
+/// Bytes that one step of a long operation moves.
+const STEP: usize = 1 << 20;
+
+/// How a command ends.
+pub enum Outcome {
+    /// GOOD without data.
+    Good,
+    /// CONDITION MET without data.
+    ConditionMet,
+    /// GOOD with parameter data.
+    Data(Vec<u8>),
+    /// GOOD with what was read from the medium.
+    Medium(Buf),
+    /// GOOD with so many zeros.
+    Zeros(usize),
+}
+
+/// The end of a command.
+pub type Ended = Result<Outcome, Failure>;
+
+/// What a command may need beyond its own logical unit.
+pub trait Surroundings {
+    /// The LUNs that this initiator sees.
+    fn luns(&self) -> Vec<u16>;
+    /// The logical unit with this NAA designator, if this initiator sees it; and whether it may write there.
+    fn unit_by_naa(&self, naa: &[u8]) -> Option<(Arc<Unit>, bool)>;
+    /// Ends every task of these nexuses, and waits for it.
+    fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()>;
+}
+
+/// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for.
+pub async fn run(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    plan: Plan,
+    data: Option<Buf>,
+    around: &dyn Surroundings,
+) -> Ended {
+    match plan {
+        Plan::Done | Plan::Parameters { .. } => Ok(Outcome::Good),
+        Plan::Data(d) => Ok(Outcome::Data(d)),
+        Plan::Read { offset, len } => read(unit, pool, offset, len as usize).await,
+        Plan::Write { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
+        Plan::Op(op) => rare(unit, pool, *op, data, around).await,
+    }
+}
+
+async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: &dyn Surroundings) -> Ended {
+    match op {
+        Op::Flush | Op::Stop => flush(unit).await,
+        Op::Prefetch { offset, len } => {
+            unit.backend.prefetch(offset, len);
+            Ok(Outcome::ConditionMet)
+        }
+        Op::Verify { offset, len, compare } => verify::verify(unit, pool, offset, len, compare, data).await,
+        Op::WriteVerify { offset, compare, .. } => {
+            verify::write_verify(unit, pool, offset, data_of(data)?, compare).await
+        }
+        Op::CompareAndWrite { offset, len, stable } => {
+            verify::compare_and_write(unit, pool, offset, len as usize, data_of(data)?, stable).await
+        }
+        Op::OrWrite { offset, stable, .. } => {
+            verify::or_write(unit, pool, offset, data_of(data)?, stable).await
+        }
+        Op::WriteSame { offset, len, zero, unmap, stable, .. } => {
+            let block = if zero { None } else { Some(data_of(data)?) };
+            provision::write_same(unit, pool, offset, len, block, unmap, stable).await
+        }
+        Op::Unmap(extents) => provision::unmap(unit, extents).await,
+        Op::LbaStatus { offset, allocation_len, block_size } => {
+            provision::lba_status(unit, offset, allocation_len, block_size).await
+        }
+        Op::Save => save(unit).await,
+        Op::Preempt { victims, save: keep } => {
+            if keep {
+                save(unit).await?;
+            }
+            around.abort(victims).await;
+            Ok(Outcome::Good)
+        }
+        Op::ReportLuns { select, allocation_len } => {
+            answer(device::report_luns(&around.luns(), select, allocation_len))
+        }
+        Op::Copy { segments, .. } => copy::run(unit, pool, segments, around).await,
+        Op::Sanitize { pattern, passes, invert, immediate } => {
+            sanitize::run(unit, pool, sanitize::Job { pattern, passes, invert }, immediate).await
+        }
+    }
+}
+
+/// The end of a command that no logical unit takes.
+pub fn without_unit(plan: Answer, around: &dyn Surroundings) -> Ended {
+    match plan? {
+        Plan::Op(op) => match *op {
+            Op::ReportLuns { select, allocation_len } => {
+                answer(device::report_luns(&around.luns(), select, allocation_len))
+            }
+            _ => Err(Sense::LUN_NOT_SUPPORTED.into()),
+        },
+        plan => answer(Ok(plan)),
+    }
+}
+
+fn answer(plan: Answer) -> Ended {
+    match plan? {
+        Plan::Data(d) => Ok(Outcome::Data(d)),
+        _ => Ok(Outcome::Good),
+    }
+}
+
+/// The Data-Out that a plan asked for; a command that brought none fails (SPC-5: parameter list length).
+fn data_of(data: Option<Buf>) -> Result<Buf, Failure> {
+    data.ok_or(Sense::INVALID_FIELD_IN_CDB.into())
+}
+
+async fn read(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: usize) -> Ended {
+    if len == 0 {
+        return Ok(Outcome::Good);
+    }
+    if unit.backend.facts().null {
+        return Ok(Outcome::Zeros(len));
+    }
+    Ok(Outcome::Medium(fetch(unit, pool, offset, len).await?))
+}
+
+/// Reads into a buffer of the pool.
+async fn fetch(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: usize) -> Result<Buf, Failure> {
+    let (result, buf) = unit.backend.read(offset, pool.get(len).await).await;
+    result.map_err(|e| failed(unit, &e, offset, Sense::READ_ERROR))?;
+    Ok(buf)
+}
+
+async fn write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
+    put(unit, offset, data, stable).await?;
+    Ok(Outcome::Good)
+}
+
+/// Writes a buffer and gives it back.
+async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<Buf, Failure> {
+    if data.is_empty() {
+        return Ok(data);
+    }
+    let (result, buf) = unit.backend.write(offset, data, stable).await;
+    result.map_err(|e| failed(unit, &e, offset, Sense::WRITE_ERROR))?;
+    Ok(buf)
+}
+
+async fn flush(unit: &Arc<Unit>) -> Ended {
+    unit.backend.flush().await.map_err(|e| failed(unit, &e, 0, Sense::WRITE_ERROR))?;
+    Ok(Outcome::Good)
+}
+
+async fn save(unit: &Arc<Unit>) -> Ended {
+    unit.save().await.map_err(|e| {
+        tracing::error!(error = %e, state_file = ?unit.state_file, "state could not be kept");
+        Failure::from(Sense::INTERNAL_FAILURE)
+    })?;
+    Ok(Outcome::Good)
+}
+
+/// What an error of a backend is to an initiator. `otherwise` is a medium error; its LBA is told with it.
+pub fn failed(unit: &Unit, e: &io::Error, offset: u64, otherwise: Sense) -> Failure {
+    let sense = match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Sense::SPACE_ALLOCATION_FAILED,
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Sense::WRITE_PROTECTED,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => return Status::Busy.into(),
+        _ => {
+            tracing::warn!(error = %e, offset, "the medium failed");
+            otherwise.at(offset / unit.lu.settings().block_size as u64)
+        }
+    };
+    sense.into()
+}

@@ -1,0 +1,79 @@
+//! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
+
+use super::{Ended, Outcome, STEP, answer, failed, flush, put};
+use crate::Unit;
+use device::Failure;
+use net::{Buf, Pool};
+use std::sync::Arc;
+use wire::scsi::Sense;
+
+/// Without a block, or with one of zeros, the backend is asked for zeros; it knows a quick way.
+pub async fn write_same(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    len: u64,
+    block: Option<Buf>,
+    unmap: bool,
+    stable: bool,
+) -> Ended {
+    let block = block.filter(|b| b.iter().any(|x| *x != 0));
+    match block {
+        None => {
+            let zeroed = unit.backend.write_zeroes(offset, len, unmap).await;
+            zeroed.map_err(|e| failed(unit, &e, offset, Sense::WRITE_ERROR))?;
+        }
+        Some(block) => repeat(unit, pool, offset, len, &block).await?,
+    }
+    if stable { flush(unit).await } else { Ok(Outcome::Good) }
+}
+
+/// Writes `block` from `offset` on until `len` bytes are covered.
+pub async fn repeat(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    len: u64,
+    block: &[u8],
+) -> Result<(), Failure> {
+    let whole = (STEP / block.len()).max(1) * block.len();
+    let mut buf = pool.get(whole.min(len as usize)).await;
+    buf.chunks_mut(block.len()).for_each(|c| c.copy_from_slice(&block[..c.len()]));
+    let mut done = 0;
+    while done < len {
+        buf.set_visible(whole.min((len - done) as usize));
+        let n = buf.len() as u64;
+        buf = put(unit, offset + done, buf, false).await?;
+        done += n;
+    }
+    Ok(())
+}
+
+pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>) -> Ended {
+    for (offset, len) in extents {
+        let done = unit.backend.unmap(offset, len).await;
+        done.map_err(|e| failed(unit, &e, offset, Sense::WRITE_ERROR))?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Enough extents for one answer; an initiator asks again from where it ends.
+const MAX_EXTENTS: usize = 256;
+
+pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, block_size: u32) -> Ended {
+    let settings = unit.lu.settings();
+    let end = unit.backend.facts().capacity / settings.block_size as u64 * settings.block_size as u64;
+    let room = (allocation_len as usize / 16).clamp(1, MAX_EXTENTS);
+    let mut extents = Vec::new();
+    let mut at = offset;
+    while at < end && extents.len() < room {
+        let found = unit.backend.extent(at, end - at).await;
+        let extent = found.map_err(|e| failed(unit, &e, at, Sense::READ_ERROR))?;
+        if extent.len == 0 {
+            break;
+        }
+        at = extent.offset + extent.len;
+        extents.push((extent.offset, extent.len, extent.mapped));
+    }
+    answer(device::lba_status(&extents, allocation_len, block_size))
+}

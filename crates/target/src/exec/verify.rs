@@ -1,0 +1,81 @@
+//! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
+
+use super::{Ended, Outcome, STEP, fetch, put};
+use crate::Unit;
+use device::{Compare, Failure};
+use net::{Buf, Pool};
+use std::sync::Arc;
+use wire::scsi::Sense;
+
+/// MISCOMPARE; INFORMATION is the offset of the first byte that differs (SBC-4 section 5.3).
+fn miscompare(medium: &[u8], expected: &[u8], before: u64) -> Result<(), Failure> {
+    match medium.iter().zip(expected).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => Err(Sense::MISCOMPARE.at(before + at as u64).into()),
+    }
+}
+
+pub async fn verify(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    len: u64,
+    compare: Compare,
+    data: Option<Buf>,
+) -> Ended {
+    let expected = data.as_deref().unwrap_or_default();
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(STEP as u64) as usize;
+        let medium = fetch(unit, pool, offset + done, n).await?;
+        match compare {
+            Compare::Nothing => {}
+            Compare::Whole => miscompare(&medium, expected.get(done as usize..).unwrap_or_default(), done)?,
+            Compare::OneBlock(size) => {
+                for (i, block) in medium.chunks(size as usize).enumerate() {
+                    miscompare(block, expected, done + i as u64 * size as u64)?;
+                }
+            }
+        }
+        done += n as u64;
+    }
+    Ok(Outcome::Good)
+}
+
+pub async fn write_verify(unit: &Arc<Unit>, pool: &Pool, offset: u64, data: Buf, compare: bool) -> Ended {
+    let data = put(unit, offset, data, true).await?;
+    let how = if compare { Compare::Whole } else { Compare::Nothing };
+    let len = data.len() as u64;
+    verify(unit, pool, offset, len, how, Some(data)).await
+}
+
+/// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical unit.
+pub async fn compare_and_write(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    len: usize,
+    mut data: Buf,
+    stable: bool,
+) -> Ended {
+    if len == 0 {
+        return Ok(Outcome::Good);
+    }
+    let medium = fetch(unit, pool, offset, len).await?;
+    miscompare(&medium, &data[..len], 0)?;
+    data.copy_within(len..2 * len, 0);
+    data.set_visible(len);
+    put(unit, offset, data, stable).await?;
+    Ok(Outcome::Good)
+}
+
+/// The caller is alone in the logical unit.
+pub async fn or_write(unit: &Arc<Unit>, pool: &Pool, offset: u64, data: Buf, stable: bool) -> Ended {
+    if data.is_empty() {
+        return Ok(Outcome::Good);
+    }
+    let mut medium = fetch(unit, pool, offset, data.len()).await?;
+    medium.iter_mut().zip(data.iter()).for_each(|(m, d)| *m |= d);
+    put(unit, offset, medium, stable).await?;
+    Ok(Outcome::Good)
+}

@@ -1,0 +1,201 @@
+//! Who may run beside whom in one logical unit: SIMPLE commands run together, ORDERED and exclusive ones alone
+//! (SAM-5 section 8).
+//!
+//! A big-reader lock. Each nexus counts its own running commands, so that SIMPLE commands of different cores share
+//! no cache line; who wants to be alone closes the gate and waits until every count is zero.
+
+use event_listener::Event;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Weak};
+
+/// The gate of one logical unit.
+#[derive(Default)]
+pub struct Gate {
+    /// New SIMPLE commands wait: somebody is, or wants to be, alone.
+    closed: AtomicBool,
+    /// Somebody is alone.
+    occupied: AtomicBool,
+    opened: Event,
+    drained: Event,
+    members: Mutex<Vec<Weak<Count>>>,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Count(AtomicUsize);
+
+/// A nexus's place at the gate.
+#[derive(Clone)]
+pub struct Member {
+    gate: Arc<Gate>,
+    count: Arc<Count>,
+}
+
+/// Being inside beside others; leaves when dropped.
+pub struct Shared(Member);
+
+/// Being inside alone; leaves when dropped.
+pub struct Alone(Member);
+
+impl Gate {
+    /// A place for another nexus.
+    pub fn join(self: &Arc<Self>) -> Member {
+        let count = Arc::new(Count::default());
+        let mut members = self.members();
+        members.retain(|m| m.strong_count() > 0);
+        members.push(Arc::downgrade(&count));
+        Member { gate: self.clone(), count }
+    }
+
+    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Count>>> {
+        self.members.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.members().iter().filter_map(Weak::upgrade).all(|m| m.0.load(SeqCst) == 0)
+    }
+}
+
+impl Member {
+    /// Steps in beside others, unless the gate is closed. Every true needs one [`Member::leave`].
+    #[inline]
+    pub fn try_enter(&self) -> bool {
+        self.count.0.fetch_add(1, SeqCst);
+        if !self.gate.closed.load(SeqCst) {
+            return true;
+        }
+        self.leave();
+        false
+    }
+
+    /// Steps out again.
+    #[inline]
+    pub fn leave(&self) {
+        self.count.0.fetch_sub(1, SeqCst);
+        if self.gate.closed.load(SeqCst) {
+            self.gate.drained.notify(usize::MAX);
+        }
+    }
+
+    /// Steps in beside others as soon as the gate is open.
+    pub async fn enter(&self) -> Shared {
+        while !self.try_enter() {
+            let opened = self.gate.opened.listen();
+            if self.gate.closed.load(SeqCst) {
+                opened.await;
+            }
+        }
+        Shared(self.clone())
+    }
+
+    /// Steps in ahead of those who wait to be alone (HEAD OF QUEUE), but not beside one who is.
+    pub async fn enter_ahead(&self) -> Shared {
+        loop {
+            self.count.0.fetch_add(1, SeqCst);
+            if !self.gate.occupied.load(SeqCst) {
+                return Shared(self.clone());
+            }
+            self.leave();
+            let opened = self.gate.opened.listen();
+            if self.gate.occupied.load(SeqCst) {
+                opened.await;
+            }
+        }
+    }
+
+    /// Closes the gate, in turn with others who want to, and waits until everybody has left.
+    pub async fn enter_alone(&self) -> Alone {
+        while self.gate.closed.swap(true, SeqCst) {
+            let opened = self.gate.opened.listen();
+            if self.gate.closed.load(SeqCst) {
+                opened.await;
+            }
+        }
+        // Made before the wait, so that the gate opens again should this future be dropped.
+        let alone = Alone(self.clone());
+        loop {
+            let drained = self.gate.drained.listen();
+            self.gate.occupied.store(true, SeqCst);
+            if self.gate.is_empty() {
+                return alone;
+            }
+            self.gate.occupied.store(false, SeqCst);
+            drained.await;
+        }
+    }
+}
+
+impl Shared {
+    /// Takes over a [`Member::try_enter`] that was true.
+    pub fn taken_over(member: &Member) -> Shared {
+        Shared(member.clone())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.0.gate.occupied.store(false, SeqCst);
+        self.0.gate.closed.store(false, SeqCst);
+        self.0.gate.opened.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+        f.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn simple_commands_run_together_and_an_exclusive_one_waits_for_them() {
+        let gate = Arc::new(Gate::default());
+        let (a, b) = (gate.join(), gate.join());
+        assert!(a.try_enter() && b.try_enter());
+        let mut alone = pin!(a.enter_alone());
+        assert!(poll(alone.as_mut()).is_pending());
+        assert!(!b.try_enter(), "the gate is closed to new ones");
+        assert!(poll(pin!(b.enter_ahead())).is_ready(), "but not to HEAD OF QUEUE");
+        a.leave();
+        assert!(poll(alone.as_mut()).is_pending());
+        b.leave();
+        let Poll::Ready(held) = poll(alone.as_mut()) else { panic!("everybody has left") };
+        let mut waiting = pin!(b.enter());
+        assert!(poll(waiting.as_mut()).is_pending());
+        drop(held);
+        assert!(poll(waiting.as_mut()).is_ready());
+    }
+
+    #[test]
+    fn a_dropped_wait_opens_the_gate_again() {
+        let gate = Arc::new(Gate::default());
+        let (a, b) = (gate.join(), gate.join());
+        assert!(a.try_enter());
+        {
+            let mut alone = pin!(b.enter_alone());
+            assert!(poll(alone.as_mut()).is_pending());
+        }
+        assert!(a.try_enter());
+    }
+
+    #[test]
+    fn a_nexus_that_is_gone_holds_nobody_up() {
+        let gate = Arc::new(Gate::default());
+        let a = gate.join();
+        {
+            let b = gate.join();
+            assert!(b.try_enter());
+        }
+        assert!(poll(pin!(a.enter_alone())).is_ready());
+    }
+}

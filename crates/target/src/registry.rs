@@ -1,0 +1,209 @@
+//! The sessions of the process, across cores: who they are, how to reach them, and how one replaces another.
+
+use crate::access::LunMap;
+use crate::setup::Limits;
+use crate::{Unit, session::Info};
+use device::NexusId;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use wire::iscsi::status::LoginStatus;
+
+/// What makes a session unique (RFC 7143 section 4.4.3; for discovery section 7.4.2).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// iSCSI name of the initiator.
+    pub initiator: String,
+    /// Its ISID.
+    pub isid: [u8; 6],
+    /// iSCSI name of the target; None: unnamed discovery.
+    pub target: Option<String>,
+    /// Target portal group tag.
+    pub tag: u16,
+    /// The portal, which tells unnamed discovery sessions apart.
+    pub portal: Option<SocketAddr>,
+}
+
+/// A message to a connection. It answers by dropping `done`.
+pub enum Letter {
+    /// End all tasks, then the connection.
+    End {
+        /// Dropped once it is over.
+        done: Done,
+    },
+    /// End tasks that others have a say in.
+    Abort {
+        /// Which.
+        which: Which,
+        /// Dropped once no task is left.
+        done: Done,
+    },
+    /// Finish what is in flight, ask the initiator to log out, end the connection.
+    Stop {
+        /// Dropped once it is over.
+        done: Done,
+    },
+    /// The configuration has changed: this is what the initiator sees now; None: nothing any more.
+    Luns(Option<Arc<LunMap>>),
+    /// A logical unit has something to tell (asynchronous SCSI event), where the access list asks for it.
+    Attention(Arc<Unit>),
+}
+
+/// A sender that is never used: its end is the news.
+pub type Done = flume::Sender<()>;
+
+/// Which tasks to end.
+#[derive(Clone)]
+pub enum Which {
+    /// All of a logical unit.
+    Unit(Arc<Unit>),
+    /// Those of some nexuses.
+    Nexuses(Arc<Vec<NexusId>>),
+}
+
+struct Entry {
+    key: Key,
+    cid: u16,
+    mailbox: flume::Sender<Letter>,
+    info: Arc<Info>,
+}
+
+/// All sessions, by TSIH.
+#[derive(Default)]
+pub struct Registry {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    sessions: BTreeMap<u16, Entry>,
+    /// The handle given last: the next one differs, so that an old one is not soon used again.
+    last: u16,
+}
+
+/// What a login asks for.
+pub struct Request {
+    /// The session's identity.
+    pub key: Key,
+    /// TSIH of the login: 0 for a new session.
+    pub tsih: u16,
+    /// Connection ID.
+    pub cid: u16,
+    /// Where the connection takes messages.
+    pub mailbox: flume::Sender<Letter>,
+    /// What `lunar session` shows.
+    pub info: Arc<Info>,
+}
+
+/// A place among the sessions; given up when dropped.
+pub struct Seat {
+    registry: Arc<Registry>,
+    /// The handle of the session.
+    pub tsih: u16,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.registry.lock().sessions.remove(&self.tsih);
+    }
+}
+
+enum Verdict {
+    Seated(u16),
+    /// An older session with the same identity has to end first.
+    After(flume::Sender<Letter>),
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes a place, after the session that it reinstates (if any) has ended with all its tasks
+    /// (RFC 7143 section 6.3.5).
+    pub async fn enter(self: &Arc<Self>, request: &Request, limits: &Limits) -> Result<Seat, LoginStatus> {
+        let (mut wanted, mut kept) = (request.tsih, None);
+        loop {
+            match self.judge(request, wanted, kept, limits)? {
+                Verdict::Seated(tsih) => return Ok(Seat { registry: self.clone(), tsih }),
+                Verdict::After(old) => {
+                    let (done, ended) = flume::bounded(0);
+                    // Either the letter arrives, or the connection is already gone.
+                    let _ = old.send(Letter::End { done });
+                    let _ = ended.recv_async().await;
+                    // A reinstated connection keeps the handle of its session.
+                    kept = kept.or((wanted != 0).then_some(wanted));
+                    wanted = 0;
+                }
+            }
+        }
+    }
+
+    fn judge(
+        &self,
+        request: &Request,
+        wanted: u16,
+        kept: Option<u16>,
+        limits: &Limits,
+    ) -> Result<Verdict, LoginStatus> {
+        let mut table = self.lock();
+        let sessions = &table.sessions;
+        if let Some((tsih, old)) = sessions.iter().find(|(_, e)| e.key == request.key) {
+            return match wanted {
+                0 => Ok(Verdict::After(old.mailbox.clone())),
+                w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
+                _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
+                _ => Ok(Verdict::After(old.mailbox.clone())),
+            };
+        }
+        if wanted != 0 {
+            return Err(LoginStatus::NO_SUCH_SESSION);
+        }
+        let own = sessions.values().filter(|e| e.key.initiator == request.key.initiator).count();
+        if sessions.len() >= limits.sessions || own >= limits.sessions_per_initiator {
+            return Err(LoginStatus::OUT_OF_RESOURCES);
+        }
+        let kept = kept.filter(|t| !sessions.contains_key(t));
+        let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
+        let Request { key, cid, mailbox, info, .. } = request;
+        let entry = Entry { key: key.clone(), cid: *cid, mailbox: mailbox.clone(), info: info.clone() };
+        table.sessions.insert(tsih, entry);
+        table.last = tsih;
+        Ok(Verdict::Seated(tsih))
+    }
+
+    /// Writes to every session but `except` and waits until all have dropped the letter's `done`.
+    pub async fn tell_all(&self, except: Option<u16>, letter: impl Fn(Done) -> Letter) {
+        let (done, ended) = flume::bounded(0);
+        for (_, entry) in self.lock().sessions.iter().filter(|(tsih, _)| Some(**tsih) != except) {
+            let _ = entry.mailbox.send(letter(done.clone()));
+        }
+        drop(done);
+        let _ = ended.recv_async().await;
+    }
+
+    /// Writes to every session what `letter` makes of its key and address.
+    pub fn tell_each(&self, letter: impl Fn(&Info) -> Option<Letter>) {
+        for entry in self.lock().sessions.values() {
+            if let Some(l) = letter(&entry.info) {
+                let _ = entry.mailbox.send(l);
+            }
+        }
+    }
+
+    /// What is known of every session, by TSIH.
+    pub fn list(&self) -> Vec<(u16, Arc<Info>)> {
+        self.lock().sessions.iter().map(|(tsih, e)| (*tsih, e.info.clone())).collect()
+    }
+
+    /// No session is left.
+    pub fn is_empty(&self) -> bool {
+        self.lock().sessions.is_empty()
+    }
+}
+
+impl Table {
+    fn free_tsih(&self) -> Option<u16> {
+        (self.last..u16::MAX).map(|t| t + 1).chain(1..=self.last).find(|t| !self.sessions.contains_key(t))
+    }
+}

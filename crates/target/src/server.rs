@@ -1,0 +1,244 @@
+//! The server: listeners, cores, and the way from one configuration to the next.
+
+use crate::access::Door;
+use crate::registry::{Letter, Registry};
+use crate::session::Info;
+use crate::setup::Setup;
+use crate::tcp;
+use net::{Cores, Listener, Pool};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+/// How often the sizes of media are looked at.
+const REFRESH: Duration = Duration::from_secs(2);
+/// How long a stop waits for commands and initiators.
+const STOP: Duration = Duration::from_secs(20);
+
+/// What all connections share.
+pub struct Shared {
+    setup: RwLock<Arc<Setup>>,
+    /// The sessions.
+    pub registry: Arc<Registry>,
+    /// Buffers of commands in flight.
+    pub pool: Pool,
+    /// Where it listens.
+    pub portals: Vec<Bound>,
+    /// TCP connections in all.
+    pub connections: AtomicUsize,
+    /// Those not logged in.
+    pub before_login: AtomicUsize,
+    /// No new connections or commands.
+    pub stopping: AtomicBool,
+}
+
+impl Shared {
+    /// The configuration in force.
+    pub fn setup(&self) -> Arc<Setup> {
+        self.setup.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+/// A portal that is listening.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// Its address, with the port that it got.
+    pub address: SocketAddr,
+    /// Tag of its portal group.
+    pub tag: u16,
+    /// What SendTargets tells instead.
+    pub advertise: Option<String>,
+}
+
+/// A running target.
+pub struct Server {
+    shared: Arc<Shared>,
+    cores: Arc<Cores>,
+}
+
+impl Server {
+    /// Binds all portals and serves on these CPUs.
+    ///
+    /// # Errors
+    /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
+    pub fn start(setup: Setup, cpus: &[usize]) -> io::Result<Server> {
+        let (portals, sockets) = bind(&setup)?;
+        let shared = Arc::new(Shared {
+            pool: Pool::new(setup.limits.memory),
+            setup: RwLock::new(Arc::new(setup)),
+            registry: Arc::default(),
+            portals,
+            connections: AtomicUsize::new(0),
+            before_login: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+        });
+        let cores = Arc::new(Cores::start(cpus)?);
+        for (i, socket) in sockets.into_iter().enumerate() {
+            let (shared, to) = (shared.clone(), cores.clone());
+            cores.run_on(i % cores.count(), move || {
+                compio::runtime::spawn(accept(shared, to, socket, i)).detach();
+            });
+        }
+        let refreshed = shared.clone();
+        cores.run_on(0, move || compio::runtime::spawn(refresh(refreshed)).detach());
+        Ok(Server { shared, cores })
+    }
+
+    /// Where it listens, with portal group tags.
+    pub fn portals(&self) -> &[Bound] {
+        &self.shared.portals
+    }
+
+    /// The sessions, by TSIH.
+    pub fn sessions(&self) -> Vec<(u16, Arc<Info>)> {
+        self.shared.registry.list()
+    }
+
+    /// The configuration in force.
+    pub fn setup(&self) -> Arc<Setup> {
+        self.shared.setup()
+    }
+
+    /// Replaces the configuration. Sessions stay, unless their target or their access to it is gone; initiators hear
+    /// of changed LUNs. Portals stay as they were bound, and so does the limit on memory.
+    pub fn reload(&self, setup: Setup) {
+        let setup = Arc::new(setup);
+        *self.shared.setup.write().unwrap_or_else(|e| e.into_inner()) = setup.clone();
+        self.shared.registry.tell_each(|info| {
+            let target = setup.targets.get(info.target.as_ref()?);
+            let door = Door { setup: setup.clone(), group: info.tag, peer: info.address.ip() };
+            let seen = target.filter(|t| door.shows(t, &info.initiator) && !t.offline);
+            Some(Letter::Luns(seen.map(|t| Arc::new(door.lun_map(t, &info.initiator)))))
+        });
+    }
+
+    /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium stable.
+    ///
+    /// # Errors
+    /// When a medium could not be made stable; the last such error.
+    pub fn stop(self) -> io::Result<()> {
+        self.shared.stopping.store(true, SeqCst);
+        let (result, ended) = flume::bounded(1);
+        let shared = self.shared.clone();
+        self.cores.run_on(0, move || {
+            compio::runtime::spawn(async move { drop(result.send(wind_down(shared).await)) }).detach();
+        });
+        let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")));
+        self.cores.stop();
+        result
+    }
+}
+
+async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
+    let farewell = shared.registry.tell_all(None, |done| Letter::Stop { done });
+    if compio::time::timeout(STOP, farewell).await.is_err() {
+        tracing::warn!(sessions = shared.registry.list().len(), "sessions did not end in time");
+    }
+    let mut result = Ok(());
+    for unit in shared.setup().targets.values().flat_map(|t| t.luns.values()) {
+        if let Err(e) = unit.backend.flush().await {
+            tracing::error!(error = %e, "a medium could not be made stable");
+            result = Err(e);
+        }
+    }
+    result
+}
+
+fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<TcpListener>)> {
+    let (mut bound, mut sockets) = (Vec::new(), Vec::new());
+    for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
+        let named =
+            |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", portal.listen));
+        let socket = Listener::bind(portal.listen).map_err(named)?;
+        bound.push(Bound { address: socket.local_addr()?, tag, advertise: portal.advertise.clone() });
+        sockets.push(socket);
+    }
+    Ok((bound, sockets))
+}
+
+/// Takes connections of one portal and deals them out over the cores.
+async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
+    let listener = match Listener::new(socket) {
+        Ok(l) => l,
+        Err(e) => return tracing::error!(error = %e, "a portal cannot be served"),
+    };
+    let mut next = portal;
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                if let Some(count) = Counted::new(&shared) {
+                    next = (next + 1) % cores.count();
+                    hand_over(&shared, &cores, next, stream, peer, portal, count);
+                }
+            }
+            Err(e) => {
+                tracing::error!(error = %e, "accepting connections failed");
+                compio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn hand_over(
+    shared: &Arc<Shared>,
+    cores: &Cores,
+    core: usize,
+    stream: TcpStream,
+    peer: SocketAddr,
+    portal: usize,
+    count: Counted,
+) {
+    let shared = shared.clone();
+    cores.run_on(core, move || {
+        compio::runtime::spawn(tcp::serve(shared, stream, peer, portal, count)).detach();
+    });
+}
+
+/// A connection's place in the counts; None when there is no room.
+pub struct Counted {
+    shared: Arc<Shared>,
+    logged_in: bool,
+}
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Option<Counted> {
+        let limits = &shared.setup().limits;
+        let all = shared.connections.fetch_add(1, SeqCst);
+        let fresh = shared.before_login.fetch_add(1, SeqCst);
+        // Made before the checks, so that the counts go down again when it is dropped.
+        let counted = Counted { shared: shared.clone(), logged_in: false };
+        let room = all < limits.connections && fresh < limits.connections_before_login;
+        (room && !shared.stopping.load(SeqCst)).then_some(counted)
+    }
+
+    /// The login is done.
+    pub fn logged_in(&mut self) {
+        self.logged_in = true;
+        self.shared.before_login.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.shared.connections.fetch_sub(1, SeqCst);
+        if !self.logged_in {
+            self.shared.before_login.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// Notices media that were resized from outside.
+async fn refresh(shared: Arc<Shared>) {
+    let mut next = Instant::now();
+    loop {
+        next += REFRESH;
+        compio::time::sleep_until(next).await;
+        let setup = shared.setup();
+        let units = setup.targets.values().flat_map(|t| t.luns.values()).cloned().collect::<Vec<_>>();
+        for unit in units {
+            unit.refresh();
+        }
+    }
+}

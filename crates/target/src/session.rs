@@ -1,0 +1,68 @@
+//! What is known of a session from outside.
+
+use proto::parameters::Parameters;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// What a session was found to be at login, and what it has done since.
+pub struct Info {
+    /// iSCSI name of the initiator.
+    pub initiator: String,
+    /// InitiatorAlias.
+    pub alias: Option<String>,
+    /// Where it comes from.
+    pub address: SocketAddr,
+    /// iSCSI name of the target; None in unnamed discovery.
+    pub target: Option<String>,
+    /// Target portal group tag.
+    pub tag: u16,
+    /// ISID.
+    pub isid: [u8; 6],
+    /// Connection ID.
+    pub cid: u16,
+    /// A discovery session.
+    pub discovery: bool,
+    /// The CHAP user that logged in.
+    pub user: Option<String>,
+    /// What was negotiated.
+    pub parameters: Parameters,
+    /// When.
+    pub since: Instant,
+    /// What it has done.
+    pub counters: Counters,
+}
+
+/// Counters of a session. Written by one core alone.
+#[derive(Default)]
+pub struct Counters {
+    /// SCSI commands.
+    pub commands: Count,
+    /// Reads from the medium.
+    pub reads: Count,
+    /// Writes to it.
+    pub writes: Count,
+    /// Bytes read.
+    pub read_bytes: Count,
+    /// Bytes written.
+    pub write_bytes: Count,
+    /// Commands that did not end with GOOD.
+    pub failures: Count,
+}
+
+/// A counter with one writer.
+#[derive(Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds; only the core of the session may.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed) + n, Relaxed);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

@@ -1,0 +1,353 @@
+//! SCSI commands: those that end on the spot, and the way of all others.
+
+use super::connection::{Connection, Session};
+use super::luns::{Found, Handle};
+use super::receive::Data;
+use super::respond::Source;
+use super::task::{Aborted, Attribute, Begun, Command, Task};
+use crate::Unit;
+use crate::exec::{self, Ended, Outcome};
+use crate::gate::{Alone, Member, Shared};
+use block::Inline;
+use device::{Answer, Failure, Op, Order, Plan};
+use net::{Buf, Pool};
+use std::rc::Rc;
+use std::sync::Arc;
+use wire::scsi::{Sense, Status};
+
+/// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
+const READ_NOW: u32 = 256 << 10;
+
+/// What a read on the spot came to.
+enum Read {
+    Zeros,
+    Done(Buf),
+    Not,
+}
+
+/// Reads from the cache, or knows that all is zeros.
+#[inline]
+fn read_now(handle: &Handle, pool: &Pool, offset: u64, len: u32, room: u32) -> Read {
+    if handle.null {
+        return Read::Zeros;
+    }
+    let n = len.min(room);
+    if n == 0 || n > READ_NOW {
+        return Read::Not;
+    }
+    let Some(mut buf) = pool.try_get(n as usize) else { return Read::Not };
+    match handle.unit.backend.read_now(offset, &mut buf) {
+        Inline::Done(Ok(())) => Read::Done(buf),
+        _ => Read::Not,
+    }
+}
+
+impl Session {
+    /// Starts a command. Most end here; the others become tasks.
+    #[inline]
+    pub fn command(&mut self, c: Command, data: Data<'_>) {
+        self.info.counters.commands.add(1);
+        let handle = match self.luns.find(c.lun) {
+            Found::Unit(handle) => handle,
+            Found::WellKnown => return self.elsewhere(c, device::well_known, data),
+            Found::Absent => return self.elsewhere(c, device::absent, data),
+        };
+        if c.attribute != Attribute::Simple || !handle.member.try_enter() {
+            let place = (handle.unit.clone(), handle.nexus.id());
+            return self.task(c, Some(place), Begun { answer: None, inside: None }, data);
+        }
+        match handle.nexus.begin(c.cdb()) {
+            Ok(Plan::Read { offset, len }) => {
+                match read_now(handle, &self.shared.pool, offset, len, c.room()) {
+                    Read::Not => self.inside(c, Ok(Plan::Read { offset, len }), data),
+                    Read::Zeros => self.read_done(&c, Source::Zeros, len),
+                    Read::Done(buf) => self.read_done(&c, Source::Buf(buf), len),
+                }
+            }
+            Ok(Plan::Write { offset, len, stable: false })
+                if c.is_final
+                    && len == c.offered()
+                    && len as usize == data.bytes().len()
+                    && self.may_bring(len) =>
+            {
+                match handle.unit.backend.write_now(offset, data.bytes()) {
+                    Inline::Done(Ok(())) => self.write_done(&c, len),
+                    _ => self.inside(c, Ok(Plan::Write { offset, len, stable: false }), data),
+                }
+            }
+            answer => self.inside(c, answer, data),
+        }
+    }
+
+    /// Immediate data of this length is allowed.
+    #[inline]
+    fn may_bring(&self, len: u32) -> bool {
+        self.parameters.immediate_data && len <= self.parameters.first_burst_length
+    }
+
+    #[inline]
+    fn read_done(&mut self, c: &Command, source: Source, len: u32) {
+        self.leave(c);
+        self.info.counters.reads.add(1);
+        self.info.counters.read_bytes.add(len as u64);
+        self.finished(c);
+        self.data_in(c, source, len as usize);
+    }
+
+    #[inline]
+    fn write_done(&mut self, c: &Command, len: u32) {
+        self.leave(c);
+        self.info.counters.writes.add(1);
+        self.info.counters.write_bytes.add(len as u64);
+        self.finished(c);
+        self.status(c, Status::Good, len as u64, 0);
+    }
+
+    /// Steps out of the gate that a command entered on the spot.
+    #[inline]
+    fn leave(&mut self, c: &Command) {
+        if let Found::Unit(handle) = self.luns.find(c.lun) {
+            handle.member.leave();
+        }
+    }
+
+    /// The command has ended: its place in the window is free.
+    #[inline]
+    pub fn finished(&mut self, c: &Command) {
+        if c.immediate {
+            self.immediate_live -= 1;
+        } else {
+            self.window.finished();
+        }
+    }
+
+    /// A command that is inside the gate and did not end on the spot.
+    fn inside(&mut self, c: Command, answer: Answer, data: Data<'_>) {
+        let Found::Unit(handle) = self.luns.find(c.lun) else { return };
+        let inside = Shared::taken_over(&handle.member);
+        let place = (handle.unit.clone(), handle.nexus.id());
+        let needs_no_more = c.is_final && data.bytes().is_empty();
+        match answer {
+            Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(Outcome::Good), false),
+            Ok(Plan::Data(d)) if needs_no_more => self.finish_now(&c, Ok(Outcome::Data(d)), false),
+            Err(f) if needs_no_more && c.offered() == 0 => {
+                let descriptor = handle.nexus.sense_format();
+                self.finish_now(&c, Err(f), descriptor);
+            }
+            answer => self.task(c, Some(place), Begun { answer: Some(answer), inside: Some(inside) }, data),
+        }
+    }
+
+    fn finish_now(&mut self, c: &Command, ended: Ended, descriptor: bool) {
+        self.finished(c);
+        self.end(c, ended, 0, descriptor);
+    }
+
+    /// A command for no logical unit.
+    fn elsewhere(&mut self, c: Command, decide: fn(&[u8]) -> Answer, data: Data<'_>) {
+        let answer = decide(c.cdb());
+        self.task(c, None, Begun { answer: Some(answer), inside: None }, data);
+    }
+
+    /// Makes a task of a command; it runs once its data is here.
+    fn task(
+        &mut self,
+        c: Command,
+        place: Option<(Arc<Unit>, device::NexusId)>,
+        begun: Begun,
+        data: Data<'_>,
+    ) {
+        let receiving = match self.receive_for(&c, &begun, data) {
+            Ok(r) => r,
+            Err(f) => {
+                self.finished(&c);
+                return self.failure(&c, f, false);
+            }
+        };
+        let itt = c.itt;
+        self.serial += 1;
+        let receiving = Some(receiving);
+        let task =
+            Task { serial: self.serial, command: c, place, aborted: None, receiving, begun: Some(begun) };
+        self.tasks.insert(itt, task);
+        self.progress(itt);
+    }
+
+    /// Runs a task whose data is here.
+    pub fn launch(&mut self, itt: u32, data: Option<Buf>) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let Some(begun) = task.begun.take() else { return };
+        let mut run = Run {
+            serial: task.serial,
+            command: task.command.clone(),
+            unit: task.place.as_ref().map(|(unit, _)| unit.clone()),
+            begun,
+        };
+        let Some(conn) = self.conn.upgrade() else { return };
+        compio::runtime::spawn(async move {
+            let (ended, moved) = run.perform(&conn, data).await;
+            conn.end_task(&run.command, run.serial, ended, moved);
+        })
+        .detach();
+    }
+}
+
+/// A task on its way through gate, device server and backend.
+struct Run {
+    serial: u64,
+    command: Command,
+    unit: Option<Arc<Unit>>,
+    begun: Begun,
+}
+
+/// Being inside, in either way.
+enum Inside {
+    Beside { _guard: Shared },
+    Alone { _guard: Alone },
+}
+
+impl Run {
+    /// How the command ends, and the bytes of Data-Out that its CDB asked for.
+    async fn perform(&mut self, conn: &Rc<Connection>, mut data: Option<Buf>) -> (Ended, u64) {
+        let answer = self.begun.answer.take();
+        let Some(unit) = self.unit.clone() else {
+            let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
+            return (exec::without_unit(answer, &**conn), 0);
+        };
+        let Some((member, order)) = conn.at_gate(&self.command) else { return gone() };
+        let _inside = self.enter(&member, order).await;
+        if conn.is_aborted(self.command.itt, self.serial) {
+            return gone();
+        }
+        let plan = match answer.unwrap_or_else(|| conn.decide(&self.command, None)) {
+            Ok(plan) => plan,
+            Err(f) => return (Err(f), 0),
+        };
+        let needed = plan.data_out_len();
+        if let Some(buf) = data.as_mut().filter(|b| b.len() > needed as usize) {
+            buf.set_visible(needed as usize);
+        }
+        let plan = match plan {
+            Plan::Parameters { .. } => {
+                conn.decide(&self.command, Some(data.take().as_deref().unwrap_or_default()))
+            }
+            plan => shortened(&unit, plan, needed, data.as_ref().map_or(0, |d| d.len() as u32)),
+        };
+        match plan {
+            Ok(plan) => (self.execute(conn, &unit, plan, data).await, needed as u64),
+            Err(f) => (Err(f), needed as u64),
+        }
+    }
+
+    async fn enter(&mut self, member: &Member, order: Order) -> Inside {
+        let inside = self.begun.inside.take();
+        match (self.command.attribute, order, inside) {
+            (Attribute::Ordered, _, inside) | (_, Order::Exclusive, inside) => {
+                drop(inside);
+                Inside::Alone { _guard: member.enter_alone().await }
+            }
+            (_, _, Some(guard)) => Inside::Beside { _guard: guard },
+            (Attribute::HeadOfQueue, ..) => Inside::Beside { _guard: member.enter_ahead().await },
+            (Attribute::Simple, ..) => Inside::Beside { _guard: member.enter().await },
+        }
+    }
+
+    async fn execute(
+        &self,
+        conn: &Rc<Connection>,
+        unit: &Arc<Unit>,
+        plan: Plan,
+        mut data: Option<Buf>,
+    ) -> Ended {
+        let mut written = None;
+        if let (Plan::Write { len, .. }, Some(buf)) = (&plan, &mut data) {
+            buf.set_visible(*len as usize);
+            written = Some(*len);
+        }
+        let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
+        let ended = exec::run(unit, &conn.pool, plan, data, &**conn).await;
+        if ended.is_ok() {
+            conn.note(written, reports);
+        }
+        ended
+    }
+}
+
+/// A command whose initiator brought less than its CDB asks for: a plain write stores what came, in whole blocks;
+/// anything else fails.
+fn shortened(unit: &Unit, plan: Plan, needed: u32, got: u32) -> Answer {
+    match plan {
+        _ if got >= needed => Ok(plan),
+        Plan::Write { offset, stable, .. } => {
+            let size = unit.lu.settings().block_size;
+            Ok(Plan::Write { offset, len: got / size * size, stable })
+        }
+        _ => Err(Sense::INVALID_FIELD_IN_CDB.into()),
+    }
+}
+
+fn gone() -> (Ended, u64) {
+    (Err(Failure::from(Sense::LUN_NOT_SUPPORTED)), 0)
+}
+
+impl Connection {
+    /// The gate of a command's logical unit, and how the command stands to others.
+    fn at_gate(&self, c: &Command) -> Option<(Member, Order)> {
+        match self.session.borrow_mut().luns.find(c.lun) {
+            Found::Unit(h) => Some((h.member.clone(), h.nexus.order(c.cdb()))),
+            _ => None,
+        }
+    }
+
+    /// What a command comes to, with its parameter data if it has some.
+    fn decide(&self, c: &Command, parameters: Option<&[u8]>) -> Answer {
+        match self.session.borrow_mut().luns.find(c.lun) {
+            Found::Unit(h) => match parameters {
+                None => h.nexus.begin(c.cdb()),
+                Some(data) => h.nexus.parameters(c.cdb(), data),
+            },
+            _ => Err(Sense::LUN_NOT_SUPPORTED.into()),
+        }
+    }
+
+    fn is_aborted(&self, itt: u32, serial: u64) -> bool {
+        let session = self.session.borrow();
+        session.tasks.get(&itt).is_none_or(|t| t.serial != serial || t.aborted.is_some())
+    }
+
+    /// Counts what a command did, and what the initiator knows by it.
+    fn note(&self, written: Option<u32>, luns_reported: bool) {
+        let mut session = self.session.borrow_mut();
+        if let Some(bytes) = written {
+            session.info.counters.writes.add(1);
+            session.info.counters.write_bytes.add(bytes as u64);
+        }
+        if luns_reported {
+            session.luns.used().for_each(|h| h.nexus.luns_reported());
+        }
+    }
+
+    /// A task is over: its answer goes out, unless it was aborted.
+    fn end_task(self: &Rc<Self>, c: &Command, serial: u64, ended: Ended, moved: u64) {
+        let mut session = self.session.borrow_mut();
+        if session.tasks.get(&c.itt).is_none_or(|t| t.serial != serial) {
+            return;
+        }
+        let task = session.tasks.remove(&c.itt);
+        session.finished(c);
+        match task.and_then(|t| t.aborted) {
+            Some(Aborted::Silently) => {}
+            Some(Aborted::Told) => session.failure(c, Status::TaskAborted.into(), false),
+            None => {
+                let descriptor = match session.luns.find(c.lun) {
+                    Found::Unit(h) => h.nexus.sense_format(),
+                    _ => false,
+                };
+                session.end(c, ended, moved, descriptor);
+            }
+        }
+        drop(session);
+        self.task_ended.notify(usize::MAX);
+        self.flush_soon();
+    }
+}

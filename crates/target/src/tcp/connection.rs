@@ -1,0 +1,387 @@
+//! A connection in full feature phase: what it holds, its loops, and its end.
+
+use super::luns::Luns;
+use super::out::{Digests, Out};
+use super::receive::{Broken, Received, Receiver};
+use super::services::{self, Pings};
+use super::task::{Command, Task};
+use super::{dispatch::Held, letters, login::Fresh};
+use crate::access::{Door, LunMap};
+use crate::registry::{Done, Letter, Seat};
+use crate::server::{Counted, Shared};
+use crate::session::Info;
+use device::Port;
+use event_listener::Event;
+use net::{Buf, Pool, Stream};
+use proto::login::SessionType;
+use proto::parameters::{Parameters, TaskReporting};
+use proto::text::Exchange;
+use proto::window::CmdWindow;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{Shutdown, SocketAddr};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// While this much waits to be sent, nothing is received.
+const MAX_WAITING: usize = 16 << 20;
+
+/// A connection that has just logged in.
+pub struct Begun {
+    /// What all connections share.
+    pub shared: Arc<Shared>,
+    /// The socket.
+    pub fresh: Fresh,
+    /// Its view of the configuration.
+    pub door: Door,
+    /// What was found out.
+    pub info: Arc<Info>,
+    /// Its place among the sessions.
+    pub seat: Seat,
+    /// Its messages.
+    pub letters: flume::Receiver<Letter>,
+    /// Its place in the counts.
+    pub count: Counted,
+    /// The first ExpCmdSN.
+    pub cmd_sn: u32,
+    /// The next StatSN.
+    pub stat_sn: u32,
+    /// Bytes that came behind the login.
+    pub pending: Vec<u8>,
+}
+
+/// How far its life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// All commands are taken.
+    Running,
+    /// The initiator was asked to log out: no new commands.
+    Leaving,
+    /// Nothing more is taken.
+    Over,
+}
+
+/// The state of a session: one connection carries it.
+pub struct Session {
+    /// What all connections share.
+    pub shared: Arc<Shared>,
+    /// The connection.
+    pub conn: Weak<Connection>,
+    /// What is shown from outside.
+    pub info: Arc<Info>,
+    /// Its handle.
+    pub tsih: u16,
+    /// What was negotiated.
+    pub parameters: Parameters,
+    /// The digests in use.
+    pub digests: Digests,
+    /// CmdSN.
+    pub window: CmdWindow,
+    /// StatSN of the next response.
+    pub stat_sn: u32,
+    /// What waits to be sent.
+    pub out: Out,
+    /// Commands that did not end on the spot, by Initiator Task Tag.
+    pub tasks: HashMap<u32, Task>,
+    /// Immediate commands that have not ended.
+    pub immediate_live: u32,
+    /// Requests that came before their turn, by CmdSN.
+    pub held: BTreeMap<u32, Held>,
+    /// Tags of task management functions that are not answered yet.
+    pub managing: Vec<u32>,
+    /// Its LUNs.
+    pub luns: Luns,
+    /// Text requests.
+    pub text: Exchange,
+    /// Its view of the configuration.
+    pub door: Door,
+    /// Our address.
+    pub local: SocketAddr,
+    /// Keepalive.
+    pub pings: Pings,
+    /// How far its life has come.
+    pub life: Life,
+    /// Those who wait for its end.
+    pub farewells: Vec<Done>,
+    /// A buffer that was waited for.
+    pub reserve: Option<Buf>,
+    /// Of the latest task.
+    pub serial: u64,
+    /// Upper bits of the latest Target Transfer Tag.
+    pub ttt_base: u32,
+}
+
+/// A connection. Lives on one core.
+pub struct Connection {
+    /// The socket.
+    pub stream: Stream,
+    /// Its session.
+    pub session: RefCell<Session>,
+    /// Buffers.
+    pub pool: Pool,
+    /// A task has ended, the CmdSN window has moved, or life is over.
+    pub task_ended: Event,
+    /// Everything has been sent.
+    drained: Event,
+    /// Somebody waits until more can be sent.
+    writing: Cell<bool>,
+    /// A flush is on its way.
+    flushing: Cell<bool>,
+}
+
+/// Serves a connection from the end of its login to its own end.
+pub async fn run(begun: Begun) {
+    let Begun { shared, fresh, door, info, seat, letters, count, cmd_sn, stat_sn, pending } = begun;
+    let p = &info.parameters;
+    let digests = Digests { header: p.header_digest, data: p.data_digest };
+    let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, pending);
+    let seated = Seated { tsih: seat.tsih, cmd_sn, stat_sn, digests };
+    let peer = fresh.peer;
+    let conn = Connection::new(shared, fresh, door, info, seated);
+    compio::runtime::spawn(letters::serve(Rc::downgrade(&conn), letters)).detach();
+    compio::runtime::spawn(services::keep_alive(Rc::downgrade(&conn))).detach();
+    match conn.receive(receiver).await {
+        Ok(()) => tracing::debug!(%peer, "connection ended"),
+        Err(e) => tracing::info!(%peer, error = %e, "connection ended"),
+    }
+    conn.finish().await;
+    let farewells = std::mem::take(&mut conn.session.borrow_mut().farewells);
+    // In this order: who waits for the end finds the session's place free and its nexuses gone.
+    drop(conn);
+    drop((seat, count));
+    drop(farewells);
+}
+
+/// What a login left to a session.
+struct Seated {
+    tsih: u16,
+    cmd_sn: u32,
+    stat_sn: u32,
+    digests: Digests,
+}
+
+fn port_of(info: &Info, door: &Door) -> Arc<Port> {
+    let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
+    let all_tags = target.map(|t| t.portal_groups.clone()).unwrap_or_default();
+    Arc::new(Port {
+        initiator: info.initiator.clone(),
+        isid: info.isid,
+        target: info.target.clone().unwrap_or_default(),
+        tag: info.tag,
+        all_tags: all_tags.into(),
+    })
+}
+
+fn luns_of(info: &Info, door: &Door) -> LunMap {
+    let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
+    target.filter(|_| !info.discovery).map(|t| door.lun_map(t, &info.initiator)).unwrap_or_default()
+}
+
+impl Connection {
+    fn new(shared: Arc<Shared>, fresh: Fresh, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
+        let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
+        let limits = &door.setup.limits;
+        Rc::new_cyclic(|me| Connection {
+            stream: fresh.stream,
+            pool: shared.pool.clone(),
+            task_ended: Event::new(),
+            drained: Event::new(),
+            writing: Cell::new(false),
+            flushing: Cell::new(false),
+            session: RefCell::new(Session {
+                conn: me.clone(),
+                tsih: seated.tsih,
+                parameters: info.parameters.clone(),
+                digests: seated.digests,
+                window: CmdWindow::new(seated.cmd_sn, limits.commands_per_session),
+                stat_sn: seated.stat_sn,
+                out: Out::default(),
+                tasks: HashMap::new(),
+                immediate_live: 0,
+                held: BTreeMap::new(),
+                managing: Vec::new(),
+                luns: Luns::new(Arc::new(luns_of(&info, &door)), port_of(&info, &door)),
+                text: Exchange::new(session_type, limits.text_bytes),
+                local: fresh.local,
+                pings: Pings::default(),
+                life: Life::Running,
+                farewells: Vec::new(),
+                reserve: None,
+                serial: 0,
+                ttt_base: 0,
+                shared,
+                info,
+                door,
+            }),
+        })
+    }
+
+    /// Receives until the connection ends.
+    async fn receive(self: &Rc<Self>, mut receiver: Receiver) -> Result<(), Broken> {
+        let mut next = Received::More;
+        if receiver.has_begun() {
+            next = receiver.resume(&mut *self.session.borrow_mut())?;
+        }
+        loop {
+            match next {
+                Received::End => return Ok(()),
+                Received::NeedsBuffer(len) => {
+                    self.flush();
+                    let buf = self.pool.get(len).await;
+                    let mut session = self.session.borrow_mut();
+                    session.reserve = Some(buf);
+                    next = receiver.resume(&mut *session)?;
+                }
+                Received::More => {
+                    self.flush();
+                    self.wait_for_room().await;
+                    self.stream.readable().await?;
+                    next = receiver.receive(&self.stream, &mut *self.session.borrow_mut())?;
+                }
+            }
+        }
+    }
+
+    async fn wait_for_room(&self) {
+        while self.writing.get() && self.session.borrow().out.waiting() > MAX_WAITING {
+            let drained = self.drained.listen();
+            if self.writing.get() {
+                drained.await;
+            }
+        }
+    }
+
+    /// Sends what waits; what the socket does not take now follows as soon as it does.
+    pub fn flush(self: &Rc<Self>) {
+        if self.writing.get() {
+            return;
+        }
+        match self.session.borrow_mut().out.flush(&self.stream) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.writing.set(true);
+                compio::runtime::spawn(write(self.clone())).detach();
+            }
+            Err(_) => self.stream.shutdown(Shutdown::Both),
+        }
+    }
+
+    /// Flushes after whatever else is ready to run: answers of several tasks leave together.
+    pub fn flush_soon(self: &Rc<Self>) {
+        if !self.flushing.replace(true) {
+            let me = self.clone();
+            compio::runtime::spawn(async move {
+                me.flushing.set(false);
+                me.flush();
+            })
+            .detach();
+        }
+    }
+
+    /// Everything that waits has left, or cannot any more.
+    pub async fn flushed(self: &Rc<Self>) {
+        self.flush();
+        while self.writing.get() {
+            let drained = self.drained.listen();
+            if self.writing.get() {
+                drained.await;
+            }
+        }
+    }
+
+    /// Ends all tasks and waits for those that run, sends what is left, closes.
+    async fn finish(self: &Rc<Self>) {
+        let all = {
+            let mut session = self.session.borrow_mut();
+            session.life = Life::Over;
+            session.held.clear();
+            session.abort(|_| true, super::task::Aborted::Silently, false)
+        };
+        self.task_ended.notify(usize::MAX);
+        self.wait_for(&all).await;
+        let farewell = compio::time::timeout(services::FAREWELL, self.flushed());
+        let _ = farewell.await;
+        self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Waits until none of these tasks is left.
+    pub async fn wait_for(&self, serials: &[u64]) {
+        self.wait_until(|s| !s.tasks.values().any(|t| serials.contains(&t.serial))).await;
+    }
+
+    /// Waits until the session is as wanted; looks again whenever a task has ended or CmdSN has moved.
+    pub async fn wait_until(&self, wanted: impl Fn(&Session) -> bool) {
+        loop {
+            let changed = self.task_ended.listen();
+            if wanted(&self.session.borrow()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends the connection from our side: the receiving loop finds the socket closed.
+    pub fn close(&self) {
+        self.stream.shutdown(Shutdown::Read);
+    }
+}
+
+async fn write(conn: Rc<Connection>) {
+    loop {
+        let ready = conn.stream.writable().await;
+        let sent = ready.and_then(|()| conn.session.borrow_mut().out.flush(&conn.stream));
+        match sent {
+            Ok(false) => {}
+            Ok(true) => break,
+            Err(_) => {
+                conn.stream.shutdown(Shutdown::Both);
+                break;
+            }
+        }
+    }
+    conn.writing.set(false);
+    conn.drained.notify(usize::MAX);
+}
+
+impl Session {
+    /// Wakes those who wait for tasks.
+    pub fn task_ended(&self) {
+        if let Some(conn) = self.conn.upgrade() {
+            conn.task_ended.notify(usize::MAX);
+        }
+    }
+
+    /// Marks tasks as aborted and gives their serials. Those that wait for data end at once when `at_once`, and
+    /// otherwise when the data that was asked for has come (RFC 7143 section 4.2.3.3).
+    pub fn abort(
+        &mut self,
+        which: impl Fn(&Task) -> bool,
+        how: super::task::Aborted,
+        wait: bool,
+    ) -> Vec<u64> {
+        let chosen = self.tasks.values_mut().filter(|t| t.aborted.is_none() && which(t));
+        let (mut serials, mut idle) = (Vec::new(), Vec::new());
+        for task in chosen {
+            serials.push(task.serial);
+            task.aborted = Some(how);
+            if let Some(r) = &mut task.receiving {
+                r.incoming.stop();
+                if !wait || r.incoming.is_complete() {
+                    idle.push(task.command.itt);
+                }
+            }
+        }
+        idle.into_iter().for_each(|itt| self.give_up(itt, how));
+        serials
+    }
+
+    /// Aborted tasks of this session wait for the data that was asked for, unless FastAbort was negotiated.
+    pub fn waits_for_data(&self) -> bool {
+        self.parameters.task_reporting != TaskReporting::FastAbort
+    }
+
+    /// Whether a command with this tag is there.
+    pub fn is_live(&self, c: &Command) -> bool {
+        !self.tasks.is_empty() && self.tasks.contains_key(&c.itt)
+    }
+}

@@ -1,0 +1,185 @@
+//! Data-Out: from the command that announces it to the last byte, and the R2Ts in between.
+
+use super::connection::Session;
+use super::receive::Data;
+use super::task::{Aborted, Begun, Command, Receiving, Task};
+use device::Failure;
+use net::{Buf, Pool};
+use proto::transfer::{self, Incoming, Verdict};
+use wire::iscsi::status::RejectReason;
+use wire::iscsi::{Bhs, NONE, pdu};
+use wire::scsi::{Sense, Status};
+
+/// Bits of a Target Transfer Tag that name one of the open R2Ts of a task.
+const INDEX_BITS: u32 = 5;
+
+fn sense_of(failure: transfer::Failure) -> Sense {
+    let (asc, ascq) = failure.additional_sense();
+    Sense::new(0x0b, asc, ascq)
+}
+
+impl Session {
+    /// Makes ready for a command's Data-Out.
+    pub fn receive_for(&mut self, c: &Command, begun: &Begun, data: Data<'_>) -> Result<Receiving, Failure> {
+        let needed = match &begun.answer {
+            Some(Ok(plan)) => plan.data_out_len(),
+            Some(Err(_)) => 0,
+            None => u32::MAX,
+        };
+        let wanted = needed.min(c.offered());
+        let immediate = data.bytes().len();
+        let incoming = Incoming::new(c.offered(), wanted, immediate as u32, c.is_final, &self.parameters);
+        let buf = self.buffer_for(data, wanted as usize)?;
+        self.ttt_base = (self.ttt_base + 1) % (NONE >> INDEX_BITS);
+        Ok(Receiving { incoming, buf, wanted, ttt_base: self.ttt_base, damaged: false })
+    }
+
+    fn buffer_for(&self, data: Data<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
+        match data {
+            _ if wanted == 0 => Ok(None),
+            _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
+            Data::Buf(b) if b.len() == wanted => Ok(Some(b)),
+            data => {
+                let mut buf = self.shared.pool.try_get(wanted).ok_or(Status::TaskSetFull)?;
+                let n = data.bytes().len().min(wanted);
+                buf[..n].copy_from_slice(&data.bytes()[..n]);
+                Ok(Some(buf))
+            }
+        }
+    }
+
+    /// Asks for more of a task's data, or goes on with the task when all is here.
+    pub fn progress(&mut self, itt: u32) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let Some(receiving) = &mut task.receiving else { return };
+        if !receiving.incoming.is_complete() {
+            return self.ask(itt);
+        }
+        let failure = match (receiving.damaged, receiving.incoming.failure()) {
+            (true, _) => Some(Sense::CRC_ERROR),
+            (false, f) => f.map(sense_of),
+        };
+        let buf = task.receiving.take().and_then(|r| r.buf);
+        match (task.aborted, failure) {
+            (Some(how), _) => self.give_up(itt, how),
+            (None, Some(sense)) => self.fail(itt, sense.into()),
+            (None, None) => self.launch(itt, buf),
+        }
+    }
+
+    fn ask(&mut self, itt: u32) {
+        loop {
+            let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&itt) else { return };
+            let Some(next) = r.incoming.next_r2t() else { return };
+            let ttt = r.ttt_base << INDEX_BITS | next.ttt_index as u32;
+            let header = pdu::r2t(command.lun, itt, ttt, next.r2t_sn, next.offset, next.len);
+            self.notice(header);
+        }
+    }
+
+    /// Ends a task that was not launched.
+    pub fn fail(&mut self, itt: u32, failure: Failure) {
+        if let Some(task) = self.tasks.remove(&itt) {
+            self.finished(&task.command);
+            self.failure(&task.command, failure, false);
+            self.task_ended();
+        }
+    }
+
+    /// Ends a task that was not launched, because it was aborted.
+    pub fn give_up(&mut self, itt: u32, how: Aborted) {
+        if how == Aborted::Told {
+            return self.fail(itt, Status::TaskAborted.into());
+        }
+        if let Some(task) = self.tasks.remove(&itt) {
+            self.finished(&task.command);
+            self.task_ended();
+        }
+    }
+
+    /// Where a large Data-Out belongs: the task's buffer and the place in it, if the segment is one that is awaited.
+    pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        let task = self.tasks.get_mut(&header.itt())?;
+        let base = task.receiving.as_ref()?.ttt_base;
+        let receiving = task.receiving.as_mut()?;
+        let index = index_of(header.word20(), base)?;
+        let (offset, len) = (header.word(40), header.data_len() as u32);
+        let fits = offset.checked_add(len).is_some_and(|end| end <= receiving.wanted);
+        if !fits || !receiving.incoming.accepts(index, header) {
+            return None;
+        }
+        receiving.buf.take().map(|b| (b, offset as usize))
+    }
+
+    /// Takes a Data-Out (RFC 7143 section 11.7).
+    pub fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>, intact: bool) {
+        let itt = header.itt();
+        let (ttt, newest) = (header.word20(), self.ttt_base);
+        let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&itt) else {
+            // What was asked for before its task was aborted may still come, and harms nothing.
+            if ttt == NONE || ttt >> INDEX_BITS > newest {
+                self.reject(RejectReason::InvalidField, header, ahs);
+            }
+            return;
+        };
+        if let Data::Landed(buf) = data {
+            r.buf = Some(buf);
+            return self.data_landed(header, intact);
+        }
+        let index = index_of(ttt, r.ttt_base).filter(|i| i.is_none() || header.lun() == command.lun);
+        let Some(index) = index else { return self.reject(RejectReason::InvalidField, header, ahs) };
+        match r.incoming.data_out(index, header) {
+            Verdict::Accept { offset } => copy(r, offset as usize, data.bytes()),
+            Verdict::Discard => {}
+            Verdict::Reject(reason) => return self.reject(reason, header, ahs),
+        }
+        r.damaged |= !intact;
+        self.data_taken(header, ahs, intact);
+    }
+
+    /// A segment lies in its task's buffer already.
+    fn data_landed(&mut self, header: &Bhs, intact: bool) {
+        let Some(Task { receiving: Some(r), .. }) = self.tasks.get_mut(&header.itt()) else { return };
+        if let Some(index) = index_of(header.word20(), r.ttt_base) {
+            r.incoming.data_out(index, header);
+        }
+        r.damaged |= !intact;
+        self.data_taken(header, &[], intact);
+    }
+
+    fn data_taken(&mut self, header: &Bhs, ahs: &[u8], intact: bool) {
+        if !intact {
+            self.reject(RejectReason::DataDigest, header, ahs);
+        }
+        self.progress(header.itt());
+    }
+}
+
+/// The R2T that a Target Transfer Tag names: Some(None) for unsolicited data, None for none of this task.
+fn index_of(ttt: u32, base: u32) -> Option<Option<u16>> {
+    if ttt == NONE {
+        return Some(None);
+    }
+    (ttt >> INDEX_BITS == base).then_some(Some((ttt & ((1 << INDEX_BITS) - 1)) as u16))
+}
+
+/// What lies beyond the wanted length is dropped.
+fn copy(r: &mut Receiving, offset: usize, data: &[u8]) {
+    let Some(buf) = &mut r.buf else { return };
+    let n = data.len().min(buf.len().saturating_sub(offset));
+    if n > 0 {
+        buf[offset..offset + n].copy_from_slice(&data[..n]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_transfer_tag_names_an_r2t_of_its_task() {
+        assert_eq!(index_of(NONE, 7), Some(None));
+        assert_eq!(index_of(7 << INDEX_BITS | 3, 7), Some(Some(3)));
+        assert_eq!(index_of(8 << INDEX_BITS | 3, 7), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! From a PDU that has arrived to what takes it: digests, life, CmdSN order, opcode.
+
+use super::connection::{Life, Session};
+use super::receive::{Arrived, Data, Sink};
+use super::task::Command;
+use net::Buf;
+use proto::window::Admit;
+use wire::iscsi::status::RejectReason;
+use wire::iscsi::{Bhs, NONE, opcode};
+
+/// Immediate commands that may be unfinished at a time.
+const IMMEDIATE: u32 = 64;
+
+/// A request that came before its turn.
+pub struct Held {
+    header: Bhs,
+    ahs: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Sink for Session {
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        if header.opcode() == opcode::DATA_OUT { self.landing_place(header) } else { None }
+    }
+
+    fn buffer(&mut self, len: usize) -> Option<Buf> {
+        let reserved = self.reserve.take().filter(|b| b.len() == len);
+        reserved.or_else(|| self.shared.pool.try_get(len))
+    }
+
+    #[inline]
+    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+        self.pings.heard();
+        let Arrived { header, ahs, data, intact } = pdu;
+        match header.opcode() {
+            opcode::DATA_OUT => self.data_out(&header, ahs, data, intact),
+            _ if !intact => self.reject(RejectReason::DataDigest, &header, ahs),
+            opcode::SNACK => self.snack(&header, ahs),
+            op if !is_request(op) => self.reject(RejectReason::Unsupported, &header, ahs),
+            opcode::LOGIN => self.reject(RejectReason::Protocol, &header, ahs),
+            _ if self.info.discovery && !matches!(header.opcode(), opcode::TEXT | opcode::LOGOUT) => {
+                self.reject(RejectReason::Protocol, &header, ahs)
+            }
+            _ => self.in_turn(header, ahs, data),
+        }
+        self.life != Life::Over
+    }
+}
+
+/// Requests with a CmdSN, and the login that has no place here.
+fn is_request(op: u8) -> bool {
+    matches!(
+        op,
+        opcode::NOP_OUT
+            | opcode::SCSI_COMMAND
+            | opcode::TASK_MANAGEMENT
+            | opcode::LOGIN
+            | opcode::TEXT
+            | opcode::LOGOUT
+    )
+}
+
+impl Session {
+    /// Takes a request when its CmdSN is due, and then those that have waited for it.
+    #[inline]
+    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: Data<'_>) {
+        match self.window.receive(header.cmd_sn(), header.immediate()) {
+            Admit::Deliver => self.request(&header, ahs, data),
+            Admit::Ignore => return,
+            Admit::Hold => {
+                let held = Held { header, ahs: ahs.to_vec(), data: data.bytes().to_vec() };
+                self.held.insert(header.cmd_sn(), held);
+                return;
+            }
+        }
+        if !self.held.is_empty() {
+            self.release_held();
+        }
+        if !self.managing.is_empty() {
+            self.task_ended();
+        }
+    }
+
+    /// Takes the requests whose turn has come.
+    pub fn release_held(&mut self) {
+        while let Some(cmd_sn) = self.window.next_held() {
+            match self.held.remove(&cmd_sn) {
+                Some(h) => self.request(&h.header, &h.ahs, Data::Bytes(&h.data)),
+                None => drop(self.window.finished()),
+            }
+        }
+    }
+
+    #[inline]
+    fn request(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
+        if header.opcode() == opcode::SCSI_COMMAND {
+            return self.scsi_command(header, ahs, data);
+        }
+        // None of the others is ever pending for the window: they are answered here, or outside the task set.
+        if !header.immediate() {
+            self.window.finished();
+        }
+        match header.opcode() {
+            opcode::NOP_OUT => self.nop_out(header, data.bytes()),
+            opcode::TASK_MANAGEMENT => self.task_management(header, ahs),
+            opcode::TEXT => self.text_request(header, ahs, data.bytes()),
+            _ => self.logout(header, ahs),
+        }
+    }
+
+    #[inline]
+    fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
+        let Some(c) = Command::read(header, ahs) else {
+            tracing::info!(?header, "format error: a SCSI Command contradicts itself; the session ends");
+            self.life = Life::Over;
+            return;
+        };
+        let refusal = if c.itt == NONE {
+            Some(RejectReason::InvalidField)
+        } else if self.is_live(&c) {
+            Some(RejectReason::TaskInProgress)
+        } else if self.life == Life::Leaving {
+            Some(RejectReason::WaitingForLogout)
+        } else if c.immediate && self.immediate_live >= IMMEDIATE {
+            Some(RejectReason::TooManyImmediate)
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            if !c.immediate {
+                self.window.finished();
+            }
+            return self.reject(reason, header, ahs);
+        }
+        if c.immediate {
+            self.immediate_live += 1;
+        }
+        self.command(c, data);
+    }
+}

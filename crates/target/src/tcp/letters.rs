@@ -1,0 +1,121 @@
+//! What a connection does with messages from other cores, and what its commands may ask of the rest of the process.
+
+use super::connection::{Connection, Life};
+use crate::Unit;
+use crate::access::LunMap;
+use crate::exec::Surroundings;
+use crate::registry::{Done, Letter, Which};
+use device::NexusId;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::iscsi::lun;
+use wire::scsi::Sense;
+
+/// Events of asynchronous messages (RFC 7143 section 11.9.1).
+const SCSI_EVENT: u8 = 0;
+const LOGOUT_REQUEST: u8 = 1;
+const SESSION_DROP: u8 = 3;
+
+/// Seconds that an initiator has to log out when the target stops.
+const TIME_TO_LOG_OUT_S: u16 = 3;
+
+/// Takes letters until the connection is gone.
+pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
+    while let Ok(letter) = letters.recv_async().await {
+        let Some(conn) = conn.upgrade() else { return };
+        match letter {
+            Letter::End { done } => conn.end(done),
+            Letter::Abort { which, done } => {
+                // Beside the next letters: a task may take its time to end.
+                compio::runtime::spawn(async move {
+                    conn.abort_for_others(&which).await;
+                    drop(done);
+                })
+                .detach();
+            }
+            Letter::Stop { done } => compio::runtime::spawn(async move { conn.stop(done).await }).detach(),
+            Letter::Luns(Some(map)) => conn.session.borrow_mut().luns.replace(map),
+            Letter::Luns(None) => {
+                conn.session.borrow_mut().announce(0, SESSION_DROP, [0, 2, 0], Vec::new());
+                conn.flush();
+                conn.end(flume::bounded(0).0);
+            }
+            Letter::Attention(unit) => conn.tell(&unit),
+        }
+    }
+}
+
+impl Connection {
+    /// Ends the connection; `done` goes once all is over.
+    fn end(&self, done: Done) {
+        let mut session = self.session.borrow_mut();
+        session.farewells.push(done);
+        session.life = Life::Over;
+        drop(session);
+        self.task_ended.notify(usize::MAX);
+        self.close();
+    }
+
+    /// No new commands; those in flight finish; the initiator is asked to log out, and has some seconds for it.
+    async fn stop(self: Rc<Self>, done: Done) {
+        if self.session.borrow().life == Life::Running {
+            self.session.borrow_mut().life = Life::Leaving;
+        }
+        self.wait_until(|s| s.tasks.is_empty() || s.life == Life::Over).await;
+        let asks = {
+            let mut session = self.session.borrow_mut();
+            let asks = session.life == Life::Leaving && !session.info.discovery;
+            if asks {
+                session.announce(0, LOGOUT_REQUEST, [0, 0, TIME_TO_LOG_OUT_S], Vec::new());
+            }
+            session.farewells.push(done);
+            asks
+        };
+        self.flush();
+        if asks {
+            let left = self.wait_until(|s| s.life == Life::Over);
+            let _ = compio::time::timeout(Duration::from_secs(TIME_TO_LOG_OUT_S as u64), left).await;
+        }
+        self.session.borrow_mut().life = Life::Over;
+        self.close();
+    }
+
+    /// An asynchronous SCSI event: REPORTED LUNS DATA HAS CHANGED or CAPACITY DATA HAS CHANGED, if asked for.
+    fn tell(self: &Rc<Self>, unit: &Arc<Unit>) {
+        let mut session = self.session.borrow_mut();
+        let seen =
+            session.luns.map().iter().find(|(_, v)| v.aen && Arc::ptr_eq(&v.unit, unit)).map(|(n, _)| *n);
+        if let Some(number) = seen {
+            let sense = Sense::CAPACITY_CHANGED.encode(false);
+            let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
+            session.announce(lun::encode(number), SCSI_EVENT, [0; 3], data);
+            drop(session);
+            self.flush();
+        }
+    }
+}
+
+/// What a command may see of the LUNs: those of its own session.
+fn by_naa(map: &LunMap, naa: &[u8]) -> Option<(Arc<Unit>, bool)> {
+    let found = map.values().find(|v| v.unit.lu.settings().identity.naa == naa)?;
+    Some((found.unit.clone(), !found.read_only))
+}
+
+impl Surroundings for Connection {
+    fn luns(&self) -> Vec<u16> {
+        self.session.borrow().luns.map().keys().copied().collect()
+    }
+
+    fn unit_by_naa(&self, naa: &[u8]) -> Option<(Arc<Unit>, bool)> {
+        by_naa(self.session.borrow().luns.map(), naa)
+    }
+
+    fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()> {
+        let which = Which::Nexuses(Arc::new(victims));
+        let shared = self.session.borrow().shared.clone();
+        Box::pin(async move {
+            shared.registry.tell_all(None, |done| Letter::Abort { which: which.clone(), done }).await;
+        })
+    }
+}

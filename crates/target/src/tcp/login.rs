@@ -1,0 +1,172 @@
+//! The login phase of a connection: PDUs between the socket and the machine, and a place among the sessions.
+
+use super::connection::Begun;
+use crate::access::Door;
+use crate::registry::{Key, Request, Seat};
+use crate::server::{Counted, Shared};
+use crate::session::Info;
+use net::Stream;
+use proto::Pdu;
+use proto::login::{Login, SEGMENT_LEN, SessionType, Step};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use wire::iscsi::{BHS_LEN, Bhs, padded};
+
+/// A connection before its login.
+pub struct Fresh {
+    /// The socket.
+    pub stream: Stream,
+    /// Our address.
+    pub local: SocketAddr,
+    /// The initiator's.
+    pub peer: SocketAddr,
+}
+
+/// Leads a connection through login; None if it did not succeed.
+pub async fn login(shared: &Arc<Shared>, fresh: Fresh, portal: usize, count: Counted) -> Option<Begun> {
+    let peer = fresh.peer;
+    let limit = shared.setup().limits.login_timeout;
+    match compio::time::timeout(limit, negotiate(shared, fresh, portal, count)).await {
+        Ok(Ok(session)) => session,
+        Ok(Err(e)) => {
+            tracing::info!(%peer, error = %e, "login ended");
+            None
+        }
+        Err(_) => {
+            tracing::info!(%peer, "login took too long and was cut");
+            None
+        }
+    }
+}
+
+async fn negotiate(
+    shared: &Arc<Shared>,
+    fresh: Fresh,
+    portal: usize,
+    mut count: Counted,
+) -> io::Result<Option<Begun>> {
+    let setup = shared.setup();
+    let bound = shared.portals[portal].clone();
+    let door = Door { setup: setup.clone(), group: bound.tag, peer: fresh.peer.ip() };
+    let mut machine = Login::new(setup.session.offer(), bound.tag, setup.limits.text_bytes);
+    let mut pending = Vec::new();
+    loop {
+        let Some((header, data)) = next_pdu(&fresh.stream, &mut pending).await? else { return Ok(None) };
+        match machine.request(&header, &data, &door) {
+            Step::Reply(pdu) => send(&fresh.stream, &pdu).await?,
+            Step::Drop => return Ok(None),
+            Step::Refuse(pdu) => {
+                refused(&fresh, &machine, &pdu);
+                send(&fresh.stream, &pdu).await?;
+                return Ok(None);
+            }
+            Step::Ready => break,
+        }
+    }
+    let info = info(&machine, &fresh, bound.tag);
+    let (mailbox, letters) = flume::unbounded();
+    let key = Key {
+        initiator: info.initiator.clone(),
+        isid: info.isid,
+        target: info.target.clone(),
+        tag: bound.tag,
+        portal: info.target.is_none().then_some(bound.address),
+    };
+    let request = Request { key, tsih: machine.tsih(), cid: info.cid, mailbox, info: info.clone() };
+    let seat = match shared.registry.enter(&request, &setup.limits).await {
+        Ok(seat) => seat,
+        Err(status) => {
+            let pdu = machine.refuse(status);
+            refused(&fresh, &machine, &pdu);
+            send(&fresh.stream, &pdu).await?;
+            return Ok(None);
+        }
+    };
+    count.logged_in();
+    send(&fresh.stream, &machine.accept(seat.tsih, setup.limits.commands_per_session)).await?;
+    welcome(&info, &seat);
+    let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
+    Ok(Some(Begun {
+        shared: shared.clone(),
+        fresh,
+        door,
+        info,
+        seat,
+        letters,
+        count,
+        cmd_sn,
+        stat_sn,
+        pending,
+    }))
+}
+
+fn info(machine: &Login, fresh: &Fresh, tag: u16) -> Arc<Info> {
+    Arc::new(Info {
+        initiator: machine.initiator_name().to_owned(),
+        alias: machine.initiator_alias().map(str::to_owned),
+        address: fresh.peer,
+        target: machine.target_name().map(str::to_owned),
+        tag,
+        isid: machine.isid(),
+        cid: machine.cid(),
+        discovery: machine.session_type() == SessionType::Discovery,
+        user: machine.chap_user().map(str::to_owned),
+        parameters: machine.parameters().clone(),
+        since: Instant::now(),
+        counters: Default::default(),
+    })
+}
+
+fn welcome(info: &Info, seat: &Seat) {
+    let Info { initiator, address, .. } = info;
+    match &info.target {
+        Some(target) => tracing::info!(%initiator, %address, %target, tsih = seat.tsih, "logged in"),
+        None => tracing::debug!(%initiator, %address, tsih = seat.tsih, "discovery"),
+    }
+}
+
+fn refused(fresh: &Fresh, machine: &Login, pdu: &Pdu) {
+    let status = format!("{:02x}/{:02x}", pdu.header.0[36], pdu.header.0[37]);
+    tracing::info!(peer = %fresh.peer, initiator = ?machine.initiator_name(), %status, "login refused");
+}
+
+/// The next whole PDU, or None when the peer has closed or sends what no login has. `pending` holds bytes beyond it.
+async fn next_pdu(stream: &Stream, pending: &mut Vec<u8>) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+    let mut chunk = [0; 4096];
+    loop {
+        if let Some(b) = pending.first_chunk::<BHS_LEN>() {
+            let header = Bhs(*b);
+            if header.data_len() > SEGMENT_LEN {
+                return Ok(None);
+            }
+            let start = BHS_LEN + header.ahs_len();
+            let whole = start + padded(header.data_len());
+            if pending.len() >= whole {
+                let data = pending[start..start + header.data_len()].to_vec();
+                pending.drain(..whole);
+                return Ok(Some((header, data)));
+            }
+        }
+        stream.readable().await?;
+        match stream.receive(&mut chunk)? {
+            Some(0) => return Ok(None),
+            Some(n) => pending.extend_from_slice(&chunk[..n]),
+            None => {}
+        }
+    }
+}
+
+async fn send(stream: &Stream, pdu: &Pdu) -> io::Result<()> {
+    let mut bytes = [&pdu.header.0[..], &pdu.data].concat();
+    bytes.resize(BHS_LEN + padded(pdu.data.len()), 0);
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        match stream.send(&[IoSlice::new(rest)])? {
+            Some(n) => rest = &rest[n..],
+            None => stream.writable().await?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The LUNs of a session: what each is, and the I_T_L nexus that it has become once it was used.
+
+use crate::Unit;
+use crate::access::LunMap;
+use crate::gate::Member;
+use device::{Nexus, Port};
+use std::sync::Arc;
+use wire::iscsi::lun;
+
+/// A LUN that was used.
+pub struct Handle {
+    /// The I_T_L nexus.
+    pub nexus: Nexus,
+    /// What serves it.
+    pub unit: Arc<Unit>,
+    /// Its place at the gate.
+    pub member: Member,
+    /// Nothing needs to be read or kept.
+    pub null: bool,
+}
+
+/// What a LUN field names.
+pub enum Found<'a> {
+    /// A logical unit.
+    Unit(&'a mut Handle),
+    /// The REPORT LUNS well-known logical unit.
+    WellKnown,
+    /// Nothing that this initiator sees.
+    Absent,
+}
+
+/// The LUNs of a session.
+pub struct Luns {
+    map: Arc<LunMap>,
+    port: Arc<Port>,
+    handles: Vec<Option<Box<Handle>>>,
+}
+
+impl Luns {
+    /// None is used yet.
+    pub fn new(map: Arc<LunMap>, port: Arc<Port>) -> Self {
+        Luns { map, port, handles: Vec::new() }
+    }
+
+    /// What the initiator sees.
+    pub fn map(&self) -> &Arc<LunMap> {
+        &self.map
+    }
+
+    /// What a LUN field names. The first use of a LUN makes its nexus.
+    #[inline]
+    pub fn find(&mut self, field: u64) -> Found<'_> {
+        let Some(number) = lun::decode(field) else {
+            return if field == lun::REPORT_LUNS { Found::WellKnown } else { Found::Absent };
+        };
+        if !self.handles.get(number as usize).is_some_and(Option::is_some) && !self.open(number) {
+            return Found::Absent;
+        }
+        match self.handles.get_mut(number as usize) {
+            Some(Some(handle)) => Found::Unit(handle),
+            _ => Found::Absent,
+        }
+    }
+
+    fn open(&mut self, number: u16) -> bool {
+        let Some(visible) = self.map.get(&number) else { return false };
+        let unit = visible.unit.clone();
+        let handle = Handle {
+            nexus: unit.lu.attach(self.port.clone(), visible.read_only),
+            member: unit.gate.join(),
+            null: unit.backend.facts().null,
+            unit,
+        };
+        let at = number as usize;
+        if self.handles.len() <= at {
+            self.handles.resize_with(at + 1, || None);
+        }
+        self.handles[at] = Some(Box::new(handle));
+        true
+    }
+
+    /// The handles of LUNs that were used.
+    pub fn used(&mut self) -> impl Iterator<Item = &mut Handle> {
+        self.handles.iter_mut().flatten().map(|h| &mut **h)
+    }
+
+    /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of it.
+    pub fn replace(&mut self, map: Arc<LunMap>) {
+        let changed = !same(&self.map, &map);
+        for (number, slot) in self.handles.iter_mut().enumerate() {
+            let now = map.get(&(number as u16));
+            let stays = slot
+                .as_ref()
+                .zip(now)
+                .is_some_and(|(h, v)| Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only);
+            if !stays {
+                *slot = None;
+            }
+        }
+        self.map = map;
+        if changed {
+            self.used().for_each(|h| h.nexus.luns_changed());
+        }
+    }
+}
+
+fn same(a: &LunMap, b: &LunMap) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|((la, a), (lb, b))| la == lb && Arc::ptr_eq(&a.unit, &b.unit))
+}

@@ -1,0 +1,209 @@
+//! Task management (RFC 7143 section 11.5, SAM-5 section 7).
+
+use super::connection::{Connection, Life, Session};
+use super::luns::Found;
+use super::out::Payload;
+use super::task::{Aborted, Task};
+use crate::Unit;
+use crate::registry::{Letter, Which};
+use device::NexusId;
+use proto::window::precedes;
+use std::rc::Rc;
+use std::sync::Arc;
+use wire::iscsi::{Bhs, lun, pdu};
+
+/// Functions.
+const ABORT_TASK: u8 = 1;
+const ABORT_TASK_SET: u8 = 2;
+const CLEAR_ACA: u8 = 3;
+const CLEAR_TASK_SET: u8 = 4;
+const LUN_RESET: u8 = 5;
+const TARGET_WARM_RESET: u8 = 6;
+const TARGET_COLD_RESET: u8 = 7;
+const TASK_REASSIGN: u8 = 8;
+
+/// Responses.
+const COMPLETE: u8 = 0;
+const NO_SUCH_TASK: u8 = 1;
+const NO_SUCH_LUN: u8 = 2;
+const REASSIGN_UNSUPPORTED: u8 = 4;
+const UNSUPPORTED: u8 = 5;
+const REJECTED: u8 = 255;
+
+impl Session {
+    /// Takes a task management function. All but the plain refusals are answered once they are done.
+    pub fn task_management(&mut self, header: &Bhs, _ahs: &[u8]) {
+        let function = header.flags() & 0x7f;
+        let refusal = match function {
+            ABORT_TASK..=LUN_RESET if self.unit_at(header.lun()).is_none() => Some(NO_SUCH_LUN),
+            ABORT_TASK if self.managing.contains(&header.word20()) => Some(REJECTED),
+            ABORT_TASK..=TARGET_COLD_RESET => None,
+            TASK_REASSIGN => Some(REASSIGN_UNSUPPORTED),
+            _ => Some(UNSUPPORTED),
+        };
+        if let Some(response) = refusal {
+            return self.reply(pdu::task_management_response(header.itt(), response), Payload::Empty);
+        }
+        let Some(conn) = self.conn.upgrade() else { return };
+        self.managing.push(header.itt());
+        let header = *header;
+        compio::runtime::spawn(async move { conn.manage(header, function).await }).detach();
+    }
+
+    /// The logical unit of a LUN field, whether it was used or not.
+    fn unit_at(&self, field: u64) -> Option<Arc<Unit>> {
+        self.luns.map().get(&lun::decode(field)?).map(|v| v.unit.clone())
+    }
+
+    /// The nexus of a LUN field, if it was used.
+    fn nexus_at(&mut self, field: u64) -> Option<NexusId> {
+        match self.luns.find(field) {
+            Found::Unit(h) => Some(h.nexus.id()),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a function with this CmdSN acts on a task: on what was sent before it.
+fn is_before(task: &Task, cmd_sn: u32) -> bool {
+    task.command.immediate || precedes(task.command.cmd_sn, cmd_sn)
+}
+
+impl Connection {
+    async fn manage(self: Rc<Self>, header: Bhs, function: u8) {
+        let response = match function {
+            ABORT_TASK => self.abort_task(&header).await,
+            CLEAR_ACA => COMPLETE,
+            TARGET_WARM_RESET | TARGET_COLD_RESET => self.reset_target(&header).await,
+            _ => {
+                self.all_before(header.cmd_sn()).await;
+                self.task_set(&header, function).await
+            }
+        };
+        let mut session = self.session.borrow_mut();
+        session.managing.retain(|itt| *itt != header.itt());
+        if session.life != Life::Over {
+            session.reply(pdu::task_management_response(header.itt(), response), Payload::Empty);
+        }
+        drop(session);
+        self.flush();
+        if function == TARGET_COLD_RESET {
+            self.power_on().await;
+        }
+    }
+
+    /// Every command before this CmdSN has arrived, or never will (RFC 7143 section 4.2.3.3).
+    async fn all_before(&self, cmd_sn: u32) {
+        self.wait_until(|s| s.life == Life::Over || !precedes(s.window.exp_cmd_sn(), cmd_sn)).await;
+    }
+
+    /// ABORT TASK waits for the task; one that has not arrived is taken as received (RFC 7143 section 7.11).
+    async fn abort_task(&self, header: &Bhs) -> u8 {
+        let (itt, ref_cmd_sn) = (header.word20(), header.word(32));
+        let serials = {
+            let mut session = self.session.borrow_mut();
+            let same = |t: &Task| t.command.itt == itt && t.command.lun == header.lun();
+            if session.tasks.values().any(same) {
+                session.abort(same, Aborted::Silently, false)
+            } else if session.window.plug(ref_cmd_sn) {
+                session.held.remove(&ref_cmd_sn);
+                session.release_held();
+                return COMPLETE;
+            } else {
+                return NO_SUCH_TASK;
+            }
+        };
+        self.wait_for(&serials).await;
+        COMPLETE
+    }
+
+    /// ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
+    async fn task_set(&self, header: &Bhs, function: u8) -> u8 {
+        let Some(unit) = self.session.borrow().unit_at(header.lun()) else { return NO_SUCH_LUN };
+        self.abort_own(&unit, header.cmd_sn()).await;
+        if function == ABORT_TASK_SET {
+            return COMPLETE;
+        }
+        self.abort_others(Which::Unit(unit.clone())).await;
+        if function == LUN_RESET {
+            unit.lu.reset();
+        } else {
+            let own = self.session.borrow_mut().nexus_at(header.lun());
+            unit.lu.cleared(own);
+        }
+        COMPLETE
+    }
+
+    /// Ends the tasks of this session at a logical unit that were sent before the function.
+    async fn abort_own(&self, unit: &Arc<Unit>, cmd_sn: u32) {
+        let serials = {
+            let mut session = self.session.borrow_mut();
+            let wait = session.waits_for_data();
+            let at_unit = |t: &Task| t.place.as_ref().is_some_and(|(u, _)| Arc::ptr_eq(u, unit));
+            session.abort(|t| at_unit(t) && is_before(t, cmd_sn), Aborted::Silently, wait)
+        };
+        self.wait_for(&serials).await;
+    }
+
+    async fn abort_others(&self, which: Which) {
+        let (shared, tsih) = {
+            let session = self.session.borrow();
+            (session.shared.clone(), session.tsih)
+        };
+        shared.registry.tell_all(Some(tsih), |done| Letter::Abort { which: which.clone(), done }).await;
+    }
+
+    /// TARGET WARM RESET: every logical unit that this session can reach.
+    async fn reset_target(&self, header: &Bhs) -> u8 {
+        let units: Vec<_> = self.session.borrow().luns.map().values().map(|v| v.unit.clone()).collect();
+        for unit in units {
+            self.abort_own(&unit, header.cmd_sn()).await;
+            self.abort_others(Which::Unit(unit.clone())).await;
+            unit.lu.reset();
+        }
+        COMPLETE
+    }
+
+    /// The rest of TARGET COLD RESET: every session of the target ends, this one too.
+    async fn power_on(self: Rc<Self>) {
+        let (shared, target) = {
+            let session = self.session.borrow();
+            (session.shared.clone(), session.info.target.clone())
+        };
+        self.flushed().await;
+        shared
+            .registry
+            .tell_each(|info| (info.target == target).then(|| Letter::End { done: flume::bounded(0).0 }));
+    }
+
+    /// Ends the tasks that another session has a say in.
+    pub async fn abort_for_others(&self, which: &Which) {
+        let serials = {
+            let mut session = self.session.borrow_mut();
+            let told = session.tells_aborted(which);
+            let chosen = |t: &Task| t.place.as_ref().is_some_and(|(unit, nexus)| which.names(unit, *nexus));
+            session.abort(chosen, told, false)
+        };
+        self.wait_for(&serials).await;
+    }
+}
+
+impl Which {
+    fn names(&self, unit: &Arc<Unit>, nexus: NexusId) -> bool {
+        match self {
+            Which::Unit(u) => Arc::ptr_eq(u, unit),
+            Which::Nexuses(list) => list.contains(&nexus),
+        }
+    }
+}
+
+impl Session {
+    /// Whether tasks that another nexus aborts are answered TASK ABORTED (TAS of the control mode page).
+    fn tells_aborted(&mut self, which: &Which) -> Aborted {
+        let named = self.luns.used().find(|h| which.names(&h.unit, h.nexus.id()));
+        match named.map(|h| h.nexus.task_aborted_status()) {
+            Some(true) => Aborted::Told,
+            _ => Aborted::Silently,
+        }
+    }
+}

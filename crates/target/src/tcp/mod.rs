@@ -1,0 +1,41 @@
+//! The data mover over TCP: login, then full feature phase, of one connection per session.
+
+mod command;
+mod connection;
+mod data_out;
+mod digest;
+mod dispatch;
+mod letters;
+mod login;
+mod luns;
+mod manage;
+mod out;
+mod receive;
+mod respond;
+mod services;
+mod task;
+
+use crate::server::{Counted, Shared};
+use net::Stream;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Serves one connection to its end.
+pub async fn serve(
+    shared: Arc<Shared>,
+    socket: std::net::TcpStream,
+    peer: SocketAddr,
+    portal: usize,
+    count: Counted,
+) {
+    let local = socket.local_addr();
+    let stream = match (Stream::new(socket), local) {
+        (Ok(stream), Ok(local)) => login::Fresh { stream, local, peer },
+        (Err(e), _) | (_, Err(e)) => {
+            return tracing::debug!(%peer, error = %e, "a connection was gone at once");
+        }
+    };
+    if let Some(session) = login::login(&shared, stream, portal, count).await {
+        connection::run(session).await;
+    }
+}

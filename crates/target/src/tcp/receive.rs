@@ -1,0 +1,368 @@
+//! Framing: one receive, many PDUs. Small PDUs are parsed where they lie in a buffer that the core shares; the rest of
+//! a large data segment is received straight into a buffer of its own, or of the task that waits for it.
+
+use super::digest::crc32c;
+use super::out::Digests;
+use net::{Buf, Stream};
+use std::cell::RefCell;
+use std::io::{self, IoSliceMut};
+use wire::iscsi::{BHS_LEN, Bhs, padded};
+
+/// Bytes of one receive.
+const SCRATCH: usize = 1 << 20;
+/// A data segment above this that did not arrive whole gets a buffer of its own.
+const LARGE: usize = 16 << 10;
+/// BHS, AHS of 255 words, header digest.
+const MAX_HEADER: usize = BHS_LEN + 255 * 4 + 4;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
+}
+
+/// A data segment, without padding.
+pub enum Data<'a> {
+    /// Where it was received: gone after the call.
+    Bytes(&'a [u8]),
+    /// In a buffer of its own.
+    Buf(Buf),
+    /// In the buffer of its task, which comes back.
+    Landed(Buf),
+}
+
+impl Data<'_> {
+    /// Bytes of the segment; those that landed with their task are not shown.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Bytes(b) => b,
+            Data::Buf(b) => b,
+            Data::Landed(_) => &[],
+        }
+    }
+}
+
+/// A PDU that has arrived.
+pub struct Arrived<'a> {
+    /// Its header.
+    pub header: Bhs,
+    /// Its additional header segments.
+    pub ahs: &'a [u8],
+    /// Its data.
+    pub data: Data<'a>,
+    /// The data digest fits, or there is none.
+    pub intact: bool,
+}
+
+/// Who takes the PDUs.
+pub trait Sink {
+    /// A large data segment is on its way: the task's buffer and where in it the segment belongs, if it is to land there.
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)>;
+    /// A buffer for a large data segment without a place; None while there is no memory.
+    fn buffer(&mut self, len: usize) -> Option<Buf>;
+    /// A PDU is there. False: no more are wanted.
+    fn take(&mut self, pdu: Arrived<'_>) -> bool;
+}
+
+/// What a receive came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Go on when there is more.
+    More,
+    /// A buffer of so many bytes is wanted before anything else is received.
+    NeedsBuffer(usize),
+    /// The peer has closed, or the sink wants no more.
+    End,
+}
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub enum Broken {
+    /// The socket failed.
+    Io(io::Error),
+    /// A header digest does not fit: the stream cannot be trusted any more (RFC 7143 section 7.8).
+    HeaderDigest,
+    /// A data segment is longer than was declared.
+    TooLong(usize),
+}
+
+impl From<io::Error> for Broken {
+    fn from(e: io::Error) -> Self {
+        Broken::Io(e)
+    }
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Broken::Io(e) => write!(f, "{e}"),
+            Broken::HeaderDigest => write!(f, "a header digest does not fit"),
+            Broken::TooLong(n) => write!(f, "a data segment of {n} bytes is longer than was declared"),
+        }
+    }
+}
+
+/// A data segment that is received into a buffer.
+struct Gather {
+    header: Bhs,
+    ahs: Vec<u8>,
+    buf: Buf,
+    /// The segment's place in the buffer.
+    start: usize,
+    end: usize,
+    filled: usize,
+    landing: bool,
+}
+
+/// The receiving side of a connection.
+pub struct Receiver {
+    digests: Digests,
+    max_data: usize,
+    /// The start of a PDU whose rest has not come.
+    partial: Vec<u8>,
+    gather: Option<Gather>,
+}
+
+impl Receiver {
+    /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data` bytes.
+    pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
+        Receiver { digests, max_data, partial: begun, gather: None }
+    }
+
+    /// PDUs that came with the login may already be whole.
+    pub fn has_begun(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
+    /// Receives once and hands every whole PDU over.
+    pub fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let have = self.partial.len();
+            buffer[..have].copy_from_slice(&self.partial);
+            let got = match &mut self.gather {
+                Some(g) if g.filled < g.end => {
+                    let (filled, end) = (g.filled, g.end);
+                    let mut into = [IoSliceMut::new(&mut g.buf[filled..end]), IoSliceMut::new(buffer)];
+                    stream.receive_vectored(&mut into)?
+                }
+                _ => stream.receive(&mut buffer[have..])?,
+            };
+            let Some(got) = got else { return Ok(Received::More) };
+            if got == 0 {
+                return Ok(Received::End);
+            }
+            self.partial.clear();
+            let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
+            self.parse(&buffer[..have + got - direct], sink)
+        })
+    }
+
+    /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was missing.
+    pub fn resume(&mut self, sink: &mut impl Sink) -> Result<Received, Broken> {
+        let begun = std::mem::take(&mut self.partial);
+        self.parse(&begun, sink)
+    }
+
+    fn parse(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+        loop {
+            if self.gather.is_some() {
+                let Some(used) = self.end_gather(bytes, sink) else { break };
+                bytes = &bytes[used..];
+            }
+            if bytes.len() < BHS_LEN {
+                break;
+            }
+            let header = Bhs(bytes[..BHS_LEN].try_into().expect("48 bytes"));
+            let (start, len) = (BHS_LEN + header.ahs_len() + self.digests.header_len(), header.data_len());
+            if len > self.max_data {
+                return Err(Broken::TooLong(len));
+            }
+            if bytes.len() < start {
+                break;
+            }
+            self.check_header(&bytes[..start])?;
+            let ahs = &bytes[BHS_LEN..BHS_LEN + header.ahs_len()];
+            let whole = start + padded(len) + self.digests.data_len(len);
+            if bytes.len() < whole {
+                if len <= LARGE {
+                    break;
+                }
+                if !self.begin_gather(header, ahs, &bytes[start..], sink) {
+                    self.partial.extend_from_slice(bytes);
+                    return Ok(Received::NeedsBuffer(len));
+                }
+                return Ok(Received::More);
+            }
+            let data = &bytes[start..start + len];
+            let intact = self.is_intact(data, &bytes[start + len..whole]);
+            if !sink.take(Arrived { header, ahs, data: Data::Bytes(data), intact }) {
+                return Ok(Received::End);
+            }
+            bytes = &bytes[whole..];
+        }
+        self.partial.extend_from_slice(bytes);
+        debug_assert!(self.partial.len() < MAX_HEADER + LARGE + 8);
+        Ok(Received::More)
+    }
+
+    fn check_header(&self, header: &[u8]) -> Result<(), Broken> {
+        let Some((covered, digest)) = header.split_last_chunk::<4>().filter(|_| self.digests.header) else {
+            return Ok(());
+        };
+        if crc32c(&[covered]).to_le_bytes() == *digest { Ok(()) } else { Err(Broken::HeaderDigest) }
+    }
+
+    /// `tail` is the padding and the digest.
+    fn is_intact(&self, data: &[u8], tail: &[u8]) -> bool {
+        if !self.digests.data || data.is_empty() {
+            return true;
+        }
+        let (padding, digest) = tail.split_at(tail.len() - 4);
+        crc32c(&[data, padding]).to_le_bytes() == digest
+    }
+
+    /// Starts to receive a data segment into a buffer; `begun` is what has come of it, less than all with its padding
+    /// and digest. False: there is no buffer.
+    fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl Sink) -> bool {
+        let len = header.data_len();
+        let placed = sink.place(&header);
+        let landing = placed.is_some();
+        let Some((mut buf, start)) = placed.or_else(|| sink.buffer(len).map(|b| (b, 0))) else {
+            return false;
+        };
+        let (data, tail) = begun.split_at(begun.len().min(len));
+        buf[start..start + data.len()].copy_from_slice(data);
+        let filled = start + data.len();
+        self.gather =
+            Some(Gather { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
+        self.partial.extend_from_slice(tail);
+        true
+    }
+
+    /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used, or None if they have
+    /// not all come.
+    fn end_gather(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<usize> {
+        let g = self.gather.as_ref()?;
+        let len = g.end - g.start;
+        let tail = padded(len) - len + self.digests.data_len(len);
+        if g.filled < g.end || bytes.len() < tail {
+            return None;
+        }
+        let intact = self.is_intact(&g.buf[g.start..g.end], &bytes[..tail]);
+        let g = self.gather.take()?;
+        let data = if g.landing { Data::Landed(g.buf) } else { Data::Buf(g.buf) };
+        sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact });
+        Some(tail)
+    }
+}
+
+impl Gather {
+    /// Counts what a receive brought; the bytes of it that went into this buffer.
+    fn fill(&mut self, got: usize) -> usize {
+        let direct = got.min(self.end - self.filled);
+        self.filled += direct;
+        direct
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Collects PDUs; large ones land at offset 8 of a task's buffer when told so.
+    #[derive(Default)]
+    struct Seen {
+        pdus: Vec<(Bhs, Vec<u8>, Vec<u8>, bool)>,
+        landing: bool,
+    }
+
+    impl Sink for Seen {
+        fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+            self.landing.then(|| (Buf::zeroed(header.data_len() + 8), 8))
+        }
+        fn buffer(&mut self, len: usize) -> Option<Buf> {
+            Some(Buf::zeroed(len))
+        }
+        fn take(&mut self, p: Arrived<'_>) -> bool {
+            let data = match &p.data {
+                Data::Landed(b) => b[8..].to_vec(),
+                other => other.bytes().to_vec(),
+            };
+            self.pdus.push((p.header, p.ahs.to_vec(), data, p.intact));
+            true
+        }
+    }
+
+    fn pdu(digests: Digests, ahs: &[u8], data: &[u8]) -> Vec<u8> {
+        let mut h = Bhs::new(1);
+        h.0[4] = (ahs.len() / 4) as u8;
+        h.set_data_len(data.len());
+        let mut b = [&h.0[..], ahs].concat();
+        if digests.header {
+            b.extend(crc32c(&[&b]).to_le_bytes());
+        }
+        let padding = vec![0; padded(data.len()) - data.len()];
+        b.extend_from_slice(data);
+        b.extend_from_slice(&padding);
+        if digests.data && !data.is_empty() {
+            b.extend(crc32c(&[data, &padding]).to_le_bytes());
+        }
+        b
+    }
+
+    /// Feeds bytes as receives of `step` bytes would bring them.
+    fn feed(bytes: &[u8], step: usize, digests: Digests, landing: bool) -> Result<Seen, Broken> {
+        let mut r = Receiver::new(digests, 1 << 20, vec![]);
+        let mut seen = Seen { landing, ..Seen::default() };
+        for mut chunk in bytes.chunks(step) {
+            if let Some(g) = &mut r.gather {
+                let direct = chunk.len().min(g.end - g.filled);
+                g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
+                g.fill(direct);
+                chunk = &chunk[direct..];
+            }
+            let all = [std::mem::take(&mut r.partial), chunk.to_vec()].concat();
+            r.parse(&all, &mut seen)?;
+        }
+        Ok(seen)
+    }
+
+    #[test]
+    fn pdus_arrive_whatever_the_segmentation() {
+        let large: Vec<u8> = (0..50_001u32).map(|i| i as u8).collect();
+        for digests in [(false, false), (true, false), (false, true), (true, true)] {
+            let digests = Digests { header: digests.0, data: digests.1 };
+            let parts: [(&[u8], &[u8]); 4] =
+                [(&[], &[]), (&[9; 8], &[1, 2, 3, 4, 5]), (&[], &large), (&[7; 4], &[6])];
+            let bytes: Vec<u8> = parts.iter().flat_map(|(a, d)| pdu(digests, a, d)).collect();
+            for (step, landing) in [(1, false), (7, true), (48, false), (4096, true), (1 << 20, false)] {
+                let seen = feed(&bytes, step, digests, landing).expect("good bytes");
+                assert_eq!(seen.pdus.len(), 4, "steps of {step}");
+                for ((_, ahs, data, intact), (a, d)) in seen.pdus.iter().zip(parts) {
+                    assert_eq!((&ahs[..], &data[..], *intact), (a, d, true), "steps of {step}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_header_digest_breaks_and_a_wrong_data_digest_is_told() {
+        let both = Digests { header: true, data: true };
+        let good = pdu(both, &[], &[1, 2, 3]);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x40;
+            match feed(&bad, 1 << 20, both, false) {
+                Err(Broken::HeaderDigest | Broken::TooLong(_)) => assert!(at < 52),
+                Err(e) => panic!("{e}"),
+                Ok(seen) if seen.pdus.is_empty() => assert!(at < 52, "a longer length waits for more"),
+                Ok(seen) => assert!(at >= 52 && !seen.pdus[0].3, "byte {at}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_longer_than_declared_breaks() {
+        let mut bytes = pdu(Digests::default(), &[], &[]);
+        bytes[5] = 0x7f;
+        assert!(matches!(feed(&bytes, 48, Digests::default(), false), Err(Broken::TooLong(_))));
+    }
+}

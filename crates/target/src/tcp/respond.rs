@@ -1,0 +1,219 @@
+//! Answers: status, Data-In, and the counters that every PDU carries.
+
+use super::connection::Session;
+use super::out::{MAX_SEGMENT, Payload};
+use super::task::Command;
+use crate::exec::{Ended, Outcome};
+use device::Failure;
+use net::Buf;
+use std::rc::Rc;
+use wire::iscsi::status::RejectReason;
+use wire::iscsi::{Bhs, NONE, opcode, pdu};
+use wire::scsi::Status;
+
+/// Overflow and underflow of the residual count, in SCSI Response and Data-In alike.
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+/// S bit of Data-In: status rides along.
+const STATUS: u8 = 0x01;
+
+/// The flag and the residual count of a command that moves `actual` bytes (RFC 7143 section 11.4.5).
+fn residual(expected: u32, actual: u64) -> (u8, u32) {
+    let (expected, actual) = (expected as u64, actual);
+    match actual.cmp(&expected) {
+        std::cmp::Ordering::Equal => (0, 0),
+        std::cmp::Ordering::Greater => (OVERFLOW, u32::try_from(actual - expected).unwrap_or(u32::MAX)),
+        std::cmp::Ordering::Less => (UNDERFLOW, (expected - actual) as u32),
+    }
+}
+
+impl Session {
+    /// Sends a PDU that carries status: StatSN advances.
+    #[inline]
+    pub fn reply(&mut self, mut header: Bhs, payload: Payload) {
+        pdu::stamp(&mut header, self.stat_sn, self.window.exp_cmd_sn(), self.window.max_cmd_sn());
+        self.stat_sn = self.stat_sn.wrapping_add(1);
+        self.out.push(header, payload, self.digests);
+    }
+
+    /// Sends an R2T or a ping: StatSN is shown and stays.
+    pub fn notice(&mut self, mut header: Bhs) {
+        pdu::stamp(&mut header, self.stat_sn, self.window.exp_cmd_sn(), self.window.max_cmd_sn());
+        self.out.push(header, Payload::Empty, self.digests);
+    }
+
+    /// Sends a Reject with the header that it is about.
+    pub fn reject(&mut self, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
+        tracing::debug!(?reason, ?header, "rejected");
+        self.reply(pdu::reject(reason as u8), Payload::Bytes([&header.0[..], ahs].concat()));
+    }
+
+    /// Sends the status of a command whose data, `moved` bytes by its CDB, have gone.
+    pub fn status(&mut self, c: &Command, status: Status, moved: u64, data_ins: u32) {
+        let (flag, count) = residual(c.edtl, moved);
+        let mut h = pdu::scsi_response(c.itt, flag, 0, status as u8);
+        h.set_word(36, data_ins);
+        h.set_word(44, count);
+        self.reply(h, Payload::Empty);
+    }
+
+    /// Sends a failure, with its sense data.
+    pub fn failure(&mut self, c: &Command, failure: Failure, descriptor: bool) {
+        self.info.counters.failures.add(1);
+        let (flag, count) = residual(c.edtl, 0);
+        let mut h = pdu::scsi_response(c.itt, flag, 0, failure.status as u8);
+        h.set_word(44, count);
+        let payload = match failure.sense {
+            None => Payload::Empty,
+            Some(sense) => {
+                let sense = sense.encode(descriptor);
+                Payload::Bytes([&(sense.len() as u16).to_be_bytes()[..], &sense].concat())
+            }
+        };
+        self.reply(h, payload);
+    }
+
+    /// Sends the end of a command. `moved`: bytes of Data-Out that its CDB asked for.
+    pub fn end(&mut self, c: &Command, ended: Ended, moved: u64, descriptor: bool) {
+        match ended {
+            Ok(Outcome::Good) => self.status(c, Status::Good, moved, 0),
+            Ok(Outcome::ConditionMet) => self.status(c, Status::ConditionMet, moved, 0),
+            Ok(Outcome::Data(d)) => {
+                let len = d.len();
+                self.data_in(c, Source::Bytes(d), len)
+            }
+            Ok(Outcome::Medium(b)) => {
+                let len = b.len();
+                self.info.counters.reads.add(1);
+                self.info.counters.read_bytes.add(len as u64);
+                self.data_in(c, Source::Buf(b), len)
+            }
+            Ok(Outcome::Zeros(n)) => {
+                self.info.counters.reads.add(1);
+                self.info.counters.read_bytes.add(n as u64);
+                self.data_in(c, Source::Zeros, n)
+            }
+            Err(f) => self.failure(c, f, descriptor),
+        }
+    }
+
+    /// Sends `len` bytes, or as many as the initiator takes, and GOOD with the last of them
+    /// (RFC 7143 section 11.7).
+    #[inline]
+    pub fn data_in(&mut self, c: &Command, source: Source, len: usize) {
+        let send = len.min(c.room() as usize);
+        let (flag, count) = residual(c.room().max(c.offered()), len as u64);
+        if send == 0 {
+            return self.status(c, Status::Good, len as u64, 0);
+        }
+        let most = (self.parameters.max_xmit_data_segment_length as usize).min(MAX_SEGMENT);
+        if send <= most && send <= self.parameters.max_burst_length as usize {
+            let mut h = data_in_header(c, 0, 0);
+            h.0[1] = 0x80 | STATUS | flag;
+            h.set_word(44, count);
+            return self.reply(h, source.whole(send));
+        }
+        self.segments(c, source.shared(), send, most, (flag, count));
+    }
+
+    /// Several Data-In PDUs: F at the end of every burst, status in the last.
+    fn segments(
+        &mut self,
+        c: &Command,
+        source: SharedSource,
+        send: usize,
+        most: usize,
+        (flag, count): (u8, u32),
+    ) {
+        let burst = self.parameters.max_burst_length as usize;
+        let (mut at, mut data_sn) = (0, 0);
+        while at < send {
+            let to_burst = burst - at % burst;
+            let n = most.min(send - at).min(to_burst);
+            let mut h = data_in_header(c, data_sn, at);
+            h.0[1] = if n == to_burst || at + n == send { 0x80 } else { 0 };
+            if at + n == send {
+                h.0[1] |= STATUS | flag;
+                h.set_word(44, count);
+                self.reply(h, source.part(at, n));
+            } else {
+                h.set_word(28, self.window.exp_cmd_sn());
+                h.set_word(32, self.window.max_cmd_sn());
+                self.out.push(h, source.part(at, n), self.digests);
+            }
+            at += n;
+            data_sn += 1;
+        }
+    }
+}
+
+#[inline]
+fn data_in_header(c: &Command, data_sn: u32, offset: usize) -> Bhs {
+    let mut h = Bhs::new(opcode::DATA_IN);
+    h.set_word(16, c.itt);
+    h.set_word(20, NONE);
+    h.set_word(36, data_sn);
+    h.set_word(40, offset as u32);
+    h
+}
+
+/// Where Data-In comes from.
+pub enum Source {
+    /// Nowhere.
+    Zeros,
+    /// Parameter data.
+    Bytes(Vec<u8>),
+    /// What was read.
+    Buf(Buf),
+}
+
+/// The same, for several PDUs.
+enum SharedSource {
+    Zeros,
+    Bytes(Vec<u8>),
+    Buf(Rc<Buf>),
+}
+
+impl Source {
+    fn whole(self, len: usize) -> Payload {
+        match self {
+            Source::Zeros => Payload::Zeros(len),
+            Source::Bytes(mut b) => {
+                b.truncate(len);
+                Payload::Bytes(b)
+            }
+            Source::Buf(b) => Payload::Buf(b, len),
+        }
+    }
+
+    fn shared(self) -> SharedSource {
+        match self {
+            Source::Zeros => SharedSource::Zeros,
+            Source::Bytes(b) => SharedSource::Bytes(b),
+            Source::Buf(b) => SharedSource::Buf(Rc::new(b)),
+        }
+    }
+}
+
+impl SharedSource {
+    fn part(&self, at: usize, len: usize) -> Payload {
+        match self {
+            SharedSource::Zeros => Payload::Zeros(len),
+            SharedSource::Bytes(b) => Payload::Bytes(b[at..at + len].to_vec()),
+            SharedSource::Buf(b) => Payload::Part(b.clone(), at, len),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residuals_both_ways() {
+        assert_eq!(residual(512, 512), (0, 0));
+        assert_eq!(residual(512, 4096), (OVERFLOW, 3584));
+        assert_eq!(residual(255, 96), (UNDERFLOW, 159));
+        assert_eq!(residual(0, u64::MAX), (OVERFLOW, u32::MAX));
+    }
+}

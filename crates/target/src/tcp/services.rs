@@ -1,0 +1,182 @@
+//! NOP, Text, Logout, SNACK, and the keepalive of a connection.
+
+use super::connection::{Connection, Life, Session};
+use super::out::Payload;
+use crate::access::target_address;
+use proto::login::SessionType;
+use proto::text::{SendTargets, TargetRecord, TextStep};
+use std::rc::Weak;
+use std::time::Duration;
+use wire::iscsi::status::RejectReason;
+use wire::iscsi::{Bhs, NONE, pdu};
+use wire::scsi::Sense;
+
+/// How long the last answers may take to leave.
+pub const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Logout reasons and responses (RFC 7143 sections 11.14.1 and 11.15.1).
+const CLOSE_SESSION: u8 = 0;
+const CLOSE_CONNECTION: u8 = 1;
+const RECOVERY: u8 = 2;
+const CID_NOT_FOUND: u8 = 1;
+const RECOVERY_UNSUPPORTED: u8 = 2;
+
+/// The keepalive of a connection.
+#[derive(Default)]
+pub struct Pings {
+    /// Something was received since this was looked at last.
+    heard: bool,
+    /// The tag of a ping that is not answered.
+    pub open: Option<u32>,
+    last: u32,
+}
+
+impl Pings {
+    /// Something was received.
+    #[inline]
+    pub fn heard(&mut self) {
+        self.heard = true;
+    }
+}
+
+impl Session {
+    /// NOP-Out: a ping to answer, or the answer to ours (RFC 7143 section 11.18).
+    pub fn nop_out(&mut self, header: &Bhs, data: &[u8]) {
+        if header.itt() == NONE {
+            if Some(header.word20()) == self.pings.open {
+                self.pings.open = None;
+            }
+            return;
+        }
+        let len = data.len().min(self.parameters.max_xmit_data_segment_length as usize);
+        self.reply(pdu::nop_in(header.lun(), header.itt(), NONE), Payload::Bytes(data[..len].to_vec()));
+    }
+
+    /// Text Request (RFC 7143 section 11.10).
+    pub fn text_request(&mut self, header: &Bhs, ahs: &[u8], data: &[u8]) {
+        let max = self.parameters.max_xmit_data_segment_length;
+        let mut text = std::mem::replace(&mut self.text, proto::text::Exchange::new(SessionType::Normal, 0));
+        let step = text.request(header, data, max, |wanted| self.records(wanted));
+        self.text = text;
+        match step {
+            TextStep::Reject(reason) => self.reject(reason, header, ahs),
+            TextStep::Reply { pdu, max_xmit_data_segment_length } => {
+                self.reply(pdu.header, Payload::Bytes(pdu.data));
+                if let Some(len) = max_xmit_data_segment_length {
+                    self.parameters.max_xmit_data_segment_length = len;
+                }
+            }
+        }
+    }
+
+    /// The targets that this initiator may see, with every address of theirs.
+    fn records(&self, wanted: SendTargets<'_>) -> Vec<TargetRecord> {
+        let setup = self.shared.setup();
+        let door = crate::access::Door { setup: setup.clone(), group: self.door.group, peer: self.door.peer };
+        let own = self.info.target.as_deref();
+        let asked = |name: &str| match wanted {
+            SendTargets::All => true,
+            SendTargets::Named(n) => n == name && (self.info.discovery || own == Some(name)),
+            SendTargets::Empty => own == Some(name),
+        };
+        let visible =
+            setup.targets.values().filter(|t| asked(&t.name) && door.shows(t, &self.info.initiator));
+        visible
+            .map(|t| TargetRecord { name: t.name.clone(), addresses: self.addresses(&t.portal_groups) })
+            .collect()
+    }
+
+    fn addresses(&self, groups: &[u16]) -> Vec<String> {
+        let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag));
+        portals.map(|p| target_address(p.advertise.as_deref(), p.address, self.local, p.tag)).collect()
+    }
+
+    /// Logout (RFC 7143 section 11.14). The session has one connection: closing either closes both.
+    pub fn logout(&mut self, header: &Bhs, ahs: &[u8]) {
+        let (reason, cid) = (header.flags() & 0x7f, (header.word20() >> 16) as u16);
+        if self.info.discovery && reason != CLOSE_SESSION {
+            return self.reject(RejectReason::Protocol, header, ahs);
+        }
+        let p = &self.parameters;
+        let (wait, retain) = (p.default_time2wait, p.default_time2retain);
+        let response = match reason {
+            CLOSE_SESSION => 0,
+            CLOSE_CONNECTION | RECOVERY if cid != self.info.cid => CID_NOT_FOUND,
+            CLOSE_CONNECTION => 0,
+            RECOVERY => RECOVERY_UNSUPPORTED,
+            _ => return self.reject(RejectReason::Protocol, header, ahs),
+        };
+        if response == 0 {
+            self.abort(|_| true, super::task::Aborted::Silently, false);
+            self.life = Life::Over;
+        }
+        self.reply(pdu::logout_response(header.itt(), response, wait, retain), Payload::Empty);
+    }
+
+    /// SNACK: nothing is sent again at ErrorRecoveryLevel 0. A task that asks for its data again cannot end well
+    /// (RFC 7143 section 11.16).
+    pub fn snack(&mut self, header: &Bhs, ahs: &[u8]) {
+        let is_data = header.flags() & 0x0f == 0;
+        self.reject(RejectReason::Snack, header, ahs);
+        let itt = header.itt();
+        let waits = self.tasks.get(&itt).is_some_and(|t| t.aborted.is_none());
+        if is_data && waits {
+            let task = self.tasks.remove(&itt);
+            if let Some(task) = task {
+                self.finished(&task.command);
+                self.failure(&task.command, Sense::SNACK_REJECTED.into(), false);
+                self.task_ended();
+            }
+        }
+    }
+
+    /// Tells the initiator something (RFC 7143 section 11.9).
+    pub fn announce(&mut self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) {
+        self.reply(pdu::async_message(lun, event, parameters), Payload::Bytes(data));
+    }
+
+    /// Sends a ping; false if the one before it is still open.
+    fn ping(&mut self) -> bool {
+        if self.pings.open.is_some() {
+            return false;
+        }
+        self.pings.last = (self.pings.last + 1) & 0x7fff_ffff;
+        self.pings.open = Some(self.pings.last);
+        self.notice(pdu::nop_in(0, NONE, self.pings.last));
+        true
+    }
+}
+
+/// Pings a silent initiator, and ends the connection when a ping stays without any answer.
+pub async fn keep_alive(conn: Weak<Connection>) {
+    let Some((interval, timeout)) = schedule(&conn) else { return };
+    loop {
+        compio::time::sleep(interval).await;
+        let Some(c) = conn.upgrade() else { return };
+        if c.session.borrow().life == Life::Over {
+            return;
+        }
+        if std::mem::take(&mut c.session.borrow_mut().pings.heard) {
+            continue;
+        }
+        c.session.borrow_mut().ping();
+        c.flush();
+        drop(c);
+        compio::time::sleep(timeout).await;
+        let Some(c) = conn.upgrade() else { return };
+        if !c.session.borrow().pings.heard {
+            tracing::info!(initiator = %c.session.borrow().info.initiator, "no answer to a ping; connection ended");
+            c.stream.shutdown(std::net::Shutdown::Both);
+            return;
+        }
+        c.session.borrow_mut().pings.open = None;
+    }
+}
+
+/// The times of the keepalive; None if there is to be none (discovery sessions get no NOP-In).
+fn schedule(conn: &Weak<Connection>) -> Option<(Duration, Duration)> {
+    let conn = conn.upgrade()?;
+    let session = conn.session.borrow();
+    let times = &session.door.setup.session;
+    (!session.info.discovery).then_some((times.nop_interval?, times.nop_timeout))
+}

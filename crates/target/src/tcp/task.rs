@@ -1,0 +1,212 @@
+//! SCSI commands that did not end on the spot.
+
+use crate::Unit;
+use crate::gate::Shared;
+use device::{Answer, NexusId};
+use net::Buf;
+use proto::transfer::Incoming;
+use std::sync::Arc;
+use wire::iscsi::Bhs;
+
+/// Task attributes (SAM-5 section 8.6), as in the SCSI Command PDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// Runs beside others.
+    Simple,
+    /// Runs after all before it and before all after it.
+    Ordered,
+    /// Runs before all that wait.
+    HeadOfQueue,
+}
+
+/// A CDB with at least 16 bytes.
+#[derive(Clone, Debug)]
+pub enum Cdb {
+    /// In the header.
+    Short([u8; 16]),
+    /// With an Extended CDB header segment.
+    Long(Box<[u8]>),
+}
+
+/// A SCSI Command, as far as its end needs it.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Initiator Task Tag.
+    pub itt: u32,
+    /// LUN field.
+    pub lun: u64,
+    /// CmdSN.
+    pub cmd_sn: u32,
+    /// Outside the CmdSN order.
+    pub immediate: bool,
+    /// R bit: Data-In is expected.
+    pub reads: bool,
+    /// W bit: Data-Out is expected.
+    pub writes: bool,
+    /// F bit: no unsolicited Data-Out follows.
+    pub is_final: bool,
+    /// Task attribute.
+    pub attribute: Attribute,
+    /// Expected Data Transfer Length in bytes.
+    pub edtl: u32,
+    /// The CDB.
+    pub cdb: Cdb,
+}
+
+/// Type of the Extended CDB header segment (RFC 7143 section 11.2.2.3).
+const EXTENDED_CDB: u8 = 1;
+
+impl Command {
+    /// Reads a SCSI Command PDU; None for one that contradicts itself (a format error, RFC 7143 section 7.7).
+    #[inline]
+    pub fn read(h: &Bhs, ahs: &[u8]) -> Option<Command> {
+        let flags = h.flags();
+        let (reads, writes, edtl) = (flags & 0x40 != 0, flags & 0x20 != 0, h.word20());
+        if (!writes && !h.is_final()) || (edtl > 0 && !reads && !writes) {
+            return None;
+        }
+        let attribute = match flags & 7 {
+            2 => Attribute::Ordered,
+            3 => Attribute::HeadOfQueue,
+            _ => Attribute::Simple,
+        };
+        let cdb = if ahs.is_empty() { Cdb::Short(*h.cdb()) } else { extended(h.cdb(), ahs)? };
+        Some(Command {
+            itt: h.itt(),
+            lun: h.lun(),
+            cmd_sn: h.cmd_sn(),
+            immediate: h.immediate(),
+            reads,
+            writes,
+            is_final: h.is_final(),
+            attribute,
+            edtl,
+            cdb,
+        })
+    }
+
+    /// The CDB, 16 bytes or more.
+    #[inline]
+    pub fn cdb(&self) -> &[u8] {
+        match &self.cdb {
+            Cdb::Short(c) => c,
+            Cdb::Long(c) => c,
+        }
+    }
+
+    /// Bytes of Data-In that the initiator takes.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        if self.reads { self.edtl } else { 0 }
+    }
+
+    /// Bytes of Data-Out that the initiator has.
+    #[inline]
+    pub fn offered(&self) -> u32 {
+        if self.writes { self.edtl } else { 0 }
+    }
+}
+
+/// Walks the additional header segments (RFC 7143 section 11.2.2): AHSLength counts what follows the type.
+fn extended(cdb: &[u8; 16], mut ahs: &[u8]) -> Option<Cdb> {
+    let mut whole = cdb.to_vec();
+    while ahs.len() >= 4 {
+        let len = u16::from_be_bytes([ahs[0], ahs[1]]) as usize;
+        let end = 3 + len;
+        if len == 0 || end > ahs.len() {
+            return None;
+        }
+        if ahs[2] & 0x3f == EXTENDED_CDB {
+            whole.extend_from_slice(&ahs[4.min(end)..end]);
+        }
+        ahs = ahs.get(end.next_multiple_of(4)..).unwrap_or_default();
+    }
+    whole.truncate(260);
+    Some(if whole.len() == 16 { Cdb::Short(*cdb) } else { Cdb::Long(whole.into()) })
+}
+
+/// Why a task ends without its own answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aborted {
+    /// By its own session: nothing is sent.
+    Silently,
+    /// By another nexus while TAS is set: TASK ABORTED.
+    Told,
+}
+
+/// Data-Out on its way.
+pub struct Receiving {
+    /// Its sequencing.
+    pub incoming: Incoming,
+    /// Where it goes; None when it is to be dropped, or while a segment is landing in it.
+    pub buf: Option<Buf>,
+    /// Bytes that the command is to have.
+    pub wanted: u32,
+    /// Upper bits of its Target Transfer Tags.
+    pub ttt_base: u32,
+    /// A data digest did not fit.
+    pub damaged: bool,
+}
+
+/// What is known before the command runs.
+pub struct Begun {
+    /// What it comes to; None: to be decided when it is let in.
+    pub answer: Option<Answer>,
+    /// It is inside its logical unit's gate already.
+    pub inside: Option<Shared>,
+}
+
+/// A command that did not end on the spot.
+pub struct Task {
+    /// Unique on its connection.
+    pub serial: u64,
+    /// The command.
+    pub command: Command,
+    /// The logical unit and the nexus, when there is one.
+    pub place: Option<(Arc<Unit>, NexusId)>,
+    /// It is to end without an answer of its own.
+    pub aborted: Option<Aborted>,
+    /// Data-Out on its way; None: it runs.
+    pub receiving: Option<Receiving>,
+    /// What is known before it runs; None: it runs.
+    pub begun: Option<Begun>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(flags: u8, edtl: u32) -> Bhs {
+        let mut h = Bhs::new(1);
+        h.0[1] = flags;
+        h.set_word(20, edtl);
+        h
+    }
+
+    #[test]
+    fn contradictions_are_format_errors() {
+        for (flags, edtl, good) in
+            [(0x80, 0, true), (0x80, 512, false), (0x40, 512, false), (0x20, 512, true), (0xc0, 8, true)]
+        {
+            assert_eq!(Command::read(&header(flags, edtl), &[]).is_some(), good, "{flags:02x} {edtl}");
+        }
+    }
+
+    #[test]
+    fn an_extended_cdb_continues_the_header() {
+        let mut ahs = vec![0, 17, 1, 0];
+        ahs.extend(1..=16);
+        let c = Command::read(&header(0x80, 0), &ahs).expect("a command");
+        assert_eq!((c.cdb().len(), &c.cdb()[16..]), (32, &(1..=16).collect::<Vec<u8>>()[..]));
+        let bidi = [0, 5, 2, 0, 0, 0, 2, 0];
+        let both = [&bidi[..], &ahs].concat();
+        assert_eq!(Command::read(&header(0x80, 0), &both).expect("a command").cdb().len(), 32);
+    }
+
+    #[test]
+    fn a_header_segment_that_overruns_is_a_format_error() {
+        for ahs in [[0, 0, 1, 0], [0, 17, 1, 0], [255, 255, 1, 0]] {
+            assert!(Command::read(&header(0x80, 0), &ahs).is_none());
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Key text of Login and Text PDUs: `key=value` pairs, each ended by one NUL (RFC 7143 section 6.1).
+
+use std::fmt::Write;
+
+/// The longest key name, in bytes.
+pub const KEY_LEN: usize = 63;
+
+/// Key text that breaks the format: where, in bytes from the start, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// Offset of the pair that is wrong.
+    pub at: usize,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// The pairs of a text, in order. It ends after the first malformed pair.
+#[derive(Clone, Debug)]
+pub struct Pairs<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+/// Walks the pairs of a whole text (all PDUs of a C-bit series joined).
+pub fn pairs(text: &[u8]) -> Pairs<'_> {
+    Pairs { text, at: 0 }
+}
+
+impl<'a> Iterator for Pairs<'a> {
+    type Item = Result<(&'a str, &'a str), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let at = self.at;
+        let rest = &self.text[at..];
+        if rest.is_empty() {
+            return None;
+        }
+        let pair = split(rest);
+        self.at = match pair {
+            Ok((key, value)) => at + key.len() + value.len() + 2,
+            Err(_) => self.text.len(),
+        };
+        Some(pair.map_err(|why| Malformed { at, why }))
+    }
+}
+
+/// The first pair of a text that is not empty.
+fn split(text: &[u8]) -> Result<(&str, &str), &'static str> {
+    let end = text.iter().position(|&b| b == 0).ok_or("no NUL after the last pair")?;
+    let pair = std::str::from_utf8(&text[..end]).map_err(|_| "not UTF-8")?;
+    let (key, value) = pair.split_once('=').ok_or("no = in the pair")?;
+    if key.is_empty() || key.len() > KEY_LEN {
+        return Err("a key name has 1 to 63 characters");
+    }
+    if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b".-+@_#".contains(&b)) {
+        return Err("a character that no key name may have");
+    }
+    Ok((key, value))
+}
+
+/// Appends a pair with its NUL.
+pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
+    text.reserve(key.len() + value.len() + 2);
+    text.extend_from_slice(key.as_bytes());
+    text.push(b'=');
+    text.extend_from_slice(value.as_bytes());
+    text.push(0);
+}
+
+/// Appends a pair whose value is binary, as lower-case hex.
+pub fn push_hex(text: &mut Vec<u8>, key: &str, value: &[u8]) {
+    let mut hex = String::with_capacity(2 + 2 * value.len());
+    hex.push_str("0x");
+    value.iter().for_each(|b| write!(hex, "{b:02x}").expect("a String takes all"));
+    push(text, key, &hex);
+}
+
+/// A number: decimal without leading zeros, or hex after 0x or 0X, below 2^64. None for everything else.
+pub fn number(value: &str) -> Option<u64> {
+    if let Some(hex) = strip(value, b'x') {
+        return (!hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+            .then(|| u64::from_str_radix(hex, 16).ok())?;
+    }
+    let plain = value.bytes().all(|b| b.is_ascii_digit()) && (value == "0" || !value.starts_with('0'));
+    plain.then(|| value.parse().ok())?
+}
+
+/// A boolean: exactly Yes or No.
+pub fn boolean(value: &str) -> Option<bool> {
+    match value {
+        "Yes" => Some(true),
+        "No" => Some(false),
+        _ => None,
+    }
+}
+
+/// A boolean as it is written.
+pub fn yes_no(value: bool) -> &'static str {
+    if value { "Yes" } else { "No" }
+}
+
+/// Decodes a binary value (hex after 0x, base64 after 0b) into the front of `into`.
+/// None if it is malformed or longer than `into`, which is known before anything is decoded.
+pub fn binary<'b>(value: &str, into: &'b mut [u8]) -> Option<&'b [u8]> {
+    if let Some(hex) = strip(value, b'x') {
+        return decode_hex(hex.as_bytes(), into);
+    }
+    decode_base64(strip(value, b'b')?.as_bytes(), into)
+}
+
+/// What follows a 0 and the letter in either case.
+fn strip(value: &str, letter: u8) -> Option<&str> {
+    let b = value.as_bytes();
+    (b.len() >= 2 && b[0] == b'0' && b[1].to_ascii_lowercase() == letter).then(|| &value[2..])
+}
+
+/// n digits make (n + 1) / 2 bytes: an odd first digit is a byte of its own.
+fn decode_hex<'b>(hex: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
+    let into = into.get_mut(..hex.len().div_ceil(2))?;
+    let (odd, pairs) = hex.split_at(hex.len() % 2);
+    let digit = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
+    let (first, rest) = into.split_at_mut(odd.len());
+    for (to, b) in first.iter_mut().zip(odd) {
+        *to = digit(*b)?;
+    }
+    for (to, b) in rest.iter_mut().zip(pairs.chunks_exact(2)) {
+        *to = digit(b[0])? << 4 | digit(b[1])?;
+    }
+    Some(into)
+}
+
+/// Base64 (RFC 4648 section 4), with or without its padding.
+fn decode_base64<'b>(text: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
+    let pad = text.iter().rev().take_while(|&&b| b == b'=').count();
+    let digits = &text[..text.len() - pad];
+    if pad > 2 || (pad > 0 && !text.len().is_multiple_of(4)) || digits.len() % 4 == 1 {
+        return None;
+    }
+    let into = into.get_mut(..digits.len() * 3 / 4)?;
+    for (to, group) in into.chunks_mut(3).zip(digits.chunks(4)) {
+        let mut bits = 0;
+        for i in 0..4 {
+            bits = bits << 6 | group.get(i).map_or(Some(0), |&b| sextet(b))?;
+        }
+        to.copy_from_slice(&bits.to_be_bytes()[1..1 + to.len()]);
+    }
+    Some(into)
+}
+
+fn sextet(b: u8) -> Option<u32> {
+    let v = match b {
+        b'A'..=b'Z' => b - b'A',
+        b'a'..=b'z' => b - b'a' + 26,
+        b'0'..=b'9' => b - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(v.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
+        pairs(text).collect()
+    }
+
+    #[test]
+    fn pairs_come_in_order_and_values_may_hold_equal_signs() {
+        assert_eq!(
+            all(b"A=1\0X-com.example.k=a=b\0B=\0"),
+            Ok(vec![("A", "1"), ("X-com.example.k", "a=b"), ("B", "")])
+        );
+        assert_eq!(all(b""), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_breaks_the_format_is_told_with_its_place() {
+        let long = [b"K".repeat(64).as_slice(), b"=1\0"].concat();
+        for (text, at) in [
+            (b"A=1\0B=2".as_slice(), 4),
+            (b"A=1\0\0", 4),
+            (b"=1\0", 0),
+            (b"A\0", 0),
+            (b"A=\xff\0", 0),
+            (b"A b=1\0", 0),
+            (&long, 0),
+        ] {
+            assert_eq!(all(text).unwrap_err().at, at, "{text:?}");
+        }
+        assert_eq!(all(&long[1..]).map(|p| p[0].0.len()), Ok(63));
+    }
+
+    #[test]
+    fn numbers() {
+        for (text, want) in [
+            ("0", Some(0)),
+            ("262144", Some(262144)),
+            ("0x40000", Some(262144)),
+            ("0X4fF", Some(0x4ff)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("0x10000000000000000", None),
+            ("00", None),
+            ("01", None),
+            ("+1", None),
+            ("-1", None),
+            ("0x", None),
+            ("0x+1", None),
+            ("", None),
+            ("512~1024", None),
+            (" 1", None),
+        ] {
+            assert_eq!(number(text), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn binary_values() {
+        for (text, want) in [
+            ("0x", Some(b"".as_slice())),
+            ("0xabc", Some(&[0x0a, 0xbc])),
+            ("0X0aBC", Some(&[0x0a, 0xbc])),
+            ("0b", Some(b"")),
+            ("0bTWFu", Some(b"Man")),
+            ("0BTWE=", Some(b"Ma")),
+            ("0bTWE", Some(b"Ma")),
+            ("0bTQ==", Some(b"M")),
+            ("0bTWFuTWFu", None), // six bytes, four fit
+            ("0x0011223344", None),
+            ("0bT", None),
+            ("0bT===", None),
+            ("0bTQ=", None),
+            ("0bT=Q=", None),
+            ("0xg0", None),
+            ("0x+1", None),
+            ("12345", None),
+            ("", None),
+            ("0\u{e9}", None),
+        ] {
+            assert_eq!(binary(text, &mut [0; 4]), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_pushed_is_read_back() {
+        let mut text = vec![];
+        push(&mut text, "InitialR2T", yes_no(true));
+        push_hex(&mut text, "CHAP_C", &[0x0a, 0xff]);
+        assert_eq!(text, b"InitialR2T=Yes\0CHAP_C=0x0aff\0");
+        let pairs = all(&text).unwrap();
+        assert_eq!(boolean(pairs[0].1), Some(true));
+        assert_eq!(binary(pairs[1].1, &mut [0; 2]), Some([0x0a, 0xff].as_slice()));
+        assert_eq!(boolean("yes"), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! A connection until it is logged in. Input: for each PDU a byte of flags, a byte that is 0 for a Login Request, the
+//! length of its data as two bytes, the data. The first bit of the first flags' reserved bits asks for CHAP.
+
+use proto::chap::{Authentication, ChapUser, Secret};
+use proto::login::{Login, Policy, SEGMENT_LEN, Step, TargetInfo};
+use proto::parameters::Offer;
+use wire::iscsi::status::LoginStatus;
+use wire::iscsi::{Bhs, opcode};
+
+struct House(Authentication);
+
+impl Policy for House {
+    fn discovery(&self) -> Result<Authentication, LoginStatus> {
+        Ok(self.0.clone())
+    }
+
+    fn target(&self, name: &str, _: &str) -> Result<TargetInfo, LoginStatus> {
+        let redirect = name.ends_with(":moved").then(|| ("192.0.2.1:3260".to_owned(), false));
+        Ok(TargetInfo { alias: Some("Disks".into()), authentication: self.0.clone(), redirect })
+    }
+
+    fn authorize(&self, _: Option<&str>, _: &str, user: Option<&str>) -> Result<(), LoginStatus> {
+        assert!(user.is_some() || !self.0.required, "nobody gets here without what is required");
+        Ok(())
+    }
+}
+
+fn house(guarded: bool) -> House {
+    if !guarded {
+        return House(Authentication::none());
+    }
+    let user = |name: &str, secret: &[u8]| ChapUser { name: name.into(), secret: Secret::new(secret) };
+    let users = [user("alice", b"alice's secret")].into();
+    House(Authentication { required: true, users, mutual: Some(user("lunar", b"lunar's secret")) })
+}
+
+pub fn run(mut input: &[u8]) {
+    let house = house(input.first().is_some_and(|f| f & 0x20 != 0));
+    let mut login = Login::new(Offer::default(), 1, 65536);
+    while let [flags, kind, hi, lo, rest @ ..] = input {
+        let len = usize::from(u16::from_be_bytes([*hi, *lo])).min(rest.len());
+        let (data, after) = rest.split_at(len);
+        input = after;
+        let mut header = Bhs::new(if *kind == 0 { opcode::LOGIN } else { *kind });
+        header.0[1] = *flags;
+        match login.request(&header, data, &house) {
+            Step::Reply(pdu) => {
+                assert!(pdu.data.len() <= SEGMENT_LEN && pdu.header.data_len() == pdu.data.len())
+            }
+            Step::Ready => {
+                assert!(login.chap_user().is_some() || !house.0.required);
+                assert!(proto::name::is_valid(login.initiator_name()));
+                let p = login.parameters();
+                assert!(p.first_burst_length <= p.max_burst_length);
+                assert!(login.accept(1, 32).data.len() <= SEGMENT_LEN);
+                return;
+            }
+            Step::Refuse(_) | Step::Drop => return,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Key text. Input: a byte of flags for a Text Request that the rest is the data of.
+
+use proto::login::SessionType;
+use proto::text::{Exchange, TargetRecord, TextStep};
+use wire::iscsi::text::{binary, number, pairs, push};
+use wire::iscsi::{Bhs, NONE, opcode};
+
+const FINAL: u8 = 0x80;
+const MAX_XMIT: u32 = 512;
+
+pub fn run(input: &[u8]) {
+    let [flags, text @ ..] = input else { return };
+    read_and_write_back(text);
+    for session_type in [SessionType::Normal, SessionType::Discovery] {
+        exchange(session_type, *flags, text);
+    }
+}
+
+/// What is read can be written, byte for byte.
+fn read_and_write_back(text: &[u8]) {
+    let (mut again, mut buf) = (vec![], [0; 64]);
+    for pair in pairs(text) {
+        let Ok((key, value)) = pair else { return };
+        push(&mut again, key, value);
+        let bytes = binary(value, &mut buf).map_or(0, <[u8]>::len);
+        assert!(bytes <= 64 && (bytes == 0 || value.len() >= 2 + bytes));
+        let _ = number(value);
+    }
+    assert_eq!(again, text);
+}
+
+/// Sends the text, then asks for the rest of the answer until it ends.
+fn exchange(session_type: SessionType, flags: u8, text: &[u8]) {
+    let mut exchange = Exchange::new(session_type, 65536);
+    let (mut flags, mut ttt, mut data) = (flags, NONE, text);
+    for _ in 0..1000 {
+        let mut header = Bhs::new(opcode::TEXT);
+        header.0[1] = flags;
+        header.set_word(20, ttt);
+        let step = exchange.request(&header, data, MAX_XMIT, |_| {
+            let addresses = vec!["192.0.2.1:3260,1".to_owned(); 40];
+            vec![TargetRecord { name: "iqn.2026-11.org.example:a".into(), addresses }]
+        });
+        let TextStep::Reply { pdu, .. } = step else { return };
+        assert!(pdu.data.len() <= MAX_XMIT as usize);
+        if pdu.header.is_final() {
+            return;
+        }
+        (flags, ttt, data) = (FINAL, pdu.header.word20(), &[]);
+    }
+    panic!("an answer without end");
+}

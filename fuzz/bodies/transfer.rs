@@ -1,0 +1,44 @@
+//! The data of a write. Input: a byte of switches, then EDTL, wanted and immediate length as two bytes each, then for
+//! each Data-Out a byte of its tag and F bit, DataSN as a byte, Buffer Offset and length as two bytes each.
+
+use proto::parameters::Parameters;
+use proto::transfer::{Incoming, Verdict};
+use wire::iscsi::{Bhs, opcode};
+
+pub fn run(input: &[u8]) {
+    let [switches, e1, e0, w1, w0, i1, i0, rest @ ..] = input else { return };
+    let on = |bit: u8| switches >> bit & 1 != 0;
+    let parameters = Parameters {
+        initial_r2t: on(0),
+        immediate_data: on(1),
+        data_pdu_in_order: on(2),
+        max_outstanding_r2t: 1 + u16::from(switches >> 6),
+        first_burst_length: 1024,
+        max_burst_length: 4096,
+        ..Parameters::default()
+    };
+    let [edtl, wanted, immediate] =
+        [[*e1, *e0], [*w1, *w0], [*i1, *i0]].map(u16::from_be_bytes).map(u32::from);
+    let mut incoming = Incoming::new(edtl, wanted, immediate, on(3), &parameters);
+    let mut got = vec![false; edtl as usize];
+    got.iter_mut().take(immediate as usize).for_each(|b| *b = true);
+    for pdu in rest.chunks_exact(6) {
+        while let Some(r2t) = incoming.next_r2t() {
+            assert!(r2t.len > 0 && r2t.len <= 4096 && r2t.offset + r2t.len <= edtl.min(wanted));
+            assert!(r2t.ttt_index < parameters.max_outstanding_r2t);
+        }
+        let len = u16::from_be_bytes([pdu[4], pdu[5]]).into();
+        let mut header = Bhs::new(opcode::DATA_OUT);
+        header.0[1] = pdu[0] & 0x80;
+        header.set_data_len(len);
+        header.set_word(36, pdu[1].into());
+        header.set_word(40, u16::from_be_bytes([pdu[2], pdu[3]]).into());
+        let tag = u16::from(pdu[0] & 7).checked_sub(1);
+        if let Verdict::Accept { offset } = incoming.data_out(tag, &header) {
+            got[offset as usize..][..len].fill(true);
+        }
+    }
+    if incoming.is_complete() && incoming.failure().is_none() {
+        assert!(got.iter().take(wanted as usize).all(|b| *b), "complete, and yet a byte is missing");
+    }
+}
