@@ -45,9 +45,11 @@ fn by_opcode(pdu: &Pdu) -> Result<(), String> {
             "Data-In: status without S"
         }
         op::DATA_IN if pdu.bhs[1] & 1 != 0 && !f => "Data-In: S without F",
+        op::DATA_IN if pdu.bhs[1] & 1 != 0 && pdu.bhs[3] == 2 => "Data-In: CHECK CONDITION without sense",
         op::R2T if pdu.transfer_tag() == NONE || pdu.get32(44) == 0 => "R2T without tag or length",
         op::R2T if !pdu.data.is_empty() => "R2T with data",
         op::ASYNC | op::REJECT if pdu.tag() != NONE => "ITT is not reserved",
+        op::REJECT if !matches!(pdu.bhs[2], 2..=0x0a | 0x0c) => "a reason that is reserved or retired",
         op::REJECT if pdu.data.len() < 48 => "Reject without the header of the bad PDU",
         op::TEXT_RESPONSE if f != (pdu.transfer_tag() == NONE) => "Text Response: F and TTT disagree",
         op::TEXT_RESPONSE if f && c => "Text Response: F and C",

@@ -222,6 +222,8 @@ fn response(pdu: &Pdu, data: Vec<u8>, pdus: Vec<Pdu>) -> Reply {
     let length = pdu.data.get(..2).map_or(0, |l| u16::from_be_bytes([l[0], l[1]]) as usize);
     let sense = pdu.data.get(2..2 + length).unwrap_or_default().to_vec();
     assert!(pdu.data.is_empty() || sense.len() == length && length > 0, "sense length: {pdu:?}");
+    let sent = pdus.iter().filter(|p| p.opcode() == op::DATA_IN).count() as u32;
+    assert_eq!(pdu.get32(36), if pdu.bhs[2] == 0 { sent } else { 0 }, "ExpDataSN: {pdu:?}");
     let (flags, residual) = (pdu.bhs[1] & 0x1e, pdu.get32(44));
     Reply { response: pdu.bhs[2], status: pdu.bhs[3], flags, residual, sense, data, pdus }
 }

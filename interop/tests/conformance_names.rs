@@ -1,0 +1,114 @@
+//! iSCSI names (RFC 7143 sections 4.2.7, 4.4.2).
+
+use interop::scsi::{inquiry, read10};
+use interop::server::fresh_dir;
+use interop::{INITIATOR, Login, Raw, Server, TARGET, config, shared};
+
+/// NAM-001
+#[test]
+fn nam_001_names_of_223_bytes() {
+    let name = |n: usize| format!("iqn.2026-11.org.example:{}", "a".repeat(n - 24));
+    let server = Server::start(&config::standard().replace(TARGET, &name(223)));
+    Login::new().target(&name(223)).initiator(&name(223)).on(server.portal()).ping();
+    for login in [Login::new().target(&name(224)), Login::new().target(&name(223)).initiator(&name(224))] {
+        let status = login.try_on(server.portal()).err();
+        assert!(matches!(status, Some(0x0200 | 0x0203)), "{status:#06x?}");
+    }
+}
+
+/// NAM-002
+#[test]
+fn nam_002_names_are_compared_byte_for_byte() {
+    let server = shared();
+    for name in [TARGET.to_uppercase(), TARGET.replace("disks", "Disks"), format!("{TARGET} ")] {
+        let status = Login::new().target(&name).try_on(server.portal()).err();
+        assert!(matches!(status, Some(0x0200 | 0x0203)), "{name}: {status:#06x?}");
+    }
+}
+
+/// NAM-003
+#[test]
+fn nam_003_types_of_names() {
+    for name in [
+        "eui.02004567A425678D",
+        "naa.52004567BA64678D",
+        "naa.62004567BA64678D0123456789ABCDEF",
+        "iqn.2001-04.com.a",
+    ] {
+        let name = name.to_lowercase();
+        let server = Server::start(&config::standard().replace(TARGET, &name));
+        Login::new().target(&name).on(server.portal()).ping();
+    }
+    for name in [
+        "disks",
+        "iqn.2026-13.org.example:a",
+        "eui.02004567A425678",
+        "naa.52004567BA64678",
+        "iqn.2026-11.org:a b",
+    ] {
+        let said = Server::refused(fresh_dir(), &config::standard().replace(TARGET, name));
+        assert!(said.contains("lunar.toml"), "the message names the place: {said}");
+    }
+    let server = shared();
+    for name in
+        ["host", "iqn.2026-11", "eui.123", "naa.zz004567BA64678D", "", "iqn.2026-11.org.example:a\u{7}"]
+    {
+        let status = Login::new().initiator(name).try_on(server.portal()).err();
+        assert!(status.is_some_and(|s| s >> 8 == 2), "{name:?}: {status:#06x?}");
+    }
+}
+
+/// NAM-004
+#[test]
+fn nam_004_the_name_is_configurable() {
+    let name = "iqn.2026-11.org.example:another-name";
+    let server = Server::start(&config::standard().replace(TARGET, name));
+    let answer = Raw::discovery(server.portal(), &[]).text(&[("SendTargets", "All")]);
+    let names: Vec<String> =
+        answer.pairs().into_iter().filter(|(k, _)| k == "TargetName").map(|(_, v)| v).collect();
+    assert_eq!(names, [name]);
+    Login::new().target(name).on(server.portal()).ping();
+}
+
+/// NAM-005
+#[test]
+fn nam_005_scsi_port_names() {
+    let server = shared();
+    let login = Login::new().isid([0x80, 0x12, 0x34, 0x56, 0xab, 0xcd]);
+    let mut raw = login.on(server.portal());
+    raw.clear_attentions(0);
+    let page = raw.read(0, &inquiry(Some(0x83), 1024), 1024).good();
+    let port = format!("{TARGET},t,0x0001");
+    let designators = descriptors(&page[4..]);
+    let named = |association: u8, name: &str| {
+        let wanted = [name.as_bytes(), &vec![0; name.len().next_multiple_of(4) - name.len()]].concat();
+        let ended = [name.as_bytes(), &vec![0; (name.len() + 1).next_multiple_of(4) - name.len()]].concat();
+        designators.iter().any(|(a, t, v)| (*a, *t) == (association, 8) && (*v == wanted || *v == ended))
+    };
+    assert!(named(1, &port), "the target port {port} in {designators:?}");
+    register(&mut raw, 0x1234);
+    let status = raw.read(0, &[0x5e, 3, 0, 0, 0, 0, 0, 4, 0, 0], 1024).good();
+    let text = String::from_utf8_lossy(&status);
+    let initiator = format!("{INITIATOR},i,0x80123456abcd\0");
+    assert!(text.to_lowercase().contains(&initiator), "{initiator} in {text:?}");
+    raw.read(0, &read10(0, 1), 512).good();
+    register(&mut raw, 0);
+}
+
+/// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY.
+fn register(raw: &mut Raw, key: u64) {
+    let mut parameters = [0; 24];
+    parameters[8..16].copy_from_slice(&key.to_be_bytes());
+    raw.write(0, &[0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0], &parameters).good();
+}
+
+/// Association, type and value of each designator.
+fn descriptors(mut page: &[u8]) -> Vec<(u8, u8, Vec<u8>)> {
+    let mut all = Vec::new();
+    while page.len() >= 4 {
+        let end = 4 + page[3] as usize;
+        all.push(((page[1] >> 4) & 3, page[1] & 15, page[4..end].to_vec()));
+        page = &page[end..];
+    }
+    all
+}
