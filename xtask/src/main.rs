@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod conformance;
 mod lab;
 mod root;
 mod test;
@@ -26,6 +27,8 @@ enum Task {
     Tidy,
     /// Run every test, with real peers and a real kernel
     Test(test::Options),
+    /// Which rules of RFC 7143 have a test; checks that those tests exist
+    Conformance(conformance::Options),
     /// Boot the lab's guest: `lab run -- CMD`, `lab setup`
     Lab {
         /// For interop/lab/lab
@@ -51,6 +54,7 @@ fn run(task: &Task) -> Result<Step> {
     match task {
         Task::Tidy => tidy::run(),
         Task::Test(options) => test::run(options),
+        Task::Conformance(options) => conformance::run(options),
         Task::Lab { arguments } => lab::run(arguments),
         Task::Bench(options) => bench::run(options),
     }

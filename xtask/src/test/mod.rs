@@ -100,9 +100,8 @@ fn line(name: &str, report: &Report, seconds: u64) -> String {
         Step::Skipped(why) => ("skipped", why.as_str()),
     };
     let Tally { passed, failed, skipped } = report.tally;
-    format!(
-        "{name:<12} {word:<8} {seconds:>5} s {passed:>5} passed {failed:>3} failed {skipped:>3} skipped  {why}\n"
-    )
+    let counts = format!("{passed:>5} passed {failed:>3} failed {skipped:>3} skipped");
+    format!("{name:<12} {word:<8} {seconds:>5} s {counts}  {why}\n")
 }
 
 #[cfg(test)]

@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn a_dead_link_is_found() {
-        let page = "[a](../README.md) [b](https://x.example/) [c](#here) [d](sub) [e](gone.md#x)\n```\n[f](no)\n```\n";
+        let page = "[a](../README.md) [b](https://x.example/) [c](#here) [d](sub) [e](gone.md#x)\n\
+            ```\n[f](no)\n```\n";
         let files = [file("docs/page.md", page), file("README.md", ""), file("docs/sub/x.md", "")];
         let found = links(&files[0], &files);
         assert_eq!(found.len(), 1);
