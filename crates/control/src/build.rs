@@ -123,7 +123,7 @@ impl Units {
         };
         let state_file = self.state_file(name, lun)?;
         let lu = Arc::new(load(settings, state_file.as_deref())?);
-        Ok(Unit { lu, backend: filtered(medium, lun), state_file })
+        Ok(Unit::new(lu, filtered(medium, lun), state_file))
     }
 
     /// The file that keeps a unit's state, in a folder that exists.

@@ -24,10 +24,15 @@ pub(crate) const ROWS: &[Row] = &[
     .only(Kind::Disk)
     .in_standby()
     .while_sanitizing(),
-    Row::new(op::MAINTENANCE_OUT, set, Allowed::Never, &[0xa4, 0x0a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0])
-        .action(TARGET_PORT_GROUPS)
-        .only(Kind::Disk)
-        .in_standby(),
+    Row::new(
+        op::MAINTENANCE_OUT,
+        set,
+        Allowed::Never,
+        &[0xa4, 0x0a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+    )
+    .action(TARGET_PORT_GROUPS)
+    .only(Kind::Disk)
+    .in_standby(),
 ];
 
 /// ASYMMETRIC ACCESS STATE.

@@ -7,7 +7,8 @@ use wire::scsi::{Sense, op};
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::RECEIVE_DIAGNOSTIC, receive, Allowed::Never, &[0x1c, 0x01, 0xff, 0xff, 0xff, 0]).in_standby(),
+    Row::new(op::RECEIVE_DIAGNOSTIC, receive, Allowed::Reading, &[0x1c, 0x01, 0xff, 0xff, 0xff, 0])
+        .in_standby(),
     Row::new(op::SEND_DIAGNOSTIC, send, Allowed::Never, &[0x1d, 0x17, 0, 0xff, 0xff, 0]).in_standby(),
 ];
 
@@ -70,10 +71,7 @@ mod tests {
         assert_eq!(run_with(&mut n, &send, &[0x40, 0, 0, 0]), fails(Sense::parameter_field(0, 7)));
         assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 0, 0, 0, 255, 0]), SUPPORTED);
         assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0, 0, 2, 0]), SUPPORTED[..2]);
-        assert_eq!(
-            run(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0x40, 0, 255, 0]),
-            fails(Sense::cdb_field(2, 7))
-        );
+        assert_eq!(run(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0x40, 0, 255, 0]), fails(Sense::cdb_field(2, 7)));
     }
 
     #[test]

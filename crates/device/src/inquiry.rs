@@ -103,7 +103,7 @@ mod tests {
     fn a_cdrom_is_removable_and_of_its_own_kind() {
         let mut n = nexus(&lu(cdrom()), "a");
         let data = data(&mut n, &[op::INQUIRY, 0, 0, 0, 255, 0]);
-        assert_eq!(data[..8], [5, 0x80, 6, 0x12, 91, 0x30, 0x10, 2]);
+        assert_eq!(data[..8], [5, 0x80, 6, 0x12, 91, 0, 0x10, 2]);
         assert_eq!(data[62..64], [4, 0xe0]);
     }
 

@@ -49,9 +49,12 @@ pub use luns::{absent, report_luns, well_known};
 pub use nexus::{Nexus, NexusId, Port};
 pub use plan::{Answer, Compare, CopySegment, Failure, Op, Plan};
 pub use provisioning::lba_status;
+pub use sanitize::overwrite_block;
 pub use state::State;
 pub use table::{Allowed, Cx, Order, Row, Types};
 
+#[cfg(test)]
+mod mutated;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

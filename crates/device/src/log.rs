@@ -247,8 +247,8 @@ fn parse_parameter(b: &[u8], known: &[(u16, Count)], at: u16) -> Result<(Count, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::*;
     use crate::Nexus;
+    use crate::testing::*;
 
     const CURRENT: u8 = 1 << 6;
 

@@ -136,14 +136,19 @@ impl Lu {
         self.change().raise(Sense::LUNS_CHANGED, |_, _| true);
     }
 
-    /// Logical unit reset (SAM-5 section 6.3.3); its tasks are the caller's to abort.
+    /// Logical unit reset (SAM-5 section 6.3.3): every nexus is told, the one that asked for it too. Its tasks are the
+    /// caller's to abort.
     pub fn reset(&self) {
         self.change().reset();
     }
 
-    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on all others.
+    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells them by the
+    /// status of their tasks.
     pub fn cleared(&self, by: Option<NexusId>) {
-        self.change().raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
+        let mut state = self.change();
+        if !state.modes.task_aborted_status() {
+            state.raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
+        }
     }
 
     /// What must be kept on stable storage, and its version: a write of a lower version must not replace one of a

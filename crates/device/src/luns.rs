@@ -52,6 +52,9 @@ pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> Answer {
 
 /// The answer of a LUN that does not exist (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has 16 bytes or more.
 pub fn absent(cdb: &[u8]) -> Answer {
+    if cdb.len() < 16 {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
     match cdb[0] {
         op::INQUIRY => nameless(cdb, NO_DEVICE),
         op::REPORT_LUNS => checked(cdb, REPORT_LUNS).and_then(|()| report(cdb)),
@@ -62,6 +65,9 @@ pub fn absent(cdb: &[u8]) -> Answer {
 
 /// The answer of the REPORT LUNS well-known logical unit (SPC-5 section 8.2). `cdb` has 16 bytes or more.
 pub fn well_known(cdb: &[u8]) -> Answer {
+    if cdb.len() < 16 {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
     match cdb[0] {
         op::INQUIRY => nameless(cdb, WELL_KNOWN),
         op::REPORT_LUNS => checked(cdb, REPORT_LUNS).and_then(|()| report(cdb)),

@@ -110,10 +110,10 @@ impl Nexus {
         self.current().task_aborted_status
     }
 
-    /// Other LUNs of this initiator came or went: REPORTED LUNS DATA HAS CHANGED, here alone.
+    /// The LUNs that this initiator sees have changed: REPORTED LUNS DATA HAS CHANGED on this nexus alone.
     pub fn luns_changed(&mut self) {
-        let own = self.id;
-        self.lu.change().raise(Sense::LUNS_CHANGED, |id, _| id == own);
+        let id = self.id;
+        self.lu.change().raise(Sense::LUNS_CHANGED, |other, _| other == id);
     }
 
     /// The LUNs of the target were reported to this initiator port through another of its logical units: REPORTED
@@ -188,13 +188,16 @@ mod tests {
         assert!(run(&mut b, READ_ONE).is_ok());
         c.luns_reported();
         assert!(run(&mut c, READ_ONE).is_ok());
+        c.luns_changed();
+        assert!(run(&mut b, READ_ONE).is_ok());
+        assert_eq!(run(&mut c, READ_ONE), fails(Sense::LUNS_CHANGED));
     }
 
     #[test]
     fn a_reset_is_told_to_all_and_cleared_tasks_to_their_owners() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
-        lu.cleared(&[b.id()]);
+        lu.cleared(Some(a.id()));
         assert_eq!(run(&mut a, TUR), Ok(Plan::Done));
         assert_eq!(run(&mut b, TUR), fails(Sense::COMMANDS_CLEARED));
         lu.reset();

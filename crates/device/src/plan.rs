@@ -89,8 +89,9 @@ pub enum Op {
     /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every segment, copy
     /// them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
     Copy { list_id: u8, segments: Vec<CopySegment> },
-    /// Overwrite with a pattern (once per `passes`), or block erase (`pattern` None), then lift the sanitize state
-    /// with [`Lu::sanitized`](crate::Lu::sanitized); with `immediate` status comes first.
+    /// Keep the state of the logical unit, then overwrite every block with [`overwrite_block`](crate::overwrite_block)
+    /// of each pass, or erase them all (`pattern` None), then call [`Lu::sanitized`](crate::Lu::sanitized) and keep the
+    /// state again. With `immediate` status comes when the state is kept first. No abort and no reset ends this.
     Sanitize { pattern: Option<Vec<u8>>, passes: u8, invert: bool, immediate: bool },
     /// Flush before the status, then do nothing (START STOP UNIT, medium ejected or stopped).
     Stop,

@@ -122,14 +122,15 @@ fn get_lba_status(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-/// Data-In of GET LBA STATUS (SBC-4 section 5.6.2). `extents` are (length in bytes, mapped), one after the other from
-/// byte `offset` of the medium on; a block that is mapped in part is mapped. Gives at most `allocation_len` bytes.
-pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocation_len: u32) -> Vec<u8> {
+/// Data-In of GET LBA STATUS (SBC-4 section 5.6.2). `extents` are (first byte, bytes, mapped), one after the other from
+/// the byte that the command names; a block that is mapped in part is mapped.
+pub fn lba_status(extents: &[(u64, u64, bool)], allocation_len: u32, block_size: u32) -> Answer {
+    let block_size = block_size as u64;
     let mut data = vec![0; 8];
-    let (mut end, mut at) = (offset, offset / block_size as u64);
-    for &(len, mapped) in extents {
-        end = end.saturating_add(len);
-        let next = if mapped { end.div_ceil(block_size as u64) } else { end / block_size as u64 };
+    let mut at = extents.first().map_or(0, |e| e.0 / block_size);
+    for &(offset, len, mapped) in extents {
+        let end = offset.saturating_add(len);
+        let next = if mapped { end.div_ceil(block_size) } else { end / block_size };
         let Some(blocks) = next.checked_sub(at).filter(|b| *b != 0) else { continue };
         data.extend_from_slice(&at.to_be_bytes());
         data.extend_from_slice(&u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes());
@@ -142,8 +143,7 @@ pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocat
     }
     let len = data.len() as u32 - 4;
     be::put32(&mut data, len);
-    data.truncate(allocation_len as usize);
-    data
+    Ok(Plan::data_cut(data, allocation_len))
 }
 
 #[cfg(test)]
@@ -244,29 +244,36 @@ mod tests {
         assert_eq!(run(&mut n, &cdb(8, 24)), fails(Sense::LBA_OUT_OF_RANGE.at(0x800)));
     }
 
+    fn status(extents: &[(u64, u64, bool)], allocation_len: u32) -> Vec<u8> {
+        match lba_status(extents, allocation_len, 512) {
+            Ok(Plan::Data(data)) => data,
+            other => panic!("{other:?} instead of data"),
+        }
+    }
+
     #[test]
     fn lba_status_joins_on_without_gaps() {
         let descriptor = |lba: u8, blocks: u8, state: u8| {
             [0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, blocks, state, 0, 0, 0].to_vec()
         };
-        let extents = [(1024, true), (1536, false), (512, true)];
-        let data = lba_status(512, &extents, 512, 255);
+        let extents = [(512, 1024, true), (1536, 1536, false), (3072, 512, true)];
         let list = [descriptor(1, 2, 0), descriptor(3, 3, 1), descriptor(6, 1, 0)].concat();
-        assert_eq!(data, [vec![0, 0, 0, 52, 0, 0, 0, 0], list].concat());
-        assert_eq!(lba_status(512, &extents, 512, 24).len(), 24);
-        assert_eq!(lba_status(512, &extents, 512, 3).len(), 3);
+        assert_eq!(status(&extents, 255), [vec![0, 0, 0, 52, 0, 0, 0, 0], list].concat());
+        assert_eq!(status(&extents, 24).len(), 24);
+        assert_eq!(status(&extents, 3).len(), 3);
+        assert_eq!(status(&[], 24), [0, 0, 0, 4, 0, 0, 0, 0]);
     }
 
     #[test]
     fn a_block_that_is_mapped_in_part_is_mapped() {
-        let data = lba_status(0, &[(100, false), (100, true), (800, false), (48, true)], 512, 255);
+        let data = status(&[(0, 100, false), (100, 100, true), (200, 800, false), (1000, 48, true)], 255);
         assert_eq!(data[8..24], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
         assert_eq!(data[24..], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0]);
     }
 
     #[test]
     fn a_descriptor_that_cannot_count_ends_the_list() {
-        let data = lba_status(0, &[(1 << 50, false), (512, true)], 512, 255);
+        let data = status(&[(0, 1 << 50, false), (1 << 50, 512, true)], 255);
         assert_eq!(data[8..], [0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 1, 0, 0, 0]);
     }
 }

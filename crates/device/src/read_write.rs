@@ -91,7 +91,7 @@ mod tests {
     use crate::{Answer, Order, Plan};
     use wire::scsi::{Sense, op};
 
-    const LAST: u8 = (BLOCKS - 1 & 0xff) as u8;
+    const LAST: u8 = (BLOCKS - 1) as u8;
 
     fn read(offset: u64, len: u32) -> Answer {
         Ok(Plan::Read { offset, len })

@@ -1,7 +1,7 @@
 //! SANITIZE (SBC-4 sections 4.11 and 5.30): the states around an operation that the caller performs.
 
 use crate::table::{Allowed, Cx, Row};
-use crate::{Answer, Kind, Lu, Op, Plan};
+use crate::{Answer, Invalid, Kind, Lu, Op, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
 
@@ -57,6 +57,23 @@ impl State {
         }
     }
 
+    /// What a restart must know, one byte: nothing, or that a medium is neither what it was nor clean.
+    pub(crate) fn save(&self) -> Vec<u8> {
+        match self {
+            State::Idle => Vec::new(),
+            State::Running { unrestricted, .. } | State::Failed { unrestricted } => vec![*unrestricted as u8],
+        }
+    }
+
+    /// Takes what `save` gave: an operation that a restart cut short has failed.
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
+        let &[unrestricted @ 0..2] = bytes else {
+            return Err(Invalid::new("a sanitize state of an unknown form"));
+        };
+        *self = State::Failed { unrestricted: unrestricted == 1 };
+        Ok(())
+    }
+
     fn ended(self, good: bool) -> State {
         match self {
             State::Running { unrestricted, .. } if !good => State::Failed { unrestricted },
@@ -67,11 +84,11 @@ impl State {
 
 impl Lu {
     /// A sanitize operation (see [`Op::Sanitize`]) has come to its end; an error makes every access fail until another
-    /// operation succeeds or EXIT FAILURE MODE is allowed.
+    /// operation succeeds or EXIT FAILURE MODE is allowed. The state is to be kept ([`Lu::saved`]) before status.
     pub fn sanitized<E>(&self, result: Result<(), E>) {
         let mut state = self.change();
         state.sanitize = state.sanitize.ended(result.is_ok());
-        state.touch();
+        state.changed_what_is_saved();
     }
 
     /// How far a sanitize operation is, in units of 1/65536.
@@ -100,15 +117,12 @@ fn block_erase(cx: &mut Cx<'_>) -> Answer {
 
 fn begin(cx: &mut Cx<'_>, overwrite: Option<Overwrite>) -> Plan {
     cx.state.sanitize = State::Running { progress: 0, unrestricted: cx.cdb[1] & AUSE != 0 };
-    cx.state.touch();
+    cx.state.changed_what_is_saved();
     let immediate = cx.cdb[1] & IMMED != 0;
-    let op = match overwrite {
-        Some(o) => {
-            Op::Sanitize { pattern: Some(o.pattern), passes: o.passes, invert: o.invert, immediate }
-        }
+    Plan::op(match overwrite {
+        Some(o) => Op::Sanitize { pattern: Some(o.pattern), passes: o.passes, invert: o.invert, immediate },
         None => Op::Sanitize { pattern: None, passes: 1, invert: false, immediate },
-    };
-    Plan::Op(Box::new(op))
+    })
 }
 
 fn exit_failure_mode(cx: &mut Cx<'_>) -> Answer {
@@ -117,14 +131,22 @@ fn exit_failure_mode(cx: &mut Cx<'_>) -> Answer {
         State::Failed { unrestricted: false } => Err(Sense::cdb_field(1, 4).into()),
         State::Failed { unrestricted: true } => {
             cx.state.sanitize = State::Idle;
-            cx.state.touch();
-            Ok(Plan::Done)
+            cx.state.changed_what_is_saved();
+            Ok(Plan::op(Op::Save))
         }
         State::Running { .. } => {
             cx.state.sanitize.may_begin(false)?;
             Ok(Plan::Done)
         }
     }
+}
+
+/// A block as one of the `passes` of an overwrite writes it, `pass` counted from 0: the pattern over and over from the
+/// block's first byte. With `invert` each pass has the inversion of the one before, the last one the pattern itself
+/// (SBC-4 section 5.30.2.2).
+pub fn overwrite_block(pattern: &[u8], block_size: u32, pass: u8, passes: u8, invert: bool) -> Vec<u8> {
+    let mask = if invert && passes.wrapping_sub(pass).is_multiple_of(2) { 0xff } else { 0 };
+    pattern.iter().map(|b| b ^ mask).cycle().take(block_size as usize).collect()
 }
 
 /// The parameter list of OVERWRITE (SBC-4 section 5.30.2.2).
@@ -237,10 +259,7 @@ mod tests {
         assert!(run(&mut b, READ_ONE).is_ok());
         assert_eq!(run(&mut a, ERASE), erased(false));
         for command in [TUR, READ_ONE, ERASE, EXIT, &[op::START_STOP_UNIT, 0, 0, 0, 1, 0]] {
-            let answer = run(&mut b, command);
-            if command[0] != op::START_STOP_UNIT || answer != fails(Sense::INVALID_OPCODE) {
-                assert_eq!(answer, fails(IN_PROGRESS), "{command:02x?}");
-            }
+            assert_eq!(run(&mut b, command), fails(IN_PROGRESS), "{command:02x?}");
         }
         lu.sanitize_progress(0x8000);
         let half = Sense::SANITIZE_IN_PROGRESS.progress(0x8000);
@@ -274,8 +293,40 @@ mod tests {
         assert_eq!(run(&mut n, &[op::SANITIZE, 0xa2]), erased(true));
         lu.sanitized(Err(()));
         assert_eq!(run(&mut n, TUR), fails(Sense::SANITIZE_FAILED));
-        assert_eq!(run(&mut n, EXIT), Ok(Plan::Done));
+        assert_eq!(run(&mut n, EXIT), Ok(Plan::op(Op::Save)));
         assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn a_restart_makes_an_operation_a_failed_one_and_keeps_a_failed_one() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        let restarted = |saved: Vec<u8>| {
+            let lu = std::sync::Arc::new(Lu::new(disk(), Some(&saved)).unwrap());
+            let mut n = lu.attach(port("a"), false);
+            assert_eq!(run(&mut n, TUR), fails(Sense::POWER_ON));
+            (run(&mut n, TUR), run(&mut n, EXIT))
+        };
+        let clean = lu.saved();
+        assert_eq!(restarted(clean.1).0, Ok(Plan::Done));
+        assert_eq!(run(&mut n, ERASE), erased(false));
+        let running = lu.saved();
+        assert!(running.0 > clean.0, "it is to be kept before it begins");
+        let restricted = (fails(Sense::SANITIZE_FAILED), fails(Sense::cdb_field(1, 4)));
+        assert_eq!(restarted(running.1), restricted);
+        lu.sanitized(Err(()));
+        assert_eq!(restarted(lu.saved().1), restricted);
+        assert_eq!(run(&mut n, ERASE), erased(false));
+        lu.sanitized(Ok::<(), ()>(()));
+        assert_eq!(restarted(lu.saved().1).0, Ok(Plan::Done));
+    }
+
+    #[test]
+    fn the_last_pass_writes_the_pattern_and_the_one_before_its_inversion() {
+        let block = |pass, invert| overwrite_block(&[0x0f, 1, 2], 8, pass, 2, invert);
+        assert_eq!(block(1, true), [0x0f, 1, 2, 0x0f, 1, 2, 0x0f, 1]);
+        assert_eq!(block(0, true)[..3], [0xf0, 0xfe, 0xfd]);
+        assert_eq!(block(0, false), block(1, true));
     }
 
     #[test]

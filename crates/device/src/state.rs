@@ -35,6 +35,7 @@ pub struct State {
 
 const MODES: u8 = 1;
 const RESERVATIONS: u8 = 2;
+const SANITIZE: u8 = 3;
 
 impl State {
     pub(crate) fn new(settings: &Settings) -> State {
@@ -104,7 +105,11 @@ impl State {
     }
 
     pub(crate) fn save(&self) -> Vec<u8> {
-        saved::encode(&[(MODES, self.modes.save()), (RESERVATIONS, self.reservations.save())])
+        saved::encode(&[
+            (MODES, self.modes.save()),
+            (RESERVATIONS, self.reservations.save()),
+            (SANITIZE, self.sanitize.save()),
+        ])
     }
 
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
@@ -112,6 +117,7 @@ impl State {
             match id {
                 MODES => self.modes.restore(section)?,
                 RESERVATIONS => self.reservations.restore(section)?,
+                SANITIZE => self.sanitize.restore(section)?,
                 _ => return Err(Invalid::new("a section that this version does not know")),
             }
         }

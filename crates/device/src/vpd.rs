@@ -1,12 +1,12 @@
 //! Vital product data pages (SPC-5 section 7.7, SBC-4 section 6.6). What names the unit and its ports is in
 //! `designators`.
 
-use crate::{copy, designators};
 use crate::provisioning::{MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME};
 use crate::range::MAX_TRANSFER;
 use crate::read_write::MAX_ATOMIC;
 use crate::table::{Cx, Types};
 use crate::{Kind, Settings};
+use crate::{copy, designators};
 use wire::be;
 
 /// A page's body, behind the four bytes of its header.

@@ -217,6 +217,9 @@ pub static TABLE: &[Key] = &[
     key("MaxAHSLength", Kind::Declared, Sender::Both, Use::Operational),
 ];
 
+/// The longest value of a key that says nothing else (RFC 7143 section 6.1), in bytes.
+const VALUE_LEN: usize = 255;
+
 /// Why a value cannot be taken; in login it is an initiator error, in full feature phase a protocol error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inadmissible;
@@ -259,8 +262,8 @@ pub fn settle(
             Ok(Some(chosen.to_owned()))
         }
         Kind::Fixed(answer) => Ok(Some((*answer).to_owned())),
-        Kind::Declared => Ok(None),
-        Kind::Security | Kind::Request => Err(Inadmissible),
+        Kind::Declared if value.len() <= VALUE_LEN => Ok(None),
+        Kind::Declared | Kind::Security | Kind::Request => Err(Inadmissible),
     }
 }
 
@@ -403,7 +406,10 @@ mod tests {
             assert_eq!(answers[0], if want { Ok(None) } else { Err(Inadmissible) });
             assert_eq!(now.max_xmit_data_segment_length.to_string() == value, want);
         }
-        assert_eq!(answer(&offer, "X#NodeArchitecture", "x86_64"), Ok(None));
+        for key in ["X#NodeArchitecture", "InitiatorAlias"] {
+            assert_eq!(answer(&offer, key, &"x".repeat(255)), Ok(None));
+            assert_eq!(answer(&offer, key, &"x".repeat(256)), Err(Inadmissible));
+        }
     }
 
     /// NEG-020: None is not chosen where only CRC32C is offered, nor the other way round.

@@ -16,8 +16,9 @@ pub fn is_valid(name: &str) -> bool {
     }
 }
 
-/// ASCII: letters, digits, dash, dot, colon. Upper case stands only in the hex of eui and naa names, but initiators in
-/// the field do not fold theirs, so it is let through and compared byte for byte. Beyond ASCII: no controls, no spaces.
+/// Of ASCII: letters, digits, dash, dot, colon, and the underscore that some initiators use. Upper case belongs into
+/// the hex of eui and naa names alone, but initiators in the field do not fold theirs: it is let through, and compared
+/// byte for byte. Beyond ASCII: neither controls nor spaces.
 fn may_stand(c: char) -> bool {
     match c {
         '-' | '.' | ':' => true,

@@ -195,11 +195,6 @@ impl Registry {
     pub fn list(&self) -> Vec<(u16, Arc<Info>)> {
         self.lock().sessions.iter().map(|(tsih, e)| (*tsih, e.info.clone())).collect()
     }
-
-    /// No session is left.
-    pub fn is_empty(&self) -> bool {
-        self.lock().sessions.is_empty()
-    }
 }
 
 impl Table {

@@ -237,8 +237,8 @@ async fn refresh(shared: Arc<Shared>) {
         compio::time::sleep_until(next).await;
         let setup = shared.setup();
         let units = setup.targets.values().flat_map(|t| t.luns.values()).cloned().collect::<Vec<_>>();
-        for unit in units {
-            unit.refresh();
+        for unit in units.into_iter().filter(|u| u.refresh()) {
+            shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
         }
     }
 }

@@ -48,11 +48,13 @@ impl Unit {
         Ok(())
     }
 
-    /// Looks whether the medium has another size now, and tells the initiators.
-    pub fn refresh(&self) {
-        if self.backend.refresh() {
+    /// Looks whether the medium has another size now; if so, initiators hear of it with their next command.
+    pub fn refresh(&self) -> bool {
+        let changed = self.backend.refresh();
+        if changed {
             self.lu.resized(self.backend.facts().capacity);
         }
+        changed
     }
 }
 

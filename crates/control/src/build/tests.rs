@@ -93,15 +93,21 @@ fn damaged_state_is_refused_and_stays() {
     let lu = folder.0.join("state/lu/iqn.2026-11.org.example:disks");
     create_folder(&lu).unwrap();
     let state = folder.file("state/lu/iqn.2026-11.org.example:disks/1.state", b"no state of ours", 0o600);
-    assert_eq!(told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder), "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
+    assert_eq!(
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          is damaged: not the saved state of a logical unit\n  \
-         hint: restore it from a backup, or move it away to begin without reservations and saved mode pages");
+         hint: restore it from a backup, or move it away to begin without reservations and saved mode pages"
+    );
     assert_eq!(std::fs::read(&state).unwrap(), b"no state of ours");
     std::fs::remove_file(&state).unwrap();
     std::fs::create_dir(&state).unwrap();
-    assert_eq!(told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder), "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
+    assert_eq!(
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          cannot be read: is a directory\n  \
-         hint: make it readable, or move it away to begin without reservations and saved mode pages");
+         hint: make it readable, or move it away to begin without reservations and saved mode pages"
+    );
 }
 
 #[test]
@@ -121,9 +127,12 @@ fn saved_state_is_loaded() {
 fn a_folder_that_cannot_be_made_is_told() {
     let folder = Folder::new("folder");
     let file = folder.file("state", "in the way", 0o600);
-    assert_eq!(told(Units::new(file).setup(&config(&folder, NULL)), &folder), "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
+    assert_eq!(
+        told(Units::new(file).setup(&config(&folder, NULL)), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
          state/lu/iqn.2026-11.org.example:disks: not a directory\n  \
-         hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write");
+         hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write"
+    );
 }
 
 #[test]

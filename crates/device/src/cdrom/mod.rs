@@ -4,9 +4,9 @@
 mod features;
 mod toc;
 
-pub(crate) use features::CAPABILITIES;
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Kind, NexusId, Plan};
+pub(crate) use features::CAPABILITIES;
 use std::collections::BTreeMap;
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -14,12 +14,19 @@ use wire::scsi::{Sense, op};
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
     // The two highest bits of CONTROL are the FORMAT of hosts that speak SFF-8020i.
-    row(op::READ_TOC, toc::read, Allowed::Reading, &[0x43, 0x02, 0x0f, 0, 0, 0, 0xff, 0xff, 0xff, 0xc0]).medium(),
-    row(op::GET_CONFIGURATION, features::get, Allowed::Always, &[0x46, 0x03, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0])
-        .despite_attention(),
+    row(op::READ_TOC, toc::read, Allowed::Reading, &[0x43, 0x02, 0x0f, 0, 0, 0, 0xff, 0xff, 0xff, 0xc0])
+        .medium(),
+    row(
+        op::GET_CONFIGURATION,
+        features::get,
+        Allowed::Always,
+        &[0x46, 0x03, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
+    )
+    .despite_attention(),
     row(op::GET_EVENT_STATUS, event_status, Allowed::Always, &[0x4a, 0x01, 0, 0, 0xff, 0, 0, 0xff, 0xff, 0])
         .despite_attention(),
-    row(op::READ_DISC_INFORMATION, disc, Allowed::Reading, &[0x51, 0x07, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).medium(),
+    row(op::READ_DISC_INFORMATION, disc, Allowed::Reading, &[0x51, 0x07, 0, 0, 0, 0, 0, 0xff, 0xff, 0])
+        .medium(),
     row(op::READ_TRACK_INFORMATION, track, Allowed::Reading, READ_TRACK_INFORMATION).medium(),
     row(op::MECHANISM_STATUS, mechanism, Allowed::Always, &[0xbd, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0]),
 ];

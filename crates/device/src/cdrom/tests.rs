@@ -95,6 +95,43 @@ fn each_change_of_the_medium_is_one_event() {
 }
 
 #[test]
+fn an_ejected_medium_is_missed_everywhere() {
+    let lu = lu(cdrom());
+    let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+    let poll = [op::GET_EVENT_STATUS, 1, 0, 0, 0x10, 0, 0, 0, 8, 0];
+    let start_stop = |flags| [op::START_STOP_UNIT, 0, 0, 0, flags, 0];
+    assert_eq!(data(&mut b, &poll)[4..6], [NO_CHANGE, 2]);
+    assert!(run(&mut a, &start_stop(2)).is_ok());
+    assert_eq!(data(&mut b, &poll)[4..6], [MEDIA_REMOVAL, 1]);
+    assert_eq!(data(&mut b, &poll)[4..6], [NO_CHANGE, 1]);
+    assert_eq!(run(&mut b, &toc(0, 0, 0)), fails(Sense::NOT_READY_NO_MEDIUM));
+    assert_eq!(data(&mut b, &configuration(1, 0, 255))[6..8], [0, 0], "no profile");
+    assert_eq!(data(&mut b, &configuration(2, 0x10, 255))[10], 0, "not current");
+    assert_eq!(data(&mut b, &[op::MECHANISM_STATUS, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0])[1], 0x10);
+    assert!(run(&mut a, &start_stop(3)).is_ok());
+    assert_eq!(data(&mut b, &poll)[4..6], [NEW_MEDIA, 2]);
+    assert_eq!(run(&mut b, &[op::TEST_UNIT_READY]), fails(Sense::MEDIUM_CHANGED));
+    assert!(run(&mut b, &toc(0, 0, 0)).is_ok());
+}
+
+#[test]
+fn an_event_that_did_not_fit_is_told_later() {
+    let lu = lu(cdrom());
+    let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+    let poll = |len| [op::GET_EVENT_STATUS, 1, 0, 0, 0x10, 0, 0, 0, len, 0];
+    assert_eq!(data(&mut b, &poll(8))[4], NO_CHANGE);
+    assert!(run(&mut a, &[op::START_STOP_UNIT, 0, 0, 0, 2, 0]).is_ok());
+    assert_eq!(data(&mut b, &poll(4)).len(), 4);
+    assert_eq!(data(&mut b, &poll(8))[4], MEDIA_REMOVAL);
+}
+
+#[test]
+fn the_capabilities_page_is_there() {
+    let page = data(&mut cd(), &[op::MODE_SENSE_10, 8, 0x2a, 0, 0, 0, 0, 0, 255, 0]);
+    assert_eq!((page.len(), page[8], page[9], page[14]), (28, 0x2a, 18, 0x29));
+}
+
+#[test]
 fn events_and_configuration_pass_unit_attentions_by() {
     let mut n = lu(cdrom()).attach(port("a"), false);
     assert!(run(&mut n, &[op::GET_EVENT_STATUS, 1, 0, 0, 0x10, 0, 0, 0, 8, 0]).is_ok());
@@ -107,7 +144,10 @@ fn disc_and_track_are_one_and_complete() {
     let n = &mut cd();
     let disc = data(n, &[op::READ_DISC_INFORMATION, 0, 0, 0, 0, 0, 0, 0, 255, 0]);
     assert_eq!((disc.len(), &disc[..8]), (34, &[0, 32, 0x0e, 1, 1, 1, 1, 0x20][..]));
-    assert_eq!(run(n, &[op::READ_DISC_INFORMATION, 1, 0, 0, 0, 0, 0, 0, 255, 0]), fails(Sense::cdb_field(1, 2)));
+    assert_eq!(
+        run(n, &[op::READ_DISC_INFORMATION, 1, 0, 0, 0, 0, 0, 0, 255, 0]),
+        fails(Sense::cdb_field(1, 2))
+    );
     let track = |by, number| [op::READ_TRACK_INFORMATION, by, 0, 0, 1, number, 0, 0, 255, 0];
     let by_lba = data(n, &track(0, 255));
     assert_eq!((&by_lba[..8], &by_lba[24..28]), (&[0, 34, 1, 1, 0, 4, 1, 0][..], &[0, 0, 2, 0][..]));

@@ -60,7 +60,8 @@ impl List {
         }
         let (cscds, segments) = split(rest, be::get16(&head[2..]), be::get32(&head[8..]))?;
         let cscds = parse_cscds(cscds)?;
-        let segments = Segments { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
+        let segments =
+            Segments { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
         Ok(List { id, tracked: usage != USAGE_NO_ID, segments })
     }
 }
@@ -75,7 +76,7 @@ fn split(rest: &[u8], cscds_len: u16, segments_len: u32) -> Result<(&[u8], &[u8]
 }
 
 fn parse_cscds(bytes: &[u8]) -> Result<Vec<Cscd>, Sense> {
-    if bytes.len() % CSCD_LEN != 0 {
+    if !bytes.len().is_multiple_of(CSCD_LEN) {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     }
     if bytes.len() / CSCD_LEN > MAX_CSCDS {

@@ -30,7 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const fn receive(handler: fn(&mut Cx<'_>) -> Answer, action: u16, usage: &'static [u8]) -> Row {
-    Row::new(op::RECEIVE_COPY_RESULTS, handler, Allowed::Never, usage).action(action).only(Kind::Disk)
+    Row::new(op::RECEIVE_COPY_RESULTS, handler, Allowed::Reading, usage).action(action).only(Kind::Disk)
 }
 
 /// CSCD descriptors, segment descriptors, and bytes of both, at most.

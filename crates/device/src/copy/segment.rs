@@ -30,7 +30,8 @@ impl CopySegment {
     /// block sizes do not fit, or that the medium ends before.
     pub fn range(&self, number: u16, source: &Nexus, destination: &Nexus) -> Result<CopyRange, Sense> {
         let from = medium(source, op::READ_10).ok_or(self.unreachable(number))?;
-        let to = medium(destination, op::WRITE_10).ok_or(Sense::COPY_TARGET_UNREACHABLE.segment(number, 6))?;
+        let to =
+            medium(destination, op::WRITE_10).ok_or(Sense::COPY_TARGET_UNREACHABLE.segment(number, 6))?;
         self.between(from, to).map_err(|(sense, byte)| sense.segment(number, byte))
     }
 
@@ -41,7 +42,8 @@ impl CopySegment {
 
     /// Errors come with the byte of the segment descriptor that is to blame.
     fn between(&self, from: Medium, to: Medium) -> Result<CopyRange, (Sense, u16)> {
-        for (told, medium, byte) in [(self.source_block_size, from, 4), (self.destination_block_size, to, 6)] {
+        for (told, medium, byte) in [(self.source_block_size, from, 4), (self.destination_block_size, to, 6)]
+        {
             if told != 0 && told as u64 != medium.block_size {
                 return Err((Sense::COPY_WRONG_TARGET, byte));
             }
@@ -64,7 +66,7 @@ impl Medium {
     /// First byte of what begins at a block, if all of it is there.
     fn offset(&self, lba: u64, len: u64) -> Option<u64> {
         let end = lba.checked_add(len / self.block_size)?;
-        (end <= self.blocks).then_some(lba * self.block_size)
+        (end <= self.blocks).then(|| lba * self.block_size)
     }
 }
 

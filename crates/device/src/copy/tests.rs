@@ -189,6 +189,7 @@ fn a_range_lies_within_both_media() {
     assert_eq!(range(4, [1, BLOCKS - 3]), Err(Sense::COPY_ABORTED.segment(0, 20)));
     assert_eq!(range(4, [BLOCKS, 0]), Err(Sense::COPY_ABORTED.segment(0, 12)));
     assert_eq!(range(4, [u64::MAX, 0]), Err(Sense::COPY_ABORTED.segment(0, 12)));
+    assert_eq!(range(4, [1 << 60, 0]), Err(Sense::COPY_ABORTED.segment(0, 12)));
     assert_eq!(range(0, [1, 2]).unwrap().len, 0);
 }
 

@@ -102,28 +102,26 @@ fn sense_format_and_task_aborted_status_reach_every_nexus() {
     assert_eq!(run(&mut b, WRITE_ONE), fails(Sense::MODE_PARAMETERS_CHANGED));
     select(&mut a, &list(&control(true, false, true))).unwrap();
     assert!(run(&mut b, WRITE_ONE).is_ok(), "nothing changed, nothing is told");
+    lu.cleared(Some(a.id()));
+    assert!(run(&mut b, WRITE_ONE).is_ok(), "TAS tells of cleared tasks by their status");
 }
 
 #[test]
 fn saved_values_survive_reset_and_restart() {
     let lu = lu(disk());
     let mut n = nexus(&lu, "a");
-    let list = list(&caching(0));
     assert_eq!(lu.saved().0, 0);
-    assert_eq!(run_with(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0], &list), Ok(Plan::Op(Box::new(Op::Save))));
+    let off = list(&caching(0));
+    assert_eq!(run_with(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0], &off), Ok(Plan::Op(Box::new(Op::Save))));
     let (version, saved) = lu.saved();
     assert_eq!(version, 1);
     let reborn = std::sync::Arc::new(Lu::new(disk(), Some(&saved)).unwrap());
     let mut n = nexus(&reborn, "a");
     assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
-    select(&mut n, &super_list(4)).unwrap();
+    select(&mut n, &list(&caching(4))).unwrap();
     reborn.reset();
     assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::LUN_RESET));
     assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
-}
-
-fn super_list(byte_2: u8) -> Vec<u8> {
-    list(&caching(byte_2))
 }
 
 #[test]

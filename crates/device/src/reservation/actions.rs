@@ -2,12 +2,12 @@
 //! to change, or nothing.
 
 use super::NO_BIT;
-use super::kind::{Kind, Standing};
 use super::registry::{Effect, Registrant, Registry};
 use super::request::{Action, Destination, Request};
 use super::transport_id::TransportId;
+use super::types::{Standing, Type};
 use crate::Failure;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::scsi::{Sense, Status};
 
 /// Who asks, and what can be said of ports.
@@ -36,6 +36,11 @@ impl Registry {
         }
     }
 
+    /// APTPL is refused where nothing is kept.
+    fn check_persists(&self, request: &Request, byte: u16) -> Result<(), Sense> {
+        if request.persists && !self.can_persist { Err(Sense::parameter_field(byte, 0)) } else { Ok(()) }
+    }
+
     fn registered(&mut self, request: &Request) {
         self.generation = self.generation.wrapping_add(1);
         self.persists = request.persists;
@@ -50,6 +55,7 @@ impl Registry {
         if own.is_some() && request.others.is_some() {
             return Err(Sense::parameter_field(20, 3).into());
         }
+        self.check_persists(request, 20)?;
         let mut effect = Effect::default();
         match (own, request.action_key) {
             (None, 0) => return Ok(effect),
@@ -73,16 +79,15 @@ impl Registry {
     /// as it would be if each registered for itself.
     fn register_new(&mut self, scene: &Scene<'_>, request: &Request, key: u64) -> Result<(), Failure> {
         let mut nexuses = own_ports(scene, request);
-        for (id, at) in request.others.iter().flatten() {
+        // A name said over and over costs no more than once.
+        let others: BTreeMap<_, _> = request.others.iter().flatten().map(|(id, at)| (id, at)).collect();
+        for (id, at) in others {
             let ports = initiator_ports(scene, id);
             if ports.is_empty() {
                 return Err(Sense::parameter_field(*at, NO_BIT).into());
             }
             for (initiator, isid) in ports {
                 nexuses.extend(on_ports(scene, request, &initiator, isid));
-            }
-            if nexuses.len() > self.max {
-                return Err(Sense::INSUFFICIENT_REGISTRATIONS.into());
             }
         }
         let differs = |n: &Registrant| self.keys.get(n).is_some_and(|k| *k != key);
@@ -93,7 +98,7 @@ impl Registry {
     }
 
     fn reserve(&mut self, who: &Registrant, request: &Request) -> Outcome {
-        let kind = Kind::of_scope_and_type(request.scope_and_type)?;
+        let kind = Type::of_scope_and_type(request.scope_and_type)?;
         self.check_key(who, request.key)?;
         match &self.reservation {
             None => self.establish(kind, who),
@@ -104,7 +109,7 @@ impl Registry {
     }
 
     fn release(&mut self, who: &Registrant, request: &Request) -> Outcome {
-        let kind = Kind::of_scope_and_type(request.scope_and_type)?;
+        let kind = Type::of_scope_and_type(request.scope_and_type)?;
         self.check_key(who, request.key)?;
         let mut effect = Effect::default();
         let Some(held) = &self.reservation else { return Ok(effect) };
@@ -135,22 +140,19 @@ impl Registry {
         self.check_key(who, request.key)?;
         let held = self.reservation.as_ref().map(|r| r.kind);
         let target = request.action_key;
-        let mut effect = match held {
+        let effect = match held {
             Some(held) if target == self.holder_key() => self.preempt_reservation(who, request, held)?,
             _ if target == 0 => return Err(Sense::parameter_field(8, NO_BIT).into()),
             _ => self.preempt_registrations(who, target)?,
         };
-        if request.action == Action::Preempt {
-            effect.victims.clear();
-        }
         self.generation = self.generation.wrapping_add(1);
         Ok(effect)
     }
 
     /// The reservation passes to who asks; those with the holder's key lose their registrations, all others under an
     /// all registrants type.
-    fn preempt_reservation(&mut self, who: &Registrant, request: &Request, held: Kind) -> Outcome {
-        let kind = Kind::of_scope_and_type(request.scope_and_type)?;
+    fn preempt_reservation(&mut self, who: &Registrant, request: &Request, held: Type) -> Outcome {
+        let kind = Type::of_scope_and_type(request.scope_and_type)?;
         let target = request.action_key;
         let victims = self.select(|n, key| n != who && (target == 0 || key == target));
         for victim in &victims {
@@ -191,6 +193,7 @@ impl Registry {
         if request.action_key == 0 {
             return Err(Sense::parameter_field(8, NO_BIT).into());
         }
+        self.check_persists(request, 17)?;
         let Some(destination) = &request.destination else { return Err(Sense::PARAMETER_LIST_LENGTH.into()) };
         let to = moves_to(scene, destination)?;
         self.enroll(vec![to.clone()], request.action_key)?;

@@ -2,7 +2,6 @@
 
 mod actions;
 mod commands;
-mod kind;
 mod registry;
 mod report;
 mod request;
@@ -10,9 +9,10 @@ mod saved;
 #[cfg(test)]
 mod tests;
 mod transport_id;
+mod types;
 
 use crate::table::Row;
-use crate::{Allowed, Invalid, NexusId, Port, Settings};
+use crate::{Allowed, Invalid, Lu, NexusId, Port, Settings};
 use registry::Registry;
 use wire::scsi::op;
 
@@ -38,6 +38,14 @@ const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
 ];
 const READ_CAPACITY_16: u16 = 0x10;
 const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
+
+impl Lu {
+    /// Nobody keeps what [`Lu::saved`] gives: registrations that ask to persist through power loss (APTPL) are
+    /// refused.
+    pub fn set_volatile(&self) {
+        self.change().reservations.registry.can_persist = false;
+    }
+}
 
 /// Registrations and reservations of a logical unit.
 #[derive(Debug)]

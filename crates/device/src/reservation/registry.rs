@@ -1,6 +1,6 @@
 //! Who is registered, with which key, and who holds the persistent reservation (SPC-5 section 5.14).
 
-use super::kind::{Kind, Standing};
+use super::types::{Standing, Type};
 use crate::{Allowed, Failure, Port};
 use std::collections::BTreeMap;
 use wire::scsi::{Sense, Status};
@@ -26,7 +26,7 @@ impl From<&Port> for Registrant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reservation {
     /// Its type.
-    pub(super) kind: Kind,
+    pub(super) kind: Type,
     /// Who holds it; nobody in particular under an all registrants type.
     pub(super) holder: Option<Registrant>,
 }
@@ -41,6 +41,8 @@ pub(super) struct Registry {
     pub(super) generation: u32,
     /// Everything persists through power loss (APTPL of the latest registration).
     pub(super) persists: bool,
+    /// Somebody keeps what is to persist (PTPL_C).
+    pub(super) can_persist: bool,
     /// Registrants at most.
     pub(super) max: usize,
 }
@@ -50,7 +52,7 @@ pub(super) struct Registry {
 pub(super) struct Effect {
     /// Unit attentions, and on whom.
     pub(super) attentions: Vec<(Registrant, Sense)>,
-    /// Whose tasks are to be aborted.
+    /// Who was preempted: PREEMPT AND ABORT aborts their tasks.
     pub(super) victims: Vec<Registrant>,
 }
 
@@ -63,7 +65,14 @@ impl Effect {
 impl Registry {
     /// Nobody registered.
     pub(super) fn new(max: usize) -> Registry {
-        Registry { keys: BTreeMap::new(), reservation: None, generation: 0, persists: false, max }
+        Registry {
+            keys: BTreeMap::new(),
+            reservation: None,
+            generation: 0,
+            persists: false,
+            can_persist: true,
+            max,
+        }
     }
 
     /// How a nexus stands to the reservation.
@@ -127,7 +136,7 @@ impl Registry {
     }
 
     /// Puts a reservation in the place of any other.
-    pub(super) fn establish(&mut self, kind: Kind, who: &Registrant) {
+    pub(super) fn establish(&mut self, kind: Type, who: &Registrant) {
         let holder = (!kind.all_registrants()).then(|| who.clone());
         self.reservation = Some(Reservation { kind, holder });
     }

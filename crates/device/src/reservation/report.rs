@@ -1,8 +1,8 @@
 //! Data-In of PERSISTENT RESERVE IN (SPC-5 section 6.15).
 
-use super::kind::{Kind, Standing};
 use super::registry::Registry;
 use super::transport_id;
+use super::types::{Standing, Type};
 
 /// The most that an ALLOCATION LENGTH of 16 bits takes.
 const MAX: usize = 0xffff;
@@ -40,9 +40,9 @@ pub(super) fn reservation(registry: &Registry) -> Vec<u8> {
 /// REPORT CAPABILITIES: CRH, SIP_C, ATP_C, PTPL_C; TMV, ALLOW COMMANDS 011b (TEST UNIT READY always, and the commands
 /// that read under write exclusive), PTPL_A; the types.
 pub(super) fn capabilities(registry: &Registry) -> Vec<u8> {
-    let types = Kind::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
+    let types = Type::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
     let active = 0x80 | 0x30 | registry.persists as u8;
-    vec![0, 8, 0x10 | 0x08 | 0x04 | 0x01, active, types as u8, (types >> 8) as u8, 0, 0]
+    vec![0, 8, 0x10 | 0x08 | 0x04 | registry.can_persist as u8, active, types as u8, (types >> 8) as u8, 0, 0]
 }
 
 /// READ FULL STATUS.

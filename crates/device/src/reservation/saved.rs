@@ -2,8 +2,8 @@
 //! the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant: key, target port,
 //! ISID, length of the name, name.
 
-use super::kind::Kind;
 use super::registry::{Registrant, Registry, Reservation};
+use super::types::Type;
 use crate::Invalid;
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ fn reservation(
 ) -> Result<Option<Reservation>, Invalid> {
     let wrong = Invalid::new("a reservation that cannot be");
     let holder = keys.keys().nth(number as usize).cloned();
-    match (kind, Kind::from_code(kind)) {
+    match (kind, Type::from_code(kind)) {
         (0, _) if number == NOBODY && !keys.is_empty() => Ok(None),
         (_, Some(kind)) if kind.all_registrants() && number == NOBODY && !keys.is_empty() => {
             Ok(Some(Reservation { kind, holder: None }))
@@ -111,7 +111,7 @@ mod tests {
         Registrant { initiator: format!("iqn.{n}"), isid: [n; 6], tag: 1 }
     }
 
-    fn registry(kind: Option<Kind>, n: u8) -> Registry {
+    fn registry(kind: Option<Type>, n: u8) -> Registry {
         let mut r = Registry::new(64);
         r.keys = (0..n).map(|i| (who(i), 1 + i as u64)).collect();
         r.persists = true;
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn every_type_comes_back_and_the_generation_begins_again() {
-        for kind in [None].into_iter().chain(Kind::ALL.map(Some)) {
+        for kind in [None].into_iter().chain(Type::ALL.map(Some)) {
             let before = registry(kind, 5);
             let bytes = encode(&Registry { generation: 7, ..before.clone() });
             assert_eq!(decode(&bytes, 64), Ok(before));
@@ -132,14 +132,14 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_without_aptpl() {
-        let r = Registry { persists: false, ..registry(Some(Kind::WriteExclusive), 3) };
+        let r = Registry { persists: false, ..registry(Some(Type::WriteExclusive), 3) };
         assert_eq!(encode(&r), []);
         assert_eq!(decode(&[], 64), Ok(Registry::new(64)));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let good = encode(&registry(Some(Kind::WriteExclusive), 2));
+        let good = encode(&registry(Some(Type::WriteExclusive), 2));
         let edit = |at: usize, value: u8| {
             let mut b = good.clone();
             b[at] = value;
@@ -172,7 +172,7 @@ mod tests {
 
         #[test]
         fn a_flipped_byte_is_refused_or_means_what_it_says(at in 0usize..120, value: u8, kind in 0usize..6) {
-            let mut bytes = encode(&registry(Some(Kind::ALL[kind]), 5));
+            let mut bytes = encode(&registry(Some(Type::ALL[kind]), 5));
             let at = at % bytes.len();
             bytes[at] = value;
             if let Ok(r) = decode(&bytes, 64) {

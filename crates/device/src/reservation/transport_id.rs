@@ -18,7 +18,7 @@ const MIN_ADDITIONAL: usize = 20;
 pub(super) const MAX: usize = HEAD + (MAX_NAME + SEPARATOR.len() + 12 + 1).next_multiple_of(4);
 
 /// Initiator ports as a parameter list names them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TransportId {
     /// Format 00b: every initiator port of this name.
     Name(String),

@@ -235,6 +235,9 @@ impl Login {
             }
             push(&mut self.out, "TargetPortalGroupTag", &self.portal_group_tag.to_string());
         }
+        if identity.session_type == SessionType::Discovery {
+            self.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
+        }
         self.identity = Some(identity);
         if self.phase == Phase::Operational {
             self.enter(policy)?;
@@ -432,7 +435,8 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, LoginStat
     if target.is_none() && session_type == SessionType::Normal {
         return Err(LoginStatus::MISSING_PARAMETER);
     }
-    let initiator_alias = value("InitiatorAlias").map(str::to_owned);
+    // It is shown to people: nothing in it may steer their terminal.
+    let initiator_alias = value("InitiatorAlias").map(|a| a.replace(char::is_control, "?"));
     Ok(Identity { initiator, initiator_alias, target, session_type })
 }
 

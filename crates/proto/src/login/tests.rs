@@ -376,14 +376,16 @@ fn a_target_that_moved() {
 /// DSC-001, KEY-038, A-08, A-09; LST-013.
 #[test]
 fn discovery() {
-    let unnamed = format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0");
+    let unnamed = format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0InitiatorAlias=a\x1bb\0");
     let mut p = Pair::new(House::default());
+    p.login.offer.error_recovery_level = 2;
     let text =
         p.ready(DIRECT, &format!("{unnamed}ErrorRecoveryLevel=2\0MaxConnections=4\0FirstBurstLength=512\0"));
     let want = "MaxConnections=Irrelevant\0ErrorRecoveryLevel=0\0FirstBurstLength=Irrelevant\0\
         MaxRecvDataSegmentLength=262144\0";
     assert_eq!(text, want);
     assert_eq!((p.login.session_type(), p.login.target_name()), (SessionType::Discovery, None));
+    assert_eq!(p.login.initiator_alias(), Some("a?b"));
     assert_eq!(p.login.parameters().first_burst_length, 65536);
 
     let mut p = Pair::new(House { alias: Some("Disks".into()), ..House::default() });

@@ -61,8 +61,7 @@ pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>) -> Ended {
 const MAX_EXTENTS: usize = 256;
 
 pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, block_size: u32) -> Ended {
-    let settings = unit.lu.settings();
-    let end = unit.backend.facts().capacity / settings.block_size as u64 * settings.block_size as u64;
+    let end = unit.backend.facts().capacity / block_size as u64 * block_size as u64;
     let room = (allocation_len as usize / 16).clamp(1, MAX_EXTENTS);
     let mut extents = Vec::new();
     let mut at = offset;
@@ -72,8 +71,8 @@ pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, bloc
         if extent.len == 0 {
             break;
         }
-        at = extent.offset + extent.len;
-        extents.push((extent.offset, extent.len, extent.mapped));
+        extents.push((at, extent.len, extent.mapped));
+        at += extent.len;
     }
     answer(device::lba_status(&extents, allocation_len, block_size))
 }

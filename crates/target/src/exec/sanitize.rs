@@ -32,7 +32,7 @@ async fn work(unit: &Arc<Unit>, pool: &Pool, job: Job) -> Ended {
         Ok(()) => flush(unit).await.map(drop),
         Err(e) => Err(e),
     };
-    unit.lu.sanitized(result.is_ok());
+    unit.lu.sanitized(result.as_ref().map(drop));
     result.map(|()| Outcome::Good)
 }
 

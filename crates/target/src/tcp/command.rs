@@ -47,6 +47,7 @@ impl Session {
     #[inline]
     pub fn command(&mut self, c: Command, data: Data<'_>) {
         self.info.counters.commands.add(1);
+        let brings = self.brings_all(&c, &data);
         let handle = match self.luns.find(c.lun) {
             Found::Unit(handle) => handle,
             Found::WellKnown => return self.elsewhere(c, device::well_known, data),
@@ -65,10 +66,7 @@ impl Session {
                 }
             }
             Ok(Plan::Write { offset, len, stable: false })
-                if c.is_final
-                    && len == c.offered()
-                    && len as usize == data.bytes().len()
-                    && self.may_bring(len) =>
+                if c.is_final && len == c.offered() && len as usize == data.bytes().len() && brings =>
             {
                 match handle.unit.backend.write_now(offset, data.bytes()) {
                     Inline::Done(Ok(())) => self.write_done(&c, len),
@@ -79,10 +77,12 @@ impl Session {
         }
     }
 
-    /// Immediate data of this length is allowed.
+    /// All of a command's Data-Out came with it, as it may.
     #[inline]
-    fn may_bring(&self, len: u32) -> bool {
-        self.parameters.immediate_data && len <= self.parameters.first_burst_length
+    fn brings_all(&self, c: &Command, data: &Data<'_>) -> bool {
+        let p = &self.parameters;
+        let whole = c.is_final && data.bytes().len() == c.offered() as usize;
+        whole && p.immediate_data && c.offered() <= p.first_burst_length
     }
 
     #[inline]

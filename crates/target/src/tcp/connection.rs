@@ -145,7 +145,11 @@ pub async fn run(begun: Begun) {
         Err(e) => tracing::info!(%peer, error = %e, "connection ended"),
     }
     conn.finish().await;
-    let farewells = std::mem::take(&mut conn.session.borrow_mut().farewells);
+    let farewells = {
+        let mut session = conn.session.borrow_mut();
+        session.luns.close();
+        std::mem::take(&mut session.farewells)
+    };
     // In this order: who waits for the end finds the session's place free and its nexuses gone.
     drop(conn);
     drop((seat, count));
@@ -180,7 +184,7 @@ fn luns_of(info: &Info, door: &Door) -> LunMap {
 impl Connection {
     fn new(shared: Arc<Shared>, fresh: Fresh, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
-        let limits = &door.setup.limits;
+        let limits = door.setup.limits.clone();
         Rc::new_cyclic(|me| Connection {
             stream: fresh.stream,
             pool: shared.pool.clone(),

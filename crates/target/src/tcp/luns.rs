@@ -84,6 +84,12 @@ impl Luns {
         self.handles.iter_mut().flatten().map(|h| &mut **h)
     }
 
+    /// Ends every nexus.
+    pub fn close(&mut self) {
+        self.handles.clear();
+        self.map = Arc::default();
+    }
+
     /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of it.
     pub fn replace(&mut self, map: Arc<LunMap>) {
         let changed = !same(&self.map, &map);

@@ -125,11 +125,9 @@ impl Connection {
             return COMPLETE;
         }
         self.abort_others(Which::Unit(unit.clone())).await;
-        if function == LUN_RESET {
-            unit.lu.reset();
-        } else {
-            let own = self.session.borrow_mut().nexus_at(header.lun());
-            unit.lu.cleared(own);
+        match function {
+            CLEAR_TASK_SET => unit.lu.cleared(self.session.borrow_mut().nexus_at(header.lun())),
+            _ => unit.lu.reset(),
         }
         COMPLETE
     }

@@ -110,11 +110,6 @@ impl Out {
         self.queue.push_back(entry);
     }
 
-    /// Nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// Bytes that wait.
     pub fn waiting(&self) -> usize {
         self.waiting

@@ -67,6 +67,14 @@ const ALWAYS: &[u8] = &[
 ];
 
 #[test]
+fn persistent_reservations_can_be_handled_in_standby() {
+    let persistent = [op::PERSISTENT_RESERVE_IN, op::PERSISTENT_RESERVE_OUT];
+    let rows: Vec<_> = rows(&disk()).filter(|r| persistent.contains(&r.opcode)).collect();
+    assert_eq!(rows.len(), 12);
+    assert!(rows.iter().all(|r| r.in_standby));
+}
+
+#[test]
 fn commands_have_the_class_of_the_standard() {
     let lists = [(READING, Allowed::Reading), (NEVER, Allowed::Never), (ALWAYS, Allowed::Always)];
     for row in rows(&disk()).chain(rows(&cdrom())) {

@@ -96,6 +96,10 @@ fn capabilities() {
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1d, 0xb0, 0xea, 0x01, 0, 0]);
     assert!(send(a, 0, 0, &basic(0, 1, 1)).is_ok());
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1d, 0xb1, 0xea, 0x01, 0, 0]);
+    let mut world = World::new("A");
+    world.lu.set_volatile();
+    let a = world.nexuses.get_mut("A").unwrap();
+    assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1c, 0xb0, 0xea, 0x01, 0, 0]);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Each service action: keys, conflicts, unit attentions, what is kept.
 
-use super::world::World;
-use crate::Settings;
+use super::world::{World, basic, out_cdb};
 use crate::testing::disk;
+use crate::{Plan, Settings};
+use wire::scsi::Status;
 
 fn play(names: &str, script: &str) {
     World::new(names).play(script);
@@ -402,7 +403,10 @@ fn all_target_ports() {
          B keys -> b d d
          B register 0 b all -> good
          B ignore 0 0 all -> good
+         A2 register d e -> good
          A register d 0 all -> good
+         B status -> A2=e*5
+         A2 ignore 0 0 all -> good
          B keys ->",
     );
 }
@@ -558,6 +562,9 @@ fn reserve_6_and_10_keep_all_others_out() {
                  B luns -> good
                  B sense -> good
                  B capacity -> good
+                 B start -> good
+                 B stop -> conflict
+                 B mode -> conflict
                  B release{form} -> good
                  B read -> conflict
                  B keys -> conflict
@@ -569,6 +576,19 @@ fn reserve_6_and_10_keep_all_others_out() {
             ),
         );
     }
+}
+
+/// Between the CDB of a PERSISTENT RESERVE OUT and its parameters another nexus reserves.
+#[test]
+fn reserve_overtakes_a_parameter_list() {
+    let mut world = World::new("A B");
+    let cdb = [&out_cdb(0, 0, 24)[..], &[0; 6]].concat();
+    let begun = world.nexuses.get_mut("A").unwrap().begin(&cdb);
+    assert_eq!(begun, Ok(Plan::Parameters { len: 24 }));
+    world.play("B reserve6 -> good");
+    let answer = world.nexuses.get_mut("A").unwrap().parameters(&cdb, &basic(0, 1, 0));
+    assert_eq!(answer, Err(Status::ReservationConflict.into()));
+    world.play("B release6 -> good\nB keys ->");
 }
 
 #[test]
@@ -696,6 +716,22 @@ fn without_aptpl_nothing_comes_back() {
     world.play("A register 0 a -> good\nA reserve a 1 -> good");
     let (_, saved) = world.lu.saved();
     World::with(disk(), Some(&saved), "B").play("B keys ->\nB held -> none\nB write -> good");
+}
+
+#[test]
+fn aptpl_is_refused_where_nothing_is_kept() {
+    let mut world = World::new("A B");
+    world.lu.set_volatile();
+    world.play(
+        "A register 0 a aptpl -> 5/26/00@20.0
+         A ignore 0 a aptpl -> 5/26/00@20.0
+         A keys ->
+         A register 0 a -> good
+         A reserve a 1 -> good
+         A move a b B aptpl -> 5/26/00@17.0
+         A held -> a 1
+         A move a b B -> good",
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use wire::scsi::Sense;
 /// A reservation type; the value is that of the TYPE field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum Type {
     WriteExclusive = 1,
     ExclusiveAccess = 3,
     WriteExclusiveRegistrantsOnly = 5,
@@ -26,42 +26,42 @@ pub(crate) enum Standing {
     Stranger,
 }
 
-impl Kind {
+impl Type {
     /// Every type.
-    pub(crate) const ALL: [Kind; 6] = [
-        Kind::WriteExclusive,
-        Kind::ExclusiveAccess,
-        Kind::WriteExclusiveRegistrantsOnly,
-        Kind::ExclusiveAccessRegistrantsOnly,
-        Kind::WriteExclusiveAllRegistrants,
-        Kind::ExclusiveAccessAllRegistrants,
+    pub(crate) const ALL: [Type; 6] = [
+        Type::WriteExclusive,
+        Type::ExclusiveAccess,
+        Type::WriteExclusiveRegistrantsOnly,
+        Type::ExclusiveAccessRegistrantsOnly,
+        Type::WriteExclusiveAllRegistrants,
+        Type::ExclusiveAccessAllRegistrants,
     ];
 
     /// The type of a TYPE field; none for obsolete and reserved values.
-    pub(crate) fn from_code(code: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|k| *k as u8 == code)
+    pub(crate) fn from_code(code: u8) -> Option<Type> {
+        Type::ALL.into_iter().find(|k| *k as u8 == code)
     }
 
     /// SCOPE and TYPE of a PERSISTENT RESERVE OUT CDB (byte 2): the scope must be the logical unit.
-    pub(crate) fn of_scope_and_type(byte: u8) -> Result<Kind, Sense> {
+    pub(crate) fn of_scope_and_type(byte: u8) -> Result<Type, Sense> {
         if byte >> 4 != 0 {
             return Err(Sense::cdb_field(2, 7));
         }
-        Kind::from_code(byte & 0x0f).ok_or(Sense::cdb_field(2, 3))
+        Type::from_code(byte & 0x0f).ok_or(Sense::cdb_field(2, 3))
     }
 
     /// Every registrant is a holder.
     pub(crate) fn all_registrants(self) -> bool {
-        matches!(self, Kind::WriteExclusiveAllRegistrants | Kind::ExclusiveAccessAllRegistrants)
+        matches!(self, Type::WriteExclusiveAllRegistrants | Type::ExclusiveAccessAllRegistrants)
     }
 
     /// Registrants share the access: they learn of its end by a unit attention.
     pub(crate) fn shared(self) -> bool {
-        !matches!(self, Kind::WriteExclusive | Kind::ExclusiveAccess)
+        !matches!(self, Type::WriteExclusive | Type::ExclusiveAccess)
     }
 
     fn write_exclusive(self) -> bool {
-        use Kind::*;
+        use Type::*;
         matches!(self, WriteExclusive | WriteExclusiveRegistrantsOnly | WriteExclusiveAllRegistrants)
     }
 
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn access_is_that_of_the_table() {
         for &(code, standing, reads, writes) in ACCESS {
-            let kind = Kind::from_code(code).unwrap();
+            let kind = Type::from_code(code).unwrap();
             assert!(kind.lets(standing, Allowed::Always), "{code} {standing:?}");
             assert_eq!(kind.lets(standing, Allowed::Reading), reads, "{code} {standing:?} reads");
             assert_eq!(kind.lets(standing, Allowed::Never), writes, "{code} {standing:?} writes");
@@ -120,13 +120,13 @@ mod tests {
     fn obsolete_and_reserved_types_and_scopes_are_pointed_at() {
         for code in 0..16 {
             let known = [1, 3, 5, 6, 7, 8].contains(&code);
-            assert_eq!(Kind::of_scope_and_type(code).is_ok(), known, "type {code}");
+            assert_eq!(Type::of_scope_and_type(code).is_ok(), known, "type {code}");
             if !known {
-                assert_eq!(Kind::of_scope_and_type(code), Err(Sense::cdb_field(2, 3)));
+                assert_eq!(Type::of_scope_and_type(code), Err(Sense::cdb_field(2, 3)));
             }
         }
         for scope in 1..16 {
-            assert_eq!(Kind::of_scope_and_type(scope << 4 | 1), Err(Sense::cdb_field(2, 7)), "scope {scope}");
+            assert_eq!(Type::of_scope_and_type(scope << 4 | 1), Err(Sense::cdb_field(2, 7)), "scope {scope}");
         }
     }
 }
