@@ -13,6 +13,7 @@ enum Lun {
     Thin = 1,
     Removable = 2,
     ReadOnly = 3,
+    Slow = 4,
 }
 
 const CHAP_USER: &str = "alice";
@@ -27,6 +28,7 @@ fn server_with(tables: &str) -> Server {
         lun(Lun::Thin, "thin = true"),
         lun(Lun::Removable, "removable = true"),
         lun(Lun::ReadOnly, "read_only = true"),
+        lun(Lun::Slow, "filters = [{ kind = \"delay\", write_us = 100000 }]"),
     ];
     Server::start(&format!(
         "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
