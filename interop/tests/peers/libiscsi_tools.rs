@@ -21,7 +21,7 @@ fn iscsi_ls_finds_every_portal_and_lun() {
     for portal in server.portals() {
         assert!(said.contains(&format!("Target:{TARGET} Portal:{portal},1")), "{said}");
     }
-    for lun in ["Lun:0 ", "Lun:1 ", "Lun:2 ", "Lun:3 ", "Lun:4 "] {
+    for lun in ["Lun:0 ", "Lun:1 ", "Lun:2 ", "Lun:3 ", "Lun:4 ", "Lun:5 "] {
         assert!(said.contains(lun), "{lun}: {said}");
     }
 }

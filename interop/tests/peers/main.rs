@@ -14,6 +14,7 @@ enum Lun {
     Removable = 2,
     ReadOnly = 3,
     Slow = 4,
+    Small = 5,
 }
 
 const CHAP_USER: &str = "alice";
@@ -21,14 +22,14 @@ const CHAP_SECRET: &str = "alice-secret-12";
 
 /// A server with two portals and a LUN of each kind; `tables` are added to its configuration.
 fn server_with(tables: &str) -> Server {
-    let lun = |lun: Lun, keys: &str| {
-        format!("[[target.lun]]\nlun = {}\nbackend = \"memory\"\nsize = \"64MiB\"\n{keys}\n", lun as u8)
-    };
+    let lun =
+        |lun: Lun, keys: &str| format!("[[target.lun]]\nlun = {}\nbackend = \"memory\"\n{keys}\n", lun as u8);
     let luns = [
-        lun(Lun::Thin, "thin = true"),
-        lun(Lun::Removable, "removable = true"),
-        lun(Lun::ReadOnly, "read_only = true"),
-        lun(Lun::Slow, "filters = [{ kind = \"delay\", write_us = 100000 }]"),
+        lun(Lun::Thin, "size = \"64MiB\"\nthin = true"),
+        lun(Lun::Removable, "size = \"64MiB\"\nremovable = true"),
+        lun(Lun::ReadOnly, "size = \"64MiB\"\nread_only = true"),
+        lun(Lun::Slow, "size = \"64MiB\"\nfilters = [{ kind = \"delay\", write_us = 1000000 }]"),
+        lun(Lun::Small, "size = \"16MiB\"\nphysical_block_size = 512"),
     ];
     Server::start(&format!(
         "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
