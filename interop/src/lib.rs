@@ -16,6 +16,7 @@ pub mod pdu;
 pub mod raw;
 pub mod scsi;
 pub mod server;
+pub mod tool;
 
 pub use chap::Chap;
 pub use config::{INITIATOR, TARGET};

@@ -1,0 +1,125 @@
+# Helpers of the scenarios, which run in the lab's guest. Source it: . "$(dirname "$0")/lib.sh"
+#
+# Every scenario takes from the environment:
+#   PORTAL   address:port of the target as the guest sees it: 10.0.2.2 is the host's 127.0.0.1
+#   IQN, LUN the target's name and the LUN (default 0)
+#   CHAP     "user secret" to log in with; CHAP_MUTUAL "user secret" that the target must answer with
+#   STATIC   not empty: the target does not tell an address that the guest can reach, so discovery's own record is
+#            not used for the login
+set -u
+[ -e /lab/main ] || { echo "this runs in the lab's guest, not here" >&2; exit 99; }
+: "${LUN:=0}"
+
+step() { local up; read -r up _ </proc/uptime; printf '\n### [%7ss] %s\n' "$up" "$*"; }
+fail() { echo "FAIL: $*"; exit 1; }
+# Runs a command and shows it; the scenario fails when it does.
+try() { printf '+ %s\n' "$*"; "$@" || fail "status $? from: $*"; }
+
+# wait_for SECONDS 'condition'
+wait_for() {
+    local left=$(($1 * 5))
+    until eval "$2" >/dev/null 2>&1; do
+        [ $((left -= 1)) -gt 0 ] || { echo "waited $1 s in vain for: $2"; return 1; }
+        sleep 0.2
+    done
+}
+
+# Asks the host's side of the test for something and waits until it is done: ask NAME
+ask() {
+    echo "host: $1"
+    : >"/lab/$1.wanted"
+    wait_for 60 "test -e /lab/$1.done" || fail "the host did not answer: $1"
+}
+
+# start_initiator REPLACEMENT_TIMEOUT_S: iscsid with an empty database and short keepalive
+start_initiator() {
+    modprobe -a libiscsi iscsi_tcp sd_mod sg || fail modprobe
+    mkdir -p /etc/iscsi /run/lock/iscsi
+    rm -rf /etc/iscsi/nodes /etc/iscsi/send_targets /var/lib/iscsi
+    echo "InitiatorName=${INITIATOR:-iqn.2026-11.lab.guest:initiator}" >/etc/iscsi/initiatorname.iscsi
+    sed -i -e "s/^\(node.session.timeo.replacement_timeout\).*/\1 = $1/" \
+        -e 's/^\(node.conn\[0\].timeo.noop_out_interval\).*/\1 = 2/' \
+        -e 's/^\(node.conn\[0\].timeo.noop_out_timeout\).*/\1 = 4/' \
+        -e 's/^#* *node.startup.*/node.startup = manual/' /etc/iscsi/iscsid.conf
+    iscsid || fail iscsid
+    wait_for 10 'iscsiadm -m session 2>&1 | grep -q "No active"' || fail "iscsid does not answer"
+}
+
+# discover PORTAL: SendTargets names the target at that portal
+discover() {
+    iscsiadm -m discovery -t sendtargets -p "$1" | tee /run/discovered || fail "discovery of $1"
+    grep -q " $IQN\$" /run/discovered || fail "$IQN was not discovered"
+    if [ -n "${STATIC-}" ]; then
+        iscsiadm -m node -o delete >/dev/null
+        try iscsiadm -m node -o new -T "$IQN" -p "$1"
+    else
+        grep -q "^$1,[0-9]* $IQN\$" /run/discovered || fail "$1 was not told as the address of $IQN"
+    fi
+}
+
+set_node() { iscsiadm -m node -T "$IQN" -p "$1" -o update -n "$2" -v "$3" || fail "set $2"; }
+
+# login PORTAL: with the credentials of CHAP and CHAP_MUTUAL, and the digests of DIGEST (None or CRC32C)
+login() {
+    [ -z "${DIGEST-}" ] || { set_node "$1" 'node.conn[0].iscsi.HeaderDigest' "$DIGEST"
+        set_node "$1" 'node.conn[0].iscsi.DataDigest' "$DIGEST"; }
+    if [ -n "${CHAP-}" ]; then
+        set_node "$1" node.session.auth.authmethod CHAP
+        set_node "$1" node.session.auth.username "${CHAP% *}"
+        set_node "$1" node.session.auth.password "${CHAP#* }"
+    fi
+    if [ -n "${CHAP_MUTUAL-}" ]; then
+        set_node "$1" node.session.auth.username_in "${CHAP_MUTUAL% *}"
+        set_node "$1" node.session.auth.password_in "${CHAP_MUTUAL#* }"
+    fi
+    try iscsiadm -m node -T "$IQN" -p "$1" --login
+    try wait_for 20 "disk_of $1"
+}
+
+logout() { try iscsiadm -m node -T "$IQN" -p "$1" --logout; }
+
+# The block device of LUN in the session of a portal.
+disk_of() {
+    local session connection disk
+    for session in /sys/class/iscsi_session/session*; do
+        connection=/sys/class/iscsi_connection/connection${session##*/session}:0
+        [ "$(cat "$connection/persistent_address"):$(cat "$connection/persistent_port")" = "$1" ] || continue
+        [ "$(cat "$session/targetname")" = "$IQN" ] || continue
+        for disk in "$session"/device/target*/*:"$LUN"/block/*; do
+            [ -e "$disk" ] && { echo "/dev/${disk##*/}"; return 0; }
+        done
+    done
+    return 1
+}
+
+# MIB of text whose lines all differ. (/dev/urandom and checksums are slow under emulation.)
+pattern() { seq 10000000 99999999 | head -c "$1"M; }
+
+# verify DEVICE MIB: writes, reads back past the caches, compares
+verify() {
+    pattern "$2" >/run/pattern
+    try dd if=/run/pattern of="$1" bs=1M oflag=direct conv=fsync status=none
+    dd if="$1" bs=1M count="$2" iflag=direct status=none | cmp - /run/pattern || fail "$1 reads other than written"
+    echo "$2 MiB written to $1 and read back"
+}
+
+# filesystem KIND DEVICE: makes one, writes a file, reads it after a fresh mount
+filesystem() {
+    modprobe "$1"
+    pattern 8 >/run/pattern
+    case $1 in
+        ext4) try mkfs.ext4 -q -F "$2" ;;
+        xfs) try mkfs.xfs -q -f "$2" ;;
+    esac
+    try mount "$2" /mnt
+    try dd if=/run/pattern of=/mnt/file bs=1M conv=fsync status=none
+    try umount /mnt
+    blockdev --flushbufs "$2"
+    try mount -o ro "$2" /mnt
+    try cmp /mnt/file /run/pattern
+    try umount /mnt
+    case $1 in
+        ext4) try e2fsck -f -n "$2" ;;
+        xfs) try xfs_repair -n "$2" ;;
+    esac
+}

@@ -1,0 +1,107 @@
+//! Programs that nobody here wrote, run with a time limit.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A program and the Debian package that brings it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    /// Name of the program
+    pub program: &'static str,
+    /// Debian's package
+    pub package: &'static str,
+}
+
+/// Are all tools there? If not, says `skipped: needs ...`, which `cargo xtask test` counts.
+pub fn have(tools: &[Tool]) -> bool {
+    let missing: Vec<String> = tools
+        .iter()
+        .filter(|tool| !is_installed(tool.program))
+        .map(|tool| format!("{} (apt-get install {})", tool.program, tool.package))
+        .collect();
+    if !missing.is_empty() {
+        println!("skipped: needs {}", missing.join(", "));
+    }
+    missing.is_empty()
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// What a program did.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its exit status; None when the time limit had to end it
+    pub status: Option<ExitStatus>,
+    /// What it wrote, to standard output and then to standard error
+    pub said: String,
+}
+
+impl Ran {
+    /// Did it end with status 0?
+    pub fn ok(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+}
+
+/// Runs a program; after `limit` it is killed.
+pub fn run(command: &mut Command, limit: Duration) -> Ran {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    let stdout = collect(child.stdout.take().expect("piped"));
+    let stderr = collect(child.stderr.take().expect("piped"));
+    let status = wait(&mut child, limit);
+    let said = [stdout, stderr].map(|reader| reader.join().expect("a reader does not panic"));
+    Ran { status, said: said.concat() }
+}
+
+/// Runs a program that must succeed, with a minute's time; what it said.
+pub fn must(program: &str, arguments: &[&str]) -> String {
+    let ran = run(Command::new(program).args(arguments), Duration::from_secs(60));
+    assert!(ran.ok(), "{program} {}: {:?}\n{}", arguments.join(" "), ran.status, ran.said);
+    ran.said
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes); // what came before an error is told all the same
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_ended_and_a_failure_is_seen() {
+        let ran = run(Command::new("sleep").arg("60"), Duration::from_millis(50));
+        assert!(ran.status.is_none());
+        let ran = run(Command::new("sh").args(["-c", "echo said; exit 3"]), Duration::from_secs(10));
+        assert!(!ran.ok() && ran.said == "said\n");
+    }
+
+    #[test]
+    fn a_missing_program_is_missed() {
+        assert!(have(&[Tool { program: "sh", package: "dash" }]));
+        assert!(!have(&[Tool { program: "no-such-program", package: "none" }]));
+    }
+}

@@ -1,0 +1,127 @@
+//! Every test of libiscsi's `iscsi-test-cu`, each in a process and against a server of its own: what one test
+//! leaves behind (reservations, an ejected medium) makes others fail.
+
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use interop::tool::{self, Tool};
+
+use crate::{Lun, server, url};
+
+const TOOL: Tool = Tool { program: "iscsi-test-cu", package: "libiscsi-bin" };
+const LIMIT: Duration = Duration::from_secs(180);
+const WORKERS: usize = 2;
+const MAX_SKIPPED: usize = 8;
+/// Fewer tests than this: the list was not understood.
+const MIN_TESTS: usize = 200;
+
+/// Suites (ending in a dot) and tests that want another LUN than the thin one.
+const LUNS: [(&str, Lun); 7] = [
+    ("ALL.PreventAllow.", Lun::Removable),
+    ("ALL.StartStopUnit.", Lun::Removable),
+    ("ALL.NoMedia.", Lun::Removable),
+    ("ALL.ReadOnly.", Lun::ReadOnly),
+    ("ALL.Sanitize.Reset", Lun::Slow), // wants to find the operation still under way
+    ("ALL.GetLBAStatus.UnmapSingle", Lun::Small), // mixes up logical and physical blocks
+    ("ALL.WriteSame16.Unmap", Lun::Small), // else it writes more at once than MAXIMUM TRANSFER LENGTH
+];
+
+/// Tests that fail or skip through no fault of the target, and why. One that passes after all is reported too.
+const EXCUSED: [(&str, Outcome, &str); 6] = [
+    (
+        "ALL.iSCSITMF.LUNResetSimpleAsync",
+        Outcome::Failed,
+        "asserts that the reset has been answered before its answer can have arrived (mended after 1.19)",
+    ),
+    ("ALL.Sanitize.CryptoErase", Outcome::Skipped, NO_CRYPTO_ERASE),
+    ("ALL.Sanitize.Readonly", Outcome::Skipped, NO_CRYPTO_ERASE),
+    ("ALL.Sanitize.Reservations", Outcome::Skipped, NO_CRYPTO_ERASE),
+    ("ALL.WriteSame10.ZeroBlocks", Outcome::Skipped, WSNZ),
+    ("ALL.WriteSame16.ZeroBlocks", Outcome::Skipped, WSNZ),
+];
+const NO_CRYPTO_ERASE: &str = "there is no key to forget: CRYPTOGRAPHIC ERASE is optional and not offered";
+const WSNZ: &str =
+    "the Block Limits page says WSNZ: a zero length is refused, which this test then does not try";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// One test, what came of it, and what the tool said.
+struct Row {
+    test: String,
+    outcome: Outcome,
+    said: String,
+}
+
+#[test]
+fn every_test_of_iscsi_test_cu() {
+    if !tool::have(&[TOOL]) {
+        return;
+    }
+    let tests = list();
+    assert!(tests.len() >= MIN_TESTS, "only {} tests were listed", tests.len());
+    let rows = run_all(tests);
+    let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
+    let skipped = count(Outcome::Skipped);
+    println!(
+        "iscsi-test-cu: {} passed, {} failed, {skipped} skipped",
+        count(Outcome::Passed),
+        count(Outcome::Failed)
+    );
+    let surprises: Vec<&Row> = rows.iter().filter(|row| excused(row).is_none()).collect();
+    for row in &surprises {
+        println!("--- {} {:?}\n{}", row.test, row.outcome, row.said);
+    }
+    for row in rows.iter().filter(|row| row.outcome != Outcome::Passed) {
+        println!("{} {:?}: {}", row.test, row.outcome, excused(row).unwrap_or("NOT EXCUSED"));
+    }
+    assert!(surprises.is_empty(), "{} tests did not end as they should", surprises.len());
+    assert!(skipped <= MAX_SKIPPED, "{skipped} tests skipped");
+}
+
+/// All tests: the lines of the list that name family, suite and test.
+fn list() -> Vec<String> {
+    let list = tool::must(TOOL.program, &["-l"]);
+    let is_test = |line: &&str| line.starts_with("ALL.") && line.matches('.').count() == 2;
+    list.lines().map(str::trim).filter(is_test).map(String::from).collect()
+}
+
+/// Why a row may be as it is; None: it may not.
+fn excused(row: &Row) -> Option<&'static str> {
+    match EXCUSED.iter().find(|(test, ..)| *test == row.test) {
+        Some((_, outcome, reason)) => (*outcome == row.outcome).then_some(reason),
+        None => (row.outcome == Outcome::Passed).then_some("passed"),
+    }
+}
+
+fn run_all(tests: Vec<String>) -> Vec<Row> {
+    let queue = Mutex::new(tests.into_iter());
+    let next = || queue.lock().expect("no worker panics with the queue").next();
+    let work = || std::iter::from_fn(next).map(run_one).collect::<Vec<Row>>();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect()
+    })
+}
+
+fn run_one(test: String) -> Row {
+    let server = server();
+    let is_it = |name: &str| if name.ends_with('.') { test.starts_with(name) } else { test == name };
+    let lun = LUNS.iter().find(|(name, _)| is_it(name)).map_or(Lun::Thin, |(_, lun)| *lun);
+    let mut command = Command::new(TOOL.program);
+    command.args(["--dataloss", "--allow-sanitize", "--fail", "--test", &test]);
+    command.args([url(&server, 0, lun), url(&server, 1, lun)]);
+    let ran = tool::run(&mut command, LIMIT);
+    let outcome = match (ran.ok(), ran.said.contains("[SKIPPED]")) {
+        (false, _) => Outcome::Failed,
+        (true, true) => Outcome::Skipped,
+        (true, false) => Outcome::Passed,
+    };
+    let ended = if ran.status.is_none() { "ended by the time limit\n" } else { "" };
+    Row { test, outcome, said: format!("{}{ended}", ran.said) }
+}

@@ -1,0 +1,104 @@
+//! One run of `blast`, and the sessions that it holds.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::server::{CORE, Server};
+
+/// What is asked of a target.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// `read` or `write`
+    pub op: &'static str,
+    /// Bytes of one command
+    pub bytes: u32,
+    /// Commands in flight of each session
+    pub depth: u32,
+    /// Sessions at once
+    pub sessions: u32,
+    /// LUNs that take turns
+    pub luns: u32,
+    /// CRC32C data digests both ways
+    pub data_digest: bool,
+}
+
+impl Load {
+    /// One session on one LUN without digests.
+    pub const fn new(op: &'static str, bytes: u32, depth: u32) -> Load {
+        Load { op, bytes, depth, sessions: 1, luns: 1, data_digest: false }
+    }
+}
+
+/// What one run reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached {
+    /// Commands per second
+    pub iops: f64,
+    /// The server's CPU time for each, in microseconds
+    pub cpu_us_per_io: f64,
+}
+
+/// Runs `blast` for `seconds`.
+pub fn run(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+    let mut command = client(blast, server.portal, &server.target);
+    command.args(["--op", load.op, "--lun", &server.lun.to_string()]);
+    for (option, value) in [
+        ("--bytes", load.bytes),
+        ("--depth", load.depth),
+        ("--sessions", load.sessions),
+        ("--luns", load.luns),
+        ("--pid", server.pid()),
+    ] {
+        command.args([option, &value.to_string()]);
+    }
+    command.args(["--seconds", &seconds.to_string()]);
+    if load.data_digest {
+        command.arg("--data-digest");
+    }
+    let output = command.stderr(Stdio::inherit()).output().context("cannot run blast")?;
+    let line = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "blast {load:?}: {}: {line}", output.status);
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let figures: BTreeMap<&str, &str> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+    let figure = |name: &str| {
+        figures.get(name).with_context(|| format!("no {name} in: {line}"))?.parse::<f64>().context("a number")
+    };
+    Ok(Reached { iops: figure("iops")?, cpu_us_per_io: figure("target_cpu_us_per_io")? })
+}
+
+fn client(blast: &Path, portal: SocketAddr, target: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", CORE]).arg(blast).args(["--portal", &portal.to_string(), "--target", target]);
+    command
+}
+
+/// Idle sessions; they end when this is dropped.
+#[derive(Debug)]
+pub struct Held(Child);
+
+impl Held {
+    /// Logs `sessions` in and waits until all are.
+    pub fn open(blast: &Path, server: &Server, sessions: u32) -> Result<Held> {
+        let mut command = client(blast, server.portal, &server.target);
+        command.args(["--hold", "--lun", &server.lun.to_string(), "--sessions", &sessions.to_string()]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot run blast")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("piped")?.by_ref()).read_line(&mut line)?;
+        let held = Held(child);
+        ensure!(line.trim() == format!("held {sessions}"), "blast --hold said: {line}");
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,65 @@
+//! `cargo xtask bench`: Lunar against the limit of the machine (`floor`) and against STGT, as ratios of runs
+//! in one session. Client and servers are pinned to one and the same core: figures are small that way, and
+//! stable. Medians of alternating runs; no time is asserted, only ratios.
+
+mod load;
+mod rows;
+mod server;
+mod table;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::root::{self, Step};
+
+/// Options of `cargo xtask bench`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Length of one run
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Runs per figure, of which the median counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// One JSON object per row instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Only the rows whose name contains this
+    filter: Option<String>,
+}
+
+/// The programs that take part.
+#[derive(Debug)]
+pub struct Programs {
+    blast: PathBuf,
+    floor: PathBuf,
+    lunar: PathBuf,
+    stgt: bool,
+}
+
+/// Runs all rows.
+pub fn run(options: &Options) -> Result<Step> {
+    let programs = programs()?;
+    let results = rows::run(options, &programs)?;
+    if results.is_empty() {
+        bail!("no row is named so; without a filter all of them run");
+    }
+    println!("{}", if options.json { table::json(&results) } else { table::text(&results) });
+    let missed = results.iter().filter(|result| result.missed()).count();
+    Ok(if missed == 0 { Step::Ok } else { Step::Failed(format!("{missed} ratios missed")) })
+}
+
+fn programs() -> Result<Programs> {
+    let stgt = root::is_installed("tgtd") && root::is_installed("tgtadm");
+    if !stgt {
+        eprintln!("bench: no tgtd here (apt-get install tgt): the ratios against STGT are not measured");
+    }
+    Ok(Programs {
+        blast: root::build("xtask", "blast")?,
+        floor: root::build("xtask", "floor")?,
+        lunar: root::lunar()?,
+        stgt,
+    })
+}

@@ -1,0 +1,235 @@
+//! What is measured, and the limits.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::load::{self, Held, Load, Reached};
+use super::server::{self, Backing, Server};
+use super::table::{Limit, Outcome};
+use super::{Options, Programs};
+
+/// A null LUN and one session: the load, and what Lunar must reach of `floor` and of STGT.
+struct Speed {
+    name: &'static str,
+    load: Load,
+    of_floor: f64,
+    of_stgt: f64,
+}
+
+const SPEED: [Speed; 6] = [
+    Speed {
+        name: "4 KiB random read, depth 32",
+        load: Load::new("read", 4096, 32),
+        of_floor: 0.70,
+        of_stgt: 10.0,
+    },
+    Speed {
+        name: "4 KiB random write, depth 32",
+        load: Load::new("write", 4096, 32),
+        of_floor: 0.70,
+        of_stgt: 10.0,
+    },
+    Speed {
+        name: "4 KiB random read, depth 1",
+        load: Load::new("read", 4096, 1),
+        of_floor: 0.80,
+        of_stgt: 1.2,
+    },
+    Speed {
+        name: "4 KiB random write, depth 1",
+        load: Load::new("write", 4096, 1),
+        of_floor: 0.80,
+        of_stgt: 1.2,
+    },
+    Speed { name: "256 KiB read, depth 8", load: LARGE_READ, of_floor: 0.85, of_stgt: 1.05 },
+    Speed { name: "256 KiB write, depth 8", load: LARGE_WRITE, of_floor: 0.85, of_stgt: 1.7 },
+];
+const LARGE_READ: Load = Load::new("read", 262_144, 8);
+const LARGE_WRITE: Load = Load::new("write", 262_144, 8);
+const SMALL_READ: Load = Load::new("read", 4096, 32);
+
+const CACHED_OF_STGT: f64 = 6.0;
+/// The file that both serve from the page cache; as large as the part of a LUN that `blast` uses.
+const CACHED_BYTES: usize = 256 << 20;
+const WITH_DIGESTS: f64 = 0.85;
+const CPU_GROWTH: f64 = 1.10;
+const MANY_SESSIONS: u32 = 64;
+const MANY_LUNS: u32 = 1000;
+const IDLE_SESSIONS: u32 = 1000;
+const IDLE_MIB: f64 = 64.0;
+const START_LUNS: u32 = 10_000;
+const START_S: f64 = 2.0;
+
+/// Everything that a row needs.
+struct Bench<'a> {
+    options: &'a Options,
+    programs: &'a Programs,
+}
+
+/// Runs every row that the filter lets through, in the order of the table.
+pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
+    let bench = Bench { options, programs };
+    let parts = [
+        Bench::speed,
+        Bench::page_cache,
+        Bench::digests,
+        Bench::cpu_by_sessions,
+        Bench::cpu_by_luns,
+        Bench::idle_sessions,
+        Bench::start,
+    ];
+    let mut outcomes = Vec::new();
+    for part in parts {
+        outcomes.extend(part(&bench)?);
+    }
+    Ok(outcomes)
+}
+
+impl Bench<'_> {
+    fn wants(&self, name: &str) -> bool {
+        let wanted = self.options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+        if wanted {
+            eprintln!("bench: {name}");
+        }
+        wanted
+    }
+
+    fn lunar(&self, backing: Backing) -> Result<Server> {
+        server::lunar(&self.programs.lunar, backing)
+    }
+
+    /// Medians of alternating runs, in the order of the contenders.
+    fn medians(&self, contenders: &[(&Server, Load)]) -> Result<Vec<Reached>> {
+        let mut runs = vec![Vec::new(); contenders.len()];
+        for _ in 0..self.options.rounds.max(1) {
+            for (runs, (server, load)) in runs.iter_mut().zip(contenders) {
+                runs.push(load::run(&self.programs.blast, server, load, self.options.seconds)?);
+            }
+        }
+        Ok(runs.iter().map(|runs| median(runs)).collect())
+    }
+
+    fn speed(&self) -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        for row in SPEED.iter().filter(|row| self.wants(row.name)) {
+            let servers = [
+                Some(server::floor(&self.programs.floor)?),
+                self.stgt(None)?,
+                Some(self.lunar(Backing::Null(1))?),
+            ];
+            let contenders: Vec<(&Server, Load)> = servers.iter().flatten().map(|s| (s, row.load)).collect();
+            let reached = self.medians(&contenders)?;
+            let lunar = reached[reached.len() - 1].iops;
+            let against = |name, iops, limit| {
+                Outcome::ratio(row.name, "IO/s", lunar, name, iops, Limit::AtLeast(limit))
+            };
+            outcomes.push(against("floor", reached[0].iops, row.of_floor));
+            if servers[1].is_some() {
+                outcomes.push(against("STGT", reached[1].iops, row.of_stgt));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// STGT, where it is installed.
+    fn stgt(&self, file: Option<&Path>) -> Result<Option<Server>> {
+        if self.programs.stgt { server::stgt(file).map(Some) } else { Ok(None) }
+    }
+
+    fn page_cache(&self) -> Result<Vec<Outcome>> {
+        let name = "4 KiB random read, depth 32, file in the page cache";
+        if !self.programs.stgt || !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let file = std::env::temp_dir().join(format!("lunar-bench-{}.img", std::process::id()));
+        std::fs::write(&file, vec![0x5a; CACHED_BYTES])?;
+        let (lunar, stgt) = (self.lunar(Backing::File(&file))?, server::stgt(Some(&file))?);
+        let reached = self.medians(&[(&lunar, SMALL_READ), (&stgt, SMALL_READ)]);
+        std::fs::remove_file(&file)?;
+        let reached = reached?;
+        let limit = Limit::AtLeast(CACHED_OF_STGT);
+        Ok(vec![Outcome::ratio(name, "IO/s", reached[0].iops, "STGT", reached[1].iops, limit)])
+    }
+
+    fn digests(&self) -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        for (name, load) in
+            [("256 KiB read, data digests", LARGE_READ), ("256 KiB write, data digests", LARGE_WRITE)]
+        {
+            if !self.wants(name) {
+                continue;
+            }
+            let lunar = self.lunar(Backing::Null(1))?;
+            let with = Load { data_digest: true, ..load };
+            let reached = self.medians(&[(&lunar, with), (&lunar, load)])?;
+            let limit = Limit::AtLeast(WITH_DIGESTS);
+            outcomes.push(Outcome::ratio(name, "IO/s", reached[0].iops, "without", reached[1].iops, limit));
+        }
+        Ok(outcomes)
+    }
+
+    fn cpu_by_sessions(&self) -> Result<Vec<Outcome>> {
+        let many = Load { sessions: MANY_SESSIONS, ..SMALL_READ };
+        self.cpu_growth("CPU per I/O, 64 sessions", 1, many, "1 session")
+    }
+
+    fn cpu_by_luns(&self) -> Result<Vec<Outcome>> {
+        let many = Load { luns: MANY_LUNS, ..SMALL_READ };
+        self.cpu_growth("CPU per I/O, 1,000 LUNs", MANY_LUNS, many, "1 LUN")
+    }
+
+    fn cpu_growth(&self, name: &str, luns: u32, many: Load, one: &'static str) -> Result<Vec<Outcome>> {
+        if !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let (small, large) = (self.lunar(Backing::Null(1))?, self.lunar(Backing::Null(luns))?);
+        let reached = self.medians(&[(&large, many), (&small, SMALL_READ)])?;
+        let limit = Limit::AtMost(CPU_GROWTH);
+        Ok(vec![Outcome::ratio(name, "us", reached[0].cpu_us_per_io, one, reached[1].cpu_us_per_io, limit)])
+    }
+
+    fn idle_sessions(&self) -> Result<Vec<Outcome>> {
+        let name = "1,000 idle sessions, resident memory";
+        if !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let lunar = self.lunar(Backing::Null(1))?;
+        let _held = Held::open(&self.programs.blast, &lunar, IDLE_SESSIONS)?;
+        Ok(vec![Outcome::figure(name, "MiB", lunar.resident_mib()?, Limit::AtMost(IDLE_MIB))])
+    }
+
+    /// Told with its limit, and not asserted: it is a time.
+    fn start(&self) -> Result<Vec<Outcome>> {
+        let name = "10,000 null LUNs, start";
+        if !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let begin = Instant::now();
+        let _lunar = self.lunar(Backing::Null(START_LUNS))?;
+        Ok(vec![Outcome::figure(name, "s", begin.elapsed().as_secs_f64(), Limit::Told(START_S))])
+    }
+}
+
+/// The median of each figure by itself.
+fn median(runs: &[Reached]) -> Reached {
+    let middle = |figure: fn(&Reached) -> f64| {
+        let mut figures: Vec<f64> = runs.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures[figures.len() / 2]
+    };
+    Reached { iops: middle(|run| run.iops), cpu_us_per_io: middle(|run| run.cpu_us_per_io) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_not_moved_by_one_wild_run() {
+        let run = |iops| Reached { iops, cpu_us_per_io: 1.0 / iops };
+        let median = median(&[run(10.0), run(1000.0), run(11.0)]);
+        assert_eq!((median.iops, median.cpu_us_per_io), (11.0, 1.0 / 11.0));
+    }
+}

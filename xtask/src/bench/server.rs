@@ -1,0 +1,206 @@
+//! The servers that are measured: `floor`, Lunar and STGT, each on a free port and pinned to the client's
+//! core.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The core of everything that is measured.
+pub const CORE: &str = "0";
+const TARGET: &str = "iqn.2026-11.org.example:bench";
+const START: Duration = Duration::from_secs(30);
+
+/// A running server; it is killed and its folder removed when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    dir: PathBuf,
+    /// Where it listens
+    pub portal: SocketAddr,
+    /// The name of its target
+    pub target: String,
+    /// The first LUN
+    pub lun: u16,
+}
+
+impl Server {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its resident memory in MiB.
+    pub fn resident_mib(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A fresh folder that goes away with its server.
+fn fresh_dir(name: &str) -> Result<PathBuf> {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("lunar-bench-{}-{number}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+fn pinned(program: &Path) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", CORE]).arg(program);
+    command
+}
+
+/// Starts `floor`.
+pub fn floor(program: &Path) -> Result<Server> {
+    let dir = fresh_dir("floor")?;
+    let mut child = pinned(program).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn()?;
+    let (portal, _) = wait_listening(&mut child, |_| true)?;
+    Ok(Server { child, dir, portal, target: TARGET.into(), lun: 0 })
+}
+
+/// A LUN of Lunar's configuration.
+#[derive(Clone, Copy, Debug)]
+pub enum Backing<'a> {
+    /// So many null LUNs
+    Null(u32),
+    /// One file, in the page cache
+    File(&'a Path),
+}
+
+/// Starts Lunar and waits until it is ready.
+pub fn lunar(program: &Path, backing: Backing) -> Result<Server> {
+    let dir = fresh_dir("lunar")?;
+    let file = dir.join("lunar.toml");
+    std::fs::write(&file, config(&dir, backing))?;
+    let mut command = pinned(program);
+    command
+        .args(["serve", "--config"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+    let (portal, _) = wait_listening(&mut child, |line| line == "ready")?;
+    Ok(Server { child, dir, portal, target: TARGET.into(), lun: 0 })
+}
+
+fn config(dir: &Path, backing: Backing) -> String {
+    let mut text = format!(
+        "[server]\nstate_dir = \"{0}\"\nadmin_socket = \"{0}/admin.sock\"\n[session]\nnop_interval_s = 0\n\
+         [[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n",
+        dir.display()
+    );
+    match backing {
+        Backing::Null(luns) => (0..luns).for_each(|lun| {
+            text += &format!("[[target.lun]]\nlun = {lun}\nbackend = \"null\"\nsize = \"1TiB\"\n");
+        }),
+        Backing::File(path) => {
+            text += &format!("[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"{}\"\n", path.display());
+        }
+    }
+    text
+}
+
+/// Reads what a server says until `ready`; the address that it told, and all lines. A thread goes on reading.
+fn wait_listening(child: &mut Child, ready: impl Fn(&str) -> bool) -> Result<(SocketAddr, Vec<String>)> {
+    let stdout = child.stdout.take().context("piped")?;
+    let (sender, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+    });
+    let end = Instant::now() + START;
+    let (mut portal, mut said) = (None, Vec::new());
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let Ok(line) = lines.recv_timeout(left) else { bail!("the server is not ready; it said: {said:?}") };
+        if let Some(rest) = line.strip_prefix("listening on ") {
+            portal = Some(rest.split(',').next().unwrap_or(rest).parse()?);
+        }
+        let done = ready(&line);
+        said.push(line);
+        if done {
+            return Ok((portal.context("no `listening on` line")?, said));
+        }
+    }
+}
+
+/// Starts STGT with LUN 1 on a file, or on its null backing store; its LUN 0 is a controller.
+pub fn stgt(file: Option<&Path>) -> Result<Server> {
+    let dir = fresh_dir("stgt")?;
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let portal = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let admin = Admin { control: (port % 30_000 + 1000).to_string(), socket: dir.join("control") };
+    let mut command = pinned(Path::new("tgtd"));
+    command.args(["-f", "-C", &admin.control, "--iscsi", &format!("portal={portal}")]);
+    command.env("TGT_IPC_SOCKET", &admin.socket).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn().context("cannot run tgtd")?;
+    let server = Server { child, dir, portal, target: TARGET.into(), lun: 1 };
+    admin.wait()?;
+    admin.run(&["--mode", "target", "--op", "new", "--tid", "1", "-T", TARGET])?;
+    let store = file.map_or(Path::new("/dev/null"), |file| file).display().to_string();
+    let kind = if file.is_some() { "rdwr" } else { "null" };
+    admin.run(&[
+        "--mode",
+        "logicalunit",
+        "--op",
+        "new",
+        "--tid",
+        "1",
+        "--lun",
+        "1",
+        "-b",
+        &store,
+        "-E",
+        kind,
+    ])?;
+    admin.run(&["--mode", "target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
+    Ok(server)
+}
+
+/// tgtadm, for one tgtd.
+struct Admin {
+    control: String,
+    socket: PathBuf,
+}
+
+impl Admin {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("tgtadm");
+        command
+            .args(["-C", &self.control, "--lld", "iscsi"])
+            .args(arguments)
+            .env("TGT_IPC_SOCKET", &self.socket);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<()> {
+        let output = self.command(arguments).output()?;
+        ensure!(output.status.success(), "tgtadm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<()> {
+        let end = Instant::now() + START;
+        while Instant::now() < end {
+            if self.run(&["--mode", "target", "--op", "show"]).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("tgtd does not answer")
+    }
+}

@@ -1,0 +1,165 @@
+//! Figures, limits, and the table.
+
+use serde_json::{Value, json};
+
+/// What a figure or ratio must keep to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// Not below
+    AtLeast(f64),
+    /// Not above
+    AtMost(f64),
+    /// Should not be above, but nothing fails: it is a time
+    Told(f64),
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub struct Outcome {
+    name: String,
+    unit: &'static str,
+    lunar: f64,
+    /// What Lunar is compared with, and its figure
+    other: Option<(&'static str, f64)>,
+    limit: Limit,
+}
+
+impl Outcome {
+    /// Lunar's figure against another.
+    pub fn ratio(
+        name: &str,
+        unit: &'static str,
+        lunar: f64,
+        other: &'static str,
+        its: f64,
+        limit: Limit,
+    ) -> Outcome {
+        Outcome { name: name.into(), unit, lunar, other: Some((other, its)), limit }
+    }
+
+    /// A figure of Lunar's alone.
+    pub fn figure(name: &str, unit: &'static str, lunar: f64, limit: Limit) -> Outcome {
+        Outcome { name: name.into(), unit, lunar, other: None, limit }
+    }
+
+    /// What the limit is about: the ratio, or the figure where there is none.
+    fn value(&self) -> f64 {
+        self.other.map_or(self.lunar, |(_, its)| self.lunar / its)
+    }
+
+    fn is_beyond(&self) -> bool {
+        match self.limit {
+            Limit::AtLeast(limit) => self.value() < limit || self.value().is_nan(),
+            Limit::AtMost(limit) | Limit::Told(limit) => self.value() > limit || self.value().is_nan(),
+        }
+    }
+
+    /// Is a limit that counts not kept?
+    pub fn missed(&self) -> bool {
+        self.is_beyond() && !matches!(self.limit, Limit::Told(_))
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (self.is_beyond(), self.limit) {
+            (false, _) => "ok",
+            (true, Limit::Told(_)) => "above",
+            (true, _) => "MISSED",
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let limit = match self.limit {
+            Limit::AtLeast(limit) => format!(">= {limit:.2}"),
+            Limit::AtMost(limit) | Limit::Told(limit) => format!("<= {limit:.2}"),
+        };
+        let other = self.other.map_or(String::new(), |(name, its)| format!("{name} {}", number(its)));
+        let ratio = self.other.map_or(String::new(), |_| format!("{:.2}", self.value()));
+        let lunar = format!("{} {}", number(self.lunar), self.unit);
+        [self.name.clone(), lunar, other, ratio, limit, self.verdict().into()]
+    }
+}
+
+/// Three digits that matter, or whole thousands.
+fn number(value: f64) -> String {
+    match value {
+        large if large >= 1e6 => format!("{:.2} M", large / 1e6),
+        large if large >= 1e3 => format!("{:.1} k", large / 1e3),
+        small => format!("{small:.2}"),
+    }
+}
+
+const HEAD: [&str; 6] = ["work", "Lunar", "against", "ratio", "limit", ""];
+
+/// The table in Markdown, with its columns aligned.
+pub fn text(outcomes: &[Outcome]) -> String {
+    let rows: Vec<[String; 6]> = outcomes.iter().map(Outcome::cells).collect();
+    let width = |column: usize| {
+        rows.iter().map(|row| row[column].len()).chain([HEAD[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let line = |cells: &[String]| {
+        let padded: Vec<String> =
+            cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("| {} |\n", padded.join(" | "))
+    };
+    let head = line(&HEAD.map(String::from));
+    let rule =
+        format!("|{}|\n", widths.iter().map(|width| "-".repeat(width + 2)).collect::<Vec<_>>().join("|"));
+    [head, rule].into_iter().chain(rows.iter().map(|row| line(row))).collect()
+}
+
+/// One JSON object per line.
+pub fn json(outcomes: &[Outcome]) -> String {
+    let lines: Vec<String> = outcomes.iter().map(|outcome| object(outcome).to_string()).collect();
+    lines.join("\n")
+}
+
+fn object(outcome: &Outcome) -> Value {
+    let (kind, limit) = match outcome.limit {
+        Limit::AtLeast(limit) => ("at_least", limit),
+        Limit::AtMost(limit) => ("at_most", limit),
+        Limit::Told(limit) => ("told", limit),
+    };
+    json!({
+        "work": outcome.name,
+        "unit": outcome.unit,
+        "lunar": outcome.lunar,
+        "against": outcome.other.map(|(name, _)| name),
+        "its": outcome.other.map(|(_, its)| its),
+        "value": outcome.value(),
+        "limit": { kind: limit },
+        "verdict": outcome.verdict(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_hold_in_their_direction() {
+        let ratio = |lunar, limit| Outcome::ratio("work", "IO/s", lunar, "floor", 100.0, limit);
+        assert!(!ratio(70.0, Limit::AtLeast(0.70)).missed());
+        assert!(ratio(69.0, Limit::AtLeast(0.70)).missed());
+        assert!(!ratio(110.0, Limit::AtMost(1.10)).missed());
+        assert!(ratio(111.0, Limit::AtMost(1.10)).missed());
+        assert!(Outcome::ratio("work", "us", 0.0, "1 LUN", 0.0, Limit::AtMost(1.10)).missed());
+        let late = Outcome::figure("start", "s", 3.0, Limit::Told(2.0));
+        assert!(!late.missed() && late.verdict() == "above");
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_json_is_json() {
+        let outcomes = [
+            Outcome::ratio("short", "IO/s", 1_500_000.0, "floor", 2_000_000.0, Limit::AtLeast(0.7)),
+            Outcome::figure("a longer name", "MiB", 12.0, Limit::AtMost(64.0)),
+        ];
+        let text = text(&outcomes);
+        let lengths: Vec<usize> = text.lines().map(str::len).collect();
+        assert!(lengths.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
+        assert!(text.contains("| 1.50 M IO/s | floor 2.00 M | 0.75  | >= 0.70  | ok |"), "{text}");
+        for line in json(&outcomes).lines() {
+            assert!(line.parse::<Value>().is_ok());
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `cargo xtask`: checks, tests, measures and documents the project.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod conformance;
+mod lab;
+mod root;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use root::Step;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Checks, tests, measures and documents the project")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Hold the style's outer limits: sizes, floors, unsafe, links
+    Tidy,
+    /// Run every test, with real peers and a real kernel
+    Test(test::Options),
+    /// Which rules of RFC 7143 have a test; checks that those tests exist
+    Conformance(conformance::Options),
+    /// Boot the lab's guest: `lab run -- CMD`, `lab setup`
+    Lab {
+        /// For interop/lab/lab
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Measure Lunar against `floor` and STGT; fails when a ratio is missed
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().task) {
+        Ok(Step::Ok | Step::Skipped(_)) => ExitCode::SUCCESS,
+        Ok(Step::Failed(_)) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(task: &Task) -> Result<Step> {
+    match task {
+        Task::Tidy => tidy::run(),
+        Task::Test(options) => test::run(options),
+        Task::Conformance(options) => conformance::run(options),
+        Task::Lab { arguments } => lab::run(arguments),
+        Task::Bench(options) => bench::run(options),
+    }
+}

@@ -1,0 +1,69 @@
+//! The project's folders, and how a step of work ends.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The project's root folder.
+pub fn path() -> PathBuf {
+    let xtask = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().expect("xtask lies in the project's root").to_path_buf()
+}
+
+/// Where cargo builds.
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| path().join("target"), |dir| path().join(dir))
+}
+
+/// A command that runs in the project's root.
+pub fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(path());
+    command
+}
+
+/// Runs a command whose output the user sees; an error when it fails.
+pub fn must(program: &str, arguments: &[&str]) -> Result<()> {
+    let status =
+        command(program).args(arguments).status().with_context(|| format!("cannot run {program}"))?;
+    ensure!(status.success(), "{program} {}: {status}", arguments.join(" "));
+    Ok(())
+}
+
+/// Builds a release binary and returns its path.
+pub fn build(package: &str, binary: &str) -> Result<PathBuf> {
+    must("cargo", &["build", "--release", "--quiet", "--package", package, "--bin", binary])?;
+    Ok(target_dir().join("release").join(binary))
+}
+
+/// The program under test, built if it is our own: `$LUNAR_BIN`, or the release build.
+pub fn lunar() -> Result<PathBuf> {
+    if std::env::var_os("LUNAR_BIN").is_none() {
+        build("cli", "lunar")?;
+    }
+    Ok(lunar_path())
+}
+
+/// Where the program under test lies: `$LUNAR_BIN`, or the release build.
+pub fn lunar_path() -> PathBuf {
+    let built = || target_dir().join("release/lunar");
+    std::env::var_os("LUNAR_BIN").map_or_else(built, PathBuf::from)
+}
+
+/// Is there such a program on the PATH?
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// How a step ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// All of it is as it should be
+    Ok,
+    /// Something is not, and what
+    Failed(String),
+    /// It could not run, and why
+    Skipped(String),
+}

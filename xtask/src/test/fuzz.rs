@@ -1,0 +1,96 @@
+//! The fuzz targets of `fuzz/`, each for a short while from its committed seeds.
+//!
+//! They are built as cargo-fuzz builds them but for the address sanitizer, which alone needs a nightly
+//! compiler: the code has next to no `unsafe`, and panics, hangs and growth are found without it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Report, Tally};
+use crate::root::{self, Step};
+
+/// libFuzzer's own options for one target.
+const LIMITS: [&str; 4] = ["-max_total_time=15", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"];
+/// Coverage counters, and the checks of a debug build.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks";
+
+/// Builds and runs every target.
+pub fn run() -> Result<Report> {
+    let fuzz = root::path().join("fuzz");
+    if !fuzz.join("Cargo.toml").exists() {
+        return Ok(Step::Skipped("there is no fuzz/Cargo.toml".into()).into());
+    }
+    let targets = targets(&std::fs::read_to_string(fuzz.join("Cargo.toml"))?)?;
+    let built = build(&fuzz)?;
+    let mut tally = Tally::default();
+    let mut failed = Vec::new();
+    for target in targets {
+        match run_one(&fuzz, &built, &target) {
+            Ok(()) => tally.passed += 1,
+            Err(error) => {
+                println!("fuzz {target}: {error:#}");
+                tally.failed += 1;
+                failed.push(target);
+            }
+        }
+    }
+    let step = if failed.is_empty() { Step::Ok } else { Step::Failed(failed.join(", ")) };
+    Ok(Report { step, tally })
+}
+
+/// The names of the binaries in a manifest.
+fn targets(manifest: &str) -> Result<Vec<String>> {
+    let manifest: toml::Table = manifest.parse().context("fuzz/Cargo.toml")?;
+    let bins =
+        manifest.get("bin").and_then(|bins| bins.as_array()).context("no [[bin]] in fuzz/Cargo.toml")?;
+    Ok(bins.iter().filter_map(|bin| Some(bin.get("name")?.as_str()?.to_string())).collect())
+}
+
+/// Builds all targets; the folder of the binaries. With `--target` the flags reach no build script.
+fn build(fuzz: &Path) -> Result<PathBuf> {
+    let version = root::command("rustc").arg("-vV").output()?;
+    let version = String::from_utf8(version.stdout)?;
+    let host =
+        version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
+    let target_dir = root::target_dir().join("fuzz");
+    let mut command = root::command("cargo");
+    command.args(["build", "--release", "--target", host, "--manifest-path"]).arg(fuzz.join("Cargo.toml"));
+    let status = command.env("CARGO_TARGET_DIR", &target_dir).env("RUSTFLAGS", FLAGS).status()?;
+    ensure!(status.success(), "the fuzz targets do not build: {status}");
+    Ok(target_dir.join(host).join("release"))
+}
+
+/// What a target finds goes to the build folder; what it starts from is committed.
+fn run_one(fuzz: &Path, built: &Path, target: &str) -> Result<()> {
+    let found = root::target_dir().join("fuzz/corpus").join(target);
+    std::fs::create_dir_all(&found)?;
+    let artifacts = root::target_dir().join("fuzz/artifacts").join(target);
+    std::fs::create_dir_all(&artifacts)?;
+    let mut command = root::command(&built.join(target).display().to_string());
+    command.args(LIMITS).arg(format!("-artifact_prefix={}/", artifacts.display())).arg(found);
+    let seeds = ["seeds", "corpus"].map(|folder| fuzz.join(folder).join(target));
+    command.args(seeds.iter().filter(|folder| folder.is_dir()));
+    let output = command.output().with_context(|| format!("cannot run {target}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = said.lines().collect();
+    let runs = lines.iter().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+    println!("fuzz {target}: {} runs", runs.map_or("no", str::trim));
+    let end = lines[lines.len().saturating_sub(30)..].join("\n");
+    ensure!(output.status.success(), "{}; inputs lie in {}\n{end}", output.status, artifacts.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_the_binaries_of_the_manifest() {
+        let manifest = "[package]\nname = \"fuzz\"\n[[bin]]\nname = \"framer\"\n[[bin]]\nname = \"text\"\n";
+        assert_eq!(targets(manifest).expect("targets"), ["framer", "text"]);
+        assert!(targets("[package]\nname = \"fuzz\"\n").is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! Programs that the tests run, and the Debian packages that bring them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::Report;
+use crate::root::{self, Step};
+
+/// A file that shows that a package is there, by name on the PATH or by path, and the package.
+const PACKAGES: [(&str, &str); 20] = [
+    ("iscsi-test-cu", "libiscsi-bin"),
+    ("tgtd", "tgt"),
+    ("qemu-img", "qemu-utils"),
+    ("/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so", "qemu-block-extra"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("depmod", "kmod"),
+    ("cpio", "cpio"),
+    ("xz", "xz-utils"),
+    ("iscsiadm", "open-iscsi"),
+    ("multipath", "multipath-tools"),
+    ("udevadm", "udev"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("fio", "fio"),
+    ("tc", "iproute2"),
+    ("taskset", "util-linux"),
+    ("c++", "g++"),
+    ("git", "git"),
+    ("setsid", "util-linux"),
+];
+/// While this says 101, installing a package starts no daemon.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Installs what is missing, as root; says how to, otherwise. Never fails for want of a package: the tests
+/// that need it say so themselves.
+pub fn install() -> Result<Report> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(Step::Ok.into());
+    }
+    let command = format!("apt-get install --no-install-recommends {}", missing.join(" "));
+    if fs::metadata("/proc/self")?.uid() != 0 || !root::is_installed("apt-get") {
+        println!("to run all tests, as root: {command}");
+        return Ok(Step::Skipped(format!("missing: {}", missing.join(" "))).into());
+    }
+    println!("{command}");
+    match apt_get(&missing) {
+        Ok(()) => Ok(Step::Ok.into()),
+        Err(error) => Ok(Step::Skipped(format!("{error:#}")).into()),
+    }
+}
+
+fn missing() -> Vec<&'static str> {
+    let is_there = |file: &str| match file.starts_with('/') {
+        true => Path::new(file).exists(),
+        false => root::is_installed(file),
+    };
+    let mut missing: Vec<&str> =
+        PACKAGES.iter().filter(|(file, _)| !is_there(file)).map(|(_, package)| *package).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    missing
+}
+
+fn apt_get(packages: &[&str]) -> Result<()> {
+    let ours = !Path::new(POLICY).exists();
+    if ours {
+        fs::write(POLICY, "#!/bin/sh\nexit 101\n")?;
+        fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))?;
+    }
+    let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    install.extend(packages);
+    let outcome = quiet(&["update", "-qq"]).and_then(|()| quiet(&install));
+    if ours {
+        fs::remove_file(POLICY)?;
+    }
+    outcome
+}
+
+/// apt-get whose output is told only when it fails.
+fn quiet(arguments: &[&str]) -> Result<()> {
+    let output =
+        root::command("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "apt-get {}: {}", arguments[0], said.trim());
+    Ok(())
+}

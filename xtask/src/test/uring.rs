@@ -1,0 +1,35 @@
+//! The machine's switch for io_uring, as default containers have it: off.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
+const OFF_FOR_ALL: &str = "2";
+
+/// io_uring is off while this lives.
+#[derive(Debug)]
+pub struct Disabled {
+    before: String,
+}
+
+/// Switches io_uring off; the inner error says why that cannot be done here.
+pub fn disable() -> Result<Result<Disabled, String>> {
+    let Ok(before) = fs::read_to_string(SWITCH) else {
+        return Ok(Err("this kernel has no kernel.io_uring_disabled".into()));
+    };
+    if fs::write(SWITCH, OFF_FOR_ALL).is_err() {
+        return Ok(Err("needs root: sysctl kernel.io_uring_disabled=2".into()));
+    }
+    let now = fs::read_to_string(SWITCH).context(SWITCH)?;
+    anyhow::ensure!(now.trim() == OFF_FOR_ALL, "{SWITCH} stays {now}");
+    Ok(Ok(Disabled { before }))
+}
+
+impl Drop for Disabled {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(SWITCH, &self.before) {
+            eprintln!("xtask: cannot set {SWITCH} back to {}: {error}", self.before.trim());
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `cargo xtask tidy`: the outer limits of the style, and the floors. What rustfmt and clippy hold is not
+//! repeated.
+
+mod floors;
+mod project;
+mod rust;
+mod source;
+mod text;
+
+use std::fmt;
+
+use anyhow::Result;
+
+use crate::root::{self, Step};
+
+/// One thing that is not tidy.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Path from the project's root
+    pub file: String,
+    /// Line, from 1
+    pub line: usize,
+    /// What is wrong
+    pub what: String,
+    /// What to do about it
+    pub remedy: &'static str,
+}
+
+impl Finding {
+    fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> Finding {
+        Finding { file: file.into(), line, what: what.into(), remedy }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}:{}: {}; {}", self.file, self.line, self.what, self.remedy)
+    }
+}
+
+/// Checks every file that git knows or would add; prints the findings.
+pub fn run() -> Result<Step> {
+    let files = project::read(&root::path())?;
+    let findings = check(&files);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("tidy: {} files, {} findings", files.len(), findings.len());
+    Ok(if findings.is_empty() { Step::Ok } else { Step::Failed(format!("{} findings", findings.len())) })
+}
+
+fn check(files: &[project::File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        findings.extend(text::check(file));
+        if file.path.ends_with(".rs") {
+            findings.extend(rust::check(file));
+        }
+        if file.path.ends_with(".md") {
+            findings.extend(text::links(file, files));
+        }
+    }
+    findings.extend(floors::check(files));
+    findings
+}

@@ -1,0 +1,35 @@
+//! The project's text files.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+/// One text file.
+#[derive(Debug)]
+pub struct File {
+    /// Path from the project's root
+    pub path: String,
+    /// All of it
+    pub text: String,
+}
+
+/// Reads every text file that git knows or would add.
+pub fn read(root: &Path) -> Result<Vec<File>> {
+    let listing = std::process::Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()?;
+    ensure!(listing.status.success(), "git ls-files failed: {}", String::from_utf8_lossy(&listing.stderr));
+    let paths = String::from_utf8(listing.stdout)?;
+    let mut paths: Vec<&str> = paths.split_terminator('\0').collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let read =
+        |path: &str| Some(File { path: path.into(), text: std::fs::read_to_string(root.join(path)).ok()? });
+    Ok(paths.into_iter().filter_map(read).collect())
+}
+
+#[cfg(test)]
+pub fn file(path: &str, text: &str) -> File {
+    File { path: path.into(), text: text.into() }
+}

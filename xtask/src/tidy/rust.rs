@@ -1,0 +1,140 @@
+//! Rules for Rust sources.
+
+use super::Finding;
+use super::project::File;
+use super::source::{code_only, functions, lines_with_word};
+
+const MAX_FILE_LINES: usize = 800;
+const MAX_FUNCTION_LINES: usize = 70;
+const MAX_COLUMNS: usize = 110;
+/// How far above an `unsafe` its reason may stand.
+const SAFETY_REACH: usize = 6;
+
+/// Macros and attributes that no finished code has.
+const BANNED: [(&str, &str); 4] = [
+    ("todo!", "write it"),
+    ("unimplemented!", "write it, or answer with an error"),
+    ("dbg!", "remove it, or log with tracing"),
+    ("#[ignore", "mend the test, or let it print why it is skipped"),
+];
+
+/// Checks one source file.
+pub fn check(file: &File) -> Vec<Finding> {
+    let code = code_only(&file.text);
+    let mut findings = Vec::new();
+    findings.extend(file_length(file, &code));
+    findings.extend(function_lengths(file, &code));
+    findings.extend(columns(file));
+    findings.extend(banned(file, &code));
+    findings.extend(unsafe_without_reason(file, &code));
+    findings
+}
+
+fn file_length(file: &File, code: &str) -> Option<Finding> {
+    let lines = lines_without_tests(&file.path, code);
+    (lines > MAX_FILE_LINES).then(|| {
+        let what = format!("{lines} lines without tests, more than {MAX_FILE_LINES}");
+        Finding::new(&file.path, 1, what, "split it by what changes together")
+    })
+}
+
+fn lines_without_tests(path: &str, code: &str) -> usize {
+    if path.contains("/tests/") || path.ends_with("/tests.rs") {
+        return 0;
+    }
+    let lines: Vec<&str> = code.lines().collect();
+    let is_test_module = |pair: &[&str]| {
+        pair[0].starts_with("#[cfg(test)]") && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    };
+    lines.windows(2).position(is_test_module).unwrap_or(lines.len())
+}
+
+fn function_lengths(file: &File, code: &str) -> Vec<Finding> {
+    let long = functions(code).into_iter().filter(|function| function.lines > MAX_FUNCTION_LINES);
+    long.map(|f| {
+        let what = format!("function {} has {} lines, more than {MAX_FUNCTION_LINES}", f.name, f.lines);
+        Finding::new(&file.path, f.line, what, "give its parts names")
+    })
+    .collect()
+}
+
+fn columns(file: &File) -> Vec<Finding> {
+    let long = file.text.lines().enumerate().filter(|(_, line)| line.chars().count() > MAX_COLUMNS);
+    long.map(|(n, line)| {
+        let what = format!("{} columns, more than {MAX_COLUMNS}", line.chars().count());
+        Finding::new(&file.path, n + 1, what, "break the line")
+    })
+    .collect()
+}
+
+fn banned(file: &File, code: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (n, line) in code.lines().enumerate() {
+        for (what, remedy) in BANNED.iter().filter(|(what, _)| line.contains(what)) {
+            findings.push(Finding::new(&file.path, n + 1, format!("`{what}`"), remedy));
+        }
+    }
+    findings
+}
+
+fn unsafe_without_reason(file: &File, code: &str) -> Vec<Finding> {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let has_reason = |line: &usize| {
+        let above = lines[line.saturating_sub(SAFETY_REACH + 1)..*line].iter().rev();
+        above.take_while(|l| !l.trim().is_empty()).any(|l| l.contains("SAFETY") || l.contains("# Safety"))
+    };
+    let bare = lines_with_word(code, "unsafe").into_iter().filter(|line| !has_reason(line));
+    bare.map(|line| {
+        Finding::new(&file.path, line, "unsafe without a SAFETY line", "say above it why it is sound")
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::project::file;
+
+    fn whats(text: &str) -> Vec<(usize, String)> {
+        check(&file("crates/x/src/lib.rs", text)).into_iter().map(|f| (f.line, f.what)).collect()
+    }
+
+    #[test]
+    fn a_long_file_is_found_and_its_tests_do_not_count() {
+        let long = "const A: u8 = 1;\n".repeat(801);
+        assert_eq!(whats(&long), [(1, "801 lines without tests, more than 800".to_string())]);
+        let with_tests = format!("const A: u8 = 1;\n#[cfg(test)]\nmod tests {{\n{long}}}\n");
+        assert_eq!(whats(&with_tests), []);
+    }
+
+    #[test]
+    fn a_long_function_is_found() {
+        let text = |lines: usize| format!("\nfn f() {{\n{}}}\n", "    g();\n".repeat(lines));
+        assert_eq!(whats(&text(68)), []);
+        assert_eq!(whats(&text(69)), [(2, "function f has 71 lines, more than 70".to_string())]);
+    }
+
+    #[test]
+    fn a_long_line_is_found() {
+        assert_eq!(whats(&format!("//{}", "x".repeat(108))), []);
+        assert_eq!(
+            whats(&format!("\n//{}", "x".repeat(109))),
+            [(2, "111 columns, more than 110".to_string())]
+        );
+    }
+
+    #[test]
+    fn unfinished_code_is_found_and_its_mention_is_not() {
+        assert_eq!(whats("// todo!\nconst A: &str = \"dbg!\";\n"), []);
+        assert_eq!(whats("fn f() {\n    todo!()\n}\n"), [(2, "`todo!`".to_string())]);
+        assert_eq!(whats("#[ignore]\nfn f() {}\n"), [(1, "`#[ignore`".to_string())]);
+    }
+
+    #[test]
+    fn unsafe_wants_a_reason() {
+        let bare = "fn f() {\n    unsafe { g() }\n}\n";
+        assert_eq!(whats(bare), [(2, "unsafe without a SAFETY line".to_string())]);
+        assert_eq!(whats("fn f() {\n    // SAFETY: g has no demands\n    unsafe { g() }\n}\n"), []);
+        assert_eq!(whats("// SAFETY: far away\n\nfn f() {\n    unsafe { g() }\n}\n").len(), 1);
+    }
+}

@@ -1,0 +1,271 @@
+//! One session under load.
+
+use std::io::{IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::bytes::{BHS, get24, get32, padded, put24, put32};
+use crate::job::{Job, Op};
+use crate::latency::Latency;
+use crate::login::{Login, put_lun};
+
+const RECEIVE_BUFFER: usize = 4 << 20;
+const RESERVED_TAG: u32 = 0xffff_ffff;
+
+/// What the session's thread counts and the reporting thread reads.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Commands that ended
+    pub done: AtomicU64,
+    /// Of these, not with GOOD or without an iSCSI response of "completed at target"
+    pub errors: AtomicU64,
+}
+
+impl Counters {
+    /// Only the session's thread writes: a plain load and store do.
+    fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+/// A logged-in session and its commands in flight.
+#[derive(Debug)]
+pub struct Session {
+    job: Arc<Job>,
+    socket: TcpStream,
+    cmd_sn: u32,
+    max_cmd_sn: u32,
+    exp_stat_sn: u32,
+    max_segment: u32,
+    immediate: u32,
+    /// When the command of each tag was sent
+    sent_at: Vec<Instant>,
+    free_tags: Vec<u32>,
+    random: u64,
+    sequence: u64,
+    output: Vec<u8>,
+    payload: Vec<u8>,
+    /// CRC32C of the first `len` bytes of the payload, per length
+    digests: Vec<(u32, u32)>,
+    counters: Arc<Counters>,
+    latency: Latency,
+}
+
+impl Session {
+    /// Logs session number `id` in.
+    pub fn open(job: Arc<Job>, id: u32) -> Result<Session> {
+        let login = Login::open(&job, id)?;
+        let immediate = match job.op {
+            Op::Read => 0,
+            Op::Write => job.bytes.min(login.first_burst).min(login.max_segment),
+        };
+        Ok(Session {
+            socket: login.socket,
+            cmd_sn: login.cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+            exp_stat_sn: login.exp_stat_sn,
+            max_segment: login.max_segment,
+            immediate,
+            sent_at: vec![Instant::now(); job.depth as usize],
+            free_tags: (0..job.depth).collect(),
+            random: 88_172_645_463_325_252 + u64::from(id) * 7919,
+            sequence: 0,
+            output: Vec::with_capacity((BHS + immediate as usize + 4) * job.depth as usize),
+            payload: vec![0x5a; job.bytes as usize],
+            digests: Vec::new(),
+            counters: Arc::default(),
+            latency: Latency::default(),
+            job,
+        })
+    }
+
+    /// What the reporting thread reads.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Sends and receives until `stop`; the latencies of all commands.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<Latency> {
+        let mut input = vec![0; RECEIVE_BUFFER];
+        let (mut have, mut skip) = (0, 0);
+        while !stop.load(Ordering::Relaxed) {
+            self.submit()?;
+            let received = self.socket.read(&mut input[have..])?;
+            ensure!(received > 0, "the target closed the connection");
+            have += received;
+            let used = self.take(&input[..have], &mut skip)?;
+            input.copy_within(used..have, 0);
+            have -= used;
+        }
+        Ok(std::mem::take(&mut self.latency))
+    }
+
+    /// Sends every command that the depth and the CmdSN window allow.
+    fn submit(&mut self) -> Result<()> {
+        let now = Instant::now();
+        while self.max_cmd_sn.wrapping_sub(self.cmd_sn) as i32 >= 0 {
+            let Some(tag) = self.free_tags.pop() else { break };
+            self.sent_at[tag as usize] = now;
+            self.command(tag);
+        }
+        if !self.output.is_empty() {
+            self.socket.write_all(&self.output)?;
+            self.output.clear();
+        }
+        Ok(())
+    }
+
+    /// Appends one READ(10) or WRITE(10) to the output.
+    fn command(&mut self, tag: u32) {
+        let place = self.next_place();
+        let (flags, opcode) = match self.job.op {
+            Op::Read => (0xc1, 0x28),
+            Op::Write => (0xa1, 0x2a),
+        };
+        let mut header = [0; BHS];
+        header[0] = 0x01;
+        header[1] = flags;
+        put24(&mut header, 5, self.immediate);
+        put_lun(&mut header, self.job.lun + (place % u64::from(self.job.luns)) as u16);
+        put32(&mut header, 16, tag);
+        put32(&mut header, 20, self.job.bytes);
+        put32(&mut header, 24, self.cmd_sn);
+        put32(&mut header, 28, self.exp_stat_sn);
+        header[32] = opcode;
+        put32(&mut header, 34, place as u32 * self.job.blocks());
+        header[39..41].copy_from_slice(&(self.job.blocks() as u16).to_be_bytes());
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.output.extend_from_slice(&header);
+        if self.immediate > 0 {
+            self.output.extend_from_slice(&self.payload[..self.immediate as usize]);
+            if self.job.data_digest {
+                let digest = self.digest(self.immediate);
+                self.output.extend_from_slice(&digest);
+            }
+        }
+    }
+
+    /// The next place in the span, in units of the command's length.
+    fn next_place(&mut self) -> u64 {
+        if self.job.sequential {
+            self.sequence += 1;
+            return self.sequence % self.job.places();
+        }
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % self.job.places()
+    }
+
+    /// Takes whole PDUs from `input`; how many bytes are done with. `skip` is payload that is still to come
+    /// and that nobody looks at.
+    fn take(&mut self, input: &[u8], skip: &mut usize) -> Result<usize> {
+        let now = Instant::now();
+        let mut at = (*skip).min(input.len());
+        *skip -= at;
+        while *skip == 0 && input.len() - at >= BHS {
+            let header = &input[at..at + BHS];
+            let len = get24(header, 5);
+            let digest = if self.job.data_digest && len > 0 { 4 } else { 0 };
+            let whole = BHS + padded(len) + digest;
+            self.answer(header, now)?;
+            let here = whole.min(input.len() - at);
+            *skip = whole - here;
+            at += here;
+        }
+        Ok(at)
+    }
+
+    fn answer(&mut self, header: &[u8], now: Instant) -> Result<()> {
+        self.max_cmd_sn = get32(header, 32);
+        match header[0] & 0x3f {
+            0x25 if header[1] & 1 != 0 => self.finish(header, header[3] == 0, now),
+            0x25 => Ok(()),
+            0x21 => self.finish(header, header[2] == 0 && header[3] == 0, now),
+            0x31 => self.data_out(header),
+            0x20 => self.pong(header),
+            other => bail!("unexpected opcode {other:#04x}"),
+        }
+    }
+
+    /// A command has ended.
+    fn finish(&mut self, header: &[u8], good: bool, now: Instant) -> Result<()> {
+        let tag = get32(header, 16);
+        ensure!(tag < self.job.depth, "status for the unknown tag {tag:#x}");
+        self.exp_stat_sn = get32(header, 24).wrapping_add(1);
+        Counters::add(&self.counters.done, 1);
+        if !good {
+            Counters::add(&self.counters.errors, 1);
+        }
+        self.latency.count((now - self.sent_at[tag as usize]).as_nanos() as u64);
+        self.free_tags.push(tag);
+        Ok(())
+    }
+
+    /// Answers an R2T with the Data-Out PDUs that it asks for.
+    fn data_out(&mut self, r2t: &[u8]) -> Result<()> {
+        let (mut offset, len) = (get32(r2t, 40), get32(r2t, 44));
+        ensure!(offset.checked_add(len).is_some_and(|end| end <= self.job.bytes), "R2T beyond the command");
+        let end = offset + len;
+        let mut data_sn = 0;
+        while offset < end {
+            let segment = (end - offset).min(self.max_segment);
+            let mut header = [0; BHS];
+            header[0] = 0x05;
+            header[1] = if offset + segment == end { 0x80 } else { 0 };
+            put24(&mut header, 5, segment);
+            header[8..24].copy_from_slice(&r2t[8..24]); // LUN, task tag and transfer tag
+            put32(&mut header, 28, self.exp_stat_sn);
+            put32(&mut header, 36, data_sn);
+            put32(&mut header, 40, offset);
+            let digest = if self.job.data_digest { self.digest(segment) } else { [0; 4] };
+            let tail = if self.job.data_digest { &digest[..] } else { &[] };
+            let data = &self.payload[offset as usize..(offset + segment) as usize];
+            send_all(&mut self.socket, [IoSlice::new(&header), IoSlice::new(data), IoSlice::new(tail)])?;
+            data_sn += 1;
+            offset += segment;
+        }
+        Ok(())
+    }
+
+    /// Answers a NOP-In that asks for one.
+    fn pong(&mut self, nop_in: &[u8]) -> Result<()> {
+        if get32(nop_in, 20) == RESERVED_TAG {
+            return Ok(());
+        }
+        let mut header = [0; BHS];
+        header[0] = 0x40;
+        header[1] = 0x80;
+        header[8..16].copy_from_slice(&nop_in[8..16]);
+        put32(&mut header, 16, RESERVED_TAG);
+        header[20..24].copy_from_slice(&nop_in[20..24]);
+        put32(&mut header, 24, self.cmd_sn);
+        put32(&mut header, 28, self.exp_stat_sn);
+        Ok(self.socket.write_all(&header)?)
+    }
+
+    /// The digest of `len` bytes of payload: all its bytes are the same, so only the length matters.
+    fn digest(&mut self, len: u32) -> [u8; 4] {
+        if let Some((_, crc)) = self.digests.iter().find(|(known, _)| *known == len) {
+            return crc.to_le_bytes();
+        }
+        let data = &self.payload[..len as usize];
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, data) as u32;
+        self.digests.push((len, crc));
+        crc.to_le_bytes()
+    }
+}
+
+/// Sends all slices, in as few calls as the socket allows.
+fn send_all<const N: usize>(socket: &mut TcpStream, mut slices: [IoSlice; N]) -> Result<()> {
+    let mut rest = &mut slices[..];
+    while rest.iter().any(|slice| !slice.is_empty()) {
+        let sent = socket.write_vectored(rest)?;
+        IoSlice::advance_slices(&mut rest, sent);
+    }
+    Ok(())
+}

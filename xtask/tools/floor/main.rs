@@ -1,0 +1,73 @@
+//! `floor`: the least that any iSCSI target must do.
+//!
+//! It negotiates a login, answers READ and WRITE with the right PDUs and zeros, and knows no storage, no
+//! checks and just the SCSI that initiators need to begin: one disk of 1 TiB at every LUN. What it reaches on
+//! a machine is the limit that a real target is measured against, in the same run and with the same client.
+//! Data that a WRITE does not bring with its command is not asked for.
+#![forbid(unsafe_code)]
+
+mod answer;
+#[path = "../bytes.rs"]
+mod bytes;
+mod connection;
+mod login;
+mod scsi;
+
+use std::io::{IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use answer::Answer;
+use anyhow::{Context, Result};
+use connection::Connection;
+
+const RECEIVE_BUFFER: usize = 1 << 20;
+/// Slices of one vectored send: the kernel's UIO_MAXIOV.
+const MAX_SLICES: usize = 1024;
+
+fn main() -> Result<()> {
+    let address: SocketAddr =
+        std::env::args().nth(1).context("usage: floor ADDR:PORT")?.parse().context("ADDR:PORT")?;
+    let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+    println!("listening on {}", listener.local_addr()?);
+    for socket in listener.incoming().flatten() {
+        std::thread::spawn(move || serve(socket)); // an error is a peer that has gone
+    }
+    Ok(())
+}
+
+/// One receive, many PDUs, one send; until the peer says goodbye.
+fn serve(mut socket: TcpStream) -> std::io::Result<()> {
+    socket.set_nodelay(true)?;
+    let mut connection = Connection::default();
+    let mut input = vec![0; RECEIVE_BUFFER];
+    let mut answers = Vec::new();
+    loop {
+        let received = socket.read(&mut input)?;
+        if received == 0 {
+            return Ok(());
+        }
+        let more = connection.feed(&input[..received], &mut answers);
+        send(&mut socket, &answers)?;
+        answers.clear();
+        if !more {
+            return Ok(());
+        }
+    }
+}
+
+fn send(socket: &mut TcpStream, answers: &[Answer]) -> std::io::Result<()> {
+    let mut slices: Vec<IoSlice> = Vec::with_capacity(answers.len() * 2);
+    for answer in answers {
+        slices.push(IoSlice::new(&answer.header));
+        if !answer.payload.as_bytes().is_empty() {
+            slices.push(IoSlice::new(answer.payload.as_bytes()));
+        }
+    }
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let some = rest.len().min(MAX_SLICES);
+        let sent = socket.write_vectored(&rest[..some])?;
+        IoSlice::advance_slices(&mut rest, sent);
+    }
+    Ok(())
+}
