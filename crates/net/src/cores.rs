@@ -7,6 +7,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+/// Wakes from other cores that a loop holds until it takes them up; who finds no room there has to wait for it.
+const WAKES: usize = 1 << 14;
+
 /// Work for a core; None ends its loop.
 type Job = Option<Box<dyn FnOnce() + Send>>;
 
@@ -91,7 +94,7 @@ fn runtime(cpu: usize) -> io::Result<Runtime> {
     let mut last = None;
     for proactor in [deferred, ProactorBuilder::new(), polling] {
         let mut builder = RuntimeBuilder::new();
-        builder.with_proactor(proactor).thread_affinity(HashSet::from([cpu]));
+        builder.with_proactor(proactor).thread_affinity(HashSet::from([cpu])).sync_queue_size(WAKES);
         match builder.build() {
             Ok(rt) => return Ok(rt),
             Err(e) => last = Some(e),

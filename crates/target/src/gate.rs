@@ -51,6 +51,14 @@ impl Gate {
         self.members.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at once
+    /// has to wait until that core has taken them up, and two cores may not wait for each other.
+    fn pass_on(&self, waited: bool) {
+        if waited {
+            self.opened.notify(1);
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.members().iter().filter_map(Weak::upgrade).all(|m| m.0.load(SeqCst) == 0)
     }
@@ -79,26 +87,32 @@ impl Member {
 
     /// Steps in beside others as soon as the gate is open.
     pub async fn enter(&self) -> Shared {
+        let mut waited = false;
         while !self.try_enter() {
             let opened = self.gate.opened.listen();
             if self.gate.closed.load(SeqCst) {
                 opened.await;
+                waited = true;
             }
         }
+        self.gate.pass_on(waited);
         Shared(self.clone())
     }
 
     /// Steps in ahead of those who wait to be alone (HEAD OF QUEUE), but not beside one who is.
     pub async fn enter_ahead(&self) -> Shared {
+        let mut waited = false;
         loop {
             self.count.0.fetch_add(1, SeqCst);
             if !self.gate.occupied.load(SeqCst) {
+                self.gate.pass_on(waited);
                 return Shared(self.clone());
             }
             self.leave();
             let opened = self.gate.opened.listen();
             if self.gate.occupied.load(SeqCst) {
                 opened.await;
+                waited = true;
             }
         }
     }
@@ -125,13 +139,6 @@ impl Member {
     }
 }
 
-impl Shared {
-    /// Takes over a [`Member::try_enter`] that was true.
-    pub fn taken_over(member: &Member) -> Shared {
-        Shared(member.clone())
-    }
-}
-
 impl Drop for Shared {
     fn drop(&mut self) {
         self.0.leave();
@@ -142,7 +149,7 @@ impl Drop for Alone {
     fn drop(&mut self) {
         self.0.gate.occupied.store(false, SeqCst);
         self.0.gate.closed.store(false, SeqCst);
-        self.0.gate.opened.notify(usize::MAX);
+        self.0.gate.opened.notify(1);
     }
 }
 
@@ -172,8 +179,11 @@ mod tests {
         let Poll::Ready(held) = poll(alone.as_mut()) else { panic!("everybody has left") };
         let mut waiting = pin!(b.enter());
         assert!(poll(waiting.as_mut()).is_pending());
+        let mut next = pin!(a.enter());
+        assert!(poll(next.as_mut()).is_pending());
         drop(held);
         assert!(poll(waiting.as_mut()).is_ready());
+        assert!(poll(next.as_mut()).is_ready(), "the first in line wakes the second");
     }
 
     #[test]

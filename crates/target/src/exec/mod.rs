@@ -19,8 +19,6 @@ const STEP: usize = 1 << 20;
 pub enum Outcome {
     /// GOOD without data.
     Good,
-    /// CONDITION MET without data.
-    ConditionMet,
     /// GOOD with parameter data.
     Data(Vec<u8>),
     /// GOOD with what was read from the medium.
@@ -65,7 +63,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         Op::Flush | Op::Stop => flush(unit).await,
         Op::Prefetch { offset, len } => {
             unit.backend.prefetch(offset, len);
-            Ok(Outcome::ConditionMet)
+            Ok(Outcome::Good)
         }
         Op::Verify { offset, len, compare } => verify::verify(unit, pool, offset, len, compare, data).await,
         Op::WriteVerify { offset, compare, .. } => {

@@ -4,7 +4,7 @@ use super::connection::{Connection, Session};
 use super::luns::{Found, Handle};
 use super::receive::Data;
 use super::respond::Source;
-use super::task::{Aborted, Attribute, Begun, Command, Task};
+use super::task::{Aborted, Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use crate::gate::{Alone, Member, Shared};
@@ -53,9 +53,9 @@ impl Session {
             Found::WellKnown => return self.elsewhere(c, device::well_known, data),
             Found::Absent => return self.elsewhere(c, device::absent, data),
         };
-        if c.attribute != Attribute::Simple || !handle.member.try_enter() {
+        if c.attribute != Attribute::Simple || handle.ordered > 0 || !handle.member.try_enter() {
             let place = (handle.unit.clone(), handle.nexus.id());
-            return self.task(c, Some(place), Begun { answer: None, inside: None }, data);
+            return self.task(c, Some(place), None, data);
         }
         match handle.nexus.begin(c.cdb()) {
             Ok(Plan::Read { offset, len }) => {
@@ -124,7 +124,8 @@ impl Session {
     /// A command that is inside the gate and did not end on the spot.
     fn inside(&mut self, c: Command, answer: Answer, data: Data<'_>) {
         let Found::Unit(handle) = self.luns.find(c.lun) else { return };
-        let inside = Shared::taken_over(&handle.member);
+        // What is left to do waits for its turn again: a command that waits for its data must not keep others out.
+        handle.member.leave();
         let place = (handle.unit.clone(), handle.nexus.id());
         let needs_no_more = c.is_final && data.bytes().is_empty();
         match answer {
@@ -134,7 +135,7 @@ impl Session {
                 let descriptor = handle.nexus.sense_format();
                 self.finish_now(&c, Err(f), descriptor);
             }
-            answer => self.task(c, Some(place), Begun { answer: Some(answer), inside: Some(inside) }, data),
+            answer => self.task(c, Some(place), Some(answer), data),
         }
     }
 
@@ -146,7 +147,7 @@ impl Session {
     /// A command for no logical unit.
     fn elsewhere(&mut self, c: Command, decide: fn(&[u8]) -> Answer, data: Data<'_>) {
         let answer = decide(c.cdb());
-        self.task(c, None, Begun { answer: Some(answer), inside: None }, data);
+        self.task(c, None, Some(answer), data);
     }
 
     /// Makes a task of a command; it runs once its data is here.
@@ -154,10 +155,10 @@ impl Session {
         &mut self,
         c: Command,
         place: Option<(Arc<Unit>, device::NexusId)>,
-        begun: Begun,
+        answer: Option<Answer>,
         data: Data<'_>,
     ) {
-        let receiving = match self.receive_for(&c, &begun, data) {
+        let receiving = match self.receive_for(&c, &answer, data) {
             Ok(r) => r,
             Err(f) => {
                 self.finished(&c);
@@ -166,22 +167,38 @@ impl Session {
         };
         let itt = c.itt;
         self.serial += 1;
+        self.count_ordered(&c, 1);
         let receiving = Some(receiving);
-        let task =
-            Task { serial: self.serial, command: c, place, aborted: None, receiving, begun: Some(begun) };
+        let task = Task { serial: self.serial, command: c, place, aborted: None, receiving, answer };
         self.tasks.insert(itt, task);
         self.progress(itt);
+    }
+
+    /// While ORDERED commands are unfinished, those that come after them wait.
+    fn count_ordered(&mut self, c: &Command, by: i32) {
+        if c.attribute == Attribute::Ordered
+            && let Found::Unit(handle) = self.luns.find(c.lun)
+        {
+            handle.ordered += by;
+        }
+    }
+
+    /// Takes a task out; its place in the window is free.
+    pub fn remove(&mut self, itt: u32) -> Option<Task> {
+        let task = self.tasks.remove(&itt)?;
+        self.count_ordered(&task.command, -1);
+        self.finished(&task.command);
+        Some(task)
     }
 
     /// Runs a task whose data is here.
     pub fn launch(&mut self, itt: u32, data: Option<Buf>) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
-        let Some(begun) = task.begun.take() else { return };
         let mut run = Run {
             serial: task.serial,
             command: task.command.clone(),
             unit: task.place.as_ref().map(|(unit, _)| unit.clone()),
-            begun,
+            answer: task.answer.take(),
         };
         let Some(conn) = self.conn.upgrade() else { return };
         compio::runtime::spawn(async move {
@@ -197,7 +214,7 @@ struct Run {
     serial: u64,
     command: Command,
     unit: Option<Arc<Unit>>,
-    begun: Begun,
+    answer: Option<Answer>,
 }
 
 /// Being inside, in either way.
@@ -209,12 +226,13 @@ enum Inside {
 impl Run {
     /// How the command ends, and the bytes of Data-Out that its CDB asked for.
     async fn perform(&mut self, conn: &Rc<Connection>, mut data: Option<Buf>) -> (Ended, u64) {
-        let answer = self.begun.answer.take();
+        let answer = self.answer.take();
         let Some(unit) = self.unit.clone() else {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
             return (exec::without_unit(answer, &**conn), 0);
         };
         let Some((member, order)) = conn.at_gate(&self.command) else { return gone() };
+        conn.in_order(&self.command, self.serial).await;
         let inside = self.enter(&member, order).await;
         if conn.is_aborted(self.command.itt, self.serial) {
             return gone();
@@ -231,7 +249,7 @@ impl Run {
             Plan::Parameters { .. } => {
                 conn.decide(&self.command, Some(data.take().as_deref().unwrap_or_default()))
             }
-            plan => shortened(&unit, plan, needed, data.as_ref().map_or(0, |d| d.len() as u32)),
+            plan => fitted(&unit, plan, self.command.offered(), &mut data),
         };
         // While it sanitizes, the logical unit answers others at once: that it does.
         let _inside = if sanitizes(&plan) {
@@ -246,31 +264,21 @@ impl Run {
         }
     }
 
-    async fn enter(&mut self, member: &Member, order: Order) -> Inside {
-        let inside = self.begun.inside.take();
-        match (self.command.attribute, order, inside) {
-            (Attribute::Ordered, _, inside) | (_, Order::Exclusive, inside) => {
-                drop(inside);
+    async fn enter(&self, member: &Member, order: Order) -> Inside {
+        match (self.command.attribute, order) {
+            (Attribute::Ordered, _) | (_, Order::Exclusive) => {
                 Inside::Alone { _guard: member.enter_alone().await }
             }
-            (_, _, Some(guard)) => Inside::Beside { _guard: guard },
-            (Attribute::HeadOfQueue, ..) => Inside::Beside { _guard: member.enter_ahead().await },
-            (Attribute::Simple, ..) => Inside::Beside { _guard: member.enter().await },
+            (Attribute::HeadOfQueue, _) => Inside::Beside { _guard: member.enter_ahead().await },
+            (Attribute::Simple, _) => Inside::Beside { _guard: member.enter().await },
         }
     }
 
-    async fn execute(
-        &self,
-        conn: &Rc<Connection>,
-        unit: &Arc<Unit>,
-        plan: Plan,
-        mut data: Option<Buf>,
-    ) -> Ended {
-        let mut written = None;
-        if let (Plan::Write { len, .. }, Some(buf)) = (&plan, &mut data) {
-            buf.set_visible(*len as usize);
-            written = Some(*len);
-        }
+    async fn execute(&self, conn: &Rc<Connection>, unit: &Arc<Unit>, plan: Plan, data: Option<Buf>) -> Ended {
+        let written = match plan {
+            Plan::Write { len, .. } => Some(len),
+            _ => None,
+        };
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
         let ended = exec::run(unit, &conn.pool, plan, data, &**conn).await;
         if ended.is_ok() {
@@ -284,17 +292,29 @@ fn sanitizes(plan: &Answer) -> bool {
     matches!(plan, Ok(Plan::Op(op)) if matches!(**op, Op::Sanitize { .. }))
 }
 
-/// A command whose initiator brought less than its CDB asks for: a plain write stores what came, in whole blocks;
-/// anything else fails.
-fn shortened(unit: &Unit, plan: Plan, needed: u32, got: u32) -> Answer {
-    match plan {
-        _ if got >= needed => Ok(plan),
-        Plan::Write { offset, stable, .. } => {
-            let size = unit.lu.settings().block_size;
-            Ok(Plan::Write { offset, len: got / size * size, stable })
-        }
-        _ => Err(Sense::INVALID_FIELD_IN_CDB.into()),
+/// A command whose initiator offers another amount than its CDB asks for. Plain writes store what came of it, in
+/// whole blocks; for others the amount is part of the meaning, and a wrong one is refused.
+fn fitted(unit: &Unit, plan: Plan, offered: u32, data: &mut Option<Buf>) -> Answer {
+    let needed = plan.data_out_len();
+    if offered == needed || matches!(plan, Plan::Read { .. } | Plan::Data(_) | Plan::Done) {
+        return Ok(plan);
     }
+    let size = unit.lu.settings().block_size;
+    let usable = offered.min(needed) / size * size;
+    match &plan {
+        Plan::Write { .. } => {}
+        Plan::Op(op) if matches!(**op, Op::WriteVerify { .. }) => {}
+        _ if needed == 0 => return Ok(plan),
+        _ => return Err(Sense::INVALID_FIELD_IN_CDB.into()),
+    }
+    match data {
+        Some(buf) if usable > 0 => buf.set_visible(usable as usize),
+        _ => return Ok(Plan::Done),
+    }
+    Ok(match plan {
+        Plan::Write { offset, stable, .. } => Plan::Write { offset, len: usable, stable },
+        other => other,
+    })
 }
 
 fn gone() -> (Ended, u64) {
@@ -307,6 +327,22 @@ impl Connection {
         match self.session.borrow_mut().luns.find(c.lun) {
             Found::Unit(h) => Some((h.member.clone(), h.nexus.order(c.cdb()))),
             _ => None,
+        }
+    }
+
+    /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the ORDERED
+    /// ones (SAM-5 section 8.6). The gate keeps that order among sessions.
+    async fn in_order(&self, c: &Command, serial: u64) {
+        let stands_before = |t: &Task| {
+            let ordered = c.attribute == Attribute::Ordered || t.command.attribute == Attribute::Ordered;
+            t.serial < serial && t.command.lun == c.lun && ordered
+        };
+        if c.attribute != Attribute::HeadOfQueue {
+            self.wait_until(|s| {
+                let mine = s.tasks.get(&c.itt);
+                mine.is_none_or(|t| t.aborted.is_some()) || !s.tasks.values().any(stands_before)
+            })
+            .await;
         }
     }
 
@@ -344,8 +380,7 @@ impl Connection {
         if session.tasks.get(&c.itt).is_none_or(|t| t.serial != serial) {
             return;
         }
-        let task = session.tasks.remove(&c.itt);
-        session.finished(c);
+        let task = session.remove(c.itt);
         match task.and_then(|t| t.aborted) {
             Some(Aborted::Silently) => {}
             Some(Aborted::Told) => session.failure(c, Status::TaskAborted.into(), false),

@@ -2,8 +2,8 @@
 
 use super::connection::Session;
 use super::receive::Data;
-use super::task::{Aborted, Begun, Command, Receiving, Task};
-use device::Failure;
+use super::task::{Aborted, Command, Receiving, Task};
+use device::{Answer, Failure};
 use net::{Buf, Pool};
 use proto::transfer::{self, Incoming, Verdict};
 use wire::iscsi::status::RejectReason;
@@ -20,8 +20,13 @@ fn sense_of(failure: transfer::Failure) -> Sense {
 
 impl Session {
     /// Makes ready for a command's Data-Out.
-    pub fn receive_for(&mut self, c: &Command, begun: &Begun, data: Data<'_>) -> Result<Receiving, Failure> {
-        let needed = match &begun.answer {
+    pub fn receive_for(
+        &mut self,
+        c: &Command,
+        answer: &Option<Answer>,
+        data: Data<'_>,
+    ) -> Result<Receiving, Failure> {
+        let needed = match answer {
             Some(Ok(plan)) => plan.data_out_len(),
             Some(Err(_)) => 0,
             None => u32::MAX,
@@ -79,8 +84,7 @@ impl Session {
 
     /// Ends a task that was not launched.
     pub fn fail(&mut self, itt: u32, failure: Failure) {
-        if let Some(task) = self.tasks.remove(&itt) {
-            self.finished(&task.command);
+        if let Some(task) = self.remove(itt) {
             self.failure(&task.command, failure, false);
             self.task_ended();
         }
@@ -91,8 +95,7 @@ impl Session {
         if how == Aborted::Told {
             return self.fail(itt, Status::TaskAborted.into());
         }
-        if let Some(task) = self.tasks.remove(&itt) {
-            self.finished(&task.command);
+        if self.remove(itt).is_some() {
             self.task_ended();
         }
     }

@@ -19,6 +19,8 @@ pub struct Handle {
     pub member: Member,
     /// Nothing needs to be read or kept.
     pub null: bool,
+    /// ORDERED commands that are unfinished.
+    pub ordered: i32,
 }
 
 /// What a LUN field names.
@@ -71,6 +73,7 @@ impl Luns {
             nexus: unit.lu.attach(self.port.clone(), visible.read_only),
             member: unit.gate.join(),
             null: unit.backend.facts().null,
+            ordered: 0,
             unit,
         };
         let at = number as usize;

@@ -77,7 +77,6 @@ impl Session {
     pub fn end(&mut self, c: &Command, ended: Ended, moved: u64, descriptor: bool) {
         match ended {
             Ok(Outcome::Good) => self.status(c, Status::Good, moved, 0),
-            Ok(Outcome::ConditionMet) => self.status(c, Status::ConditionMet, moved, 0),
             Ok(Outcome::Data(d)) => {
                 let len = d.len();
                 self.data_in(c, Source::Bytes(d), len)

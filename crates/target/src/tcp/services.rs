@@ -121,9 +121,7 @@ impl Session {
         let itt = header.itt();
         let waits = self.tasks.get(&itt).is_some_and(|t| t.aborted.is_none());
         if is_data && waits {
-            let task = self.tasks.remove(&itt);
-            if let Some(task) = task {
-                self.finished(&task.command);
+            if let Some(task) = self.remove(itt) {
                 self.failure(&task.command, Sense::SNACK_REJECTED.into(), false);
                 self.task_ended();
             }

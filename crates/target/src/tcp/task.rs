@@ -1,7 +1,6 @@
 //! SCSI commands that did not end on the spot.
 
 use crate::Unit;
-use crate::gate::Shared;
 use device::{Answer, NexusId};
 use net::Buf;
 use proto::transfer::Incoming;
@@ -148,14 +147,6 @@ pub struct Receiving {
     pub damaged: bool,
 }
 
-/// What is known before the command runs.
-pub struct Begun {
-    /// What it comes to; None: to be decided when it is let in.
-    pub answer: Option<Answer>,
-    /// It is inside its logical unit's gate already.
-    pub inside: Option<Shared>,
-}
-
 /// A command that did not end on the spot.
 pub struct Task {
     /// Unique on its connection.
@@ -168,8 +159,8 @@ pub struct Task {
     pub aborted: Option<Aborted>,
     /// Data-Out on its way; None: it runs.
     pub receiving: Option<Receiving>,
-    /// What is known before it runs; None: it runs.
-    pub begun: Option<Begun>,
+    /// What it comes to; None: to be decided when its turn has come, or it runs.
+    pub answer: Option<Answer>,
 }
 
 #[cfg(test)]
