@@ -7,8 +7,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The keys that any login may have (RFC 7143 section 13, use IO, IC or ALL).
-const CONNECTION_KEYS: [&str; 6] =
-    ["InitiatorName", "TargetName", "InitiatorAlias", "HeaderDigest", "DataDigest", "MaxRecvDataSegmentLength"];
+const CONNECTION_KEYS: [&str; 6] = [
+    "InitiatorName",
+    "TargetName",
+    "InitiatorAlias",
+    "HeaderDigest",
+    "DataDigest",
+    "MaxRecvDataSegmentLength",
+];
 
 /// How a login should look. Each has an ISID of its own unless told.
 #[derive(Clone)]

@@ -47,10 +47,15 @@ impl Scene {
     }
 }
 
-/// xorshift: the same numbers in every run.
+/// xorshift: the same numbers in every run, unless LUNAR_SEED names others.
 struct Random(u64);
 
 impl Random {
+    fn new(default: u64) -> Random {
+        let seed = std::env::var("LUNAR_SEED").ok().and_then(|s| s.parse::<u64>().ok());
+        Random(seed.map_or(default, |s| default ^ s << 20))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -499,7 +504,7 @@ fn connect_abort_and_reinstate_storms() {
     let scene = Scene::new(&toml);
     let portal = scene.server.portal();
     let storm = move |seed: u64| {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let keys = [("DefaultTime2Wait", "0"), ("DefaultTime2Retain", "0"), ("ImmediateData", "No")];
         let login = Login::new().with(&keys);
         for _ in 0..100 {
@@ -573,7 +578,7 @@ fn persistent_reserve_out_with_odd_parameter_lists() {
 fn random_commands() {
     let scene = Scene::new(&config::standard());
     let mut raw = scene.session();
-    let mut random = Random(0x1234_5678_9abc);
+    let mut random = Random::new(0x1234_5678_9abc);
     for _ in 0..4000 {
         let mut cdb = random.bytes(16);
         cdb[0] = if random.next().is_multiple_of(2) {
@@ -596,7 +601,7 @@ fn random_commands() {
 #[test]
 fn random_pdus() {
     let scene = Scene::new(&config::standard());
-    let mut random = Random(0xfeed_beef);
+    let mut random = Random::new(0xfeed_beef);
     for _ in 0..300 {
         let mut raw = Login::new().on(scene.server.portal());
         for _ in 0..20 {

@@ -199,7 +199,9 @@ fn dat_023_data_out_of_nobody() {
         raw.send(&bad);
         match raw.get(Duration::from_millis(300)) {
             Got::Nothing => {}
-            Got::Pdu(pdu) => assert!(pdu.opcode() == op::REJECT && matches!(pdu.bhs[2], 4 | 9), "{what}: {pdu:?}"),
+            Got::Pdu(pdu) => {
+                assert!(pdu.opcode() == op::REJECT && matches!(pdu.bhs[2], 4 | 9), "{what}: {pdu:?}")
+            }
             Got::Closed => continue,
         }
         raw.send(&good);
