@@ -1,6 +1,6 @@
 //! What the device server promises, where the data mover has a part in it.
 
-use interop::scsi::{WRITE, read10};
+use interop::scsi::{WRITE, read10, write10};
 use interop::{Pdu, Raw, Server, config, op};
 use std::time::{Duration, Instant};
 
@@ -130,6 +130,23 @@ fn a_sanitize_command_waits_for_the_end() {
     let server = slow();
     let mut raw = Raw::session(server.portal(), &[]);
     let sanitize = begin_overwrite(&mut raw);
+    raw.collect(sanitize.tag(), &[]).good();
+    assert_eq!(raw.read_blocks(3, 0, 1), [0x5a; 512]);
+}
+
+/// A write that waited for its data when the operation began must not leave that data behind.
+#[test]
+fn a_write_from_before_a_sanitize_operation_is_refused() {
+    let server = slow();
+    let [mut raw, mut late] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
+    late.clear_attentions(3);
+    let write = late.command(3, 0x80 | WRITE, &write10(0, 1), 512);
+    late.send(&write);
+    let r2t = late.recv_for(write.tag());
+    assert_eq!(r2t.opcode(), op::R2T);
+    let sanitize = begin_overwrite(&mut raw);
+    late.answer(&r2t, &[0xee; 512]);
+    late.collect(write.tag(), &[]).check(SANITIZING);
     raw.collect(sanitize.tag(), &[]).good();
     assert_eq!(raw.read_blocks(3, 0, 1), [0x5a; 512]);
 }

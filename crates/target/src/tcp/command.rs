@@ -246,7 +246,9 @@ impl Run {
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
         }
-        let plan = match answer.unwrap_or_else(|| conn.decide(&self.command, None)) {
+        // While a command waited for its data, a sanitize operation may have begun.
+        let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || !unit.lu.is_sanitizing();
+        let plan = match answer.filter(stands).unwrap_or_else(|| conn.decide(&self.command, None)) {
             Ok(plan) => plan,
             Err(f) => return (Err(f), 0),
         };
@@ -300,6 +302,10 @@ impl Run {
         }
         ended
     }
+}
+
+fn moves(plan: &Plan) -> bool {
+    matches!(plan, Plan::Read { .. } | Plan::Write { .. })
 }
 
 /// What outlives its command.
