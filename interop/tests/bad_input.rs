@@ -47,10 +47,15 @@ impl Scene {
     }
 }
 
-/// xorshift: the same numbers in every run.
+/// xorshift: the same numbers in every run, unless LUNAR_SEED names others.
 struct Random(u64);
 
 impl Random {
+    fn new(default: u64) -> Random {
+        let seed = std::env::var("LUNAR_SEED").ok().and_then(|s| s.parse::<u64>().ok());
+        Random(seed.map_or(default, |s| default ^ s << 20))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -499,7 +504,7 @@ fn connect_abort_and_reinstate_storms() {
     let scene = Scene::new(&toml);
     let portal = scene.server.portal();
     let storm = move |seed: u64| {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let keys = [("DefaultTime2Wait", "0"), ("DefaultTime2Retain", "0"), ("ImmediateData", "No")];
         let login = Login::new().with(&keys);
         for _ in 0..100 {
@@ -568,24 +573,58 @@ fn persistent_reserve_out_with_odd_parameter_lists() {
     scene.unharmed();
 }
 
-/// Random commands on a null LUN: each is answered.
+/// LUNs of every kind, from 3 on.
+const KINDS: &str = r#"
+[[target.lun]]
+lun = 3
+backend = "file"
+path = "disk.img"
+size = "8MiB"
+block_size = 4096
+[[target.lun]]
+lun = 4
+backend = "memory"
+size = "8MiB"
+removable = true
+write_cache = false
+[[target.lun]]
+lun = 5
+backend = "memory"
+size = "8MiB"
+read_only = true
+[[target.lun]]
+lun = 6
+backend = "file"
+path = "disc.iso"
+kind = "cdrom"
+"#;
+
+/// Random commands on LUNs of every kind: each is answered.
 #[test]
 fn random_commands() {
-    let scene = Scene::new(&config::standard());
-    let mut raw = scene.session();
-    let mut random = Random(0x1234_5678_9abc);
-    for _ in 0..4000 {
+    let dir = Folder::fresh();
+    fs::write(dir.join("disc.iso"), pattern(1 << 20, 1)).expect("write");
+    let scene = Scene::of(Server::start_in(dir, &config::with("", "", KINDS)));
+    let keys = [("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C"), ("MaxRecvDataSegmentLength", "4096")];
+    let mut raw = Raw::session(scene.server.portal(), &keys);
+    let mut random = Random::new(0x1234_5678_9abc);
+    for i in 0..6000 {
         let mut cdb = random.bytes(16);
         cdb[0] = if random.next().is_multiple_of(2) {
             DATA_OUT[random.next() as usize % DATA_OUT.len()].0
         } else {
             cdb[0]
         };
-        let expected = (random.next() % 2048) as u32;
+        if random.next().is_multiple_of(2) {
+            cdb[2..9].fill(0);
+        }
         let flags = [0x80 | READ, 0x80 | WRITE, 0x80][random.next() as usize % 3];
-        let expected = if flags == 0x80 { 0 } else { expected };
-        let command = raw.command(1, flags, &cdb, expected);
-        let reply = raw.execute(&command, &random.bytes(expected as usize));
+        let expected = if flags == 0x80 { 0 } else { (random.next() % 20_000) as u32 };
+        let data = random.bytes(expected as usize);
+        let lun = [1, 3, 4, 5, 6, 7][i % 6];
+        let command = raw.command(lun, flags, &cdb, expected);
+        let now = data.len().min(random.next() as usize % 8192);
+        let reply = raw.execute(&command.data(if flags & WRITE != 0 { &data[..now] } else { &[] }), &data);
         assert!(matches!(reply.status, 0 | 2 | 8 | CONFLICT | 0x28 | 0x30), "{cdb:02x?}: {reply:?}");
         assert!(reply.status != 2 || reply.sense() != 0, "{cdb:02x?}: {reply:?}");
     }
@@ -596,7 +635,7 @@ fn random_commands() {
 #[test]
 fn random_pdus() {
     let scene = Scene::new(&config::standard());
-    let mut random = Random(0xfeed_beef);
+    let mut random = Random::new(0xfeed_beef);
     for _ in 0..300 {
         let mut raw = Login::new().on(scene.server.portal());
         for _ in 0..20 {

@@ -5,7 +5,7 @@ use wire::be;
 use wire::scsi::Sense;
 
 /// The most that one command moves, in bytes (MAXIMUM TRANSFER LENGTH of VPD B0h).
-pub(crate) const MAX_TRANSFER: u32 = 16 << 20;
+pub(crate) const MAX_TRANSFER: u32 = 32 << 20;
 
 /// What a CDB addresses, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn a_transfer_beyond_the_limit_is_pointed_at() {
         let mut n = nexus(&lu(crate::Settings { capacity: 1 << 42, ..disk() }), "a");
-        let mut cdb = [op::READ_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0];
-        assert_eq!(run(&mut n, &cdb), read(0, 16 << 20));
+        let mut cdb = [op::READ_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+        assert_eq!(run(&mut n, &cdb), read(0, 32 << 20));
         cdb[13] = 1;
         assert_eq!(run(&mut n, &cdb), fails(Sense::cdb_field(10, 7)));
         cdb[10] = 0xff;

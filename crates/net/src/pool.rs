@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Size classes: 4 KiB << 0 to 4 KiB << 12 (16 MiB).
-const CLASSES: usize = 13;
+/// Size classes: 4 KiB << 0 to 4 KiB << 13 (32 MiB).
+const CLASSES: usize = 14;
 /// Bytes of free buffers that a core keeps per class.
 const KEEP_BYTES: usize = 4 << 20;
 

@@ -40,7 +40,9 @@ pub(super) fn users(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -
         }
         s.done(p);
     }
-    Users(users)
+    let users = Users(users);
+    users.warn_of_shared();
+    users
 }
 
 impl Users {
@@ -80,6 +82,16 @@ impl Users {
         };
         p.add(&at, format!("unknown CHAP user \"{}\"", name.escape_debug()), hint);
         None
+    }
+
+    /// Tells of a secret that several users have (RFC 7143 section 9.2.1): each of them can log in as the others.
+    fn warn_of_shared(&self) {
+        let mut seen = BTreeMap::new();
+        for user in self.0.values().flatten() {
+            if let Some(other) = seen.insert(&user.secret, &user.name) {
+                tracing::warn!("the CHAP users {other:?} and {:?} have the same secret", user.name);
+            }
+        }
     }
 
     /// Refuses a secret that would serve both directions (RFC 7143 section 9.2.1): whoever knows it could play both.

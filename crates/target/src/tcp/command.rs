@@ -13,7 +13,7 @@ use device::{Answer, Failure, Op, Order, Plan};
 use net::{Buf, Pool};
 use std::rc::Rc;
 use std::sync::Arc;
-use wire::scsi::{Sense, Status};
+use wire::scsi::{Sense, Status, op};
 
 /// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
 const READ_NOW: u32 = 256 << 10;
@@ -249,7 +249,7 @@ impl Run {
             Plan::Parameters { .. } => {
                 conn.decide(&self.command, Some(data.take().as_deref().unwrap_or_default()))
             }
-            plan => fitted(&unit, plan, self.command.offered(), &mut data),
+            plan => fitted(&unit, &self.command, plan, &mut data),
         };
         // While it sanitizes, the logical unit answers others at once: that it does.
         let _inside = if sanitizes(&plan) {
@@ -292,24 +292,30 @@ fn sanitizes(plan: &Answer) -> bool {
     matches!(plan, Ok(Plan::Op(op)) if matches!(**op, Op::Sanitize { .. }))
 }
 
-/// A command whose initiator offers another amount than its CDB asks for. Plain writes store what came of it, in
-/// whole blocks; for others the amount is part of the meaning, and a wrong one is refused.
-fn fitted(unit: &Unit, plan: Plan, offered: u32, data: &mut Option<Buf>) -> Answer {
-    let needed = plan.data_out_len();
-    if offered == needed || matches!(plan, Plan::Read { .. } | Plan::Data(_) | Plan::Done) {
+/// Commands of which the amount of Data-Out is part of the meaning: another amount is refused.
+const EXACT: [u8; 4] = [op::COMPARE_AND_WRITE, op::WRITE_SAME_10, op::WRITE_SAME_16, op::ORWRITE_16];
+
+/// A command whose initiator offers another amount than its CDB asks for. Writes store what came of it, in whole
+/// blocks; others do without what is too much, and are refused when it is too little.
+fn fitted(unit: &Unit, c: &Command, plan: Plan, data: &mut Option<Buf>) -> Answer {
+    let (needed, offered) = (plan.data_out_len(), c.offered());
+    if EXACT.contains(&c.cdb()[0]) && offered != needed {
+        return Err(Sense::INVALID_FIELD_IN_CDB.into());
+    }
+    if offered >= needed {
         return Ok(plan);
     }
+    let is_write = match &plan {
+        Plan::Write { .. } => true,
+        Plan::Op(op) => matches!(**op, Op::WriteVerify { .. }),
+        _ => false,
+    };
     let size = unit.lu.settings().block_size;
-    let usable = offered.min(needed) / size * size;
-    match &plan {
-        Plan::Write { .. } => {}
-        Plan::Op(op) if matches!(**op, Op::WriteVerify { .. }) => {}
-        _ if needed == 0 => return Ok(plan),
-        _ => return Err(Sense::INVALID_FIELD_IN_CDB.into()),
-    }
-    match data {
-        Some(buf) if usable > 0 => buf.set_visible(usable as usize),
-        _ => return Ok(Plan::Done),
+    let usable = offered / size * size;
+    match (is_write, data) {
+        (false, _) => return Err(Sense::INVALID_FIELD_IN_CDB.into()),
+        (true, Some(buf)) if usable > 0 => buf.set_visible(usable as usize),
+        (true, _) => return Ok(Plan::Done),
     }
     Ok(match plan {
         Plan::Write { offset, stable, .. } => Plan::Write { offset, len: usable, stable },

@@ -54,6 +54,14 @@ impl Session {
         compio::runtime::spawn(async move { conn.manage(header, function).await }).detach();
     }
 
+    /// Answers a function that is done.
+    fn managed(&mut self, itt: u32, response: u8) {
+        self.managing.retain(|tag| *tag != itt);
+        if self.life != Life::Over {
+            self.reply(pdu::task_management_response(itt, response), Payload::Empty);
+        }
+    }
+
     /// The logical unit of a LUN field, whether it was used or not.
     fn unit_at(&self, field: u64) -> Option<Arc<Unit>> {
         self.luns.map().get(&lun::decode(field)?).map(|v| v.unit.clone())
@@ -84,12 +92,7 @@ impl Connection {
                 self.task_set(&header, function).await
             }
         };
-        let mut session = self.session.borrow_mut();
-        session.managing.retain(|itt| *itt != header.itt());
-        if session.life != Life::Over {
-            session.reply(pdu::task_management_response(header.itt(), response), Payload::Empty);
-        }
-        drop(session);
+        self.session.borrow_mut().managed(header.itt(), response);
         self.flush();
         if function == TARGET_COLD_RESET {
             self.power_on().await;
