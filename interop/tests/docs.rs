@@ -317,6 +317,22 @@ fn commands_and_options_are_there() {
     assert!(seen >= 10, "{seen} options: they are not found");
 }
 
+/// Options that stand alone in the text: some command of lunar has them.
+#[test]
+fn options_without_a_command_are_there() {
+    let commands: [&[&str]; 4] = [&["serve"], &["check"], &["session", "list"], &["session", "show"]];
+    let known: String = commands.iter().filter_map(|words| help(words)).collect();
+    let mut seen = 0;
+    for document in documents().into_iter().filter(|document| document != "docs/testing.md") {
+        for span in spans(&document).into_iter().filter(|span| span.starts_with("--")) {
+            let option = span.split([' ', '=']).next().unwrap_or(&span);
+            assert!(known.contains(&format!("{option} ")), "{document}: no command has {option}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "{seen} options: they are not found");
+}
+
 #[test]
 fn tasks_are_there() {
     let tasks = read("xtask/src/main.rs").to_lowercase();
