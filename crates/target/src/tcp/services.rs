@@ -120,11 +120,12 @@ impl Session {
         self.reject(RejectReason::Snack, header, ahs);
         let itt = header.itt();
         let waits = self.tasks.get(&itt).is_some_and(|t| t.aborted.is_none());
-        if is_data && waits {
-            if let Some(task) = self.remove(itt) {
-                self.failure(&task.command, Sense::SNACK_REJECTED.into(), false);
-                self.task_ended();
-            }
+        if is_data
+            && waits
+            && let Some(task) = self.remove(itt)
+        {
+            self.failure(&task.command, Sense::SNACK_REJECTED.into(), false);
+            self.task_ended();
         }
     }
 
