@@ -156,7 +156,8 @@ impl Reader {
     }
 
     fn shell(&self, line: &str) -> Command {
-        let path = format!("{}:{}", self.dir.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+        let path =
+            format!("{}:{}", self.dir.join("bin").display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new("sh");
         command.args(["-euc", line]).current_dir(&*self.dir).env("PATH", path);
         command.env("XDG_STATE_HOME", self.dir.join("state")).env("XDG_RUNTIME_DIR", &*self.dir);
@@ -330,7 +331,10 @@ fn keys_are_those_of_the_example() {
         for span in spans(&document) {
             for key in span.split([' ', '=', '[', ']', '.']).filter(|word| is_key(word)) {
                 let known = example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]"));
-                assert!(known || NO_KEYS.contains(&key), "{document}: `{key}` is no key of the configuration");
+                assert!(
+                    known || NO_KEYS.contains(&key),
+                    "{document}: `{key}` is no key of the configuration"
+                );
                 seen += 1;
             }
         }
