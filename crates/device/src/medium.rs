@@ -72,6 +72,9 @@ fn start_stop(cx: &mut Cx<'_>) -> Answer {
     if flags & LOEJ != 0 && !cx.lu.settings().removable && condition == 0 {
         return Err(Sense::cdb_field(4, 1).into());
     }
+    if flags & LOEJ != 0 && condition == 0 && !cx.state.medium.preventing.is_empty() {
+        return Err(Sense::REMOVAL_PREVENTED.into());
+    }
     match (condition, flags & START != 0) {
         (1.., _) => Ok(Plan::Done),
         (0, true) => Ok(start(cx, flags & LOEJ != 0)),
@@ -94,10 +97,8 @@ fn stop(cx: &mut Cx<'_>, flags: u8) -> Answer {
     let medium = &mut cx.state.medium;
     if flags & LOEJ == 0 {
         medium.stopped = !cx.lu.settings().removable;
-    } else if medium.preventing.is_empty() {
-        medium.ejected = true;
     } else {
-        return Err(Sense::REMOVAL_PREVENTED.into());
+        medium.ejected = true;
     }
     cx.state.touch();
     Ok(if flags & NO_FLUSH != 0 { Plan::Done } else { Plan::op(Op::Stop) })
@@ -157,6 +158,8 @@ mod tests {
         assert_eq!(run(&mut a, &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0]), Ok(Plan::Done));
         assert_eq!(run(&mut b, &[op::PREVENT_ALLOW, 0, 0, 0, 0, 0]), Ok(Plan::Done));
         assert_eq!(start_stop(&mut b, EJECT), fails(Sense::REMOVAL_PREVENTED));
+        assert_eq!(start_stop(&mut b, LOAD), fails(Sense::REMOVAL_PREVENTED));
+        assert_eq!(start_stop(&mut b, START), Ok(Plan::Done));
         drop(a);
         assert!(start_stop(&mut b, EJECT).is_ok());
         assert_eq!(start_stop(&mut b, LOAD), Ok(Plan::Done));

@@ -10,6 +10,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// What O_DIRECT asks for where the kernel does not say.
 const DIRECT_ALIGN: u64 = 4096;
@@ -151,9 +153,20 @@ fn options(spec: &Spec) -> OpenOptions {
     options
 }
 
+/// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment, until what it
+/// had begun is done.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Two servers that write one file would ruin it; many may read it.
 fn lock(file: &File, read_only: bool) -> Result<(), TryLockError> {
-    if read_only { file.try_lock_shared() } else { file.try_lock() }
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
+        match locked {
+            Err(TryLockError::WouldBlock) if Instant::now() < end => sleep(Duration::from_millis(5)),
+            other => return other,
+        }
+    }
 }
 
 /// Makes an empty file as large as it shall be, and its name stable.

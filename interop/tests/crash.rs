@@ -1,0 +1,349 @@
+//! `kill -9` of the server at random moments.
+//!
+//! What was acknowledged as stable must be there afterwards: FUA writes, writes before an acknowledged SYNCHRONIZE
+//! CACHE, every write when the write cache is off, and state that was to be kept. The death of a process does not lose
+//! the page cache: these tests find writes that were acknowledged before they were handed to the system, torn blocks,
+//! and files that a restart spoils. That the right writes are asked to be stable is proved by the tests of the
+//! executor, on a disk that loses its cache.
+
+use interop::scsi::{WRITE, cdb10, read_keys, reserve_out, write10};
+use interop::{Folder, Got, Login, Raw, Server, TARGET, op};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+const BLOCK: usize = 512;
+/// Blocks of one write.
+const SLOT_BLOCKS: u32 = 8;
+/// Writers at the same time, each with slots of its own.
+const WRITERS: u32 = 2;
+const SLOTS: u32 = 48;
+/// Commands in flight of one writer.
+const DEPTH: usize = 12;
+const ROUNDS: u64 = 6;
+const FUA: u8 = 0x08;
+
+fn configuration(keys: &str) -> String {
+    format!(
+        "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\n\
+         name = \"{TARGET}\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n{keys}\n"
+    )
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % n
+    }
+}
+
+/// The contents of a block: owner, LBA and generation, over and over.
+fn stamp(owner: u32, lba: u32, generation: u64) -> Vec<u8> {
+    let one = [&owner.to_be_bytes()[..], &lba.to_be_bytes(), &generation.to_be_bytes()].concat();
+    one.repeat(BLOCK / one.len())
+}
+
+/// The generation of a block, which must be whole; None for one that was never written.
+fn generation(owner: u32, lba: u32, block: &[u8]) -> Option<u64> {
+    if block.iter().all(|b| *b == 0) {
+        return None;
+    }
+    let generation = u64::from_be_bytes(block[8..16].try_into().expect("8 bytes"));
+    assert!(block == stamp(owner, lba, generation), "LBA {lba} is torn or another's: {:02x?}", &block[..32]);
+    Some(generation)
+}
+
+/// The newest generation of a slot that was sent, was acknowledged, and was acknowledged as stable.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    sent: u64,
+    done: u64,
+    stable: u64,
+}
+
+enum Sent {
+    Write {
+        slot: usize,
+        fua: bool,
+    },
+    /// With what was acknowledged when it was sent.
+    Flush {
+        done: Vec<u64>,
+    },
+}
+
+struct Writer {
+    owner: u32,
+    /// Off: every acknowledged write is stable.
+    cached: bool,
+    random: Random,
+    slots: Vec<Slot>,
+    fua_done: u32,
+    flushes_done: u32,
+    writes_done: u32,
+}
+
+impl Writer {
+    fn new(owner: u32, cached: bool) -> Writer {
+        let slots = vec![Slot::default(); SLOTS as usize];
+        Writer {
+            owner,
+            cached,
+            random: Random(owner as u64),
+            slots,
+            fua_done: 0,
+            flushes_done: 0,
+            writes_done: 0,
+        }
+    }
+
+    fn lba(&self, slot: usize) -> u32 {
+        (self.owner * SLOTS + slot as u32) * SLOT_BLOCKS
+    }
+
+    /// Writes until the connection ends.
+    fn write_on(mut self, mut raw: Raw) -> Writer {
+        let mut flying = HashMap::new();
+        loop {
+            while flying.len() < DEPTH {
+                let (tag, sent) = self.send(&mut raw, &flying);
+                flying.insert(tag, sent);
+            }
+            match raw.get(Duration::from_secs(20)) {
+                Got::Closed => return self,
+                Got::Nothing => panic!("no answer"),
+                Got::Pdu(pdu) => {
+                    assert_eq!((pdu.opcode(), pdu.bhs[2], pdu.bhs[3]), (op::SCSI_RESPONSE, 0, 0), "{pdu:?}");
+                    let sent = flying.remove(&pdu.tag()).expect("a tag of ours");
+                    self.ended(sent);
+                }
+            }
+        }
+    }
+
+    /// One flush in eight commands; one write in four has FUA. Nothing is written twice at a time.
+    fn send(&mut self, raw: &mut Raw, flying: &HashMap<u32, Sent>) -> (u32, Sent) {
+        let busy = |slot: usize| {
+            flying.values().any(|s| matches!(s, Sent::Write { slot: other, .. } if *other == slot))
+        };
+        if self.random.below(8) == 0 {
+            let pdu = raw.command(0, 0x80, &cdb10(0x35, 0, 0), 0);
+            raw.send(&pdu);
+            return (pdu.tag(), Sent::Flush { done: self.slots.iter().map(|s| s.done).collect() });
+        }
+        let mut slot = self.random.below(SLOTS as u64) as usize;
+        while busy(slot) {
+            slot = (slot + 1) % SLOTS as usize;
+        }
+        let fua = self.random.below(4) == 0;
+        self.slots[slot].sent += 1;
+        let (lba, generation) = (self.lba(slot), self.slots[slot].sent);
+        let data: Vec<u8> =
+            (lba..lba + SLOT_BLOCKS).flat_map(|lba| stamp(self.owner, lba, generation)).collect();
+        let mut cdb = write10(lba, SLOT_BLOCKS as u16);
+        cdb[1] = if fua { FUA } else { 0 };
+        let pdu = raw.command(0, 0x80 | WRITE, &cdb, data.len() as u32).data(&data);
+        raw.send(&pdu);
+        (pdu.tag(), Sent::Write { slot, fua })
+    }
+
+    fn ended(&mut self, sent: Sent) {
+        match sent {
+            Sent::Write { slot, fua } => {
+                let slot = &mut self.slots[slot];
+                slot.done = slot.sent;
+                self.writes_done += 1;
+                self.fua_done += fua as u32;
+                if fua || !self.cached {
+                    slot.stable = slot.sent;
+                }
+            }
+            Sent::Flush { done } => {
+                self.flushes_done += 1;
+                self.slots.iter_mut().zip(done).for_each(|(slot, done)| slot.stable = slot.stable.max(done));
+            }
+        }
+    }
+
+    /// Every block has its newest stable generation, or a newer one that was sent.
+    fn check(&self, raw: &mut Raw, round: u64) {
+        for (number, slot) in self.slots.iter().enumerate() {
+            let lba = self.lba(number);
+            let data = raw.read_blocks(0, lba, SLOT_BLOCKS as u16);
+            for (lba, block) in (lba..).zip(data.chunks(BLOCK)) {
+                let found = generation(self.owner, lba, block).unwrap_or(0);
+                assert!(
+                    (slot.stable..=slot.sent).contains(&found),
+                    "round {round}, LBA {lba}: generation {found}, stable was {}, sent was {}",
+                    slot.stable,
+                    slot.sent
+                );
+            }
+        }
+    }
+}
+
+fn kill_in_rounds(server: &mut Server, cached: bool, seed: u64) -> Vec<Writer> {
+    let mut writers: Vec<Writer> = (0..WRITERS).map(|owner| Writer::new(owner, cached)).collect();
+    let mut moments = Random(seed);
+    for round in 0..ROUNDS {
+        let begin = |w: Writer| {
+            let raw = Raw::session(server.portal(), &[]);
+            thread::spawn(move || w.write_on(raw))
+        };
+        let threads: Vec<_> = writers.into_iter().map(begin).collect();
+        thread::sleep(Duration::from_millis(60 + moments.below(200)));
+        server.kill9();
+        writers = threads.into_iter().map(|t| t.join().expect("a writer")).collect();
+        server.restart();
+        let mut raw = Raw::session(server.portal(), &[]);
+        writers.iter().for_each(|w| w.check(&mut raw, round));
+    }
+    writers
+}
+
+#[test]
+fn what_was_acknowledged_as_stable_survives() {
+    let mut server = Server::start_in(Folder::fresh(), &configuration("write_cache = true"));
+    for writer in kill_in_rounds(&mut server, true, 1) {
+        assert!(
+            writer.fua_done > 0 && writer.flushes_done > 0,
+            "the rounds were too short to prove anything"
+        );
+        assert!(writer.slots.iter().any(|s| s.stable > 0));
+    }
+}
+
+#[test]
+fn without_a_write_cache_every_acknowledged_write_survives() {
+    let mut server = Server::start_in(Folder::fresh(), &configuration("write_cache = false"));
+    for writer in kill_in_rounds(&mut server, false, 2) {
+        assert!(writer.writes_done > 0, "the rounds were too short to prove anything");
+        assert!(writer.slots.iter().all(|s| s.stable == s.done));
+    }
+}
+
+const ISID: [u8; 6] = [0x80, 0, 0, 7, 0, 1];
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const WRITE_EXCLUSIVE: u8 = 1;
+const APTPL: u8 = 1;
+const CONFLICT: u8 = 0x18;
+
+fn registrant(server: &Server) -> Raw {
+    let mut raw = Login::new().isid(ISID).on(server.portal());
+    raw.clear_attentions(0);
+    raw
+}
+
+fn registered(flags: u8) -> Server {
+    let mut server = Server::start(&configuration(""));
+    let mut raw = registrant(&server);
+    reserve_out(&mut raw, 0, REGISTER, 0, 0, 0xabcd, flags).good();
+    reserve_out(&mut raw, 0, RESERVE, WRITE_EXCLUSIVE, 0xabcd, 0, 0).good();
+    server.restart();
+    server
+}
+
+#[test]
+fn registrations_with_aptpl_survive_and_hold() {
+    let server = registered(APTPL);
+    let mut raw = registrant(&server);
+    assert_eq!(read_keys(&mut raw, 0), [0xabcd]);
+    raw.write_blocks(0, 0, &[1; BLOCK]).good();
+    let mut other = Raw::session(server.portal(), &[]);
+    assert_eq!(other.write_blocks(0, 0, &[2; BLOCK]).status, CONFLICT);
+}
+
+#[test]
+fn registrations_without_aptpl_do_not_survive() {
+    let server = registered(0);
+    assert_eq!(read_keys(&mut registrant(&server), 0), []);
+    Raw::session(server.portal(), &[]).write_blocks(0, 0, &[2; BLOCK]).good();
+}
+
+/// APTPL of the latest registration decides for all (SPC-5 section 5.14.5).
+#[test]
+fn aptpl_taken_back_is_not_kept() {
+    let mut server = registered(APTPL);
+    let mut raw = registrant(&server);
+    reserve_out(&mut raw, 0, REGISTER, 0, 0xabcd, 0xabce, 0).good();
+    server.restart();
+    assert_eq!(read_keys(&mut registrant(&server), 0), []);
+}
+
+fn state_file(server: &Server) -> PathBuf {
+    server.dir().join("lu").join(TARGET).join("0.state")
+}
+
+#[test]
+fn a_corrupt_state_file_is_refused_and_left_alone() {
+    let mut server = registered(APTPL);
+    server.kill9();
+    let file = state_file(&server);
+    let good = std::fs::read(&file).expect("state was kept");
+    let flipped = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 0x10;
+        bytes
+    };
+    let longer = [&good[..], b"more"].concat();
+    let damaged = [
+        Vec::new(),
+        b"something else".to_vec(),
+        good[..good.len() - 1].to_vec(),
+        longer,
+        flipped(0),
+        flipped(good.len() / 2),
+        flipped(good.len() - 1),
+    ];
+    for bytes in damaged {
+        std::fs::write(&file, &bytes).expect("write the state file");
+        let before = server.log().len();
+        let log = Server::refused(server.dir(), &configuration(""));
+        let said = &log[before..];
+        assert!(said.contains("0.state"), "the file is not named:\n{said}");
+        assert_eq!(std::fs::read(&file).expect("still there"), bytes, "the file was changed");
+    }
+    std::fs::write(&file, &good).expect("write the state file");
+    server.restart();
+    assert_eq!(read_keys(&mut registrant(&server), 0), [0xabcd]);
+}
+
+/// D_SENSE and TAS of the control mode page.
+const D_SENSE: (usize, u8) = (2, 0x04);
+const TAS: (usize, u8) = (5, 0x40);
+
+/// MODE SELECT(6) of the control page with one bit set, saved when `save`.
+fn set(raw: &mut Raw, (byte, bit): (usize, u8), save: bool) {
+    let mut list = [0; 16];
+    list[4..8].copy_from_slice(&[0x0a, 0x0a, 0, 0x10]);
+    list[4 + byte] |= bit;
+    raw.write(0, &[0x15, 0x10 | save as u8, 0, 0, list.len() as u8, 0], &list).good();
+}
+
+fn is_set(raw: &mut Raw, (byte, bit): (usize, u8)) -> bool {
+    raw.read(0, &[0x1a, 0x08, 0x0a, 0, 0xff, 0], 0xff).good()[4 + byte] & bit != 0
+}
+
+#[test]
+fn saved_mode_pages_survive_and_others_do_not() {
+    let mut server = Server::start(&configuration(""));
+    let mut raw = Raw::session(server.portal(), &[]);
+    set(&mut raw, D_SENSE, true);
+    assert!(is_set(&mut raw, D_SENSE));
+    server.restart();
+    let mut raw = Raw::session(server.portal(), &[]);
+    assert!(is_set(&mut raw, D_SENSE));
+    set(&mut raw, TAS, false);
+    assert!(is_set(&mut raw, TAS) && !is_set(&mut raw, D_SENSE));
+    server.restart();
+    let mut raw = Raw::session(server.portal(), &[]);
+    assert!(is_set(&mut raw, D_SENSE) && !is_set(&mut raw, TAS));
+}
