@@ -1,12 +1,13 @@
-//! The documents are true. Their shell lines run, one after the other, in a fresh folder for each document; their
-//! configurations are valid; the commands, options, keys, functions and files that they name are there.
+//! The documents are true. Their shell lines run, one after the other, in a fresh folder for each document;
+//! their configurations are valid; the commands, options, keys, functions and files that they name are there.
 //!
 //! In a document a fence says what becomes of its lines:
-//! - `sh`: they run. A line that begins with `lunar serve` and has no `--run` starts the server that the lines after
-//!   it use, until the next such line. Ports and addresses become free ones of this host.
-//! - `sh` with a word of [`ELSEWHERE`]: they do not run here; commands and options in them are looked up all the same.
-//! - `toml`: a whole configuration, which is checked as it stands, and is `lunar.toml` for the lines after it.
+//! - `sh`: they run. A line that begins with `lunar serve` and has no `--run` starts the server that the
+//!   lines after it use, until the next such line. Ports and addresses become free ones of this host.
+//! - `sh` with a word of [`ELSEWHERE`]: they do not run here; their commands and options are looked up.
+//! - `toml`: a whole configuration, which is checked as it stands, and is `lunar.toml` for what follows.
 //! - `toml part`: checked as a part of a configuration.
+//! - `text`, `bat`: for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
