@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
 
 /// Size classes: 4 KiB << 0 to 4 KiB << 13 (32 MiB).
@@ -27,7 +27,26 @@ const RESERVED_BYTES: usize = 1 << 20;
 struct Account {
     limit: usize,
     used: AtomicUsize,
+    /// How many wait or are about to. They count themselves before they look once more, and buffers are given back
+    /// before the count is read, all in one order (SeqCst): no return goes unnoticed.
+    waiting: AtomicUsize,
     returned: Event,
+}
+
+/// Counts one who waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// What one user of the account has of it.
@@ -65,7 +84,12 @@ impl Pool {
     /// A pool of at most `limit` bytes in use; never less than one largest buffer.
     pub fn new(limit: usize) -> Self {
         let limit = limit.max(Self::MAX_BUFFER);
-        let account = Arc::new(Account { limit, used: AtomicUsize::new(0), returned: Event::new() });
+        let account = Arc::new(Account {
+            limit,
+            used: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            returned: Event::new(),
+        });
         Pool::of(account, limit, 0)
     }
 
@@ -105,6 +129,7 @@ impl Pool {
             if let Some(b) = self.try_get(len) {
                 return b;
             }
+            let _waiting = Waiting::new(&self.0.account.waiting);
             let (own, any) = (self.0.returned.listen(), self.0.account.returned.listen());
             match self.attempt(len) {
                 Ok(b) => return b,
@@ -125,7 +150,7 @@ impl Pool {
 
     /// Bytes in use.
     pub fn used(&self) -> usize {
-        self.0.account.used.load(Ordering::Relaxed)
+        self.0.account.used.load(SeqCst)
     }
 }
 
@@ -141,25 +166,28 @@ async fn either(a: EventListener, b: EventListener) {
 impl Share {
     #[inline]
     fn take(&self, bytes: usize) -> Result<(), Full> {
-        let own = self.used.fetch_add(bytes, Ordering::Relaxed);
+        let own = self.used.fetch_add(bytes, SeqCst);
         if own + bytes > self.limit {
-            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            self.used.fetch_sub(bytes, SeqCst);
             return Err(Full::Share);
         }
-        let all = self.account.used.fetch_add(bytes, Ordering::Relaxed);
-        if all + bytes > self.account.limit && (own > 0 || bytes > self.reserved) {
-            self.used.fetch_sub(bytes, Ordering::Relaxed);
-            self.account.used.fetch_sub(bytes, Ordering::Relaxed);
+        // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
+        let (limit, anyway) = (self.account.limit, own == 0 && bytes <= self.reserved);
+        let room = |used: usize| (used + bytes <= limit || anyway).then_some(used + bytes);
+        if self.account.used.fetch_update(SeqCst, SeqCst, room).is_err() {
+            self.used.fetch_sub(bytes, SeqCst);
             return Err(Full::Pool);
         }
         Ok(())
     }
 
     fn give(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.account.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.returned.notify(usize::MAX);
-        self.account.returned.notify(1);
+        self.used.fetch_sub(bytes, SeqCst);
+        self.account.used.fetch_sub(bytes, SeqCst);
+        if self.account.waiting.load(SeqCst) > 0 {
+            self.returned.notify(usize::MAX);
+            self.account.returned.notify(1);
+        }
     }
 }
 
