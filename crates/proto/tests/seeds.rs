@@ -1,9 +1,7 @@
-//! The fuzz targets over their seeds, without a fuzzer.
+//! The fuzz targets of this crate over their seeds.
 
-use std::path::Path;
-
-use proptest::prelude::*;
-
+#[path = "../../../fuzz/harness.rs"]
+mod harness;
 #[path = "../../../fuzz/bodies/login.rs"]
 mod login;
 #[path = "../../../fuzz/bodies/text_keys.rs"]
@@ -11,45 +9,5 @@ mod text_keys;
 #[path = "../../../fuzz/bodies/transfer.rs"]
 mod transfer;
 
-type Body = fn(&[u8]);
-
-const TARGETS: [(&str, Body); 3] =
+const TARGETS: [(&str, harness::Body); 3] =
     [("login", login::run), ("text_keys", text_keys::run), ("transfer", transfer::run)];
-
-fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
-    let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let seeds: Vec<_> = files.map(|f| std::fs::read(f.unwrap().path()).unwrap()).collect();
-    assert!(!seeds.is_empty(), "{target} has no seeds");
-    seeds
-}
-
-#[test]
-fn seeds_pass() {
-    for (target, run) in TARGETS {
-        seeds(target).iter().for_each(|s| run(s));
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// Each seed with some bytes changed, and cut somewhere.
-    #[test]
-    fn damaged_seeds_pass(
-        pick: prop::sample::Index,
-        cut: prop::sample::Index,
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
-    ) {
-        for (target, run) in TARGETS {
-            let all = seeds(target);
-            let mut seed = pick.get(&all).clone();
-            changes.iter().for_each(|(at, byte)| {
-                let at = at.index(seed.len());
-                seed[at] = *byte;
-            });
-            run(&seed);
-            run(&seed[..cut.index(seed.len())]);
-        }
-    }
-}

@@ -11,6 +11,8 @@ pub mod setup;
 mod tcp;
 mod unit;
 
+pub use tcp::testing;
+
 pub use server::{Bound, Server};
 pub use session::{Count, Counters, Info};
 pub use unit::Unit;

@@ -1,6 +1,6 @@
 //! EXTENDED COPY, block to block (SPC-5 section 6.4): only between logical units that the same nexus may see.
 
-use super::{Ended, Outcome, STEP, Surroundings, fetch, put};
+use super::{Ended, Outcome, READ, STEP, Surroundings, fetch, put};
 use crate::Unit;
 use device::{CopyRange, CopyResult, CopySegment, Failure, NexusId};
 use net::Pool;
@@ -65,7 +65,7 @@ async fn one(ends: &Ends, pool: &Pool, number: u16, bytes: &mut u64) -> Result<(
     let (range, mut done) = (&ends.range, 0);
     while done < range.len {
         let n = (range.len - done).min(STEP as u64) as usize;
-        let data = fetch(&ends.source, pool, range.source + done, n).await;
+        let data = fetch(&ends.source, pool, range.source + done, n, &READ).await;
         let data = data.map_err(|f| third_party(f, number, 4))?;
         let put = put(&ends.destination, range.destination + done, data, false).await;
         put.map_err(|f| third_party(f, number, 6))?;

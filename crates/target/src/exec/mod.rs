@@ -6,7 +6,7 @@ mod sanitize;
 mod verify;
 
 use crate::Unit;
-use device::{Answer, CopySegment, Failure, NexusId, Op, Plan};
+use device::{Answer, CopySegment, Count, Failure, NexusId, Op, Plan};
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -132,15 +132,23 @@ async fn read(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: usize) -> Ended {
         return Ok(Outcome::Good);
     }
     if unit.backend.facts().null {
+        unit.lu.count(Count::ReadBytes, len as u64);
         return Ok(Outcome::Zeros(len));
     }
-    Ok(Outcome::Medium(fetch(unit, pool, offset, len).await?))
+    Ok(Outcome::Medium(fetch(unit, pool, offset, len, &READ).await?))
 }
 
 /// Reads into a buffer of the pool.
-async fn fetch(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: usize) -> Result<Buf, Failure> {
+async fn fetch(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    len: usize,
+    access: &Access,
+) -> Result<Buf, Failure> {
     let (result, buf) = unit.backend.read(offset, pool.get(len).await).await;
-    result.map_err(|e| failed(unit, &e, offset, Sense::READ_ERROR))?;
+    result.map_err(|e| failed(unit, &e, offset, access))?;
+    unit.lu.count(access.bytes, len as u64);
     Ok(buf)
 }
 
@@ -155,12 +163,13 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
         return Ok(data);
     }
     let (result, buf) = unit.backend.write(offset, data, stable).await;
-    result.map_err(|e| failed(unit, &e, offset, Sense::WRITE_ERROR))?;
+    result.map_err(|e| failed(unit, &e, offset, &WRITE))?;
+    unit.lu.count(WRITE.bytes, buf.len() as u64);
     Ok(buf)
 }
 
 async fn flush(unit: &Arc<Unit>) -> Ended {
-    unit.backend.flush().await.map_err(|e| failed(unit, &e, 0, Sense::WRITE_ERROR))?;
+    unit.backend.flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
     Ok(Outcome::Good)
 }
 
@@ -172,16 +181,41 @@ async fn save(unit: &Arc<Unit>) -> Ended {
     Ok(Outcome::Good)
 }
 
-/// What an error of a backend is to an initiator. `otherwise` is a medium error; its LBA is told with it.
-pub fn failed(unit: &Unit, e: &io::Error, offset: u64, otherwise: Sense) -> Failure {
+/// How an access of the medium is counted, and what the failure of the medium is to an initiator.
+struct Access {
+    bytes: Count,
+    errors: Count,
+    sense: Sense,
+}
+
+const READ: Access = Access { bytes: Count::ReadBytes, errors: Count::ReadErrors, sense: Sense::READ_ERROR };
+const WRITE: Access =
+    Access { bytes: Count::WriteBytes, errors: Count::WriteErrors, sense: Sense::WRITE_ERROR };
+const VERIFY: Access = Access { bytes: Count::VerifyBytes, errors: Count::VerifyErrors, ..READ };
+
+/// What an error of a backend is to an initiator. A medium error tells its LBA.
+fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
+    let is_medium = !matches!(
+        e.kind(),
+        ErrorKind::StorageFull
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::PermissionDenied
+            | ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+    );
+    unit.lu.count(if is_medium { access.errors } else { Count::OtherErrors }, 1);
     let sense = match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Sense::SPACE_ALLOCATION_FAILED,
         ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Sense::WRITE_PROTECTED,
         ErrorKind::WouldBlock | ErrorKind::TimedOut => return Status::Busy.into(),
         _ => {
             tracing::warn!(error = %e, offset, "the medium failed");
-            otherwise.at(offset / unit.lu.settings().block_size as u64)
+            access.sense.at(offset / unit.lu.settings().block_size as u64)
         }
     };
     sense.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,10 @@
 //! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
 
-use super::{Ended, Outcome, STEP, failed, flush, put};
+use super::{Ended, Outcome, READ, STEP, WRITE, failed, flush, put};
 use crate::Unit;
 use device::Failure;
 use net::{Buf, Pool};
 use std::sync::Arc;
-use wire::scsi::Sense;
 
 /// Without a block, or with one of zeros, the backend is asked for zeros; it knows a quick way.
 pub async fn write_same(
@@ -21,7 +20,8 @@ pub async fn write_same(
     match block {
         None => {
             let zeroed = unit.backend.write_zeroes(offset, len, unmap).await;
-            zeroed.map_err(|e| failed(unit, &e, offset, Sense::WRITE_ERROR))?;
+            zeroed.map_err(|e| failed(unit, &e, offset, &WRITE))?;
+            unit.lu.count(WRITE.bytes, len);
         }
         Some(block) => repeat(unit, pool, offset, len, &block).await?,
     }
@@ -52,7 +52,7 @@ pub async fn repeat(
 pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>) -> Ended {
     for (offset, len) in extents {
         let done = unit.backend.unmap(offset, len).await;
-        done.map_err(|e| failed(unit, &e, offset, Sense::WRITE_ERROR))?;
+        done.map_err(|e| failed(unit, &e, offset, &WRITE))?;
     }
     Ok(Outcome::Good)
 }
@@ -67,7 +67,7 @@ pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, bloc
     let mut at = offset;
     while at < end && extents.len() < room {
         let found = unit.backend.extent(at, end - at).await;
-        let extent = found.map_err(|e| failed(unit, &e, at, Sense::READ_ERROR))?;
+        let extent = found.map_err(|e| failed(unit, &e, at, &READ))?;
         if extent.len == 0 {
             break;
         }

@@ -1,6 +1,6 @@
 //! SANITIZE (SBC-4 section 4.11): the whole medium is overwritten or erased, with progress to be asked for.
 
-use super::{Ended, Outcome, STEP, failed, flush};
+use super::{Ended, Outcome, STEP, WRITE, failed, flush};
 use crate::Unit;
 use device::Failure;
 use net::Pool;
@@ -17,15 +17,21 @@ pub struct Job {
     pub invert: bool,
 }
 
-/// With `immediate` the work goes on behind the status.
+/// Nothing ends the work before its time, not even the end of its command: it goes on behind the status with
+/// `immediate`, and when this is dropped because the task was aborted (SBC-4 section 4.11).
 pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> Ended {
-    keep(unit).await;
-    if !immediate {
-        return work(unit, pool, job).await;
-    }
     let (unit, pool) = (unit.clone(), pool.clone());
-    compio::runtime::spawn(async move { drop(work(&unit, &pool, job).await) }).detach();
-    Ok(Outcome::Good)
+    let (end, ended) = flume::bounded(1);
+    let whole = async move {
+        keep(&unit).await;
+        if immediate {
+            let _ = end.try_send(Ok(Outcome::Good));
+        }
+        let result = work(&unit, &pool, job).await;
+        let _ = end.try_send(result); // to a command that has its status already, or is gone
+    };
+    compio::runtime::spawn(whole).detach();
+    ended.recv_async().await.unwrap_or(Err(Sense::INTERNAL_FAILURE.into()))
 }
 
 async fn work(unit: &Arc<Unit>, pool: &Pool, job: Job) -> Ended {
@@ -74,7 +80,7 @@ async fn stretch(
 ) -> Result<(), Failure> {
     let Some(pattern) = &job.pattern else {
         let erased = unit.backend.write_zeroes(at, n, true).await;
-        return erased.map_err(|e| failed(unit, &e, at, Sense::WRITE_ERROR));
+        return erased.map_err(|e| failed(unit, &e, at, &WRITE));
     };
     let size = unit.lu.settings().block_size;
     let block = device::overwrite_block(pattern, size, pass as u8, job.passes, job.invert);

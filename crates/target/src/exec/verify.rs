@@ -1,6 +1,6 @@
 //! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
 
-use super::{Ended, Outcome, STEP, fetch, put};
+use super::{Ended, Outcome, READ, STEP, VERIFY, fetch, put};
 use crate::Unit;
 use device::{Compare, Failure};
 use net::{Buf, Pool};
@@ -27,7 +27,7 @@ pub async fn verify(
     let mut done = 0;
     while done < len {
         let n = (len - done).min(STEP as u64) as usize;
-        let medium = fetch(unit, pool, offset + done, n).await?;
+        let medium = fetch(unit, pool, offset + done, n, &VERIFY).await?;
         match compare {
             Compare::Nothing => {}
             Compare::Whole => miscompare(&medium, expected.get(done as usize..).unwrap_or_default(), done)?,
@@ -61,7 +61,7 @@ pub async fn compare_and_write(
     if len == 0 {
         return Ok(Outcome::Good);
     }
-    let medium = fetch(unit, pool, offset, len).await?;
+    let medium = fetch(unit, pool, offset, len, &READ).await?;
     miscompare(&medium, &data[..len], 0)?;
     data.copy_within(len..2 * len, 0);
     data.set_visible(len);
@@ -74,7 +74,7 @@ pub async fn or_write(unit: &Arc<Unit>, pool: &Pool, offset: u64, data: Buf, sta
     if data.is_empty() {
         return Ok(Outcome::Good);
     }
-    let mut medium = fetch(unit, pool, offset, data.len()).await?;
+    let mut medium = fetch(unit, pool, offset, data.len(), &READ).await?;
     medium.iter_mut().zip(data.iter()).for_each(|(m, d)| *m |= d);
     put(unit, offset, medium, stable).await?;
     Ok(Outcome::Good)

@@ -9,10 +9,13 @@ use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use crate::gate::{Alone, Member, Shared};
 use block::Inline;
-use device::{Answer, Failure, Op, Order, Plan};
+use device::{Answer, Count, Failure, Op, Order, Plan};
 use net::{Buf, Pool};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use wire::scsi::{Sense, Status, op};
 
 /// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
@@ -83,7 +86,7 @@ impl Session {
 
     #[inline]
     fn read_done(&mut self, c: &Command, source: Source, len: u32) {
-        self.leave(c);
+        self.leave(c, Count::ReadBytes, len);
         self.info.counters.reads.add(1);
         self.info.counters.read_bytes.add(len as u64);
         self.finished(c);
@@ -92,18 +95,19 @@ impl Session {
 
     #[inline]
     fn write_done(&mut self, c: &Command, len: u32) {
-        self.leave(c);
+        self.leave(c, Count::WriteBytes, len);
         self.info.counters.writes.add(1);
         self.info.counters.write_bytes.add(len as u64);
         self.finished(c);
         self.status(c, Status::Good, len as u64, 0);
     }
 
-    /// Steps out of the gate that a command entered on the spot.
+    /// Steps out of the gate that a command entered on the spot; the logical unit counts what it did.
     #[inline]
-    fn leave(&mut self, c: &Command) {
+    fn leave(&mut self, c: &Command, count: Count, bytes: u32) {
         if let Found::Unit(handle) = self.luns.find(c.lun) {
             handle.member.leave();
+            handle.unit.lu.count(count, bytes as u64);
         }
     }
 
@@ -187,6 +191,11 @@ impl Session {
         Some(task)
     }
 
+    /// Whether a task is aborted, or has ended already.
+    fn is_aborted(&self, itt: u32, serial: u64) -> bool {
+        self.tasks.get(&itt).is_none_or(|t| t.serial != serial || t.aborted.is_some())
+    }
+
     /// Runs a task whose data is here.
     pub fn launch(&mut self, itt: u32, data: Option<Buf>) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
@@ -230,7 +239,7 @@ impl Run {
         let Some((member, order)) = conn.at_gate(&self.command) else { return gone() };
         conn.in_order(&self.command, self.serial).await;
         let inside = self.enter(&member, order).await;
-        if conn.is_aborted(self.command.itt, self.serial) {
+        if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
         }
         let plan = match answer.unwrap_or_else(|| conn.decide(&self.command, None)) {
@@ -248,7 +257,7 @@ impl Run {
             plan => fitted(&unit, &self.command, plan, &mut data),
         };
         // While it sanitizes, the logical unit answers others at once: that it does.
-        let _inside = if sanitizes(&plan) {
+        let _inside = if plan.as_ref().is_ok_and(sanitizes) {
             drop(inside);
             None
         } else {
@@ -276,7 +285,12 @@ impl Run {
             _ => None,
         };
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
-        let ended = exec::run(unit, &conn.pool, plan, data, &**conn).await;
+        let goes_on = sanitizes(&plan);
+        let work = exec::run(unit, &conn.pool, plan, data, &**conn);
+        let ended = match goes_on {
+            true => conn.unless_aborted(&self.command, self.serial, work).await.unwrap_or_else(|| gone().0),
+            false => work.await,
+        };
         if ended.is_ok() {
             conn.note(written, reports);
         }
@@ -284,8 +298,9 @@ impl Run {
     }
 }
 
-fn sanitizes(plan: &Answer) -> bool {
-    matches!(plan, Ok(Plan::Op(op)) if matches!(**op, Op::Sanitize { .. }))
+/// What outlives its command.
+fn sanitizes(plan: &Plan) -> bool {
+    matches!(plan, Plan::Op(op) if matches!(**op, Op::Sanitize { .. }))
 }
 
 /// Commands of which the amount of Data-Out is part of the meaning: another amount is refused.
@@ -359,9 +374,20 @@ impl Connection {
         }
     }
 
-    fn is_aborted(&self, itt: u32, serial: u64) -> bool {
-        let session = self.session.borrow();
-        session.tasks.get(&itt).is_none_or(|t| t.serial != serial || t.aborted.is_some())
+    /// Waits for what outlives its command, or until the command is aborted: then None.
+    async fn unless_aborted(
+        &self,
+        c: &Command,
+        serial: u64,
+        work: impl Future<Output = Ended>,
+    ) -> Option<Ended> {
+        let abort = self.wait_until(|s| s.is_aborted(c.itt, serial));
+        let (mut work, mut abort) = (pin!(work), pin!(abort));
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(ended) => Poll::Ready(Some(ended)),
+            Poll::Pending => abort.as_mut().poll(cx).map(|()| None),
+        })
+        .await
     }
 
     /// Counts what a command did, and what the initiator knows by it.

@@ -121,7 +121,7 @@ pub struct Connection {
     pub session: RefCell<Session>,
     /// Buffers.
     pub pool: Pool,
-    /// A task has ended, the CmdSN window has moved, or life is over.
+    /// A task has ended or is aborted, the CmdSN window has moved, or life is over.
     pub task_ended: Event,
     /// Everything has been sent.
     drained: Event,
@@ -380,6 +380,7 @@ impl Session {
             }
         }
         idle.into_iter().for_each(|itt| self.give_up(itt, how));
+        self.task_ended();
         serials
     }
 

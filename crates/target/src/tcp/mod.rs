@@ -14,6 +14,7 @@ mod receive;
 mod respond;
 mod services;
 mod task;
+pub mod testing;
 
 use crate::server::{Counted, Shared};
 use net::Stream;

@@ -161,6 +161,18 @@ impl Receiver {
         self.parse(&begun, sink)
     }
 
+    /// As [`Receiver::receive`], with bytes that a receive would have brought. For tests.
+    pub fn feed(&mut self, mut chunk: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
+        if let Some(g) = &mut self.gather {
+            let direct = chunk.len().min(g.end - g.filled);
+            g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
+            g.fill(direct);
+            chunk = &chunk[direct..];
+        }
+        let all = [&std::mem::take(&mut self.partial)[..], chunk].concat();
+        self.parse(&all, sink)
+    }
+
     fn parse(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
         loop {
             if self.gather.is_some() {
@@ -263,6 +275,23 @@ impl Gather {
     }
 }
 
+/// A PDU as it travels, its lengths filled in. For tests.
+pub fn encode(digests: Digests, mut header: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
+    header.0[4] = (ahs.len() / 4) as u8;
+    header.set_data_len(data.len());
+    let mut b = [&header.0[..], ahs].concat();
+    if digests.header {
+        b.extend(crc32c(&[&b]).to_le_bytes());
+    }
+    let padding = vec![0; padded(data.len()) - data.len()];
+    b.extend_from_slice(data);
+    b.extend_from_slice(&padding);
+    if digests.data && !data.is_empty() {
+        b.extend(crc32c(&[data, &padding]).to_le_bytes());
+    }
+    b
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,35 +321,15 @@ mod tests {
     }
 
     fn pdu(digests: Digests, ahs: &[u8], data: &[u8]) -> Vec<u8> {
-        let mut h = Bhs::new(1);
-        h.0[4] = (ahs.len() / 4) as u8;
-        h.set_data_len(data.len());
-        let mut b = [&h.0[..], ahs].concat();
-        if digests.header {
-            b.extend(crc32c(&[&b]).to_le_bytes());
-        }
-        let padding = vec![0; padded(data.len()) - data.len()];
-        b.extend_from_slice(data);
-        b.extend_from_slice(&padding);
-        if digests.data && !data.is_empty() {
-            b.extend(crc32c(&[data, &padding]).to_le_bytes());
-        }
-        b
+        encode(digests, Bhs::new(1), ahs, data)
     }
 
     /// Feeds bytes as receives of `step` bytes would bring them.
     fn feed(bytes: &[u8], step: usize, digests: Digests, landing: bool) -> Result<Seen, Broken> {
         let mut r = Receiver::new(digests, 1 << 20, vec![]);
         let mut seen = Seen { landing, ..Seen::default() };
-        for mut chunk in bytes.chunks(step) {
-            if let Some(g) = &mut r.gather {
-                let direct = chunk.len().min(g.end - g.filled);
-                g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
-                g.fill(direct);
-                chunk = &chunk[direct..];
-            }
-            let all = [std::mem::take(&mut r.partial), chunk.to_vec()].concat();
-            r.parse(&all, &mut seen)?;
+        for chunk in bytes.chunks(step) {
+            r.feed(chunk, &mut seen)?;
         }
         Ok(seen)
     }

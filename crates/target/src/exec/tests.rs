@@ -1,0 +1,275 @@
+//! What is acknowledged as stable, on a disk that loses its cache; and what the logical unit counts.
+
+use super::*;
+use block::testing::Lossy;
+use block::{Backend, Kind, Spec};
+use device::{Identity, Lu, Nexus, Port, Settings};
+use wire::scsi::op;
+
+const BLOCK: usize = 512;
+const CAPACITY: u64 = 1 << 20;
+const FUA: u8 = 0x08;
+/// Cache loss: nothing that was not stable is left; then with some of it left, whatever it is.
+const LOSSES: [Option<u64>; 4] = [None, Some(1), Some(2), Some(3)];
+
+/// No command here needs more than its logical unit.
+struct Nothing;
+
+impl Surroundings for Nothing {
+    fn luns(&self) -> Vec<u16> {
+        Vec::new()
+    }
+    fn copy_ends(&self, _: u16, _: &CopySegment) -> Result<copy::Ends, Sense> {
+        Err(Sense::LUN_NOT_SUPPORTED)
+    }
+    fn abort(&self, _: Vec<NexusId>) -> block::Future<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A logical unit on a lossy disk, and one nexus of it.
+struct Disk {
+    lossy: Arc<Lossy>,
+    unit: Arc<Unit>,
+    nexus: Nexus,
+    pool: Pool,
+}
+
+fn settings(write_cache: bool) -> Settings {
+    Settings {
+        kind: device::Kind::Disk,
+        identity: Identity {
+            vendor: "LUNAR".into(),
+            product: "VIRTUAL DISK".into(),
+            revision: "1".into(),
+            serial: "1".into(),
+            naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+        },
+        block_size: BLOCK as u32,
+        physical_block_size: BLOCK as u32,
+        capacity: CAPACITY,
+        read_only: false,
+        removable: false,
+        write_cache,
+        thin: true,
+        max_registrants: 4,
+    }
+}
+
+fn memory() -> Arc<dyn Backend> {
+    block::open(&Spec::sized(Kind::Memory, CAPACITY)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
+}
+
+fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<Unit>, Nexus) {
+    let lu = Arc::new(Lu::new(settings(write_cache), None).expect("settings"));
+    let port = Port {
+        initiator: "iqn.2026-11.org.example:host".into(),
+        isid: [0x80, 0, 0, 1, 0, 0],
+        target: "iqn.2026-11.org.example:disk".into(),
+        tag: 1,
+        all_tags: [1].into(),
+    };
+    let mut nexus = lu.attach(Arc::new(port), false);
+    assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
+    (Arc::new(Unit::new(lu, backend, None)), nexus)
+}
+
+impl Disk {
+    fn new(write_cache: bool) -> Disk {
+        let lossy = Arc::new(Lossy::new(memory()));
+        let (unit, nexus) = unit(write_cache, lossy.clone());
+        Disk { lossy, unit, nexus, pool: Pool::new(64 << 20) }
+    }
+
+    /// Runs a CDB to its end.
+    async fn end(&mut self, cdb: &[u8], data: &[u8]) -> Ended {
+        let mut padded = [0; 16];
+        padded[..cdb.len()].copy_from_slice(cdb);
+        let plan = match self.nexus.begin(&padded)? {
+            Plan::Parameters { .. } => self.nexus.parameters(&padded, data)?,
+            plan => plan,
+        };
+        let data = (plan.data_out_len() > 0).then(|| {
+            let mut buf = Buf::zeroed(data.len());
+            buf.copy_from_slice(data);
+            buf
+        });
+        run(&self.unit, &self.pool, plan, data, &Nothing).await
+    }
+
+    async fn good(&mut self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
+        match self.end(cdb, data).await {
+            Ok(Outcome::Medium(buf)) => buf.to_vec(),
+            Ok(Outcome::Data(data)) => data,
+            Ok(_) => Vec::new(),
+            Err(f) => panic!("{cdb:02x?}: {f:?}"),
+        }
+    }
+
+    async fn write(&mut self, lba: u8, byte: u8, flags: u8) {
+        self.good(&write(op::WRITE_10, lba, flags), &[byte; BLOCK]).await;
+    }
+
+    /// The block when the cache is lost in this way.
+    async fn left(&mut self, lba: u8, loss: Option<u64>) -> Vec<u8> {
+        self.lossy.lose(loss).await.expect("the medium is well");
+        self.good(&[op::READ_10, 0, 0, 0, 0, lba, 0, 0, 1, 0], &[]).await
+    }
+
+    /// A counter of LOG SENSE: bytes, or errors.
+    async fn logged(&mut self, page: u8, parameter: u8) -> u64 {
+        let data = self.good(&[op::LOG_SENSE, 0, 0x40 | page, 0, 0, 0, parameter, 0, 0xff, 0], &[]).await;
+        u64::from_be_bytes(data[8..16].try_into().expect("8 bytes"))
+    }
+}
+
+fn write(opcode: u8, lba: u8, flags: u8) -> [u8; 10] {
+    [opcode, flags, 0, 0, 0, lba, 0, 0, 1, 0]
+}
+
+fn runs(test: impl Future<Output = ()>) {
+    compio::runtime::Runtime::new().expect("a runtime").block_on(test);
+}
+
+/// Otherwise the tests below would prove nothing.
+#[test]
+fn a_cached_write_may_be_lost() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        disk.write(1, 7, 0).await;
+        assert_eq!(disk.left(1, None).await, [0; BLOCK]);
+    });
+}
+
+#[test]
+fn a_write_with_fua_is_stable() {
+    runs(async {
+        for loss in LOSSES {
+            let mut disk = Disk::new(true);
+            disk.write(1, 6, 0).await;
+            disk.write(1, 7, FUA).await;
+            assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
+        }
+    });
+}
+
+#[test]
+fn without_write_cache_every_write_is_stable() {
+    runs(async {
+        for loss in LOSSES {
+            let mut disk = Disk::new(false);
+            disk.write(1, 7, 0).await;
+            assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
+        }
+    });
+}
+
+/// MODE SELECT takes WCE away: what comes after it is stable.
+#[test]
+fn a_write_cache_that_is_switched_off_is_off() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        let mut list = [0; 24];
+        list[4..6].copy_from_slice(&[0x08, 0x12]);
+        disk.good(&[op::MODE_SELECT_6, 0x10, 0, 0, list.len() as u8, 0], &list).await;
+        disk.write(1, 7, 0).await;
+        assert_eq!(disk.left(1, None).await, [7; BLOCK]);
+    });
+}
+
+#[test]
+fn a_flush_makes_the_writes_before_it_stable() {
+    runs(async {
+        for cdb in [&[op::SYNCHRONIZE_CACHE_10][..], &[op::SYNCHRONIZE_CACHE_16]] {
+            for loss in LOSSES {
+                let mut disk = Disk::new(true);
+                disk.write(1, 7, 0).await;
+                disk.write(2, 8, 0).await;
+                disk.good(cdb, &[]).await;
+                disk.write(2, 9, 0).await;
+                assert_eq!(disk.left(1, loss).await, [7; BLOCK]);
+                let after = disk.left(2, None).await;
+                assert!(after == [8; BLOCK] || after == [9; BLOCK], "{:02x?}", &after[..4]);
+            }
+        }
+    });
+}
+
+/// The rarer writes: with FUA, or without a write cache. WRITE AND VERIFY and START STOP UNIT are stable in any case.
+#[test]
+fn rarer_writes_keep_the_promise_too() {
+    let mut verify = write(op::WRITE_VERIFY_10, 1, 0).to_vec();
+    verify.resize(10, 0);
+    let same = write(op::WRITE_SAME_10, 1, 0).to_vec();
+    let mut compare = vec![0; 16];
+    (compare[0], compare[9], compare[13]) = (op::COMPARE_AND_WRITE, 1, 1);
+    let mut or = vec![0; 16];
+    (or[0], or[9], or[13]) = (op::ORWRITE_16, 1, 1);
+    let block = vec![7; BLOCK];
+    let both = [vec![0; BLOCK], block.clone()].concat();
+    runs(async {
+        for (cdb, data, fua) in
+            [(&verify, &block, false), (&same, &block, false), (&compare, &both, true), (&or, &block, true)]
+        {
+            let mut disk = Disk::new(false);
+            disk.good(cdb, data).await;
+            assert_eq!(disk.left(1, None).await, [7; BLOCK], "{:02x} without a write cache", cdb[0]);
+            if fua {
+                let mut disk = Disk::new(true);
+                let mut cdb = cdb.clone();
+                cdb[1] |= FUA;
+                disk.good(&cdb, data).await;
+                assert_eq!(disk.left(1, None).await, [7; BLOCK], "{:02x} with FUA", cdb[0]);
+            }
+        }
+        let mut disk = Disk::new(true);
+        disk.good(&verify, &block).await;
+        assert_eq!(disk.left(1, None).await, [7; BLOCK], "verified is written");
+        let mut disk = Disk::new(true);
+        disk.write(1, 7, 0).await;
+        disk.good(&[op::START_STOP_UNIT, 0, 0, 0, 0], &[]).await;
+        disk.good(&[op::START_STOP_UNIT, 0, 0, 0, 1], &[]).await;
+        assert_eq!(disk.left(1, None).await, [7; BLOCK], "stopped is flushed");
+    });
+}
+
+const WRITES: u8 = 2;
+const READS: u8 = 3;
+const VERIFIES: u8 = 5;
+const OTHERS: u8 = 6;
+const BYTES: u8 = 5;
+const ERRORS: u8 = 6;
+
+#[test]
+fn the_log_tells_what_was_done() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        disk.write(1, 7, 0).await;
+        disk.good(&[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 3, 0], &[]).await;
+        disk.good(&[op::VERIFY_10, 0, 0, 0, 0, 1, 0, 0, 2, 0], &[]).await;
+        for (page, blocks) in [(WRITES, 1), (READS, 3), (VERIFIES, 2)] {
+            assert_eq!(disk.logged(page, BYTES).await, blocks * BLOCK as u64, "page {page:02x}");
+            assert_eq!(disk.logged(page, ERRORS).await, 0, "page {page:02x}");
+        }
+        assert_eq!(disk.logged(OTHERS, 0).await, 0);
+    });
+}
+
+/// Every access fails; a miscompare is no error of the medium.
+#[test]
+fn the_log_tells_what_failed() {
+    runs(async {
+        let mut disk = Disk::new(true);
+        let failing = block::filter::error(memory(), block::filter::Op::Read, 1.0, None);
+        (disk.unit, disk.nexus) = unit(true, failing);
+        assert!(disk.end(&[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0], &[]).await.is_err());
+        assert!(disk.end(&[op::VERIFY_10, 0, 0, 0, 0, 1, 0, 0, 1, 0], &[]).await.is_err());
+        for (page, errors) in [(WRITES, 0), (READS, 1), (VERIFIES, 1)] {
+            assert_eq!(disk.logged(page, ERRORS).await, errors, "page {page:02x}");
+            assert_eq!(disk.logged(page, BYTES).await, 0, "page {page:02x}");
+        }
+        let mut disk = Disk::new(true);
+        assert!(disk.end(&[op::VERIFY_10, 2, 0, 0, 0, 1, 0, 0, 1, 0], &[7; BLOCK]).await.is_err());
+        assert_eq!(disk.logged(VERIFIES, ERRORS).await, 0, "a miscompare");
+    });
+}

@@ -1,0 +1,124 @@
+//! Two nexuses of one logical unit. Input: a byte of settings (CD, removable, blocks of 4096 bytes, write cache off,
+//! read-only, not thin), the blocks as two bytes, then commands: a byte with the nexus (its lowest bit) and the bytes
+//! of the CDB beyond 16, in words, the CDB, the length of the parameters as a byte, the parameters.
+
+use device::{Answer, CopyResult, Identity, Kind, Lu, Nexus, Op, Plan, Port, Settings};
+use std::sync::Arc;
+use wire::scsi::Status;
+
+fn settings(flags: u8, blocks: u64) -> Settings {
+    let cd = flags & 1 != 0;
+    let block_size = match (cd, flags & 4 != 0) {
+        (true, _) => 2048,
+        (_, true) => 4096,
+        _ => 512,
+    };
+    Settings {
+        kind: if cd { Kind::CdRom } else { Kind::Disk },
+        identity: Identity {
+            vendor: "LUNAR".into(),
+            product: "VIRTUAL DISK".into(),
+            revision: "0001".into(),
+            serial: "0123456789abcdef".into(),
+            naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+        },
+        block_size,
+        physical_block_size: block_size,
+        capacity: blocks * u64::from(block_size),
+        read_only: cd || flags & 16 != 0,
+        removable: cd || flags & 2 != 0,
+        write_cache: flags & 8 == 0,
+        thin: !cd && flags & 32 == 0,
+        max_registrants: 4,
+    }
+}
+
+fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
+    let port = Port {
+        initiator: initiator.into(),
+        isid: [0x80, 0, 0, 1, 0, 0],
+        target: "iqn.2026-11.org.example:disk".into(),
+        tag: 1,
+        all_tags: [1, 2].into(),
+    };
+    lu.attach(Arc::new(port), false)
+}
+
+pub fn run(input: &[u8]) {
+    let [flags, hi, lo, commands @ ..] = input else { return };
+    let settings = settings(*flags, u64::from(u16::from_be_bytes([*hi, *lo])));
+    let Ok(lu) = Lu::new(settings.clone(), None).map(Arc::new) else { return };
+    let mut nexuses = [nexus(&lu, "iqn.2026-11.org.example:a"), nexus(&lu, "iqn.2026-11.org.example:b")];
+    let mut rest = commands;
+    while let Some((which, cdb, parameters, after)) = command(rest) {
+        rest = after;
+        let nexus = &mut nexuses[which];
+        nexus.order(&cdb);
+        let answer = nexus.begin(&cdb);
+        check(&answer, &settings);
+        end(&lu, nexus, &answer);
+        if let Ok(Plan::Parameters { len }) = answer {
+            assert!(len > 0);
+            let answer = nexus.parameters(&cdb, &parameters[..parameters.len().min(len as usize)]);
+            assert!(!matches!(answer, Ok(Plan::Parameters { .. })), "parameters are wanted twice");
+            check(&answer, &settings);
+            end(&lu, nexus, &answer);
+        }
+    }
+    let (_, saved) = lu.saved();
+    assert!(Lu::new(settings, Some(&saved)).is_ok(), "what was saved is refused");
+}
+
+/// The nexus, the CDB, the parameters, and what comes after them.
+fn command(input: &[u8]) -> Option<(usize, Vec<u8>, &[u8], &[u8])> {
+    let (first, rest) = input.split_first()?;
+    let (cdb, rest) = rest.split_at_checked(16 + usize::from(first >> 1 & 7) * 4)?;
+    let (len, rest) = rest.split_first()?;
+    let (parameters, rest) = rest.split_at(usize::from(*len).min(rest.len()));
+    Some((usize::from(first & 1), cdb.to_vec(), parameters, rest))
+}
+
+/// What outlives its command comes to its end.
+fn end(lu: &Lu, nexus: &Nexus, answer: &Answer) {
+    let Ok(Plan::Op(op)) = answer else { return };
+    match &**op {
+        Op::Sanitize { .. } => lu.sanitized(Ok::<(), ()>(())),
+        Op::Copy { list_id, .. } => lu.copied(nexus.id(), *list_id, CopyResult::default()),
+        _ => {}
+    }
+}
+
+/// No plan reaches beyond the medium, none writes where nothing may be written, and sense goes with its status.
+fn check(answer: &Answer, settings: &Settings) {
+    let plan = match answer {
+        Err(failure) => {
+            return assert_eq!(failure.status == Status::CheckCondition, failure.sense.is_some());
+        }
+        Ok(plan) => plan,
+    };
+    let (offset, len, writes) = match plan {
+        Plan::Read { offset, len } => (*offset, u64::from(*len), false),
+        Plan::Write { offset, len, .. } => (*offset, u64::from(*len), true),
+        Plan::Op(op) => match &**op {
+            Op::Prefetch { offset, len } | Op::Verify { offset, len, .. } => (*offset, *len, false),
+            Op::WriteSame { offset, len, .. } => (*offset, *len, true),
+            Op::WriteVerify { offset, len, .. }
+            | Op::CompareAndWrite { offset, len, .. }
+            | Op::OrWrite { offset, len, .. } => (*offset, u64::from(*len), true),
+            Op::LbaStatus { offset, .. } => (*offset, 1, false),
+            Op::Sanitize { .. } => (0, 0, true),
+            Op::Unmap(extents) => {
+                assert!(extents.iter().all(|(o, n)| inside(*o, *n, settings)), "{plan:?}");
+                (0, 0, true)
+            }
+            _ => return,
+        },
+        _ => return,
+    };
+    assert!(inside(offset, len, settings), "{plan:?} leaves the medium");
+    assert!(!(writes && settings.read_only), "{plan:?} writes to what is read-only");
+}
+
+fn inside(offset: u64, len: u64, settings: &Settings) -> bool {
+    offset.checked_add(len).is_some_and(|end| end <= settings.capacity)
+}

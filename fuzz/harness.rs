@@ -1,0 +1,45 @@
+// Fuzz targets over their seeds, without a fuzzer: a test of a crate includes this and names its targets.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+pub type Body = fn(&[u8]);
+
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+    let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let seeds: Vec<_> = files.map(|f| std::fs::read(f.unwrap().path()).unwrap()).collect();
+    assert!(!seeds.is_empty(), "{target} has no seeds");
+    seeds
+}
+
+#[test]
+fn seeds_pass() {
+    for (target, run) in crate::TARGETS {
+        seeds(target).iter().for_each(|s| run(s));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Each seed with some bytes changed, and cut somewhere.
+    #[test]
+    fn damaged_seeds_pass(
+        pick: prop::sample::Index,
+        cut: prop::sample::Index,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+    ) {
+        for (target, run) in crate::TARGETS {
+            let all = seeds(target);
+            let mut seed = pick.get(&all).clone();
+            changes.iter().for_each(|(at, byte)| {
+                let at = at.index(seed.len());
+                seed[at] = *byte;
+            });
+            run(&seed);
+            run(&seed[..cut.index(seed.len())]);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What the device server promises, where the data mover has a part in it.
+
+use interop::scsi::{WRITE, read10};
+use interop::{Pdu, Raw, Server, config, op};
+use std::time::{Duration, Instant};
+
+const WRITES: u8 = 2;
+const READS: u8 = 3;
+const VERIFIES: u8 = 5;
+const OTHERS: u8 = 6;
+
+/// LOG SENSE: cumulative values of all parameters of a page of counters.
+fn counters(raw: &mut Raw, lun: u16, page: u8) -> Vec<u64> {
+    let data = raw.read(lun, &[0x4d, 0, 0x40 | page, 0, 0, 0, 0, 0, 0xff, 0], 0xff).good();
+    let value = |p: &[u8]| u64::from_be_bytes(p[4..12].try_into().expect("8 bytes"));
+    data[4..].chunks_exact(12).map(value).collect()
+}
+
+/// Small and large, on the spot and not, over two sessions; LUN 0 is memory, LUN 1 null.
+#[test]
+fn log_pages_count_what_was_done() {
+    let server = Server::start(&config::standard());
+    for lun in [0, 1] {
+        let mut sessions = [(); 2].map(|()| Raw::session(server.portal(), &[]));
+        for raw in &mut sessions {
+            raw.write_blocks(lun, 0, &[1; 4096]).good();
+            raw.write_blocks(lun, 0, &vec![2; 1 << 20]).good();
+            raw.read_blocks(lun, 0, 8);
+            raw.read_blocks(lun, 0, 2048);
+            raw.simple(lun, &[0x2f, 0, 0, 0, 0, 0, 0, 0, 16, 0]).good();
+        }
+        let moved = 2 * (4096 + (1 << 20));
+        let [raw, _] = &mut sessions;
+        assert_eq!(counters(raw, lun, WRITES), [moved, 0], "LUN {lun}");
+        assert_eq!(counters(raw, lun, READS), [moved, 0], "LUN {lun}");
+        assert_eq!(counters(raw, lun, VERIFIES), [2 * 16 * 512, 0], "LUN {lun}");
+        assert_eq!(counters(raw, lun, OTHERS), [0], "LUN {lun}");
+    }
+}
+
+#[test]
+fn log_pages_count_errors() {
+    let failing = r#"[[target.lun]]
+lun = 3
+backend = "memory"
+size = "1MiB"
+filters = [{ kind = "error", rate = 1.0, op = "read" }]
+"#;
+    let server = Server::start(&(config::standard() + failing));
+    let mut raw = Raw::session(server.portal(), &[]);
+    raw.clear_attentions(3);
+    for _ in 0..3 {
+        let read = raw.read(3, &read10(5, 1), 512);
+        read.check(0x03_1100);
+    }
+    assert_eq!(counters(&mut raw, 3, READS), [0, 3]);
+    assert_eq!(counters(&mut raw, 3, WRITES), [0, 0]);
+}
+
+const ABORT_TASK: u8 = 1;
+const LUN_RESET: u8 = 5;
+const SANITIZING: u32 = 0x02_041b;
+
+/// A LUN that needs two seconds to be overwritten.
+fn slow() -> Server {
+    let slow = r#"[[target.lun]]
+lun = 3
+backend = "memory"
+size = "4MiB"
+filters = [{ kind = "delay", read_us = 0, write_us = 500000 }]
+"#;
+    Server::start(&(config::standard() + slow))
+}
+
+/// SANITIZE OVERWRITE with 5Ah in every byte, without IMMED, is begun.
+fn begin_overwrite(raw: &mut Raw) -> Pdu {
+    raw.clear_attentions(3);
+    let list = [1, 0, 0, 1, 0x5a];
+    let cdb = [0x48, 1, 0, 0, 0, 0, 0, 0, list.len() as u8, 0];
+    let pdu = raw.command(3, 0x80 | WRITE, &cdb, list.len() as u32).data(&list);
+    raw.send(&pdu);
+    raw.ping();
+    pdu
+}
+
+/// A sanitize operation goes on when its task ends (SBC-4 section 4.11); the function does not wait for it.
+fn survives(manage: impl Fn(&mut Raw, &Pdu) -> u8) {
+    let server = slow();
+    let mut raw = Raw::session(server.portal(), &[]);
+    let sanitize = begin_overwrite(&mut raw);
+    let begun = Instant::now();
+    assert_eq!(manage(&mut raw, &sanitize), 0);
+    assert!(begun.elapsed() < Duration::from_millis(1500), "it waited for the end");
+    let mut other = Raw::session(server.portal(), &[]);
+    other.clear_attentions(3);
+    assert_eq!(other.simple(3, &[0; 6]).sense(), SANITIZING);
+    let end = begun + Duration::from_secs(20);
+    while other.simple(3, &[0; 6]).status != 0 {
+        assert!(Instant::now() < end, "the sanitize operation does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(other.read_blocks(3, 8191, 1), [0x5a; 512]);
+}
+
+#[test]
+fn a_sanitize_operation_survives_abort_task() {
+    survives(|raw, task| {
+        let abort = raw.tmf(ABORT_TASK, 3, task.tag(), task.get32(24));
+        raw.ask(&abort).bhs[2]
+    });
+}
+
+#[test]
+fn a_sanitize_operation_survives_a_reset() {
+    survives(|raw, _| raw.manage(LUN_RESET, 3));
+}
+
+#[test]
+fn a_sanitize_operation_survives_its_session() {
+    survives(|raw, _| {
+        let logout = raw.logout(0, 0);
+        assert_eq!(logout.opcode(), op::LOGOUT_RESPONSE);
+        logout.bhs[2]
+    });
+}
+
+/// Its own command ends with it otherwise.
+#[test]
+fn a_sanitize_command_waits_for_the_end() {
+    let server = slow();
+    let mut raw = Raw::session(server.portal(), &[]);
+    let sanitize = begin_overwrite(&mut raw);
+    raw.collect(sanitize.tag(), &[]).good();
+    assert_eq!(raw.read_blocks(3, 0, 1), [0x5a; 512]);
+}

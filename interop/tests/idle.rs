@@ -1,0 +1,36 @@
+//! What sessions cost that do nothing.
+
+use interop::{Login, Raw, Server, config};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+const SESSIONS: usize = 1000;
+/// What they may cost together, in KiB.
+const COST_KIB: u64 = 64 << 10;
+
+/// As many open files as the system allows, for this process and the server that it starts.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("up to the maximum");
+}
+
+#[test]
+fn a_thousand_idle_sessions_cost_less_than_64_mib() {
+    raise_open_files();
+    let mut server = Server::start(&(config::standard() + "[limits]\nsessions_per_initiator = 2000\n"));
+    Raw::session(server.portal(), &[]).ping(); // what the first session alone costs is not counted
+    let before = server.rss_kib();
+    // Each has done something, so that it has all that a session has.
+    let session = |_| {
+        let mut raw = Login::new().on(server.portal());
+        raw.clear_attentions(0);
+        raw.read_blocks(0, 0, 8);
+        raw
+    };
+    let mut sessions: Vec<Raw> = (0..SESSIONS).map(session).collect();
+    let cost = server.rss_kib().saturating_sub(before);
+    assert!(cost < COST_KIB, "{SESSIONS} sessions cost {cost} KiB");
+    println!("{SESSIONS} sessions cost {cost} KiB");
+    sessions.iter_mut().for_each(Raw::ping);
+    assert!(server.lives());
+}

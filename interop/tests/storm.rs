@@ -1,0 +1,205 @@
+//! Connections that come, misbehave and go by the hundred: a neighbour sees nothing of it, and nothing of them stays.
+
+use interop::scsi::{READ, WRITE, read10, write10};
+use interop::{Login, Pdu, Raw, Server, config, op};
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+/// Bytes that the server may have grown by when a storm is over, in KiB.
+const GROWTH_KIB: u64 = 64 << 10;
+/// Those who storm at the same time.
+const THREADS: u32 = 4;
+
+/// A session that does I/O until told, and fails for any answer that is not as it should be.
+struct Neighbour {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u32>,
+}
+
+impl Neighbour {
+    fn begin(portal: SocketAddr) -> Neighbour {
+        let mut raw = Raw::session(portal, &[]);
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut done = 0;
+            while !told.load(Ordering::Relaxed) {
+                let (lba, data) = (1000 + done % 64, [done as u8; 4096]);
+                raw.write_blocks(0, lba, &data).good();
+                assert_eq!(raw.read_blocks(0, lba, 8), data);
+                done += 1;
+            }
+            raw.ping();
+            done
+        });
+        Neighbour { stop, thread }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let done = self.thread.join().expect("the neighbour saw an error");
+        assert!(done > 10, "the neighbour did no more than {done} writes");
+    }
+}
+
+fn open_files(server: &Server) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("the server lives").count()
+}
+
+/// Memory and open files go back to what they were; the files within a while.
+fn settles(server: &Server, (rss_kib, files): (u64, usize)) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while open_files(server) > files {
+        assert!(Instant::now() < end, "{} files are open, {files} were", open_files(server));
+        sleep(Duration::from_millis(50));
+    }
+    let grown = server.rss_kib().saturating_sub(rss_kib);
+    assert!(grown < GROWTH_KIB, "the server has grown by {grown} KiB");
+}
+
+/// Open files and memory before a storm, with the connections of those who watch it.
+fn state(server: &Server) -> (u64, usize) {
+    (server.rss_kib(), open_files(server))
+}
+
+type Way = fn(SocketAddr, u32);
+
+/// How a connection can go wrong. All of these end it from this side.
+const WAYS: [Way; 8] = [
+    |portal, _| Raw::connect(portal).cut(),
+    |portal, n| {
+        let mut raw = Raw::connect(portal);
+        raw.send_bytes(&garbage(n, 4096));
+        raw.cut();
+    },
+    // Garbage whose header says Login.
+    |portal, n| {
+        let mut raw = Raw::connect(portal);
+        let mut bytes = garbage(n, 48);
+        (bytes[0], bytes[1]) = (0x43, 0x87);
+        raw.send_bytes(&bytes);
+        raw.cut();
+    },
+    // Half of a login.
+    |portal, n| {
+        let (login, mut raw) = (Login::new(), Raw::connect(portal));
+        let bytes = login.request(1, Some(3)).encode(false, false);
+        raw.send_bytes(&bytes[..n as usize * 7 % bytes.len()]);
+        raw.cut();
+    },
+    // A whole one, whose answer nobody reads.
+    |portal, _| {
+        let (login, mut raw) = (Login::new(), Raw::connect(portal));
+        raw.send(&login.request(1, Some(3)));
+        raw.cut();
+    },
+    // One that stops between two stages.
+    |portal, _| {
+        let login = Login::new();
+        let mut raw = login.connect(portal);
+        raw.login(&login.request(0, Some(1)));
+        raw.cut();
+    },
+    // Gone with commands in flight, one of them waiting for its data.
+    |portal, n| {
+        let mut raw = Login::new().on(portal);
+        let slow = raw.command(2, 0x80 | READ, &read10(0, 8), 4096);
+        let waits = raw.command(0, 0x80 | WRITE, &write10(n, 128), 65536);
+        raw.send_all(&[slow, waits]);
+        raw.cut();
+    },
+    // Aborts what it has just begun.
+    |portal, _| {
+        let mut raw = Login::new().on(portal);
+        let slow = raw.command(2, 0x80 | READ, &read10(0, 8), 4096);
+        let abort = raw.tmf(1, 2, slow.tag(), slow.get32(24));
+        let reset = raw.tmf(5, 2, interop::NONE, 0);
+        raw.send_all(&[slow, abort, reset]);
+        raw.cut();
+    },
+];
+
+fn garbage(seed: u32, length: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        x as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// `work` for every number below `count`, by several threads.
+fn by_many(count: u32, work: impl Fn(u32) + Sync) {
+    let next = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    match next.fetch_add(1, Ordering::Relaxed) {
+                        n if n < count => work(n),
+                        _ => return,
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn two_hundred_bad_connections_leave_no_trace() {
+    let mut server = Server::start(&config::standard());
+    let neighbour = Neighbour::begin(server.portal());
+    let before = state(&server);
+    by_many(200, |n| WAYS[n as usize % WAYS.len()](server.portal(), n));
+    settles(&server, before);
+    neighbour.end();
+    assert!(server.lives());
+    Raw::session(server.portal(), &[]).ping();
+}
+
+/// Logs in with one ISID and goes on without waiting for what is in flight: the next login reinstates.
+fn reinstate(portal: SocketAddr, n: u32) {
+    let login = Login::new().isid([0x80, 0, 0, 0x55, 0, 1]);
+    let mut raw = login.connect(portal);
+    raw.send(&login.request(1, Some(3)));
+    // Others may take the place before or after the answer: then the connection ends, and that is right too.
+    let Some(answer) = next(&mut raw) else { return };
+    assert_eq!((answer.opcode(), answer.status()), (op::LOGIN_RESPONSE, 0), "{answer:?}");
+    let data = [n as u8; 4096];
+    let commands = [
+        raw.request(op::SCSI).flags(0x81 | WRITE).set32(20, 4096).bytes(32, &write10(n, 8)).data(&data),
+        raw.request(op::SCSI).flags(0x81 | READ).lun(2).set32(20, 4096).bytes(32, &read10(n, 8)),
+    ];
+    raw.send_all(&commands);
+    while next(&mut raw).is_some_and(|pdu| pdu.opcode() == op::ASYNC || pdu.tag() != commands[0].tag()) {}
+}
+
+fn next(raw: &mut Raw) -> Option<Pdu> {
+    match raw.get(Duration::from_secs(20)) {
+        interop::Got::Pdu(pdu) => Some(pdu),
+        interop::Got::Closed => None,
+        interop::Got::Nothing => panic!("neither answer nor close"),
+    }
+}
+
+#[test]
+fn a_session_reinstated_in_parallel_under_io_ends_with_one() {
+    let mut server = Server::start(&config::standard());
+    let neighbour = Neighbour::begin(server.portal());
+    let before = state(&server);
+    by_many(60, |n| reinstate(server.portal(), n));
+    let mut last = Login::new().isid([0x80, 0, 0, 0x55, 0, 1]).on(server.portal());
+    last.clear_attentions(0);
+    last.write_blocks(0, 0, &[1; 512]).good();
+    assert_eq!(last.read_blocks(0, 0, 1), [1; 512]);
+    last.cut();
+    settles(&server, before);
+    neighbour.end();
+    assert!(server.lives());
+}
