@@ -244,8 +244,9 @@ fn spawn(dir: &Path, toml: &str) -> Result<(Child, Vec<SocketAddr>), String> {
     portals.map(|portals| (child, portals))
 }
 
-/// Reads stdout up to `ready`; a thread goes on emptying it so that the server never waits for us.
-fn wait_ready(child: &mut Child) -> Result<Vec<SocketAddr>, String> {
+/// Reads the stdout of a `lunar serve` up to `ready`; a thread goes on emptying it so that the server never waits for
+/// us. The addresses of all portals, or why it is not ready.
+pub fn wait_ready(child: &mut Child) -> Result<Vec<SocketAddr>, String> {
     let stdout = child.stdout.take().expect("piped");
     let (send, lines) = mpsc::channel();
     thread::spawn(move || {

@@ -656,6 +656,59 @@ fn random_pdus() {
     scene.unharmed();
 }
 
+/// A peer that asks for much and takes nothing holds its share of memory, and nobody waits for it.
+#[test]
+fn a_reader_that_does_not_read() {
+    let scene = Scene::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
+    let mut greedy: Vec<Raw> = (0..4).map(|_| scene.session()).collect();
+    for raw in &mut greedy {
+        let reads: Vec<Pdu> =
+            (0..100).map(|_| raw.command(0, 0x80 | READ, &read10(0, 2048), 1 << 20)).collect();
+        raw.send_all(&reads);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let mut other = scene.session();
+    for _ in 0..20 {
+        other.write_blocks(0, 20_000, &pattern(65536, 3)).good();
+        assert!(other.read_blocks(0, 20_000, 128) == pattern(65536, 3));
+    }
+    drop(greedy);
+    other.ping();
+    scene.unharmed();
+}
+
+/// A peer that announces writes and sends no data holds its share of memory, and nobody waits for it.
+#[test]
+fn a_writer_that_does_not_write() {
+    let scene = Scene::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
+    let mut silent: Vec<Raw> = (0..4).map(|_| scene.session()).collect();
+    for raw in &mut silent {
+        let writes: Vec<Pdu> =
+            (0..100).map(|_| raw.command(0, 0x80 | WRITE, &write10(0, 2048), 1 << 20)).collect();
+        raw.send_all(&writes);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let mut other = scene.session();
+    for _ in 0..20 {
+        other.write_blocks(0, 20_000, &pattern(65536, 3)).good();
+        assert!(other.read_blocks(0, 20_000, 128) == pattern(65536, 3));
+    }
+    drop(silent);
+    other.ping();
+    scene.unharmed();
+}
+
+/// Connections that never log in are bounded, and those that did log in do not notice.
+#[test]
+fn connections_that_never_log_in() {
+    let limits = "[limits]\nconnections_before_login = 16\nlogin_timeout_s = 1\n";
+    let scene = Scene::new(&format!("{limits}{}", config::standard()));
+    let mut idle: Vec<Raw> = (0..100).map(|_| Raw::connect(scene.server.portal())).collect();
+    idle.iter_mut().for_each(|raw| assert!(raw.until_close().is_empty()));
+    scene.session().ping();
+    scene.unharmed();
+}
+
 /// EXTENDED COPY reads no logical unit that its initiator may not see.
 #[test]
 fn extended_copy_stays_within_the_access_list() {

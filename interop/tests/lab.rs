@@ -56,7 +56,7 @@ fn lab_script() -> PathBuf {
 
 /// A server whose portals tell the guest an address that it can reach, with a file as LUN 0.
 fn server(portals: usize, tables: &str) -> Server {
-    let dir = interop::server::fresh_dir();
+    let dir = interop::Folder::fresh();
     fs::write(dir.join("alice.secret"), "alice-secret-1234").expect("write a secret");
     fs::write(dir.join("lunar.secret"), "lunar-secret-5678").expect("write a secret");
     for name in ["alice.secret", "lunar.secret"] {
@@ -84,21 +84,21 @@ fn free_ports(count: usize) -> Vec<u16> {
 /// A guest that runs a scenario.
 struct Guest {
     child: Child,
-    dir: PathBuf,
+    dir: interop::Folder,
     scenario: String,
 }
 
 impl Guest {
     /// Boots a guest for `scenario` against `server`, with more environment variables.
     fn boot(server: &Server, scenario: &str, more: &[(&str, &str)]) -> Guest {
-        let dir = interop::server::fresh_dir();
+        let dir = interop::Folder::fresh();
         let portals: Vec<String> = server.portals().iter().map(|p| format!("{HOST}:{}", p.port())).collect();
         let all = portals.join(" ");
         let mut variables =
             vec![("PORTAL", portals[0].as_str()), ("PORTALS", &all), ("IQN", TARGET), ("LUN", "0")];
         variables.extend(more);
         let mut command = Command::new(lab_script());
-        command.args(["run", "-t", &LIMIT.as_secs().to_string(), "-d"]).arg(&dir);
+        command.args(["run", "-t", &LIMIT.as_secs().to_string(), "-d"]).arg(&*dir);
         for (name, value) in variables {
             command.args(["-e", name]).env(name, value);
         }
@@ -142,7 +142,6 @@ impl Drop for Guest {
             let _ = Command::new("kill").arg(self.child.id().to_string()).status();
             let _ = self.child.wait();
         }
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 

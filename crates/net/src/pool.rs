@@ -2,10 +2,13 @@
 //! sizes, most recently used first, so that they are warm.
 
 use crate::buf::{Buf, PAGE, Pages, pages};
-use event_listener::Event;
+use event_listener::{Event, EventListener};
 use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::Poll;
 
 /// Size classes: 4 KiB << 0 to 4 KiB << 13 (32 MiB).
 const CLASSES: usize = 14;
@@ -16,18 +19,59 @@ thread_local! {
     static FREE: RefCell<[Vec<Pages>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
 }
 
+/// A share takes at most this part of the pool.
+const SHARES: usize = 4;
+/// A share that has nothing gets a buffer of up to so many bytes although the pool is at its limit.
+const RESERVED_BYTES: usize = 1 << 20;
+
 struct Account {
     limit: usize,
+    used: AtomicUsize,
+    /// How many wait or are about to. They count themselves before they look once more, and buffers are given back
+    /// before the count is read, all in one order (SeqCst): no return goes unnoticed.
+    waiting: AtomicUsize,
+    returned: Event,
+}
+
+/// Counts one who waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// What one user of the account has of it.
+struct Share {
+    account: Arc<Account>,
+    limit: usize,
+    reserved: usize,
     used: AtomicUsize,
     returned: Event,
 }
 
+/// Why there is no buffer.
+enum Full {
+    /// The share is used up.
+    Share,
+    /// The pool is.
+    Pool,
+}
+
 /// A supply of buffers with a limit on the bytes in use.
 #[derive(Clone)]
-pub struct Pool(Arc<Account>);
+pub struct Pool(Arc<Share>);
 
 /// Where a pooled buffer goes when it is dropped.
-pub(crate) struct Home(Arc<Account>);
+pub(crate) struct Home(Arc<Share>);
 
 fn class_of(len: usize) -> usize {
     len.div_ceil(PAGE).max(1).next_power_of_two().trailing_zeros() as usize
@@ -40,23 +84,43 @@ impl Pool {
     /// A pool of at most `limit` bytes in use; never less than one largest buffer.
     pub fn new(limit: usize) -> Self {
         let limit = limit.max(Self::MAX_BUFFER);
-        Pool(Arc::new(Account { limit, used: AtomicUsize::new(0), returned: Event::new() }))
+        let account = Arc::new(Account {
+            limit,
+            used: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            returned: Event::new(),
+        });
+        Pool::of(account, limit, 0)
+    }
+
+    fn of(account: Arc<Account>, limit: usize, reserved: usize) -> Self {
+        Pool(Arc::new(Share { account, limit, reserved, used: AtomicUsize::new(0), returned: Event::new() }))
+    }
+
+    /// The same supply for one user among many: never more than a quarter of it (or one largest buffer), and never
+    /// less than one buffer of up to a mebibyte, which may go beyond the limit. Who holds on to buffers so keeps
+    /// nobody else from going on.
+    pub fn share(&self) -> Pool {
+        let account = self.0.account.clone();
+        let limit = (account.limit / SHARES).max(Self::MAX_BUFFER);
+        Pool::of(account, limit, RESERVED_BYTES)
     }
 
     /// A buffer of `len` bytes of unspecified content, or None while the pool is at its limit.
     ///
     /// # Panics
     /// When `len` is above [`Pool::MAX_BUFFER`].
+    #[inline]
     pub fn try_get(&self, len: usize) -> Option<Buf> {
+        self.attempt(len).ok()
+    }
+
+    fn attempt(&self, len: usize) -> Result<Buf, Full> {
         let class = class_of(len);
         let bytes = PAGE << class;
-        let used = self.0.used.fetch_add(bytes, Ordering::Relaxed);
-        if used + bytes > self.0.limit {
-            self.0.used.fetch_sub(bytes, Ordering::Relaxed);
-            return None;
-        }
+        self.0.take(bytes)?;
         let free = FREE.with_borrow_mut(|f| f[class].pop());
-        Some(Buf::pooled(free.unwrap_or_else(|| pages(bytes)), len, Home(self.0.clone())))
+        Ok(Buf::pooled(free.unwrap_or_else(|| pages(bytes)), len, Home(self.0.clone())))
     }
 
     /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
@@ -65,14 +129,20 @@ impl Pool {
             if let Some(b) = self.try_get(len) {
                 return b;
             }
-            let listener = self.0.returned.listen();
-            if let Some(b) = self.try_get(len) {
-                return b;
+            let _waiting = Waiting::new(&self.0.account.waiting);
+            let (own, any) = (self.0.returned.listen(), self.0.account.returned.listen());
+            match self.attempt(len) {
+                Ok(b) => return b,
+                // Room in the pool is for others: not to be woken by it.
+                Err(Full::Share) => {
+                    drop(any);
+                    own.await;
+                }
+                Err(Full::Pool) => either(own, any).await,
             }
-            listener.await;
             // One returned buffer may serve several: each who was woken wakes the next.
             if let Some(b) = self.try_get(len) {
-                self.0.returned.notify(1);
+                self.0.account.returned.notify(1);
                 return b;
             }
         }
@@ -80,7 +150,44 @@ impl Pool {
 
     /// Bytes in use.
     pub fn used(&self) -> usize {
-        self.0.used.load(Ordering::Relaxed)
+        self.0.account.used.load(SeqCst)
+    }
+}
+
+async fn either(a: EventListener, b: EventListener) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|cx| match a.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => b.as_mut().poll(cx),
+    })
+    .await
+}
+
+impl Share {
+    #[inline]
+    fn take(&self, bytes: usize) -> Result<(), Full> {
+        let own = self.used.fetch_add(bytes, SeqCst);
+        if own + bytes > self.limit {
+            self.used.fetch_sub(bytes, SeqCst);
+            return Err(Full::Share);
+        }
+        // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
+        let (limit, anyway) = (self.account.limit, own == 0 && bytes <= self.reserved);
+        let room = |used: usize| (used + bytes <= limit || anyway).then_some(used + bytes);
+        if self.account.used.fetch_update(SeqCst, SeqCst, room).is_err() {
+            self.used.fetch_sub(bytes, SeqCst);
+            return Err(Full::Pool);
+        }
+        Ok(())
+    }
+
+    fn give(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, SeqCst);
+        self.account.used.fetch_sub(bytes, SeqCst);
+        if self.account.waiting.load(SeqCst) > 0 {
+            self.returned.notify(usize::MAX);
+            self.account.returned.notify(1);
+        }
     }
 }
 
@@ -95,8 +202,7 @@ impl Home {
                 free[class].push(pages);
             }
         });
-        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.0.returned.notify(1);
+        self.0.give(bytes);
     }
 }
 
@@ -112,6 +218,21 @@ mod tests {
         drop(all);
         assert_eq!(pool.used(), 0);
         assert_eq!(pool.try_get(5000).expect("room again").len(), 5000);
+    }
+
+    #[test]
+    fn a_share_leaves_something_for_the_others() {
+        let pool = Pool::new(4 * Pool::MAX_BUFFER);
+        let (greedy, modest) = (pool.share(), pool.share());
+        let all = greedy.try_get(Pool::MAX_BUFFER).expect("a quarter");
+        assert!(greedy.try_get(1).is_none());
+        let rest: Vec<Buf> = (0..3).map(|_| pool.try_get(Pool::MAX_BUFFER).expect("room")).collect();
+        let first = modest.try_get(RESERVED_BYTES).expect("the first, beyond the limit");
+        assert!(modest.try_get(1).is_none());
+        assert!(pool.share().try_get(RESERVED_BYTES + 1).is_none());
+        drop((first, all, rest));
+        assert_eq!(pool.used(), 0);
+        assert!(greedy.try_get(Pool::MAX_BUFFER).is_some());
     }
 
     #[test]

@@ -63,6 +63,16 @@ impl Stream {
         }
     }
 
+    /// The same for one piece.
+    #[inline]
+    pub fn send_bytes(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        match rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(n) => Ok(Some(n)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Ends one or both directions; whoever waits on them wakes up.
     pub fn shutdown(&self, how: Shutdown) {
         // Already closed by the peer: nothing to do.

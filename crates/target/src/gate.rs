@@ -2,7 +2,7 @@
 //! (SAM-5 section 8).
 //!
 //! A big-reader lock. Each nexus counts its own running commands, so that SIMPLE commands of different cores share
-//! no cache line; who wants to be alone closes the gate and waits until every count is zero.
+//! no cache line. Who wants to be alone marks every count as closed and waits until all are zero.
 
 use event_listener::Event;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -20,9 +20,12 @@ pub struct Gate {
     members: Mutex<Vec<Weak<Count>>>,
 }
 
-#[derive(Default)]
+/// Commands of one nexus that are inside, and whether the gate is closed.
 #[repr(align(128))]
 struct Count(AtomicUsize);
+
+/// The gate is closed: the topmost bit of a count.
+const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// A nexus's place at the gate.
 #[derive(Clone)]
@@ -40,8 +43,8 @@ pub struct Alone(Member);
 impl Gate {
     /// A place for another nexus.
     pub fn join(self: &Arc<Self>) -> Member {
-        let count = Arc::new(Count::default());
         let mut members = self.members();
+        let count = Arc::new(Count(AtomicUsize::new(if self.closed.load(SeqCst) { CLOSED } else { 0 })));
         members.retain(|m| m.strong_count() > 0);
         members.push(Arc::downgrade(&count));
         Member { gate: self.clone(), count }
@@ -59,8 +62,27 @@ impl Gate {
         }
     }
 
+    /// Marks every count: nobody enters from here on. The caller has closed the gate.
+    fn mark(&self) {
+        for member in self.members().iter().filter_map(Weak::upgrade) {
+            member.0.fetch_or(CLOSED, SeqCst);
+        }
+    }
+
+    fn open(&self) {
+        let members = self.members();
+        for member in members.iter().filter_map(Weak::upgrade) {
+            member.0.fetch_and(!CLOSED, SeqCst);
+        }
+        // Under the lock, so that who joins sees either all of it or nothing.
+        self.occupied.store(false, SeqCst);
+        self.closed.store(false, SeqCst);
+        drop(members);
+        self.opened.notify(1);
+    }
+
     fn is_empty(&self) -> bool {
-        self.members().iter().filter_map(Weak::upgrade).all(|m| m.0.load(SeqCst) == 0)
+        self.members().iter().filter_map(Weak::upgrade).all(|m| m.0.load(SeqCst) & !CLOSED == 0)
     }
 }
 
@@ -68,8 +90,7 @@ impl Member {
     /// Steps in beside others, unless the gate is closed. Every true needs one [`Member::leave`].
     #[inline]
     pub fn try_enter(&self) -> bool {
-        self.count.0.fetch_add(1, SeqCst);
-        if !self.gate.closed.load(SeqCst) {
+        if self.count.0.fetch_add(1, SeqCst) & CLOSED == 0 {
             return true;
         }
         self.leave();
@@ -79,8 +100,7 @@ impl Member {
     /// Steps out again.
     #[inline]
     pub fn leave(&self) {
-        self.count.0.fetch_sub(1, SeqCst);
-        if self.gate.closed.load(SeqCst) {
+        if self.count.0.fetch_sub(1, SeqCst) & CLOSED != 0 {
             self.gate.drained.notify(usize::MAX);
         }
     }
@@ -90,7 +110,7 @@ impl Member {
         let mut waited = false;
         while !self.try_enter() {
             let opened = self.gate.opened.listen();
-            if self.gate.closed.load(SeqCst) {
+            if self.count.0.load(SeqCst) & CLOSED != 0 {
                 opened.await;
                 waited = true;
             }
@@ -127,6 +147,7 @@ impl Member {
         }
         // Made before the wait, so that the gate opens again should this future be dropped.
         let alone = Alone(self.clone());
+        self.gate.mark();
         loop {
             let drained = self.gate.drained.listen();
             self.gate.occupied.store(true, SeqCst);
@@ -147,9 +168,7 @@ impl Drop for Shared {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        self.0.gate.occupied.store(false, SeqCst);
-        self.0.gate.closed.store(false, SeqCst);
-        self.0.gate.opened.notify(1);
+        self.0.gate.open();
     }
 }
 

@@ -45,7 +45,7 @@ fn server() -> Server {
 
 /// As [`server`], for CHAP user [`CHAP_USER`] alone.
 fn chap_server() -> Server {
-    let dir = interop::server::fresh_dir();
+    let dir = interop::Folder::fresh();
     let file = dir.join("alice.secret");
     std::fs::write(&file, CHAP_SECRET).expect("write a secret");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("mode");

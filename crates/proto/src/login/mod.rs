@@ -56,6 +56,15 @@ pub enum SessionType {
     Discovery,
 }
 
+impl SessionType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Discovery => "Discovery",
+        }
+    }
+}
+
 /// Who wants what, from the first text.
 #[derive(Debug, Default)]
 struct Identity {
@@ -173,7 +182,9 @@ impl Login {
         let mut found = vec![];
         for pair in pairs(text) {
             let (key, value) = pair.map_err(|_| LoginStatus::INITIATOR_ERROR)?;
-            found.push((self.admit(key)?, key, value));
+            if !self.is_said_again(key, value) {
+                found.push((self.admit(key)?, key, value));
+            }
         }
         found.sort_by_key(|f| f.0.unwrap_or(usize::MAX));
         match &self.identity {
@@ -191,6 +202,20 @@ impl Login {
                 Ok(())
             }
         }
+    }
+
+    /// Names said again, unchanged, behind a security stage. It is not allowed, but libiscsi with CHAP credentials says
+    /// them to a target that asks for none, and nothing new is in them.
+    fn is_said_again(&self, key: &str, value: &str) -> bool {
+        let began_secure = self.first.is_some_and(|f| stages(&f).0 == 0);
+        let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
+        self.phase == Phase::Operational
+            && match key {
+                "InitiatorName" => identity.initiator == value,
+                "TargetName" => identity.target.as_deref() == Some(value),
+                "SessionType" => value == identity.session_type.name(),
+                _ => false,
+            }
     }
 
     /// The row of a key that may stand here and now, and was not brought before; None for one of no row.

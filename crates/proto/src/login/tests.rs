@@ -346,6 +346,22 @@ fn keys_are_not_repeated_later() {
     }
 }
 
+/// libiscsi with CHAP credentials, at a target that asks for none.
+#[test]
+fn names_may_be_said_again_behind_the_security_stage() {
+    for (again, good) in [
+        (NAMES, true),
+        ("SessionType=Normal\0", true),
+        ("SessionType=Discovery\0", false),
+        ("TargetName=iqn.2026-11.org.example:other\0", false),
+    ] {
+        let mut p = Pair::new(House::default());
+        p.text(TO_OPERATIONAL, &format!("{NAMES}AuthMethod=CHAP,None\0"));
+        let step = p.send(DIRECT, again.as_bytes());
+        assert_eq!(matches!(step, Step::Ready), good, "{again}: {step:?}");
+    }
+}
+
 /// KEY-037: a connection that joins a session brings no keys of the leading login.
 #[test]
 fn leading_keys_lead() {

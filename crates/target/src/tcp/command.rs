@@ -61,16 +61,12 @@ impl Session {
             return self.task(c, Some(place), None, data);
         }
         match handle.nexus.begin(c.cdb()) {
-            Ok(Plan::Read { offset, len }) => {
-                match read_now(handle, &self.shared.pool, offset, len, c.room()) {
-                    Read::Not => self.inside(c, Ok(Plan::Read { offset, len }), data),
-                    Read::Zeros => self.read_done(&c, Source::Zeros, len),
-                    Read::Done(buf) => self.read_done(&c, Source::Buf(buf), len),
-                }
-            }
-            Ok(Plan::Write { offset, len, stable: false })
-                if c.is_final && len == c.offered() && len as usize == data.bytes().len() && brings =>
-            {
+            Ok(Plan::Read { offset, len }) => match read_now(handle, &self.pool, offset, len, c.room()) {
+                Read::Not => self.inside(c, Ok(Plan::Read { offset, len }), data),
+                Read::Zeros => self.read_done(&c, Source::Zeros, len),
+                Read::Done(buf) => self.read_done(&c, Source::Buf(buf), len),
+            },
+            Ok(Plan::Write { offset, len, stable: false }) if brings && len == c.offered() => {
                 match handle.unit.backend.write_now(offset, data.bytes()) {
                     Inline::Done(Ok(())) => self.write_done(&c, len),
                     _ => self.inside(c, Ok(Plan::Write { offset, len, stable: false }), data),

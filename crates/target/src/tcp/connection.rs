@@ -67,6 +67,8 @@ pub struct Session {
     pub shared: Arc<Shared>,
     /// The connection.
     pub conn: Weak<Connection>,
+    /// Its share of the buffers.
+    pub pool: Pool,
     /// What is shown from outside.
     pub info: Arc<Info>,
     /// Its handle.
@@ -185,15 +187,17 @@ impl Connection {
     fn new(shared: Arc<Shared>, fresh: Fresh, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
         let limits = door.setup.limits.clone();
+        let pool = shared.pool.share();
         Rc::new_cyclic(|me| Connection {
             stream: fresh.stream,
-            pool: shared.pool.clone(),
+            pool: pool.clone(),
             task_ended: Event::new(),
             drained: Event::new(),
             writing: Cell::new(false),
             flushing: Cell::new(false),
             session: RefCell::new(Session {
                 conn: me.clone(),
+                pool,
                 tsih: seated.tsih,
                 parameters: info.parameters.clone(),
                 digests: seated.digests,

@@ -45,7 +45,7 @@ impl Session {
             _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
             Data::Buf(b) if b.len() == wanted => Ok(Some(b)),
             data => {
-                let mut buf = self.shared.pool.try_get(wanted).ok_or(Status::TaskSetFull)?;
+                let mut buf = self.pool.try_get(wanted).ok_or(Status::TaskSetFull)?;
                 let n = data.bytes().len().min(wanted);
                 buf[..n].copy_from_slice(&data.bytes()[..n]);
                 Ok(Some(buf))

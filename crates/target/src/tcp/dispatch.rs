@@ -25,7 +25,7 @@ impl Sink for Session {
 
     fn buffer(&mut self, len: usize) -> Option<Buf> {
         let reserved = self.reserve.take().filter(|b| b.len() == len);
-        reserved.or_else(|| self.shared.pool.try_get(len))
+        reserved.or_else(|| self.pool.try_get(len))
     }
 
     #[inline]

@@ -11,6 +11,9 @@ use wire::iscsi::{BHS_LEN, Bhs, padded};
 pub const MAX_SEGMENT: usize = 1 << 20;
 static ZEROS: [u8; MAX_SEGMENT] = [0; MAX_SEGMENT];
 
+/// Up to so many PDUs are sent without an allocation.
+const FEW: usize = 4;
+
 /// Slices in one send: the kernel's limit.
 const MAX_SLICES: usize = 1024;
 
@@ -118,28 +121,59 @@ impl Out {
     /// Sends until all has left (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
         while !self.queue.is_empty() {
-            let Some(sent) = stream.send(&self.slices())? else { return Ok(false) };
+            let sent = match self.single() {
+                Some(bytes) => stream.send_bytes(bytes)?,
+                None if self.queue.len() <= FEW => self.send_few(stream)?,
+                None => stream.send(&self.slices())?,
+            };
+            let Some(sent) = sent else { return Ok(false) };
             self.advance(sent);
         }
         Ok(true)
     }
 
+    /// The header that waits alone: the answer of a write at depth 1 needs no vector.
+    fn single(&self) -> Option<&[u8]> {
+        match (self.queue.len(), self.queue.front()?) {
+            (1, e) if e.payload.bytes().is_empty() => Some(&e.head[self.sent..e.head_len as usize]),
+            _ => None,
+        }
+    }
+
+    /// The same as `slices`, without an allocation.
+    fn send_few(&self, stream: &Stream) -> io::Result<Option<usize>> {
+        let mut slices = [IoSlice::new(&[]); 3 * FEW];
+        let mut n = 0;
+        self.each_part(|part| {
+            slices[n] = IoSlice::new(part);
+            n += 1;
+            n < 3 * FEW
+        });
+        stream.send(&slices[..n])
+    }
+
     fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut slices = Vec::with_capacity((self.queue.len() * 2 + 2).min(MAX_SLICES));
+        self.each_part(|part| {
+            slices.push(IoSlice::new(part));
+            slices.len() < MAX_SLICES
+        });
+        slices
+    }
+
+    /// Shows what waits, piece by piece, until `take` says that it is enough.
+    #[inline]
+    fn each_part<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) {
         let mut skip = self.sent;
         for e in &self.queue {
-            if slices.len() + 3 > MAX_SLICES {
-                break;
-            }
             for part in [&e.head[..e.head_len as usize], e.payload.bytes(), &e.tail[..e.tail_len as usize]] {
                 let cut = skip.min(part.len());
                 skip -= cut;
-                if cut < part.len() {
-                    slices.push(IoSlice::new(&part[cut..]));
+                if cut < part.len() && !take(&part[cut..]) {
+                    return;
                 }
             }
         }
-        slices
     }
 
     fn advance(&mut self, sent: usize) {

@@ -1,0 +1,420 @@
+//! The documents are true. Their shell lines run, one after the other, in a fresh folder for each document;
+//! their configurations are valid; the commands, options, keys, functions and files that they name are there.
+//!
+//! In a document a fence says what becomes of its lines:
+//! - `sh`: they run. A line that begins with `lunar serve` and has no `--run` starts the server that the
+//!   lines after it use, until the next such line. Ports and addresses become free ones of this host.
+//! - `sh` with a word of [`ELSEWHERE`]: they do not run here; their commands and options are looked up.
+//! - `toml`: a whole configuration, which is checked as it stands, and is `lunar.toml` for what follows.
+//! - `toml part`: checked as a part of a configuration.
+//! - `text`, `bat`: for people.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use interop::server::{Folder, lunar_bin, wait_ready};
+use interop::tool::{self, Tool};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Marks of lines that need what a test has not.
+const ELSEWHERE: [&str; 4] = ["as-root", "on-another-host", "with-a-device", "with-cargo"];
+/// Programs in the lines that may be missing here.
+const TOOLS: [Tool; 5] = [
+    Tool { program: "qemu-img", package: "qemu-utils qemu-block-extra" },
+    Tool { program: "qemu-io", package: "qemu-utils qemu-block-extra" },
+    Tool { program: "iscsi-ls", package: "libiscsi-bin" },
+    Tool { program: "iscsi-inq", package: "libiscsi-bin" },
+    Tool { program: "iscsi-readcapacity16", package: "libiscsi-bin" },
+];
+const LIMIT: Duration = Duration::from_secs(60);
+/// What `toml part` is a part of.
+const WHOLE: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n[[target.lun]]\nlun = 0\n\
+    backend = \"null\"\nsize = \"1G\"\n[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = \"1G\"\n";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the project").to_path_buf()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// README and the pages of docs that people write.
+fn documents() -> Vec<String> {
+    let pages = fs::read_dir(root().join("docs")).expect("docs").flatten();
+    let mut paths: Vec<String> = pages
+        .map(|entry| format!("docs/{}", entry.file_name().to_string_lossy()))
+        .filter(|path| path.ends_with(".md") && path != "docs/conformance.md")
+        .collect();
+    paths.push("README.md".into());
+    paths.sort_unstable();
+    paths
+}
+
+/// A fenced block.
+struct Block {
+    document: String,
+    line: usize,
+    /// What stands behind the three backquotes
+    info: String,
+    text: String,
+}
+
+impl Block {
+    /// Where it stands, for messages.
+    fn place(&self) -> String {
+        format!("{}:{}", self.document, self.line)
+    }
+
+    fn is_run(&self) -> bool {
+        self.info == "sh"
+    }
+
+    fn is_shell(&self) -> bool {
+        self.is_run() || ELSEWHERE.iter().any(|mark| self.info == format!("sh {mark}"))
+    }
+
+    /// Its commands: lines without comments, continued ones joined.
+    fn commands(&self) -> Vec<String> {
+        let joined = self.text.replace("\\\n", " ");
+        let lines = joined.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        lines.map(|line| line.split("  #").next().unwrap_or(line).trim_end().to_string()).collect()
+    }
+}
+
+/// The fenced blocks of a document.
+fn blocks(document: &str) -> Vec<Block> {
+    let (mut blocks, mut open): (Vec<Block>, Option<Block>) = (Vec::new(), None);
+    for (n, line) in read(document).lines().enumerate() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(info), None) => {
+                let info = info.trim().to_string();
+                open = Some(Block { document: document.into(), line: n + 1, info, text: String::new() });
+            }
+            (None, Some(block)) => block.text += &format!("{line}\n"),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "{document}: a fence is not closed");
+    blocks
+}
+
+/// The `code` within the running text of a document.
+fn spans(document: &str) -> Vec<String> {
+    let (mut fenced, mut prose) = (false, String::new());
+    for line in read(document).lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            prose += &format!("{line}\n");
+        }
+    }
+    prose.split('`').skip(1).step_by(2).map(|span| span.replace('\n', " ")).collect()
+}
+
+/// A server that a document has started.
+struct Running {
+    child: Child,
+    portals: Vec<SocketAddr>,
+}
+
+impl Running {
+    /// SIGTERM; it must end well.
+    fn stop(self, place: &str) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the server lives");
+        self.ends(place);
+    }
+
+    /// It was told to stop, and ends well.
+    fn ends(mut self, place: &str) {
+        let status = self.child.wait().expect("a child");
+        assert!(status.success(), "{place}: the server ended with {status}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A document on its way through its blocks.
+struct Reader {
+    dir: Folder,
+    running: Option<Running>,
+    has_tools: bool,
+}
+
+impl Reader {
+    fn new(has_tools: bool) -> Reader {
+        let dir = Folder::fresh();
+        fs::create_dir(dir.join("bin")).expect("a folder");
+        std::os::unix::fs::symlink(lunar_bin(), dir.join("bin/lunar")).expect("a link to lunar");
+        Reader { dir, running: None, has_tools }
+    }
+
+    fn shell(&self, line: &str) -> Command {
+        let path =
+            format!("{}:{}", self.dir.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("sh");
+        command.args(["-euc", line]).current_dir(&*self.dir).env("PATH", path);
+        command.env("XDG_STATE_HOME", self.dir.join("state")).env("XDG_RUNTIME_DIR", &*self.dir);
+        command
+    }
+
+    fn block(&mut self, block: &Block) {
+        match block.info.as_str() {
+            "sh" => block.commands().iter().for_each(|line| self.line(line, &block.place())),
+            "toml" => {
+                self.check(&block.text, &block.place());
+                fs::write(self.dir.join("lunar.toml"), local(&block.text)).expect("write lunar.toml");
+            }
+            "toml part" => self.check(&format!("{WHOLE}{}", block.text), &block.place()),
+            _ => {}
+        }
+    }
+
+    /// `lunar check` of a configuration as it stands.
+    fn check(&self, toml: &str, place: &str) {
+        fs::write(self.dir.join("check.toml"), toml).expect("write check.toml");
+        let ran = tool::run(&mut self.shell("lunar check check.toml"), LIMIT);
+        assert!(ran.ok(), "{place}: {}", ran.said);
+    }
+
+    fn line(&mut self, line: &str, place: &str) {
+        if !self.has_tools && TOOLS.iter().any(|tool| line.contains(tool.program)) {
+            return;
+        }
+        if line.starts_with("lunar serve") && !line.contains("--run") {
+            return self.serve(line, place);
+        }
+        let line = self.here(line);
+        let ran = tool::run(&mut self.shell(&line), LIMIT);
+        assert!(ran.ok(), "{place}: {line}: {:?}\n{}", ran.status, ran.said);
+        if line.starts_with("kill -TERM") {
+            self.running.take().expect("a server to stop").ends(place);
+        }
+    }
+
+    /// Starts the server for the lines that follow.
+    fn serve(&mut self, line: &str, place: &str) {
+        if let Some(before) = self.running.take() {
+            before.stop(place);
+        }
+        let line = format!("exec {}", served(line));
+        let log = fs::File::create(self.dir.join("log")).expect("a log");
+        let mut command = self.shell(&line);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().expect("sh");
+        let mut running = Running { child, portals: Vec::new() };
+        running.portals = wait_ready(&mut running.child).unwrap_or_else(|why| {
+            panic!("{place}: {line}: {why}\n{}", fs::read_to_string(self.dir.join("log")).unwrap_or_default())
+        });
+        self.running = Some(running);
+    }
+
+    /// A line for a client of the running server, or for none.
+    fn here(&self, line: &str) -> String {
+        if line.starts_with("lunar serve") {
+            return served(line);
+        }
+        let Some(running) = &self.running else { return line.into() };
+        let line = line.replace("127.0.0.1:3260", &running.portals[0].to_string());
+        line.replace("$(pidof lunar)", &running.child.id().to_string())
+    }
+}
+
+/// A line that serves, on free ports of this host.
+fn served(line: &str) -> String {
+    let line = match line.contains("--listen") || line.contains("--config") {
+        true => line.into(),
+        false => line.replacen("lunar serve", "lunar serve --listen 127.0.0.1:0", 1),
+    };
+    local(&line)
+}
+
+/// Free ports and addresses of this host alone, where a server listens; what it advertises stays.
+fn local(text: &str) -> String {
+    let here = [
+        (":3260", ":0"),
+        ("example.org:0", "example.org:3260"),
+        ("192.0.2.10", "127.0.0.1"),
+        ("192.0.2.11", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+    ];
+    here.iter().fold(text.to_string(), |text, (from, to)| text.replace(from, to))
+}
+
+#[test]
+fn every_document_does_what_it_says() {
+    let has_tools = tool::have(&TOOLS);
+    for document in documents() {
+        let (mut reader, blocks) = (Reader::new(has_tools), blocks(&document));
+        blocks.iter().for_each(|block| reader.block(block));
+        if let Some(running) = reader.running.take() {
+            running.stop(&document);
+        }
+        let elsewhere = blocks.iter().filter(|block| block.is_shell() && !block.is_run());
+        elsewhere.for_each(|block| println!("not run: {} ({})", block.place(), block.info));
+    }
+}
+
+#[test]
+fn a_document_has_something_to_run_and_no_unknown_mark() {
+    let mut run = 0;
+    for block in documents().iter().flat_map(|document| blocks(document)) {
+        let known = block.is_shell() || ["toml", "toml part", "text", "bat"].contains(&block.info.as_str());
+        assert!(known, "{}: a fence is marked {:?}", block.place(), block.info);
+        run += usize::from(block.is_run());
+    }
+    assert!(run >= 10, "{run} blocks run: they are not found");
+}
+
+#[test]
+fn the_example_is_a_configuration() {
+    let reader = Reader::new(true);
+    reader.check(&read("docs/lunar.example.toml"), "docs/lunar.example.toml");
+}
+
+/// What `lunar COMMAND --help` says; None if there is no such command.
+fn help(words: &[&str]) -> Option<String> {
+    let ran = tool::run(Command::new(lunar_bin()).args(words).arg("--help"), LIMIT);
+    ran.ok().then_some(ran.said)
+}
+
+/// The commands of lunar in a line of shell: a quoted one counts for itself.
+fn invocations(line: &str) -> Vec<Vec<String>> {
+    let parts = line.split(['\'', '|', ';', '&']);
+    let words = parts.map(|part| part.split_whitespace().map(String::from).collect::<Vec<_>>());
+    words.filter(|words| words.first().is_some_and(|word| word == "lunar")).collect()
+}
+
+#[test]
+fn commands_and_options_are_there() {
+    let mut known: BTreeMap<Vec<String>, String> = BTreeMap::new();
+    let mut seen = 0;
+    for document in documents() {
+        let lines = blocks(&document).into_iter().filter(Block::is_shell).flat_map(|b| b.commands());
+        for words in lines.chain(spans(&document)).flat_map(|line| invocations(&line)) {
+            let is_name = |word: &&String| word.chars().all(|c| c.is_ascii_lowercase());
+            let depth = if words.get(1).is_some_and(|word| word == "session") { 2 } else { 1 };
+            let command: Vec<String> = words[1..].iter().take_while(is_name).take(depth).cloned().collect();
+            let text = known.entry(command.clone()).or_insert_with(|| {
+                let names: Vec<&str> = command.iter().map(String::as_str).collect();
+                help(&names).unwrap_or_else(|| panic!("{document}: there is no {words:?}"))
+            });
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                let option = option.split('=').next().unwrap_or(option);
+                assert!(text.contains(&format!("{option} ")), "{document}: {words:?} has no {option}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 10, "{seen} options: they are not found");
+}
+
+/// Options that stand alone in the text: some command of lunar has them.
+#[test]
+fn options_without_a_command_are_there() {
+    let commands: [&[&str]; 4] = [&["serve"], &["check"], &["session", "list"], &["session", "show"]];
+    let known: String = commands.iter().filter_map(|words| help(words)).collect();
+    let mut seen = 0;
+    for document in documents().into_iter().filter(|document| document != "docs/testing.md") {
+        for span in spans(&document).into_iter().filter(|span| span.starts_with("--")) {
+            let option = span.split([' ', '=']).next().unwrap_or(&span);
+            assert!(known.contains(&format!("{option} ")), "{document}: no command has {option}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "{seen} options: they are not found");
+}
+
+#[test]
+fn tasks_are_there() {
+    let tasks = read("xtask/src/main.rs").to_lowercase();
+    let mut seen = BTreeSet::new();
+    for document in documents().into_iter().chain(["ARCHITECTURE.md".into(), "BENCHMARKS.md".into()]) {
+        for part in read(&document).split("cargo xtask ").skip(1) {
+            let task: String = part.chars().take_while(char::is_ascii_lowercase).collect();
+            let is_there = ["(", ",", " {"].iter().any(|end| tasks.contains(&format!("    {task}{end}")));
+            assert!(is_there, "{document}: there is no cargo xtask {task}");
+            seen.insert(task);
+        }
+    }
+    assert!(seen.len() >= 3, "{seen:?}");
+}
+
+#[test]
+fn keys_are_those_of_the_example() {
+    let example = read("docs/lunar.example.toml");
+    let is_key = |word: &str| {
+        word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let mut seen = 0;
+    for document in documents().into_iter().filter(|document| document != "docs/testing.md") {
+        for span in spans(&document) {
+            for key in span.split([' ', '=', '[', ']', '.']).filter(|word| is_key(word)) {
+                let known = example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]"));
+                assert!(known, "{document}: `{key}` is no key of the configuration");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 10, "{seen} keys: they are not found");
+}
+
+/// The text of every file below a folder, by its path from the project's root.
+fn sources(folder: &str, into: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(root().join(folder)).expect("a folder").flatten() {
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            sources(&path, into);
+        } else if path.ends_with(".rs") {
+            into.insert(path.clone(), read(&path));
+        }
+    }
+}
+
+/// Whether the sources define a name such as `run`, `Session::command` or `Gate`.
+fn defines(sources: &BTreeMap<String, String>, name: &str) -> bool {
+    let (owner, item) = name.rsplit_once("::").unwrap_or(("", name));
+    let kinds = ["fn", "struct", "enum", "trait", "const", "static", "type"];
+    let is_item = |text: &String| {
+        let declared = kinds.iter().any(|kind| {
+            text.match_indices(&format!("{kind} {item}")).any(|(at, found)| {
+                !text[at + found.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
+            })
+        });
+        let variant = text.lines().any(|line| {
+            line.trim_start().strip_prefix(item).is_some_and(|rest| rest.starts_with([',', '(', ' ']))
+        });
+        declared || (!owner.is_empty() && variant)
+    };
+    let is_owner = |(path, text): (&String, &String)| {
+        owner.is_empty() || text.contains(&format!("{owner} ")) || path.contains(&owner.replace("::", "/"))
+    };
+    sources.iter().any(|(path, text)| is_item(text) && is_owner((path, text)))
+}
+
+#[test]
+fn the_architecture_names_what_is_there() {
+    let mut all = BTreeMap::new();
+    ["crates", "xtask", "interop", "fuzz"].iter().for_each(|folder| sources(folder, &mut all));
+    let (mut files, mut names) = (0, 0);
+    for span in spans("ARCHITECTURE.md") {
+        if span.contains('/') && span.contains('.') && !span.contains(' ') {
+            assert!(root().join(&span).exists(), "ARCHITECTURE.md: there is no {span}");
+            files += 1;
+        } else if span.contains("::") || span.ends_with("()") {
+            let name = span.trim_end_matches("()");
+            assert!(defines(&all, name), "ARCHITECTURE.md: nothing is called {name}");
+            names += 1;
+        }
+    }
+    assert!(files >= 10 && names >= 20, "{files} files and {names} names: they are not found");
+}
