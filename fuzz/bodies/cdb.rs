@@ -70,7 +70,9 @@ pub fn run(input: &[u8]) {
 }
 
 /// The nexus, the CDB, the parameters, and what comes after them.
-fn command(input: &[u8]) -> Option<(usize, Vec<u8>, &[u8], &[u8])> {
+type Command<'a> = (usize, Vec<u8>, &'a [u8], &'a [u8]);
+
+fn command(input: &[u8]) -> Option<Command<'_>> {
     let (first, rest) = input.split_first()?;
     let (cdb, rest) = rest.split_at_checked(16 + usize::from(first >> 1 & 7) * 4)?;
     let (len, rest) = rest.split_first()?;
