@@ -14,7 +14,6 @@ pub fn run(input: &[u8]) {
         header_digest: flags & 1 != 0,
         data_digest: flags & 2 != 0,
         lands: flags & 4 != 0,
-        starved: flags & 8 != 0,
         max_data: MAX_DATA,
     };
     let stream = stream(&framing, pieces);

@@ -158,6 +158,11 @@ impl Lu {
         (state.saves, state.save())
     }
 
+    /// Writes may be acknowledged before they are stable (WCE of the caching mode page).
+    pub fn write_cache(&self) -> bool {
+        self.change().modes.write_cache()
+    }
+
     /// How it was set up.
     pub fn settings(&self) -> &Settings {
         &self.settings

@@ -91,11 +91,6 @@ impl Lu {
         state.changed_what_is_saved();
     }
 
-    /// Whether a sanitize operation runs: nothing that was decided before it began may touch the medium any more.
-    pub fn is_sanitizing(&self) -> bool {
-        matches!(self.change().sanitize, State::Running { .. })
-    }
-
     /// How far a sanitize operation is, in units of 1/65536.
     pub fn sanitize_progress(&self, done: u16) {
         if let State::Running { progress, .. } = &mut self.change().sanitize {

@@ -37,6 +37,11 @@ impl Buf {
         Buf { pages, len, home: Some(home) }
     }
 
+    /// It came from a pool, and counts there.
+    pub fn is_pooled(&self) -> bool {
+        self.home.is_some()
+    }
+
     /// Bytes that could be used without a new allocation.
     pub fn capacity(&self) -> usize {
         self.pages.len() * PAGE

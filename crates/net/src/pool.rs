@@ -198,7 +198,7 @@ impl Home {
         // The thread may be ending: then the pages are simply freed.
         let _ = FREE.try_with(|f| {
             let mut free = f.borrow_mut();
-            if free[class].len() * bytes < KEEP_BYTES.max(2 * bytes) {
+            if (free[class].len() + 1) * bytes <= KEEP_BYTES {
                 free[class].push(pages);
             }
         });

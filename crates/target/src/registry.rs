@@ -179,8 +179,13 @@ impl Registry {
     /// Writes to every session but `except` and waits until all have dropped the letter's `done`.
     pub async fn tell_all(&self, except: Option<u16>, letter: impl Fn(Done) -> Letter) {
         let (done, ended) = flume::bounded(0);
-        for (_, entry) in self.lock().sessions.iter().filter(|(tsih, _)| Some(**tsih) != except) {
-            let _ = entry.mailbox.send(letter(done.clone()));
+        let others: Vec<_> = {
+            let table = self.lock();
+            let chosen = table.sessions.iter().filter(|(tsih, _)| Some(**tsih) != except);
+            chosen.map(|(_, entry)| entry.mailbox.clone()).collect()
+        };
+        for mailbox in others {
+            let _ = mailbox.send(letter(done.clone()));
         }
         drop(done);
         let _ = ended.recv_async().await;

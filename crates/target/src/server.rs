@@ -108,12 +108,7 @@ impl Server {
     pub fn reload(&self, setup: Setup) {
         let setup = Arc::new(setup);
         *self.shared.setup.write().unwrap_or_else(|e| e.into_inner()) = setup.clone();
-        self.shared.registry.tell_each(|info| {
-            let target = setup.targets.get(info.target.as_ref()?);
-            let door = Door { setup: setup.clone(), group: info.tag, peer: info.address.ip() };
-            let seen = target.filter(|t| door.shows(t, &info.initiator) && !t.offline);
-            Some(Letter::Luns(seen.map(|t| Arc::new(door.lun_map(t, &info.initiator)))))
-        });
+        self.shared.registry.tell_each(|info| luns_now(&setup, info));
     }
 
     /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium stable.
@@ -131,6 +126,14 @@ impl Server {
         self.cores.stop();
         result
     }
+}
+
+/// What a session sees in a configuration.
+pub fn luns_now(setup: &Arc<Setup>, info: &Info) -> Option<Letter> {
+    let target = setup.targets.get(info.target.as_ref()?);
+    let door = Door { setup: setup.clone(), group: info.tag, peer: info.address.ip() };
+    let seen = target.filter(|t| door.shows(t, &info.initiator) && !t.offline);
+    Some(Letter::Luns(seen.map(|t| Arc::new(door.lun_map(t, &info.initiator)))))
 }
 
 async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {

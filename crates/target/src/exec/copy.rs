@@ -67,7 +67,8 @@ async fn one(ends: &Ends, pool: &Pool, number: u16, bytes: &mut u64) -> Result<(
         let n = (range.len - done).min(STEP as u64) as usize;
         let data = fetch(&ends.source, pool, range.source + done, n, &READ).await;
         let data = data.map_err(|f| third_party(f, number, 4))?;
-        let put = put(&ends.destination, range.destination + done, data, false).await;
+        let stable = !ends.destination.lu.write_cache();
+        let put = put(&ends.destination, range.destination + done, data, stable).await;
         put.map_err(|f| third_party(f, number, 6))?;
         done += n as u64;
         *bytes += n as u64;

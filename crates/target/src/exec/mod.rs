@@ -70,11 +70,9 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
             verify::write_verify(unit, pool, offset, data_of(data)?, compare).await
         }
         Op::CompareAndWrite { offset, len, stable } => {
-            verify::compare_and_write(unit, pool, offset, len as usize, data_of(data)?, stable).await
+            verify::compare_and_write(unit, offset, len as usize, data_of(data)?, stable).await
         }
-        Op::OrWrite { offset, stable, .. } => {
-            verify::or_write(unit, pool, offset, data_of(data)?, stable).await
-        }
+        Op::OrWrite { offset, stable, .. } => verify::or_write(unit, offset, data_of(data)?, stable).await,
         Op::WriteSame { offset, len, zero, unmap, stable, .. } => {
             let block = if zero { None } else { Some(data_of(data)?) };
             provision::write_same(unit, pool, offset, len, block, unmap, stable).await
@@ -146,7 +144,13 @@ async fn fetch(
     len: usize,
     access: &Access,
 ) -> Result<Buf, Failure> {
-    let (result, buf) = unit.backend.read(offset, pool.get(len).await).await;
+    fetch_into(unit, offset, pool.get(len).await, access).await
+}
+
+/// Reads into a buffer.
+async fn fetch_into(unit: &Arc<Unit>, offset: u64, buf: Buf, access: &Access) -> Result<Buf, Failure> {
+    let len = buf.len();
+    let (result, buf) = unit.backend.read(offset, buf).await;
     result.map_err(|e| failed(unit, &e, offset, access))?;
     unit.lu.count(access.bytes, len as u64);
     Ok(buf)
@@ -168,7 +172,8 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
     Ok(buf)
 }
 
-async fn flush(unit: &Arc<Unit>) -> Ended {
+/// Every acknowledged write becomes stable.
+pub async fn flush(unit: &Arc<Unit>) -> Ended {
     unit.backend.flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
     Ok(Outcome::Good)
 }

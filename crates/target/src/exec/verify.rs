@@ -1,6 +1,6 @@
 //! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
 
-use super::{Ended, Outcome, READ, STEP, VERIFY, fetch, put};
+use super::{Ended, Outcome, READ, STEP, VERIFY, fetch, fetch_into, put};
 use crate::Unit;
 use device::{Compare, Failure};
 use net::{Buf, Pool};
@@ -52,7 +52,6 @@ pub async fn write_verify(unit: &Arc<Unit>, pool: &Pool, offset: u64, data: Buf,
 /// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical unit.
 pub async fn compare_and_write(
     unit: &Arc<Unit>,
-    pool: &Pool,
     offset: u64,
     len: usize,
     mut data: Buf,
@@ -61,7 +60,8 @@ pub async fn compare_and_write(
     if len == 0 {
         return Ok(Outcome::Good);
     }
-    let medium = fetch(unit, pool, offset, len, &READ).await?;
+    // Not from the pool: those who hold it may wait for this very command.
+    let medium = fetch_into(unit, offset, Buf::zeroed(len), &READ).await?;
     miscompare(&medium, &data[..len], 0)?;
     data.copy_within(len..2 * len, 0);
     data.set_visible(len);
@@ -70,11 +70,11 @@ pub async fn compare_and_write(
 }
 
 /// The caller is alone in the logical unit.
-pub async fn or_write(unit: &Arc<Unit>, pool: &Pool, offset: u64, data: Buf, stable: bool) -> Ended {
+pub async fn or_write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
     if data.is_empty() {
         return Ok(Outcome::Good);
     }
-    let mut medium = fetch(unit, pool, offset, data.len(), &READ).await?;
+    let mut medium = fetch_into(unit, offset, Buf::zeroed(data.len()), &READ).await?;
     medium.iter_mut().zip(data.iter()).for_each(|(m, d)| *m |= d);
     put(unit, offset, medium, stable).await?;
     Ok(Outcome::Good)

@@ -4,7 +4,7 @@ use super::connection::{Connection, Session};
 use super::luns::{Found, Handle};
 use super::receive::Data;
 use super::respond::Source;
-use super::task::{Aborted, Attribute, Command, Task};
+use super::task::{Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use crate::gate::{Alone, Member, Shared};
@@ -158,18 +158,14 @@ impl Session {
         answer: Option<Answer>,
         data: Data<'_>,
     ) {
-        let receiving = match self.receive_for(&c, &answer, data) {
-            Ok(r) => r,
-            Err(f) => {
-                self.finished(&c);
-                return self.failure(&c, f, false);
-            }
-        };
+        let mut answer = answer;
+        let receiving = self.receive_for(&c, &mut answer, data);
         let itt = c.itt;
         self.serial += 1;
         self.count_ordered(&c, 1);
         let receiving = Some(receiving);
-        let task = Task { serial: self.serial, command: c, place, aborted: None, receiving, answer };
+        let epoch = place.as_ref().map_or(0, |(unit, _)| unit.lu.epoch());
+        let task = Task { serial: self.serial, command: c, place, epoch, aborted: None, receiving, answer };
         self.tasks.insert(itt, task);
         self.progress(itt);
     }
@@ -179,7 +175,8 @@ impl Session {
         if c.attribute == Attribute::Ordered
             && let Found::Unit(handle) = self.luns.find(c.lun)
         {
-            handle.ordered += by;
+            // Never below zero: the LUN may be another one since.
+            handle.ordered = (handle.ordered + by).max(0);
         }
     }
 
@@ -204,6 +201,7 @@ impl Session {
             command: task.command.clone(),
             unit: task.place.as_ref().map(|(unit, _)| unit.clone()),
             answer: task.answer.take(),
+            epoch: task.epoch,
         };
         let Some(conn) = self.conn.upgrade() else { return };
         compio::runtime::spawn(async move {
@@ -220,6 +218,7 @@ struct Run {
     command: Command,
     unit: Option<Arc<Unit>>,
     answer: Option<Answer>,
+    epoch: u64,
 }
 
 /// Being inside, in either way.
@@ -242,8 +241,8 @@ impl Run {
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
         }
-        // While a command waited for its data, a sanitize operation may have begun.
-        let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || !unit.lu.is_sanitizing();
+        // While it waited, a reservation, write protection, the size or the write cache may have changed.
+        let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
         let plan = match answer.filter(stands).unwrap_or_else(|| conn.decide(&self.command, None)) {
             Ok(plan) => plan,
             Err(f) => return (Err(f), 0),
@@ -258,17 +257,24 @@ impl Run {
             }
             plan => fitted(&unit, &self.command, plan, &mut data),
         };
-        // While it sanitizes, the logical unit answers others at once: that it does.
-        let _inside = if plan.as_ref().is_ok_and(sanitizes) {
+        // While it sanitizes, the logical unit answers others at once: that it does. And PREEMPT AND ABORT waits for
+        // tasks that may wait at the gate themselves.
+        let _inside = if plan.as_ref().is_ok_and(leaves) {
             drop(inside);
             None
         } else {
             Some(inside)
         };
-        match plan {
-            Ok(plan) => (self.execute(conn, &unit, plan, data).await, needed as u64),
-            Err(f) => (Err(f), needed as u64),
-        }
+        let ended = match plan {
+            // The write cache may be off from here on: what it holds has to be stable first.
+            Ok(plan) if MODE_SELECT.contains(&self.command.cdb()[0]) => match exec::flush(&unit).await {
+                Ok(_) => self.execute(conn, &unit, plan, data).await,
+                Err(f) => Err(f),
+            },
+            Ok(plan) => self.execute(conn, &unit, plan, data).await,
+            Err(f) => Err(f),
+        };
+        (ended, needed as u64)
     }
 
     async fn enter(&self, member: &Member, order: Order) -> Inside {
@@ -304,10 +310,16 @@ fn moves(plan: &Plan) -> bool {
     matches!(plan, Plan::Read { .. } | Plan::Write { .. })
 }
 
+fn leaves(plan: &Plan) -> bool {
+    sanitizes(plan) || matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. }))
+}
+
 /// What outlives its command.
 fn sanitizes(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Sanitize { .. }))
 }
+
+const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
 /// Commands of which the amount of Data-Out is part of the meaning: another amount is refused.
 const EXACT: [u8; 4] = [op::COMPARE_AND_WRITE, op::WRITE_SAME_10, op::WRITE_SAME_16, op::ORWRITE_16];
@@ -416,8 +428,11 @@ impl Connection {
         }
         let task = session.remove(c.itt);
         match task.and_then(|t| t.aborted) {
-            Some(Aborted::Silently) => {}
-            Some(Aborted::Told) => session.failure(c, Status::TaskAborted.into(), false),
+            Some(how) => {
+                if let Some(failure) = how.answer() {
+                    session.failure(c, failure, false);
+                }
+            }
             None => {
                 let descriptor = match session.luns.find(c.lun) {
                     Found::Unit(h) => h.nexus.sense_format(),

@@ -1,7 +1,7 @@
 //! A connection in full feature phase: what it holds, its loops, and its end.
 
 use super::luns::Luns;
-use super::out::{Digests, Out};
+use super::out::{Digests, Out, Payload};
 use super::receive::{Broken, Received, Receiver};
 use super::services::{self, Pings};
 use super::task::{Command, Task};
@@ -12,7 +12,7 @@ use crate::server::{Counted, Shared};
 use crate::session::Info;
 use device::Port;
 use event_listener::Event;
-use net::{Buf, Pool, Stream};
+use net::{Pool, Stream};
 use proto::login::SessionType;
 use proto::parameters::{Parameters, TaskReporting};
 use proto::text::Exchange;
@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use wire::iscsi::Bhs;
 
 /// While this much waits to be sent, nothing is received.
 const MAX_WAITING: usize = 16 << 20;
@@ -105,8 +106,8 @@ pub struct Session {
     pub life: Life,
     /// Those who wait for its end.
     pub farewells: Vec<Done>,
-    /// A buffer that was waited for.
-    pub reserve: Option<Buf>,
+    /// The answer to a logout: it goes when no task is left.
+    pub last_word: Option<Bhs>,
     /// Of the latest task.
     pub serial: u64,
     /// Upper bits of the latest Target Transfer Tag.
@@ -214,7 +215,7 @@ impl Connection {
                 pings: Pings::default(),
                 life: Life::Running,
                 farewells: Vec::new(),
-                reserve: None,
+                last_word: None,
                 serial: 0,
                 ttt_base: 0,
                 shared,
@@ -233,12 +234,10 @@ impl Connection {
         loop {
             match next {
                 Received::End => return Ok(()),
-                Received::NeedsBuffer(len) => {
+                Received::Full => {
                     self.flush();
-                    let buf = self.pool.get(len).await;
-                    let mut session = self.session.borrow_mut();
-                    session.reserve = Some(buf);
-                    next = receiver.resume(&mut *session)?;
+                    self.wait_for_room().await;
+                    next = receiver.resume(&mut *self.session.borrow_mut())?;
                 }
                 Received::More => {
                     self.flush();
@@ -251,9 +250,13 @@ impl Connection {
     }
 
     async fn wait_for_room(&self) {
-        while self.writing.get() && self.session.borrow().out.waiting() > MAX_WAITING {
+        let is_full = || {
+            let session = self.session.borrow();
+            self.writing.get() && session.is_full() && session.life != Life::Over
+        };
+        while is_full() {
             let drained = self.drained.listen();
-            if self.writing.get() {
+            if is_full() {
                 drained.await;
             }
         }
@@ -307,6 +310,9 @@ impl Connection {
         };
         self.task_ended.notify(usize::MAX);
         self.wait_for(&all).await;
+        if let Some(header) = self.session.borrow_mut().last_word.take() {
+            self.session.borrow_mut().reply(header, Payload::Empty);
+        }
         let farewell = compio::time::timeout(services::FAREWELL, self.flushed());
         let _ = farewell.await;
         self.stream.shutdown(Shutdown::Both);
@@ -330,6 +336,7 @@ impl Connection {
 
     /// Ends the connection from our side: the receiving loop finds the socket closed.
     pub fn close(&self) {
+        self.drained.notify(usize::MAX);
         self.stream.shutdown(Shutdown::Read);
     }
 }
@@ -359,27 +366,32 @@ impl Session {
         }
     }
 
-    /// Marks tasks as aborted and gives their serials. Those that wait for data end at once when `at_once`, and
-    /// otherwise when the data that was asked for has come (RFC 7143 section 4.2.3.3).
+    /// So much waits to be sent that no more is taken.
+    pub fn is_full(&self) -> bool {
+        self.out.waiting() > MAX_WAITING
+    }
+
+    /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has to be
+    /// waited for. With `wait` those that wait for data end when what was asked for has come (RFC 7143 section
+    /// 4.2.3.3), else at once.
     pub fn abort(
         &mut self,
         which: impl Fn(&Task) -> bool,
         how: super::task::Aborted,
         wait: bool,
     ) -> Vec<u64> {
-        let chosen = self.tasks.values_mut().filter(|t| t.aborted.is_none() && which(t));
         let (mut serials, mut idle) = (Vec::new(), Vec::new());
-        for task in chosen {
+        for task in self.tasks.values_mut().filter(|t| which(t)) {
             serials.push(task.serial);
-            task.aborted = Some(how);
+            let how = *task.aborted.get_or_insert(how);
             if let Some(r) = &mut task.receiving {
                 r.incoming.stop();
                 if !wait || r.incoming.is_complete() {
-                    idle.push(task.command.itt);
+                    idle.push((task.command.itt, how));
                 }
             }
         }
-        idle.into_iter().for_each(|itt| self.give_up(itt, how));
+        idle.into_iter().for_each(|(itt, how)| self.give_up(itt, how));
         self.task_ended();
         serials
     }

@@ -20,12 +20,7 @@ fn sense_of(failure: transfer::Failure) -> Sense {
 
 impl Session {
     /// Makes ready for a command's Data-Out.
-    pub fn receive_for(
-        &mut self,
-        c: &Command,
-        answer: &Option<Answer>,
-        data: Data<'_>,
-    ) -> Result<Receiving, Failure> {
+    pub fn receive_for(&mut self, c: &Command, answer: &mut Option<Answer>, data: Data<'_>) -> Receiving {
         let needed = match answer {
             Some(Ok(plan)) => plan.data_out_len(),
             Some(Err(_)) => 0,
@@ -33,17 +28,22 @@ impl Session {
         };
         let wanted = needed.min(c.offered());
         let immediate = data.bytes().len();
-        let incoming = Incoming::new(c.offered(), wanted, immediate as u32, c.is_final, &self.parameters);
-        let buf = self.buffer_for(data, wanted as usize)?;
+        let mut incoming = Incoming::new(c.offered(), wanted, immediate as u32, c.is_final, &self.parameters);
+        let buf = self.buffer_for(data, wanted as usize).unwrap_or_else(|failure| {
+            // What the initiator sends unasked still comes, and is dropped, before it hears of it.
+            incoming.stop();
+            *answer = Some(Err(failure));
+            None
+        });
         self.ttt_base = (self.ttt_base + 1) % (NONE >> INDEX_BITS);
-        Ok(Receiving { incoming, buf, wanted, ttt_base: self.ttt_base, damaged: false })
+        Receiving { incoming, buf, wanted, ttt_base: self.ttt_base, damaged: false }
     }
 
     fn buffer_for(&self, data: Data<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
         match data {
             _ if wanted == 0 => Ok(None),
             _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
-            Data::Buf(b) if b.len() == wanted => Ok(Some(b)),
+            Data::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
             data => {
                 let mut buf = self.pool.try_get(wanted).ok_or(Status::TaskSetFull)?;
                 let n = data.bytes().len().min(wanted);
@@ -92,8 +92,8 @@ impl Session {
 
     /// Ends a task that was not launched, because it was aborted.
     pub fn give_up(&mut self, itt: u32, how: Aborted) {
-        if how == Aborted::Told {
-            return self.fail(itt, Status::TaskAborted.into());
+        if let Some(failure) = how.answer() {
+            return self.fail(itt, failure);
         }
         if self.remove(itt).is_some() {
             self.task_ended();
@@ -106,6 +106,9 @@ impl Session {
         let base = task.receiving.as_ref()?.ttt_base;
         let receiving = task.receiving.as_mut()?;
         let index = index_of(header.word20(), base)?;
+        if index.is_some() && header.lun() != task.command.lun {
+            return None;
+        }
         let (offset, len) = (header.word(40), header.data_len() as u32);
         let fits = offset.checked_add(len).is_some_and(|end| end <= receiving.wanted);
         if !fits || !receiving.incoming.accepts(index, header) {

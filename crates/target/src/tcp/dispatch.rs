@@ -11,6 +11,10 @@ use wire::iscsi::{Bhs, NONE, opcode};
 /// Immediate commands that may be unfinished at a time.
 const IMMEDIATE: u32 = 64;
 
+/// A session that holds so many requests back takes none with more data than this.
+const HELD: usize = 32;
+const HELD_LARGE: usize = 16 << 10;
+
 /// A request that came before its turn.
 pub struct Held {
     header: Bhs,
@@ -18,18 +22,33 @@ pub struct Held {
     data: Vec<u8>,
 }
 
+impl Held {
+    /// Its Initiator Task Tag.
+    pub fn itt(&self) -> u32 {
+        self.header.itt()
+    }
+}
+
 impl Sink for Session {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         if header.opcode() == opcode::DATA_OUT { self.landing_place(header) } else { None }
     }
 
-    fn buffer(&mut self, len: usize) -> Option<Buf> {
-        let reserved = self.reserve.take().filter(|b| b.len() == len);
-        reserved.or_else(|| self.pool.try_get(len))
+    /// One beyond the pool's limit per connection, so that receiving never waits for memory that only further
+    /// receiving can free. A command does not keep it: see `buffer_for`.
+    fn buffer(&mut self, len: usize) -> Buf {
+        self.pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
+    }
+
+    fn is_full(&self) -> bool {
+        Session::is_full(self)
     }
 
     #[inline]
     fn take(&mut self, pdu: Arrived<'_>) -> bool {
+        if self.life == Life::Over {
+            return false;
+        }
         self.pings.heard();
         let Arrived { header, ahs, data, intact } = pdu;
         match header.opcode() {
@@ -68,6 +87,11 @@ impl Session {
             Admit::Deliver => self.request(&header, ahs, data),
             Admit::Ignore => return,
             Admit::Hold => {
+                if data.bytes().len() > HELD_LARGE && self.held.len() >= HELD {
+                    tracing::info!("too much waits for a command that does not come; the session ends");
+                    self.life = Life::Over;
+                    return;
+                }
                 let held = Held { header, ahs: ahs.to_vec(), data: data.bytes().to_vec() };
                 self.held.insert(header.cmd_sn(), held);
                 return;

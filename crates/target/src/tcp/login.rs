@@ -3,7 +3,7 @@
 use super::connection::Begun;
 use crate::access::Door;
 use crate::registry::{Key, Request, Seat};
-use crate::server::{Counted, Shared};
+use crate::server::{Counted, Shared, luns_now};
 use crate::session::Info;
 use net::Stream;
 use proto::Pdu;
@@ -85,6 +85,11 @@ async fn negotiate(
         }
     };
     count.logged_in();
+    let now = shared.setup();
+    if !Arc::ptr_eq(&now, &setup) {
+        // The configuration was read again meanwhile, when this session was not yet there to hear of it.
+        luns_now(&now, &info).into_iter().for_each(|letter| drop(request.mailbox.send(letter)));
+    }
     send(&fresh.stream, &machine.accept(seat.tsih, setup.limits.commands_per_session)).await?;
     welcome(&info, &seat);
     let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());

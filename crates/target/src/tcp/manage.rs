@@ -11,6 +11,8 @@ use proto::window::precedes;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
+use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, lun, pdu};
 
 /// Functions.
@@ -25,6 +27,11 @@ const TASK_REASSIGN: u8 = 8;
 
 /// Event of the asynchronous message that ends tasks (RFC 7143 section 11.9.1).
 const TASK_TERMINATION: u8 = 5;
+
+/// Functions of a session that may be unanswered at a time.
+const MANAGING: usize = 16;
+/// How long the data of aborted writes is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Responses.
 const COMPLETE: u8 = 0;
@@ -47,6 +54,9 @@ impl Session {
         };
         if let Some(response) = refusal {
             return self.reply(pdu::task_management_response(header.itt(), response), Payload::Empty);
+        }
+        if self.managing.len() >= MANAGING {
+            return self.reject(RejectReason::TooManyImmediate, header, &[]);
         }
         let Some(conn) = self.conn.upgrade() else { return };
         self.managing.push(header.itt());
@@ -73,6 +83,15 @@ impl Session {
             Found::Unit(h) => Some(h.nexus.id()),
             _ => None,
         }
+    }
+}
+
+impl Session {
+    /// The CmdSN of an unseen command lies before that of the function, and no other command holds it.
+    fn may_plug(&self, header: &Bhs) -> bool {
+        let (itt, ref_cmd_sn) = (header.word20(), header.word(32));
+        let free = self.held.get(&ref_cmd_sn).is_none_or(|h| h.itt() == itt);
+        precedes(ref_cmd_sn, header.cmd_sn()) && free
     }
 }
 
@@ -112,7 +131,7 @@ impl Connection {
             let same = |t: &Task| t.command.itt == itt && t.command.lun == header.lun();
             if session.tasks.values().any(same) {
                 session.abort(same, Aborted::Silently, false)
-            } else if session.window.plug(ref_cmd_sn) {
+            } else if session.may_plug(header) && session.window.plug(ref_cmd_sn) {
                 session.held.remove(&ref_cmd_sn);
                 session.release_held();
                 return COMPLETE;
@@ -131,7 +150,7 @@ impl Connection {
         if function != ABORT_TASK_SET {
             self.abort_others(Which::Unit(unit.clone())).await;
         }
-        self.wait_for(&own).await;
+        self.wait_for_own(&own).await;
         match function {
             ABORT_TASK_SET => {}
             CLEAR_TASK_SET => unit.lu.cleared(self.session.borrow_mut().nexus_at(header.lun())),
@@ -149,6 +168,16 @@ impl Connection {
         session.abort(|t| at_unit(t) && is_before(t, cmd_sn), Aborted::Silently, wait)
     }
 
+    /// Waits for tasks of this session, and some time for data that was asked for: hosts may send none after the
+    /// function without having negotiated FastAbort.
+    async fn wait_for_own(&self, serials: &[u64]) {
+        if compio::time::timeout(PATIENCE, self.wait_for(serials)).await.is_err() {
+            let own = |t: &Task| serials.contains(&t.serial);
+            self.session.borrow_mut().abort(own, Aborted::Silently, false);
+            self.wait_for(serials).await;
+        }
+    }
+
     async fn abort_others(&self, which: Which) {
         let (shared, tsih) = {
             let session = self.session.borrow();
@@ -163,7 +192,10 @@ impl Connection {
         for unit in units {
             let own = self.abort_own(&unit, header.cmd_sn());
             self.abort_others(Which::Unit(unit.clone())).await;
-            self.wait_for(&own).await;
+            self.wait_for_own(&own).await;
+            if self.session.borrow().life == Life::Over {
+                return COMPLETE;
+            }
             unit.lu.reset();
         }
         COMPLETE

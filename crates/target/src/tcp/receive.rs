@@ -56,8 +56,10 @@ pub struct Arrived<'a> {
 pub trait Sink {
     /// A large data segment is on its way: the task's buffer and where in it the segment belongs, if it is to land there.
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)>;
-    /// A buffer for a large data segment without a place; None while there is no memory.
-    fn buffer(&mut self, len: usize) -> Option<Buf>;
+    /// A buffer for a large data segment without a place.
+    fn buffer(&mut self, len: usize) -> Buf;
+    /// There is no room for more answers now.
+    fn is_full(&self) -> bool;
     /// A PDU is there. False: no more are wanted.
     fn take(&mut self, pdu: Arrived<'_>) -> bool;
 }
@@ -67,8 +69,8 @@ pub trait Sink {
 pub enum Received {
     /// Go on when there is more.
     More,
-    /// A buffer of so many bytes is wanted before anything else is received.
-    NeedsBuffer(usize),
+    /// The sink has no room for more answers: resume when it has.
+    Full,
     /// The peer has closed, or the sink wants no more.
     End,
 }
@@ -176,8 +178,15 @@ impl Receiver {
     fn parse(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<Received, Broken> {
         loop {
             if self.gather.is_some() {
-                let Some(used) = self.end_gather(bytes, sink) else { break };
+                let Some((used, more)) = self.end_gather(bytes, sink) else { break };
                 bytes = &bytes[used..];
+                if !more {
+                    return Ok(Received::End);
+                }
+            }
+            if sink.is_full() {
+                self.partial.extend_from_slice(bytes);
+                return Ok(Received::Full);
             }
             if bytes.len() < BHS_LEN {
                 break;
@@ -197,10 +206,7 @@ impl Receiver {
                 if len <= LARGE {
                     break;
                 }
-                if !self.begin_gather(header, ahs, &bytes[start..], sink) {
-                    self.partial.extend_from_slice(bytes);
-                    return Ok(Received::NeedsBuffer(len));
-                }
+                self.begin_gather(header, ahs, &bytes[start..], sink);
                 return Ok(Received::More);
             }
             let data = &bytes[start..start + len];
@@ -232,26 +238,23 @@ impl Receiver {
     }
 
     /// Starts to receive a data segment into a buffer; `begun` is what has come of it, less than all with its padding
-    /// and digest. False: there is no buffer.
-    fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl Sink) -> bool {
+    /// and digest.
+    fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl Sink) {
         let len = header.data_len();
         let placed = sink.place(&header);
         let landing = placed.is_some();
-        let Some((mut buf, start)) = placed.or_else(|| sink.buffer(len).map(|b| (b, 0))) else {
-            return false;
-        };
+        let (mut buf, start) = placed.unwrap_or_else(|| (sink.buffer(len), 0));
         let (data, tail) = begun.split_at(begun.len().min(len));
         buf[start..start + data.len()].copy_from_slice(data);
         let filled = start + data.len();
         self.gather =
             Some(Gather { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
         self.partial.extend_from_slice(tail);
-        true
     }
 
-    /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used, or None if they have
-    /// not all come.
-    fn end_gather(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<usize> {
+    /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used and whether the sink
+    /// wants more, or None if they have not all come.
+    fn end_gather(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<(usize, bool)> {
         let g = self.gather.as_ref()?;
         let len = g.end - g.start;
         let tail = padded(len) - len + self.digests.data_len(len);
@@ -261,8 +264,8 @@ impl Receiver {
         let intact = self.is_intact(&g.buf[g.start..g.end], &bytes[..tail]);
         let g = self.gather.take()?;
         let data = if g.landing { Data::Landed(g.buf) } else { Data::Buf(g.buf) };
-        sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact });
-        Some(tail)
+        let more = sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact });
+        Some((tail, more))
     }
 }
 
@@ -307,8 +310,11 @@ mod tests {
         fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
             self.landing.then(|| (Buf::zeroed(header.data_len() + 8), 8))
         }
-        fn buffer(&mut self, len: usize) -> Option<Buf> {
-            Some(Buf::zeroed(len))
+        fn buffer(&mut self, len: usize) -> Buf {
+            Buf::zeroed(len)
+        }
+        fn is_full(&self) -> bool {
+            false
         }
         fn take(&mut self, p: Arrived<'_>) -> bool {
             let data = match &p.data {

@@ -45,7 +45,9 @@ impl Session {
     /// Sends a Reject with the header that it is about.
     pub fn reject(&mut self, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
         tracing::debug!(?reason, ?header, "rejected");
-        self.reply(pdu::reject(reason as u8), Payload::Bytes([&header.0[..], ahs].concat()));
+        let mut data = [&header.0[..], ahs].concat();
+        data.truncate(self.parameters.max_xmit_data_segment_length as usize);
+        self.reply(pdu::reject(reason as u8), Payload::Bytes(data));
     }
 
     /// Sends the status of a command whose data, `moved` bytes by its CDB, have gone.

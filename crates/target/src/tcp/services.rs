@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, Life, Session};
 use super::out::Payload;
+use super::task::{Aborted, Task};
 use crate::access::target_address;
 use proto::login::SessionType;
 use proto::text::{SendTargets, TargetRecord, TextStep};
@@ -9,7 +10,6 @@ use std::rc::Weak;
 use std::time::Duration;
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, NONE, pdu};
-use wire::scsi::Sense;
 
 /// How long the last answers may take to leave.
 pub const FAREWELL: Duration = Duration::from_secs(3);
@@ -106,11 +106,13 @@ impl Session {
             RECOVERY => RECOVERY_UNSUPPORTED,
             _ => return self.reject(RejectReason::Protocol, header, ahs),
         };
+        let answer = pdu::logout_response(header.itt(), response, wait, retain);
         if response == 0 {
-            self.abort(|_| true, super::task::Aborted::Silently, false);
             self.life = Life::Over;
+            self.last_word = Some(answer);
+        } else {
+            self.reply(answer, Payload::Empty);
         }
-        self.reply(pdu::logout_response(header.itt(), response, wait, retain), Payload::Empty);
     }
 
     /// SNACK: nothing is sent again at ErrorRecoveryLevel 0. A task that asks for its data again cannot end well
@@ -118,14 +120,9 @@ impl Session {
     pub fn snack(&mut self, header: &Bhs, ahs: &[u8]) {
         let is_data = header.flags() & 0x0f == 0;
         self.reject(RejectReason::Snack, header, ahs);
-        let itt = header.itt();
-        let waits = self.tasks.get(&itt).is_some_and(|t| t.aborted.is_none());
-        if is_data
-            && waits
-            && let Some(task) = self.remove(itt)
-        {
-            self.failure(&task.command, Sense::SNACK_REJECTED.into(), false);
-            self.task_ended();
+        if is_data {
+            let asked = |t: &Task| t.command.itt == header.itt();
+            self.abort(asked, Aborted::Unrecoverable, false);
         }
     }
 

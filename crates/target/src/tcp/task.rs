@@ -1,11 +1,12 @@
 //! SCSI commands that did not end on the spot.
 
 use crate::Unit;
-use device::{Answer, NexusId};
+use device::{Answer, Failure, NexusId};
 use net::Buf;
 use proto::transfer::Incoming;
 use std::sync::Arc;
 use wire::iscsi::Bhs;
+use wire::scsi::{Sense, Status};
 
 /// Task attributes (SAM-5 section 8.6), as in the SCSI Command PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +132,19 @@ pub enum Aborted {
     Silently,
     /// By another nexus while TAS is set: TASK ABORTED.
     Told,
+    /// By a SNACK that cannot be served.
+    Unrecoverable,
+}
+
+impl Aborted {
+    /// What the initiator hears.
+    pub fn answer(self) -> Option<Failure> {
+        match self {
+            Aborted::Silently => None,
+            Aborted::Told => Some(Status::TaskAborted.into()),
+            Aborted::Unrecoverable => Some(Sense::SNACK_REJECTED.into()),
+        }
+    }
 }
 
 /// Data-Out on its way.
@@ -155,6 +169,8 @@ pub struct Task {
     pub command: Command,
     /// The logical unit and the nexus, when there is one.
     pub place: Option<(Arc<Unit>, NexusId)>,
+    /// The logical unit's epoch when the answer was found.
+    pub epoch: u64,
     /// It is to end without an answer of its own.
     pub aborted: Option<Aborted>,
     /// Data-Out on its way; None: it runs.

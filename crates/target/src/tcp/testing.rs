@@ -1,7 +1,7 @@
 //! The framing of a connection without its socket, for tests and fuzzers.
 
 use super::out::Digests;
-use super::receive::{Arrived, Broken, Data, Received, Receiver, Sink, encode};
+use super::receive::{Arrived, Broken, Data, Receiver, Sink, encode};
 use super::task::Command;
 use net::Buf;
 use wire::iscsi::{Bhs, opcode};
@@ -20,8 +20,6 @@ pub struct Framing {
     pub max_data: usize,
     /// Large Data-Out lands in buffers of tasks.
     pub lands: bool,
-    /// There is no buffer for a large segment when it is first asked for.
-    pub starved: bool,
 }
 
 /// A PDU that has arrived.
@@ -42,7 +40,6 @@ pub struct Frame {
 struct Frames {
     framing: Framing,
     all: Vec<Frame>,
-    starves: bool,
 }
 
 impl Sink for Frames {
@@ -51,9 +48,12 @@ impl Sink for Frames {
         lands.then(|| (Buf::zeroed(header.data_len() + PLACE), PLACE))
     }
 
-    fn buffer(&mut self, len: usize) -> Option<Buf> {
-        self.starves = self.framing.starved && !self.starves;
-        (!self.starves).then(|| Buf::zeroed(len))
+    fn buffer(&mut self, len: usize) -> Buf {
+        Buf::zeroed(len)
+    }
+
+    fn is_full(&self) -> bool {
+        false
     }
 
     fn take(&mut self, pdu: Arrived<'_>) -> bool {
@@ -71,7 +71,7 @@ impl Sink for Frames {
 impl Framing {
     /// The PDUs of a stream that arrives in pieces of `step` bytes, and whether it broke off.
     pub fn frames(&self, stream: &[u8], step: usize) -> (Vec<Frame>, bool) {
-        let mut frames = Frames { framing: *self, all: Vec::new(), starves: false };
+        let mut frames = Frames { framing: *self, all: Vec::new() };
         let mut receiver = Receiver::new(self.digests(), self.max_data, Vec::new());
         let broken = stream.chunks(step.max(1)).any(|piece| take(&mut receiver, piece, &mut frames).is_err());
         (frames.all, broken)
@@ -88,9 +88,5 @@ impl Framing {
 }
 
 fn take(receiver: &mut Receiver, piece: &[u8], frames: &mut Frames) -> Result<(), Broken> {
-    let mut received = receiver.feed(piece, frames)?;
-    while let Received::NeedsBuffer(_) = received {
-        received = receiver.resume(frames)?;
-    }
-    Ok(())
+    receiver.feed(piece, frames).map(drop)
 }
