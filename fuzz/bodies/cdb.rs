@@ -1,6 +1,7 @@
-//! Two nexuses of one logical unit. Input: a byte of settings (CD, removable, blocks of 4096 bytes, write cache off,
-//! read-only, not thin), the blocks as two bytes, then commands: a byte with the nexus (its lowest bit) and the bytes
-//! of the CDB beyond 16, in words, the CDB, the length of the parameters as a byte, the parameters.
+//! Two nexuses of one logical unit. Input: a byte of settings (CD, removable, blocks of 4096 bytes, write
+//! cache off, read-only, not thin), the blocks as two bytes, then commands: a byte with the nexus (its lowest
+//! bit) and the bytes of the CDB beyond 16, in words, the CDB, the length of the parameters as a byte, the
+//! parameters.
 
 use device::{Answer, CopyResult, Identity, Kind, Lu, Nexus, Op, Plan, Port, Settings};
 use std::sync::Arc;
@@ -90,7 +91,8 @@ fn end(lu: &Lu, nexus: &Nexus, answer: &Answer) {
     }
 }
 
-/// No plan reaches beyond the medium, none writes where nothing may be written, and sense goes with its status.
+/// No plan reaches beyond the medium, none writes where nothing may be written, and sense goes with its
+/// status.
 fn check(answer: &Answer, settings: &Settings) {
     let plan = match answer {
         Err(failure) => {

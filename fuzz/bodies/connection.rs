@@ -1,7 +1,8 @@
-//! The stream of a connection. Input: a byte of framing (header digest, data digest, landing, no memory at first), the
-//! size of a receive as a byte, then pieces: a byte of form, the length as two bytes, the bytes. Form 0 is raw bytes. Form
-//! 1 is a PDU: 48 bytes of header, as many words of additional headers as its byte 4 says, data; lengths and digests are
-//! made right. Form 2 is the same with the data 64 times over, and form 3 with one of its bits turned.
+//! The stream of a connection. Input: a byte of framing (header digest, data digest, landing, no memory at
+//! first), the size of a receive as a byte, then pieces: a byte of form, the length as two bytes, the bytes.
+//! Form 0 is raw bytes. Form 1 is a PDU: 48 bytes of header, as many words of additional headers as its byte
+//! 4 says, data; lengths and digests are made right. Form 2 is the same with the data 64 times over, and form
+//! 3 with one of its bits turned.
 
 use target::testing::{Frame, Framing};
 use wire::iscsi::{BHS_LEN, Bhs};

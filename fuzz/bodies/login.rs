@@ -1,5 +1,6 @@
-//! A connection until it is logged in. Input: for each PDU a byte of flags, a byte that is 0 for a Login Request, the
-//! length of its data as two bytes, the data. The first bit of the first flags' reserved bits asks for CHAP.
+//! A connection until it is logged in. Input: for each PDU a byte of flags, a byte that is 0 for a Login
+//! Request, the length of its data as two bytes, the data. The first bit of the first flags' reserved bits
+//! asks for CHAP.
 
 use proto::chap::{Authentication, ChapUser, Secret};
 use proto::login::{Login, Policy, SEGMENT_LEN, Step, TargetInfo};

@@ -1,5 +1,6 @@
-//! The data of a write. Input: a byte of switches, then EDTL, wanted and immediate length as two bytes each, then for
-//! each Data-Out a byte of its tag and F bit, DataSN as a byte, Buffer Offset and length as two bytes each.
+//! The data of a write. Input: a byte of switches, then EDTL, wanted and immediate length as two bytes each,
+//! then for each Data-Out a byte of its tag and F bit, DataSN as a byte, Buffer Offset and length as two
+//! bytes each.
 
 use proto::parameters::Parameters;
 use proto::transfer::{Incoming, Verdict};

@@ -1,4 +1,5 @@
-//! What holds for every PDU of a target: direction, fixed bits, reserved fields (RFC 7143 sections 11 and 4.2.2).
+//! What holds for every PDU of a target: direction, fixed bits, reserved fields (RFC 7143 sections 11 and
+//! 4.2.2).
 
 use crate::pdu::{NONE, Pdu, op};
 

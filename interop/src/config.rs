@@ -11,7 +11,8 @@ pub fn standard() -> String {
     with("", "", "")
 }
 
-/// [`standard`] with more keys in `[session]`, more keys of the target (before its LUNs), and more tables at the end.
+/// [`standard`] with more keys in `[session]`, more keys of the target (before its LUNs), and more tables at
+/// the end.
 pub fn with(session: &str, target: &str, tables: &str) -> String {
     format!(
         r#"

@@ -1,9 +1,9 @@
 //! What the tests against the running server share: starting `lunar serve`, and a raw iSCSI client.
 //!
-//! The client uses none of the product's crates on purpose: a mistake in the encoding of a PDU must not cancel out
-//! because both ends make it. Everything here panics with a reason: it is for tests only. Every PDU that comes in is
-//! checked against the layout and the numbering rules of RFC 7143 (see [`check`]), so that each test also watches
-//! reserved bits, padding, digests, StatSN, ExpCmdSN and MaxCmdSN.
+//! The client uses none of the product's crates on purpose: a mistake in the encoding of a PDU must not
+//! cancel out because both ends make it. Everything here panics with a reason: it is for tests only. Every
+//! PDU that comes in is checked against the layout and the numbering rules of RFC 7143 (see [`check`]), so
+//! that each test also watches reserved bits, padding, digests, StatSN, ExpCmdSN and MaxCmdSN.
 #![forbid(unsafe_code)]
 
 pub mod chap;

@@ -111,7 +111,8 @@ impl Login {
         raw
     }
 
-    /// Logs in from the operational stage; the error is the status of the refusal, after which the connection closed.
+    /// Logs in from the operational stage; the error is the status of the refusal, after which the connection
+    /// closed.
     pub fn try_on(&self, address: SocketAddr) -> Result<Raw, u16> {
         let mut raw = self.connect(address);
         self.finish(&mut raw, self.request(1, Some(3))).map(|_| raw)

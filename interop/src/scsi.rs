@@ -88,8 +88,8 @@ pub fn inquiry(page: Option<u8>, allocation: u16) -> [u8; 6] {
     [0x12, page.is_some() as u8, page.unwrap_or(0), high, low, 0]
 }
 
-/// PERSISTENT RESERVE OUT with the basic parameter list (SPC-4 section 6.16): action, type, reservation key, service
-/// action key, flags of byte 20 (SPEC_I_PT 8, ALL_TG_PT 4, APTPL 1).
+/// PERSISTENT RESERVE OUT with the basic parameter list (SPC-4 section 6.16): action, type, reservation key,
+/// service action key, flags of byte 20 (SPEC_I_PT 8, ALL_TG_PT 4, APTPL 1).
 pub fn reserve_out(
     raw: &mut Raw,
     lun: u16,
@@ -121,7 +121,8 @@ pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
 }
 
 impl Raw {
-    /// A SCSI Command with the next CmdSN and a new tag; `flags` holds F, R, W as wanted, the attribute is SIMPLE.
+    /// A SCSI Command with the next CmdSN and a new tag; `flags` holds F, R, W as wanted, the attribute is
+    /// SIMPLE.
     pub fn command(&mut self, lun: u16, flags: u8, cdb: &[u8], expected: u32) -> Pdu {
         self.request(op::SCSI).flags(flags | 1).lun(lun).set32(20, expected).bytes(32, cdb)
     }

@@ -62,13 +62,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with this configuration and waits until it is ready. Portals should have port 0; the fresh
-    /// folder of the file is the state folder unless the text names one.
+    /// Starts a server with this configuration and waits until it is ready. Portals should have port 0; the
+    /// fresh folder of the file is the state folder unless the text names one.
     pub fn start(toml: &str) -> Server {
         Server::start_in(Folder::fresh(), toml)
     }
 
-    /// As [`Server::start`], in a folder that exists: files that the configuration names can be put there before.
+    /// As [`Server::start`], in a folder that exists: files that the configuration names can be put there
+    /// before.
     pub fn start_in(dir: Folder, toml: &str) -> Server {
         let toml = with_state(toml, &dir);
         let (child, portals) = spawn(&dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
@@ -197,8 +198,8 @@ impl Drop for Shared {
     }
 }
 
-/// The shared server with [`crate::config::standard`]. It ends with the last test that holds it: a static would never
-/// be dropped and leave the process behind.
+/// The shared server with [`crate::config::standard`]. It ends with the last test that holds it: a static
+/// would never be dropped and leave the process behind.
 pub fn shared() -> Shared {
     static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     let mut server = SERVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -244,8 +245,8 @@ fn spawn(dir: &Path, toml: &str) -> Result<(Child, Vec<SocketAddr>), String> {
     portals.map(|portals| (child, portals))
 }
 
-/// Reads the stdout of a `lunar serve` up to `ready`; a thread goes on emptying it so that the server never waits for
-/// us. The addresses of all portals, or why it is not ready.
+/// Reads the stdout of a `lunar serve` up to `ready`; a thread goes on emptying it so that the server never
+/// waits for us. The addresses of all portals, or why it is not ready.
 pub fn wait_ready(child: &mut Child) -> Result<Vec<SocketAddr>, String> {
     let stdout = child.stdout.take().expect("piped");
     let (send, lines) = mpsc::channel();

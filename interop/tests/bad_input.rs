@@ -1,5 +1,6 @@
-//! What malformed and hostile input does: it is answered or ends its own connection; the process stays, does not grow,
-//! and a neighbour notices nothing. Each test stands for a class of vulnerability that some target had.
+//! What malformed and hostile input does: it is answered or ends its own connection; the process stays, does
+//! not grow, and a neighbour notices nothing. Each test stands for a class of vulnerability that some target
+//! had.
 
 use interop::chap::{base64, hex};
 use interop::scsi::{READ, WRITE, inquiry, pattern, read_keys, read10, reserve_out, write10};

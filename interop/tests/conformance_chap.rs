@@ -191,7 +191,8 @@ fn sec_011_a_reflected_challenge_is_refused() {
     raw.expect_close();
     let (_open, other) = Chap::begin(&Login::new(), server.portal(), "5").expect("a challenge");
     let (_, answer) = mutual(&server, &other.identifier.to_string(), &hex(&other.challenge));
-    // The challenge of another connection: if it is answered, then not with the secret that would open that one.
+    // The challenge of another connection: if it is answered, then not with the secret that would open that
+    // one.
     let back = answer.value("CHAP_R").map(|r| unbinary(&r));
     assert!(answer.status() >> 8 == 2 || back != Some(other.response(ALICE)), "{answer:?}");
 }
@@ -287,7 +288,8 @@ fn sec_017_discovery_has_its_own_users() {
     assert_eq!(Login::discovery().try_on(server.portal()).err(), Some(0x0201));
 }
 
-/// SEC-018: who reinstates a connection or a session must authenticate as its owner did; else the owner keeps it.
+/// SEC-018: who reinstates a connection or a session must authenticate as its owner did; else the owner keeps
+/// it.
 #[test]
 fn sec_018_a_session_is_not_taken_over_by_others() {
     let server = guarded();

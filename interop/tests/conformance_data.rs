@@ -17,7 +17,8 @@ fn answer_to(raw: &Raw, r2t: &Pdu, data_sn: u32, offset: u32, data: &[u8], flags
     raw.data_out(r2t.tag(), r2t.transfer_tag(), data_sn, offset, data).flags(flags).bytes(8, &r2t.bhs[8..16])
 }
 
-/// The end of a task that must not be GOOD: sense, or `None` if the connection ended. Rejects and R2Ts may come before.
+/// The end of a task that must not be GOOD: sense, or `None` if the connection ended. Rejects and R2Ts may
+/// come before.
 fn failure(raw: &mut Raw, itt: u32) -> Option<u32> {
     loop {
         match raw.next_outcome() {
@@ -317,7 +318,8 @@ fn dat_027_odd_pieces() {
     assert!(raw.read_blocks(0, 8400, 1) == bytes);
 }
 
-/// DAT-030: status with Data-In only when it is GOOD, which is checked in every Data-In; sense comes in a response.
+/// DAT-030: status with Data-In only when it is GOOD, which is checked in every Data-In; sense comes in a
+/// response.
 #[test]
 fn dat_030_sense_comes_in_a_response() {
     let errors = config::standard().replace(

@@ -103,8 +103,8 @@ fn log_010_stage_transitions() {
     assert_eq!(raw.login(&login.empty(1, Some(3))).bhs[1], 0x87);
 }
 
-/// LOG-011, LOG-012, LOG-013, LOG-016, LOG-022, LOG-027, LST-001: status 00/00 and the CSG of each answer, and StatSN
-/// from answer to answer and on into the session, are checked by the client.
+/// LOG-011, LOG-012, LOG-013, LOG-016, LOG-022, LOG-027, LST-001: status 00/00 and the CSG of each answer,
+/// and StatSN from answer to answer and on into the session, are checked by the client.
 #[test]
 fn log_011_a_login_in_three_steps() {
     let server = shared();
@@ -407,8 +407,9 @@ fn log_043_a_stalled_login_is_cut() {
     raw.ping();
 }
 
-/// LOG-014, NEG-012, NEG-021, NEG-023, NEG-028, KEY-039: what the target offers by itself is answered here one key at a
-/// time; whatever it offers, it takes the answers, and refuses one that its offer does not allow.
+/// LOG-014, NEG-012, NEG-021, NEG-023, NEG-028, KEY-039: what the target offers by itself is answered here
+/// one key at a time; whatever it offers, it takes the answers, and refuses one that its offer does not
+/// allow.
 #[test]
 fn neg_028_offers_of_the_target() {
     let server = shared();

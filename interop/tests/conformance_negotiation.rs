@@ -147,8 +147,8 @@ fn neg_015_irrelevant_is_no_failure() {
     assert!(value == "Irrelevant" || value.parse::<u32>().is_ok_and(|n| n <= 4096), "{value}");
 }
 
-/// NEG-016, SES-021, KEY-010, KEY-011, KEY-013: without an offer there is no answer, and the defaults are in force, whatever
-/// was negotiated for the same nexus before.
+/// NEG-016, SES-021, KEY-010, KEY-011, KEY-013: without an offer there is no answer, and the defaults are in
+/// force, whatever was negotiated for the same nexus before.
 #[test]
 fn neg_016_defaults_without_an_offer() {
     let server = shared();

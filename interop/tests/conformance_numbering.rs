@@ -173,8 +173,8 @@ fn sn_006_data_sn_and_r2t_sn_count_from_zero_per_command() {
     }
 }
 
-/// SN-009, DAT-032, RSP-007: the device has no bidirectional command; one that comes ends with a SCSI Response of its
-/// own, whose two residuals fit the two lengths if they are given.
+/// SN-009, DAT-032, RSP-007: the device has no bidirectional command; one that comes ends with a SCSI
+/// Response of its own, whose two residuals fit the two lengths if they are given.
 #[test]
 fn sn_009_bidirectional_commands_end_with_a_scsi_response() {
     let server = shared();

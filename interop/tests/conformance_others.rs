@@ -1,4 +1,5 @@
-//! NOP, asynchronous messages, text, Reject, logout and SNACK (RFC 7143 sections 11.9 to 11.11, 11.14 to 11.19).
+//! NOP, asynchronous messages, text, Reject, logout and SNACK (RFC 7143 sections 11.9 to 11.11, 11.14 to
+//! 11.19).
 
 use interop::config::{self, target};
 use interop::scsi::{READ, WRITE, read10, write10};
@@ -69,7 +70,8 @@ fn nop_008_an_initiator_that_does_not_answer_is_dropped() {
     );
 }
 
-/// ASY-002: a changed LUN map is told by a message where the access list wants that, else by a unit attention.
+/// ASY-002: a changed LUN map is told by a message where the access list wants that, else by a unit
+/// attention.
 #[test]
 fn asy_002_scsi_events_are_told_where_enabled() {
     for aen in [true, false] {
@@ -279,7 +281,8 @@ fn rej_011_text_without_end() {
     panic!("400 KiB of text were taken");
 }
 
-/// REJ-012: that no reason is reserved or retired is checked in every Reject; here, in answer to a bad negotiation.
+/// REJ-012: that no reason is reserved or retired is checked in every Reject; here, in answer to a bad
+/// negotiation.
 #[test]
 fn rej_012_the_retired_reason_is_not_used() {
     let server = shared();

@@ -1,4 +1,5 @@
-//! Sessions and connections: reinstatement, time-outs, recovery, clearing (RFC 7143 sections 4.4.3, 6.3, 7, appendix E).
+//! Sessions and connections: reinstatement, time-outs, recovery, clearing (RFC 7143 sections 4.4.3, 6.3, 7,
+//! appendix E).
 
 use interop::scsi::{READ, WRITE, inquiry, read10, write10};
 use interop::{Got, INITIATOR, Login, NONE, Outcome, Raw, Server, config, op, shared};

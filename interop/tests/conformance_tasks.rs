@@ -166,8 +166,8 @@ fn tmf_010_a_function_acts_on_lower_cmd_sn() {
     assert_eq!(raw.read_blocks(SLOW, 20, 1), [7; 512]);
 }
 
-/// TMF-011, TMF-017: with one connection the order on it is what counts: what was answered comes before the response of
-/// the function, and nothing of the affected tasks after it.
+/// TMF-011, TMF-017: with one connection the order on it is what counts: what was answered comes before the
+/// response of the function, and nothing of the affected tasks after it.
 #[test]
 fn tmf_011_the_response_is_the_last_word() {
     let server = shared();
@@ -358,8 +358,8 @@ fn tmf_032_fast_abort_waits_for_no_data() {
     }
 }
 
-/// TMF-033, TMF-034, ASY-009, ASY-001: who negotiated FastAbort and loses a task to somebody else is told by code 5, one
-/// per logical unit; nobody else is.
+/// TMF-033, TMF-034, ASY-009, ASY-001: who negotiated FastAbort and loses a task to somebody else is told by
+/// code 5, one per logical unit; nobody else is.
 #[test]
 fn tmf_033_third_parties_are_told_of_the_end_of_their_tasks() {
     let server = own();

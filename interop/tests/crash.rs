@@ -1,10 +1,10 @@
 //! `kill -9` of the server at random moments.
 //!
-//! What was acknowledged as stable must be there afterwards: FUA writes, writes before an acknowledged SYNCHRONIZE
-//! CACHE, every write when the write cache is off, and state that was to be kept. The death of a process does not lose
-//! the page cache: these tests find writes that were acknowledged before they were handed to the system, torn blocks,
-//! and files that a restart spoils. That the right writes are asked to be stable is proved by the tests of the
-//! executor, on a disk that loses its cache.
+//! What was acknowledged as stable must be there afterwards: FUA writes, writes before an acknowledged
+//! SYNCHRONIZE CACHE, every write when the write cache is off, and state that was to be kept. The death of a
+//! process does not lose the page cache: these tests find writes that were acknowledged before they were
+//! handed to the system, torn blocks, and files that a restart spoils. That the right writes are asked to be
+//! stable is proved by the tests of the executor, on a disk that loses its cache.
 
 use interop::scsi::{WRITE, cdb10, read_keys, reserve_out, write10};
 use interop::{Folder, Got, Login, Raw, Server, TARGET, op};

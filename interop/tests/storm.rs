@@ -1,4 +1,5 @@
-//! Connections that come, misbehave and go by the hundred: a neighbour sees nothing of it, and nothing of them stays.
+//! Connections that come, misbehave and go by the hundred: a neighbour sees nothing of it, and nothing of
+//! them stays.
 
 use interop::scsi::{READ, WRITE, read10, write10};
 use interop::{Login, Pdu, Raw, Server, config, op};

@@ -47,9 +47,9 @@ pub enum Inline {
 
 /// A line of bytes that can be read and written at any offset, from every core at once.
 ///
-/// Callers keep offset and length within the capacity. Errors are the operating system's: `StorageFull` for no
-/// space, `ReadOnlyFilesystem` or `PermissionDenied` for a medium that cannot be written, `Unsupported` for what the
-/// backend cannot do.
+/// Callers keep offset and length within the capacity. Errors are the operating system's: `StorageFull` for
+/// no space, `ReadOnlyFilesystem` or `PermissionDenied` for a medium that cannot be written, `Unsupported`
+/// for what the backend cannot do.
 pub trait Backend: Send + Sync {
     /// What it is now. Capacity may change while it lives; see [`Backend::refresh`].
     fn facts(&self) -> Facts;

@@ -1,5 +1,5 @@
-//! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null, memory,
-//! file, device), and the filters of [`filter`] wrap any of them.
+//! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null,
+//! memory, file, device), and the filters of [`filter`] wrap any of them.
 #![forbid(unsafe_code)]
 
 mod backend;

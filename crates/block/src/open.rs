@@ -38,10 +38,11 @@ pub struct Spec {
     pub kind: Kind,
     /// File and device need it; null and memory do not look at it.
     pub path: PathBuf,
-    /// Capacity in bytes. Null and memory need it; a file takes it only when `create` makes it, and otherwise has
-    /// the size it has; a device does not look at it.
+    /// Capacity in bytes. Null and memory need it; a file takes it only when `create` makes it, and
+    /// otherwise has the size it has; a device does not look at it.
     pub size: Option<u64>,
-    /// Open file or device for reading only. Null and memory do not look at it: who serves them refuses writes.
+    /// Open file or device for reading only. Null and memory do not look at it: who serves them refuses
+    /// writes.
     pub read_only: bool,
     /// Pass the page cache by (O_DIRECT). File and device.
     pub direct: bool,
@@ -83,8 +84,8 @@ impl OpenError {
 /// Opens what `spec` describes.
 ///
 /// # Errors
-/// [`OpenError`] when a size is missing or impossible, the path is not what its kind says, somebody else writes it,
-/// or the operating system refuses.
+/// [`OpenError`] when a size is missing or impossible, the path is not what its kind says, somebody else
+/// writes it, or the operating system refuses.
 pub fn open(spec: &Spec) -> Result<Arc<dyn Backend>, OpenError> {
     Ok(match spec.kind {
         Kind::Null => Arc::new(Null::new(size_of("null", spec)?)),

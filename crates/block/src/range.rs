@@ -1,8 +1,8 @@
 //! Who may change which bytes, where writes would undo one another.
 //!
-//! Past the page cache, a write narrower than a block reads the block and writes it back whole. Nobody else may
-//! write that block in between, or their bytes would be undone. Writes of whole blocks share; one that reads and
-//! writes back is alone.
+//! Past the page cache, a write narrower than a block reads the block and writes it back whole. Nobody else
+//! may write that block in between, or their bytes would be undone. Writes of whole blocks share; one that
+//! reads and writes back is alone.
 
 use crate::locked;
 use event_listener::Event;

@@ -105,8 +105,8 @@ impl Lossy {
         Lossy { inner, cache: Mutex::default(), turn: Arc::default() }
     }
 
-    /// The power fails: the cache is empty afterwards. With a `seed`, a random half of the sectors in it had reached
-    /// the medium, in whatever order; without, none had.
+    /// The power fails: the cache is empty afterwards. With a `seed`, a random half of the sectors in it had
+    /// reached the medium, in whatever order; without, none had.
     ///
     /// # Errors
     /// Those of the medium, when it does not take what survives.

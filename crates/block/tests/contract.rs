@@ -1,5 +1,5 @@
-//! What every backend promises, checked on every backend and on every filter around one, on both drivers of the
-//! runtime, against a plain line of bytes.
+//! What every backend promises, checked on every backend and on every filter around one, on both drivers of
+//! the runtime, against a plain line of bytes.
 
 mod common;
 
@@ -195,8 +195,8 @@ fn a_stack_of_filters_keeps_its_promise() {
     promise(40, |_| filtered(lossy(filtered(lossy(memory())))));
 }
 
-/// A disk that may be overwritten, of exactly [`CAPACITY`] bytes: `losetup --find --show` on a file of that size
-/// makes one.
+/// A disk that may be overwritten, of exactly [`CAPACITY`] bytes: `losetup --find --show` on a file of that
+/// size makes one.
 #[test]
 fn a_device_keeps_its_promise() {
     let Some(path) = std::env::var_os("LUNAR_TEST_DEVICE") else {

@@ -182,7 +182,8 @@ fn unmap_gives_space_back() {
     }
 }
 
-/// Eight writers on two cores and both drivers, each with its own bytes of every block: nobody's may be undone.
+/// Eight writers on two cores and both drivers, each with its own bytes of every block: nobody's may be
+/// undone.
 #[test]
 fn narrow_direct_neighbours_do_not_undo_one_another() {
     const LANE: u64 = 64;

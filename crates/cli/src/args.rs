@@ -70,7 +70,8 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(after_help = SERVE_EXAMPLES)]
 pub struct Serve {
-    /// LUN 0, 1, ...: a file or a block device, null:SIZE or memory:SIZE [default: a disk in your state folder]
+    /// LUN 0, 1, ...: a file or a block device, null:SIZE or memory:SIZE [default: a disk in your state
+    /// folder]
     #[arg(value_name = "LUN")]
     pub luns: Vec<String>,
 
@@ -90,7 +91,8 @@ pub struct Serve {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "listen", "target"])]
     pub config: Option<PathBuf>,
 
-    /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and $LUNAR_PORTAL
+    /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and
+    /// $LUNAR_PORTAL
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
 

@@ -178,8 +178,8 @@ fn disk(target: &str, path: PathBuf, size: Option<u64>) -> Lun {
     named(target, Source::File { path, size }, Kind::Disk)
 }
 
-/// A LUN whose identity and state belong to its path, not to its place on the command line: two disks that are served
-/// at different times must never be taken for one.
+/// A LUN whose identity and state belong to its path, not to its place on the command line: two disks that
+/// are served at different times must never be taken for one.
 fn named(target: &str, source: Source, kind: Kind) -> Lun {
     let mut lun = Lun::new(source, kind);
     if let Source::File { path, .. } | Source::Device { path } = &lun.source {

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The logical units of the configuration that runs. It lives as long as the server, and makes each new [`Setup`]:
-/// what a new configuration does not change keeps its unit, and with it reservations, mode pages and contents.
+/// The logical units of the configuration that runs. It lives as long as the server, and makes each new
+/// [`Setup`]: what a new configuration does not change keeps its unit, and with it reservations, mode pages
+/// and contents.
 pub struct Units {
     state_dir: PathBuf,
     open: BTreeMap<Name, Open>,
@@ -37,10 +38,11 @@ impl Units {
         Units { state_dir: state_dir.into(), open: BTreeMap::new() }
     }
 
-    /// Opens what is new, keeps what is as before, and forgets the rest. After an error everything is as it was.
+    /// Opens what is new, keeps what is as before, and forgets the rest. After an error everything is as it
+    /// was.
     ///
-    /// A unit that is kept has the limit of registrants that it began with. A unit whose definition changed, but
-    /// not the medium, keeps the medium.
+    /// A unit that is kept has the limit of registrants that it began with. A unit whose definition changed,
+    /// but not the medium, keeps the medium.
     pub fn setup(&mut self, config: &Config) -> Result<Setup, Vec<Problem>> {
         let mut open = BTreeMap::new();
         let mut problems = Vec::new();
@@ -73,7 +75,8 @@ impl Units {
         Ok(Open { lun: lun.clone(), medium, unit: Arc::new(unit) })
     }
 
-    /// The medium of a unit that goes on under another definition: its file is locked, so it cannot be opened twice.
+    /// The medium of a unit that goes on under another definition: its file is locked, so it cannot be opened
+    /// twice.
     fn open_medium(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
         let wanted = spec(lun);
         let same = |open: &&Open| spec(&open.lun) == wanted;
@@ -199,8 +202,8 @@ fn spec(lun: &Lun) -> Spec {
 /// No state of a unit is larger.
 const MAX_STATE_BYTES: u64 = 64 << 20;
 
-/// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it may hold
-/// reservations that protect somebody's data.
+/// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it
+/// may hold reservations that protect somebody's data.
 fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
     let wrong = |e: device::Invalid| Problem::new(e.to_string(), "change the definition of the LUN");
     let Some(saved) = read_state(state_file)? else {

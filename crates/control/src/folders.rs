@@ -44,11 +44,11 @@ mod tests {
 
     #[test]
     fn the_folder_of_state_follows_the_environment() {
-        let both = |name: &str| Some(if name == "HOME" { "/home/ann".into() } else { "/s".into() });
-        let home = |name: &str| (name == "HOME").then(|| "/home/ann".into());
+        let both = |name: &str| Some(if name == "HOME" { "/people/ann".into() } else { "/s".into() });
+        let home = |name: &str| (name == "HOME").then(|| "/people/ann".into());
         assert_eq!(state_of(both, true), Some("/s/lunar".into()));
         assert_eq!(state_of(both, false), Some("/s/lunar".into()));
-        assert_eq!(state_of(home, false), Some("/home/ann/.local/state/lunar".into()));
+        assert_eq!(state_of(home, false), Some("/people/ann/.local/state/lunar".into()));
         assert_eq!(state_of(home, true), Some("/var/lib/lunar".into()));
         assert_eq!(state_of(|_| Some("relative".into()), false), None);
         assert_eq!(state_of(|_| None, false), None);

@@ -133,7 +133,8 @@ pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be put in, left out, replaced or swapped with their neighbour to make one of the other.
+/// How many letters must be put in, left out, replaced or swapped with their neighbour to make one of the
+/// other.
 fn distance(a: &[char], b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

@@ -1,7 +1,7 @@
 //! Asymmetric logical unit access: REPORT and SET TARGET PORT GROUPS (SPC-5 sections 5.18, 6.37 and 6.45).
 //!
-//! A target port group is a portal group of the target, and holds one target port: both are numbered by the portal
-//! group tag.
+//! A target port group is a portal group of the target, and holds one target port: both are numbered by the
+//! portal group tag.
 
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Kind, Plan, Port};
@@ -46,7 +46,8 @@ enum Access {
 
 /// U_SUP, S_SUP, AN_SUP, AO_SUP: the states that there are.
 const SUPPORTED: u8 = 0x0f;
-/// Commands that work in the state unavailable; in standby those of [`Row::in_standby`] do (SPC-5 section 5.18.2.4).
+/// Commands that work in the state unavailable; in standby those of [`Row::in_standby`] do (SPC-5 section
+/// 5.18.2.4).
 const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
     (op::INQUIRY, None),
     (op::REPORT_LUNS, None),
@@ -78,7 +79,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// What REQUEST SENSE reports through this port, and commands that are not allowed in its state fail with.
+    /// What REQUEST SENSE reports through this port, and commands that are not allowed in its state fail
+    /// with.
     pub(crate) fn not_ready(&self, port: &Port) -> Option<Sense> {
         match self.groups.get(&port.tag)? {
             Access::Optimized | Access::NonOptimized => None,

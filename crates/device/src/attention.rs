@@ -15,7 +15,8 @@ impl Queue {
         Queue(vec![Sense::POWER_ON])
     }
 
-    /// Adds a condition. A reset (29h) takes the place of all others, but POWER ON stays the first of its kind.
+    /// Adds a condition. A reset (29h) takes the place of all others, but POWER ON stays the first of its
+    /// kind.
     pub(crate) fn raise(&mut self, sense: Sense) {
         if sense.asc == Sense::POWER_ON.asc {
             let powered = self.0.contains(&Sense::POWER_ON);

@@ -1,5 +1,5 @@
-//! READ BUFFER(10) and WRITE BUFFER (SPC-5 sections 6.18 and 6.49): one data buffer and one echo buffer per logical
-//! unit. The echo buffer belongs to the nexus that wrote it last, as EBOS announces.
+//! READ BUFFER(10) and WRITE BUFFER (SPC-5 sections 6.18 and 6.49): one data buffer and one echo buffer per
+//! logical unit. The echo buffer belongs to the nexus that wrote it last, as EBOS announces.
 
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, NexusId, Plan};

@@ -25,8 +25,8 @@ fn receive(cx: &mut Cx<'_>) -> Answer {
     Ok(Plan::data_cut(SUPPORTED.to_vec(), be::get16(&cx.cdb[3..]) as u32))
 }
 
-/// The default self-test, which has nothing that could fail, or page 00h. SELF-TEST CODE is reserved by the usage
-/// data: the other self-tests are not supported.
+/// The default self-test, which has nothing that could fail, or page 00h. SELF-TEST CODE is reserved by the
+/// usage data: the other self-tests are not supported.
 fn send(cx: &mut Cx<'_>) -> Answer {
     let (page_format, self_test) = (cx.cdb[1] & 0x10 != 0, cx.cdb[1] & 0x04 != 0);
     match (be::get16(&cx.cdb[3..]), cx.parameters) {

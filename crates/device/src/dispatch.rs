@@ -1,4 +1,5 @@
-//! The way of every command that the snapshot of its nexus cannot decide: checks that all share, then the handler.
+//! The way of every command that the snapshot of its nexus cannot decide: checks that all share, then the
+//! handler.
 
 use crate::NexusId;
 use crate::fast::Fast;

@@ -1,5 +1,6 @@
-//! LOG SENSE and LOG SELECT (SPC-5 sections 6.8, 6.9 and 7.3). Only pages whose values are true exist: bytes moved,
-//! errors, and that no failure is predicted. Values live as long as the process (DS of the page header).
+//! LOG SENSE and LOG SELECT (SPC-5 sections 6.8, 6.9 and 7.3). Only pages whose values are true exist: bytes
+//! moved, errors, and that no failure is predicted. Values live as long as the process (DS of the page
+//! header).
 
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Lu, Plan};
@@ -201,7 +202,8 @@ fn select(cx: &mut Cx<'_>) -> Answer {
     Ok(Plan::Done)
 }
 
-/// Without a list: PCR, or default cumulative values, set the counters of one page or of all (page 00h) to zero.
+/// Without a list: PCR, or default cumulative values, set the counters of one page or of all (page 00h) to
+/// zero.
 fn reset(cdb: &[u8]) -> Result<Vec<(Count, u64)>, Sense> {
     let (control, code) = (cdb[2] >> 6, cdb[2] & 0x3f);
     if code != 0 && counters_of(code).is_none() && code != INFORMATIONAL_EXCEPTIONS {

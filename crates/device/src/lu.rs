@@ -136,14 +136,14 @@ impl Lu {
         self.change().raise(Sense::LUNS_CHANGED, |_, _| true);
     }
 
-    /// Logical unit reset (SAM-5 section 6.3.3): every nexus is told, the one that asked for it too. Its tasks are the
-    /// caller's to abort.
+    /// Logical unit reset (SAM-5 section 6.3.3): every nexus is told, the one that asked for it too. Its
+    /// tasks are the caller's to abort.
     pub fn reset(&self) {
         self.change().reset();
     }
 
-    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells them by the
-    /// status of their tasks.
+    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells
+    /// them by the status of their tasks.
     pub fn cleared(&self, by: Option<NexusId>) {
         let mut state = self.change();
         if !state.modes.task_aborted_status() {
@@ -151,8 +151,8 @@ impl Lu {
         }
     }
 
-    /// What must be kept on stable storage, and its version: a write of a lower version must not replace one of a
-    /// higher.
+    /// What must be kept on stable storage, and its version: a write of a lower version must not replace one
+    /// of a higher.
     pub fn saved(&self) -> (u64, Vec<u8>) {
         let state = self.change();
         (state.saves, state.save())

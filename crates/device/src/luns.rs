@@ -39,7 +39,8 @@ fn report(cdb: &[u8]) -> Answer {
     }
 }
 
-/// Data-In of REPORT LUNS: `luns` are those that the initiator may see; SELECT REPORT 1 and 2 add the well-known one.
+/// Data-In of REPORT LUNS: `luns` are those that the initiator may see; SELECT REPORT 1 and 2 add the
+/// well-known one.
 pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> Answer {
     let own = luns.iter().map(|&l| lun::encode(l)).filter(|_| select != 1);
     let well_known = (select != 0).then_some(lun::REPORT_LUNS);
@@ -50,7 +51,8 @@ pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> Answer {
     Ok(Plan::data_cut(data, allocation_len))
 }
 
-/// The answer of a LUN that does not exist (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has 16 bytes or more.
+/// The answer of a LUN that does not exist (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has 16 bytes or
+/// more.
 pub fn absent(cdb: &[u8]) -> Answer {
     if cdb.len() < 16 {
         return Err(Sense::INVALID_OPCODE.into());

@@ -1,5 +1,5 @@
-//! The medium: loaded, started, and kept from removal. START STOP UNIT (SBC-4 section 5.31) and PREVENT ALLOW MEDIUM
-//! REMOVAL (SPC-5 section 6.17).
+//! The medium: loaded, started, and kept from removal. START STOP UNIT (SBC-4 section 5.31) and PREVENT ALLOW
+//! MEDIUM REMOVAL (SPC-5 section 6.17).
 
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Failure, NexusId, Op, Plan};
@@ -92,7 +92,8 @@ fn start(cx: &mut Cx<'_>, load: bool) -> Plan {
     Plan::Done
 }
 
-/// With LOEJ the medium goes. Without, a disk stops; a removable unit has nothing that turns, and stays ready.
+/// With LOEJ the medium goes. Without, a disk stops; a removable unit has nothing that turns, and stays
+/// ready.
 fn stop(cx: &mut Cx<'_>, flags: u8) -> Answer {
     let medium = &mut cx.state.medium;
     if flags & LOEJ == 0 {

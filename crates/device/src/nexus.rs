@@ -89,8 +89,8 @@ impl Nexus {
         }
     }
 
-    /// Goes on with a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be shorter
-    /// than asked for when the initiator sent less.
+    /// Goes on with a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be
+    /// shorter than asked for when the initiator sent less.
     pub fn parameters(&mut self, cdb: &[u8], data: &[u8]) -> Answer {
         self.dispatch(cdb, Some(data))
     }
@@ -116,8 +116,8 @@ impl Nexus {
         self.lu.change().raise(Sense::LUNS_CHANGED, |other, _| other == id);
     }
 
-    /// The LUNs of the target were reported to this initiator port through another of its logical units: REPORTED
-    /// LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
+    /// The LUNs of the target were reported to this initiator port through another of its logical units:
+    /// REPORTED LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
     pub fn luns_reported(&mut self) {
         if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
             peer.attentions.forget(Sense::LUNS_CHANGED);

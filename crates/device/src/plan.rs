@@ -50,7 +50,8 @@ pub enum Plan {
         /// On stable storage before status: FUA, or the write cache is off.
         stable: bool,
     },
-    /// Fetch this many bytes of parameter data and call [`Nexus::parameters`](crate::Nexus::parameters) with them.
+    /// Fetch this many bytes of parameter data and call [`Nexus::parameters`](crate::Nexus::parameters) with
+    /// them.
     Parameters {
         /// Bytes; never 0.
         len: u32,
@@ -78,7 +79,8 @@ pub enum Op {
     CompareAndWrite { offset: u64, len: u32, stable: bool },
     /// Data-Out is ORed into the medium.
     OrWrite { offset: u64, len: u32, stable: bool },
-    /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to convert.
+    /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to
+    /// convert.
     LbaStatus { offset: u64, allocation_len: u32, block_size: u32 },
     /// Keep the state of the logical unit ([`Lu::saved`](crate::Lu::saved)) on stable storage.
     Save,
@@ -86,12 +88,13 @@ pub enum Op {
     Preempt { victims: Vec<NexusId>, save: bool },
     /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
     ReportLuns { select: u8, allocation_len: u32 },
-    /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every segment, copy
-    /// them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
+    /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every
+    /// segment, copy them in order, and report the end with [`Lu::copied`](crate::Lu::copied).
     Copy { nexus: NexusId, list_id: u8, segments: Vec<CopySegment> },
-    /// Keep the state of the logical unit, then overwrite every block with [`overwrite_block`](crate::overwrite_block)
-    /// of each pass, or erase them all (`pattern` None), then call [`Lu::sanitized`](crate::Lu::sanitized) and keep the
-    /// state again. With `immediate` status comes when the state is kept first. No abort and no reset ends this.
+    /// Keep the state of the logical unit, then overwrite every block with
+    /// [`overwrite_block`](crate::overwrite_block) of each pass, or erase them all (`pattern` None), then
+    /// call [`Lu::sanitized`](crate::Lu::sanitized) and keep the state again. With `immediate` status
+    /// comes when the state is kept first. No abort and no reset ends this.
     Sanitize { pattern: Option<Vec<u8>>, passes: u8, invert: bool, immediate: bool },
     /// Flush before the status, then do nothing (START STOP UNIT, medium ejected or stopped).
     Stop,

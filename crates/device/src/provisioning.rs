@@ -91,8 +91,8 @@ fn unmap(cx: &mut Cx<'_>) -> Answer {
     Ok(if extents.is_empty() { Plan::Done } else { Plan::op(Op::Unmap(extents)) })
 }
 
-/// The block descriptors of an UNMAP parameter list (SBC-4 section 5.35.2). What is less than a descriptor at the end
-/// is left out.
+/// The block descriptors of an UNMAP parameter list (SBC-4 section 5.35.2). What is less than a descriptor at
+/// the end is left out.
 fn descriptors(list: &[u8]) -> Result<Vec<Range>, Sense> {
     let Some((header, rest)) = list.split_at_checked(8) else {
         return Err(Sense::PARAMETER_LIST_LENGTH);
@@ -122,8 +122,8 @@ fn get_lba_status(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-/// Data-In of GET LBA STATUS (SBC-4 section 5.6.2). `extents` are (bytes, mapped), one after the other from byte
-/// `offset` of the medium on; a block that is mapped in part is mapped.
+/// Data-In of GET LBA STATUS (SBC-4 section 5.6.2). `extents` are (bytes, mapped), one after the other from
+/// byte `offset` of the medium on; a block that is mapped in part is mapped.
 pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocation_len: u32) -> Vec<u8> {
     let block_size = block_size as u64;
     let mut data = vec![0; 8];

@@ -13,7 +13,8 @@ pub(crate) const ROWS: &[Row] = &[
         .while_sanitizing(),
 ];
 
-/// A pending unit attention, what the logical unit is busy with, or nothing; always with GOOD (SPC-5 section 6.39).
+/// A pending unit attention, what the logical unit is busy with, or nothing; always with GOOD (SPC-5 section
+/// 6.39).
 fn request_sense(cx: &mut Cx<'_>) -> Answer {
     let pending = cx.state.peers.get_mut(&cx.nexus).and_then(|p| p.attentions.take());
     let sense = pending

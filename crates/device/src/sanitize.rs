@@ -83,8 +83,9 @@ impl State {
 }
 
 impl Lu {
-    /// A sanitize operation (see [`Op::Sanitize`]) has come to its end; an error makes every access fail until another
-    /// operation succeeds or EXIT FAILURE MODE is allowed. The state is to be kept ([`Lu::saved`]) before status.
+    /// A sanitize operation (see [`Op::Sanitize`]) has come to its end; an error makes every access fail
+    /// until another operation succeeds or EXIT FAILURE MODE is allowed. The state is to be kept
+    /// ([`Lu::saved`]) before status.
     pub fn sanitized<E>(&self, result: Result<(), E>) {
         let mut state = self.change();
         state.sanitize = state.sanitize.ended(result.is_ok());
@@ -141,9 +142,9 @@ fn exit_failure_mode(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-/// A block as one of the `passes` of an overwrite writes it, `pass` counted from 0: the pattern over and over from the
-/// block's first byte. With `invert` each pass has the inversion of the one before, the last one the pattern itself
-/// (SBC-4 section 5.30.2.2).
+/// A block as one of the `passes` of an overwrite writes it, `pass` counted from 0: the pattern over and over
+/// from the block's first byte. With `invert` each pass has the inversion of the one before, the last one the
+/// pattern itself (SBC-4 section 5.30.2.2).
 pub fn overwrite_block(pattern: &[u8], block_size: u32, pass: u8, passes: u8, invert: bool) -> Vec<u8> {
     let mask = if invert && passes.wrapping_sub(pass).is_multiple_of(2) { 0xff } else { 0 };
     pattern.iter().map(|b| b ^ mask).cycle().take(block_size as usize).collect()

@@ -1,5 +1,5 @@
-//! The bytes that keep what a logical unit must remember: a magic, sections of (id, length, bytes), and CRC-32C over
-//! all before it. Integers are big-endian.
+//! The bytes that keep what a logical unit must remember: a magic, sections of (id, length, bytes), and
+//! CRC-32C over all before it. Integers are big-endian.
 
 use crate::Invalid;
 use wire::be;

@@ -61,7 +61,8 @@ impl State {
         self.touched = true;
     }
 
-    /// Marks a change that is to be kept: the command that made it must end with [`Op::Save`](crate::Op::Save).
+    /// Marks a change that is to be kept: the command that made it must end with
+    /// [`Op::Save`](crate::Op::Save).
     pub(crate) fn changed_what_is_saved(&mut self) {
         self.saves += 1;
         self.touch();

@@ -1,4 +1,5 @@
-//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-5), made from the table.
+//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-5), made from the
+//! table.
 
 use crate::table::{self, Allowed, Cx, Row};
 use crate::{Answer, Plan};

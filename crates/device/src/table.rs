@@ -45,8 +45,8 @@ pub(crate) struct Row {
     pub allowed: Allowed,
     /// Ordering class.
     pub order: Order,
-    /// CDB usage data (SPC-5 section 6.29): a set bit may be set in the CDB, every other is reserved. Its length is
-    /// the CDB's; byte 0 is the operation code, and the service action stands in its place.
+    /// CDB usage data (SPC-5 section 6.29): a set bit may be set in the CDB, every other is reserved. Its
+    /// length is the CDB's; byte 0 is the operation code, and the service action stands in its place.
     pub usage: &'static [u8],
     /// Device types that know it.
     pub types: Types,

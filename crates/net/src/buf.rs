@@ -105,7 +105,8 @@ impl IoBufMut for Buf {
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
         let bytes: &mut [u8] = self;
         let (ptr, len) = (bytes.as_mut_ptr().cast(), bytes.len());
-        // SAFETY: same pointer, length and lifetime; the runtime and the kernel only ever write initialized bytes.
+        // SAFETY: same pointer, length and lifetime; the runtime and the kernel only ever write initialized
+        // bytes.
         unsafe { std::slice::from_raw_parts_mut(ptr, len) }
     }
 }

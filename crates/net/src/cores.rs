@@ -7,7 +7,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-/// Wakes from other cores that a loop holds until it takes them up; who finds no room there has to wait for it.
+/// Wakes from other cores that a loop holds until it takes them up; who finds no room there has to wait for
+/// it.
 const WAKES: usize = 1 << 14;
 
 /// Work for a core; None ends its loop.
@@ -84,8 +85,8 @@ impl Drop for Cores {
     }
 }
 
-/// An event loop: io_uring with deferred task work, plain io_uring on older kernels, polling where io_uring is
-/// forbidden (as in default containers).
+/// An event loop: io_uring with deferred task work, plain io_uring on older kernels, polling where io_uring
+/// is forbidden (as in default containers).
 fn runtime(cpu: usize) -> io::Result<Runtime> {
     let mut deferred = ProactorBuilder::new();
     deferred.defer_taskrun(true).single_issuer(true);

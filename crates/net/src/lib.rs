@@ -1,7 +1,7 @@
 //! The edge of the runtime: per-core event loops, sockets and buffers.
 //!
-//! The one crate of the data path that holds `unsafe`: a buffer that the kernel fills must tell the runtime how
-//! much of it is valid.
+//! The one crate of the data path that holds `unsafe`: a buffer that the kernel fills must tell the runtime
+//! how much of it is valid.
 
 pub mod buf;
 pub mod cores;

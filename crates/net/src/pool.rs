@@ -1,5 +1,5 @@
-//! A bounded supply of buffers. The bound is shared by all cores; free buffers are kept per core, in power-of-two
-//! sizes, most recently used first, so that they are warm.
+//! A bounded supply of buffers. The bound is shared by all cores; free buffers are kept per core, in
+//! power-of-two sizes, most recently used first, so that they are warm.
 
 use crate::buf::{Buf, PAGE, Pages, pages};
 use event_listener::{Event, EventListener};
@@ -27,8 +27,8 @@ const RESERVED_BYTES: usize = 1 << 20;
 struct Account {
     limit: usize,
     used: AtomicUsize,
-    /// How many wait or are about to. They count themselves before they look once more, and buffers are given back
-    /// before the count is read, all in one order (SeqCst): no return goes unnoticed.
+    /// How many wait or are about to. They count themselves before they look once more, and buffers are
+    /// given back before the count is read, all in one order (SeqCst): no return goes unnoticed.
     waiting: AtomicUsize,
     returned: Event,
 }
@@ -97,9 +97,9 @@ impl Pool {
         Pool(Arc::new(Share { account, limit, reserved, used: AtomicUsize::new(0), returned: Event::new() }))
     }
 
-    /// The same supply for one user among many: never more than a quarter of it (or one largest buffer), and never
-    /// less than one buffer of up to a mebibyte, which may go beyond the limit. Who holds on to buffers so keeps
-    /// nobody else from going on.
+    /// The same supply for one user among many: never more than a quarter of it (or one largest buffer), and
+    /// never less than one buffer of up to a mebibyte, which may go beyond the limit. Who holds on to
+    /// buffers so keeps nobody else from going on.
     pub fn share(&self) -> Pool {
         let account = self.0.account.clone();
         let limit = (account.limit / SHARES).max(Self::MAX_BUFFER);

@@ -1,5 +1,5 @@
-//! Sockets by readiness: wait until there is something, then take it without waiting. An idle connection holds no
-//! buffer, and one receive goes wherever its reader wants it.
+//! Sockets by readiness: wait until there is something, then take it without waiting. An idle connection
+//! holds no buffer, and one receive goes wherever its reader wants it.
 
 use compio::net::{TcpListener, TcpStream};
 use compio::runtime::fd::PollFd;

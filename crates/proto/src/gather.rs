@@ -25,7 +25,8 @@ impl Gather {
     }
 }
 
-/// The length of the next piece of a text of which `max` bytes fit into a PDU: all, or whole pairs, or what fits.
+/// The length of the next piece of a text of which `max` bytes fit into a PDU: all, or whole pairs, or what
+/// fits.
 pub(crate) fn piece(text: &[u8], max: usize) -> usize {
     if text.len() <= max {
         return text.len();

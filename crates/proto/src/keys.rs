@@ -224,7 +224,8 @@ const VALUE_LEN: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inadmissible;
 
-/// Settles one offered key by its result function: puts the result in force and gives the answer, if one is due.
+/// Settles one offered key by its result function: puts the result in force and gives the answer, if one is
+/// due.
 pub fn settle(
     key: &Key,
     value: &str,

@@ -16,9 +16,9 @@ pub fn is_valid(name: &str) -> bool {
     }
 }
 
-/// Of ASCII: letters, digits, dash, dot, colon, and the underscore that some initiators use. Upper case belongs into
-/// the hex of eui and naa names alone, but initiators in the field do not fold theirs: it is let through, and compared
-/// byte for byte. Beyond ASCII: neither controls nor spaces.
+/// Of ASCII: letters, digits, dash, dot, colon, and the underscore that some initiators use. Upper case
+/// belongs into the hex of eui and naa names alone, but initiators in the field do not fold theirs: it is let
+/// through, and compared byte for byte. Beyond ASCII: neither controls nor spaces.
 fn may_stand(c: char) -> bool {
     match c {
         '-' | '.' | ':' => true,

@@ -82,8 +82,8 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// These values on a new connection of a session that negotiated `session`: only what belongs to a connection
-    /// (RFC 7143 section 13) is its own.
+    /// These values on a new connection of a session that negotiated `session`: only what belongs to a
+    /// connection (RFC 7143 section 13) is its own.
     pub fn joining(&self, session: &Parameters) -> Parameters {
         Parameters {
             max_recv_data_segment_length: self.max_recv_data_segment_length,
@@ -112,7 +112,8 @@ pub struct Digests {
     pub crc32c: bool,
 }
 
-/// What this side supports and prefers, from the configuration; each value goes into its key's result function.
+/// What this side supports and prefers, from the configuration; each value goes into its key's result
+/// function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Yes: R2T is always wanted.

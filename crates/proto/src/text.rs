@@ -1,4 +1,5 @@
-//! Text Requests in full feature phase, as the target answers them (RFC 7143 sections 6.4, 11.10, 11.11, appendix C).
+//! Text Requests in full feature phase, as the target answers them (RFC 7143 sections 6.4, 11.10, 11.11,
+//! appendix C).
 
 use std::collections::BTreeSet;
 
@@ -80,8 +81,8 @@ impl Exchange {
         Exchange { session_type, text_limit, ttt: 0, sequence: None }
     }
 
-    /// Takes a Text Request with its whole data segment. `max_xmit` is the peer's MaxRecvDataSegmentLength in bytes;
-    /// `targets` answers SendTargets with what this initiator may see.
+    /// Takes a Text Request with its whole data segment. `max_xmit` is the peer's MaxRecvDataSegmentLength in
+    /// bytes; `targets` answers SendTargets with what this initiator may see.
     pub fn request(
         &mut self,
         header: &Bhs,

@@ -88,8 +88,9 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The write of a command: its Expected Data Transfer Length, the bytes that its CDB wants, the immediate data that
-    /// came along and its F bit. Look at [`Incoming::failure`] at once: the command may be wrong from the start.
+    /// The write of a command: its Expected Data Transfer Length, the bytes that its CDB wants, the immediate
+    /// data that came along and its F bit. Look at [`Incoming::failure`] at once: the command may be
+    /// wrong from the start.
     pub fn new(edtl: u32, wanted: u32, immediate_len: u32, is_final: bool, p: &Parameters) -> Self {
         let unsolicited = p.first_burst_length.min(edtl);
         let failure = if (immediate_len > 0 && !p.immediate_data) || (!is_final && p.initial_r2t) {
@@ -121,7 +122,8 @@ impl Incoming {
         self.open.push(Sequence { index, start, len, pieces: vec![], data_sn: 0 });
     }
 
-    /// Takes a Data-Out: the index that its Target Transfer Tag stands for (None: unsolicited) and its header.
+    /// Takes a Data-Out: the index that its Target Transfer Tag stands for (None: unsolicited) and its
+    /// header.
     pub fn data_out(&mut self, ttt_index: Option<u16>, header: &Bhs) -> Verdict {
         let Some(at) = self.open.iter().position(|s| s.index == ttt_index) else {
             return self.stray(ttt_index);
@@ -143,7 +145,8 @@ impl Incoming {
         }
     }
 
-    /// Whether [`Incoming::data_out`] would accept this Data-Out now, so that its payload can be received in place.
+    /// Whether [`Incoming::data_out`] would accept this Data-Out now, so that its payload can be received in
+    /// place.
     pub fn accepts(&self, ttt_index: Option<u16>, header: &Bhs) -> bool {
         let sequence = self.open.iter().find(|s| s.index == ttt_index);
         self.failure.is_none() && sequence.is_some_and(|s| s.check(header, self.in_order).is_ok())
@@ -163,7 +166,8 @@ impl Incoming {
         Verdict::Discard
     }
 
-    /// The next R2T to send, if one is due: after the unsolicited data, never more open than MaxOutstandingR2T.
+    /// The next R2T to send, if one is due: after the unsolicited data, never more open than
+    /// MaxOutstandingR2T.
     pub fn next_r2t(&mut self) -> Option<R2t> {
         let announced = self.open.iter().any(|s| s.index.is_none());
         if announced || self.failure.is_some() || self.asked >= self.wanted {

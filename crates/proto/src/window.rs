@@ -41,7 +41,8 @@ pub fn precedes(a: u32, b: u32) -> bool {
 }
 
 impl CmdWindow {
-    /// The window of a new session: the CmdSN of its leading login, and the most tasks at a time (at least 1).
+    /// The window of a new session: the CmdSN of its leading login, and the most tasks at a time (at least
+    /// 1).
     pub fn new(cmd_sn: u32, depth: u32) -> Self {
         let depth = depth.clamp(1, 0xffff);
         CmdWindow { exp: cmd_sn, max: cmd_sn.wrapping_add(depth - 1), depth, live: 0, slots: VecDeque::new() }
@@ -57,8 +58,8 @@ impl CmdWindow {
         self.max
     }
 
-    /// Takes the CmdSN of a request. Immediate requests stand outside the order and are always delivered; they do not
-    /// count as live.
+    /// Takes the CmdSN of a request. Immediate requests stand outside the order and are always delivered;
+    /// they do not count as live.
     pub fn receive(&mut self, cmd_sn: u32, immediate: bool) -> Admit {
         if immediate {
             return Admit::Deliver;
@@ -92,9 +93,9 @@ impl CmdWindow {
         }
     }
 
-    /// ABORT TASK for a task that is not known: takes its CmdSN as received (RFC 7143 section 11.6.1). False if it is
-    /// below ExpCmdSN or beyond the window. A held request of this CmdSN is to be forgotten by the caller. Then ask
-    /// [`CmdWindow::next_held`].
+    /// ABORT TASK for a task that is not known: takes its CmdSN as received (RFC 7143 section 11.6.1). False
+    /// if it is below ExpCmdSN or beyond the window. A held request of this CmdSN is to be forgotten by
+    /// the caller. Then ask [`CmdWindow::next_held`].
     pub fn plug(&mut self, ref_cmd_sn: u32) -> bool {
         if self.slot(ref_cmd_sn).is_none() {
             return false;

@@ -34,8 +34,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// The access entry that decides for an initiator; None for a target without a list (everybody, all), an error
-    /// when nobody lets it in.
+    /// The access entry that decides for an initiator; None for a target without a list (everybody, all), an
+    /// error when nobody lets it in.
     pub fn entry<'a>(&self, target: &'a Target, initiator: &str) -> Result<Option<&'a Access>, LoginStatus> {
         if target.access.is_empty() {
             return Ok(None);
@@ -159,7 +159,8 @@ impl Policy for Door {
         initiator: &str,
         user: Option<&str>,
     ) -> Result<(), LoginStatus> {
-        // Authentication admitted the users of this very entry only; what is left is a list that asks for one.
+        // Authentication admitted the users of this very entry only; what is left is a list that asks for
+        // one.
         let Some(target) = target.and_then(|t| self.setup.targets.get(t)) else { return Ok(()) };
         match self.entry(target, initiator)? {
             Some(Access { chap: Some(users), .. }) => {

@@ -1,8 +1,8 @@
-//! Who may run beside whom in one logical unit: SIMPLE commands run together, ORDERED and exclusive ones alone
-//! (SAM-5 section 8).
+//! Who may run beside whom in one logical unit: SIMPLE commands run together, ORDERED and exclusive ones
+//! alone (SAM-5 section 8).
 //!
-//! A big-reader lock. Each nexus counts its own running commands, so that SIMPLE commands of different cores share
-//! no cache line. Who wants to be alone marks every count as closed and waits until all are zero.
+//! A big-reader lock. Each nexus counts its own running commands, so that SIMPLE commands of different cores
+//! share no cache line. Who wants to be alone marks every count as closed and waits until all are zero.
 
 use event_listener::Event;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -54,8 +54,8 @@ impl Gate {
         self.members.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at once
-    /// has to wait until that core has taken them up, and two cores may not wait for each other.
+    /// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at
+    /// once has to wait until that core has taken them up, and two cores may not wait for each other.
     fn pass_on(&self, waited: bool) {
         if waited {
             self.opened.notify(1);

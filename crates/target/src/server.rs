@@ -103,15 +103,16 @@ impl Server {
         self.shared.setup()
     }
 
-    /// Replaces the configuration. Sessions stay, unless their target or their access to it is gone; initiators hear
-    /// of changed LUNs. Portals stay as they were bound, and so does the limit on memory.
+    /// Replaces the configuration. Sessions stay, unless their target or their access to it is gone;
+    /// initiators hear of changed LUNs. Portals stay as they were bound, and so does the limit on memory.
     pub fn reload(&self, setup: Setup) {
         let setup = Arc::new(setup);
         *self.shared.setup.write().unwrap_or_else(|e| e.into_inner()) = setup.clone();
         self.shared.registry.tell_each(|info| luns_now(&setup, info));
     }
 
-    /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium stable.
+    /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium
+    /// stable.
     ///
     /// # Errors
     /// When a medium could not be made stable; the last such error.
@@ -163,8 +164,8 @@ fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<TcpListener>)> {
     Ok((bound, sockets))
 }
 
-/// Binds an address. The kernel lets go of the sockets of a killed process a moment after the process itself: an
-/// address that seems taken is tried again.
+/// Binds an address. The kernel lets go of the sockets of a killed process a moment after the process itself:
+/// an address that seems taken is tried again.
 fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     let end = Instant::now() + BIND;
     loop {

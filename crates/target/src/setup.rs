@@ -1,5 +1,5 @@
-//! A whole configuration as the target runs it: plain values, checked by whoever makes them. It is replaced as a whole
-//! when the configuration is read again.
+//! A whole configuration as the target runs it: plain values, checked by whoever makes them. It is replaced
+//! as a whole when the configuration is read again.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -61,7 +61,8 @@ impl Unit {
     }
 }
 
-/// Writes a file beside, makes it stable, and renames it into place: at any moment the old or the new one is there.
+/// Writes a file beside, makes it stable, and renames it into place: at any moment the old or the new one is
+/// there.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;

@@ -1,4 +1,5 @@
-//! Big-endian integers at the start of a slice. All panic when the slice is too short: callers hold whole headers.
+//! Big-endian integers at the start of a slice. All panic when the slice is too short: callers hold whole
+//! headers.
 
 /// 16 bits.
 #[inline]

@@ -27,7 +27,8 @@ const LUNS: [(&str, Lun); 7] = [
     ("ALL.WriteSame16.Unmap", Lun::Small), // else it writes more at once than MAXIMUM TRANSFER LENGTH
 ];
 
-/// Tests that fail or skip through no fault of the target, and why. One that passes after all is reported too.
+/// Tests that fail or skip through no fault of the target, and why. One that passes after all is reported
+/// too.
 const EXCUSED: [(&str, Outcome, &str); 6] = [
     (
         "ALL.iSCSITMF.LUNResetSimpleAsync",

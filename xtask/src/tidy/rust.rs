@@ -6,7 +6,8 @@ use super::source::{code_only, functions, lines_with_word};
 
 const MAX_FILE_LINES: usize = 800;
 const MAX_FUNCTION_LINES: usize = 70;
-const MAX_COLUMNS: usize = 110;
+/// rustfmt holds code at 110; a string or a name that it cannot break may be somewhat longer.
+const MAX_COLUMNS: usize = 125;
 /// How far above an `unsafe` its reason may stand.
 const SAFETY_REACH: usize = 6;
 
@@ -38,8 +39,12 @@ fn file_length(file: &File, code: &str) -> Option<Finding> {
     })
 }
 
+fn is_test(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("/tests.rs")
+}
+
 fn lines_without_tests(path: &str, code: &str) -> usize {
-    if path.contains("/tests/") || path.ends_with("/tests.rs") {
+    if is_test(path) {
         return 0;
     }
     let lines: Vec<&str> = code.lines().collect();
@@ -49,7 +54,11 @@ fn lines_without_tests(path: &str, code: &str) -> usize {
     lines.windows(2).position(is_test_module).unwrap_or(lines.len())
 }
 
+/// Tables of cases may be as long as they are.
 fn function_lengths(file: &File, code: &str) -> Vec<Finding> {
+    if is_test(&file.path) {
+        return Vec::new();
+    }
     let long = functions(code).into_iter().filter(|function| function.lines > MAX_FUNCTION_LINES);
     long.map(|f| {
         let what = format!("function {} has {} lines, more than {MAX_FUNCTION_LINES}", f.name, f.lines);
@@ -116,10 +125,10 @@ mod tests {
 
     #[test]
     fn a_long_line_is_found() {
-        assert_eq!(whats(&format!("//{}", "x".repeat(108))), []);
+        assert_eq!(whats(&format!("//{}", "x".repeat(123))), []);
         assert_eq!(
-            whats(&format!("\n//{}", "x".repeat(109))),
-            [(2, "111 columns, more than 110".to_string())]
+            whats(&format!("\n//{}", "x".repeat(124))),
+            [(2, "126 columns, more than 125".to_string())]
         );
     }
 

@@ -18,10 +18,12 @@ const DIRECT_ALIGN: u64 = 4096;
 /// The most that one prefetch brings: it is a hint, and it runs on the caller's core.
 const PREFETCH: u64 = 2 << 20;
 
-/// The descriptors, which close together: the lock is on one of them, and must outlast what the other still writes.
+/// The descriptors, which close together: the lock is on one of them, and must outlast what the other still
+/// writes.
 pub(super) struct Files {
     pub(super) plain: File,
-    /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything else.
+    /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything
+    /// else.
     pub(super) through: Option<File>,
 }
 
@@ -79,7 +81,8 @@ impl Medium {
         self.direct.is_some()
     }
 
-    /// Bytes there are now. Past the page cache a last broken block cannot be reached, and [`Medium::open`] refuses it.
+    /// Bytes there are now. Past the page cache a last broken block cannot be reached, and [`Medium::open`]
+    /// refuses it.
     pub(super) fn size_now(&self) -> io::Result<u64> {
         let size = match self.device {
             true => rustix::fs::seek(&self.files.plain, SeekFrom::End(0))?,
@@ -153,8 +156,8 @@ fn options(spec: &Spec) -> OpenOptions {
     options
 }
 
-/// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment, until what it
-/// had begun is done.
+/// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment,
+/// until what it had begun is done.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Two servers that write one file would ruin it; many may read it.
@@ -181,8 +184,8 @@ fn give_size(file: &File, spec: &Spec) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Opens the very same file once more. Without a mounted /proc there is no such thing, and a sync after the write
-/// serves instead.
+/// Opens the very same file once more. Without a mounted /proc there is no such thing, and a sync after the
+/// write serves instead.
 fn reopen(file: &File, direct: bool) -> Option<File> {
     let mut flags = OFlags::DSYNC;
     flags.set(OFlags::DIRECT, direct);
@@ -200,7 +203,8 @@ fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> {
     NonZeroU64::new(align).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Bytes that the device can turn to zeros at once without writing them; 0: none. A partition tells its disk's.
+/// Bytes that the device can turn to zeros at once without writing them; 0: none. A partition tells its
+/// disk's.
 fn write_zeroes_max(file: &File) -> io::Result<u64> {
     let id = file.metadata()?.rdev();
     let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(id), rustix::fs::minor(id));

@@ -1,7 +1,7 @@
 //! Files and block devices, through the page cache or past it.
 //!
-//! One descriptor serves all cores. Runtimes keep nothing of it: every operation carries its own reference to the
-//! open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
+//! One descriptor serves all cores. Runtimes keep nothing of it: every operation carries its own reference to
+//! the open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
 
 mod medium;
 mod ops;
@@ -103,7 +103,8 @@ impl File {
         }
     }
 
-    /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that range.
+    /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that
+    /// range.
     async fn write_around(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
         let whole = self.medium.widen(offset, buf.len() as u64);
         let handle = self.handle(whole.start, whole.end - whole.start, Share::Nothing, stable).await;
@@ -118,8 +119,8 @@ impl File {
         (result, buf)
     }
 
-    /// The file together with the right to change a range of it. The page cache orders neighbours by itself; direct
-    /// I/O needs it as soon as one of them is narrower than a block.
+    /// The file together with the right to change a range of it. The page cache orders neighbours by itself;
+    /// direct I/O needs it as soon as one of them is narrower than a block.
     async fn handle(&self, offset: u64, len: u64, share: Share, stable: bool) -> Handle {
         let hold = match self.medium.direct() {
             true => Some(self.ranges.hold(self.medium.widen(offset, len), share).await),
@@ -141,7 +142,8 @@ impl Backend for File {
     }
 
     fn refresh(&self) -> bool {
-        // A medium that does not tell its size now keeps the one it had; reads beyond the real end fail by themselves.
+        // A medium that does not tell its size now keeps the one it had; reads beyond the real end fail by
+        // themselves.
         match self.medium.size_now() {
             Ok(size) => self.capacity.swap(size, Relaxed) != size,
             Err(_) => false,

@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use crate::Finished;
 
-/// A reference to the open file that an operation takes along, and the range it holds. Both last until the kernel
-/// has finished, also when the one who asked has gone: only then may a neighbour read what it will write back.
+/// A reference to the open file that an operation takes along, and the range it holds. Both last until the
+/// kernel has finished, also when the one who asked has gone: only then may a neighbour read what it will
+/// write back.
 #[derive(Clone)]
 pub(super) struct Handle {
     files: Arc<Files>,

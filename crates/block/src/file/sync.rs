@@ -1,9 +1,10 @@
 //! Making writes stable.
 //!
-//! One fdatasync at a time serves everybody who asked before it began. That is cheaper than one for each, and it is
-//! needed for honesty: the kernel tells a lost write once per descriptor and marks the pages clean, so of two calls
-//! side by side one would hear that all is well. For the same reason a failure is kept: a later fdatasync would
-//! succeed although the bytes are gone. Only opening the file anew, and so reading what is really there, ends it.
+//! One fdatasync at a time serves everybody who asked before it began. That is cheaper than one for each, and
+//! it is needed for honesty: the kernel tells a lost write once per descriptor and marks the pages clean, so
+//! of two calls side by side one would hear that all is well. For the same reason a failure is kept: a later
+//! fdatasync would succeed although the bytes are gone. Only opening the file anew, and so reading what is
+//! really there, ends it.
 
 use super::ops::blocking;
 use crate::locked;
@@ -93,7 +94,8 @@ impl Syncer {
 }
 
 impl Round {
-    /// The outcome is recorded here, on the thread that heard it: who asked may have gone, the others have not.
+    /// The outcome is recorded here, on the thread that heard it: who asked may have gone, the others have
+    /// not.
     fn run(mut self) -> io::Result<()> {
         let result = loop {
             match (self.syncer.sync)() {

@@ -11,8 +11,8 @@ struct Delay {
     write: Duration,
 }
 
-/// Holds each read for `read`, and each write, unmap and write zeroes for `write`, before the backend sees it.
-/// Flushes pass at once.
+/// Holds each read for `read`, and each write, unmap and write zeroes for `write`, before the backend sees
+/// it. Flushes pass at once.
 pub fn delay(inner: Arc<dyn Backend>, read: Duration, write: Duration) -> Arc<dyn Backend> {
     Filter::wrap(inner, Delay { read, write })
 }

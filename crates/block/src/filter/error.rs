@@ -17,9 +17,9 @@ struct Fail {
     failed: AtomicU64,
 }
 
-/// Fails a share of the operations `op` with EIO, before the backend sees them. `rate` goes from 0.0, none, to 1.0,
-/// all; what lies outside counts as the nearer end. [`Op::Write`] includes [`Op::Clear`]. With a `seed` the same
-/// operations of a row fail each time.
+/// Fails a share of the operations `op` with EIO, before the backend sees them. `rate` goes from 0.0, none,
+/// to 1.0, all; what lies outside counts as the nearer end. [`Op::Write`] includes [`Op::Clear`]. With a
+/// `seed` the same operations of a row fail each time.
 pub fn error(inner: Arc<dyn Backend>, op: Op, rate: f64, seed: Option<u64>) -> Arc<dyn Backend> {
     let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
     Filter::wrap(inner, Fail { op, rate, seed, asked: AtomicU64::new(0), failed: AtomicU64::new(0) })

@@ -16,8 +16,9 @@ struct Rate {
     bytes: Option<Bucket>,
 }
 
-/// Lets through at most `iops` operations and `bytes_per_s` bytes a second; 0: no limit. What was not used in the
-/// last tenth of a second may be used at once. Flushes pass uncounted: to hold them back keeps no resource free.
+/// Lets through at most `iops` operations and `bytes_per_s` bytes a second; 0: no limit. What was not used in
+/// the last tenth of a second may be used at once. Flushes pass uncounted: to hold them back keeps no
+/// resource free.
 pub fn rate(inner: Arc<dyn Backend>, iops: u64, bytes_per_s: u64) -> Arc<dyn Backend> {
     Filter::wrap(
         inner,

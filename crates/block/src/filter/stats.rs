@@ -27,8 +27,8 @@ struct Shard {
     errors: AtomicU64,
 }
 
-/// What was done to a backend, summed up. Operations are counted when they end, and their bytes only when they
-/// succeed.
+/// What was done to a backend, summed up. Operations are counted when they end, and their bytes only when
+/// they succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.

@@ -13,7 +13,8 @@ use target::setup::User;
 /// A user that is named at a place of the file.
 pub(super) type Named = (User, Range<usize>);
 
-/// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here without.
+/// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here
+/// without.
 pub(super) struct Users(BTreeMap<String, Option<User>>);
 
 /// Reads all `[[chap_user]]` with their secrets.
@@ -84,7 +85,8 @@ impl Users {
         None
     }
 
-    /// Tells of a secret that several users have (RFC 7143 section 9.2.1): each of them can log in as the others.
+    /// Tells of a secret that several users have (RFC 7143 section 9.2.1): each of them can log in as the
+    /// others.
     fn warn_of_shared(&self) {
         let mut seen = BTreeMap::new();
         for user in self.0.values().flatten() {
@@ -94,7 +96,8 @@ impl Users {
         }
     }
 
-    /// Refuses a secret that would serve both directions (RFC 7143 section 9.2.1): whoever knows it could play both.
+    /// Refuses a secret that would serve both directions (RFC 7143 section 9.2.1): whoever knows it could
+    /// play both.
     pub(super) fn refuse_shared<'n>(
         &self,
         p: &mut Problems<'_>,

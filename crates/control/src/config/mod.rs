@@ -74,14 +74,15 @@ pub struct Target {
 /// A configuration file larger than this is not read.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Reads and checks a configuration file. All problems that can be found in one run are told, in the order of the
-/// file.
+/// Reads and checks a configuration file. All problems that can be found in one run are told, in the order of
+/// the file.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     let source = read(path).map_err(|problem| vec![problem])?;
     parse(&source, path)
 }
 
-/// Checks the text of a configuration file. `path` names it in problems, and relative paths start at its folder.
+/// Checks the text of a configuration file. `path` names it in problems, and relative paths start at its
+/// folder.
 pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Problem>> {
     let mut problems = Problems::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
@@ -153,7 +154,8 @@ fn syntax(p: &mut Problems<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
     p.add(&at, format!("key `{}` stands twice", p.text(&at)), hint);
 }
 
-/// Where the nearest key of this name before `limit` stands: the parser keeps the first of two and names the second.
+/// Where the nearest key of this name before `limit` stands: the parser keeps the first of two and names the
+/// second.
 fn key_before(table: &DeTable<'_>, name: &str, limit: usize) -> Option<usize> {
     let inner = |value: &DeValue<'_>| match value {
         DeValue::Table(table) => key_before(table, name, limit),

@@ -1,5 +1,5 @@
-//! Reads a parsed TOML table key by key. Every key that is asked for is known; `done` reports the rest. Unlike a
-//! derived deserializer it goes on after an error, so that one run tells everything that is wrong.
+//! Reads a parsed TOML table key by key. Every key that is asked for is known; `done` reports the rest.
+//! Unlike a derived deserializer it goes on after an error, so that one run tells everything that is wrong.
 
 use crate::problem::{Problems, Wrong, nearest};
 use std::collections::BTreeMap;

@@ -11,7 +11,8 @@ pub const PORT: u16 = 3260;
 /// The largest size in whole PiB that the offsets of the system can reach.
 pub(crate) const MAX_SIZE: u64 = 8191 << 50;
 
-/// Units of sizes: a letter alone counts in powers of 1024, as the `iB` forms do; the `B` forms in powers of 1000.
+/// Units of sizes: a letter alone counts in powers of 1024, as the `iB` forms do; the `B` forms in powers of
+/// 1000.
 const UNITS: [(&str, u64); 17] = [
     ("", 1),
     ("b", 1),
@@ -62,8 +63,8 @@ pub fn show_size(bytes: u64) -> String {
     if unit == 0 { format!("{n} bytes") } else { format!("{n} {}", NAMES[unit]) }
 }
 
-/// Checks an iSCSI name (RFC 7143 section 4.2.7): `iqn.yyyy-mm.reversed.domain[:any]`, `eui.` with 16 hexadecimal
-/// digits, `naa.` with 16 or 32; at most 223 bytes.
+/// Checks an iSCSI name (RFC 7143 section 4.2.7): `iqn.yyyy-mm.reversed.domain[:any]`, `eui.` with 16
+/// hexadecimal digits, `naa.` with 16 or 32; at most 223 bytes.
 pub(crate) fn iscsi_name(text: &str) -> Result<String, Wrong> {
     let shown = text.escape_debug();
     let hint =
@@ -190,7 +191,8 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, Wrong> {
     })
 }
 
-/// An address that initiators are told: a host name or address, with or without a port (RFC 7143 section 13.8).
+/// An address that initiators are told: a host name or address, with or without a port (RFC 7143 section
+/// 13.8).
 pub(crate) fn told(text: &str) -> Result<String, Wrong> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -304,7 +306,8 @@ pub(crate) fn scsi_text(text: &str, what: &str, most: usize) -> Result<String, W
     )
 }
 
-/// Text that a login can carry as a value: UTF-8 of 1 to 255 bytes without control characters (RFC 7143 section 6.1).
+/// Text that a login can carry as a value: UTF-8 of 1 to 255 bytes without control characters (RFC 7143
+/// section 6.1).
 pub(crate) fn plain_text(text: &str, what: &str) -> Result<String, Wrong> {
     if !text.is_empty() && text.len() <= 255 && !text.chars().any(char::is_control) {
         return Ok(text.to_string());

@@ -1,5 +1,5 @@
-//! What a CD-ROM knows beyond a disk (MMC-6): an image is one finalized session with one data track. `toc` tells where
-//! it lies, `features` what the drive can do.
+//! What a CD-ROM knows beyond a disk (MMC-6): an image is one finalized session with one data track. `toc`
+//! tells where it lies, `features` what the drive can do.
 
 mod features;
 mod toc;

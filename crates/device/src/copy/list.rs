@@ -10,8 +10,8 @@ pub(super) const HEADER: usize = 16;
 /// CSCD descriptor by identification, and its length.
 pub(super) const IDENTIFICATION: u8 = 0xe4;
 pub(super) const CSCD_LEN: usize = 32;
-/// Segment descriptors: block to block, and the same with a length in bytes; bytes before the field that tells the
-/// length of the rest.
+/// Segment descriptors: block to block, and the same with a length in bytes; bytes before the field that
+/// tells the length of the rest.
 pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
 pub(super) const BLOCK_TO_BLOCK_BYTES: u8 = 0x0a;
 const SEGMENT_HEADER: usize = 4;
@@ -23,8 +23,8 @@ pub(super) const THIS: u16 = 0xffff;
 pub(super) enum Tracking {
     /// RECEIVE COPY RESULTS knows the one copy by it (00b).
     One,
-    /// It knows the last copy that ended by it (10b). The standard wants one at a time here too, but hosts (QEMU) name
-    /// all of several copies at the same time alike.
+    /// It knows the last copy that ended by it (10b). The standard wants one at a time here too, but hosts
+    /// (QEMU) name all of several copies at the same time alike.
     Last,
     /// There is none (11b).
     None,
@@ -185,7 +185,8 @@ impl Segments<'_> {
         })
     }
 
-    /// Bytes as blocks of the source. What does not come out even, or begins within a block, is not supported.
+    /// Bytes as blocks of the source. What does not come out even, or begins within a block, is not
+    /// supported.
     fn blocks(&self, b: &[u8], block_size: u32, number: u16) -> Result<u64, Sense> {
         let len = be::get32(&b[8..]);
         if len > MAX_SEGMENT_LEN {

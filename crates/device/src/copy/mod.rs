@@ -1,5 +1,6 @@
-//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS (SPC-5 section 5.17, SPC-4 sections 6.4 and 6.24). `list` reads the
-//! parameter list, `segment` says which bytes a segment moves, `results` remembers how copies ended.
+//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS (SPC-5 section 5.17, SPC-4 sections 6.4 and 6.24). `list`
+//! reads the parameter list, `segment` says which bytes a segment moves, `results` remembers how copies
+//! ended.
 
 mod list;
 mod page;

@@ -83,8 +83,8 @@ impl State {
 }
 
 impl Lu {
-    /// A copy (see [`Op::Copy`](crate::Op::Copy)) of this nexus has ended, be it by an abort: every copy must come
-    /// here, or its place stays taken while the nexus lives.
+    /// A copy (see [`Op::Copy`](crate::Op::Copy)) of this nexus has ended, be it by an abort: every copy must
+    /// come here, or its place stays taken while the nexus lives.
     pub fn copied(&self, nexus: NexusId, list_id: u8, result: CopyResult) {
         self.change().copy.end(nexus, list_id, result);
     }

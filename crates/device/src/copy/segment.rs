@@ -24,10 +24,10 @@ struct Medium {
 }
 
 impl CopySegment {
-    /// The bytes that this segment, the `number`th of its list, moves. `source` and `destination` are the nexuses that
-    /// the session of the command has with the logical units of these names; for a name that it has none with, the
-    /// copy fails with [`CopySegment::unreachable`]. Errors say that this nexus may not read or write there now, that
-    /// block sizes do not fit, or that the medium ends before.
+    /// The bytes that this segment, the `number`th of its list, moves. `source` and `destination` are the
+    /// nexuses that the session of the command has with the logical units of these names; for a name that
+    /// it has none with, the copy fails with [`CopySegment::unreachable`]. Errors say that this nexus may
+    /// not read or write there now, that block sizes do not fit, or that the medium ends before.
     pub fn range(&self, number: u16, source: &Nexus, destination: &Nexus) -> Result<CopyRange, Sense> {
         let from = medium(source, op::READ_10).ok_or(self.unreachable(number))?;
         let to =

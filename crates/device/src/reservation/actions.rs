@@ -1,5 +1,5 @@
-//! The service actions of PERSISTENT RESERVE OUT (SPC-5 section 5.14, tables 59 to 64). Each changes everything it is
-//! to change, or nothing.
+//! The service actions of PERSISTENT RESERVE OUT (SPC-5 section 5.14, tables 59 to 64). Each changes
+//! everything it is to change, or nothing.
 
 use super::NO_BIT;
 use super::registry::{Effect, Registrant, Registry};
@@ -75,8 +75,8 @@ impl Registry {
         Ok(effect)
     }
 
-    /// Registers this nexus and those that SPEC_I_PT and ALL_TG_PT add. One of them with another key is a conflict,
-    /// as it would be if each registered for itself.
+    /// Registers this nexus and those that SPEC_I_PT and ALL_TG_PT add. One of them with another key is a
+    /// conflict, as it would be if each registered for itself.
     fn register_new(&mut self, scene: &Scene<'_>, request: &Request, key: u64) -> Result<(), Failure> {
         let mut nexuses = own_ports(scene, request);
         // A name said over and over costs no more than once.
@@ -149,8 +149,8 @@ impl Registry {
         Ok(effect)
     }
 
-    /// The reservation passes to who asks; those with the holder's key lose their registrations, all others under an
-    /// all registrants type.
+    /// The reservation passes to who asks; those with the holder's key lose their registrations, all others
+    /// under an all registrants type.
     fn preempt_reservation(&mut self, who: &Registrant, request: &Request, held: Type) -> Outcome {
         let kind = Type::of_scope_and_type(request.scope_and_type)?;
         let target = request.action_key;

@@ -21,8 +21,8 @@ pub(crate) use commands::ROWS;
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
 
-/// Operation codes and service actions that the RESERVE of another nexus lets through (SPC-2 table 10, SBC-2 table 9,
-/// and what came later and is like them); RELEASE has no effect then.
+/// Operation codes and service actions that the RESERVE of another nexus lets through (SPC-2 table 10, SBC-2
+/// table 9, and what came later and is like them); RELEASE has no effect then.
 const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
     (op::INQUIRY, None),
     (op::REQUEST_SENSE, None),
@@ -40,8 +40,8 @@ const READ_CAPACITY_16: u16 = 0x10;
 const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 impl Lu {
-    /// Nobody keeps what [`Lu::saved`] gives: registrations that ask to persist through power loss (APTPL) are
-    /// refused.
+    /// Nobody keeps what [`Lu::saved`] gives: registrations that ask to persist through power loss (APTPL)
+    /// are refused.
     pub fn set_volatile(&self) {
         self.change().reservations.registry.can_persist = false;
     }
@@ -97,8 +97,8 @@ impl State {
         Ok(())
     }
 
-    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation lets this nexus do everything anyway
-    /// (CRH, SPC-5 section 5.14.3).
+    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation lets this nexus do everything
+    /// anyway (CRH, SPC-5 section 5.14.3).
     fn covered(&self, port: &Port) -> bool {
         self.registry.reservation.is_some() && self.registry.lets(port, Allowed::Never)
     }

@@ -37,8 +37,8 @@ pub(super) fn reservation(registry: &Registry) -> Vec<u8> {
     listed(registry.generation, entry.into_iter())
 }
 
-/// REPORT CAPABILITIES: CRH, SIP_C, ATP_C, PTPL_C; TMV, ALLOW COMMANDS 011b (TEST UNIT READY always, and the commands
-/// that read under write exclusive), PTPL_A; the types.
+/// REPORT CAPABILITIES: CRH, SIP_C, ATP_C, PTPL_C; TMV, ALLOW COMMANDS 011b (TEST UNIT READY always, and the
+/// commands that read under write exclusive), PTPL_A; the types.
 pub(super) fn capabilities(registry: &Registry) -> Vec<u8> {
     let types = Type::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
     let active = 0x80 | 0x30 | registry.persists as u8;

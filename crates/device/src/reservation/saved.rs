@@ -1,6 +1,6 @@
-//! Registrations and reservation as bytes that persist through power loss (APTPL). Integers are big-endian: a version,
-//! the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant: key, target port,
-//! ISID, length of the name, name.
+//! Registrations and reservation as bytes that persist through power loss (APTPL). Integers are big-endian: a
+//! version, the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant:
+//! key, target port, ISID, length of the name, name.
 
 use super::registry::{Registrant, Registry, Reservation};
 use super::types::Type;
@@ -30,7 +30,8 @@ pub(super) fn encode(registry: &Registry) -> Vec<u8> {
     out
 }
 
-/// Takes what [`encode`] gave. PRGENERATION begins again at 0. More registrants than `max` stay, but none joins them.
+/// Takes what [`encode`] gave. PRGENERATION begins again at 0. More registrants than `max` stay, but none
+/// joins them.
 pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, Invalid> {
     let mut registry = Registry::new(max);
     if bytes.is_empty() {

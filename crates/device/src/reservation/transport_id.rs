@@ -26,7 +26,8 @@ pub(crate) enum TransportId {
     Port(String, [u8; 6]),
 }
 
-/// Takes the TransportID at the start of `bytes`, which stands at `at` in the parameter list: it and its length.
+/// Takes the TransportID at the start of `bytes`, which stands at `at` in the parameter list: it and its
+/// length.
 pub(super) fn decode(bytes: &[u8], at: usize) -> Result<(TransportId, usize), Sense> {
     let wrong = |byte: usize, bit| Sense::parameter_field((at + byte) as u16, bit);
     if bytes.len() < HEAD {
@@ -116,7 +117,8 @@ mod tests {
         assert_eq!(decode(&id(1, b"iqn.X,i,0xABcd"), 0), Ok((wanted, 24)));
     }
 
-    /// What is wrong, the bytes, and the byte of the parameter list pointed at when the TransportID begins at 100.
+    /// What is wrong, the bytes, and the byte of the parameter list pointed at when the TransportID begins at
+    /// 100.
     #[test]
     fn each_flaw_is_pointed_at() {
         let edit = |at: usize, value: u8| {

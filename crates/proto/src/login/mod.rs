@@ -102,7 +102,8 @@ pub struct Login {
 const _: () = assert!(keys::TABLE.len() <= 64, "one bit of `seen` per key");
 
 impl Login {
-    /// A connection that waits for its first PDU. `text_limit` bounds all key text that it may bring, in bytes.
+    /// A connection that waits for its first PDU. `text_limit` bounds all key text that it may bring, in
+    /// bytes.
     pub fn new(offer: Offer, portal_group_tag: u16, text_limit: usize) -> Self {
         Login {
             offer,
@@ -204,8 +205,8 @@ impl Login {
         }
     }
 
-    /// Names said again, unchanged, behind a security stage. It is not allowed, but libiscsi with CHAP credentials says
-    /// them to a target that asks for none, and nothing new is in them.
+    /// Names said again, unchanged, behind a security stage. It is not allowed, but libiscsi with CHAP
+    /// credentials says them to a target that asks for none, and nothing new is in them.
     fn is_said_again(&self, key: &str, value: &str) -> bool {
         let began_secure = self.first.is_some_and(|f| stages(&f).0 == 0);
         let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
@@ -337,7 +338,8 @@ impl Login {
         Ok(Step::Reply(reply))
     }
 
-    /// After [`Step::Ready`]: the final Login Response of a session with this TSIH and a window of so many commands.
+    /// After [`Step::Ready`]: the final Login Response of a session with this TSIH and a window of so many
+    /// commands.
     pub fn accept(&mut self, tsih: u16, window: u32) -> Pdu {
         let data = std::mem::take(&mut self.out);
         let mut reply = self.reply(&self.last.clone(), TRANSIT | 3, data);
@@ -380,7 +382,8 @@ impl Login {
         (self.phase != Phase::Security).into()
     }
 
-    /// What was agreed. Keys of the leading login stand at their defaults if this is not one ([`Login::tsih`]).
+    /// What was agreed. Keys of the leading login stand at their defaults if this is not one
+    /// ([`Login::tsih`]).
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }

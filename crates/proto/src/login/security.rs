@@ -135,7 +135,8 @@ fn verify(
 }
 
 /// Answers the initiator's challenge, but never its reflection and never with the initiator's own secret
-/// (RFC 7143 section 9.2.1). Only an initiator that has proved itself gets here, so no other login is an oracle.
+/// (RFC 7143 section 9.2.1). Only an initiator that has proved itself gets here, so no other login is an
+/// oracle.
 fn prove(
     ours: &Challenge,
     user: &str,

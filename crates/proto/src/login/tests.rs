@@ -510,7 +510,8 @@ fn methods_by_policy() {
     }
 }
 
-/// SEC-001, SEC-003, KEY-029, KEY-033: every algorithm, hex in both cases, base64 elsewhere; a literal CHAP_N.
+/// SEC-001, SEC-003, KEY-029, KEY-033: every algorithm, hex in both cases, base64 elsewhere; a literal
+/// CHAP_N.
 #[test]
 fn chap_one_way() {
     for (list, name, secret) in [

@@ -34,8 +34,8 @@ pub type Ended = Result<Outcome, Failure>;
 pub trait Surroundings {
     /// The LUNs that this initiator sees.
     fn luns(&self) -> Vec<u16>;
-    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them and may read the
-    /// one and write the other now.
+    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them and
+    /// may read the one and write the other now.
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<copy::Ends, Sense>;
     /// Ends every task of these nexuses, and waits for it.
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()>;

@@ -195,7 +195,8 @@ fn a_flush_makes_the_writes_before_it_stable() {
     });
 }
 
-/// The rarer writes: with FUA, or without a write cache. WRITE AND VERIFY and START STOP UNIT are stable in any case.
+/// The rarer writes: with FUA, or without a write cache. WRITE AND VERIFY and START STOP UNIT are stable in
+/// any case.
 #[test]
 fn rarer_writes_keep_the_promise_too() {
     let mut verify = write(op::WRITE_VERIFY_10, 1, 0).to_vec();

@@ -1,4 +1,5 @@
-//! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
+//! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE
+//! (SBC-4).
 
 use super::{Ended, Outcome, READ, STEP, VERIFY, fetch, fetch_into, put};
 use crate::Unit;
@@ -49,7 +50,8 @@ pub async fn write_verify(unit: &Arc<Unit>, pool: &Pool, offset: u64, data: Buf,
     verify(unit, pool, offset, len, how, Some(data)).await
 }
 
-/// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical unit.
+/// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical
+/// unit.
 pub async fn compare_and_write(
     unit: &Arc<Unit>,
     offset: u64,

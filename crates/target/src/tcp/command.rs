@@ -124,7 +124,8 @@ impl Session {
     /// A command that is inside the gate and did not end on the spot.
     fn inside(&mut self, c: Command, answer: Answer, data: Data<'_>) {
         let Found::Unit(handle) = self.luns.find(c.lun) else { return };
-        // What is left to do waits for its turn again: a command that waits for its data must not keep others out.
+        // What is left to do waits for its turn again: a command that waits for its data must not keep others
+        // out.
         handle.member.leave();
         let place = (handle.unit.clone(), handle.nexus.id());
         let needs_no_more = c.is_final && data.bytes().is_empty();
@@ -257,8 +258,8 @@ impl Run {
             }
             plan => fitted(&unit, &self.command, plan, &mut data),
         };
-        // While it sanitizes, the logical unit answers others at once: that it does. And PREEMPT AND ABORT waits for
-        // tasks that may wait at the gate themselves.
+        // While it sanitizes, the logical unit answers others at once: that it does. And PREEMPT AND ABORT
+        // waits for tasks that may wait at the gate themselves.
         let _inside = if plan.as_ref().is_ok_and(leaves) {
             drop(inside);
             None
@@ -324,8 +325,8 @@ const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 /// Commands of which the amount of Data-Out is part of the meaning: another amount is refused.
 const EXACT: [u8; 4] = [op::COMPARE_AND_WRITE, op::WRITE_SAME_10, op::WRITE_SAME_16, op::ORWRITE_16];
 
-/// A command whose initiator offers another amount than its CDB asks for. Writes store what came of it, in whole
-/// blocks; others do without what is too much, and are refused when it is too little.
+/// A command whose initiator offers another amount than its CDB asks for. Writes store what came of it, in
+/// whole blocks; others do without what is too much, and are refused when it is too little.
 fn fitted(unit: &Unit, c: &Command, plan: Plan, data: &mut Option<Buf>) -> Answer {
     let (needed, offered) = (plan.data_out_len(), c.offered());
     if EXACT.contains(&c.cdb()[0]) && offered != needed {
@@ -365,8 +366,8 @@ impl Connection {
         }
     }
 
-    /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the ORDERED
-    /// ones (SAM-5 section 8.6). The gate keeps that order among sessions.
+    /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the
+    /// ORDERED ones (SAM-5 section 8.6). The gate keeps that order among sessions.
     async fn in_order(&self, c: &Command, serial: u64) {
         let stands_before = |t: &Task| {
             let ordered = c.attribute == Attribute::Ordered || t.command.attribute == Attribute::Ordered;

@@ -310,9 +310,11 @@ impl Connection {
         };
         self.task_ended.notify(usize::MAX);
         self.wait_for(&all).await;
-        if let Some(header) = self.session.borrow_mut().last_word.take() {
-            self.session.borrow_mut().reply(header, Payload::Empty);
+        let mut session = self.session.borrow_mut();
+        if let Some(header) = session.last_word.take() {
+            session.reply(header, Payload::Empty);
         }
+        drop(session);
         let farewell = compio::time::timeout(services::FAREWELL, self.flushed());
         let _ = farewell.await;
         self.stream.shutdown(Shutdown::Both);
@@ -371,9 +373,9 @@ impl Session {
         self.out.waiting() > MAX_WAITING
     }
 
-    /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has to be
-    /// waited for. With `wait` those that wait for data end when what was asked for has come (RFC 7143 section
-    /// 4.2.3.3), else at once.
+    /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has
+    /// to be waited for. With `wait` those that wait for data end when what was asked for has come (RFC
+    /// 7143 section 4.2.3.3), else at once.
     pub fn abort(
         &mut self,
         which: impl Fn(&Task) -> bool,

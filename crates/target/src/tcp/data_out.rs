@@ -100,7 +100,8 @@ impl Session {
         }
     }
 
-    /// Where a large Data-Out belongs: the task's buffer and the place in it, if the segment is one that is awaited.
+    /// Where a large Data-Out belongs: the task's buffer and the place in it, if the segment is one that is
+    /// awaited.
     pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         let task = self.tasks.get_mut(&header.itt())?;
         let base = task.receiving.as_ref()?.ttt_base;

@@ -1,4 +1,5 @@
-//! What a connection does with messages from other cores, and what its commands may ask of the rest of the process.
+//! What a connection does with messages from other cores, and what its commands may ask of the rest of the
+//! process.
 
 use super::connection::{Connection, Life};
 use crate::access::{LunMap, Visible};
@@ -57,7 +58,8 @@ impl Connection {
         self.close();
     }
 
-    /// No new commands; those in flight finish; the initiator is asked to log out, and has some seconds for it.
+    /// No new commands; those in flight finish; the initiator is asked to log out, and has some seconds for
+    /// it.
     async fn stop(self: Rc<Self>, done: Done) {
         if self.session.borrow().life == Life::Running {
             self.session.borrow_mut().life = Life::Leaving;

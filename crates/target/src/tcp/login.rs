@@ -139,7 +139,8 @@ fn refused(fresh: &Fresh, machine: &Login, pdu: &Pdu) {
     tracing::info!(peer = %fresh.peer, initiator = ?machine.initiator_name(), %status, "login refused");
 }
 
-/// The next whole PDU, or None when the peer has closed or sends what no login has. `pending` holds bytes beyond it.
+/// The next whole PDU, or None when the peer has closed or sends what no login has. `pending` holds bytes
+/// beyond it.
 async fn next_pdu(stream: &Stream, pending: &mut Vec<u8>) -> io::Result<Option<(Bhs, Vec<u8>)>> {
     let mut chunk = [0; 4096];
     loop {

@@ -116,8 +116,8 @@ impl Luns {
         self.map = Arc::default();
     }
 
-    /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of it.
-    /// Tells whether anything changed.
+    /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of
+    /// it. Tells whether anything changed.
     pub fn replace(&mut self, map: Arc<LunMap>) -> bool {
         let changed = !same(&self.map, &map);
         for (number, slot) in self.handles.iter_mut().enumerate() {

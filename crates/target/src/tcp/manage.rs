@@ -159,8 +159,8 @@ impl Connection {
         COMPLETE
     }
 
-    /// Marks the tasks of this session at a logical unit that were sent before the function; their serials are what
-    /// to wait for.
+    /// Marks the tasks of this session at a logical unit that were sent before the function; their serials
+    /// are what to wait for.
     fn abort_own(&self, unit: &Arc<Unit>, cmd_sn: u32) -> Vec<u64> {
         let mut session = self.session.borrow_mut();
         let wait = session.waits_for_data();
@@ -168,8 +168,8 @@ impl Connection {
         session.abort(|t| at_unit(t) && is_before(t, cmd_sn), Aborted::Silently, wait)
     }
 
-    /// Waits for tasks of this session, and some time for data that was asked for: hosts may send none after the
-    /// function without having negotiated FastAbort.
+    /// Waits for tasks of this session, and some time for data that was asked for: hosts may send none after
+    /// the function without having negotiated FastAbort.
     async fn wait_for_own(&self, serials: &[u64]) {
         if compio::time::timeout(PATIENCE, self.wait_for(serials)).await.is_err() {
             let own = |t: &Task| serials.contains(&t.serial);
@@ -237,7 +237,8 @@ impl Which {
 }
 
 impl Session {
-    /// Tells an initiator that negotiated FastAbort which logical units lose its tasks (RFC 7143 section 4.2.3.4).
+    /// Tells an initiator that negotiated FastAbort which logical units lose its tasks (RFC 7143 section
+    /// 4.2.3.4).
     fn announce_termination(&mut self, chosen: impl Fn(&Task) -> bool) {
         if self.waits_for_data() {
             return;

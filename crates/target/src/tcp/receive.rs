@@ -1,5 +1,6 @@
-//! Framing: one receive, many PDUs. Small PDUs are parsed where they lie in a buffer that the core shares; the rest of
-//! a large data segment is received straight into a buffer of its own, or of the task that waits for it.
+//! Framing: one receive, many PDUs. Small PDUs are parsed where they lie in a buffer that the core shares;
+//! the rest of a large data segment is received straight into a buffer of its own, or of the task that waits
+//! for it.
 
 use super::digest::crc32c;
 use super::out::Digests;
@@ -54,7 +55,8 @@ pub struct Arrived<'a> {
 
 /// Who takes the PDUs.
 pub trait Sink {
-    /// A large data segment is on its way: the task's buffer and where in it the segment belongs, if it is to land there.
+    /// A large data segment is on its way: the task's buffer and where in it the segment belongs, if it is to
+    /// land there.
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)>;
     /// A buffer for a large data segment without a place.
     fn buffer(&mut self, len: usize) -> Buf;
@@ -124,7 +126,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data` bytes.
+    /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data`
+    /// bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
         Receiver { digests, max_data, partial: begun, gather: None }
     }
@@ -157,7 +160,8 @@ impl Receiver {
         })
     }
 
-    /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was missing.
+    /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was
+    /// missing.
     pub fn resume(&mut self, sink: &mut impl Sink) -> Result<Received, Broken> {
         let begun = std::mem::take(&mut self.partial);
         self.parse(&begun, sink)
@@ -237,8 +241,8 @@ impl Receiver {
         crc32c(&[data, padding]).to_le_bytes() == digest
     }
 
-    /// Starts to receive a data segment into a buffer; `begun` is what has come of it, less than all with its padding
-    /// and digest.
+    /// Starts to receive a data segment into a buffer; `begun` is what has come of it, less than all with its
+    /// padding and digest.
     fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl Sink) {
         let len = header.data_len();
         let placed = sink.place(&header);
@@ -252,8 +256,8 @@ impl Receiver {
         self.partial.extend_from_slice(tail);
     }
 
-    /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used and whether the sink
-    /// wants more, or None if they have not all come.
+    /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used and whether
+    /// the sink wants more, or None if they have not all come.
     fn end_gather(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<(usize, bool)> {
         let g = self.gather.as_ref()?;
         let len = g.end - g.start;

@@ -115,8 +115,8 @@ impl Session {
         }
     }
 
-    /// SNACK: nothing is sent again at ErrorRecoveryLevel 0. A task that asks for its data again cannot end well
-    /// (RFC 7143 section 11.16).
+    /// SNACK: nothing is sent again at ErrorRecoveryLevel 0. A task that asks for its data again cannot end
+    /// well (RFC 7143 section 11.16).
     pub fn snack(&mut self, header: &Bhs, ahs: &[u8]) {
         let is_data = header.flags() & 0x0f == 0;
         self.reject(RejectReason::Snack, header, ahs);

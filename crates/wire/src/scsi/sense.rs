@@ -99,7 +99,8 @@ impl Sense {
         Sense { information: Some(information), ..self }
     }
 
-    /// INVALID FIELD IN CDB, pointing at a byte and, when `bit` is at most 7, at the leftmost wrong bit of it.
+    /// INVALID FIELD IN CDB, pointing at a byte and, when `bit` is at most 7, at the leftmost wrong bit of
+    /// it.
     pub const fn cdb_field(byte: u16, bit: u8) -> Self {
         Sense::INVALID_FIELD_IN_CDB.pointing(true, byte, bit)
     }
@@ -116,8 +117,8 @@ impl Sense {
         Sense { specific: Some([0x80 | c_d | bit, (byte >> 8) as u8, byte as u8]), ..self }
     }
 
-    /// With the segment descriptor of EXTENDED COPY in which a copy failed: its number in COMMAND-SPECIFIC INFORMATION
-    /// and, as a segment pointer, the byte in it (SPC-5 section 4.4.2.4.5).
+    /// With the segment descriptor of EXTENDED COPY in which a copy failed: its number in COMMAND-SPECIFIC
+    /// INFORMATION and, as a segment pointer, the byte in it (SPC-5 section 4.4.2.4.5).
     pub const fn segment(self, number: u16, byte: u16) -> Self {
         Sense {
             command: Some(number as u64),

@@ -1,10 +1,11 @@
-//! A logical unit with a few nexuses, driven by a small language. A line is `NEXUS VERB ARGUMENTS -> OUTCOME`.
+//! A logical unit with a few nexuses, driven by a small language. A line is `NEXUS VERB ARGUMENTS ->
+//! OUTCOME`.
 //!
-//! A nexus is an initiator (a letter), the portal group it came through (1 unless a digit says), and `'` for another
-//! ISID. Keys are hexadecimal.
+//! A nexus is an initiator (a letter), the portal group it came through (1 unless a digit says), and `'` for
+//! another ISID. Keys are hexadecimal.
 //!
-//! Outcomes: `good`; `save`, `abort A B`, `abort A B save` (the plan); `conflict`; `5/26/00`, followed by `@20.3` or
-//! `@c2.3` for a pointer to a byte and a bit of parameters or CDB; what a report says.
+//! Outcomes: `good`; `save`, `abort A B`, `abort A B save` (the plan); `conflict`; `5/26/00`, followed by
+//! `@20.3` or `@c2.3` for a pointer to a byte and a bit of parameters or CDB; what a report says.
 
 use crate::testing::{disk, run, run_with};
 use crate::{Answer, Lu, Nexus, NexusId, Op, Plan, Port, Settings};
@@ -224,8 +225,8 @@ fn register(nexus: &mut Nexus, action: u8, words: &[&str]) -> Answer {
     send(nexus, action, 0, &list)
 }
 
-/// `keys`: the keys; `held`: key and type, or none; `generation`; `status`: of each registrant, sorted by name, key,
-/// `*` and type for a holder, port, and its name.
+/// `keys`: the keys; `held`: key and type, or none; `generation`; `status`: of each registrant, sorted by
+/// name, key, `*` and type for a holder, port, and its name.
 fn report(nexus: &mut Nexus, verb: &str) -> Option<String> {
     let action = match verb {
         "keys" | "generation" => 0,
