@@ -7,7 +7,7 @@ use super::source::{code_only, functions, lines_with_word};
 const MAX_FILE_LINES: usize = 800;
 const MAX_FUNCTION_LINES: usize = 70;
 /// rustfmt holds code at 110; a string or a name that it cannot break may be somewhat longer.
-const MAX_COLUMNS: usize = 125;
+const MAX_COLUMNS: usize = 135;
 /// How far above an `unsafe` its reason may stand.
 const SAFETY_REACH: usize = 6;
 
@@ -67,7 +67,11 @@ fn function_lengths(file: &File, code: &str) -> Vec<Finding> {
     .collect()
 }
 
+/// Tables of cases may be as wide as the texts in them.
 fn columns(file: &File) -> Vec<Finding> {
+    if is_test(&file.path) {
+        return Vec::new();
+    }
     let long = file.text.lines().enumerate().filter(|(_, line)| line.chars().count() > MAX_COLUMNS);
     long.map(|(n, line)| {
         let what = format!("{} columns, more than {MAX_COLUMNS}", line.chars().count());
@@ -125,10 +129,10 @@ mod tests {
 
     #[test]
     fn a_long_line_is_found() {
-        assert_eq!(whats(&format!("//{}", "x".repeat(123))), []);
+        assert_eq!(whats(&format!("//{}", "x".repeat(133))), []);
         assert_eq!(
-            whats(&format!("\n//{}", "x".repeat(124))),
-            [(2, "126 columns, more than 125".to_string())]
+            whats(&format!("\n//{}", "x".repeat(134))),
+            [(2, "136 columns, more than 135".to_string())]
         );
     }
 
