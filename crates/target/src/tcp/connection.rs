@@ -310,11 +310,7 @@ impl Connection {
         };
         self.task_ended.notify(usize::MAX);
         self.wait_for(&all).await;
-        let mut session = self.session.borrow_mut();
-        if let Some(header) = session.last_word.take() {
-            session.reply(header, Payload::Empty);
-        }
-        drop(session);
+        self.session.borrow_mut().say_last_word();
         let farewell = compio::time::timeout(services::FAREWELL, self.flushed());
         let _ = farewell.await;
         self.stream.shutdown(Shutdown::Both);
@@ -365,6 +361,12 @@ impl Session {
     pub fn task_ended(&self) {
         if let Some(conn) = self.conn.upgrade() {
             conn.task_ended.notify(usize::MAX);
+        }
+    }
+
+    fn say_last_word(&mut self) {
+        if let Some(header) = self.last_word.take() {
+            self.reply(header, Payload::Empty);
         }
     }
 
