@@ -28,7 +28,7 @@ fn server_with(tables: &str) -> Server {
         lun(Lun::Thin, "size = \"64MiB\"\nthin = true"),
         lun(Lun::Removable, "size = \"64MiB\"\nremovable = true"),
         lun(Lun::ReadOnly, "size = \"64MiB\"\nread_only = true"),
-        lun(Lun::Slow, "size = \"64MiB\"\nfilters = [{ kind = \"delay\", write_us = 6000000 }]"),
+        lun(Lun::Slow, "size = \"64MiB\"\nfilters = [{ kind = \"delay\", write_us = 200000 }]"),
         lun(Lun::Small, "size = \"16MiB\"\nphysical_block_size = 512"),
     ];
     Server::start(&format!(

@@ -66,7 +66,7 @@ impl SessionType {
 }
 
 /// Who wants what, from the first text.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Identity {
     initiator: String,
     initiator_alias: Option<String>,
@@ -240,7 +240,8 @@ impl Login {
         found: &[(Option<usize>, &str, &str)],
         policy: &dyn Policy,
     ) -> Result<(), LoginStatus> {
-        let identity = identity(found)?;
+        // Kept even if the login is refused: who it was is told in the log.
+        let identity = self.identity.insert(identity(found)?).clone();
         let target = identity.target.as_deref().map(|t| policy.target(t, &identity.initiator)).transpose()?;
         self.demand = match (&target, identity.session_type) {
             (Some(target), SessionType::Normal) => target.authentication.clone(),
@@ -264,7 +265,6 @@ impl Login {
         if identity.session_type == SessionType::Discovery {
             self.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
         }
-        self.identity = Some(identity);
         if self.phase == Phase::Operational {
             self.enter(policy)?;
         }

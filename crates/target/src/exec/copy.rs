@@ -1,6 +1,6 @@
 //! EXTENDED COPY, block to block (SPC-5 section 6.4): only between logical units that the same nexus may see.
 
-use super::{Ended, Outcome, READ, STEP, Surroundings, fetch, put};
+use super::{Ended, Outcome, READ, STEP, Surroundings, fetch, gone, put};
 use crate::Unit;
 use device::{CopyRange, CopyResult, CopySegment, Failure, NexusId};
 use net::Pool;
@@ -55,15 +55,24 @@ async fn all(
 ) -> Result<(), Failure> {
     for (number, segment) in (0..).zip(segments) {
         let ends = around.copy_ends(number, segment)?;
-        one(&ends, pool, number, &mut result.bytes).await?;
+        one(&ends, pool, number, &mut result.bytes, around).await?;
         result.segments += 1;
     }
     Ok(())
 }
 
-async fn one(ends: &Ends, pool: &Pool, number: u16, bytes: &mut u64) -> Result<(), Failure> {
+async fn one(
+    ends: &Ends,
+    pool: &Pool,
+    number: u16,
+    bytes: &mut u64,
+    around: &dyn Surroundings,
+) -> Result<(), Failure> {
     let (range, mut done) = (&ends.range, 0);
     while done < range.len {
+        if around.is_aborted() {
+            return Err(gone());
+        }
         let n = (range.len - done).min(STEP as u64) as usize;
         let data = fetch(&ends.source, pool, range.source + done, n, &READ).await;
         let data = data.map_err(|f| third_party(f, number, 4))?;

@@ -39,6 +39,14 @@ pub trait Surroundings {
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<copy::Ends, Sense>;
     /// Ends every task of these nexuses, and waits for it.
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()>;
+    /// The command is aborted: a long operation asks between its steps, and ends with
+    /// [`gone`] when it is.
+    fn is_aborted(&self) -> bool;
+}
+
+/// The end of a command that nobody hears of any more.
+pub fn gone() -> Failure {
+    Status::TaskAborted.into()
 }
 
 /// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for.
@@ -65,9 +73,11 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
             unit.backend.prefetch(offset, len);
             Ok(Outcome::Good)
         }
-        Op::Verify { offset, len, compare } => verify::verify(unit, pool, offset, len, compare, data).await,
+        Op::Verify { offset, len, compare } => {
+            verify::verify(unit, pool, (offset, len), compare, data, around).await
+        }
         Op::WriteVerify { offset, compare, .. } => {
-            verify::write_verify(unit, pool, offset, data_of(data)?, compare).await
+            verify::write_verify(unit, pool, offset, data_of(data)?, compare, around).await
         }
         Op::CompareAndWrite { offset, len, stable } => {
             verify::compare_and_write(unit, offset, len as usize, data_of(data)?, stable).await
@@ -75,7 +85,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         Op::OrWrite { offset, stable, .. } => verify::or_write(unit, offset, data_of(data)?, stable).await,
         Op::WriteSame { offset, len, zero, unmap, stable, .. } => {
             let block = if zero { None } else { Some(data_of(data)?) };
-            provision::write_same(unit, pool, offset, len, block, unmap, stable).await
+            provision::write_same(unit, pool, (offset, len), block, (unmap, stable), around).await
         }
         Op::Unmap(extents) => provision::unmap(unit, extents).await,
         Op::LbaStatus { offset, allocation_len, block_size } => {

@@ -1,6 +1,6 @@
 //! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
 
-use super::{Ended, Outcome, READ, STEP, WRITE, failed, flush, put};
+use super::{Ended, Outcome, READ, STEP, Surroundings, WRITE, failed, flush, gone, put};
 use crate::Unit;
 use device::Failure;
 use net::{Buf, Pool};
@@ -10,11 +10,10 @@ use std::sync::Arc;
 pub async fn write_same(
     unit: &Arc<Unit>,
     pool: &Pool,
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
     block: Option<Buf>,
-    unmap: bool,
-    stable: bool,
+    (unmap, stable): (bool, bool),
+    around: &dyn Surroundings,
 ) -> Ended {
     let block = block.filter(|b| b.iter().any(|x| *x != 0));
     match block {
@@ -23,24 +22,27 @@ pub async fn write_same(
             zeroed.map_err(|e| failed(unit, &e, offset, &WRITE))?;
             unit.lu.count(WRITE.bytes, len);
         }
-        Some(block) => repeat(unit, pool, offset, len, &block).await?,
+        Some(block) => repeat(unit, pool, (offset, len), &block, &|| !around.is_aborted()).await?,
     }
     if stable { flush(unit).await } else { Ok(Outcome::Good) }
 }
 
-/// Writes `block` from `offset` on until `len` bytes are covered.
+/// Writes `block` from `offset` on until `len` bytes are covered, or until it is not to go on.
 pub async fn repeat(
     unit: &Arc<Unit>,
     pool: &Pool,
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
     block: &[u8],
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<(), Failure> {
     let whole = (STEP / block.len()).max(1) * block.len();
     let mut buf = pool.get(whole.min(len as usize)).await;
     buf.chunks_mut(block.len()).for_each(|c| c.copy_from_slice(&block[..c.len()]));
     let mut done = 0;
     while done < len {
+        if !goes_on() {
+            return Err(gone());
+        }
         buf.set_visible(whole.min((len - done) as usize));
         let n = buf.len() as u64;
         buf = put(unit, offset + done, buf, false).await?;

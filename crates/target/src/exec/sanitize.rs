@@ -84,5 +84,5 @@ async fn stretch(
     };
     let size = unit.lu.settings().block_size;
     let block = device::overwrite_block(pattern, size, pass as u8, job.passes, job.invert);
-    super::provision::repeat(unit, pool, at, n, &block).await
+    super::provision::repeat(unit, pool, (at, n), &block, &|| true).await
 }

@@ -12,8 +12,8 @@ const FUA: u8 = 0x08;
 /// Cache loss: nothing that was not stable is left; then with some of it left, whatever it is.
 const LOSSES: [Option<u64>; 4] = [None, Some(1), Some(2), Some(3)];
 
-/// No command here needs more than its logical unit.
-struct Nothing;
+/// No command here needs more than its logical unit. True: it is aborted.
+struct Nothing(bool);
 
 impl Surroundings for Nothing {
     fn luns(&self) -> Vec<u16> {
@@ -24,6 +24,10 @@ impl Surroundings for Nothing {
     }
     fn abort(&self, _: Vec<NexusId>) -> block::Future<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.0
     }
 }
 
@@ -94,7 +98,7 @@ impl Disk {
             buf.copy_from_slice(data);
             buf
         });
-        run(&self.unit, &self.pool, plan, data, &Nothing).await
+        run(&self.unit, &self.pool, plan, data, &Nothing(false)).await
     }
 
     async fn good(&mut self, cdb: &[u8], data: &[u8]) -> Vec<u8> {
@@ -272,5 +276,35 @@ fn the_log_tells_what_failed() {
         let mut disk = Disk::new(true);
         assert!(disk.end(&[op::VERIFY_10, 2, 0, 0, 0, 1, 0, 0, 1, 0], &[7; BLOCK]).await.is_err());
         assert_eq!(disk.logged(VERIFIES, ERRORS).await, 0, "a miscompare");
+    });
+}
+
+/// A long operation ends between two of its steps.
+#[test]
+fn an_aborted_operation_stops() {
+    runs(async {
+        let disk = Disk::new(true);
+        let all = CAPACITY;
+        let verify = Op::Verify { offset: 0, len: all, compare: device::Compare::Nothing };
+        let same = Op::WriteSame {
+            offset: 0,
+            len: all,
+            zero: false,
+            unmap: false,
+            block_size: BLOCK as u32,
+            stable: false,
+        };
+        for (op, data) in [(verify, None), (same, Some(vec![7; BLOCK]))] {
+            let data = data.map(|d| {
+                let mut buf = Buf::zeroed(d.len());
+                buf.copy_from_slice(&d);
+                buf
+            });
+            let plan = Plan::Op(Box::new(op));
+            let ended = run(&disk.unit, &disk.pool, plan, data, &Nothing(true)).await;
+            assert!(ended.is_err_and(|f| f.status == Status::TaskAborted));
+        }
+        let read = disk.unit.backend.read(0, Buf::zeroed(BLOCK)).await;
+        assert!(read.1.iter().all(|b| *b == 0), "nothing was written after the abort");
     });
 }

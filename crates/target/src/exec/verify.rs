@@ -1,7 +1,7 @@
 //! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE
 //! (SBC-4).
 
-use super::{Ended, Outcome, READ, STEP, VERIFY, fetch, fetch_into, put};
+use super::{Ended, Outcome, READ, STEP, Surroundings, VERIFY, fetch, fetch_into, gone, put};
 use crate::Unit;
 use device::{Compare, Failure};
 use net::{Buf, Pool};
@@ -19,14 +19,17 @@ fn miscompare(medium: &[u8], expected: &[u8], before: u64) -> Result<(), Failure
 pub async fn verify(
     unit: &Arc<Unit>,
     pool: &Pool,
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
     compare: Compare,
     data: Option<Buf>,
+    around: &dyn Surroundings,
 ) -> Ended {
     let expected = data.as_deref().unwrap_or_default();
     let mut done = 0;
     while done < len {
+        if around.is_aborted() {
+            return Err(gone());
+        }
         let n = (len - done).min(STEP as u64) as usize;
         let medium = fetch(unit, pool, offset + done, n, &VERIFY).await?;
         match compare {
@@ -43,11 +46,18 @@ pub async fn verify(
     Ok(Outcome::Good)
 }
 
-pub async fn write_verify(unit: &Arc<Unit>, pool: &Pool, offset: u64, data: Buf, compare: bool) -> Ended {
+pub async fn write_verify(
+    unit: &Arc<Unit>,
+    pool: &Pool,
+    offset: u64,
+    data: Buf,
+    compare: bool,
+    around: &dyn Surroundings,
+) -> Ended {
     let data = put(unit, offset, data, true).await?;
     let how = if compare { Compare::Whole } else { Compare::Nothing };
     let len = data.len() as u64;
-    verify(unit, pool, offset, len, how, Some(data)).await
+    verify(unit, pool, (offset, len), how, Some(data), around).await
 }
 
 /// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical

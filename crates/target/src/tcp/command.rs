@@ -1,6 +1,7 @@
 //! SCSI commands: those that end on the spot, and the way of all others.
 
 use super::connection::{Connection, Session};
+use super::letters::Around;
 use super::luns::{Found, Handle};
 use super::receive::Data;
 use super::respond::Source;
@@ -190,7 +191,7 @@ impl Session {
     }
 
     /// Whether a task is aborted, or has ended already.
-    fn is_aborted(&self, itt: u32, serial: u64) -> bool {
+    pub fn is_aborted(&self, itt: u32, serial: u64) -> bool {
         self.tasks.get(&itt).is_none_or(|t| t.serial != serial || t.aborted.is_some())
     }
 
@@ -234,7 +235,7 @@ impl Run {
         let answer = self.answer.take();
         let Some(unit) = self.unit.clone() else {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
-            return (exec::without_unit(answer, &**conn), 0);
+            return (exec::without_unit(answer, &self.around(conn)), 0);
         };
         let Some((member, order)) = conn.at_gate(&self.command) else { return gone() };
         conn.in_order(&self.command, self.serial).await;
@@ -278,6 +279,10 @@ impl Run {
         (ended, needed as u64)
     }
 
+    fn around<'a>(&self, conn: &'a Connection) -> Around<'a> {
+        Around { conn, itt: self.command.itt, serial: self.serial }
+    }
+
     async fn enter(&self, member: &Member, order: Order) -> Inside {
         match (self.command.attribute, order) {
             (Attribute::Ordered, _) | (_, Order::Exclusive) => {
@@ -295,7 +300,8 @@ impl Run {
         };
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
         let goes_on = sanitizes(&plan);
-        let work = exec::run(unit, &conn.pool, plan, data, &**conn);
+        let around = self.around(conn);
+        let work = exec::run(unit, &conn.pool, plan, data, &around);
         let ended = match goes_on {
             true => conn.unless_aborted(&self.command, self.serial, work).await.unwrap_or_else(|| gone().0),
             false => work.await,

@@ -105,20 +105,34 @@ impl Connection {
     }
 }
 
-impl Surroundings for Connection {
+/// What one command may ask for.
+pub struct Around<'a> {
+    /// Its connection.
+    pub conn: &'a Connection,
+    /// Its Initiator Task Tag.
+    pub itt: u32,
+    /// The serial of its task.
+    pub serial: u64,
+}
+
+impl Surroundings for Around<'_> {
     fn luns(&self) -> Vec<u16> {
-        self.session.borrow().luns.map().keys().copied().collect()
+        self.conn.session.borrow().luns.map().keys().copied().collect()
     }
 
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
-        self.session.borrow_mut().luns.copy_ends(number, segment)
+        self.conn.session.borrow_mut().luns.copy_ends(number, segment)
     }
 
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()> {
         let which = Which::Nexuses(Arc::new(victims));
-        let shared = self.session.borrow().shared.clone();
+        let shared = self.conn.session.borrow().shared.clone();
         Box::pin(async move {
             shared.registry.tell_all(None, |done| Letter::Abort { which: which.clone(), done }).await;
         })
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.conn.session.borrow().is_aborted(self.itt, self.serial)
     }
 }

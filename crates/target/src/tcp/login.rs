@@ -12,6 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
+use wire::iscsi::status::LoginStatus;
 use wire::iscsi::{BHS_LEN, Bhs, padded};
 
 /// A connection before its login.
@@ -135,8 +136,9 @@ fn welcome(info: &Info, seat: &Seat) {
 }
 
 fn refused(fresh: &Fresh, machine: &Login, pdu: &Pdu) {
-    let status = format!("{:02x}/{:02x}", pdu.header.0[36], pdu.header.0[37]);
-    tracing::info!(peer = %fresh.peer, initiator = ?machine.initiator_name(), %status, "login refused");
+    let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
+    let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
+    tracing::info!(peer = %fresh.peer, ?initiator, ?target, %status, "login refused");
 }
 
 /// The next whole PDU, or None when the peer has closed or sends what no login has. `pending` holds bytes

@@ -87,6 +87,8 @@ pub struct Out {
     sent: usize,
     /// Bytes that wait, payload included.
     waiting: usize,
+    /// Bytes have left since this was looked at last.
+    moved: bool,
 }
 
 impl Out {
@@ -176,7 +178,13 @@ impl Out {
         }
     }
 
+    /// Whether bytes have left since the last call: the peer takes what it gets.
+    pub fn has_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
     fn advance(&mut self, sent: usize) {
+        self.moved |= sent > 0;
         self.waiting -= sent;
         let mut rest = self.sent + sent;
         while let Some(first) = self.queue.front() {

@@ -131,6 +131,11 @@ impl Session {
         self.reply(pdu::async_message(lun, event, parameters), Payload::Bytes(data));
     }
 
+    /// Something was received, or what waited to be sent was taken, since this was asked last.
+    fn is_alive(&mut self) -> bool {
+        std::mem::take(&mut self.pings.heard) | self.out.has_moved()
+    }
+
     /// Sends a ping; false if the one before it is still open.
     fn ping(&mut self) -> bool {
         if self.pings.open.is_some() {
@@ -152,15 +157,17 @@ pub async fn keep_alive(conn: Weak<Connection>) {
         if c.session.borrow().life == Life::Over {
             return;
         }
-        if std::mem::take(&mut c.session.borrow_mut().pings.heard) {
+        if c.session.borrow_mut().is_alive() {
             continue;
         }
         c.session.borrow_mut().ping();
         c.flush();
+        // The ping itself proves nothing.
+        c.session.borrow_mut().out.has_moved();
         drop(c);
         compio::time::sleep(timeout).await;
         let Some(c) = conn.upgrade() else { return };
-        if !c.session.borrow().pings.heard {
+        if !c.session.borrow_mut().is_alive() {
             tracing::info!(initiator = %c.session.borrow().info.initiator, "no answer to a ping; connection ended");
             c.stream.shutdown(std::net::Shutdown::Both);
             return;

@@ -41,6 +41,30 @@ impl LoginStatus {
     pub const OUT_OF_RESOURCES: Self = Self(3, 2);
 }
 
+impl std::fmt::Display for LoginStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let meaning = match *self {
+            Self::SUCCESS => "success",
+            Self::MOVED_TEMPORARILY | Self::MOVED_PERMANENTLY => "the target moved",
+            Self::INITIATOR_ERROR => "a request that breaks the rules of login",
+            Self::AUTHENTICATION_FAILURE => "no CHAP, an unknown user or a wrong secret",
+            Self::AUTHORIZATION_FAILURE => "no access entry admits this initiator",
+            Self::NOT_FOUND => "no such target at this portal",
+            Self::REMOVED => "the target was removed",
+            Self::UNSUPPORTED_VERSION => "no common version",
+            Self::TOO_MANY_CONNECTIONS => "too many connections for this session",
+            Self::MISSING_PARAMETER => "a name or a CHAP key is missing",
+            Self::SESSION_TYPE_UNSUPPORTED => "discovery is disabled",
+            Self::NO_SUCH_SESSION => "no such session",
+            Self::INVALID_REQUEST => "a request that does not belong into login",
+            Self::SERVICE_UNAVAILABLE => "the target is offline",
+            Self::OUT_OF_RESOURCES => "too many sessions",
+            _ => "the target failed",
+        };
+        write!(f, "{:02x}/{:02x} ({meaning})", self.0, self.1)
+    }
+}
+
 /// Why a PDU is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
