@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Unit;
+pub use proto::parameters::Digests;
 use proto::parameters::Offer;
 
 /// Everything that is served, to whom, and within which limits.
@@ -76,7 +77,6 @@ pub struct Session {
 impl Session {
     /// The same as negotiation wants it.
     pub(crate) fn offer(&self) -> Offer {
-        let digests = |d: Digests| proto::parameters::Digests { none: d.none, crc32c: d.crc32c };
         Offer {
             initial_r2t: self.initial_r2t,
             immediate_data: self.immediate_data,
@@ -86,20 +86,11 @@ impl Session {
             default_time2wait: self.default_time2wait,
             default_time2retain: self.default_time2retain,
             max_outstanding_r2t: self.max_outstanding_r2t,
-            header_digest: digests(self.header_digest),
-            data_digest: digests(self.data_digest),
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
             ..Offer::default()
         }
     }
-}
-
-/// Which digests may be chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digests {
-    /// None.
-    pub none: bool,
-    /// CRC32C.
-    pub crc32c: bool,
 }
 
 /// Who may discover.

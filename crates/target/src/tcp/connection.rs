@@ -4,7 +4,7 @@ use super::luns::Luns;
 use super::out::{Digests, Out, Payload};
 use super::receive::{Broken, Received, Receiver};
 use super::services::{self, Pings};
-use super::task::{Command, Task};
+use super::task::{Aborted, Command, Task};
 use super::{dispatch::Held, letters, login::Fresh};
 use crate::access::{Door, LunMap};
 use crate::registry::{Done, Letter, Seat};
@@ -232,20 +232,17 @@ impl Connection {
             next = receiver.resume(&mut *self.session.borrow_mut())?;
         }
         loop {
-            match next {
-                Received::End => return Ok(()),
-                Received::Full => {
-                    self.flush();
-                    self.wait_for_room().await;
-                    next = receiver.resume(&mut *self.session.borrow_mut())?;
-                }
-                Received::More => {
-                    self.flush();
-                    self.wait_for_room().await;
-                    self.stream.readable().await?;
-                    next = receiver.receive(&self.stream, &mut *self.session.borrow_mut())?;
-                }
+            if next == Received::End {
+                return Ok(());
             }
+            self.flush();
+            self.wait_for_room().await;
+            next = if next == Received::Full {
+                receiver.resume(&mut *self.session.borrow_mut())?
+            } else {
+                self.stream.readable().await?;
+                receiver.receive(&self.stream, &mut *self.session.borrow_mut())?
+            };
         }
     }
 
@@ -267,14 +264,25 @@ impl Connection {
         if self.writing.get() {
             return;
         }
-        match self.session.borrow_mut().out.flush(&self.stream) {
+        let sent = self.session.borrow_mut().out.flush(&self.stream);
+        match sent {
             Ok(true) => {}
             Ok(false) => {
                 self.writing.set(true);
                 compio::runtime::spawn(write(self.clone())).detach();
             }
-            Err(_) => self.stream.shutdown(Shutdown::Both),
+            Err(_) => self.lost(),
         }
+    }
+
+    /// Nothing can be sent any more. What waits is dropped: it must not keep the receiving loop from its end.
+    fn lost(&self) {
+        let mut session = self.session.borrow_mut();
+        session.out = Out::default();
+        session.life = Life::Over;
+        drop(session);
+        self.task_ended.notify(usize::MAX);
+        self.stream.shutdown(Shutdown::Both);
     }
 
     /// Flushes after whatever else is ready to run: answers of several tasks leave together.
@@ -306,9 +314,8 @@ impl Connection {
             let mut session = self.session.borrow_mut();
             session.life = Life::Over;
             session.held.clear();
-            session.abort(|_| true, super::task::Aborted::Silently, false)
+            session.abort(|_| true, Aborted::Silently, false)
         };
-        self.task_ended.notify(usize::MAX);
         self.wait_for(&all).await;
         self.session.borrow_mut().say_last_word();
         let farewell = compio::time::timeout(services::FAREWELL, self.flushed());
@@ -347,7 +354,7 @@ async fn write(conn: Rc<Connection>) {
             Ok(false) => {}
             Ok(true) => break,
             Err(_) => {
-                conn.stream.shutdown(Shutdown::Both);
+                conn.lost();
                 break;
             }
         }
@@ -378,12 +385,7 @@ impl Session {
     /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has
     /// to be waited for. With `wait` those that wait for data end when what was asked for has come (RFC
     /// 7143 section 4.2.3.3), else at once.
-    pub fn abort(
-        &mut self,
-        which: impl Fn(&Task) -> bool,
-        how: super::task::Aborted,
-        wait: bool,
-    ) -> Vec<u64> {
+    pub fn abort(&mut self, which: impl Fn(&Task) -> bool, how: Aborted, wait: bool) -> Vec<u64> {
         let (mut serials, mut idle) = (Vec::new(), Vec::new());
         for task in self.tasks.values_mut().filter(|t| which(t)) {
             serials.push(task.serial);
