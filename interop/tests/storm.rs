@@ -2,9 +2,10 @@
 //! them stays.
 
 use interop::scsi::{READ, WRITE, read10, write10};
-use interop::{Login, Pdu, Raw, Server, config, op};
+use interop::{Login, Pdu, Raw, Server, TARGET, config, op};
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle, sleep};
@@ -203,4 +204,43 @@ fn a_session_reinstated_in_parallel_under_io_ends_with_one() {
     settles(&server, before);
     neighbour.end();
     assert!(server.lives());
+}
+
+/// Logs in with small segments over a plain socket; the connection and what the server said.
+fn plain_login(server: &Server) -> std::io::Result<TcpStream> {
+    let mut socket = TcpStream::connect(server.portal())?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let keys = ["InitiatorName=iqn.2026-11.org.example:full", &format!("TargetName={TARGET}")];
+    let mut text: Vec<u8> = keys.iter().flat_map(|k| [k.as_bytes(), b"\0"].concat()).collect();
+    let mut request = [0; 48];
+    (request[0], request[1], request[6], request[7]) =
+        (0x43, 0x87, (text.len() >> 8) as u8, text.len() as u8);
+    (request[8], request[27]) = (0x80, 1);
+    text.resize(text.len().next_multiple_of(4), 0);
+    socket.write_all(&[&request[..], &text].concat())?;
+    let mut answer = [0; 48];
+    socket.read_exact(&mut answer)?;
+    assert_eq!((answer[0], answer[36]), (0x23, 0), "a login that succeeds");
+    Ok(socket)
+}
+
+/// It asks for much more than it takes, and goes: the core that served it goes on serving others.
+#[test]
+fn a_reader_that_goes_with_much_unread_leaves_its_core_alone() {
+    let server = Server::start(&format!(
+        "[server]\ncores = 1\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
+         [[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1TiB\"\n"
+    ));
+    let mut reader = plain_login(&server).expect("a login");
+    for i in 0..120u8 {
+        let mut command = [0; 48];
+        (command[0], command[1], command[19], command[27]) = (0x01, 0xc1, i, 1 + i);
+        (command[21], command[32], command[44]) = (0x80, 0x88, 0x40);
+        reader.write_all(&command).expect("a command");
+    }
+    // What it has not read makes the end of the connection a reset.
+    sleep(Duration::from_millis(500));
+    drop(reader);
+    sleep(Duration::from_millis(500));
+    plain_login(&server).expect("another login on the same core");
 }
