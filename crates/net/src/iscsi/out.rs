@@ -1,7 +1,7 @@
 //! What waits to be sent on a connection, and its way into one vectored send.
 
 use super::digest::crc32c;
-use net::{Buf, Stream};
+use crate::{Buf, Stream};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::rc::Rc;

@@ -1,0 +1,1 @@
+//! Hands a [`block::Backend`] to a host: as an NBD export, a ublk device or a FUSE file.
