@@ -56,11 +56,12 @@ impl Negotiation {
         }
     }
 
-    /// Everything at once, when the operational stage begins.
+    /// Everything at once, when the operational stage begins. In a Discovery session the defaults of what
+    /// belongs to a session will do: some targets call those keys irrelevant, and some do not answer them.
     pub fn propose(&mut self, out: &mut Vec<u8>) {
+        let session = self.leading && self.session_type == SessionType::Normal;
         for (row, key) in TABLE.iter().enumerate() {
-            let idle = key.irrelevant_in_discovery && self.session_type == SessionType::Discovery;
-            if idle || !key.may_stand(Phase::Operational, self.leading) || self.may_go_unsaid(key) {
+            if !key.may_stand(Phase::Operational, session) || self.may_go_unsaid(key) {
                 continue;
             }
             if let Some(value) = proposal(key, &self.offer, self.crc32c_first) {
