@@ -375,7 +375,7 @@ fn proposals_of_the_target() {
     let text = script.agree(&[]) + "MaxConnections=4\0FirstBurstLength=512\0ErrorRecoveryLevel=2\0";
     let answers = script.send(OPERATIONAL, &text).1;
     assert_eq!(answers, "MaxConnections=Irrelevant\0ErrorRecoveryLevel=0\0FirstBurstLength=Irrelevant\0");
-    script.done("");
+    script.done("DefaultTime2Wait=5\0");
 
     for (proposal, good) in [
         ("IFMarker=No\0", true),
