@@ -439,6 +439,20 @@ fn answers_beside_values() {
     }
 }
 
+/// KEY-034: whatever the order of the answers, what may be sent unasked stays within a burst.
+#[test]
+fn bursts_bound_each_other() {
+    let quiet = Offer { initial_r2t: true, immediate_data: false, ..Offer::default() };
+    let irrelevant = [("MaxBurstLength", Some("4096")), ("FirstBurstLength", Some("Irrelevant"))];
+    let step = Script::operational(Wish { offer: quiet, ..wish() }).answered(&irrelevant);
+    let Step::Done(got) = step else { panic!("{step:?}") };
+    assert_eq!(got.parameters.first_burst_length, 4096);
+    let mut script = Script::operational(wish());
+    let rest = script.agree(&[("MaxBurstLength", Some("4096")), ("FirstBurstLength", None)]);
+    script.send(OPERATIONAL, "FirstBurstLength=65536\0");
+    assert_eq!(script.done(&rest).parameters.first_burst_length, 4096);
+}
+
 /// SEC-012, NAM-001, NAM-003: wishes that cannot come true.
 #[test]
 fn wishes_are_checked() {
