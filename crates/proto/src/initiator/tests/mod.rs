@@ -359,7 +359,7 @@ fn a_long_answer_goes_in_pieces() {
 /// NEG-028, KEY-024, KEY-025, KEY-038, A-05: what a target proposes is answered, until there is no answering.
 #[test]
 fn proposals_of_the_target() {
-    let mut script = Script::operational(Wish { tsih: 0, ..wish() });
+    let mut script = Script::operational(wish());
     let mut text = script.agree(&[]);
     text += "iSCSIProtocolLevel=2\0IFMarker=Yes\0OFMarkInt=2048\0X-com.example.a=b=c\0RDMAExtensions=Yes\0";
     let (flags, answers) = script.send(OPERATIONAL, &text);
