@@ -10,6 +10,7 @@ mod connect;
 mod discovery;
 mod error;
 mod lun;
+pub mod multipath;
 pub mod options;
 mod report;
 mod session;
