@@ -65,6 +65,8 @@ mod tests {
         let states = [1, 2, 3, 4, 5].map(|g| state_of(&answer, g));
         use State::*;
         assert_eq!(states, [Some(Optimized), Some(NonOptimized), Some(Transitioning), Some(Standby), None]);
-        (0..answer.len()).for_each(|n| drop(state_of(&answer[..n], 4)));
+        (0..answer.len()).for_each(|n| {
+            state_of(&answer[..n], 4);
+        });
     }
 }
