@@ -28,8 +28,9 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, the strongest first, which is the order in which an initiator offers them.
-    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
+    /// All of them, in the order in which an initiator offers them: the strongest first, but SHA-256 last.
+    /// STGT and its relatives take 7 for SHA-1, and choose it; who means SHA-256 knows SHA3-256 too.
+    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
     /// The first algorithm of a CHAP_A list that is known here.
     pub fn first_of(list: &str) -> Option<Self> {

@@ -181,21 +181,18 @@ impl Login {
             }
         }
         if self.phase == Phase::Security {
-            self.security.step(&keys, self.wish.credentials.as_ref(), &mut self.out)?;
+            self.security.step(&keys, self.wish.credentials.as_ref(), moves, &mut self.out)?;
         }
         self.go_on(header, moves)
     }
 
     fn go_on(&mut self, header: &Bhs, moves: bool) -> Result<Step, Failure> {
-        match (moves, self.phase) {
-            (true, Phase::Security) if !self.security.is_over() => {
-                return Err(Failure::Authentication("the target goes on without it".into()));
-            }
-            (true, Phase::Security) => {
+        match self.phase {
+            Phase::Security if moves && self.security.is_over() => {
                 self.phase = Phase::Operational;
                 self.negotiation.propose(&mut self.out);
             }
-            (true, _) => return self.finish(header),
+            Phase::Operational if moves => return self.finish(header),
             _ => {}
         }
         Ok(Step::Send(self.request()))

@@ -261,7 +261,7 @@ fn offers() {
         (Wish { offer: young, ..wish() }, "TaskReporting=ResponseFence,RFC3720\0iSCSIProtocolLevel=2\0", "="),
         (Wish { offer: old, ..wish() }, "DefaultTime2Retain=20\0", "TaskReporting"),
         (Wish { tsih: 7, ..wish() }, "HeaderDigest=None,CRC32C\0", "MaxConnections"),
-        (discovery_wish(), "ErrorRecoveryLevel=0\0", "MaxBurstLength"),
+        (discovery_wish(), "MaxRecvDataSegmentLength=262144\0", "DefaultTime2Wait"),
     ] {
         let text = Script::operational(wish).text();
         assert!(text.contains(said), "{text:?}");
@@ -370,10 +370,12 @@ fn proposals_of_the_target() {
     );
     script.done("");
 
-    let mut script = Script::operational(discovery_wish());
-    let text = script.agree(&[]) + "MaxConnections=4\0FirstBurstLength=512\0";
-    assert_eq!(script.send(OPERATIONAL, &text).1, "MaxConnections=Irrelevant\0FirstBurstLength=Irrelevant\0");
-    script.done("");
+    let fallible = Offer { error_recovery_level: 2, ..Offer::default() };
+    let mut script = Script::operational(Wish { offer: fallible, ..discovery_wish() });
+    let text = script.agree(&[]) + "MaxConnections=4\0FirstBurstLength=512\0ErrorRecoveryLevel=2\0";
+    let answers = script.send(OPERATIONAL, &text).1;
+    assert_eq!(answers, "MaxConnections=Irrelevant\0ErrorRecoveryLevel=0\0FirstBurstLength=Irrelevant\0");
+    script.done("DefaultTime2Wait=5\0");
 
     for (proposal, good) in [
         ("IFMarker=No\0", true),
