@@ -2,13 +2,11 @@
 //! power-of-two sizes, most recently used first, so that they are warm.
 
 use crate::buf::{Buf, PAGE, Pages, pages};
-use event_listener::{Event, EventListener};
+use crate::race::either;
+use event_listener::Event;
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::Poll;
 
 /// Size classes: 4 KiB << 0 to 4 KiB << 13 (32 MiB).
 const CLASSES: usize = 14;
@@ -152,15 +150,6 @@ impl Pool {
     pub fn used(&self) -> usize {
         self.0.account.used.load(SeqCst)
     }
-}
-
-async fn either(a: EventListener, b: EventListener) {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|cx| match a.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => b.as_mut().poll(cx),
-    })
-    .await
 }
 
 impl Share {
