@@ -32,6 +32,8 @@ pub(super) struct Connection {
     pub(super) state: RefCell<State>,
     /// A request has ended, something has been sent, or life is over.
     changed: Event,
+    /// The client is gone.
+    gone: Event,
     /// Somebody waits until more can be sent.
     writing: Cell<bool>,
     /// A flush is on its way.
@@ -93,6 +95,7 @@ impl Connection {
             limits,
             state: RefCell::new(state),
             changed: Event::new(),
+            gone: Event::new(),
             writing: Cell::new(false),
             flushing: Cell::new(false),
         })
@@ -133,7 +136,7 @@ impl Connection {
                     receiver.receive(&self.stream, &mut Requests(self))?
                 }
                 Received::Full => {
-                    self.wait_until(|conn| !conn.is_full() || conn.state.borrow().lost).await;
+                    self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
                     receiver.resume(&mut Requests(self))?
                 }
                 Received::Starved(len) => {
@@ -142,7 +145,7 @@ impl Connection {
                     receiver.resume(&mut Requests(self))?
                 }
             };
-            if self.state.borrow().lost {
+            if self.is_lost() {
                 return Ok(());
             }
         }
@@ -151,6 +154,23 @@ impl Connection {
     fn is_full(&self) -> bool {
         let state = self.state.borrow();
         state.in_flight >= self.limits.requests || state.replies.out.waiting() > MAX_WAITING
+    }
+
+    /// A buffer for an answer, as soon as there is one; None when nobody is there to be answered.
+    pub(super) async fn buffer_for_answer(&self, len: usize) -> Option<Buf> {
+        let gone = self.gone.listen();
+        if self.is_lost() {
+            return None;
+        }
+        let lost = async {
+            gone.await;
+            None
+        };
+        either(lost, async { Some(self.pool.get(len).await) }).await
+    }
+
+    fn is_lost(&self) -> bool {
+        self.state.borrow().lost
     }
 
     /// Waits until the connection is as wanted; looks again whenever something has changed.
@@ -208,6 +228,7 @@ impl Connection {
         state.lost = true;
         drop(state);
         self.changed.notify(usize::MAX);
+        self.gone.notify(usize::MAX);
         self.stream.shutdown(Shutdown::Both);
     }
 }

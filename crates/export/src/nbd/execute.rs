@@ -91,7 +91,7 @@ fn write_now(conn: &Connection, request: &Request, data: &[u8]) -> bool {
 async fn perform(conn: &Connection, request: Request, command: Command, payload: Option<Buf>) {
     match command {
         Command::Read { whole } => {
-            let buf = conn.pool.get(request.len as usize).await;
+            let Some(buf) = conn.buffer_for_answer(request.len as usize).await else { return };
             end_read(conn, &request, conn.backend.read(request.offset, buf).await, whole);
         }
         Command::BlockStatus { one } => match extents(&*conn.backend, &request, one, conn.block).await {
