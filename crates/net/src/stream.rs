@@ -36,7 +36,7 @@ impl Stream {
     /// # Errors
     /// Those of connect: refused, unreachable, timed out.
     pub async fn connect(address: SocketAddr) -> io::Result<Stream> {
-        let socket = TcpStream::connect(address).await?;
+        let socket = compio::net::TcpStream::connect(address).await?;
         let fd = socket.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
         Ok(Stream { fd })

@@ -63,6 +63,11 @@ impl Out {
         self.0.flush(stream)
     }
 
+    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        self.0.take_bytes()
+    }
+
     /// Whether bytes have left since the last call: the peer takes what it gets.
     pub fn has_moved(&mut self) -> bool {
         self.0.has_moved()
