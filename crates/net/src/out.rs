@@ -156,9 +156,8 @@ impl Out {
         }
     }
 
-    /// All that waits, for tests.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// All that waits.
+    fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.waiting);
         self.each_part(|part| {
             all.extend_from_slice(part);

@@ -83,7 +83,7 @@ mod tests {
         let mut out = Out::default();
         let both = Digests { header: true, data: true };
         out.push(Bhs::new(0x20), Payload::Bytes(vec![1, 2, 3, 4, 5]), both);
-        let b = out.0.bytes();
+        let b = out.take_bytes();
         assert_eq!(b.len(), 48 + 4 + 8 + 4);
         assert_eq!((b[7], &b[52..60]), (5, &[1, 2, 3, 4, 5, 0, 0, 0][..]));
         assert_eq!(b[48..52], crc32c(&[&b[..48]]).to_le_bytes());
