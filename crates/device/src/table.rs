@@ -62,6 +62,8 @@ pub(crate) struct Row {
     pub while_sanitizing: bool,
     /// Only a thin provisioned logical unit knows it.
     pub thin: bool,
+    /// The amount of Data-Out is part of its meaning: another amount is refused.
+    pub exact: bool,
 }
 
 impl Row {
@@ -86,6 +88,7 @@ impl Row {
             in_standby: false,
             while_sanitizing: false,
             thin: false,
+            exact: false,
         }
     }
 
@@ -132,6 +135,11 @@ impl Row {
     /// For thin provisioned logical units.
     pub const fn thin(self) -> Row {
         Row { thin: true, ..self }
+    }
+
+    /// Takes as much Data-Out as its CDB asks for, or none of it.
+    pub const fn exact(self) -> Row {
+        Row { exact: true, ..self }
     }
 
     fn is_for(&self, settings: &Settings) -> bool {

@@ -5,6 +5,7 @@
 //! share no cache line. Who wants to be alone marks every count as closed and waits until all are zero.
 
 use event_listener::Event;
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -13,9 +14,11 @@ use std::sync::{Arc, Mutex, Weak};
 pub struct Gate {
     /// New SIMPLE commands wait: somebody is, or wants to be, alone.
     closed: AtomicBool,
-    /// Somebody is alone.
+    /// Somebody is alone, or looks whether it can be.
     occupied: AtomicBool,
     opened: Event,
+    /// Nobody is alone any more: for those who pass a closed gate.
+    vacated: Event,
     drained: Event,
     members: Mutex<Vec<Weak<Count>>>,
 }
@@ -23,6 +26,14 @@ pub struct Gate {
 /// Commands of one nexus that are inside, and whether the gate is closed.
 #[repr(align(128))]
 struct Count(AtomicUsize);
+
+/// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at once
+/// has to wait until that core has taken them up, and two cores may not wait for each other.
+fn pass_on(event: &Event, waited: bool) {
+    if waited {
+        event.notify(1);
+    }
+}
 
 /// The gate is closed: the topmost bit of a count.
 const CLOSED: usize = 1 << (usize::BITS - 1);
@@ -32,6 +43,45 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 pub struct Member {
     gate: Arc<Gate>,
     count: Arc<Count>,
+}
+
+/// How a command steps in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Entry {
+    /// Beside others, when nobody is or wants to be alone (SIMPLE).
+    Beside,
+    /// Beside others, ahead of those who want to be alone (HEAD OF QUEUE).
+    Ahead,
+    /// Alone (ORDERED, and what its row of the command table calls exclusive).
+    Alone,
+}
+
+/// Being inside, in either way; leaves when dropped.
+pub enum Inside {
+    /// Beside others.
+    Beside {
+        /// Leaves.
+        _guard: Shared,
+    },
+    /// Alone.
+    Alone {
+        /// Leaves.
+        _guard: Alone,
+    },
+}
+
+/// Steps into several gates, each once, in the way that asks for most. Everybody who needs more than one
+/// takes them in the same order, that of their addresses, and waits for none while it is inside a later one:
+/// so those who wait for each other never form a ring.
+pub async fn enter_all(mut wanted: Vec<(Member, Entry)>) -> Vec<Inside> {
+    let place = |member: &Member| Arc::as_ptr(&member.gate) as usize;
+    wanted.sort_by_key(|(member, entry)| (place(member), Reverse(*entry)));
+    wanted.dedup_by_key(|(member, _)| place(member));
+    let mut inside = Vec::with_capacity(wanted.len());
+    for (member, entry) in wanted {
+        inside.push(member.step_in(entry).await);
+    }
+    inside
 }
 
 /// Being inside beside others; leaves when dropped.
@@ -54,12 +104,10 @@ impl Gate {
         self.members.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at
-    /// once has to wait until that core has taken them up, and two cores may not wait for each other.
-    fn pass_on(&self, waited: bool) {
-        if waited {
-            self.opened.notify(1);
-        }
+    /// Who looked whether it could be alone, could not: those who saw it looking may go on.
+    fn vacate(&self) {
+        self.occupied.store(false, SeqCst);
+        self.vacated.notify(1);
     }
 
     /// Marks every count: nobody enters from here on. The caller has closed the gate.
@@ -78,6 +126,7 @@ impl Gate {
         self.occupied.store(false, SeqCst);
         self.closed.store(false, SeqCst);
         drop(members);
+        self.vacated.notify(1);
         self.opened.notify(1);
     }
 
@@ -115,8 +164,17 @@ impl Member {
                 waited = true;
             }
         }
-        self.gate.pass_on(waited);
+        pass_on(&self.gate.opened, waited);
         Shared(self.clone())
+    }
+
+    /// Steps in as a command of this kind does.
+    pub async fn step_in(&self, entry: Entry) -> Inside {
+        match entry {
+            Entry::Beside => Inside::Beside { _guard: self.enter().await },
+            Entry::Ahead => Inside::Beside { _guard: self.enter_ahead().await },
+            Entry::Alone => Inside::Alone { _guard: self.enter_alone().await },
+        }
     }
 
     /// Steps in ahead of those who wait to be alone (HEAD OF QUEUE), but not beside one who is.
@@ -125,13 +183,13 @@ impl Member {
         loop {
             self.count.0.fetch_add(1, SeqCst);
             if !self.gate.occupied.load(SeqCst) {
-                self.gate.pass_on(waited);
+                pass_on(&self.gate.vacated, waited);
                 return Shared(self.clone());
             }
             self.leave();
-            let opened = self.gate.opened.listen();
+            let vacated = self.gate.vacated.listen();
             if self.gate.occupied.load(SeqCst) {
-                opened.await;
+                vacated.await;
                 waited = true;
             }
         }
@@ -150,11 +208,14 @@ impl Member {
         self.gate.mark();
         loop {
             let drained = self.gate.drained.listen();
-            self.gate.occupied.store(true, SeqCst);
+            // First without a mark: HEAD OF QUEUE would be stopped by it each time somebody leaves.
             if self.gate.is_empty() {
-                return alone;
+                self.gate.occupied.store(true, SeqCst);
+                if self.gate.is_empty() {
+                    return alone;
+                }
+                self.gate.vacate();
             }
-            self.gate.occupied.store(false, SeqCst);
             drained.await;
         }
     }
@@ -226,5 +287,111 @@ mod tests {
             assert!(b.try_enter());
         }
         assert!(poll(pin!(a.enter_alone())).is_ready());
+    }
+
+    /// Who passes a closed gate waits for one who is alone, not for the next who only wants to be.
+    #[test]
+    fn head_of_queue_does_not_wait_for_who_waits() {
+        let gate = Arc::new(Gate::default());
+        let [a, b, c, d] = [(); 4].map(|()| gate.join());
+        let Poll::Ready(held) = poll(pin!(a.enter_alone())) else { panic!("nobody is there") };
+        let mut next = pin!(b.enter_alone());
+        assert!(poll(next.as_mut()).is_pending());
+        let [mut ahead, mut another] = [Box::pin(c.enter_ahead()), Box::pin(c.enter_ahead())];
+        assert!(poll(ahead.as_mut()).is_pending() && poll(another.as_mut()).is_pending());
+        drop(held);
+        assert!(d.try_enter());
+        assert!(poll(next.as_mut()).is_pending(), "it waits for the one that slipped in");
+        assert!(poll(ahead.as_mut()).is_ready());
+        assert!(poll(another.as_mut()).is_ready(), "the first in line wakes the second");
+    }
+
+    /// Two cores that copy in opposite directions, alone in their own logical unit.
+    #[test]
+    fn several_gates_are_taken_in_one_order() {
+        let gates = [(); 2].map(|()| Arc::new(Gate::default()));
+        let [a, b] = [(); 2].map(|()| gates.each_ref().map(|g| g.join()));
+        let mut there = pin!(enter_all(vec![(a[0].clone(), Entry::Alone), (a[1].clone(), Entry::Beside)]));
+        let mut back = pin!(enter_all(vec![(b[1].clone(), Entry::Alone), (b[0].clone(), Entry::Beside)]));
+        let first = [poll(there.as_mut()).is_ready(), poll(back.as_mut()).is_ready()];
+        assert_eq!(first, [true, false], "one is inside both, the other in none that the first needs");
+        let twice = vec![(a[0].clone(), Entry::Beside), (a[0].clone(), Entry::Alone)];
+        drop(poll(pin!(enter_all(twice))));
+    }
+
+    const ROUNDS: usize = 5_000;
+
+    /// All threads end, and did so before somebody lost patience.
+    fn all_end(threads: Vec<Box<dyn FnOnce() + Send>>) {
+        let (done, ended) = flume::unbounded();
+        let count = threads.len();
+        for work in threads {
+            let done = done.clone();
+            std::thread::spawn(move || {
+                work();
+                let _ = done.send(());
+            });
+        }
+        for _ in 0..count {
+            ended.recv_timeout(std::time::Duration::from_secs(60)).expect("somebody sleeps for ever");
+        }
+    }
+
+    fn wait<T>(work: impl Future<Output = T>) -> T {
+        compio::runtime::Runtime::new().expect("a runtime").block_on(work)
+    }
+
+    /// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time.
+    #[test]
+    fn head_of_queue_is_not_stopped_by_a_look() {
+        let gate = Arc::new(Gate::default());
+        let (stays, alone) = (gate.join(), gate.join());
+        assert!(stays.try_enter());
+        let exclusive = std::thread::spawn(move || wait(async move { drop(alone.enter_alone().await) }));
+        let ahead = || {
+            let member = gate.join();
+            Box::new(move || {
+                wait(async move {
+                    for _ in 0..ROUNDS {
+                        drop(member.enter_ahead().await);
+                        // As one who was let in on the spot, and saw that the gate is closed.
+                        assert!(
+                            !member.try_enter() || {
+                                member.leave();
+                                true
+                            }
+                        );
+                    }
+                });
+            }) as Box<dyn FnOnce() + Send>
+        };
+        all_end(vec![ahead(), ahead()]);
+        stays.leave();
+        exclusive.join().expect("it was alone at last");
+    }
+
+    /// Whoever is alone is alone, and everybody gets in, in whatever way.
+    #[test]
+    fn nobody_is_left_behind() {
+        let gate = Arc::new(Gate::default());
+        let inside = Arc::new(AtomicUsize::new(0));
+        let one = |n: usize| {
+            let (member, inside) = (gate.join(), inside.clone());
+            Box::new(move || {
+                wait(async move {
+                    for round in 0..ROUNDS {
+                        let entry = [Entry::Beside, Entry::Ahead, Entry::Alone][(round + n) % 3];
+                        let held = member.step_in(entry).await;
+                        let others = inside.fetch_add(1, SeqCst);
+                        assert!(entry != Entry::Alone || others == 0);
+                        std::hint::spin_loop();
+                        assert!(entry != Entry::Alone || inside.load(SeqCst) == 1);
+                        inside.fetch_sub(1, SeqCst);
+                        drop(held);
+                    }
+                });
+            }) as Box<dyn FnOnce() + Send>
+        };
+        all_end((0..4).map(one).collect());
     }
 }

@@ -22,6 +22,12 @@ impl Surroundings for Nothing {
     fn copy_ends(&self, _: u16, _: &CopySegment) -> Result<copy::Ends, Sense> {
         Err(Sense::LUN_NOT_SUPPORTED)
     }
+    fn copy_range(&self, _: u16, _: &CopySegment, _: &copy::Ends) -> Result<CopyRange, Sense> {
+        Err(Sense::LUN_NOT_SUPPORTED)
+    }
+    fn own_gate(&self) -> Option<(Member, Entry)> {
+        None
+    }
     fn abort(&self, _: Vec<NexusId>) -> block::Future<'_, ()> {
         Box::pin(std::future::ready(()))
     }
