@@ -27,6 +27,8 @@ pub struct End {
     pub lun: u16,
     /// What serves it.
     pub unit: Arc<Unit>,
+    /// The nexus with it.
+    pub nexus: NexusId,
     /// The nexus's place at its gate.
     pub member: Member,
 }

@@ -167,7 +167,16 @@ impl Session {
         self.count_ordered(&c, 1);
         let receiving = Some(receiving);
         let epoch = place.as_ref().map_or(0, |(unit, _)| unit.lu.epoch());
-        let task = Task { serial: self.serial, command: c, place, epoch, aborted: None, receiving, answer };
+        let task = Task {
+            serial: self.serial,
+            command: c,
+            place,
+            reaches: Vec::new(),
+            epoch,
+            aborted: None,
+            receiving,
+            answer,
+        };
         self.tasks.insert(itt, task);
         self.progress(itt);
     }

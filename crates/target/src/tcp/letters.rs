@@ -124,7 +124,12 @@ impl Surroundings for Around<'_> {
     }
 
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
-        self.conn.session.borrow_mut().luns.copy_ends(number, segment)
+        let mut session = self.conn.session.borrow_mut();
+        let ends = session.luns.copy_ends(number, segment)?;
+        if let Some(task) = session.tasks.get_mut(&self.itt).filter(|t| t.serial == self.serial) {
+            task.reaches.extend([ends.source.nexus, ends.destination.nexus]);
+        }
+        Ok(ends)
     }
 
     fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
@@ -136,7 +141,7 @@ impl Surroundings for Around<'_> {
     }
 
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()> {
-        let which = Which::Nexuses(Arc::new(victims));
+        let which = Which::Nexuses(victims.into());
         let shared = self.conn.session.borrow().shared.clone();
         Box::pin(async move {
             shared.registry.tell_all(None, |done| Letter::Abort { which: which.clone(), done }).await;

@@ -88,7 +88,10 @@ impl Luns {
     pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
         let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
-        let end = |lun| self.handle(lun).map(|h| End { lun, unit: h.unit.clone(), member: h.member.clone() });
+        let end = |lun| {
+            let h = self.handle(lun)?;
+            Some(End { lun, unit: h.unit.clone(), nexus: h.nexus.id(), member: h.member.clone() })
+        };
         let ends = end(from).zip(end(to)).map(|(source, destination)| Ends { source, destination });
         ends.ok_or(segment.unreachable(number))
     }
