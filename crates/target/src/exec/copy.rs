@@ -146,3 +146,6 @@ fn third_party(failure: Failure, number: u16, byte: u16) -> Failure {
         None => failure,
     }
 }
+
+#[cfg(test)]
+mod tests;
