@@ -230,8 +230,9 @@ pub(crate) fn find(settings: &Settings, cdb: &[u8]) -> Result<&'static Row, Sens
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{cdrom, disk};
+    use crate::testing::{cdrom, disk, lu, nexus};
     use std::collections::HashSet;
+    use wire::scsi::op;
 
     #[test]
     fn each_row_is_well_formed_and_alone() {
@@ -254,6 +255,16 @@ mod tests {
         assert_eq!(row.check(&[0, 0, 0x28, 0, 0, 0]), Err(Sense::cdb_field(2, 5)));
         assert_eq!(row.check(&[0, 0, 0, 0, 0, 4]), Err(Sense::cdb_field(5, 2)), "NACA");
         assert_eq!(row.check(&[0; 16]), Ok(()));
+    }
+
+    #[test]
+    fn where_the_amount_of_data_is_part_of_the_meaning() {
+        let settings = disk();
+        let exact = rows(&settings).filter(|row| row.exact).map(|row| row.opcode);
+        let named = [op::WRITE_SAME_10, op::COMPARE_AND_WRITE, op::ORWRITE_16, op::WRITE_SAME_16];
+        assert_eq!(exact.collect::<Vec<_>>(), named);
+        let n = nexus(&lu(disk()), "a");
+        assert!(n.takes_exactly(&[op::COMPARE_AND_WRITE, 0]) && !n.takes_exactly(&[op::WRITE_10, 0]));
     }
 
     #[test]
