@@ -319,20 +319,21 @@ mod tests {
         drop(poll(pin!(enter_all(twice))));
     }
 
-    const ROUNDS: usize = 5_000;
+    const ROUNDS: usize = 3_000;
 
-    /// All threads end, and did so before somebody lost patience.
-    fn all_end(threads: Vec<Box<dyn FnOnce() + Send>>) {
+    /// Runs a work on as many threads as it has numbers, all at the same time; each of them ends.
+    fn all_end(numbers: std::ops::Range<usize>, work: impl Fn(usize) + Send + Sync + 'static) {
+        let (work, begin) = (Arc::new(work), Arc::new(std::sync::Barrier::new(numbers.len())));
         let (done, ended) = flume::unbounded();
-        let count = threads.len();
-        for work in threads {
-            let done = done.clone();
+        for number in numbers.clone() {
+            let (work, begin, done) = (work.clone(), begin.clone(), done.clone());
             std::thread::spawn(move || {
-                work();
+                begin.wait();
+                work(number);
                 let _ = done.send(());
             });
         }
-        for _ in 0..count {
+        for _ in numbers {
             ended.recv_timeout(std::time::Duration::from_secs(60)).expect("somebody sleeps for ever");
         }
     }
@@ -341,31 +342,31 @@ mod tests {
         compio::runtime::Runtime::new().expect("a runtime").block_on(work)
     }
 
-    /// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time.
+    /// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time, and
+    /// is found last of many.
     #[test]
     fn head_of_queue_is_not_stopped_by_a_look() {
         let gate = Arc::new(Gate::default());
+        let _idle: Vec<_> = (0..2000).map(|_| gate.join()).collect();
         let (stays, alone) = (gate.join(), gate.join());
         assert!(stays.try_enter());
         let exclusive = std::thread::spawn(move || wait(async move { drop(alone.enter_alone().await) }));
-        let ahead = || {
-            let member = gate.join();
-            Box::new(move || {
-                wait(async move {
+        while stays.try_enter() {
+            stays.leave();
+            std::thread::yield_now();
+        }
+        all_end(0..2, {
+            let gate = gate.clone();
+            move |_| {
+                let member = gate.join();
+                wait(async {
                     for _ in 0..ROUNDS {
                         drop(member.enter_ahead().await);
-                        // As one who was let in on the spot, and saw that the gate is closed.
-                        assert!(
-                            !member.try_enter() || {
-                                member.leave();
-                                true
-                            }
-                        );
+                        std::thread::yield_now();
                     }
                 });
-            }) as Box<dyn FnOnce() + Send>
-        };
-        all_end(vec![ahead(), ahead()]);
+            }
+        });
         stays.leave();
         exclusive.join().expect("it was alone at last");
     }
@@ -373,25 +374,21 @@ mod tests {
     /// Whoever is alone is alone, and everybody gets in, in whatever way.
     #[test]
     fn nobody_is_left_behind() {
-        let gate = Arc::new(Gate::default());
-        let inside = Arc::new(AtomicUsize::new(0));
-        let one = |n: usize| {
-            let (member, inside) = (gate.join(), inside.clone());
-            Box::new(move || {
-                wait(async move {
-                    for round in 0..ROUNDS {
-                        let entry = [Entry::Beside, Entry::Ahead, Entry::Alone][(round + n) % 3];
-                        let held = member.step_in(entry).await;
-                        let others = inside.fetch_add(1, SeqCst);
-                        assert!(entry != Entry::Alone || others == 0);
-                        std::hint::spin_loop();
-                        assert!(entry != Entry::Alone || inside.load(SeqCst) == 1);
-                        inside.fetch_sub(1, SeqCst);
-                        drop(held);
-                    }
-                });
-            }) as Box<dyn FnOnce() + Send>
-        };
-        all_end((0..4).map(one).collect());
+        let (gate, inside) = (Arc::new(Gate::default()), AtomicUsize::new(0));
+        all_end(0..4, move |number| {
+            let member = gate.join();
+            wait(async {
+                for round in number..number + ROUNDS {
+                    let entry = [Entry::Beside, Entry::Ahead, Entry::Alone][round % 3];
+                    let held = member.step_in(entry).await;
+                    let others = inside.fetch_add(1, SeqCst);
+                    assert!(entry != Entry::Alone || others == 0);
+                    std::thread::yield_now();
+                    assert!(entry != Entry::Alone || inside.load(SeqCst) == 1);
+                    inside.fetch_sub(1, SeqCst);
+                    drop(held);
+                }
+            });
+        });
     }
 }
