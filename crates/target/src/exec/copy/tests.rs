@@ -237,26 +237,26 @@ fn an_aborted_copy_ends_between_two_steps() {
     assert_eq!(parts(&units[1]), [7, 0, 0]);
 }
 
+/// What a thread does with both logical units, at the one of this number, in a round.
+type Work = fn(&[Arc<Unit>; 2], usize, usize);
+
 /// Copies in opposite directions, ORDERED or not, and in each logical unit one who wants to be alone.
 #[test]
 fn copies_in_opposite_directions_end() {
     const ROUNDS: usize = 100;
     let units = units();
     let (done, ended) = mpsc::channel();
-    let spawn = |work: Box<dyn Fn(&[Arc<Unit>; 2], usize) + Send>| {
+    let copies = |units: &[Arc<Unit>; 2], from: usize, round: usize| {
+        let entry = [Entry::Beside, Entry::Alone, Entry::Ahead][round % 3];
+        assert!(wait(Session::new(units, (from, entry)).copy(from)).is_ok());
+    };
+    let excludes = |units: &[Arc<Unit>; 2], at: usize, _| drop(wait(units[at].gate.join().enter_alone()));
+    for (at, work) in [(0, copies as Work), (1, copies), (0, excludes), (1, excludes)] {
         let (units, done) = (units.clone(), done.clone());
         std::thread::spawn(move || {
-            (0..ROUNDS).for_each(|round| work(&units, round));
+            (0..ROUNDS).for_each(|round| work(&units, at, round));
             let _ = done.send(());
         });
-    };
-    for from in [0, 1] {
-        spawn(Box::new(move |units, round| {
-            let entry = [Entry::Beside, Entry::Alone, Entry::Ahead][round % 3];
-            let session = Session::new(units, (from, entry));
-            assert!(wait(session.copy(from)).is_ok());
-        }));
-        spawn(Box::new(move |units, _| drop(wait(units[from].gate.join().enter_alone()))));
     }
     for _ in 0..4 {
         ended.recv_timeout(Duration::from_secs(60)).expect("they wait for each other");
