@@ -306,17 +306,35 @@ mod tests {
         assert!(poll(another.as_mut()).is_ready(), "the first in line wakes the second");
     }
 
-    /// Two cores that copy in opposite directions, alone in their own logical unit.
+    /// Two that want to be alone in one gate and beside others in the other, and come to their first gates at
+    /// the same time.
     #[test]
     fn several_gates_are_taken_in_one_order() {
         let gates = [(); 2].map(|()| Arc::new(Gate::default()));
-        let [a, b] = [(); 2].map(|()| gates.each_ref().map(|g| g.join()));
-        let mut there = pin!(enter_all(vec![(a[0].clone(), Entry::Alone), (a[1].clone(), Entry::Beside)]));
-        let mut back = pin!(enter_all(vec![(b[1].clone(), Entry::Alone), (b[0].clone(), Entry::Beside)]));
-        let first = [poll(there.as_mut()).is_ready(), poll(back.as_mut()).is_ready()];
-        assert_eq!(first, [true, false], "one is inside both, the other in none that the first needs");
-        let twice = vec![(a[0].clone(), Entry::Beside), (a[0].clone(), Entry::Alone)];
-        drop(poll(pin!(enter_all(twice))));
+        let [a, b, held] = [(); 3].map(|()| gates.each_ref().map(|g| g.join()));
+        let [first, second] = held.each_ref().map(|m| match poll(pin!(m.enter_alone())) {
+            Poll::Ready(alone) => alone,
+            Poll::Pending => panic!("nobody is there"),
+        });
+        let wanted = [
+            vec![(a[0].clone(), Entry::Alone), (a[1].clone(), Entry::Beside)],
+            vec![(b[1].clone(), Entry::Alone), (b[0].clone(), Entry::Beside), (b[1].clone(), Entry::Beside)],
+        ];
+        let [mut there, mut back] = wanted.map(|wanted| Box::pin(enter_all(wanted)));
+        assert!(poll(there.as_mut()).is_pending() && poll(back.as_mut()).is_pending());
+        drop(first);
+        assert!(poll(there.as_mut()).is_pending() && poll(back.as_mut()).is_pending());
+        drop(second);
+        let (one, other) = match (poll(back.as_mut()), poll(there.as_mut())) {
+            (Poll::Ready(inside), Poll::Pending) => (inside, there),
+            (Poll::Pending, Poll::Ready(inside)) => (inside, back),
+            (Poll::Pending, Poll::Pending) => panic!("they wait for each other"),
+            _ => panic!("each of them wants to be alone"),
+        };
+        assert_eq!(one.len(), 2, "each gate once");
+        drop(one);
+        let mut other = other;
+        assert!(poll(other.as_mut()).is_ready());
     }
 
     const ROUNDS: usize = 3_000;

@@ -250,7 +250,10 @@ fn copies_in_opposite_directions_end() {
         let entry = [Entry::Beside, Entry::Alone, Entry::Ahead][round % 3];
         assert!(wait(Session::new(units, (from, entry)).copy(from)).is_ok());
     };
-    let excludes = |units: &[Arc<Unit>; 2], at: usize, _| drop(wait(units[at].gate.join().enter_alone()));
+    let excludes = |units: &[Arc<Unit>; 2], at: usize, _| {
+        let _alone = wait(units[at].gate.join().enter_alone());
+        std::thread::sleep(Duration::from_micros(200));
+    };
     for (at, work) in [(0, copies as Work), (1, copies), (0, excludes), (1, excludes)] {
         let (units, done) = (units.clone(), done.clone());
         std::thread::spawn(move || {
