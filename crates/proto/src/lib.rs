@@ -7,6 +7,7 @@ pub mod initiator;
 pub mod keys;
 pub mod login;
 pub mod name;
+pub mod nearest;
 pub mod parameters;
 pub mod text;
 pub mod transfer;
