@@ -49,9 +49,13 @@ impl Nexus {
 
 /// The checks in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write protection.
 fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
-    let row = table::find(cx.lu.settings(), cx.cdb);
     // A command that goes on with its parameter data was let in when it began.
     let begins = cx.parameters.is_none();
+    if begins && cx.state.busy {
+        return Err(Status::Busy.into());
+    }
+    let settings = cx.lu.settings();
+    let row = table::find(&settings, cx.cdb);
     if begins && !row.as_ref().is_ok_and(|r| r.despite_attention) {
         attention(cx.state, who.id)?;
     }
@@ -60,7 +64,7 @@ fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
         return Err(Status::ReservationConflict.into());
     }
     row.check(cx.cdb)?;
-    ready(row, cx.state, cx.lu.settings(), who)?;
+    ready(row, cx.state, &settings, who)?;
     (row.handler)(cx)
 }
 
@@ -92,7 +96,8 @@ pub(crate) fn write_protected(state: &State, settings: &Settings, read_only: boo
 
 /// A command of this operation code would pass all checks but the one of its CDB.
 pub(crate) fn open(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
-    state.peers.get(&who.id).is_some_and(|p| p.attentions.is_empty()) && may(opcode, state, settings, who)
+    let is_free = !state.busy && state.peers.get(&who.id).is_some_and(|p| p.attentions.is_empty());
+    is_free && may(opcode, state, settings, who)
 }
 
 /// As [`open`], unit attentions apart.

@@ -95,9 +95,15 @@ impl Nexus {
         self.dispatch(cdb, Some(data))
     }
 
+    /// The epoch of its snapshot: it moves when [`Nexus::begin`] has looked again.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.fast.epoch
+    }
+
     /// How the command stands to others of its logical unit.
     pub fn order(&self, cdb: &[u8]) -> Order {
-        table::find(self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
+        table::find(&self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
     }
 
     /// Sense data goes out in descriptor format (D_SENSE of the control mode page).

@@ -5,7 +5,7 @@ use crate::Unit;
 use device::{CopyRange, CopyResult, CopySegment, Failure, NexusId};
 use net::Pool;
 use std::sync::Arc;
-use wire::scsi::Sense;
+use wire::scsi::{Sense, Status};
 
 /// Both ends of a segment, and what it moves between them.
 pub struct Ends {
@@ -73,6 +73,11 @@ async fn one(
         if around.is_aborted() {
             return Err(gone());
         }
+        // The gates of the ends are not entered: two copies, each to where the other is from, would wait for
+        // each other.
+        let (Some(_source), Some(_destination)) = (ends.source.visit(), ends.destination.visit()) else {
+            return Err(Status::Busy.into());
+        };
         let n = (range.len - done).min(STEP as u64) as usize;
         let data = fetch(&ends.source, pool, range.source + done, n, &READ).await;
         let data = data.map_err(|f| third_party(f, number, 4))?;
