@@ -42,6 +42,23 @@ fn a_file_that_exists_keeps_its_size_and_bytes() {
 }
 
 #[test]
+fn what_was_released_can_be_opened_in_another_way_or_taken_back() {
+    let scratch = Scratch::new();
+    let first = open(&scratch.spec(MIB)).expect("open");
+    first.release().expect("released");
+    let reader = open(&Spec { read_only: true, ..scratch.spec(MIB) }).expect("nobody writes it");
+    assert!(first.reclaim().is_err(), "it is being read");
+    drop(reader);
+    // The name has gone, the file has not.
+    let moved = scratch.0.with_extension("moved");
+    std::fs::rename(&scratch.0, &moved).expect("renamed");
+    first.reclaim().expect("taken back");
+    let e = refused(&Spec { path: moved.clone(), ..scratch.spec(MIB) });
+    assert_eq!(e.what, "is in use by another server");
+    std::fs::remove_file(&moved).expect("removed");
+}
+
+#[test]
 fn only_one_server_writes_a_file() {
     let scratch = Scratch::new();
     let first = open(&scratch.spec(MIB)).expect("open");

@@ -76,6 +76,17 @@ impl Medium {
         Ok(medium)
     }
 
+    /// Lets go of a file, so that it can be opened in another way; it stays open. The kernel lets go of a
+    /// device only when it is closed.
+    pub(super) fn release(&self) -> io::Result<()> {
+        if self.device { Ok(()) } else { self.files.plain.unlock() }
+    }
+
+    /// Takes it again.
+    pub(super) fn reclaim(&self) -> io::Result<()> {
+        if self.device { Ok(()) } else { Ok(lock(&self.files.plain, self.read_only)?) }
+    }
+
     /// Past the page cache.
     pub(super) fn direct(&self) -> bool {
         self.direct.is_some()

@@ -150,6 +150,14 @@ impl Backend for File {
         }
     }
 
+    fn release(&self) -> io::Result<()> {
+        self.medium.release()
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        self.medium.reclaim()
+    }
+
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {
         if !self.can.read_now.load(Relaxed) {
             return Inline::WouldWait;
