@@ -128,7 +128,7 @@ impl<S: Server> Service<S> {
         let cores = cores.usable().map_err(one)?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let mut units = Units::new(state_dir);
-        let setup = units.setup(&config)?;
+        let setup = units.setup(&config, &|_| Ok(Vec::new()))?;
         let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
         let server = Arc::new(server);
         let admin = admin(config.server.admin_socket.as_deref(), &server).map_err(one)?;
@@ -157,7 +157,8 @@ impl<S: Server> Service<S> {
             tracing::info!("SIGHUP: there is no configuration file to read again");
             return;
         };
-        match config::load(file).and_then(|config| Ok((self.units.setup(&config)?, config))) {
+        let rest = |units| self.server.rest(units);
+        match config::load(file).and_then(|config| Ok((self.units.setup(&config, &rest)?, config))) {
             Ok((setup, config)) => {
                 self.server.reload(setup);
                 warn_of_what_stays(&self.config, &config);

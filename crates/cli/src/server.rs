@@ -3,14 +3,17 @@
 use control::admin::{Counters, Parameters, Running, Session};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-use target::Info;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use target::{Info, Resting, Unit};
 use target::setup::Setup;
 
 /// A target that runs.
 pub trait Server: Running {
     /// Where it listens, with portal group tags.
     fn portals(&self) -> Vec<(SocketAddr, u16)>;
+
+    /// Brings units to rest; the number of the one that does not come to it, and why.
+    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)>;
 
     /// Replaces the configuration.
     fn reload(&self, setup: Setup);
@@ -45,6 +48,10 @@ impl Server for Live {
         let server = self.server();
         let portals = server.as_ref().map(target::Server::portals).unwrap_or_default();
         portals.iter().map(|bound| (bound.address, bound.tag)).collect()
+    }
+
+    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {
+        self.server().as_ref().map_or(Ok(Vec::new()), |server| server.rest(units))
     }
 
     fn reload(&self, setup: Setup) {

@@ -10,7 +10,7 @@ mod identity;
 mod problem;
 
 pub use arguments::{Arguments, Place, host};
-pub use build::{Units, create_folder};
+pub use build::{Rest, Units, create_folder};
 pub use problem::{Position, Problem};
 
 /// What the operating system says about an error, without its number.
