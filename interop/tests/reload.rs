@@ -105,7 +105,7 @@ impl Load {
         let run = move || {
             let mut seed = 0;
             while !stopped.load(Ordering::SeqCst) {
-                seed += 1;
+                seed = u8::wrapping_add(seed, 1);
                 round(&mut raw, seed);
                 done.fetch_add(1, Ordering::SeqCst);
             }
