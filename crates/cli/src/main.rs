@@ -55,17 +55,33 @@ fn print(text: &str) {
 /// Logs go to stderr; LUNAR_LOG says which.
 fn log() -> Result<(), Problem> {
     let filter = match std::env::var("LUNAR_LOG") {
-        Ok(text) if !text.is_empty() => tracing_subscriber::EnvFilter::try_new(&text).map_err(|e| {
-            Problem::new(
-                format!("LUNAR_LOG is not understood: {e}"),
-                "set it to error, warn, info, debug or trace",
-            )
-        })?,
+        Ok(text) if !text.is_empty() => filter(&text)?,
         _ => tracing_subscriber::EnvFilter::new("info"),
     };
     let ansi = say::colours(&io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();
     Ok(())
+}
+
+/// What may stand alone in LUNAR_LOG.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What LUNAR_LOG chooses: a level, and levels of parts. The library takes any other word for the name of a
+/// part, and then nothing at all is logged.
+fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
+    if let Some(word) = unknown {
+        let what = format!("LUNAR_LOG is not understood: \"{}\" is no level", word.escape_debug());
+        let hint = "set it to error, warn, info, debug or trace; a part has one of its own: warn,target=debug";
+        return Err(Problem::new(what, hint));
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
+        Problem::new(
+            format!("LUNAR_LOG is not understood: {e}"),
+            "set it to error, warn, info, debug or trace",
+        )
+    })
 }
 
 /// Checks a configuration file and says what it has.

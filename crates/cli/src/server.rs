@@ -74,6 +74,7 @@ fn session(tsih: u16, info: &Info) -> Session {
         initiator: info.initiator.clone(),
         initiator_address: info.address.to_string(),
         target: info.target.clone(),
+        portal: info.portal.to_string(),
         portal_group: info.tag,
         isid: info.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
         session_type: if info.discovery { "Discovery" } else { "Normal" }.into(),

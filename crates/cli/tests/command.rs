@@ -224,6 +224,22 @@ fn nothing_at_all_is_a_disk_that_is_kept() {
 }
 
 #[test]
+fn a_size_that_is_not_what_is_there_is_told() {
+    let folder = Folder::new("size");
+    std::fs::File::create(folder.0.join("disk.img")).unwrap().set_len(5 << 20).unwrap();
+    let serve = |size| {
+        let args = ["serve", "disk.img", "--listen", "127.0.0.1:0", "--run", "true", "--size", size];
+        let (status, _, log) = folder.run(&args);
+        assert_eq!(status, 0, "{log}");
+        log
+    };
+    let log = serve("10M");
+    assert!(log.contains("WARN") && log.contains("is there and keeps its 5 MiB; the size asked for is 10 MiB"), "{log}");
+    assert!(!serve("5M").contains("WARN"));
+    assert_eq!(std::fs::metadata(folder.0.join("disk.img")).unwrap().len(), 5 << 20);
+}
+
+#[test]
 fn what_cannot_be_served_says_why() {
     let folder = Folder::new("cannot");
     let told = |args: &[&str]| {
@@ -241,8 +257,21 @@ fn what_cannot_be_served_says_why() {
     assert!(in_use.contains(&address), "{in_use}");
     assert!(in_use.contains("hint: something listens there already"), "{in_use}");
     let mut command = folder.lunar(&["serve", "null:1G"]);
-    let log = command.env("LUNAR_LOG", "=loud=").output().unwrap();
-    assert!(String::from_utf8(log.stderr).unwrap().starts_with("error: LUNAR_LOG is not understood"));
+    for (words, told) in [
+        ("=loud=", "error: LUNAR_LOG is not understood: "),
+        ("loud", "error: LUNAR_LOG is not understood: \"loud\" is no level\n  hint: set it to error, warn, "),
+        ("warn,debgu", "error: LUNAR_LOG is not understood: \"debgu\" is no level\n"),
+        ("warn,target=loud", "error: LUNAR_LOG is not understood: "),
+    ] {
+        let log = command.env("LUNAR_LOG", words).output().unwrap();
+        let log = String::from_utf8(log.stderr).unwrap();
+        assert!(log.starts_with(told), "{words}: {log}");
+    }
+    for words in ["off", "INFO", "warn,target=debug"] {
+        let serve = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", "true"];
+        let ended = folder.lunar(&serve).env("LUNAR_LOG", words).output().unwrap();
+        assert!(ended.status.success(), "{words}");
+    }
 }
 
 #[test]
@@ -303,8 +332,14 @@ fn a_session_is_told_as_it_was_negotiated() {
     assert_eq!(row[1..6], ["iqn.2026-11.org.example:me", &address, "iqn.2026-11.org.example:a", "7", "0"]);
     let (status, shown, _) = folder.run(&["session", "show", row[0], "--socket", "a.sock"]);
     assert_eq!(status, 0);
+    let portal = first.split(' ').nth(2).unwrap().trim_end_matches(',');
+    let who = format!(
+        "Initiator=iqn.2026-11.org.example:me\nInitiatorAddress={address}\nTarget=iqn.2026-11.org.example:a\n\
+         TSIH={}\nPortal={portal},7\n",
+        row[0]
+    );
     assert_eq!(
-        shown,
+        shown.strip_prefix(&who).unwrap(),
         "InitialR2T=Yes\nImmediateData=Yes\nMaxConnections=1\nMaxRecvDataSegmentLength=262144\n\
          MaxXmitDataSegmentLength=131072\nMaxBurstLength=262144\nFirstBurstLength=65536\nDefaultTime2Wait=2\n\
          DefaultTime2Retain=20\nMaxOutstandingR2T=1\nDataPDUInOrder=Yes\nDataSequenceInOrder=Yes\n\

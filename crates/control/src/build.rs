@@ -1,7 +1,7 @@
 //! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
 //! place.
 
-use crate::config::{Config, Fail, Filter, Lun, Source};
+use crate::config::{Config, Fail, Filter, Lun, Source, show_size};
 use crate::{Problem, identity, io_text, plain};
 use ::target::{Resting, Unit};
 use ::target::setup::{Setup, Target};
@@ -142,7 +142,11 @@ impl Units {
     ) -> Result<Next, Problem> {
         let medium = match media.find(name, &lun) {
             Some(medium) => medium,
-            None => media.open(&lun)?,
+            None => {
+                let medium = media.open(&lun)?;
+                warn_of_size(name, &lun, medium.facts().capacity);
+                medium
+            }
         };
         let settings = settings(name, &lun, &*medium, max_registrants)?;
         let fresh = match is_fresh {
@@ -307,6 +311,16 @@ impl<'a> Media<'a> {
             Some(of_lun(name, Problem::new(what, "stop what else uses the file, at once")))
         };
         self.released.iter().filter_map(lost).collect()
+    }
+}
+
+/// A file that was there keeps its size; who asked for another hears of it.
+fn warn_of_size(name: &Name, lun: &Lun, found: u64) {
+    if let Source::File { path, size: Some(wanted) } = &lun.source
+        && found != *wanted
+    {
+        let (found, wanted, path) = (show_size(found), show_size(*wanted), path.display());
+        tracing::warn!("LUN {} of {}: {path} is there and keeps its {found}; the size asked for is {wanted}", name.1, name.0);
     }
 }
 
