@@ -207,7 +207,7 @@ fn cannot_serve(e: &io::Error) -> Problem {
     Problem::new(format!("cannot serve: {e}"), hint)
 }
 
-/// The admin socket. At its default path it is not worth a failure: another server may have it.
+/// The admin socket. At its default path, or beside another server's, it is not worth a failure.
 fn admin<S: Server>(configured: Option<&Path>, server: &Arc<S>) -> Result<Option<Admin>, Problem> {
     if let Some(path) = configured {
         return Admin::start(path, server.clone()).map(Some);
@@ -216,10 +216,15 @@ fn admin<S: Server>(configured: Option<&Path>, server: &Arc<S>) -> Result<Option
         if let Some(folder) = path.parent() {
             control::create_folder(folder)?;
         }
-        Admin::start(&path, server.clone())
+        Admin::start_beside(&path, server.clone()).map(|admin| (admin, path))
     });
     match started {
-        Ok(admin) => Ok(Some(admin)),
+        Ok((admin, path)) => {
+            if admin.path() != path {
+                tracing::info!("lunar session asks this server at --socket {}", admin.path().display());
+            }
+            Ok(Some(admin))
+        }
         Err(problem) => {
             tracing::warn!("lunar session cannot ask this server: {}", problem.what);
             Ok(None)

@@ -289,15 +289,34 @@ fn completions_and_manual_pages() {
 }
 
 #[test]
-fn a_second_server_has_no_default_socket_but_serves() {
+fn a_second_server_has_a_socket_beside_the_first() {
     let folder = Folder::new("second");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];
     let first = Server::start(&folder, &args);
+    // Of a server that was killed.
+    let dead = folder.write("lunar/lunar-4000000000.sock", "");
     let second = Server::start(&folder, &args);
+    assert!(!dead.exists());
+    let sockets = ["lunar.sock".to_string(), format!("lunar-{}.sock", second.child.id())];
+    let sockets = sockets.map(|name| folder.0.join("lunar").join(name).display().to_string());
+    let (status, told, _) = folder.run(&["session", "list"]);
+    let both = format!("[{}]\nno sessions\n[{}]\nno sessions\n", sockets[0], sockets[1]);
+    assert_eq!((status, told), (0, both));
+    for args in [&["session", "show"][..], &["session", "list", "--json"]] {
+        let which = format!(
+            "error: 2 servers answer: {}, {}\n  hint: name one of them with --socket\n",
+            sockets[0], sockets[1]
+        );
+        assert_eq!(folder.run(args), (1, String::new(), which));
+    }
+    for socket in &sockets {
+        assert_eq!(folder.run(&["session", "list", "--json", "--socket", socket]).1, "[]\n");
+    }
     let (status, _, log) = second.end(Signal::TERM);
     assert_eq!(status, 0);
-    assert!(log.contains("lunar session cannot ask this server: another server answers at"), "{log}");
-    assert!(Path::new(&folder.0.join("lunar/lunar.sock")).exists(), "the first keeps its own");
+    assert!(log.contains(&format!("lunar session asks this server at --socket {}", sockets[1])), "{log}");
+    assert!(!Path::new(&sockets[1]).exists() && Path::new(&sockets[0]).exists(), "each its own");
+    assert_eq!(folder.run(&["session", "list"]).1, "no sessions\n");
     assert_eq!(first.end(Signal::TERM).0, 0);
 }
 
