@@ -11,7 +11,7 @@ mod session;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use control::{Problem, config};
+use control::{Problem, config, folders};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ fn run(command: Command) -> Result<ExitCode, Vec<Problem>> {
             log().map_err(one)?;
             return serve::serve(args, server::start);
         }
-        Command::Check { file } => print(&check(&file)?),
+        Command::Check { file, media } => print(&check(&file, media)?),
         Command::Session(command) => print(&session::session(command).map_err(one)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -85,8 +85,11 @@ fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
 }
 
 /// Checks a configuration file and says what it has.
-fn check(file: &Path) -> Result<String, Vec<Problem>> {
+fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
+    if media {
+        check_media(&config)?;
+    }
     let luns = config.targets.iter().map(|target| target.luns.len()).sum();
     let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
     let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
@@ -98,6 +101,14 @@ fn check(file: &Path) -> Result<String, Vec<Problem>> {
         say::count(luns, "LUN"),
         say::count(portals, "portal"),
     ))
+}
+
+/// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
+fn check_media(config: &config::Config) -> Result<(), Vec<Problem>> {
+    let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
+    let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
+    notes.iter().for_each(|note| eprintln!("warning: {note}"));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// A manual page, of lunar itself or of one of its commands.

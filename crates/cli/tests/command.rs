@@ -155,6 +155,23 @@ fn check_says_fine_or_what_is_wrong() {
 }
 
 #[test]
+fn check_looks_at_media_when_asked() {
+    let folder = Folder::new("check-media");
+    let file = "[[target.lun]]\nlun = 9\nbackend = \"file\"\npath = \"disk.img\"\n";
+    folder.write("lunar.toml", &(config(1) + file));
+    let fine = "lunar.toml is fine: 1 target, 2 LUNs, 1 portal, 0 access entries\n";
+    assert_eq!(folder.run(&["check", "lunar.toml"]), (0, fine.into(), String::new()));
+    let (status, out, told) = folder.run(&["check", "--media", "lunar.toml"]);
+    assert_eq!((status, out.as_str()), (1, ""));
+    let missing = "error: LUN 9 of iqn.2026-11.org.example:a: disk.img: no such file or directory\n  hint: ";
+    assert!(told.starts_with(missing), "{told}");
+    folder.write("disk.img", &"x".repeat(5000));
+    let warning = "warning: LUN 9 of iqn.2026-11.org.example:a: the last 392 bytes are less than a block of 512 \
+        and cannot be reached\n";
+    assert_eq!(folder.run(&["check", "--media", "lunar.toml"]), (0, fine.into(), warning.into()));
+}
+
+#[test]
 fn serve_tells_where_it_listens_and_ends_well() {
     let folder = Folder::new("serve");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--target", "iqn.2026-11.org.example:x"];

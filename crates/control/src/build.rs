@@ -5,7 +5,7 @@ use crate::config::{Config, Fail, Filter, Lun, Source, show_size};
 use crate::{Problem, identity, io_text, plain};
 use ::target::{Resting, Unit};
 use ::target::setup::{Setup, Target};
-use block::{Backend, Spec};
+use block::{Backend, Facts, Spec};
 use device::{Lu, Settings};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -24,7 +24,7 @@ pub struct Units {
 }
 
 /// Target and LUN.
-type Name = (String, u16);
+pub(crate) type Name = (String, u16);
 
 /// Brings the units that change to rest (`target::Server::rest`).
 pub type Rest<'a> = &'a dyn Fn(Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, std::io::Error)>;
@@ -148,7 +148,7 @@ impl Units {
                 medium
             }
         };
-        let settings = settings(name, &lun, &*medium, max_registrants)?;
+        let settings = settings(name, &lun, medium.facts(), max_registrants)?;
         let fresh = match is_fresh {
             false => {
                 Lu::new(settings.clone(), None).map_err(wrong)?;
@@ -166,10 +166,9 @@ impl Units {
 
     /// The file that keeps a unit's state, in a folder that exists.
     fn state_file(&self, name: &Name, lun: &Lun) -> Result<PathBuf, Problem> {
-        let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
-        let folder = self.state_dir.join("lu").join(&name.0);
-        create_folder(&folder)?;
-        Ok(folder.join(file))
+        let file = state_path(&self.state_dir, name, lun);
+        file.parent().map_or(Ok(()), create_folder)?;
+        Ok(file)
     }
 
     fn assemble(&self, config: &Config) -> Setup {
@@ -328,8 +327,19 @@ fn has_path(lun: &Lun) -> bool {
     matches!(lun.source, Source::File { .. } | Source::Device { .. })
 }
 
-fn settings(name: &Name, lun: &Lun, medium: &dyn Backend, max_registrants: usize) -> Result<Settings, Problem> {
-    let facts = medium.facts();
+/// Where the state of a unit is kept.
+pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
+    let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
+    state_dir.join("lu").join(&name.0).join(file)
+}
+
+/// What a LUN is on a medium like this.
+pub(crate) fn settings(
+    name: &Name,
+    lun: &Lun,
+    facts: Facts,
+    max_registrants: usize,
+) -> Result<Settings, Problem> {
     if facts.capacity < u64::from(lun.block_size) {
         return Err(Problem::new(
             format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
@@ -361,12 +371,12 @@ pub fn create_folder(folder: &Path) -> Result<(), Problem> {
 }
 
 /// A problem of a logical unit names it.
-fn of_lun(name: &Name, problem: Problem) -> Problem {
+pub(crate) fn of_lun(name: &Name, problem: Problem) -> Problem {
     Problem { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
 }
 
 /// How a medium is opened.
-fn spec(lun: &Lun) -> Spec {
+pub(crate) fn spec(lun: &Lun) -> Spec {
     let (kind, path, size) = match &lun.source {
         Source::Null { size } => return Spec::sized(block::Kind::Null, *size),
         Source::Memory { size } => return Spec::sized(block::Kind::Memory, *size),
@@ -398,7 +408,7 @@ const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it
 /// may hold reservations that protect somebody's data.
-fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
+pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
     let Some(saved) = read_state(state_file)? else {
         return Lu::new(settings, None).map_err(wrong);
     };

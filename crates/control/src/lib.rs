@@ -6,10 +6,12 @@ mod arguments;
 mod build;
 pub mod config;
 pub mod folders;
+mod examine;
 mod identity;
 mod problem;
 
 pub use arguments::{Arguments, Place, host};
+pub use examine::examine;
 pub use build::{Rest, Units, create_folder};
 pub use problem::{Position, Problem};
 
