@@ -21,7 +21,9 @@ const MEDIUM: u32 = 0x062800;
 const LUNS: u32 = 0x063f0e;
 
 fn lun(number: u16, path: &str, keys: &str) -> String {
-    format!("[[target.lun]]\nlun = {number}\nbackend = \"file\"\npath = \"{path}\"\nsize = \"8MiB\"\n{keys}\n")
+    format!(
+        "[[target.lun]]\nlun = {number}\nbackend = \"file\"\npath = \"{path}\"\nsize = \"8MiB\"\n{keys}\n"
+    )
 }
 
 fn configuration(luns: &str) -> String {
@@ -133,7 +135,8 @@ impl Load {
 fn round(raw: &mut Raw, seed: u8) {
     let clear = |raw: &mut Raw| {
         let capacity = patiently(|| raw.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8));
-        (capacity.status == GOOD).then(|| u32::from_be_bytes(capacity.data[4..8].try_into().expect("4 bytes")))
+        (capacity.status == GOOD)
+            .then(|| u32::from_be_bytes(capacity.data[4..8].try_into().expect("4 bytes")))
     };
     let Some(block) = clear(raw) else { return };
     let blocks = (4096 / block) as u16;
@@ -184,7 +187,11 @@ fn what_registers_while_a_reload_goes_on_is_not_lost() {
     let mut expected = Vec::new();
     for n in 1..=12 {
         // The signal is sent, and nobody waits for what comes of it.
-        server.rewrite(&configuration(&lun(0, "disk.img", &format!("serial = \"{n}\"\ndirect = {}", n % 2 == 0))));
+        server.rewrite(&configuration(&lun(
+            0,
+            "disk.img",
+            &format!("serial = \"{n}\"\ndirect = {}", n % 2 == 0),
+        )));
         server.signal(1);
         for m in 0..8 {
             let mut one = session(&server);
@@ -218,7 +225,10 @@ fn a_new_definition_that_fails_leaves_the_old_one_serving() {
     holder.write_blocks(0, 64, &pattern(512, 1)).good();
     let second = configuration(&lun(0, &server.dir().join("disk.img").display().to_string(), ""));
     let other_server = interop::Folder::fresh();
-    assert!(Server::refused(&other_server, &second).contains("is in use by another server"), "it is locked again");
+    assert!(
+        Server::refused(&other_server, &second).contains("is in use by another server"),
+        "it is locked again"
+    );
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
     let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
     if let Some(word) = unknown {
         let what = format!("LUNAR_LOG is not understood: \"{}\" is no level", word.escape_debug());
-        let hint = "set it to error, warn, info, debug or trace; a part has one of its own: warn,target=debug";
+        let hint =
+            "set it to error, warn, info, debug or trace; a part has one of its own: warn,target=debug";
         return Err(Problem::new(what, hint));
     }
     tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {

@@ -4,8 +4,8 @@ use control::admin::{Counters, Parameters, Running, Session};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-use target::{Info, Resting, Unit};
 use target::setup::Setup;
+use target::{Info, Resting, Unit};
 
 /// A target that runs.
 pub trait Server: Running {

@@ -251,7 +251,10 @@ fn a_size_that_is_not_what_is_there_is_told() {
         log
     };
     let log = serve("10M");
-    assert!(log.contains("WARN") && log.contains("is there and keeps its 5 MiB; the size asked for is 10 MiB"), "{log}");
+    assert!(
+        log.contains("WARN") && log.contains("is there and keeps its 5 MiB; the size asked for is 10 MiB"),
+        "{log}"
+    );
     assert!(!serve("5M").contains("WARN"));
     assert_eq!(std::fs::metadata(folder.0.join("disk.img")).unwrap().len(), 5 << 20);
 }

@@ -217,7 +217,10 @@ fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Opti
 /// The sockets at which a server answers: `first`, and those beside it.
 pub fn answering(first: &Path) -> Vec<PathBuf> {
     let others = folders::second_admin_sockets(first).into_iter().map(|(path, _)| path);
-    std::iter::once(first.to_path_buf()).chain(others).filter(|path| UnixStream::connect(path).is_ok()).collect()
+    std::iter::once(first.to_path_buf())
+        .chain(others)
+        .filter(|path| UnixStream::connect(path).is_ok())
+        .collect()
 }
 
 /// Asks the server at `path` for its sessions.

@@ -3,8 +3,8 @@
 
 use crate::config::{Config, Fail, Filter, Lun, Source, show_size};
 use crate::{Problem, identity, io_text, plain};
-use ::target::{Resting, Unit};
 use ::target::setup::{Setup, Target};
+use ::target::{Resting, Unit};
 use block::{Backend, Facts, Spec};
 use device::{Lu, Settings};
 use std::collections::BTreeMap;
@@ -65,7 +65,8 @@ impl Units {
             .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)))
             .collect();
         let stays = |name: &Name, open: &Open| {
-            wanted.get(name).is_some_and(|lun| **lun == open.lun) && open.max_registrants == config.max_registrants
+            wanted.get(name).is_some_and(|lun| **lun == open.lun)
+                && open.max_registrants == config.max_registrants
         };
         let (staying, leaving): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.open).into_iter().partition(|(name, open)| stays(name, open));
@@ -228,7 +229,9 @@ fn to_rest(
 /// known to be the same by its identity.
 fn goes_on(name: &Name, open: &Open, lun: &Lun) -> bool {
     let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
-    open.lun.kind == lun.kind && open.lun.state_name == lun.state_name && (same_place(&open.lun, lun) || identity())
+    open.lun.kind == lun.kind
+        && open.lun.state_name == lun.state_name
+        && (same_place(&open.lun, lun) || identity())
 }
 
 /// The blocks are the same, however they are reached.
@@ -242,8 +245,8 @@ fn same_place(a: &Lun, b: &Lun) -> bool {
 impl Next {
     /// The unit at rest goes on as this.
     fn succeed(&self, open: &Open, resting: &Resting) {
-        let is_same = Arc::ptr_eq(&open.medium, &self.medium);
-        let replaced = !is_same && !(has_path(&self.lun) && same_place(&open.lun, &self.lun));
+        let reopened = has_path(&self.lun) && same_place(&open.lun, &self.lun);
+        let replaced = !reopened && !Arc::ptr_eq(&open.medium, &self.medium);
         let backend = filtered(self.medium.clone(), &self.lun);
         if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
             tracing::error!(error = %e, "a LUN could not be changed");
@@ -293,7 +296,8 @@ impl<'a> Media<'a> {
     fn open(&self, lun: &Lun) -> Result<Arc<dyn Backend>, Problem> {
         let spec = spec(lun);
         block::open(&spec).map_err(|e| {
-            let held = has_path(lun) && self.leaving.values().any(|open| self::spec(&open.lun).path == spec.path);
+            let held =
+                has_path(lun) && self.leaving.values().any(|open| self::spec(&open.lun).path == spec.path);
             let hint = match held && spec.kind == block::Kind::Device {
                 true => "restart lunar to open the device in another way".into(),
                 false => e.hint,
@@ -319,7 +323,11 @@ fn warn_of_size(name: &Name, lun: &Lun, found: u64) {
         && found != *wanted
     {
         let (found, wanted, path) = (show_size(found), show_size(*wanted), path.display());
-        tracing::warn!("LUN {} of {}: {path} is there and keeps its {found}; the size asked for is {wanted}", name.1, name.0);
+        tracing::warn!(
+            "LUN {} of {}: {path} is there and keeps its {found}; the size asked for is {wanted}",
+            name.1,
+            name.0
+        );
     }
 }
 

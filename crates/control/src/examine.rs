@@ -1,6 +1,6 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
-use crate::build::{Name, of_lun, load, settings, spec, state_path};
+use crate::build::{Name, load, of_lun, settings, spec, state_path};
 use crate::config::{Config, Lun, Source, show_size};
 use crate::{Problem, plain};
 use block::Facts;
@@ -42,7 +42,10 @@ fn one(
     let settings = settings(name, lun, facts, max_registrants)?;
     let rest = capacity % u64::from(lun.block_size);
     if rest > 0 {
-        note(format!("the last {rest} bytes are less than a block of {} and cannot be reached", lun.block_size));
+        note(format!(
+            "the last {rest} bytes are less than a block of {} and cannot be reached",
+            lun.block_size
+        ));
     }
     if let (Source::File { size: Some(wanted), .. }, Some(found)) = (&lun.source, found.size)
         && found != *wanted
@@ -61,7 +64,8 @@ mod tests {
 
     /// Problems and notes, without the folder.
     fn told(folder: &Folder, keys: &str) -> (String, String) {
-        let head = "[[target]]\nname = \"iqn.2026-11.org.example:d\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\n";
+        let head =
+            "[[target]]\nname = \"iqn.2026-11.org.example:d\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\n";
         let config = parse(&format!("{head}{keys}"), &folder.0.join("t.toml"));
         let config = config.map_err(|list| list[0].to_string()).unwrap();
         let (problems, notes) = examine(&config, &folder.0.join("state"));
@@ -82,7 +86,11 @@ mod tests {
             ("path = \"new.img\"\nsize = \"1M\"", "", ""),
             ("path = \"none.img\"", "none.img: no such file or directory", ""),
             ("path = \"none/none.img\"\nsize = \"1M\"", "none/none.img: no such file or directory", ""),
-            ("path = \"odd.img\"", "", "the last 392 bytes are less than a block of 512 and cannot be reached"),
+            (
+                "path = \"odd.img\"",
+                "",
+                "the last 392 bytes are less than a block of 512 and cannot be reached",
+            ),
             (
                 "path = \"small.img\"\nblock_size = 4096",
                 "the medium has 1000 bytes, less than a block of 4096",

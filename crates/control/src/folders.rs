@@ -36,7 +36,8 @@ pub(crate) fn second_admin_sockets(first: &Path) -> Vec<(PathBuf, u32)> {
     let folder = first.parent().and_then(|folder| std::fs::read_dir(folder).ok());
     let pid = |name: &str| name.strip_prefix(SECOND)?.strip_suffix(".sock")?.parse().ok();
     let paths = folder.into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found: Vec<_> = paths.filter_map(|path| Some((path.clone(), pid(path.file_name()?.to_str()?)?))).collect();
+    let mut found: Vec<_> =
+        paths.filter_map(|path| Some((path.clone(), pid(path.file_name()?.to_str()?)?))).collect();
     found.sort();
     found
 }

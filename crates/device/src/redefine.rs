@@ -101,11 +101,7 @@ mod tests {
             (Settings { capacity: 4096, ..disk() }, false, &[Sense::CAPACITY_CHANGED]),
             (Settings { read_only: true, ..disk() }, false, &[Sense::MODE_PARAMETERS_CHANGED]),
             (Settings { write_cache: false, ..disk() }, false, &[Sense::MODE_PARAMETERS_CHANGED]),
-            (
-                Settings { thin: false, ..disk() },
-                false,
-                &[Sense::INQUIRY_CHANGED, Sense::CAPACITY_CHANGED],
-            ),
+            (Settings { thin: false, ..disk() }, false, &[Sense::INQUIRY_CHANGED, Sense::CAPACITY_CHANGED]),
             (disk(), true, &[Sense::MEDIUM_CHANGED]),
         ];
         for (settings, replaced, expected) in cases {

@@ -5,8 +5,8 @@ use crate::gate::Alone;
 use block::{Backend, Kind, Spec};
 use device::{Invalid, Settings};
 use std::io;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// How often a unit that is to rest looks whether visitors have left.
@@ -69,7 +69,12 @@ impl Resting {
     ///
     /// # Errors
     /// As [`Lu::redefine`]; nothing changes then.
-    pub fn redefine(&self, settings: Settings, backend: Arc<dyn Backend>, replaced: bool) -> Result<(), Invalid> {
+    pub fn redefine(
+        &self,
+        settings: Settings,
+        backend: Arc<dyn Backend>,
+        replaced: bool,
+    ) -> Result<(), Invalid> {
         self.unit.replace_backend(backend, |lu| lu.redefine(settings, replaced))
     }
 

@@ -54,7 +54,9 @@ pub fn remove_leftovers(path: &Path) {
         let name = entry.file_name();
         let writer = name.as_encoded_bytes().strip_prefix(start.as_encoded_bytes());
         // Once there was one name for all writers.
-        if writer.is_some_and(|of| is_dead(of) || is_old(&entry)) || Some(name.as_os_str()) == once.file_name() {
+        if writer.is_some_and(|of| is_dead(of) || is_old(&entry))
+            || Some(name.as_os_str()) == once.file_name()
+        {
             // What cannot be removed is in nobody's way.
             _ = std::fs::remove_file(entry.path());
         }
@@ -90,8 +92,7 @@ mod tests {
 
         fn names(&self) -> Vec<String> {
             let entries = std::fs::read_dir(&self.0).unwrap();
-            let mut names: Vec<_> =
-                entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
             names.sort();
             names
         }

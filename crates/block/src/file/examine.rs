@@ -18,7 +18,8 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     match rustix::fs::access(&spec.path, needed) {
         Err(e) if io::Error::from(e).kind() == io::ErrorKind::NotFound && spec.creates() => {
             let folder = spec.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let may = rustix::fs::access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
+            let may =
+                rustix::fs::access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
             may.map_err(|e| fault.open(&e.into()))?;
             return Ok(Found { size: None, in_use: false });
         }
@@ -45,7 +46,8 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     if size == 0 && spec.creates() {
         return Ok(found);
     }
-    let align = if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
+    let align =
+        if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
     fault.check_size(size, align)?;
     found.size = Some(size);
     Ok(found)

@@ -72,7 +72,8 @@ impl Medium {
             granule,
         };
         medium.size = medium.size_now().map_err(|e| fault.open(&e))?;
-        let whole = if device { medium.size } else { medium.files.plain.metadata().map_or(0, |found| found.len()) };
+        let whole =
+            if device { medium.size } else { medium.files.plain.metadata().map_or(0, |found| found.len()) };
         fault.check_size(whole, medium.direct)?;
         Ok(medium)
     }

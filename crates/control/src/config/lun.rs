@@ -50,11 +50,7 @@ pub(super) struct Unique {
 
 impl Unique {
     pub(super) fn new() -> Unique {
-        Unique {
-            names: Once::new("target"),
-            serials: Once::new("serial number"),
-            files: Files::default(),
-        }
+        Unique { names: Once::new("target"), serials: Once::new("serial number"), files: Files::default() }
     }
 }
 
@@ -193,7 +189,8 @@ pub(super) fn lun(
     lun.product = s.parsed(p, "product", |text| scsi_text(text, "product", 16)).unwrap_or(lun.product);
     lun.filters = filters(p, s);
     source?;
-    if let (Source::File { path, .. } | Source::Device { path }, Some(value)) = (&lun.source, s.find("path")) {
+    if let (Source::File { path, .. } | Source::Device { path }, Some(value)) = (&lun.source, s.find("path"))
+    {
         unique.files.add(p, path, lun.read_only, &value.span());
     }
     Some(lun)
