@@ -96,13 +96,14 @@ pub(crate) fn write_protected(state: &State, settings: &Settings, read_only: boo
 
 /// A command of this operation code would pass all checks but the one of its CDB.
 pub(crate) fn open(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
-    let is_free = !state.busy && state.peers.get(&who.id).is_some_and(|p| p.attentions.is_empty());
-    is_free && may(opcode, state, settings, who)
+    state.peers.get(&who.id).is_some_and(|p| p.attentions.is_empty()) && may(opcode, state, settings, who)
 }
 
 /// As [`open`], unit attentions apart.
 pub(crate) fn may(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
-    table::find(settings, &[opcode, 0]).is_ok_and(|row| {
-        !state.reservations.conflicts(row, who.id, who.port) && ready(row, state, settings, who).is_ok()
-    })
+    let row = table::find(settings, &[opcode, 0]);
+    !state.busy
+        && row.is_ok_and(|row| {
+            !state.reservations.conflicts(row, who.id, who.port) && ready(row, state, settings, who).is_ok()
+        })
 }

@@ -6,20 +6,8 @@ use block::{Backend, Kind, Spec};
 use device::{Invalid, Settings};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
-
-/// How often a unit that is to rest looks whether visitors have left.
-const LOOK: Duration = Duration::from_millis(1);
 
 impl Unit {
-    /// A place beside the gate, for who must not wait there: None while the unit rests, or is about to.
-    pub(crate) fn visit(self: &Arc<Self>) -> Option<Visit> {
-        self.visitors.fetch_add(1, SeqCst);
-        let visit = Visit(self.clone());
-        self.lu.refuses().is_none().then_some(visit)
-    }
-
     /// Brings the unit to rest: from now on commands are answered BUSY, and when this ends none runs, and
     /// what was written is stable as far as `flushed` tells. When the future is dropped, it was nothing.
     ///
@@ -36,20 +24,8 @@ impl Unit {
         if self.lu.is_sanitizing() {
             return sanitizing();
         }
-        while self.visitors.load(SeqCst) > 0 {
-            compio::time::sleep(LOOK).await;
-        }
         resting.flushed = self.backend().flush().await;
         Ok(resting)
-    }
-}
-
-/// Somebody uses the blocks outside of the gate; it is over when this is dropped.
-pub(crate) struct Visit(Arc<Unit>);
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        self.0.visitors.fetch_sub(1, SeqCst);
     }
 }
 

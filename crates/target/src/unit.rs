@@ -6,7 +6,6 @@ use block::Backend;
 use device::{Invalid, Lu};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A logical unit with its backend. It stays the same for as long as the LUN is served, whatever of its
@@ -19,8 +18,6 @@ pub struct Unit {
     pub(crate) gate: Arc<Gate>,
     /// The blocks. Replaced while no command runs.
     backend: RwLock<Arc<dyn Backend>>,
-    /// Commands of other logical units that use the blocks now.
-    pub(crate) visitors: AtomicUsize,
     /// Held while the state file is written.
     saved: Mutex<Saved>,
 }
@@ -40,17 +37,10 @@ impl Unit {
         if state_file.is_none() {
             lu.set_volatile();
         }
-        Unit {
-            lu,
-            state_file,
-            gate: Arc::default(),
-            backend: RwLock::new(backend),
-            visitors: AtomicUsize::new(0),
-            saved: Mutex::default(),
-        }
+        Unit { lu, state_file, gate: Arc::default(), backend: RwLock::new(backend), saved: Mutex::default() }
     }
 
-    /// The blocks, as they are for as long as the caller is inside the gate, or visits.
+    /// The blocks, as they are for as long as the caller is inside the gate.
     pub fn backend(&self) -> Arc<dyn Backend> {
         self.backend.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -61,8 +51,7 @@ impl Unit {
     /// Those of the file system; `Unsupported` without a state file.
     pub async fn save(self: &Arc<Self>) -> io::Result<()> {
         let unit = self.clone();
-        let written = compio::runtime::spawn_blocking(move || unit.save_now()).await;
-        written.unwrap_or_else(|_| Err(io::Error::other("the writer of state died")))
+        net::blocking(move || unit.save_now()).await
     }
 
     fn save_now(&self) -> io::Result<()> {

@@ -5,19 +5,22 @@ use super::project::File;
 use super::source::code_only;
 
 /// A crate of the product and the crates of the product that it may use.
-const FLOORS: [(&str, &[&str]); 8] = [
+const FLOORS: [(&str, &[&str]); 10] = [
     ("wire", &[]),
     ("proto", &["wire"]),
     ("device", &["wire"]),
-    ("net", &[]),
+    ("net", &["wire"]),
     ("block", &["net", "proto"]),
     ("target", &["wire", "proto", "device", "net", "block"]),
+    ("initiator", &["wire", "proto", "net", "block"]),
+    ("export", &["wire", "proto", "net", "block"]),
     ("control", &["wire", "proto", "device", "net", "block", "target"]),
-    ("cli", &["wire", "proto", "device", "net", "block", "target", "control"]),
+    ("cli", &["wire", "proto", "device", "net", "block", "target", "initiator", "export", "control"]),
 ];
 
 /// Packages whose roots need not forbid `unsafe`, and why.
-const MAY_BE_UNSAFE: [(&str, &str); 2] = [
+const MAY_BE_UNSAFE: [(&str, &str); 3] = [
+    ("crates/export", "ublk: a ring of the kernel's commands and memory shared with it"),
     ("crates/net", "the runtime's edge: system calls that the standard library lacks"),
     ("fuzz", "the fuzzer's macro exports a C symbol"),
 ];

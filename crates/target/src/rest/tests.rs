@@ -71,21 +71,6 @@ fn a_rest_that_is_given_up_was_nothing() {
 }
 
 #[test]
-fn visitors_are_waited_for_and_none_comes_while_it_rests() {
-    let unit = unit(None);
-    let visit = unit.visit().expect("it serves");
-    compio::runtime::Runtime::new().expect("a runtime").block_on(async {
-        let short = compio::time::timeout(Duration::from_millis(20), unit.rest());
-        assert!(short.await.is_err(), "somebody is there");
-    });
-    drop(visit);
-    let resting = rested(&unit);
-    assert!(unit.visit().is_none());
-    drop(resting);
-    assert!(unit.visit().is_some());
-}
-
-#[test]
 fn other_blocks_take_the_place_of_those_before() {
     let unit = unit(None);
     let other = memory();

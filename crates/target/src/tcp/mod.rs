@@ -3,14 +3,11 @@
 mod command;
 mod connection;
 mod data_out;
-mod digest;
 mod dispatch;
 mod letters;
 mod login;
 mod luns;
 mod manage;
-mod out;
-mod receive;
 mod respond;
 mod services;
 mod task;
@@ -18,6 +15,7 @@ pub mod testing;
 
 use crate::server::{Counted, Shared};
 use net::Stream;
+use net::iscsi::{out, receive};
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -1,39 +1,42 @@
 //! What waits to be sent on a connection, and its way into one vectored send.
 
-use super::digest::crc32c;
-use net::{Buf, Stream};
+use crate::{Buf, Stream};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
-use wire::iscsi::{BHS_LEN, Bhs, padded};
 
-/// The longest payload of zeros, and so the longest Data-In segment.
-pub const MAX_SEGMENT: usize = 1 << 20;
-static ZEROS: [u8; MAX_SEGMENT] = [0; MAX_SEGMENT];
+/// The longest payload of zeros in bytes.
+pub const MAX_ZEROS: usize = 1 << 20;
+static ZEROS: [u8; MAX_ZEROS] = [0; MAX_ZEROS];
 
-/// Up to so many PDUs are sent without an allocation.
+/// The longest head and tail of a message in bytes.
+const MAX_HEAD: usize = 52;
+const MAX_TAIL: usize = 8;
+
+/// Up to so many messages are sent without an allocation.
 const FEW: usize = 4;
 
 /// Slices in one send: the kernel's limit.
 const MAX_SLICES: usize = 1024;
 
-/// The data segment of a PDU to send.
+/// The data of a message to send.
 pub enum Payload {
     /// None.
     Empty,
-    /// So many zeros, at most [`MAX_SEGMENT`].
+    /// So many zeros, at most [`MAX_ZEROS`].
     Zeros(usize),
     /// Bytes of ours.
     Bytes(Vec<u8>),
     /// A buffer of which the first bytes count.
     Buf(Buf, usize),
-    /// A part of a buffer that several PDUs share: start and length.
+    /// A part of a buffer that several messages share: start and length.
     Part(Rc<Buf>, usize, usize),
 }
 
 impl Payload {
+    /// The bytes that are to be sent.
     #[inline]
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         match self {
             Payload::Empty => &[],
             Payload::Zeros(n) => &ZEROS[..*n],
@@ -44,32 +47,11 @@ impl Payload {
     }
 }
 
-/// Which digests a connection uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Digests {
-    /// After the header.
-    pub header: bool,
-    /// After the data.
-    pub data: bool,
-}
-
-impl Digests {
-    /// Bytes after the header.
-    pub fn header_len(self) -> usize {
-        if self.header { 4 } else { 0 }
-    }
-
-    /// Bytes after a data segment of `len` bytes and its padding.
-    pub fn data_len(self, len: usize) -> usize {
-        if self.data && len > 0 { 4 } else { 0 }
-    }
-}
-
 struct Entry {
-    head: [u8; BHS_LEN + 4],
+    head: [u8; MAX_HEAD],
     head_len: u8,
     tail_len: u8,
-    tail: [u8; 8],
+    tail: [u8; MAX_TAIL],
     payload: Payload,
 }
 
@@ -79,7 +61,7 @@ impl Entry {
     }
 }
 
-/// The queue of PDUs to send.
+/// The queue of messages to send.
 #[derive(Default)]
 pub struct Out {
     queue: VecDeque<Entry>,
@@ -92,25 +74,21 @@ pub struct Out {
 }
 
 impl Out {
-    /// Appends a PDU; its DataSegmentLength, padding and digests are added here.
+    /// Appends a message: its head, its payload, and what follows the payload.
+    ///
+    /// # Panics
+    /// When the head has more than 52 bytes, or the tail more than 8.
     #[inline]
-    pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
-        let len = payload.bytes().len();
-        header.set_data_len(len);
-        let mut head = [0; BHS_LEN + 4];
-        head[..BHS_LEN].copy_from_slice(&header.0);
-        if digests.header {
-            head[BHS_LEN..].copy_from_slice(&crc32c(&[&header.0]).to_le_bytes());
-        }
-        let pad = padded(len) - len;
-        let mut tail = [0; 8];
-        if digests.data && len > 0 {
-            let crc = crc32c(&[payload.bytes(), &tail[..pad]]);
-            tail[pad..pad + 4].copy_from_slice(&crc.to_le_bytes());
-        }
-        let (head_len, tail_len) =
-            ((BHS_LEN + digests.header_len()) as u8, (pad + digests.data_len(len)) as u8);
-        let entry = Entry { head, head_len, tail_len, tail, payload };
+    pub fn push(&mut self, head: &[u8], payload: Payload, tail: &[u8]) {
+        let mut entry = Entry {
+            head: [0; MAX_HEAD],
+            head_len: head.len() as u8,
+            tail_len: tail.len() as u8,
+            tail: [0; MAX_TAIL],
+            payload,
+        };
+        entry.head[..head.len()].copy_from_slice(head);
+        entry.tail[..tail.len()].copy_from_slice(tail);
         self.waiting += entry.len();
         self.queue.push_back(entry);
     }
@@ -134,7 +112,7 @@ impl Out {
         Ok(true)
     }
 
-    /// The header that waits alone: the answer of a write at depth 1 needs no vector.
+    /// The head that waits alone: the answer of a write at depth 1 needs no vector.
     fn single(&self) -> Option<&[u8]> {
         match (self.queue.len(), self.queue.front()?) {
             (1, e) if e.payload.bytes().is_empty() => Some(&e.head[self.sent..e.head_len as usize]),
@@ -178,9 +156,26 @@ impl Out {
         }
     }
 
+    /// All that waits.
+    fn bytes(&self) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.waiting);
+        self.each_part(|part| {
+            all.extend_from_slice(part);
+            true
+        });
+        all
+    }
+
     /// Whether bytes have left since the last call: the peer takes what it gets.
     pub fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
+    }
+
+    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let all = self.bytes();
+        self.advance(all.len());
+        all
     }
 
     fn advance(&mut self, sent: usize) {
@@ -203,37 +198,21 @@ impl Out {
 mod tests {
     use super::*;
 
-    fn bytes(out: &Out) -> Vec<u8> {
-        out.slices().iter().flat_map(|s| s.to_vec()).collect()
-    }
-
-    #[test]
-    fn padding_and_digests_follow_the_data() {
-        let mut out = Out::default();
-        let both = Digests { header: true, data: true };
-        out.push(Bhs::new(0x20), Payload::Bytes(vec![1, 2, 3, 4, 5]), both);
-        let b = bytes(&out);
-        assert_eq!(b.len(), 48 + 4 + 8 + 4);
-        assert_eq!((b[7], &b[52..60]), (5, &[1, 2, 3, 4, 5, 0, 0, 0][..]));
-        assert_eq!(b[48..52], crc32c(&[&b[..48]]).to_le_bytes());
-        assert_eq!(b[60..], crc32c(&[&b[52..60]]).to_le_bytes());
-    }
-
     #[test]
     fn a_send_may_stop_at_any_byte() {
         let mut whole = Out::default();
         let fill = |out: &mut Out| {
-            out.push(Bhs::new(0x25), Payload::Zeros(6), Digests::default());
-            out.push(Bhs::new(0x21), Payload::Empty, Digests::default());
-            out.push(Bhs::new(0x25), Payload::Bytes(vec![9; 9]), Digests { header: false, data: true });
+            out.push(&[1; 48], Payload::Zeros(6), &[0; 2]);
+            out.push(&[2; 52], Payload::Empty, &[]);
+            out.push(&[3; 16], Payload::Bytes(vec![9; 9]), &[4; 7]);
         };
         fill(&mut whole);
-        let all = bytes(&whole);
+        let all = whole.bytes();
         for cut in 0..=all.len() {
             let mut out = Out::default();
             fill(&mut out);
             out.advance(cut);
-            assert_eq!(bytes(&out), all[cut..], "after {cut} bytes");
+            assert_eq!(out.bytes(), all[cut..], "after {cut} bytes");
             assert_eq!(out.waiting, all.len() - cut);
         }
     }

@@ -4,7 +4,7 @@
 
 use super::digest::crc32c;
 use super::out::Digests;
-use net::{Buf, Stream};
+use crate::{Buf, Stream};
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use wire::iscsi::{BHS_LEN, Bhs, padded};
