@@ -156,15 +156,26 @@ impl Out {
         }
     }
 
-    /// All that waits, for tests.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.slices().iter().flat_map(|s| s.to_vec()).collect()
+    /// All that waits.
+    fn bytes(&self) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.waiting);
+        self.each_part(|part| {
+            all.extend_from_slice(part);
+            true
+        });
+        all
     }
 
     /// Whether bytes have left since the last call: the peer takes what it gets.
     pub fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
+    }
+
+    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let all = self.bytes();
+        self.advance(all.len());
+        all
     }
 
     fn advance(&mut self, sent: usize) {

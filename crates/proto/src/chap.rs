@@ -1,5 +1,7 @@
 //! CHAP (RFC 1994, RFC 7143 section 12.1.3): digests, secrets, challenges.
 
+pub(crate) mod keys;
+
 use std::sync::Arc;
 
 use md5::Digest;
@@ -26,15 +28,19 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    const ALL: [Self; 4] = [Self::Md5, Self::Sha1, Self::Sha256, Self::Sha3];
+    /// All of them, in the order in which an initiator offers them: the strongest first, but SHA-256 last.
+    /// STGT and its relatives take 7 for SHA-1, and choose it; who means SHA-256 knows SHA3-256 too.
+    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
     /// The first algorithm of a CHAP_A list that is known here.
     pub fn first_of(list: &str) -> Option<Self> {
-        let known = |v| {
-            let n = wire::iscsi::text::number(v)?;
-            Self::ALL.into_iter().find(|a| *a as u64 == n)
-        };
-        list.split(',').find_map(known)
+        list.split(',').find_map(Self::numbered)
+    }
+
+    /// The algorithm of one CHAP_A number.
+    pub(crate) fn numbered(value: &str) -> Option<Self> {
+        let n = wire::iscsi::text::number(value)?;
+        Self::ALL.into_iter().find(|a| *a as u64 == n)
     }
 
     /// The response to a challenge: the digest of identifier, secret and challenge.
@@ -52,6 +58,20 @@ impl Algorithm {
     }
 }
 
+/// The secret that a file holds: its bytes without the last newline, or those that `0x...`
+/// names; None if what follows `0x` names none.
+pub fn secret_of_text(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    let Some(digits) = bytes.strip_prefix(b"0x").or(bytes.strip_prefix(b"0X")) else { return Some(bytes) };
+    let digit = |b: &u8| char::from(*b).to_digit(16);
+    if digits.is_empty() || !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    digits.chunks(2).map(|pair| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8)).collect()
+}
+
 /// A shared secret. It shows in no log, and comparing takes the same time whatever differs.
 #[derive(Clone)]
 pub struct Secret(Arc<[u8]>);
@@ -64,6 +84,11 @@ impl Secret {
 
     fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Below the 96 bits that RFC 7143 section 9.2.1 asks for where nothing else protects the exchange.
+    pub fn is_short(&self) -> bool {
+        self.0.len() < 12
     }
 }
 

@@ -4,10 +4,12 @@
 
 pub mod chap;
 mod gather;
+pub mod initiator;
 pub mod keys;
 pub mod login;
 pub mod name;
 pub mod nbd;
+pub mod nearest;
 pub mod parameters;
 pub mod text;
 pub mod transfer;

@@ -31,6 +31,7 @@ const PACKAGES: [(&str, &str); 21] = [
     ("taskset", "util-linux"),
     ("c++", "g++"),
     ("git", "git"),
+    ("losetup", "mount"),
     ("setsid", "util-linux"),
 ];
 /// While this says 101, installing a package starts no daemon.

@@ -63,6 +63,11 @@ impl Out {
         self.0.flush(stream)
     }
 
+    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        self.0.take_bytes()
+    }
+
     /// Whether bytes have left since the last call: the peer takes what it gets.
     pub fn has_moved(&mut self) -> bool {
         self.0.has_moved()
@@ -78,7 +83,7 @@ mod tests {
         let mut out = Out::default();
         let both = Digests { header: true, data: true };
         out.push(Bhs::new(0x20), Payload::Bytes(vec![1, 2, 3, 4, 5]), both);
-        let b = out.0.bytes();
+        let b = out.take_bytes();
         assert_eq!(b.len(), 48 + 4 + 8 + 4);
         assert_eq!((b[7], &b[52..60]), (5, &[1, 2, 3, 4, 5, 0, 0, 0][..]));
         assert_eq!(b[48..52], crc32c(&[&b[..48]]).to_le_bytes());
