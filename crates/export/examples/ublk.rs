@@ -1,0 +1,58 @@
+//! A file or a piece of memory as `/dev/ublkbN`, until SIGINT or SIGTERM.
+//!
+//! ```text
+//! ublk start LUN [id=N] [queues=N] [depth=N] [block-size=N] [read-only=true]
+//! ublk recover ID LUN
+//! ublk remove ID
+//! ```
+//!
+//! LUN is a path, or `memory:BYTES`. Prints the path of the device when it is there.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use block::{Backend, Kind, Spec};
+use export::ublk::{Device, Options};
+use net::Cores;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let cores = Cores::start(&[0, 0])?;
+    let device = match words[..] {
+        ["start", lun, ref rest @ ..] => Device::start(&cores, open(lun)?, &options(rest)?)?,
+        ["recover", id, lun] => Device::recover(&cores, open(lun)?, id.parse()?)?,
+        ["remove", id] => return Ok(Device::remove(id.parse()?)?),
+        _ => return Err("usage: ublk start LUN [NAME=VALUE]... | recover ID LUN | remove ID".into()),
+    };
+    println!("{}", device.path().display());
+    signals.forever().next();
+    device.stop()?;
+    Ok(())
+}
+
+fn open(lun: &str) -> Result<Arc<dyn Backend>, Box<dyn Error>> {
+    let spec = match lun.strip_prefix("memory:") {
+        Some(size) => Spec::sized(Kind::Memory, size.parse()?),
+        None => Spec::path(lun),
+    };
+    Ok(block::open(&spec)?)
+}
+
+fn options(words: &[&str]) -> Result<Options, Box<dyn Error>> {
+    let mut options = Options::default();
+    for word in words {
+        match word.split_once('=').ok_or("NAME=VALUE is wanted")? {
+            ("id", value) => options.id = Some(value.parse()?),
+            ("queues", value) => options.queues = value.parse()?,
+            ("depth", value) => options.depth = value.parse()?,
+            ("block-size", value) => options.block_size = value.parse()?,
+            ("read-only", value) => options.read_only = value.parse()?,
+            (name, _) => return Err(format!("no option {name}").into()),
+        }
+    }
+    Ok(options)
+}

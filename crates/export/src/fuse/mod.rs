@@ -1,0 +1,1 @@
+//! A backend as a file, by FUSE.
