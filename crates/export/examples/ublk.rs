@@ -9,6 +9,7 @@
 //! LUN is a path, or `memory:BYTES`. Prints the path of the device when it is there.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use block::{Backend, Kind, Spec};
@@ -17,7 +18,13 @@ use net::Cores;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    let Err(e) = run() else { return ExitCode::SUCCESS };
+    eprintln!("{e}");
+    ExitCode::FAILURE
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;

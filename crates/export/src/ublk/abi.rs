@@ -269,7 +269,7 @@ mod tests {
         let flags = u32::from(op::WRITE_ZEROES) | 1 << 13 | 1 << 15;
         let request = Request { op_flags: flags, sectors: u32::MAX, start: 3, addr: 0 };
         assert_eq!((request.op(), request.is_fua(), request.keeps_space()), (op::WRITE_ZEROES, true, true));
-        assert_eq!((request.offset(), request.len()), (1536, 0x1_ffff_fe00));
+        assert_eq!((request.offset(), request.len()), (1536, 0x1ff_ffff_fe00));
         assert_eq!(requests_offset(1) % 4096, 0);
     }
 }
