@@ -22,6 +22,17 @@ impl Stream {
         Ok(Stream { fd: TcpStream::from_std(socket)?.into_poll_fd()? })
     }
 
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// Those of connect: refused, unreachable, timed out.
+    pub async fn connect(address: SocketAddr) -> io::Result<Stream> {
+        let socket = TcpStream::connect(address).await?;
+        let fd = socket.into_poll_fd()?;
+        SockRef::from(&fd).set_tcp_nodelay(true)?;
+        Ok(Stream { fd })
+    }
+
     /// Waits until there is something to receive, or the peer is gone.
     pub async fn readable(&self) -> io::Result<()> {
         self.fd.read_ready().await

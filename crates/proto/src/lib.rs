@@ -3,6 +3,7 @@
 
 pub mod chap;
 mod gather;
+pub mod initiator;
 pub mod keys;
 pub mod login;
 pub mod name;
