@@ -120,7 +120,8 @@ fn direct_transfers_pass_the_page_cache_by() {
     }
     let (cores, folder, scratch) = (cores(), Folder::new(), Folder::new());
     let below = scratch.0.join("below.img");
-    let spec = Spec { create: true, size: Some(32 * MIB), kind: Kind::File, direct: true, ..Spec::path(&below) };
+    let spec =
+        Spec { create: true, size: Some(32 * MIB), kind: Kind::File, direct: true, ..Spec::path(&below) };
     let mount = folder.mount(&cores, block::open(&spec).expect("a file"));
     let direct = OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(mount.path());

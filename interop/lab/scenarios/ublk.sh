@@ -30,6 +30,9 @@ all_zero() { cmp -n "$2" "$1" /dev/zero || fail "$1 is not all zeros"; }
 step "without the driver"
 refused 'modprobe ublk_drv' start memory:1048576
 modprobe ublk_drv || fail "modprobe"
+echo 2 >/proc/sys/kernel/io_uring_disabled
+refused 'ublk needs io_uring' start memory:1048576
+echo 0 >/proc/sys/kernel/io_uring_disabled
 refused 'cannot find it' recover 0 memory:1048576
 refused '1 to 4096 requests' start memory:1048576 depth=5000
 

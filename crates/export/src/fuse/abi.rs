@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn layouts_are_the_kernels() {
-        let headers = [size_of::<InHeader>(), size_of::<OutHeader>(), size_of::<InitIn>(), size_of::<InitOut>()];
+        let headers =
+            [size_of::<InHeader>(), size_of::<OutHeader>(), size_of::<InitIn>(), size_of::<InitOut>()];
         assert_eq!(headers, [40, 16, 16, 64]);
         assert_eq!([size_of::<Attr>(), size_of::<EntryOut>(), size_of::<AttrOut>()], [88, 128, 104]);
         assert_eq!([size_of::<TransferIn>(), size_of::<FallocateIn>(), size_of::<StatfsOut>()], [40, 32, 80]);

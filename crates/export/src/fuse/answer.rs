@@ -182,7 +182,8 @@ impl File {
     }
 
     fn readdir(&self, arguments: &TransferIn) -> io::Result<Answer> {
-        let entries = [(ROOT, &b"."[..], KIND_FOLDER), (ROOT, b"..", KIND_FOLDER), (FILE, &self.name, KIND_FILE)];
+        let entries =
+            [(ROOT, &b"."[..], KIND_FOLDER), (ROOT, b"..", KIND_FOLDER), (FILE, &self.name, KIND_FILE)];
         let mut bytes = Vec::new();
         for (n, (node, name, kind)) in (1..).zip(entries).skip(arguments.offset.min(3) as usize) {
             let entry = Dirent { node, next: n, name_len: name.len() as u32, kind: kind >> 12 };
@@ -293,7 +294,8 @@ fn init(arguments: &InitIn) -> io::Result<Answer> {
         tracing::error!(arguments.major, arguments.minor, "this kernel speaks another FUSE");
         return Err(Errno::PROTO.into());
     }
-    let known = flag::ASYNC_READ | flag::BIG_WRITES | flag::ASYNC_DIO | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
+    let known =
+        flag::ASYNC_READ | flag::BIG_WRITES | flag::ASYNC_DIO | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
     Ok(Answer::of(&InitOut {
         major: MAJOR,
         minor: abi::MINOR,

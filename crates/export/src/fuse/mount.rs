@@ -40,7 +40,8 @@ pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, Mounted), E
     check(dir, &subject)?;
     let (device, unmount) = match HELPERS.into_iter().find_map(|program| with(program, dir, read_only)) {
         Some((program, mounted)) => {
-            let device = mounted.map_err(|e| Error::refused(&subject, "mount", e, "name a folder of your own"))?;
+            let device =
+                mounted.map_err(|e| Error::refused(&subject, "mount", e, "name a folder of your own"))?;
             (device, vec![program, "-u", "-z", "-q", "--"])
         }
         None => {

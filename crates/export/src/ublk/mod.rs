@@ -95,7 +95,7 @@ impl Device {
         // Should this fail, the device is dropped, and so removed.
         device.ended = begun.map_err(|e| device.refused("start", e, "see dmesg"))?;
         if !device.survives() {
-            tracing::warn!(id, "this kernel's ublk devices do not outlive their process (Linux 6.1 is needed)");
+            tracing::warn!(id, "before Linux 6.1, a ublk device does not outlive its process");
         }
         Ok(device)
     }
@@ -165,7 +165,7 @@ impl Device {
     /// Before Linux 6.16, which cannot change it.
     pub fn resize(&mut self) -> Result<(), Error> {
         let can = self.control.features().unwrap_or(0) & feature::UPDATE_SIZE != 0;
-        let hint = "detach it and attach it again to see the new capacity; changing it in use needs Linux 6.16";
+        let hint = "detach it and attach it again: a change while it is in use needs Linux 6.16";
         if !can {
             let what = "this kernel's ublk devices keep their capacity";
             return Err(Error::new(self.path().display().to_string(), what, hint));
@@ -186,8 +186,11 @@ impl Device {
     fn end(&mut self) -> Result<(), Error> {
         self.is_stopped = true;
         // Once it is being stopped, the kernel fails what it still has to write.
-        if let Err(e) = File::open(self.path()).and_then(|device| device.sync_all()) {
-            tracing::warn!(id = self.id, "the last writes to a ublk device: {e}");
+        match File::open(self.path()).and_then(|device| device.sync_all()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(id = self.id, "the last writes to a ublk device: {e}");
+            }
+            _ => {}
         }
         let stopped = self.control.plain(Command::STOP_DEV, self.id, 0);
         stopped.map_err(|e| self.refused("stop it", e, "unmount it, and try again"))?;
@@ -214,7 +217,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if !self.is_stopped && let Err(e) = self.end() {
+        if !self.is_stopped
+            && let Err(e) = self.end()
+        {
             tracing::warn!("{e}");
         }
     }
@@ -255,7 +260,9 @@ fn wanted(options: &Options) -> DeviceInfo {
 fn not_added(options: &Options, e: io::Error) -> Error {
     let hint = match (e.kind(), options.id) {
         (io::ErrorKind::AlreadyExists, _) => "choose another number, or recover or remove that device",
-        (io::ErrorKind::PermissionDenied, _) => "run this as root (CAP_SYS_ADMIN), or export with NBD or FUSE",
+        (io::ErrorKind::PermissionDenied, _) => {
+            "run this as root (CAP_SYS_ADMIN), or export with NBD or FUSE"
+        }
         (_, Some(_)) => "choose a smaller number, or none",
         (_, None) => "see dmesg; the driver's parameter ublks_max limits the number of devices",
     };

@@ -37,9 +37,8 @@ impl Requests {
         let bytes = (usize::from(depth) * size_of::<Request>()).next_multiple_of(rustix::param::page_size());
         let offset = abi::requests_offset(queue);
         // SAFETY: a new mapping of its own, at an address that the kernel chooses.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, device, offset)?
-        };
+        let at =
+            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, device, offset)? };
         let at = NonNull::new(at).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Requests { at, bytes, depth })
     }
