@@ -1,4 +1,4 @@
-//! A file or a piece of memory as `/dev/ublkbN`, until SIGINT or SIGTERM.
+//! A file or a piece of memory as `/dev/ublkbN`, until SIGINT or SIGTERM; SIGHUP tells a new capacity.
 //!
 //! ```text
 //! ublk start LUN [id=N] [queues=N] [depth=N] [block-size=N] [read-only=true]
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use block::{Backend, Kind, Spec};
 use export::ublk::{Device, Options};
 use net::Cores;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 fn main() -> ExitCode {
@@ -27,16 +27,31 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let cores = Cores::start(&[0, 0])?;
-    let device = match words[..] {
-        ["start", lun, ref rest @ ..] => Device::start(&cores, open(lun)?, &options(rest)?)?,
-        ["recover", id, lun] => Device::recover(&cores, open(lun)?, id.parse()?)?,
+    let (backend, id, given) = match words[..] {
+        ["start", lun, ref rest @ ..] => (open(lun)?, None, options(rest)?),
+        ["recover", id, lun] => (open(lun)?, Some(id.parse()?), Options::default()),
         ["remove", id] => return Ok(Device::remove(id.parse()?)?),
         _ => return Err("usage: ublk start LUN [NAME=VALUE]... | recover ID LUN | remove ID".into()),
     };
+    let mut device = match id {
+        Some(id) => Device::recover(&cores, backend.clone(), id)?,
+        None => Device::start(&cores, backend.clone(), &given)?,
+    };
     println!("{}", device.path().display());
-    signals.forever().next();
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        backend.refresh();
+        if let Err(e) = device.resize() {
+            eprintln!("{e}");
+        }
+    }
+    if device.is_in_use() {
+        eprintln!("{} is in use, and is taken away all the same", device.path().display());
+    }
     device.stop()?;
     Ok(())
 }

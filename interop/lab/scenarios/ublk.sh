@@ -1,7 +1,7 @@
 #!/bin/bash
 # A ublk device of the example program `ublk`: in full use, through `kill -9` of its process, and gone.
 #   UBLK    the program
-#   KILLS   how often its process is killed under load (default 3)
+#   KILLS   how often its process is killed under load (default 2)
 . "$(dirname "$0")/lib.sh"
 
 # serve ARGUMENTS: starts the program in the background; its process is $server, its device $disk
@@ -64,7 +64,7 @@ try mount "$disk" /mnt
 refused 'serves it' recover 0 memory:268435456
 refused 'serves it' remove 0
 start_writer
-for kill in $(seq "${KILLS:-3}"); do
+for kill in $(seq "${KILLS:-2}"); do
     await_files 20
     killed
     echo "killed after file $(cat /run/acknowledged)"
@@ -76,6 +76,22 @@ await_files 20
 stop_writer
 check_files "$disk"
 stopped
+
+step "a larger medium"
+serve start /run/disk.img
+truncate -s 320M /run/disk.img
+kill -HUP "$server"
+wait_for 30 '[ "$(blockdev --getsize64 "$disk")" = 335544320 ] || grep -q "needs Linux 6.16" /run/ublk.log' ||
+    fail "neither a new capacity nor a word"
+stopped
+
+step "taken away from under a file system"
+serve start /run/disk.img
+[ "$(blockdev --getsize64 "$disk")" = 335544320 ] || fail "not the new capacity"
+try mount -o ro "$disk" /mnt
+stopped
+grep -q 'is in use' /run/ublk.log || fail "not known to be in use"
+umount /mnt
 
 step "no process, no device"
 serve start memory:16777216 id=3 block-size=4096 depth=1

@@ -81,21 +81,12 @@ impl Device {
         check(options, &facts)?;
         let mut control = Control::open()?;
         let info = control.add(wanted(options)).map_err(|e| not_added(options, e))?;
-        let id = info.id;
-        let begun = begin(&mut control, &info, cores, &backend, params(options, &facts));
-        let mut device = Device {
-            id,
-            control,
-            backend,
-            ended: flume::bounded(0).1,
-            block_size: options.block_size,
-            flags: info.flags,
-            is_stopped: false,
-        };
-        // Should this fail, the device is dropped, and so removed.
-        device.ended = begun.map_err(|e| device.refused("start", e, "see dmesg"))?;
+        // Should it not come to life, it is dropped, and so removed.
+        let mut device = Device::new(control, &info, backend, options.block_size);
+        let alive = device.begin(cores, &info, params(options, &facts));
+        alive.map_err(|e| device.refused("start it", e, "see dmesg"))?;
         if !device.survives() {
-            tracing::warn!(id, "before Linux 6.1, a ublk device does not outlive its process");
+            tracing::warn!(device.id, "before Linux 6.1, a ublk device does not outlive its process");
         }
         Ok(device)
     }
@@ -121,9 +112,16 @@ impl Device {
             let subject = block_path(id).display().to_string();
             return Err(Error::new(subject, what, "give it the medium that it had"));
         }
-        let ended = take_over(&mut control, &info, cores, &backend).map_err(|e| fail("take it over", e))?;
-        let block_size = 1 << params.basic.logical_shift;
-        Ok(Device { id, control, backend, ended, block_size, flags: info.flags, is_stopped: false })
+        while_busy(|| control.plain(Command::START_USER_RECOVERY, id, 0))
+            .map_err(|e| fail("take it over", e))?;
+        let mut device = Device::new(control, &info, backend, 1 << params.basic.logical_shift);
+        let alive = device.serve(cores, &info, Command::END_USER_RECOVERY);
+        alive.map_err(|e| {
+            // It is not this one's to remove.
+            device.is_stopped = true;
+            fail("take it over", e)
+        })?;
+        Ok(device)
     }
 
     /// Removes the device `id`, whose process is gone. I/O that waits fails.
@@ -183,6 +181,39 @@ impl Device {
         self.end()
     }
 
+    fn new(control: Control, info: &DeviceInfo, backend: Arc<dyn Backend>, block_size: u32) -> Device {
+        let ended = flume::bounded(0).1;
+        Device { id: info.id, control, backend, ended, block_size, flags: info.flags, is_stopped: false }
+    }
+
+    /// Brings a new device to life.
+    fn begin(&mut self, cores: &Cores, info: &DeviceInfo, params: Params) -> io::Result<()> {
+        self.control.set_params(self.id, params)?;
+        self.serve(cores, info, Command::START_DEV)
+    }
+
+    /// Starts the queues, each on its core. The command ends when every tag has asked for its first request.
+    fn serve(&mut self, cores: &Cores, info: &DeviceInfo, command: Command) -> io::Result<()> {
+        let device = Arc::new(open_char(self.id)?);
+        let as_ioctl = self.control.as_ioctl();
+        let open = |number| Ok((usize::from(number), Queue::open(device.clone(), number, info, as_ioctl)?));
+        let queues: Vec<(usize, Queue)> = (0..info.queues).map(open).collect::<io::Result<_>>()?;
+        let (ending, ended) = flume::unbounded();
+        self.ended = ended;
+        for (number, queue) in queues {
+            let (backend, ending) = (self.backend.clone(), ending.clone());
+            cores.run_on(number % cores.count(), move || queue.run(&backend, &ending));
+        }
+        drop((device, ending));
+        // If one cannot ask, the command would never end.
+        let give_up = || match self.ended.try_recv() {
+            Ok(e) => Some(e),
+            Err(flume::TryRecvError::Empty) => None,
+            Err(flume::TryRecvError::Disconnected) => Some(Errno::NODEV.into()),
+        };
+        self.control.plain_unless(command, self.id, std::process::id().into(), &give_up)
+    }
+
     fn end(&mut self) -> Result<(), Error> {
         self.is_stopped = true;
         // Once it is being stopped, the kernel fails what it still has to write.
@@ -194,18 +225,20 @@ impl Device {
         }
         let stopped = self.control.plain(Command::STOP_DEV, self.id, 0);
         stopped.map_err(|e| self.refused("stop it", e, "unmount it, and try again"))?;
-        self.served_no_more();
+        if !self.served_no_more() {
+            let hint = "it goes when this process ends, and can then be removed";
+            return Err(Error::new(self.path().display().to_string(), "its requests do not end", hint));
+        }
         let id = self.id;
         delete(&mut self.control, id).map_err(|e| self.refused("remove it", e, "see dmesg"))
     }
 
     /// Waits until the queues' tasks are over: they hold the device open.
-    fn served_no_more(&self) {
+    fn served_no_more(&self) -> bool {
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.ended.recv_deadline(end) {
-                Ok(e) => tracing::warn!(id = self.id, "a tag of a ublk device ended: {e}"),
-                Err(_) => return,
+            if let Err(e) = self.ended.recv_deadline(end) {
+                return e == flume::RecvTimeoutError::Disconnected;
             }
         }
     }
@@ -303,65 +336,6 @@ fn params(options: &Options, facts: &Facts) -> Params {
     };
     let types = abi::PARAM_BASIC | abi::PARAM_DISCARD;
     Params { len: size_of::<Params>() as u32, types, basic, discard, pad: 0 }
-}
-
-/// Brings a new device to life.
-fn begin(
-    control: &mut Control,
-    info: &DeviceInfo,
-    cores: &Cores,
-    backend: &Arc<dyn Backend>,
-    params: Params,
-) -> io::Result<flume::Receiver<io::Error>> {
-    control.set_params(info.id, params)?;
-    let ended = serve(info, cores, backend, control.as_ioctl())?;
-    live(control, Command::START_DEV, info.id, &ended)?;
-    Ok(ended)
-}
-
-/// Brings a device back to life.
-fn take_over(
-    control: &mut Control,
-    info: &DeviceInfo,
-    cores: &Cores,
-    backend: &Arc<dyn Backend>,
-) -> io::Result<flume::Receiver<io::Error>> {
-    while_busy(|| control.plain(Command::START_USER_RECOVERY, info.id, 0))?;
-    let ended = serve(info, cores, backend, control.as_ioctl())?;
-    live(control, Command::END_USER_RECOVERY, info.id, &ended)?;
-    Ok(ended)
-}
-
-/// Starts the queues, each on its core.
-fn serve(
-    info: &DeviceInfo,
-    cores: &Cores,
-    backend: &Arc<dyn Backend>,
-    as_ioctl: bool,
-) -> io::Result<flume::Receiver<io::Error>> {
-    let device = Arc::new(open_char(info.id)?);
-    let (ended, result) = flume::unbounded();
-    for number in 0..info.queues {
-        let queue = Queue::open(device.clone(), number, info, as_ioctl)?;
-        let (backend, ended) = (backend.clone(), ended.clone());
-        cores.run_on(usize::from(number) % cores.count(), move || queue.run(&backend, &ended));
-    }
-    Ok(result)
-}
-
-/// The command that ends when every tag has asked for its first request. If one cannot, it never would.
-fn live(
-    control: &mut Control,
-    command: Command,
-    id: u32,
-    ended: &flume::Receiver<io::Error>,
-) -> io::Result<()> {
-    let give_up = || match ended.try_recv() {
-        Ok(e) => Some(e),
-        Err(flume::TryRecvError::Empty) => None,
-        Err(flume::TryRecvError::Disconnected) => Some(Errno::NODEV.into()),
-    };
-    control.plain_unless(command, id, std::process::id().into(), &give_up)
 }
 
 /// The device's character device, as soon as there is one, and nobody else has it.

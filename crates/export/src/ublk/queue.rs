@@ -88,6 +88,7 @@ impl Queue {
             let (queue, backend, ended) = (queue.clone(), backend.clone(), ended.clone());
             compio::runtime::spawn(async move {
                 if let Err(e) = serve(queue, tag, &*backend).await {
+                    tracing::error!(tag, "a ublk device is served no more: {e}");
                     // Nobody may be left to hear it.
                     let _ = ended.send(e);
                 }
