@@ -9,7 +9,7 @@ use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use proto::login::SessionType;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
-use wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
+use wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 
 /// Redirections that are followed, one after another.
 const REDIRECTIONS: u32 = 5;
@@ -83,13 +83,37 @@ pub async fn once(goal: &Goal, options: &Options) -> Result<Connected, Error> {
     Err(Error::new(Kind::Protocol, what))
 }
 
-enum Attempt {
+/// What came of one login.
+pub enum Attempt {
+    /// A connection.
     In(Box<Connected>),
+    /// It is to be tried there.
     Moved(Portal),
 }
 
+/// Sees the PDUs of a login, both ways.
+pub trait Watch {
+    /// A PDU that was sent, or has come.
+    fn see(&mut self, header: &Bhs, data: &[u8]);
+}
+
+/// Nobody watches.
+impl Watch for () {
+    fn see(&mut self, _: &Bhs, _: &[u8]) {}
+}
+
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let mut wire = Wire::connect(portal).await?;
+    log_in(Wire::connect(portal).await?, portal, goal, options, &mut ()).await
+}
+
+/// Logs in on a connection.
+pub async fn log_in(
+    mut wire: Wire,
+    portal: &Portal,
+    goal: &Goal,
+    options: &Options,
+    watch: &mut impl Watch,
+) -> Result<Attempt, Error> {
     let wish = Wish {
         initiator: options.initiator.clone(),
         initiator_alias: None,
@@ -106,8 +130,10 @@ async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Atte
     };
     let (mut login, mut request) = Login::new(wish);
     loop {
+        watch.see(&request.header, &request.data);
         wire.send(request).await?;
         let (header, data) = wire.receive(proto::login::SEGMENT_LEN).await?;
+        watch.see(&header, &data);
         match login.response(&header, &data) {
             Step::Send(next) => request = next,
             Step::Done(login) => {
@@ -118,6 +144,20 @@ async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Atte
             Step::Failed(failure) => return Err(failed(failure)),
         }
     }
+}
+
+/// Says goodbye on a connection that has done nothing else. Digests are left out where they were agreed on:
+/// then the target only sees the end of the connection.
+pub async fn log_out(connected: Connected) -> Result<(), Error> {
+    let Connected { stream, login, begun, .. } = connected;
+    if login.parameters.header_digest || login.parameters.data_digest {
+        return Ok(());
+    }
+    let mut wire = Wire::logged_in(stream, begun);
+    let mut header = request::logout(2);
+    request::stamp(&mut header, login.cmd_sn, login.exp_stat_sn);
+    wire.send(Pdu::new(header, Vec::new())).await?;
+    wire.receive(proto::login::SEGMENT_LEN).await.map(drop)
 }
 
 fn failed(failure: Failure) -> Error {
