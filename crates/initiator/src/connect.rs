@@ -54,7 +54,7 @@ pub async fn patiently(goal: &Goal, options: &Options) -> Result<Connected, Erro
     for _ in 1..options.timeouts.login_tries.max(1) {
         match once(goal, options).await {
             Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
-                tracing::info!("{e}; trying again");
+                tracing::warn!("{e}; trying again");
                 compio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(4));
             }
@@ -200,7 +200,7 @@ impl Wire {
                 Err(e) => last = Some(e),
             }
         }
-        let what = last.map_or_else(|| "its name has no address".to_owned(), |e| e.to_string());
+        let what = last.map_or_else(|| "its name has no address".to_owned(), |e| io_text(&e));
         Err(Error::new(Kind::Unreachable, what))
     }
 
@@ -253,8 +253,14 @@ impl Wire {
     }
 }
 
+/// What the operating system says of an error, without its number.
+pub fn io_text(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
 fn lost(e: std::io::Error) -> Error {
-    Error::new(Kind::Lost, e.to_string())
+    Error::new(Kind::Lost, io_text(&e))
 }
 
 /// The addresses of a portal.
@@ -263,5 +269,5 @@ pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
     let unknown = |e: String| Error::new(Kind::UnknownHost, format!("\"{}\": {e}", portal.host));
-    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(e.to_string()))
+    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(io_text(&e)))
 }

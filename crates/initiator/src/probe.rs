@@ -115,7 +115,7 @@ impl Probe {
                     self.connections.push((address, Ok(since.elapsed())));
                     return Ok(stream);
                 }
-                Err(e) => self.connections.push((address, Err(e.to_string()))),
+                Err(e) => self.connections.push((address, Err(connect::io_text(&e)))),
             }
         }
         let why = self.connections.last().and_then(|c| c.1.clone().err());
