@@ -366,7 +366,7 @@ fn keys_are_those_of_the_example() {
     };
     let mut seen = 0;
     for document in documents().into_iter().filter(|document| document != "docs/testing.md") {
-        for span in spans(&document) {
+        for span in spans(&document).into_iter().filter(|span| !span.starts_with("iscsiadm")) {
             for key in span.split([' ', '=', '[', ']', '.']).filter(|word| is_key(word)) {
                 let known = match document.as_str() {
                     "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
