@@ -1,7 +1,9 @@
 //! The command line.
 
 use crate::discover::Discover;
+use crate::doctor::Doctor;
 use crate::exit;
+use crate::ls::Ls;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -16,6 +18,8 @@ Examples:
   lunar check --media lunar.toml               and could it be served now?
   lunar session show                           what was negotiated, and how much was moved
   lunar discover 192.0.2.10                    which targets are there
+  lunar ls 192.0.2.10                          and which LUNs
+  lunar doctor iscsi://192.0.2.10/IQN/0        what is wrong, what is slow
 
 Environment:
   LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
@@ -52,6 +56,10 @@ pub enum Command {
     Serve(Serve),
     /// List the targets of a portal
     Discover(Discover),
+    /// List targets, their LUNs and sizes
+    Ls(Ls),
+    /// Look for what is wrong or slow between here and a LUN
+    Doctor(Doctor),
     /// Check a configuration file
     Check {
         /// The file, such as lunar.toml

@@ -5,7 +5,9 @@ mod args;
 mod captive;
 mod client;
 mod discover;
+mod doctor;
 mod exit;
+mod ls;
 mod paste;
 mod say;
 mod serve;
@@ -40,6 +42,16 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Discover(args) => {
             log("warn")?;
             print(&discover::discover(args)?)
+        }
+        Command::Ls(args) => {
+            log("warn")?;
+            print(&ls::ls(args)?)
+        }
+        Command::Doctor(args) => {
+            log("warn")?;
+            let (text, failure) = doctor::doctor(args)?;
+            print(&text);
+            return failure.map_or(Ok(ExitCode::SUCCESS), Err);
         }
         Command::Check { file, media } => print(&check(&file, media)?),
         Command::Session(command) => print(&session::session(command)?),
