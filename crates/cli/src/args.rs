@@ -4,6 +4,7 @@ use crate::discover::Discover;
 use crate::doctor::Doctor;
 use crate::exit;
 use crate::ls::Ls;
+use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -60,6 +61,8 @@ pub enum Command {
     Ls(Ls),
     /// Look for what is wrong or slow between here and a LUN
     Doctor(Doctor),
+    /// Send a SCSI command to a logical unit
+    Scsi(Scsi),
     /// Check a configuration file
     Check {
         /// The file, such as lunar.toml

@@ -7,9 +7,11 @@ mod client;
 mod discover;
 mod doctor;
 mod exit;
+mod hex;
 mod ls;
 mod paste;
 mod say;
+mod scsi;
 mod serve;
 mod server;
 mod session;
@@ -54,6 +56,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             return failure.map_or(Ok(ExitCode::SUCCESS), Err);
         }
         Command::Check { file, media } => print(&check(&file, media)?),
+        Command::Scsi(args) => {
+            log("warn")?;
+            return scsi::scsi(args);
+        }
         Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -23,7 +23,7 @@ pub use command::{Command, Completion, Direction, Finished};
 pub use discovery::discover;
 pub use error::{Error, Kind};
 pub use lun::{Lun, Properties, properties};
-pub use open::{at, connect, open, resolve};
+pub use open::{at, connect, lun_of, open, resolve};
 pub use options::{Options, Portal, Timeouts};
 pub use probe::{Exchange, Probe, probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};

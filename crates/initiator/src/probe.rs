@@ -2,7 +2,7 @@
 
 use crate::connect::{self, Attempt, Goal, Watch};
 use crate::{Error, Kind, Options, Portal};
-use net::stream::{Path, Stream};
+use net::stream::{Route, Stream};
 use proto::initiator::login::LoggedIn;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct Probe {
     /// What it took to connect to each that was tried, or why it failed.
     pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
     /// The way of the connection.
-    pub path: Path,
+    pub route: Route,
     /// The requests and responses of the login.
     pub exchanges: Vec<Exchange>,
     /// What came of it, or why nothing did.
@@ -55,7 +55,7 @@ pub async fn probe(portal: Portal, target: Option<String>, options: &Options) ->
         addresses: Vec::new(),
         resolved_in: Duration::ZERO,
         connections: Vec::new(),
-        path: Path::default(),
+        route: Route::default(),
         exchanges: Vec::new(),
         login: Err(Error::new(Kind::Protocol, "more redirections than anybody follows")),
     };
@@ -86,7 +86,7 @@ impl Probe {
         self.connections.clear();
         self.exchanges.clear();
         let stream = self.connect().await?;
-        self.path = stream.path();
+        self.route = stream.route();
         let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
         match connect::log_in(
             connect::Wire::logged_in(stream, Vec::new()),

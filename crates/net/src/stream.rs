@@ -43,14 +43,14 @@ impl Stream {
     }
 
     /// What the kernel says of the way of this connection.
-    pub fn path(&self) -> Path {
+    pub fn route(&self) -> Route {
         let socket = SockRef::from(&self.fd);
         let local = socket.local_addr().ok().and_then(|a| a.as_socket());
         let mtu = match local {
             Some(SocketAddr::V6(_)) => rustix::net::sockopt::ipv6_mtu(&self.fd),
             _ => rustix::net::sockopt::ip_mtu(&self.fd),
         };
-        Path {
+        Route {
             local,
             mtu: mtu.ok(),
             mss: socket.tcp_mss().ok(),
@@ -119,7 +119,7 @@ impl Stream {
 
 /// The way of a connection, as far as the kernel tells of it; sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Path {
+pub struct Route {
     /// Our address.
     pub local: Option<SocketAddr>,
     /// Path MTU.

@@ -144,11 +144,11 @@ impl Report {
         };
         self.connections = probe.connections.iter().map(connection).collect();
         self.path = Path {
-            local: probe.path.local.map(|local| local.to_string()),
-            mtu_bytes: probe.path.mtu,
-            mss_bytes: probe.path.mss,
-            receive_buffer_bytes: probe.path.receive_buffer,
-            send_buffer_bytes: probe.path.send_buffer,
+            local: probe.route.local.map(|local| local.to_string()),
+            mtu_bytes: probe.route.mtu,
+            mss_bytes: probe.route.mss,
+            receive_buffer_bytes: probe.route.receive_buffer,
+            send_buffer_bytes: probe.route.send_buffer,
         };
         let exchange = |e: &initiator::Exchange| Exchange {
             stage: e.stage,
