@@ -40,7 +40,7 @@ fn job(source: &Arc<dyn Backend>, destination: &Arc<dyn Backend>, style: Style) 
 }
 
 async fn simply(job: Job) -> Outcome {
-    copy(job, u64::MAX, |_, _| Ok(())).await
+    copy(job, None, |_, _| Ok(())).await
 }
 
 /// Bytes that differ from place to place, and are never zero.
@@ -178,13 +178,13 @@ proptest! {
             let stop = work.stop.clone();
             let told = Cell::new(0);
             let outcome = if complete {
-                copy(work, every * GRANULE, |stable, _| { told.set(stable); Ok(()) }).await
+                copy(work, Some(every * GRANULE), |stable, _| { told.set(stable); Ok(()) }).await
             } else {
                 let stopper = compio::runtime::spawn(async move {
                     compio::time::sleep(Duration::from_micros(after * 200)).await;
                     stop.stop();
                 });
-                let outcome = copy(work, every * GRANULE, |stable, _| { told.set(stable); Ok(()) }).await;
+                let outcome = copy(work, Some(every * GRANULE), |stable, _| { told.set(stable); Ok(()) }).await;
                 stopper.await.expect("joined");
                 outcome
             };
@@ -367,7 +367,7 @@ fn a_full_destination_ends_it() {
         });
         let mut told = None;
         let work = job(&source, &destination, STYLE);
-        let outcome = copy(work, u64::MAX, |stable, _| {
+        let outcome = copy(work, None, |stable, _| {
             told = Some(stable);
             Ok(())
         });
@@ -386,7 +386,7 @@ fn a_failed_flush_is_no_success() {
         let outcome = simply(job(&source, &destination, STYLE)).await;
         assert!(matches!(outcome.failure.expect("not stable").cause, Cause::Flush(_)));
         assert_eq!((outcome.stable, outcome.complete), (0, false));
-        let outcome = copy(job(&source, &destination, STYLE), 1, |stable, _| {
+        let outcome = copy(job(&source, &destination, STYLE), Some(1), |stable, _| {
             assert_eq!(stable, 0, "nothing is called stable");
             Ok(())
         });
@@ -398,7 +398,7 @@ fn a_failed_flush_is_no_success() {
 fn a_checkpoint_that_fails_ends_it() {
     runtimes().remove(0).block_on(async {
         let (source, destination) = (full(SIZE).await, memory(SIZE));
-        let outcome = copy(job(&source, &destination, STYLE), 1, |_, _| Err(Errno::NOSPC.into())).await;
+        let outcome = copy(job(&source, &destination, STYLE), Some(1), |_, _| Err(Errno::NOSPC.into())).await;
         assert!(matches!(outcome.failure.expect("a checkpoint").cause, Cause::Checkpoint(_)));
     });
 }
@@ -409,7 +409,7 @@ fn checkpoints_come_as_often_as_asked_and_grow() {
         let (source, destination) = (full(SIZE).await, memory(SIZE));
         let mut told = Vec::new();
         let style = Style { depth: 1, ..STYLE };
-        let outcome = copy(job(&source, &destination, style), 4 * GRANULE, |stable, _| {
+        let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
             told.push(stable);
             Ok(())
         });

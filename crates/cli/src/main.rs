@@ -3,6 +3,7 @@
 
 mod args;
 mod captive;
+mod copy;
 mod paste;
 mod say;
 mod serve;
@@ -34,6 +35,7 @@ fn run(command: Command) -> Result<ExitCode, Vec<Problem>> {
             log().map_err(one)?;
             return serve::serve(args, server::start);
         }
+        Command::Copy(args) => return copy::copy(args),
         Command::Check { file } => print(&check(&file)?),
         Command::Session(command) => print(&session::session(command).map_err(one)?),
         Command::Completions { shell } => {

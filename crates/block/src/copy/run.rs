@@ -19,20 +19,22 @@ use std::time::{Duration, Instant};
 /// The longest time between two checkpoints, while anything moves.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
-/// When the ledger is told, and how much may be lost.
+/// Is told up to where all is stable, and what could not be read.
+type Tell<'a> = &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>;
+
+/// The checkpoints of one copy.
 struct Marks<'a> {
-    every: u64,
-    tell: &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>,
+    every: Option<u64>,
+    tell: Tell<'a>,
     told: u64,
     when: Instant,
 }
 
-/// Copies, and makes it stable. Every `every` bytes or few seconds, and at the end of a copy that stopped
-/// early, `checkpoint` is called with what is on stable storage: all bytes before an offset, except for ranges
+/// Copies, and makes it stable. Every `every` bytes or few seconds, if at all, and when it ends early, `checkpoint` is called with what is on stable storage: all bytes before an offset, except for ranges
 /// that could not be read.
 pub async fn copy(
     job: Job,
-    every: u64,
+    every: Option<u64>,
     mut checkpoint: impl FnMut(u64, &[Range<u64>]) -> io::Result<()>,
 ) -> Outcome {
     let mut marks = Marks { every, tell: &mut checkpoint, told: job.range.start, when: Instant::now() };
@@ -46,10 +48,10 @@ pub async fn copy(
         }
     };
     let bad = ledger.bad_before(if complete { u64::MAX } else { stable });
-    if !complete && let Err(e) = (marks.tell)(stable, &bad) {
-        ledger.fail(Failure::new(stable, Cause::Checkpoint(e)));
-    }
+    let kept = if complete { Ok(()) } else { (marks.tell)(stable, &bad) };
     let failure = ledger.take_failure();
+    // What ended it is to be told, not that nobody could write it down.
+    let failure = failure.or_else(|| Some(Failure::new(stable, Cause::Checkpoint(kept.err()?))));
     Outcome { stable, bad, complete: complete && failure.is_none(), failure }
 }
 
@@ -187,7 +189,8 @@ async fn planner(
 impl Marks<'_> {
     fn due(&self, prefix: u64) -> bool {
         let new = prefix - self.told;
-        new > 0 && (new >= self.every || self.when.elapsed() >= CHECKPOINT_EVERY)
+        let Some(every) = self.every else { return false };
+        new > 0 && (new >= every || self.when.elapsed() >= CHECKPOINT_EVERY)
     }
 
     async fn mark(&mut self, ledger: &Ledger, destination: &dyn crate::Backend) -> Result<(), Failure> {

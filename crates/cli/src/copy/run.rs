@@ -1,0 +1,388 @@
+//! The course of one copy, on an event loop.
+
+use super::args::Args;
+use super::ends::{self, End, Medium, Side, open_end};
+use super::journal::{Journal, Mark, State};
+use super::progress::{Course, Form, Progress};
+use super::report::{self, Report, Summary};
+use super::streams;
+use block::copy::{Cause, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
+use control::Problem;
+use std::fs::OpenOptions;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Copies as the arguments say. An error: nothing was copied.
+pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, Problem> {
+    let began = Instant::now();
+    let mut course = Copy::prepare(args, stop).await?;
+    let outcome = match &course.destination.medium {
+        Medium::Disk(_) => course.to_disk().await?,
+        Medium::Stream(_) => course.to_stream().await?,
+    };
+    let copying = began.elapsed();
+    course.end(outcome, began, copying).await
+}
+
+/// A copy with both ends open, checked, and where it begins.
+struct Copy {
+    args: Args,
+    style: Style,
+    every: Option<u64>,
+    source: End,
+    /// What is read: a stream can be read only once.
+    from: Source,
+    destination: End,
+    journal: Option<Journal>,
+    /// What was stable before, and what of it could not be read.
+    start: u64,
+    bad: Vec<Range<u64>>,
+    /// How far it is has been written down.
+    kept: bool,
+    meter: Arc<Meter>,
+    stop: Arc<Stop>,
+}
+
+impl Copy {
+    async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, Problem> {
+        let (style, every) = (args.style()?, args.every()?);
+        let source = open_end(&args.source, Side::Source).await?;
+        check_arguments(&args, &source)?;
+        let journal = journal(&args);
+        let state = match (&journal, every) {
+            (Some(journal), Some(_)) => journal.read()?,
+            _ => None,
+        };
+        let destination = open_destination(&args, &source, state.is_some(), journal.as_ref()).await?;
+        check_ends(&args, &source, &destination)?;
+        let from = match &source.medium {
+            Medium::Disk(disk) => Source::Disk(disk.clone()),
+            Medium::Stream(file) => {
+                let stream = file.try_clone().and_then(|file| streams::reader(file, style.block));
+                Source::Stream(stream.map_err(|e| no_stream(&source, &e))?)
+            }
+        };
+        let mut copy = Copy {
+            args,
+            style,
+            every,
+            source,
+            from,
+            destination,
+            journal,
+            start: 0,
+            bad: Vec::new(),
+            kept: false,
+            meter: Arc::default(),
+            stop,
+        };
+        copy.begin(state).await?;
+        Ok(copy)
+    }
+
+    /// Goes to where an earlier copy stopped, or to the beginning.
+    async fn begin(&mut self, state: Option<State>) -> Result<(), Problem> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        match state {
+            Some(state) => {
+                state.check(&self.marks())?;
+                (self.start, self.bad) = (state.stable, state.unreadable);
+                self.check_last_block().await
+            }
+            None if self.every.is_some() => journal.save(&self.marks(), 0, &[]).map_err(|e| {
+                Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
+            }),
+            // What an earlier copy has kept is no longer true.
+            None => journal
+                .remove()
+                .map_err(|e| Problem::new(format!("{}: {e}", journal.path().display()), "remove it")),
+        }
+    }
+
+    /// The last block that was copied must be there.
+    async fn check_last_block(&self) -> Result<(), Problem> {
+        let Some(mut job) = self.job(None) else { return Ok(()) };
+        job.range = self.start.saturating_sub(self.style.block)..self.start;
+        job.meter = Arc::default();
+        match verify(job, &self.bad).await.failure {
+            None => Ok(()),
+            Some(failure) if matches!(failure.cause, Cause::Differs) => {
+                let what =
+                    format!("what was copied before differs from the source at offset {}", failure.offset);
+                Err(Problem::new(what, "to begin from the start, remove the journal"))
+            }
+            Some(failure) => Err(report::failed(self.names(), &failure, None)),
+        }
+    }
+
+    fn names(&self) -> (&str, &str) {
+        (&self.source.name, &self.destination.name)
+    }
+
+    fn marks(&self) -> (Mark, Mark) {
+        (Mark::of(&self.source), Mark::of(&self.destination))
+    }
+
+    fn progress(&self, what: &'static str, start: u64, meter: &Arc<Meter>) -> Progress {
+        let course = Course { what, start, total: self.source.size(), meter: meter.clone() };
+        Progress::start(Form::suitable(self.args.progress), course)
+    }
+
+    /// What there is to do; None if the destination is a stream.
+    fn job(&self, grow: Option<Grow>) -> Option<Job> {
+        let destination = self.destination.as_disk()?.clone();
+        let end = self.source.size().unwrap_or_else(|| destination.facts().capacity);
+        Some(Job {
+            source: self.from.clone(),
+            destination,
+            range: self.start..end,
+            style: self.style,
+            zeroed: self.destination.zeroed,
+            grow,
+            offload: None,
+            meter: self.meter.clone(),
+            stop: self.stop.clone(),
+        })
+    }
+
+    async fn to_disk(&mut self) -> Result<Outcome, Problem> {
+        let grow = match (&self.from, &self.destination) {
+            (Source::Stream(_), End { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
+            _ => None,
+        };
+        let Some(job) = self.job(grow) else { return Err(no_disk(&self.destination)) };
+        let _progress = self.progress("copied", self.start, &self.meter);
+        let (marks, before) = (self.marks(), std::mem::take(&mut self.bad));
+        let journal = self.journal.as_ref().filter(|_| matches!(self.from, Source::Disk(_)));
+        let (required, mut kept) = (self.every.is_some(), false);
+        let mut outcome = copy(job, self.every, |stable, bad| {
+            let Some(journal) = journal else { return Ok(()) };
+            let saved = journal.save(&marks, stable, &[&before, bad].concat());
+            kept = saved.is_ok();
+            if required { saved } else { Ok(()) }
+        })
+        .await;
+        outcome.bad = [before, outcome.bad].concat();
+        self.kept = kept;
+        Ok(outcome)
+    }
+
+    async fn to_stream(&mut self) -> Result<Outcome, Problem> {
+        let Medium::Stream(file) = &self.destination.medium else { return Err(no_disk(&self.destination)) };
+        let stream = file.try_clone().and_then(streams::writer);
+        let (out, written) = stream.map_err(|e| no_stream(&self.destination, &e))?;
+        let _progress = self.progress("copied", 0, &self.meter);
+        let range = 0..self.source.size().unwrap_or(u64::MAX);
+        let (meter, stop) = (self.meter.clone(), self.stop.clone());
+        let mut outcome = pour(self.from.clone(), range, self.style, out, meter, stop).await;
+        if self.stop.is_set() {
+            // The writer may wait for ever: nobody reads what it writes.
+            return Ok(outcome);
+        }
+        if let Ok(Err(e)) = written.recv_async().await {
+            let failure = block::copy::Failure { offset: outcome.stable, cause: Cause::Write(e) };
+            outcome.complete = false;
+            outcome.failure.get_or_insert(failure);
+        }
+        Ok(outcome)
+    }
+
+    /// Compares if that is asked, removes what is no longer needed, and says how it went.
+    async fn end(self, outcome: Outcome, began: Instant, copying: Duration) -> Result<Report, Problem> {
+        let mut summary = Summary {
+            source: self.source.name.clone(),
+            destination: self.destination.name.clone(),
+            complete: outcome.complete,
+            bytes: outcome.stable,
+            resumed_at: self.start,
+            ..Summary::default()
+        };
+        summary.count(&self.meter);
+        summary.left_out(&outcome.bad);
+        let (end, problem) = match outcome.complete {
+            true => self.conclude(&outcome, &mut summary).await?,
+            false => self.broken_off(&outcome),
+        };
+        summary.seconds = began.elapsed().as_secs_f64();
+        Ok(Report { line: summary.line(copying), summary, problem, end })
+    }
+
+    async fn conclude(
+        &self,
+        outcome: &Outcome,
+        summary: &mut Summary,
+    ) -> Result<(report::End, Option<Problem>), Problem> {
+        self.cut_empty(outcome.stable)?;
+        let compared = match self.args.verify {
+            true => self.compare(&outcome.bad).await,
+            false => None,
+        };
+        if let Some(journal) = &self.journal {
+            // It would be refused, or begin where it ended: no harm.
+            _ = journal.remove();
+        }
+        summary.verified = compared.as_ref().map(|compared| compared.complete);
+        Ok(match compared {
+            Some(Outcome { failure: Some(failure), .. }) => {
+                let end = match failure.cause {
+                    Cause::Differs => report::End::Differs,
+                    _ => report::End::Failed,
+                };
+                (end, Some(report::failed(self.names(), &failure, None)))
+            }
+            Some(Outcome { complete: false, .. }) => {
+                let what = "stopped: all is copied and stable, but not all was compared";
+                (report::End::Stopped, Some(Problem::new(what, "--verify again compares after copying")))
+            }
+            _ if !summary.unreadable.is_empty() => {
+                (report::End::LeftOut, Some(report::left_out(&self.source.name, &summary.unreadable)))
+            }
+            _ => (report::End::Good, None),
+        })
+    }
+
+    async fn compare(&self, bad: &[Range<u64>]) -> Option<Outcome> {
+        let mut job = self.job(None)?;
+        (job.range.start, job.meter) = (0, Arc::default());
+        let _progress = self.progress("compared", 0, &job.meter);
+        Some(verify(job, bad).await)
+    }
+
+    /// A file has at least a byte while it is written, also for a stream that had none.
+    fn cut_empty(&self, bytes: u64) -> Result<(), Problem> {
+        let End { file: Some(path), created: true, name, .. } = &self.destination else { return Ok(()) };
+        if bytes > 0 {
+            return Ok(());
+        }
+        let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
+        cut.map_err(|e| Problem::new(format!("{name}: {e}"), "it should be empty: truncate it"))
+    }
+
+    fn broken_off(&self, outcome: &Outcome) -> (report::End, Option<Problem>) {
+        let go_on = match (self.kept, self.every) {
+            (true, None) => Some("the same command with --resume goes on from there"),
+            (true, Some(_)) => Some("the same command goes on from there"),
+            (false, _) => None,
+        };
+        if let Some(failure) = &outcome.failure {
+            return (report::End::Failed, Some(report::failed(self.names(), failure, go_on)));
+        }
+        let what = format!("stopped: {} are copied and stable", super::progress::size(outcome.stable));
+        let hint = go_on.unwrap_or("nothing was kept to go on from: see --resume and --journal");
+        (report::End::Stopped, Some(Problem::new(what, hint)))
+    }
+}
+
+/// What can be refused before the destination is opened.
+fn check_arguments(args: &Args, source: &End) -> Result<(), Problem> {
+    let to_stdout = args.destination == "-";
+    let from_stream = source.size().is_none();
+    let refusals = [
+        (args.json && to_stdout, "--json and the copy cannot both go to stdout", "leave out --json"),
+        (
+            from_stream && args.every()?.is_some(),
+            "a stream cannot be resumed: it is gone",
+            "leave out --resume, or copy from a file",
+        ),
+        (from_stream && args.verify, "a stream cannot be compared: it is gone", "leave out --verify"),
+        (from_stream && args.exact, "a stream does not tell its size", "leave out --exact"),
+        (ends::same(&args.source, &args.destination), "source and destination are the same", "name another"),
+    ];
+    refused(&refusals)
+}
+
+/// What is known only of open ends, before a byte is written.
+fn check_ends(args: &Args, source: &End, destination: &End) -> Result<(), Problem> {
+    let null = destination.as_disk().is_some_and(|disk| disk.facts().null);
+    let to_stream = destination.size().is_none();
+    let refusals = [
+        (
+            to_stream && args.every()?.is_some(),
+            "a copy to a stream cannot be resumed: it is gone",
+            "leave out --resume, or copy to a file",
+        ),
+        ((to_stream || null) && args.verify, "what goes there cannot be read again", "leave out --verify"),
+    ];
+    refused(&refusals)?;
+    let (Some(from), Some(to)) = (source.size(), destination.size()) else { return Ok(()) };
+    let sizes = format!("{} has {from} bytes, {} has {to}", source.name, destination.name);
+    match () {
+        () if to < from => Err(Problem::new(
+            format!("{sizes}: it does not fit, and nothing was written"),
+            "choose a larger destination, or make it larger",
+        )),
+        () if to > from && args.exact => Err(Problem::new(
+            format!("{sizes}, and --exact was asked for: nothing was written"),
+            "without --exact the rest is left alone",
+        )),
+        () => Ok(()),
+    }
+}
+
+fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Problem> {
+    match refusals.iter().find(|(applies, ..)| *applies) {
+        Some((_, what, hint)) => Err(Problem::new(*what, *hint)),
+        None => Ok(()),
+    }
+}
+
+/// Where it is kept how far the copy is, if anywhere.
+fn journal(args: &Args) -> Option<Journal> {
+    if let Some(path) = &args.journal {
+        return Some(Journal::at(path.clone()));
+    }
+    let path = Path::new(&args.destination);
+    let may_be_file = match std::fs::metadata(path) {
+        Ok(found) => found.is_file(),
+        Err(_) => ends::is_path(&args.destination),
+    };
+    may_be_file.then(|| Journal::beside(path))
+}
+
+async fn open_destination(
+    args: &Args,
+    source: &End,
+    resumed: bool,
+    journal: Option<&Journal>,
+) -> Result<End, Problem> {
+    if args.every()?.is_some() && journal.is_none() {
+        let what = format!("there is no place to keep how far the copy to {} is", args.destination);
+        return Err(Problem::new(what, "name one: --journal FILE"));
+    }
+    if resumed && ends::is_path(&args.destination) && !Path::new(&args.destination).exists() {
+        let what = format!("{} is gone, and the copy to it cannot be resumed", args.destination);
+        return Err(Problem::new(what, "to begin from the start, remove the journal"));
+    }
+    let side = Side::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
+    open_end(&args.destination, side).await.map_err(|problem| match journal {
+        Some(journal) if !resumed && journal.exists() => {
+            let hint = problem.hint.unwrap_or_default();
+            Problem::new(problem.what, format!("{hint}; --resume goes on with the copy that was interrupted"))
+        }
+        _ => problem,
+    })
+}
+
+/// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
+fn grow(path: &Path, end: &End) -> Result<Grow, Problem> {
+    let file = OpenOptions::new().write(true).open(path);
+    let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check that you may write it"))?;
+    let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
+    Ok(Box::new(move |len| {
+        if len > disk.facts().capacity {
+            file.set_len(len)?;
+            disk.refresh();
+        }
+        Ok(())
+    }))
+}
+
+fn no_disk(end: &End) -> Problem {
+    Problem::new(format!("{} is a stream", end.name), "name a file, a block device or a LUN")
+}
+
+fn no_stream(end: &End, e: &std::io::Error) -> Problem {
+    Problem::new(format!("{}: {e}", end.name), "look at the limits of this process: ulimit -a")
+}
