@@ -321,7 +321,8 @@ fn commands_and_options_are_there() {
 /// Options that stand alone in the text: some command of lunar has them.
 #[test]
 fn options_without_a_command_are_there() {
-    let commands: [&[&str]; 4] = [&["serve"], &["check"], &["session", "list"], &["session", "show"]];
+    let commands: [&[&str]; 5] =
+        [&["serve"], &["check"], &["copy"], &["session", "list"], &["session", "show"]];
     let known: String = commands.iter().filter_map(|words| help(words)).collect();
     let mut seen = 0;
     for document in documents().into_iter().filter(|document| document != "docs/testing.md") {

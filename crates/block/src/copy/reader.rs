@@ -73,9 +73,10 @@ mod tests {
 
     #[test]
     fn halves_cover_and_end() {
-        assert_eq!(halves(0..100), [0..100]);
-        assert_eq!(halves(0..4096), [0..4096]);
-        assert_eq!(halves(0..4097), [4096..4097, 0..4096]);
-        assert_eq!(halves(8192..8192 + 65536), [40960..73728, 8192..40960]);
+        let parts = |range| -> Vec<_> { halves(range).iter().map(|part| (part.start, part.end)).collect() };
+        assert_eq!(parts(0..100), [(0, 100)]);
+        assert_eq!(parts(0..4096), [(0, 4096)]);
+        assert_eq!(parts(0..4097), [(4096, 4097), (0, 4096)]);
+        assert_eq!(parts(8192..8192 + 65536), [(40960, 73728), (8192, 40960)]);
     }
 }

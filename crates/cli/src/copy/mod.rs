@@ -5,6 +5,7 @@
 mod args;
 mod ends;
 mod journal;
+mod prepare;
 mod progress;
 mod report;
 mod run;
@@ -38,7 +39,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// What wakes the main thread.
 enum Event {
     Signal(i32),
-    Ended(Result<Report, Problem>),
+    Ended(Box<Result<Report, Problem>>),
     /// The copy is gone without a word.
     Died,
 }
@@ -90,7 +91,7 @@ impl Teller {
     fn tell(mut self, ended: Result<Report, Problem>) {
         if let Some(events) = self.0.take() {
             // The main thread may have gone.
-            _ = events.send(Event::Ended(ended));
+            _ = events.send(Event::Ended(Box::new(ended)));
         }
     }
 }
@@ -118,7 +119,7 @@ fn wait(
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match event {
-            Ok(Event::Ended(ended)) => return (Some(ended), early),
+            Ok(Event::Ended(ended)) => return (Some(*ended), early),
             Ok(Event::Signal(signal)) => {
                 stopping.store(true, SeqCst);
                 early.get_or_insert(Early::Signal(signal));

@@ -1,12 +1,12 @@
 //! The course of one copy, on an event loop.
 
 use super::args::Args;
-use super::ends::{self, End, Medium, Side, open_end};
+use super::ends::{End, Medium, Side, open_end};
 use super::journal::{Journal, Mark, State};
 use super::progress::{Course, Form, Progress};
 use super::report::{self, Report, Summary};
-use super::streams;
-use block::copy::{Cause, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
+use super::{prepare, streams};
+use block::copy::{Cause, Failure, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
 use control::Problem;
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -17,13 +17,7 @@ use std::time::{Duration, Instant};
 /// Copies as the arguments say. An error: nothing was copied.
 pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, Problem> {
     let began = Instant::now();
-    let mut course = Copy::prepare(args, stop).await?;
-    let outcome = match &course.destination.medium {
-        Medium::Disk(_) => course.to_disk().await?,
-        Medium::Stream(_) => course.to_stream().await?,
-    };
-    let copying = began.elapsed();
-    course.end(outcome, began, copying).await
+    Copy::prepare(args, stop).await?.perform(began).await
 }
 
 /// A copy with both ends open, checked, and where it begins.
@@ -49,14 +43,14 @@ impl Copy {
     async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, Problem> {
         let (style, every) = (args.style()?, args.every()?);
         let source = open_end(&args.source, Side::Source).await?;
-        check_arguments(&args, &source)?;
-        let journal = journal(&args);
+        prepare::arguments(&args, &source)?;
+        let journal = prepare::journal(&args);
         let state = match (&journal, every) {
             (Some(journal), Some(_)) => journal.read()?,
             _ => None,
         };
-        let destination = open_destination(&args, &source, state.is_some(), journal.as_ref()).await?;
-        check_ends(&args, &source, &destination)?;
+        let destination = prepare::destination(&args, &source, state.is_some(), journal.as_ref()).await?;
+        prepare::ends(&args, &source, &destination)?;
         let from = match &source.medium {
             Medium::Disk(disk) => Source::Disk(disk.clone()),
             Medium::Stream(file) => {
@@ -80,6 +74,15 @@ impl Copy {
         };
         copy.begin(state).await?;
         Ok(copy)
+    }
+
+    async fn perform(mut self, began: Instant) -> Result<Report, Problem> {
+        let outcome = match &self.destination.medium {
+            Medium::Disk(_) => self.fill_disk().await?,
+            Medium::Stream(_) => self.fill_stream().await?,
+        };
+        let copying = began.elapsed();
+        self.end(outcome, began, copying).await
     }
 
     /// Goes to where an earlier copy stopped, or to the beginning.
@@ -147,7 +150,7 @@ impl Copy {
         })
     }
 
-    async fn to_disk(&mut self) -> Result<Outcome, Problem> {
+    async fn fill_disk(&mut self) -> Result<Outcome, Problem> {
         let grow = match (&self.from, &self.destination) {
             (Source::Stream(_), End { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
             _ => None,
@@ -169,7 +172,7 @@ impl Copy {
         Ok(outcome)
     }
 
-    async fn to_stream(&mut self) -> Result<Outcome, Problem> {
+    async fn fill_stream(&mut self) -> Result<Outcome, Problem> {
         let Medium::Stream(file) = &self.destination.medium else { return Err(no_disk(&self.destination)) };
         let stream = file.try_clone().and_then(streams::writer);
         let (out, written) = stream.map_err(|e| no_stream(&self.destination, &e))?;
@@ -182,7 +185,7 @@ impl Copy {
             return Ok(outcome);
         }
         if let Ok(Err(e)) = written.recv_async().await {
-            let failure = block::copy::Failure { offset: outcome.stable, cause: Cause::Write(e) };
+            let failure = Failure { offset: outcome.stable, cause: Cause::Write(e) };
             outcome.complete = false;
             outcome.failure.get_or_insert(failure);
         }
@@ -223,7 +226,11 @@ impl Copy {
             // It would be refused, or begin where it ended: no harm.
             _ = journal.remove();
         }
-        summary.verified = compared.as_ref().map(|compared| compared.complete);
+        summary.verified = match &compared {
+            Some(Outcome { complete: true, .. }) => Some(true),
+            Some(Outcome { failure: Some(Failure { cause: Cause::Differs, .. }), .. }) => Some(false),
+            _ => None,
+        };
         Ok(match compared {
             Some(Outcome { failure: Some(failure), .. }) => {
                 let end = match failure.cause {
@@ -275,96 +282,6 @@ impl Copy {
     }
 }
 
-/// What can be refused before the destination is opened.
-fn check_arguments(args: &Args, source: &End) -> Result<(), Problem> {
-    let to_stdout = args.destination == "-";
-    let from_stream = source.size().is_none();
-    let refusals = [
-        (args.json && to_stdout, "--json and the copy cannot both go to stdout", "leave out --json"),
-        (
-            from_stream && args.every()?.is_some(),
-            "a stream cannot be resumed: it is gone",
-            "leave out --resume, or copy from a file",
-        ),
-        (from_stream && args.verify, "a stream cannot be compared: it is gone", "leave out --verify"),
-        (from_stream && args.exact, "a stream does not tell its size", "leave out --exact"),
-        (ends::same(&args.source, &args.destination), "source and destination are the same", "name another"),
-    ];
-    refused(&refusals)
-}
-
-/// What is known only of open ends, before a byte is written.
-fn check_ends(args: &Args, source: &End, destination: &End) -> Result<(), Problem> {
-    let null = destination.as_disk().is_some_and(|disk| disk.facts().null);
-    let to_stream = destination.size().is_none();
-    let refusals = [
-        (
-            to_stream && args.every()?.is_some(),
-            "a copy to a stream cannot be resumed: it is gone",
-            "leave out --resume, or copy to a file",
-        ),
-        ((to_stream || null) && args.verify, "what goes there cannot be read again", "leave out --verify"),
-    ];
-    refused(&refusals)?;
-    let (Some(from), Some(to)) = (source.size(), destination.size()) else { return Ok(()) };
-    let sizes = format!("{} has {from} bytes, {} has {to}", source.name, destination.name);
-    match () {
-        () if to < from => Err(Problem::new(
-            format!("{sizes}: it does not fit, and nothing was written"),
-            "choose a larger destination, or make it larger",
-        )),
-        () if to > from && args.exact => Err(Problem::new(
-            format!("{sizes}, and --exact was asked for: nothing was written"),
-            "without --exact the rest is left alone",
-        )),
-        () => Ok(()),
-    }
-}
-
-fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Problem> {
-    match refusals.iter().find(|(applies, ..)| *applies) {
-        Some((_, what, hint)) => Err(Problem::new(*what, *hint)),
-        None => Ok(()),
-    }
-}
-
-/// Where it is kept how far the copy is, if anywhere.
-fn journal(args: &Args) -> Option<Journal> {
-    if let Some(path) = &args.journal {
-        return Some(Journal::at(path.clone()));
-    }
-    let path = Path::new(&args.destination);
-    let may_be_file = match std::fs::metadata(path) {
-        Ok(found) => found.is_file(),
-        Err(_) => ends::is_path(&args.destination),
-    };
-    may_be_file.then(|| Journal::beside(path))
-}
-
-async fn open_destination(
-    args: &Args,
-    source: &End,
-    resumed: bool,
-    journal: Option<&Journal>,
-) -> Result<End, Problem> {
-    if args.every()?.is_some() && journal.is_none() {
-        let what = format!("there is no place to keep how far the copy to {} is", args.destination);
-        return Err(Problem::new(what, "name one: --journal FILE"));
-    }
-    if resumed && ends::is_path(&args.destination) && !Path::new(&args.destination).exists() {
-        let what = format!("{} is gone, and the copy to it cannot be resumed", args.destination);
-        return Err(Problem::new(what, "to begin from the start, remove the journal"));
-    }
-    let side = Side::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
-    open_end(&args.destination, side).await.map_err(|problem| match journal {
-        Some(journal) if !resumed && journal.exists() => {
-            let hint = problem.hint.unwrap_or_default();
-            Problem::new(problem.what, format!("{hint}; --resume goes on with the copy that was interrupted"))
-        }
-        _ => problem,
-    })
-}
-
 /// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
 fn grow(path: &Path, end: &End) -> Result<Grow, Problem> {
     let file = OpenOptions::new().write(true).open(path);
@@ -385,4 +302,67 @@ fn no_disk(end: &End) -> Problem {
 
 fn no_stream(end: &End, e: &std::io::Error) -> Problem {
     Problem::new(format!("{}: {e}", end.name), "look at the limits of this process: ulimit -a")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::filter::{Op, error};
+    use block::{Backend, Kind, Spec};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn memory() -> Arc<dyn Backend> {
+        block::open(&Spec::sized(Kind::Memory, 1 << 20)).expect("memory")
+    }
+
+    /// From a disk that cannot be read at all.
+    async fn from_broken(options: &[&str]) -> Report {
+        let words = ["copy", "broken", "sound"].iter().chain(options);
+        let args = Line::parse_from(words).args;
+        let full = memory();
+        let mut ones = net::Buf::zeroed(1 << 20);
+        ones.fill(1);
+        full.write(0, ones, false).await.0.expect("memory");
+        let source = End::disk("broken", "a".into(), error(full, Op::Read, 1.0, None));
+        let copy = Copy {
+            style: args.style().expect("defaults"),
+            every: None,
+            from: Source::Disk(source.as_disk().expect("a disk").clone()),
+            source,
+            destination: End::disk("sound", "b".into(), memory()),
+            args,
+            journal: None,
+            start: 0,
+            bad: Vec::new(),
+            kept: false,
+            meter: Arc::default(),
+            stop: Arc::default(),
+        };
+        copy.perform(Instant::now()).await.expect("a report")
+    }
+
+    #[test]
+    fn what_cannot_be_read_ends_it_or_is_listed() {
+        compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let report = from_broken(&[]).await;
+            assert_eq!((report.end, report.summary.complete), (report::End::Failed, false));
+            let problem = report.problem.expect("a problem");
+            assert_eq!(
+                problem.to_string(),
+                "broken to sound: cannot read the source: Input/output error (os error 5) at offset 0\n  \
+                 hint: --skip-errors leaves out what cannot be read"
+            );
+            let report = from_broken(&["--skip-errors", "--verify"]).await;
+            assert_eq!((report.end, report.summary.complete), (report::End::LeftOut, true));
+            assert_eq!(report.summary.unreadable, [report::Bad { offset: 0, len: 1 << 20 }]);
+            let told = report.problem.expect("a list").what;
+            assert!(told.ends_with("\n  offset 0, 1048576 bytes"), "{told}");
+        });
+    }
 }
