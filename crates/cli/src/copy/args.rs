@@ -38,8 +38,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
 
-    /// Whether zeros become holes
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    /// Whether zeros become holes where DST can have them
+    #[arg(long, value_name = "auto|never", default_value = "auto", hide_possible_values = true)]
     pub sparse: When,
 
     /// Read both ends again and compare them
