@@ -30,8 +30,9 @@ struct Marks<'a> {
     when: Instant,
 }
 
-/// Copies, and makes it stable. Every `every` bytes or few seconds, if at all, and when it ends early, `checkpoint` is called with what is on stable storage: all bytes before an offset, except for ranges
-/// that could not be read.
+/// Copies, and makes it stable. Every `every` bytes or few seconds, if at all, and when it ends early,
+/// `checkpoint` is called with what is on stable storage: all bytes before an offset, except for ranges that
+/// could not be read.
 pub async fn copy(
     job: Job,
     every: Option<u64>,
