@@ -38,10 +38,15 @@ impl Form {
     }
 }
 
+/// Bytes are copied, and made stable at the end.
+pub const COPIED: &str = "copied";
+/// Bytes are compared.
+pub const COMPARED: &str = "compared";
+
 /// What is told about.
 #[derive(Clone)]
 pub struct Course {
-    /// What is being done: `copied`, `compared`.
+    /// What was done: [`COPIED`] or [`COMPARED`].
     pub what: &'static str,
     /// Bytes that were done before.
     pub start: u64,
@@ -100,7 +105,7 @@ impl Teller {
             Form::Lines | Form::Nothing => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(course.total, target);
-        let shape = if course.total.is_some() { "[{bar:24}] {msg}" } else { "{spinner} {msg}" };
+        let shape = if course.total.is_some() { "[{wide_bar}] {msg}" } else { "{spinner} {msg}" };
         let style = ProgressStyle::with_template(shape).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
         Teller { form, pace: Pace::new(Instant::now()), course, bar }
@@ -131,6 +136,9 @@ fn line(course: &Course, new: u64, per_s: f64) -> String {
         text += &format!(" of {} ({percent} %)", size(total));
     }
     text += &format!(", {}", rate(per_s));
+    if course.what == COPIED && course.total == Some(done) {
+        return text + ", making it stable";
+    }
     if let Some(total) = course.total
         && per_s >= 1.0
     {
@@ -190,7 +198,7 @@ mod tests {
     use super::*;
 
     fn course(total: Option<u64>) -> Course {
-        Course { what: "copied", start: 1 << 30, total, meter: Arc::default() }
+        Course { what: COPIED, start: 1 << 30, total, meter: Arc::default() }
     }
 
     #[test]
@@ -202,7 +210,7 @@ mod tests {
         assert_eq!(line(&course(None), 512 << 20, 0.0), "copied 1.50 GiB, 0.0 MB/s (0.0 MiB/s)");
         assert_eq!(
             line(&course(Some(1 << 30)), 0, 0.0),
-            "copied 1.00 GiB of 1.00 GiB (100 %), 0.0 MB/s (0.0 MiB/s)"
+            "copied 1.00 GiB of 1.00 GiB (100 %), 0.0 MB/s (0.0 MiB/s), making it stable"
         );
         assert_eq!((size(1023), clock(3661)), ("1023 bytes".into(), "1:01:01".into()));
     }

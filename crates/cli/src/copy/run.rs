@@ -5,7 +5,7 @@ use super::ends::{End, Medium, Side, open_end};
 use super::journal::{Journal, Mark, State};
 use super::progress::{Course, Form, Progress};
 use super::report::{self, Report, Summary};
-use super::{prepare, streams};
+use super::{prepare, progress, streams};
 use block::copy::{Cause, Failure, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
 use control::Problem;
 use std::fs::OpenOptions;
@@ -156,7 +156,7 @@ impl Copy {
             _ => None,
         };
         let Some(job) = self.job(grow) else { return Err(no_disk(&self.destination)) };
-        let _progress = self.progress("copied", self.start, &self.meter);
+        let _progress = self.progress(progress::COPIED, self.start, &self.meter);
         let (marks, before) = (self.marks(), std::mem::take(&mut self.bad));
         let journal = self.journal.as_ref().filter(|_| matches!(self.from, Source::Disk(_)));
         let (required, mut kept) = (self.every.is_some(), false);
@@ -176,7 +176,7 @@ impl Copy {
         let Medium::Stream(file) = &self.destination.medium else { return Err(no_disk(&self.destination)) };
         let stream = file.try_clone().and_then(streams::writer);
         let (out, written) = stream.map_err(|e| no_stream(&self.destination, &e))?;
-        let _progress = self.progress("copied", 0, &self.meter);
+        let _progress = self.progress(progress::COPIED, 0, &self.meter);
         let range = 0..self.source.size().unwrap_or(u64::MAX);
         let (meter, stop) = (self.meter.clone(), self.stop.clone());
         let mut outcome = pour(self.from.clone(), range, self.style, out, meter, stop).await;
@@ -253,7 +253,7 @@ impl Copy {
     async fn compare(&self, bad: &[Range<u64>]) -> Option<Outcome> {
         let mut job = self.job(None)?;
         (job.range.start, job.meter) = (0, Arc::default());
-        let _progress = self.progress("compared", 0, &job.meter);
+        let _progress = self.progress(progress::COMPARED, 0, &job.meter);
         Some(verify(job, bad).await)
     }
 
@@ -276,7 +276,7 @@ impl Copy {
         if let Some(failure) = &outcome.failure {
             return (report::End::Failed, Some(report::failed(self.names(), failure, go_on)));
         }
-        let what = format!("stopped: {} are copied and stable", super::progress::size(outcome.stable));
+        let what = format!("stopped: {} are copied and stable", progress::size(outcome.stable));
         let hint = go_on.unwrap_or("nothing was kept to go on from: see --resume and --journal");
         (report::End::Stopped, Some(Problem::new(what, hint)))
     }
