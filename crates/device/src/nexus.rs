@@ -100,6 +100,12 @@ impl Nexus {
         table::find(self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
     }
 
+    /// The amount of Data-Out is part of the command's meaning: another one than its plan asks for is to be
+    /// refused.
+    pub fn takes_exactly(&self, cdb: &[u8]) -> bool {
+        table::find(self.lu.settings(), cdb).is_ok_and(|row| row.exact)
+    }
+
     /// Sense data goes out in descriptor format (D_SENSE of the control mode page).
     pub fn sense_format(&mut self) -> bool {
         self.current().descriptor_sense

@@ -1,1 +1,3 @@
 //! Hands a [`block::Backend`] to a host: as an NBD export, a ublk device or a FUSE file.
+
+pub mod nbd;

@@ -1,2 +1,25 @@
 //! The initiator: sessions with iSCSI targets, and their logical units as storage.
+//!
+//! A [`Session`] lives on the core whose event loop opened it; its handle may be used from everywhere. A
+//! [`Lun`] of it is a [`block::Backend`], and takes any CDB besides. [`blocking`] is the same for programs
+//! without an event loop.
 #![forbid(unsafe_code)]
+
+pub mod command;
+mod connect;
+mod discovery;
+mod error;
+mod lun;
+pub mod multipath;
+pub mod options;
+mod report;
+mod session;
+
+pub use command::{Command, Completion, Direction, Finished};
+pub use discovery::discover;
+pub use error::{Error, Kind};
+pub use lun::{Lun, Properties};
+pub use options::{Options, Portal, Timeouts};
+pub use proto::initiator::targets::{FoundTarget, PortalAddress};
+pub use report::luns;
+pub use session::{Event, Facts, Session};

@@ -1,5 +1,6 @@
 //! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
 
+use crate::threads::THREADS;
 use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
@@ -93,7 +94,8 @@ fn runtime(cpu: usize) -> io::Result<Runtime> {
     let mut polling = ProactorBuilder::new();
     polling.driver_type(DriverType::Poll);
     let mut last = None;
-    for proactor in [deferred, ProactorBuilder::new(), polling] {
+    for mut proactor in [deferred, ProactorBuilder::new(), polling] {
+        proactor.thread_pool_limit(THREADS);
         let mut builder = RuntimeBuilder::new();
         builder.with_proactor(proactor).thread_affinity(HashSet::from([cpu])).sync_queue_size(WAKES);
         match builder.build() {

@@ -1,5 +1,7 @@
 //! CHAP (RFC 1994, RFC 7143 section 12.1.3): digests, secrets, challenges.
 
+pub(crate) mod keys;
+
 use std::sync::Arc;
 
 use md5::Digest;
@@ -26,15 +28,19 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    const ALL: [Self; 4] = [Self::Md5, Self::Sha1, Self::Sha256, Self::Sha3];
+    /// All of them, in the order in which an initiator offers them: the strongest first, but SHA-256 last.
+    /// STGT and its relatives take 7 for SHA-1, and choose it; who means SHA-256 knows SHA3-256 too.
+    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
     /// The first algorithm of a CHAP_A list that is known here.
     pub fn first_of(list: &str) -> Option<Self> {
-        let known = |v| {
-            let n = wire::iscsi::text::number(v)?;
-            Self::ALL.into_iter().find(|a| *a as u64 == n)
-        };
-        list.split(',').find_map(known)
+        list.split(',').find_map(Self::numbered)
+    }
+
+    /// The algorithm of one CHAP_A number.
+    pub(crate) fn numbered(value: &str) -> Option<Self> {
+        let n = wire::iscsi::text::number(value)?;
+        Self::ALL.into_iter().find(|a| *a as u64 == n)
     }
 
     /// The response to a challenge: the digest of identifier, secret and challenge.
@@ -64,6 +70,11 @@ impl Secret {
 
     fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Below the 96 bits that RFC 7143 section 9.2.1 asks for where nothing else protects the exchange.
+    pub fn is_short(&self) -> bool {
+        self.0.len() < 12
     }
 }
 

@@ -218,7 +218,7 @@ pub static TABLE: &[Key] = &[
 ];
 
 /// The longest value of a key that says nothing else (RFC 7143 section 6.1), in bytes.
-const VALUE_LEN: usize = 255;
+pub(crate) const VALUE_LEN: usize = 255;
 
 /// Why a value cannot be taken; in login it is an initiator error, in full feature phase a protocol error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,7 +289,7 @@ fn number(
     Ok(Some(result.to_string()))
 }
 
-fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, Inadmissible> {
+pub(crate) fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, Inadmissible> {
     let n = wire::iscsi::text::number(value).ok_or(Inadmissible)?;
     u32::try_from(n).ok().filter(|n| range.contains(n)).ok_or(Inadmissible)
 }

@@ -1,11 +1,14 @@
-//! iSCSI as machines without I/O: bytes and time come in as arguments, PDUs and decisions go out as values.
+//! iSCSI and NBD as machines without I/O: bytes and time come in as arguments, PDUs and decisions go out as
+//! values.
 #![forbid(unsafe_code)]
 
 pub mod chap;
 mod gather;
+pub mod initiator;
 pub mod keys;
 pub mod login;
 pub mod name;
+pub mod nbd;
 pub mod parameters;
 pub mod text;
 pub mod transfer;

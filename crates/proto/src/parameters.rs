@@ -173,3 +173,29 @@ impl Default for Offer {
         }
     }
 }
+
+impl Offer {
+    /// The values that are in force where nothing is negotiated (RFC 7143 section 13), as an offer.
+    pub(crate) fn rfc() -> Self {
+        let now = Parameters::default();
+        let none = Digests { none: true, crc32c: false };
+        Offer {
+            initial_r2t: now.initial_r2t,
+            immediate_data: now.immediate_data,
+            max_recv_data_segment_length: now.max_recv_data_segment_length,
+            max_burst_length: now.max_burst_length,
+            first_burst_length: now.first_burst_length,
+            default_time2wait: now.default_time2wait,
+            default_time2retain: now.default_time2retain,
+            max_outstanding_r2t: now.max_outstanding_r2t,
+            data_pdu_in_order: now.data_pdu_in_order,
+            data_sequence_in_order: now.data_sequence_in_order,
+            error_recovery_level: now.error_recovery_level,
+            max_connections: now.max_connections,
+            header_digest: none,
+            data_digest: none,
+            task_reporting: now.task_reporting,
+            protocol_level: now.protocol_level,
+        }
+    }
+}

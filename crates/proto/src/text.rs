@@ -14,8 +14,8 @@ use crate::login::SessionType;
 use crate::parameters::{Offer, Parameters};
 
 /// F and C bits of the flags byte.
-const FINAL: u8 = 0x80;
-const CONTINUE: u8 = 0x40;
+pub(crate) const FINAL: u8 = 0x80;
+pub(crate) const CONTINUE: u8 = 0x40;
 
 /// Keys of one sequence.
 const KEYS: usize = 1024;

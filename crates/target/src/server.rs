@@ -188,9 +188,9 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                if let Some(count) = Counted::new(&shared) {
+                if let (Some(peer), Some(count)) = (peer.as_socket(), Counted::new(&shared)) {
                     next = (next + 1) % cores.count();
-                    hand_over(&shared, &cores, next, stream, peer, portal, count);
+                    hand_over(&shared, &cores, next, stream.into(), peer, portal, count);
                 }
             }
             Err(e) => {

@@ -36,8 +36,7 @@ impl Unit {
     /// Those of the file system; `Unsupported` without a state file.
     pub async fn save(self: &Arc<Self>) -> io::Result<()> {
         let unit = self.clone();
-        let written = compio::runtime::spawn_blocking(move || unit.save_now()).await;
-        written.unwrap_or_else(|_| Err(io::Error::other("the writer of state died")))
+        net::blocking(move || unit.save_now()).await
     }
 
     fn save_now(&self) -> io::Result<()> {

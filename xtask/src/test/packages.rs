@@ -10,7 +10,7 @@ use super::Report;
 use crate::root::{self, Step};
 
 /// A file that shows that a package is there, by name on the PATH or by path, and the package.
-const PACKAGES: [(&str, &str); 20] = [
+const PACKAGES: [(&str, &str); 21] = [
     ("iscsi-test-cu", "libiscsi-bin"),
     ("tgtd", "tgt"),
     ("qemu-img", "qemu-utils"),
@@ -30,6 +30,7 @@ const PACKAGES: [(&str, &str); 20] = [
     ("taskset", "util-linux"),
     ("c++", "g++"),
     ("git", "git"),
+    ("losetup", "mount"),
     ("setsid", "util-linux"),
 ];
 /// While this says 101, installing a package starts no daemon.

@@ -12,26 +12,27 @@ use wire::iscsi::text::{pairs, push};
 use wire::iscsi::{Bhs, opcode, pdu};
 
 use crate::Pdu;
+use crate::chap::keys::Keys;
 pub use crate::chap::{Authentication, ChapUser, Secret};
 use crate::gather::{Gather, piece};
 use crate::keys::{self, Kind, Phase, Sender};
 use crate::name;
 use crate::parameters::{Offer, Parameters};
 pub use policy::{Policy, TargetInfo};
-use security::{Keys, Security};
+use security::Security;
 
 /// No data segment of the login phase is longer (RFC 7143 section 6.3), in bytes.
 pub const SEGMENT_LEN: usize = 8192;
 
-/// PDUs that an initiator may send until it is logged in.
-const EXCHANGES: u32 = 64;
+/// PDUs that either side may send until the initiator is logged in.
+pub(crate) const EXCHANGES: u32 = 64;
 
 /// Keys of no table that one login may bring.
-const UNKNOWN_KEYS: usize = 1024;
+pub(crate) const UNKNOWN_KEYS: usize = 1024;
 
 /// T, C bits of the flags byte.
-const TRANSIT: u8 = 0x80;
-const CONTINUE: u8 = 0x40;
+pub(crate) const TRANSIT: u8 = 0x80;
+pub(crate) const CONTINUE: u8 = 0x40;
 
 /// What to do after a PDU.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub enum SessionType {
 }
 
 impl SessionType {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
             Self::Discovery => "Discovery",
@@ -442,7 +443,7 @@ impl Login {
 }
 
 /// CSG and NSG.
-fn stages(header: &Bhs) -> (u8, u8) {
+pub(crate) fn stages(header: &Bhs) -> (u8, u8) {
     (header.flags() >> 2 & 3, header.flags() & 3)
 }
 

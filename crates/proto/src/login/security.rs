@@ -3,6 +3,7 @@
 use wire::iscsi::status::LoginStatus;
 use wire::iscsi::text::{binary, number, push, push_hex};
 
+use crate::chap::keys::{ALGORITHM, Keys, METHOD, NOTHING};
 use crate::chap::{Algorithm, Authentication, BINARY_LEN, Challenge};
 use crate::keys::first_of;
 
@@ -18,41 +19,6 @@ pub(super) enum Security {
     /// Over, with the user that CHAP proved.
     Done(Option<String>),
 }
-
-/// The security keys of one text.
-#[derive(Default)]
-pub(super) struct Keys<'a> {
-    method: Option<&'a str>,
-    a: Option<&'a str>,
-    i: Option<&'a str>,
-    c: Option<&'a str>,
-    n: Option<&'a str>,
-    r: Option<&'a str>,
-}
-
-impl<'a> Keys<'a> {
-    /// Keeps a security key; the caller has refused repetitions.
-    pub fn put(&mut self, key: &str, value: &'a str) {
-        let place = match key {
-            "AuthMethod" => &mut self.method,
-            "CHAP_A" => &mut self.a,
-            "CHAP_I" => &mut self.i,
-            "CHAP_C" => &mut self.c,
-            "CHAP_N" => &mut self.n,
-            _ => &mut self.r,
-        };
-        *place = Some(value);
-    }
-
-    /// Which keys there are, in the order method, A, I, C, N, R.
-    fn present(&self) -> [bool; 6] {
-        [self.method, self.a, self.i, self.c, self.n, self.r].map(|k| k.is_some())
-    }
-}
-
-const NOTHING: [bool; 6] = [false; 6];
-const METHOD: [bool; 6] = [true, false, false, false, false, false];
-const ALGORITHM: [bool; 6] = [false, true, false, false, false, false];
 
 impl Security {
     /// Takes one text's keys and appends the answers.

@@ -6,7 +6,8 @@ mod sanitize;
 mod verify;
 
 use crate::Unit;
-use device::{Answer, CopySegment, Count, Failure, NexusId, Op, Plan};
+use crate::gate::{Entry, Member};
+use device::{Answer, CopyRange, CopySegment, Count, Failure, NexusId, Op, Plan};
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -34,9 +35,13 @@ pub type Ended = Result<Outcome, Failure>;
 pub trait Surroundings {
     /// The LUNs that this initiator sees.
     fn luns(&self) -> Vec<u16>;
-    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them and
-    /// may read the one and write the other now.
+    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them.
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<copy::Ends, Sense>;
+    /// The bytes that it moves, if this initiator may read the one end and write the other now: to be asked
+    /// inside their gates.
+    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &copy::Ends) -> Result<CopyRange, Sense>;
+    /// The gate of the command's own logical unit, and how the command steps in.
+    fn own_gate(&self) -> Option<(Member, Entry)>;
     /// Ends every task of these nexuses, and waits for it.
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()>;
     /// The command is aborted: a long operation asks between its steps, and ends with

@@ -2,9 +2,9 @@
 
 use crate::Unit;
 use crate::access::LunMap;
-use crate::exec::copy::Ends;
+use crate::exec::copy::{End, Ends};
 use crate::gate::Member;
-use device::{CopySegment, Nexus, Port};
+use device::{CopyRange, CopySegment, Nexus, Port};
 use std::sync::Arc;
 use wire::iscsi::lun;
 use wire::scsi::Sense;
@@ -88,11 +88,22 @@ impl Luns {
     pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
         let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
-        let (Some(from), Some(to)) = (self.handle(from), self.handle(to)) else {
-            return Err(segment.unreachable(number));
+        let end = |lun| {
+            let h = self.handle(lun)?;
+            Some(End { lun, unit: h.unit.clone(), nexus: h.nexus.id(), member: h.member.clone() })
         };
-        let range = segment.range(number, &from.nexus, &to.nexus)?;
-        Ok(Ends { source: from.unit.clone(), destination: to.unit.clone(), range })
+        let ends = end(from).zip(end(to)).map(|(source, destination)| Ends { source, destination });
+        ends.ok_or(segment.unreachable(number))
+    }
+
+    /// The bytes that a segment moves, if this initiator may read the one end and write the other now, and
+    /// they still are what they were.
+    pub fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
+        let nexus = |end: &End| {
+            let handle = self.handle(end.lun).filter(|h| Arc::ptr_eq(&h.unit, &end.unit));
+            handle.map(|h| &h.nexus).ok_or(segment.unreachable(number))
+        };
+        segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
     }
 
     /// The LUN with this NAA designator, which is used from now on.

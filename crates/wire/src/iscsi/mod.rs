@@ -4,6 +4,7 @@ mod bhs;
 pub mod lun;
 pub mod opcode;
 pub mod pdu;
+pub mod request;
 pub mod status;
 pub mod text;
 

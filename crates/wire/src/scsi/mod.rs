@@ -1,5 +1,6 @@
 //! SCSI on the wire: status, sense, command codes.
 
+pub mod cdb;
 pub mod op;
 pub mod sense;
 

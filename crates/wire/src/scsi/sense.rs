@@ -22,7 +22,17 @@ pub struct Sense {
 /// One row per condition: constant, sense key, ASC, ASCQ, the standard's name.
 macro_rules! conditions {
     ($($name:ident = $key:literal $asc:literal $ascq:literal, $text:literal;)*) => {
-        impl Sense { $(#[doc = $text] pub const $name: Sense = Sense::new($key, $asc, $ascq);)* }
+        impl Sense {
+            $(#[doc = $text] pub const $name: Sense = Sense::new($key, $asc, $ascq);)*
+
+            /// The standard's name of the condition, if it is known here.
+            pub fn name(&self) -> Option<&'static str> {
+                match (self.key, self.asc, self.ascq) {
+                    $(($key, $asc, $ascq) => Some($text),)*
+                    _ => None,
+                }
+            }
+        }
     };
 }
 
@@ -138,6 +148,49 @@ impl Sense {
         if descriptor { self.encode_descriptor() } else { self.encode_fixed() }
     }
 
+    /// What sense data in fixed (70h, 71h) or descriptor format (72h, 73h) say; None for anything else. Bytes
+    /// that did not come are taken as zeros.
+    pub fn decode(b: &[u8]) -> Option<Sense> {
+        match b.first()? & 0x7f {
+            0x70 | 0x71 => Some(Sense::decode_fixed(b)),
+            0x72 | 0x73 => Some(Sense::decode_descriptors(b)),
+            _ => None,
+        }
+    }
+
+    fn decode_fixed(b: &[u8]) -> Sense {
+        let mut full = [0; 18];
+        let n = b.len().min(18);
+        full[..n].copy_from_slice(&b[..n]);
+        let command = be::get32(&full[8..]);
+        Sense {
+            key: full[2] & 0x0f,
+            asc: full[12],
+            ascq: full[13],
+            information: (full[0] & 0x80 != 0).then(|| be::get32(&full[3..]).into()),
+            command: (command != 0).then_some(command.into()),
+            specific: (full[15] & 0x80 != 0).then_some([full[15], full[16], full[17]]),
+        }
+    }
+
+    fn decode_descriptors(b: &[u8]) -> Sense {
+        let at = |i: usize| b.get(i).copied().unwrap_or(0);
+        let mut sense = Sense::new(at(1) & 0x0f, at(2), at(3));
+        let mut rest = b.get(8..).unwrap_or(&[]);
+        while let [kind, len, ..] = *rest {
+            let whole = 2 + len as usize;
+            let Some(d) = rest.get(..whole) else { break };
+            match kind {
+                0 if whole >= 12 && d[2] & 0x80 != 0 => sense.information = Some(be::get64(&d[4..])),
+                1 if whole >= 12 => sense.command = Some(be::get64(&d[4..])),
+                2 if whole >= 7 && d[4] & 0x80 != 0 => sense.specific = Some([d[4], d[5], d[6]]),
+                _ => {}
+            }
+            rest = &rest[whole..];
+        }
+        sense
+    }
+
     fn encode_fixed(&self) -> Vec<u8> {
         let mut b = vec![0; 18];
         b[0] = 0x70;
@@ -176,6 +229,32 @@ impl Sense {
     }
 }
 
+impl std::fmt::Display for Sense {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const KEYS: [&str; 16] = [
+            "no sense",
+            "recovered error",
+            "not ready",
+            "medium error",
+            "hardware error",
+            "illegal request",
+            "unit attention",
+            "data protect",
+            "blank check",
+            "vendor specific",
+            "copy aborted",
+            "aborted command",
+            "reserved",
+            "volume overflow",
+            "miscompare",
+            "completed",
+        ];
+        let key = KEYS[(self.key & 0x0f) as usize];
+        write!(f, "{key} ({:x}/{:02x}/{:02x})", self.key, self.asc, self.ascq)?;
+        self.name().map_or(Ok(()), |name| write!(f, ": {name}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +281,23 @@ mod tests {
         let descriptors = s.encode(true);
         assert_eq!(descriptors[8..20], [1, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
         assert_eq!(descriptors[20..], [2, 6, 0, 0, 0xa0, 0, 12, 0]);
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded_however_much_of_it_came() {
+        for sense in [
+            Sense::NO_SENSE,
+            Sense::MISCOMPARE.at(0x1234),
+            Sense::COPY_ABORTED.segment(2, 12),
+            Sense::cdb_field(7, 2).at(9),
+        ] {
+            for descriptor in [false, true] {
+                let b = sense.encode(descriptor);
+                assert_eq!(Sense::decode(&b), Some(sense));
+                (0..b.len()).for_each(|n| drop(Sense::decode(&b[..n])));
+            }
+        }
+        assert_eq!((Sense::decode(&[]), Sense::decode(&[0x7f; 20])), (None, None));
     }
 
     #[test]

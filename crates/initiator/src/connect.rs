@@ -1,0 +1,227 @@
+//! From a portal's name to a connection that is logged in.
+
+use crate::options::Portal;
+use crate::{Error, Kind, Options};
+use net::Stream;
+use net::iscsi::out::{Digests, Out, Payload};
+use proto::Pdu;
+use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
+use proto::login::SessionType;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+use wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
+
+/// Redirections that are followed, one after another.
+const REDIRECTIONS: u32 = 5;
+/// CmdSN of a new session.
+const FIRST_CMD_SN: u32 = 1;
+
+/// What a connection is made for.
+#[derive(Clone, Debug)]
+pub struct Goal {
+    /// Where to.
+    pub portal: Portal,
+    /// The target; None is discovery.
+    pub target: Option<String>,
+    /// Our part of the session's identifier: with the same one, a new session takes the place of a lost one.
+    pub isid: [u8; 6],
+}
+
+/// A connection that is logged in.
+pub struct Connected {
+    /// The socket.
+    pub stream: Stream,
+    /// Where it leads, after redirections.
+    pub portal: Portal,
+    /// What came of the login.
+    pub login: Box<LoggedIn>,
+    /// Bytes that came behind the last Login Response.
+    pub begun: Vec<u8>,
+}
+
+/// An ISID of the random format (RFC 7143 section 11.12.5).
+pub fn new_isid() -> [u8; 6] {
+    let mut isid = [0; 6];
+    getrandom::fill(&mut isid).expect("the kernel has random numbers");
+    isid[0] = 0x80;
+    isid
+}
+
+/// Connects and logs in. While the target cannot be reached it is tried again, as often as the options say;
+/// a refusal ends it at once.
+pub async fn patiently(goal: &Goal, options: &Options) -> Result<Connected, Error> {
+    let mut pause = Duration::from_millis(500);
+    for _ in 1..options.timeouts.login_tries.max(1) {
+        match once(goal, options).await {
+            Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
+                tracing::info!("{e}; trying again");
+                compio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(4));
+            }
+            end => return end,
+        }
+    }
+    once(goal, options).await
+}
+
+/// Connects and logs in, and follows redirections.
+pub async fn once(goal: &Goal, options: &Options) -> Result<Connected, Error> {
+    let mut portal = goal.portal.clone();
+    for _ in 0..=REDIRECTIONS {
+        let limit = options.timeouts.login;
+        let tried = compio::time::timeout(limit, attempt(&portal, goal, options)).await;
+        let late = || Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32()));
+        match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
+            Attempt::In(connected) => return Ok(*connected),
+            Attempt::Moved(there) => {
+                tracing::info!("the target sends us from {portal} to {there}");
+                portal = there;
+            }
+        }
+    }
+    let what = format!("{} sends us on and on (more than {REDIRECTIONS} redirections)", goal.portal);
+    Err(Error::new(Kind::Protocol, what))
+}
+
+enum Attempt {
+    In(Box<Connected>),
+    Moved(Portal),
+}
+
+async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
+    let mut wire = Wire::connect(portal).await?;
+    let wish = Wish {
+        initiator: options.initiator.clone(),
+        initiator_alias: None,
+        target: goal.target.clone(),
+        session_type: if goal.target.is_some() { SessionType::Normal } else { SessionType::Discovery },
+        isid: goal.isid,
+        tsih: 0,
+        cid: 1,
+        cmd_sn: FIRST_CMD_SN,
+        itt: 1,
+        offer: options.offer.clone(),
+        crc32c_first: options.crc32c_first,
+        credentials: options.credentials.clone(),
+    };
+    let (mut login, mut request) = Login::new(wish);
+    loop {
+        wire.send(request).await?;
+        let (header, data) = wire.receive(proto::login::SEGMENT_LEN).await?;
+        match login.response(&header, &data) {
+            Step::Send(next) => request = next,
+            Step::Done(login) => {
+                let Wire { stream, begun } = wire;
+                return Ok(Attempt::In(Box::new(Connected { stream, portal: portal.clone(), login, begun })));
+            }
+            Step::Moved { address, .. } => return told(&address).map(Attempt::Moved),
+            Step::Failed(failure) => return Err(failed(failure)),
+        }
+    }
+}
+
+fn failed(failure: Failure) -> Error {
+    match failure {
+        Failure::Refused(status) => {
+            let kind = match (status.0, status.1) {
+                (2, 1) => Kind::Authentication,
+                (2, 3 | 4) => Kind::NotFound,
+                // The target may serve again soon.
+                (3, _) => Kind::Unreachable,
+                _ => Kind::Refused,
+            };
+            Error::new(kind, format!("refused: {status}"))
+        }
+        Failure::Authentication(what) => Error::new(Kind::Authentication, what),
+        Failure::Broke(what) => Error::new(Kind::Protocol, what),
+    }
+}
+
+/// An address as targets tell it (RFC 7143 section 13.8).
+fn told(address: &str) -> Result<Portal, Error> {
+    address
+        .parse()
+        .map_err(|e: Error| Error::new(Kind::Protocol, format!("the target sends us elsewhere: {e}")))
+}
+
+/// A connection on which one PDU goes out and one comes back.
+pub struct Wire {
+    stream: Stream,
+    begun: Vec<u8>,
+}
+
+impl Wire {
+    /// Connects to the first address of a portal that answers.
+    pub async fn connect(portal: &Portal) -> Result<Wire, Error> {
+        let mut last = None;
+        for address in resolve(portal).await? {
+            match Stream::connect(address).await {
+                Ok(stream) => return Ok(Wire { stream, begun: Vec::new() }),
+                Err(e) => last = Some(e),
+            }
+        }
+        let what = last.map_or_else(|| "its name has no address".to_owned(), |e| e.to_string());
+        Err(Error::new(Kind::Unreachable, what))
+    }
+
+    /// A connection that is logged in, without digests.
+    pub fn logged_in(stream: Stream, begun: Vec<u8>) -> Wire {
+        Wire { stream, begun }
+    }
+
+    /// Sends a PDU.
+    pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
+        let mut out = Out::default();
+        let payload = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };
+        out.push(pdu.header, payload, Digests::default());
+        while !out.flush(&self.stream).map_err(lost)? {
+            self.stream.writable().await.map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    /// Receives a PDU with at most so many bytes of data.
+    pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
+        self.fill(BHS_LEN).await?;
+        let header = Bhs(self.begun[..BHS_LEN].try_into().expect("48 bytes"));
+        let (ahs, len) = (header.ahs_len(), header.data_len());
+        if ahs > 0 || len > limit {
+            let name = opcode::name(header.opcode());
+            return Err(Error::new(
+                Kind::Protocol,
+                format!("{name} with {ahs} bytes of additional header and {len} of data"),
+            ));
+        }
+        let whole = BHS_LEN + padded(len);
+        self.fill(whole).await?;
+        let rest = self.begun.split_off(whole);
+        let data = std::mem::replace(&mut self.begun, rest)[BHS_LEN..BHS_LEN + len].to_vec();
+        Ok((header, data))
+    }
+
+    async fn fill(&mut self, len: usize) -> Result<(), Error> {
+        let mut chunk = vec![0; 16 << 10];
+        while self.begun.len() < len {
+            self.stream.readable().await.map_err(lost)?;
+            match self.stream.receive(&mut chunk).map_err(lost)? {
+                Some(0) => return Err(Error::new(Kind::Lost, "the target closed the connection")),
+                Some(n) => self.begun.extend_from_slice(&chunk[..n]),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lost(e: std::io::Error) -> Error {
+    Error::new(Kind::Lost, e.to_string())
+}
+
+/// The addresses of a portal.
+pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
+    let (host, port) = (portal.host.clone(), portal.port);
+    let asked =
+        compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+    let unknown = |e: String| Error::new(Kind::UnknownHost, format!("\"{}\": {e}", portal.host));
+    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(e.to_string()))
+}

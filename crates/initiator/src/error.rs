@@ -1,0 +1,97 @@
+//! What can go wrong, for programs (a kind) and for people (what happened, to what).
+
+use std::fmt;
+use wire::scsi::Sense;
+
+/// Kinds of failure, as a program wants to tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What was asked for is malformed, or cannot be.
+    Invalid,
+    /// The host's name has no address.
+    UnknownHost,
+    /// No connection could be made.
+    Unreachable,
+    /// The target refused the login.
+    Refused,
+    /// One of the two sides could not prove who it is.
+    Authentication,
+    /// There is no such target, LUN or portal.
+    NotFound,
+    /// The deadline of the operation passed.
+    TimedOut,
+    /// The connection was lost, and it is not known whether the command was carried out.
+    Lost,
+    /// The target broke a rule of the protocol.
+    Protocol,
+    /// A logical unit answered with an error: status and sense tell which.
+    Scsi,
+    /// Another initiator holds a reservation.
+    Reserved,
+    /// Two paths lead to different logical units, or one changed its identity.
+    Identity,
+    /// The session was closed.
+    Closed,
+}
+
+/// A failure: its kind, and what happened to what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// What a program tells apart.
+    pub kind: Kind,
+    /// What happened, in words.
+    pub what: String,
+    /// What the logical unit told of it.
+    pub sense: Option<Sense>,
+}
+
+impl Error {
+    /// A failure of this kind.
+    pub fn new(kind: Kind, what: impl Into<String>) -> Error {
+        Error { kind, what: what.into(), sense: None }
+    }
+
+    /// The same with what was being done before it: "login to 10.0.0.1:3260: connection refused".
+    pub fn during(self, doing: impl fmt::Display) -> Error {
+        Error { what: format!("{doing}: {}", self.what), ..self }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for std::io::Error {
+    fn from(e: Error) -> Self {
+        use std::io::ErrorKind as Io;
+        let kind = match e.kind {
+            Kind::Invalid => Io::InvalidInput,
+            Kind::UnknownHost | Kind::NotFound => Io::NotFound,
+            Kind::Unreachable => Io::ConnectionRefused,
+            Kind::Refused | Kind::Authentication | Kind::Reserved => Io::PermissionDenied,
+            Kind::TimedOut => Io::TimedOut,
+            Kind::Lost | Kind::Closed => Io::ConnectionReset,
+            Kind::Protocol | Kind::Identity => Io::InvalidData,
+            Kind::Scsi => e.sense.map_or(Io::Other, io_kind),
+        };
+        std::io::Error::new(kind, e)
+    }
+}
+
+/// The error of the operating system that a local disk would give for the same.
+fn io_kind(sense: Sense) -> std::io::ErrorKind {
+    use std::io::ErrorKind as Io;
+    match (sense.key, sense.asc, sense.ascq) {
+        (7, 0x27, 0x07) => Io::StorageFull,
+        (7, ..) => Io::ReadOnlyFilesystem,
+        (5, 0x20, _) => Io::Unsupported,
+        (5, 0x21, _) => Io::InvalidInput,
+        (5, 0x25, _) => Io::NotFound,
+        (2, ..) => Io::NotConnected,
+        _ => Io::Other,
+    }
+}

@@ -1,0 +1,297 @@
+//! A logical unit as a [`Backend`]: whole blocks go as they are; parts of blocks are read, changed and
+//! written back.
+
+use super::{Lun, perform};
+use crate::{Completion, Direction, Error, Kind};
+use block::{Backend, Extent, Facts, Finished, Future};
+use net::Buf;
+use std::io;
+use std::sync::atomic::Ordering;
+use wire::be;
+use wire::scsi::cdb;
+
+/// Zeros are written in pieces of this, where WRITE SAME is not there.
+const ZEROS: usize = 1 << 20;
+
+impl Lun {
+    fn blocks(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
+        let size = u64::from(self.block_size);
+        let whole = offset.is_multiple_of(size) && len.is_multiple_of(size);
+        whole.then(|| (offset / size, len / size))
+    }
+
+    async fn read_blocks(&self, offset: u64, buf: Buf) -> (Result<Completion, Error>, Buf) {
+        let (lba, blocks) = self.blocks(offset, buf.len() as u64).expect("whole blocks");
+        let cdb = match (u32::try_from(lba), u16::try_from(blocks)) {
+            (Ok(lba), Ok(blocks)) => cdb::read_10(lba, blocks),
+            _ => cdb::read_16(lba, blocks as u32),
+        };
+        let len = buf.len();
+        let (result, buf) = perform(&self.session, self.lun, cdb, Direction::In(buf)).await;
+        let whole = |c: Completion| {
+            if c.transferred == len { Ok(c) } else { Err(short(c.transferred, len)) }
+        };
+        (result.and_then(whole), buf.unwrap_or_else(|| Buf::zeroed(len)))
+    }
+
+    async fn write_blocks(&self, offset: u64, buf: Buf, stable: bool) -> (Result<Completion, Error>, Buf) {
+        let (lba, blocks) = self.blocks(offset, buf.len() as u64).expect("whole blocks");
+        let (fua, flush) = self.how_to_be_stable(stable);
+        let cdb = match (u32::try_from(lba), u16::try_from(blocks)) {
+            (Ok(lba), Ok(blocks)) => cdb::write_10(lba, blocks, fua),
+            _ => cdb::write_16(lba, blocks as u32, fua),
+        };
+        let len = buf.len();
+        let (result, buf) = perform(&self.session, self.lun, cdb, Direction::Out(buf)).await;
+        let buf = buf.unwrap_or_else(|| Buf::zeroed(len));
+        match result {
+            Ok(c) if c.transferred != len => (Err(short(c.transferred, len)), buf),
+            Ok(c) if flush => (self.synchronize().await.map(|()| c), buf),
+            other => (other, buf),
+        }
+    }
+
+    /// With FUA, or with a flush after it, or by itself.
+    fn how_to_be_stable(&self, stable: bool) -> (bool, bool) {
+        if !stable {
+            return (false, false);
+        }
+        let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
+        (p.fua, p.write_cache && !p.fua)
+    }
+
+    async fn synchronize(&self) -> Result<(), Error> {
+        match perform(&self.session, self.lun, cdb::synchronize_cache(), Direction::None).await.0 {
+            // It has no cache that could be flushed.
+            Err(e) if e.sense.is_some_and(|s| (s.key, s.asc) == (5, 0x20)) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// The whole blocks around some bytes: offset and length.
+    fn around(&self, offset: u64, len: u64) -> (u64, u64) {
+        let size = u64::from(self.block_size);
+        let start = offset - offset % size;
+        (start, (offset + len).next_multiple_of(size) - start)
+    }
+
+    /// Reads, piece by piece if it is more than one command may bring, and with what lies around it if it is
+    /// no whole blocks.
+    async fn read_any(&self, offset: u64, mut buf: Buf) -> (Result<(), Error>, Buf) {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let len = (buf.len() - done).min(self.piece());
+            let (start, around) = self.around(at, len as u64);
+            let (result, piece) = self.read_blocks(start, Buf::zeroed(around as usize)).await;
+            if let Err(e) = result {
+                return (Err(e), buf);
+            }
+            let from = (at - start) as usize;
+            buf[done..done + len].copy_from_slice(&piece[from..from + len]);
+            done += len;
+        }
+        (Ok(()), buf)
+    }
+
+    /// Writes piece by piece; blocks that are only partly written are read before. Only one does so at a
+    /// time, for two could undo each other's work.
+    async fn write_any(&self, offset: u64, buf: &[u8], stable: bool) -> Result<(), Error> {
+        let _turn = self.parts.lock().await;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let len = (buf.len() - done).min(self.piece());
+            let (start, around) = self.around(at, len as u64);
+            let mut piece = Buf::zeroed(around as usize);
+            if around != len as u64 {
+                let (result, before) = self.read_blocks(start, piece).await;
+                result?;
+                piece = before;
+            }
+            let from = (at - start) as usize;
+            piece[from..from + len].copy_from_slice(&buf[done..done + len]);
+            self.write_blocks(start, piece, stable).await.0?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Bytes of one command at most, with room for a block before and one behind.
+    fn piece(&self) -> usize {
+        let size = self.block_size as usize;
+        (self.transfer / size).saturating_sub(2).max(1) * size
+    }
+
+    /// The whole blocks inside some bytes, as LBA and count, and the parts of blocks before and behind them
+    /// as offset and length.
+    fn inside(&self, offset: u64, len: u64) -> ((u64, u64), [(u64, u64); 2]) {
+        let size = u64::from(self.block_size);
+        let end = offset + len;
+        let (first, last) = (offset.next_multiple_of(size), end - end % size);
+        if first >= last {
+            return ((first / size, 0), [(offset, len), (end, 0)]);
+        }
+        ((first / size, (last - first) / size), [(offset, first - offset), (last, end - last)])
+    }
+
+    /// Makes bytes zero: whole blocks by WRITE SAME where it is there, the rest by writing.
+    async fn zero(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
+        let ((lba, blocks), edges) = self.inside(offset, len);
+        for (at, len) in edges {
+            self.write_any(at, &vec![0; len as usize], false).await?;
+        }
+        let p = self.properties();
+        let unmap = unmap && p.write_same_unmap && p.unmapped_reads_zero;
+        let mut done = 0;
+        while done < blocks && !self.no_write_same.load(Ordering::Relaxed) {
+            let n = (blocks - done).min(p.write_same).min(1 << 22) as u32;
+            let cdb = cdb::write_same_16(lba + done, n, unmap);
+            let block = Direction::Out(Buf::zeroed(self.block_size as usize));
+            match perform(&self.session, self.lun, cdb, block).await.0 {
+                Ok(_) => done += u64::from(n),
+                Err(e) if e.sense.is_some_and(|s| s.key == 5 && matches!(s.asc, 0x20 | 0x24)) => {
+                    self.no_write_same.store(true, Ordering::Relaxed);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        self.write_zeros(lba + done, blocks - done).await
+    }
+
+    async fn write_zeros(&self, lba: u64, blocks: u64) -> Result<(), Error> {
+        let size = u64::from(self.block_size);
+        let (mut at, end) = (lba * size, (lba + blocks) * size);
+        let mut zeros = Buf::zeroed(0);
+        while at < end {
+            let len = (end - at).min(ZEROS.min(self.piece()) as u64) as usize;
+            if zeros.len() != len {
+                zeros = Buf::zeroed(len);
+            }
+            let (result, back) = self.write_blocks(at, zeros, false).await;
+            result?;
+            (zeros, at) = (back, at + len as u64);
+        }
+        Ok(())
+    }
+
+    /// Gives space back. Where only UNMAP is there, which is but a hint, and unmapped blocks are said to read
+    /// as zeros, that is relied on.
+    async fn give_back(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let p = self.properties();
+        let (Some(most), true) = (p.unmap, p.unmapped_reads_zero) else {
+            return self.zero(offset, len, true).await;
+        };
+        if p.write_same_unmap && !self.no_write_same.load(Ordering::Relaxed) {
+            return self.zero(offset, len, true).await;
+        }
+        let ((lba, blocks), edges) = self.inside(offset, len);
+        for (at, len) in edges {
+            self.write_any(at, &vec![0; len as usize], false).await?;
+        }
+        let mut done = 0;
+        while done < blocks {
+            let n = (blocks - done).min(most.into()) as u32;
+            let mut list = Buf::zeroed(24);
+            list.copy_from_slice(&cdb::unmap_list(lba + done, n));
+            perform(&self.session, self.lun, cdb::unmap(24), Direction::Out(list)).await.0?;
+            done += u64::from(n);
+        }
+        Ok(())
+    }
+
+    /// GET LBA STATUS: the first extent, as far as the answer tells.
+    async fn status_of(&self, offset: u64, len: u64) -> Result<Extent, Error> {
+        let mapped = Extent { offset, len, mapped: true };
+        let size = u64::from(self.block_size);
+        let data = Direction::In(Buf::zeroed(24));
+        let cdb = cdb::get_lba_status(offset / size, 24);
+        let (result, buf) = perform(&self.session, self.lun, cdb, data).await;
+        let (got, buf) = match (result, buf) {
+            (Ok(c), Some(buf)) => (c.transferred, buf),
+            (Err(e), _) if e.sense.is_some_and(|s| s.key == 5) => return Ok(mapped),
+            (Err(e), _) => return Err(e),
+            (Ok(_), None) => return Ok(mapped),
+        };
+        let (start, blocks) = (be::get64(&buf[8..]), u64::from(be::get32(&buf[16..])));
+        let end = start.saturating_add(blocks).saturating_mul(size);
+        if got < 24 || start.saturating_mul(size) > offset || end <= offset {
+            return Ok(mapped);
+        }
+        Ok(Extent { offset, len: len.min(end - offset), mapped: buf[20] & 0x0f != 1 })
+    }
+}
+
+fn short(got: usize, wanted: usize) -> Error {
+    Error::new(Kind::Scsi, format!("{got} of {wanted} bytes were transferred"))
+}
+
+impl Backend for Lun {
+    fn facts(&self) -> Facts {
+        let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
+        Facts {
+            capacity: self.capacity.load(Ordering::Relaxed),
+            read_only: p.read_only,
+            unmap: p.unmapped_reads_zero && (p.write_same_unmap || p.unmap.is_some()),
+            null: false,
+            stable: !p.write_cache,
+        }
+    }
+
+    fn refresh(&self) -> bool {
+        self.changed.swap(false, Ordering::Relaxed)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            if self.blocks(offset, buf.len() as u64).is_some() && buf.len() <= self.transfer {
+                let (result, buf) = self.read_blocks(offset, buf).await;
+                return (result.map(drop).map_err(io::Error::from), buf);
+            }
+            let (result, buf) = self.read_any(offset, buf).await;
+            (result.map_err(io::Error::from), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            if self.blocks(offset, buf.len() as u64).is_some() && buf.len() <= self.transfer {
+                let (result, buf) = self.write_blocks(offset, buf, stable).await;
+                return (result.map(drop).map_err(io::Error::from), buf);
+            }
+            (self.write_any(offset, &buf, stable).await.map_err(io::Error::from), buf)
+        })
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.synchronize().await.map_err(io::Error::from) })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.give_back(offset, len).await.map_err(io::Error::from) })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.zero(offset, len, unmap).await.map_err(io::Error::from) })
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            if !self.properties().thin {
+                return Ok(Extent { offset, len, mapped: true });
+            }
+            self.status_of(offset, len).await.map_err(io::Error::from)
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let facts = self.session.facts();
+        let told = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            told("kind", "remote".into()),
+            told("target", facts.target),
+            told("portal", facts.portal.to_string()),
+            told("lun", self.number.to_string()),
+        ]
+    }
+}

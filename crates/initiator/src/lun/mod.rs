@@ -1,0 +1,201 @@
+//! A logical unit as storage.
+
+mod backend;
+mod open;
+mod properties;
+mod verdict;
+
+use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
+use net::Buf;
+pub use properties::{Properties, identity};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+use verdict::{Verdict, judge};
+use wire::scsi::Sense;
+use wire::scsi::cdb::{self, Cdb};
+
+/// A logical unit of a session. It is a [`block::Backend`]; whatever else a logical unit can do goes through
+/// [`Lun::scsi`].
+pub struct Lun {
+    session: Session,
+    /// The eight bytes of its LUN.
+    lun: u64,
+    number: u16,
+    properties: Mutex<Properties>,
+    /// Capacity in bytes: looked at by every operation.
+    capacity: AtomicU64,
+    block_size: u32,
+    transfer: usize,
+    /// The capacity has changed since somebody looked.
+    changed: AtomicBool,
+    /// WRITE SAME is not there, as a refusal has shown.
+    no_write_same: AtomicBool,
+    /// One at a time writes parts of blocks.
+    parts: async_lock::Mutex<()>,
+}
+
+impl Lun {
+    /// Opens a logical unit of a session: waits until it is ready, reads what it is, and from then on holds
+    /// it to its identity.
+    ///
+    /// # Errors
+    /// When there is no such logical unit, it is not ready in time, or is no block device.
+    pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
+        let lun = wire::iscsi::lun::encode(number);
+        let properties =
+            open::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
+        if !properties.is_block_device() || properties.block_size == 0 {
+            let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        if !properties.identity.is_empty() {
+            session.pin(lun, properties.identity.clone());
+        }
+        let lun = Arc::new(Lun {
+            session: session.clone(),
+            lun,
+            number,
+            capacity: AtomicU64::new(properties.capacity()),
+            block_size: properties.block_size,
+            transfer: properties.transfer.min(16 << 20) as usize,
+            properties: Mutex::new(properties),
+            changed: AtomicBool::new(false),
+            no_write_same: AtomicBool::new(false),
+            parts: async_lock::Mutex::new(()),
+        });
+        compio::runtime::spawn(heed(Arc::downgrade(&lun), session.events())).detach();
+        Ok(lun)
+    }
+
+    /// Its session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The eight bytes of its LUN.
+    pub fn address(&self) -> u64 {
+        self.lun
+    }
+
+    /// What it is, as read last.
+    pub fn properties(&self) -> Properties {
+        self.properties.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Sends a CDB as it is, once; unit attentions and errors come back as the logical unit tells them.
+    pub async fn scsi(&self, cdb: Cdb, data: Direction) -> Finished {
+        self.session.submit(Command::new(self.lun, cdb, data)).await
+    }
+
+    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something
+    /// to tell first.
+    ///
+    /// # Errors
+    /// What the logical unit answers, or that there was no answer; with the buffer.
+    pub async fn perform(&self, cdb: Cdb, data: Direction) -> Finished {
+        perform(&self.session, self.lun, cdb, data).await
+    }
+
+    /// Reads its properties again.
+    ///
+    /// # Errors
+    /// Those of the commands.
+    pub async fn reload(&self) -> Result<(), Error> {
+        let properties = open::properties(&self.session, self.lun).await?;
+        if properties.block_size != self.block_size {
+            let what =
+                format!("the block size changed from {} to {}", self.block_size, properties.block_size);
+            return Err(Error::new(Kind::Identity, what));
+        }
+        let before = self.capacity.swap(properties.capacity(), Ordering::Relaxed);
+        if before != properties.capacity() {
+            tracing::info!(lun = self.number, before, now = properties.capacity(), "the capacity changed");
+            self.changed.store(true, Ordering::Relaxed);
+        }
+        *self.properties.lock().unwrap_or_else(|e| e.into_inner()) = properties;
+        Ok(())
+    }
+
+    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one
+    /// step (COMPARE AND WRITE). False if they differ. It is never repeated by itself.
+    ///
+    /// # Errors
+    /// As of any command; [`Kind::Lost`] if it is not known whether it was carried out.
+    pub async fn compare_and_write(&self, offset: u64, data: Buf) -> Result<bool, Error> {
+        let size = u64::from(self.block_size);
+        let blocks = data.len() as u64 / 2 / size;
+        let fits = data.len() as u64 == blocks * 2 * size && offset.is_multiple_of(size);
+        let blocks = u8::try_from(blocks).ok().filter(|b| fits && *b > 0);
+        let Some(blocks) = blocks else {
+            return Err(Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks"));
+        };
+        let cdb = cdb::compare_and_write(offset / size, blocks, false);
+        match self.perform(cdb, Direction::Out(data)).await.0 {
+            Ok(_) => Ok(true),
+            Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Reads the properties again when the logical unit tells that they changed.
+async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
+    while let Ok(event) = events.recv_async().await {
+        let Some(lun) = lun.upgrade() else { return };
+        let look = match event {
+            Event::Attention { lun: address, sense } => {
+                address == lun.lun && matches!(sense.asc, 0x2a | 0x3f | 0x28)
+            }
+            Event::Connected => true,
+            Event::Lost(_) | Event::GaveUp(_) => false,
+        };
+        if look && let Err(e) = lun.reload().await {
+            tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");
+        }
+    }
+}
+
+/// Sends a command as a host does; see [`Lun::perform`].
+pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, mut data: Direction) -> Finished {
+    let mut tries = 1;
+    let mut since = None;
+    loop {
+        let out = matches!(data, Direction::Out(_));
+        let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
+        let completion = match result {
+            Ok(c) if c.status == 0 => return (Ok(c), buf),
+            Ok(c) => c,
+            Err(e) => return (Err(e), buf),
+        };
+        let late = since.get_or_insert_with(Instant::now).elapsed() >= session.options().timeouts.busy;
+        match judge(&completion, tries, |sense| session.attention(lun, sense)) {
+            Verdict::Done => return (Ok(completion), buf),
+            Verdict::Failed(e) => return (Err(e), buf),
+            Verdict::Later(_) if late => return (Err(unready(&completion)), buf),
+            Verdict::Later(pause) => compio::time::sleep(pause).await,
+            Verdict::Again => {}
+        }
+        tries += 1;
+        data = match buf {
+            None => Direction::None,
+            Some(buf) if out => Direction::Out(buf),
+            Some(buf) => Direction::In(buf),
+        };
+    }
+}
+
+fn unready(c: &Completion) -> Error {
+    let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
+    Error { sense: c.sense(), ..Error::new(Kind::TimedOut, format!("it stays busy or not ready: {why}")) }
+}

@@ -1,0 +1,92 @@
+//! Reads what a logical unit is, with the commands that a host sends at first.
+
+use super::perform;
+use super::properties::{Answers, Properties};
+use crate::{Direction, Error, Kind, Session};
+use net::Buf;
+use wire::be;
+use wire::scsi::cdb::{self, Cdb};
+use wire::scsi::op;
+
+/// Bytes for an answer.
+const LEN: u16 = 255;
+
+/// Reads all of it.
+pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
+    let inquiry = read(session, lun, cdb::inquiry(None, 96), 96).await?;
+    // PERIPHERAL QUALIFIER (SPC-5 section 6.6.2): there is nothing behind this LUN.
+    if inquiry.first().is_none_or(|b| b >> 5 != 0) {
+        return Err(Error::new(Kind::NotFound, "there is no such logical unit"));
+    }
+    perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0?;
+    let mut answers = Answers { inquiry, ..Answers::default() };
+    let pages = page(session, lun, 0x00).await?;
+    let has = |p: u8| pages.get(4..).is_some_and(|list| list.contains(&p));
+    if has(0x80) {
+        answers.serial = page(session, lun, 0x80).await?;
+    }
+    if has(0x83) {
+        let len = crate::session::IDENTITY_LEN;
+        answers.identity = maybe(session, lun, cdb::inquiry(Some(0x83), len), len).await?;
+    }
+    if has(0xb0) {
+        answers.limits = page(session, lun, 0xb0).await?;
+    }
+    if has(0xb2) {
+        answers.provisioning = page(session, lun, 0xb2).await?;
+    }
+    if matches!(answers.inquiry[0] & 0x1f, 0 | 5 | 7 | 0x0e) {
+        answers.capacity = capacity(session, lun).await?;
+        answers.mode = mode(session, lun).await?;
+    }
+    Ok(Properties::read(&answers))
+}
+
+async fn page(session: &Session, lun: u64, page: u8) -> Result<Vec<u8>, Error> {
+    maybe(session, lun, cdb::inquiry(Some(page), LEN), LEN).await
+}
+
+/// READ CAPACITY(16), or (10) put into its form.
+async fn capacity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+    let long = maybe(session, lun, cdb::read_capacity_16(32), 32).await?;
+    if long.len() >= 12 {
+        return Ok(long);
+    }
+    let short = read(session, lun, cdb::read_capacity_10(), 8).await?;
+    let mut b = vec![0; 32];
+    if short.len() >= 8 {
+        be::put64(&mut b, be::get32(&short).into());
+        b[8..12].copy_from_slice(&short[4..8]);
+    }
+    Ok(b)
+}
+
+/// MODE SENSE(10) of the caching page, of all pages, or MODE SENSE(6) put into its form.
+async fn mode(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+    for page in [0x08, 0x3f] {
+        let b = maybe(session, lun, cdb::mode_sense_10(page, 0, LEN), LEN).await?;
+        if b.len() >= 8 {
+            return Ok(b);
+        }
+    }
+    let short = maybe(session, lun, cdb::mode_sense_6(0x3f, 192), 192).await?;
+    let Some((head, rest)) = short.split_first_chunk::<4>() else { return Ok(Vec::new()) };
+    Ok([&[0, head[0], head[1], head[2], 0, 0, 0, head[3]][..], rest].concat())
+}
+
+async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
+    let (result, buf) = perform(session, lun, cdb, Direction::In(Buf::zeroed(len.into()))).await;
+    let got = result?.transferred;
+    Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
+}
+
+/// The same for what a logical unit need not have: a refusal is an empty answer.
+async fn maybe(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
+    match read(session, lun, cdb, len).await {
+        Err(e) if e.sense.is_some_and(|s| s.key == 5) => {
+            tracing::debug!(opcode = cdb[0], is_inquiry = cdb[0] == op::INQUIRY, "not there: {e}");
+            Ok(Vec::new())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,105 @@
+//! What a host makes of a status: done, to be tried again, or an error (SPC-5 section 4.4, SAM-5 section 5.3).
+
+use crate::{Completion, Error, Kind};
+use std::time::Duration;
+use wire::scsi::{Sense, Status};
+
+/// Tries of a command that was aborted or met a unit attention.
+const TRIES: u32 = 8;
+/// A logical unit that is busy is asked again after this, and later each time.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What to do after a status.
+#[derive(Debug, PartialEq)]
+pub enum Verdict {
+    /// It is done.
+    Done,
+    /// It has not been carried out: once more, at once.
+    Again,
+    /// It has not been carried out: once more, after a while.
+    Later(Duration),
+    /// It failed.
+    Failed(Error),
+}
+
+/// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides.
+pub fn judge(c: &Completion, tries: u32, tell: impl FnOnce(Sense)) -> Verdict {
+    let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
+    let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what));
+    match c.status {
+        s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => Verdict::Done,
+        s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Verdict::Later(pause),
+        s if s == Status::TaskAborted as u8 && tries < TRIES => Verdict::Again,
+        s if s == Status::ReservationConflict as u8 => {
+            failed(Kind::Reserved, "another initiator holds a reservation".into())
+        }
+        s if s == Status::CheckCondition as u8 => match c.sense() {
+            Some(sense) => by_sense(sense, tries, pause, tell),
+            None => failed(Kind::Scsi, "CHECK CONDITION without sense data".into()),
+        },
+        s => failed(Kind::Scsi, format!("SCSI status {s:02x}")),
+    }
+}
+
+fn by_sense(sense: Sense, tries: u32, pause: Duration, tell: impl FnOnce(Sense)) -> Verdict {
+    match (sense.key, sense.asc, sense.ascq) {
+        // No sense, recovered error, completed.
+        (0 | 1 | 0xf, ..) => return Verdict::Done,
+        (6, ..) => {
+            tell(sense);
+            if tries < TRIES {
+                return Verdict::Again;
+            }
+        }
+        // Becoming ready; in transition between access states.
+        (2, 0x04, 0x00 | 0x01 | 0x0a) => return Verdict::Later(pause),
+        (0xb, ..) if tries < TRIES => return Verdict::Again,
+        _ => {}
+    }
+    Verdict::Failed(Error { sense: Some(sense), ..Error::new(Kind::Scsi, sense.to_string()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(status: Status, sense: Option<Sense>, tries: u32) -> (Verdict, Option<Sense>) {
+        let sense = sense.map(|s| s.encode(false)).unwrap_or_default();
+        let c = Completion { status: status as u8, sense, transferred: 0, overflow: 0 };
+        let mut told = None;
+        let verdict = judge(&c, tries, |s| told = Some(s));
+        (verdict, told)
+    }
+
+    #[test]
+    fn a_unit_attention_is_told_and_the_command_tried_again() {
+        let (verdict, told) = judged(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
+        assert_eq!((verdict, told), (Verdict::Again, Some(Sense::CAPACITY_CHANGED)));
+        let (verdict, _) = judged(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
+        assert!(matches!(verdict, Verdict::Failed(_)), "not for ever");
+    }
+
+    #[test]
+    fn what_passes_is_waited_for_and_what_stays_is_an_error() {
+        for (status, sense) in [
+            (Status::Busy, None),
+            (Status::TaskSetFull, None),
+            (Status::CheckCondition, Some(Sense::NOT_READY_TRANSITION)),
+        ] {
+            assert!(matches!(judged(status, sense, 3).0, Verdict::Later(_)), "{status:?}");
+        }
+        for (status, sense, kind) in [
+            (Status::ReservationConflict, None, Kind::Reserved),
+            (Status::CheckCondition, Some(Sense::READ_ERROR), Kind::Scsi),
+            (Status::CheckCondition, Some(Sense::WRITE_PROTECTED), Kind::Scsi),
+            (Status::CheckCondition, Some(Sense::NOT_READY_NO_MEDIUM), Kind::Scsi),
+            (Status::CheckCondition, None, Kind::Scsi),
+            (Status::AcaActive, None, Kind::Scsi),
+        ] {
+            let Verdict::Failed(error) = judged(status, sense, 1).0 else { panic!("{status:?} {sense:?}") };
+            assert_eq!((error.kind, error.sense), (kind, sense));
+        }
+        assert_eq!(judged(Status::Good, None, 1).0, Verdict::Done);
+    }
+}

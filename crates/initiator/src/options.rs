@@ -1,0 +1,130 @@
+//! Where to connect, as whom, and how long to wait.
+
+use crate::{Error, Kind};
+use proto::initiator::login::Credentials;
+use proto::initiator::targets::PortalAddress;
+use proto::parameters::{Digests, Offer};
+use std::fmt;
+use std::time::Duration;
+
+/// A host, by name or address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Portal {
+    /// A name or an address; IPv6 without brackets.
+    pub host: String,
+    /// Its TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl std::str::FromStr for Portal {
+    type Err = Error;
+
+    /// HOST[:PORT][,TAG], an IPv6 address in brackets; the tag means nothing here.
+    fn from_str(text: &str) -> Result<Portal, Error> {
+        let bad = |why| Error::new(Kind::Invalid, format!("\"{}\" is no portal: {why}", text.escape_debug()));
+        let PortalAddress { host, port, .. } = PortalAddress::parse(text).map_err(bad)?;
+        Ok(Portal { host, port })
+    }
+}
+
+/// How long to wait for what. The defaults are those that users of Open-iSCSI know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Connecting and login, each try.
+    pub login: Duration,
+    /// The answer to a logout.
+    pub logout: Duration,
+    /// Silence after which the target is asked whether it lives; zero is never.
+    pub noop_interval: Duration,
+    /// Its answer to that.
+    pub noop: Duration,
+    /// A command, until it is aborted and tried again.
+    pub command: Duration,
+    /// ABORT TASK, until the logical unit is reset.
+    pub abort: Duration,
+    /// LOGICAL UNIT RESET, until the target is reset.
+    pub lun_reset: Duration,
+    /// TARGET WARM RESET, until the session is given up and made anew.
+    pub target_reset: Duration,
+    /// A lost session, until its commands fail: Open-iSCSI's replacement_timeout.
+    pub recovery: Duration,
+    /// A logical unit that is busy or becoming ready, until its commands fail.
+    pub busy: Duration,
+    /// Any one command with all its tries and recoveries: its owner hears by then.
+    pub operation: Duration,
+    /// Tries of the first login while the target cannot be reached.
+    pub login_tries: u32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Timeouts {
+            login: s(15),
+            logout: s(15),
+            noop_interval: s(5),
+            noop: s(5),
+            command: s(30),
+            abort: s(15),
+            lun_reset: s(30),
+            target_reset: s(30),
+            recovery: s(120),
+            busy: s(120),
+            operation: s(180),
+            login_tries: 8,
+        }
+    }
+}
+
+/// How a session is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Our iSCSI name.
+    pub initiator: String,
+    /// Who we are to CHAP, and who the target has to be.
+    pub credentials: Option<Credentials>,
+    /// What is offered in negotiation.
+    pub offer: Offer,
+    /// Where CRC32C and no digest both will do, CRC32C is preferred.
+    pub crc32c_first: bool,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+    /// Commands in flight at most, 1 to 4096.
+    pub commands: u16,
+}
+
+impl Options {
+    /// The defaults, under this name.
+    pub fn new(initiator: impl Into<String>) -> Options {
+        Options {
+            initiator: initiator.into(),
+            credentials: None,
+            offer: offer(),
+            crc32c_first: false,
+            timeouts: Timeouts::default(),
+            commands: 128,
+        }
+    }
+}
+
+/// What is offered unless told otherwise: Open-iSCSI's values, several R2Ts, no digests.
+fn offer() -> Offer {
+    let digests = Digests { none: true, crc32c: false };
+    Offer {
+        max_burst_length: 16_776_192,
+        default_time2retain: 0,
+        header_digest: digests,
+        data_digest: digests,
+        ..Offer::default()
+    }
+}

@@ -1,0 +1,185 @@
+//! The loop of a session: receive all that is there, let those go on whose commands have ended, send all that
+//! they want to send, at once.
+
+use super::home::{self, Home, Mail};
+use super::task::Waiter;
+use super::{escalate, recover};
+use crate::connect::Connected;
+use crate::{Error, Kind};
+use net::iscsi::receive::{Received, Receiver};
+use std::future::{Future, poll_fn};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Instant;
+
+/// Starts the tasks of a session.
+pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>) {
+    compio::runtime::spawn(mail(home.clone(), inbox)).detach();
+    compio::runtime::spawn(escalate::watch(home.clone())).detach();
+    compio::runtime::spawn(recover::live(home, connected)).detach();
+}
+
+/// Takes what comes from other cores. When all handles are gone, the session ends.
+async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
+    while let Ok(mail) = inbox.recv_async().await {
+        match mail {
+            Mail::Command(command, reply) => {
+                if let Err(finished) = home.accept(command, Waiter::There(reply.clone())) {
+                    // Who has stopped to wait does not want it.
+                    let _ = reply.send(*finished);
+                }
+            }
+            Mail::Manage(function, lun, reply) => {
+                compio::runtime::spawn(escalate::manage(home.clone(), function, lun, reply)).detach();
+            }
+            Mail::Pin(lun, identity) => home.pinned.borrow_mut().push((lun, identity)),
+            Mail::Close(reply) => {
+                let _ = reply.send(recover::close(&home).await);
+            }
+        }
+    }
+    // Nobody waits for this one.
+    let _ = recover::close(&home).await;
+}
+
+/// Lets everybody else who is ready run first.
+fn after_others() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
+
+/// Runs one connection to its end, and says why it ended.
+pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
+    let mut started = receiver.has_begun();
+    loop {
+        home.flush();
+        let Some(stream) = home.stream.borrow().clone() else {
+            return Error::new(Kind::Lost, "the connection was given up");
+        };
+        let received = if std::mem::take(&mut started) {
+            receiver.resume(&mut *home.machine.borrow_mut())
+        } else {
+            match stream.readable().await {
+                Ok(()) => {
+                    let mut machine = home.machine.borrow_mut();
+                    machine.now = Instant::now();
+                    machine.heard = machine.now;
+                    receiver.receive(&stream, &mut *machine)
+                }
+                Err(e) => Err(e.into()),
+            }
+        };
+        home.tell();
+        match received {
+            Ok(Received::More | Received::Full) => {}
+            Ok(Received::End) => return home.why_it_ended(),
+            Err(e) => return Error::new(Kind::Lost, e.to_string()),
+        }
+        home.in_turn.set(true);
+        after_others().await;
+        home.in_turn.set(false);
+    }
+}
+
+impl Home {
+    /// Sends what waits; what the socket does not take now follows as soon as it does.
+    pub fn flush(self: &Rc<Self>) {
+        if self.writing.get() {
+            return;
+        }
+        let Some(stream) = self.stream.borrow().clone() else { return };
+        let mut machine = self.machine.borrow_mut();
+        let sent = machine.out.flush(&stream);
+        machine.settle();
+        drop(machine);
+        match sent {
+            Ok(true) => {}
+            Ok(false) => {
+                self.writing.set(true);
+                compio::runtime::spawn(write(self.clone(), stream)).detach();
+            }
+            Err(e) => self.give_up_connection(Error::new(Kind::Lost, e.to_string())),
+        }
+    }
+
+    /// Flushes after whatever else is ready to run: commands of several tasks leave together.
+    #[inline]
+    pub fn flush_soon(self: &Rc<Self>) {
+        if self.in_turn.get() || self.flushing.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        compio::runtime::spawn(async move {
+            me.flushing.set(false);
+            me.flush();
+        })
+        .detach();
+    }
+
+    /// Ends the connection from our side: the receiving loop finds it closed.
+    pub fn give_up_connection(&self, why: Error) {
+        self.machine.borrow_mut().broken.get_or_insert(why);
+        if let Some(stream) = &*self.stream.borrow() {
+            stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn why_it_ended(&self) -> Error {
+        let broken = self.machine.borrow_mut().broken.take();
+        broken.unwrap_or_else(|| Error::new(Kind::Lost, "the target closed the connection"))
+    }
+
+    /// Tells listeners what the machine has heard.
+    pub fn tell(self: &Rc<Self>) {
+        let mut machine = self.machine.borrow_mut();
+        if machine.leave && !self.leaving.replace(true) {
+            compio::runtime::spawn(recover::take_leave(self.clone())).detach();
+        }
+        if machine.events.is_empty() {
+            return;
+        }
+        let events = std::mem::take(&mut machine.events);
+        drop(machine);
+        events.iter().for_each(|event| self.listeners.tell(event));
+    }
+}
+
+async fn write(home: Rc<Home>, stream: Rc<net::Stream>) {
+    let mut lost = None;
+    loop {
+        let ready = stream.writable().await;
+        let mut machine = home.machine.borrow_mut();
+        let current = home.stream.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &stream));
+        if !current {
+            break;
+        }
+        let sent = ready.and_then(|()| machine.out.flush(&stream));
+        machine.settle();
+        match sent {
+            Ok(false) => {}
+            Ok(true) => break,
+            Err(e) => {
+                lost = Some(Error::new(Kind::Lost, e.to_string()));
+                break;
+            }
+        }
+    }
+    home.writing.set(false);
+    match lost {
+        Some(why) => home.give_up_connection(why),
+        None => home.flush(),
+    }
+}
+
+/// Forgets a session that is over.
+pub fn end(home: &Rc<Home>) {
+    *home.stream.borrow_mut() = None;
+    home::leave(home);
+}

@@ -1,0 +1,184 @@
+//! What takes too long: pings, ever stronger means against commands that do not end, and the deadlines after
+//! which their owners are told.
+
+use super::Event;
+use super::control::Answer;
+use super::home::Home;
+use super::machine::{Machine, Online};
+use super::task::State;
+use crate::{Error, Kind};
+use proto::window::precedes;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use wire::iscsi::request::Function;
+
+/// Clock ticks with and without commands.
+const TICK: Duration = Duration::from_millis(250);
+const IDLE_TICK: Duration = Duration::from_secs(1);
+
+/// Function complete; Task does not exist (RFC 7143 section 11.6.1).
+const COMPLETE: u8 = 0;
+const NO_SUCH_TASK: u8 = 1;
+
+/// The clock of a session.
+pub async fn watch(home: Rc<Home>) {
+    while !home.over.get() {
+        let busy = home.machine.borrow().tasks.count() > 0;
+        compio::time::sleep(if busy { TICK } else { IDLE_TICK }).await;
+        let now = Instant::now();
+        home.machine.borrow_mut().now = now;
+        home.end_recovery(now);
+        home.end_operations(now);
+        home.keep_alive(now);
+        if let Some(tag) = home.overdue(now)
+            && !home.escalating.replace(true)
+        {
+            compio::runtime::spawn(escalate(home.clone(), tag)).detach();
+        }
+        home.flush_soon();
+    }
+}
+
+impl Home {
+    /// Without a connection for too long: commands that wait for one fail, and new ones at once.
+    pub fn end_recovery(&self, now: Instant) {
+        let limit = self.options.timeouts.recovery;
+        let over = self.lost.get().is_some_and(|since| now.duration_since(since) >= limit);
+        if !over || self.gave_up.borrow().is_some() {
+            return;
+        }
+        let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
+        let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
+        tracing::warn!("{what}");
+        let error = Error::new(Kind::TimedOut, &what);
+        self.machine.borrow_mut().fail_queued(&error, |_| true);
+        *self.gave_up.borrow_mut() = Some(error);
+        self.listeners.tell(&Event::GaveUp(what));
+    }
+
+    /// Operations whose owners have waited long enough.
+    fn end_operations(&self, now: Instant) {
+        let limit = self.options.timeouts.operation;
+        let mut machine = self.machine.borrow_mut();
+        let late = |since: Instant| now.duration_since(since) >= limit;
+        let late: Vec<u32> =
+            machine.tasks.iter().filter(|t| t.answer.is_none() && late(t.since)).map(|t| t.tag).collect();
+        for tag in late {
+            let what = format!("the command did not end within {} s", limit.as_secs());
+            machine.tasks.expire(tag, Error::new(Kind::TimedOut, what));
+        }
+    }
+
+    /// A silent target is asked whether it lives, and given up if it does not answer.
+    fn keep_alive(&self, now: Instant) {
+        let t = &self.options.timeouts;
+        let mut machine = self.machine.borrow_mut();
+        if machine.online == Online::No || t.noop_interval.is_zero() {
+            return;
+        }
+        match machine.oldest_ping() {
+            Some(since) if now.duration_since(since.max(machine.heard)) >= t.noop => {
+                drop(machine);
+                let what = format!("no answer to a ping within {} s", t.noop.as_secs_f32());
+                self.give_up_connection(Error::new(Kind::Lost, what));
+            }
+            Some(_) => {}
+            None if now.duration_since(machine.heard) >= t.noop_interval => machine.ping(),
+            None => {}
+        }
+    }
+
+    /// A command that the target has had for too long.
+    fn overdue(&self, now: Instant) -> Option<u32> {
+        let limit = self.options.timeouts.command;
+        let mut machine = self.machine.borrow_mut();
+        let late = |sent: Instant| now.duration_since(sent) >= limit;
+        machine.tasks.iter().find(|t| t.state == State::Sent && late(t.sent)).map(|t| t.tag)
+    }
+
+    async fn ask(
+        self: &Rc<Self>,
+        limit: Duration,
+        say: impl FnOnce(&mut Machine) -> Answer,
+    ) -> Result<u8, Error> {
+        if self.machine.borrow().online == Online::No {
+            return Err(Error::new(Kind::Lost, "there is no connection"));
+        }
+        let answer = say(&mut self.machine.borrow_mut());
+        self.flush_soon();
+        match compio::time::timeout(limit, answer.recv_async()).await {
+            Ok(Ok(code)) => code,
+            Ok(Err(_)) => Err(Error::new(Kind::Lost, "the connection was lost")),
+            Err(_) => Err(Error::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs()))),
+        }
+    }
+
+    /// Commands that a function has ended: the target will not answer them.
+    fn ended(&self, what: &str, before: u32, which: impl Fn(u64, u32) -> bool) {
+        let mut machine = self.machine.borrow_mut();
+        let sent = |t: &&mut super::task::Task| t.state == State::Sent && precedes(t.cmd_sn, before);
+        let tags: Vec<u32> =
+            machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
+        tags.into_iter().for_each(|tag| machine.ended_by_abort(tag, what));
+    }
+}
+
+/// Which tasks a function ends.
+fn reaches(function: Function, lun: u64) -> impl Fn(u64, u32) -> bool {
+    let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+    move |task_lun, _| whole || task_lun == lun
+}
+
+/// A function that somebody asked for.
+pub async fn manage(home: Rc<Home>, function: Function, lun: u64, reply: flume::Sender<Result<u8, Error>>) {
+    let t = &home.options.timeouts;
+    let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+    let limit = if whole { t.target_reset } else { t.lun_reset };
+    let before = home.machine.borrow().numbers.cmd_sn;
+    let answer = home.ask(limit, |m| m.manage(function, lun, None)).await;
+    if answer == Ok(COMPLETE) {
+        home.ended("the command was aborted on demand", before, reaches(function, lun));
+        home.flush_soon();
+    }
+    // Who has stopped to wait does not want it.
+    let _ = reply.send(answer);
+}
+
+/// Ends a command by ever stronger means: abort it, reset its logical unit, reset the target, give the
+/// connection up.
+async fn escalate(home: Rc<Home>, tag: u32) {
+    climb(&home, tag).await;
+    home.escalating.set(false);
+    home.flush_soon();
+}
+
+async fn climb(home: &Rc<Home>, tag: u32) {
+    let t = &home.options.timeouts;
+    let what = format!("the command did not end within {} s and was aborted", t.command.as_secs_f32());
+    let steps = [
+        (Function::AbortTask, t.abort),
+        (Function::LunReset, t.lun_reset),
+        (Function::TargetWarmReset, t.target_reset),
+    ];
+    for (function, limit) in steps {
+        let (lun, cmd_sn, before) = {
+            let mut machine = home.machine.borrow_mut();
+            let before = machine.numbers.cmd_sn;
+            // It has been answered, or sent again on another connection.
+            let Some(task) = machine.tasks.get(tag).filter(|t| t.state == State::Sent) else { return };
+            (task.lun, task.cmd_sn, before)
+        };
+        tracing::warn!(target = %home.name(), lun, ?function, "a command takes too long");
+        let aborts = function == Function::AbortTask;
+        let task = aborts.then_some((tag, cmd_sn));
+        match home.ask(limit, |m| m.manage(function, lun, task)).await {
+            Ok(COMPLETE | NO_SUCH_TASK) if aborts => return home.ended(&what, before, |_, t| t == tag),
+            Ok(COMPLETE) => return home.ended(&what, before, reaches(function, lun)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let still_there = home.machine.borrow_mut().tasks.get(tag).is_some_and(|t| t.state == State::Sent);
+    if still_there {
+        home.give_up_connection(Error::new(Kind::Lost, "a command did not end, whatever was tried"));
+    }
+}

@@ -1,0 +1,237 @@
+//! Where a session lives, and how commands get there: at once on its own core, by mail from others.
+
+use super::machine::Machine;
+use super::task::Waiter;
+use super::{Facts, Listeners, Shared, closed};
+use crate::connect::Goal;
+use crate::{Command, Error, Finished, Kind, Options};
+use event_listener::Event as Bell;
+use net::Stream;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Instant;
+use wire::iscsi::request::Function;
+
+/// A session on its core.
+pub struct Home {
+    /// Its protocol.
+    pub machine: RefCell<Machine>,
+    /// Its connection, while there is one.
+    pub stream: RefCell<Option<Rc<Stream>>>,
+    /// Where it leads, and under which name.
+    pub goal: RefCell<Goal>,
+    /// How it was opened.
+    pub options: Options,
+    /// What it is, for those outside.
+    pub facts: Arc<Mutex<Facts>>,
+    /// Who hears of events.
+    pub listeners: Arc<Listeners>,
+    /// Logical units that have to stay what they are: LUN and identity.
+    pub pinned: RefCell<Vec<(u64, Vec<u8>)>>,
+    /// Those that did not: they take no commands.
+    pub changed: RefCell<Vec<u64>>,
+    /// Since when there is no connection, and whether the time for recovery is over.
+    pub lost: Cell<Option<Instant>>,
+    pub gave_up: RefCell<Option<Error>>,
+    /// Why there is no connection.
+    pub last_error: RefCell<Option<Error>>,
+    /// It is to end.
+    pub closing: Cell<bool>,
+    /// It has ended.
+    pub over: Cell<bool>,
+    /// A logout that the target asked for is under way.
+    pub leaving: Cell<bool>,
+    /// Rings when a command ends, the connection changes, or the session is to end.
+    pub bell: Bell,
+    /// The receiving loop flushes when it is done.
+    pub in_turn: Cell<bool>,
+    pub flushing: Cell<bool>,
+    /// Somebody waits until the socket takes more.
+    pub writing: Cell<bool>,
+    /// A recovery of a command is under way.
+    pub escalating: Cell<bool>,
+}
+
+/// What is sent to a session from outside.
+pub enum Mail {
+    Command(Command, flume::Sender<Finished>),
+    Manage(Function, u64, flume::Sender<Result<u8, Error>>),
+    Pin(u64, Vec<u8>),
+    Close(flume::Sender<Result<(), Error>>),
+}
+
+type Places = Vec<Option<(u64, Rc<Home>)>>;
+
+thread_local! {
+    static HERE: RefCell<Places> = const { RefCell::new(Vec::new()) };
+}
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Home {
+    /// A session that has no connection yet.
+    pub fn new(
+        goal: Goal,
+        options: Options,
+        facts: Arc<Mutex<Facts>>,
+        listeners: Arc<Listeners>,
+    ) -> Rc<Home> {
+        Rc::new(Home {
+            machine: RefCell::new(Machine::new(options.commands, Instant::now())),
+            stream: RefCell::default(),
+            goal: RefCell::new(goal),
+            options,
+            facts,
+            listeners,
+            pinned: RefCell::default(),
+            changed: RefCell::default(),
+            lost: Cell::new(None),
+            gave_up: RefCell::default(),
+            last_error: RefCell::default(),
+            closing: Cell::new(false),
+            over: Cell::new(false),
+            leaving: Cell::new(false),
+            bell: Bell::new(),
+            in_turn: Cell::new(false),
+            flushing: Cell::new(false),
+            writing: Cell::new(false),
+            escalating: Cell::new(false),
+        })
+    }
+
+    /// Takes a command in; one that cannot be sent ends at once.
+    #[inline]
+    pub fn accept(self: &Rc<Self>, command: Command, waiter: Waiter) -> Result<u32, Box<Finished>> {
+        let ended = |error, command: Command| Box::new((Err(error), command.data.into_buf()));
+        if let Some(error) = self.obstacle(&command) {
+            return Err(ended(error, command));
+        }
+        let taken = self.machine.borrow_mut().submit(command, waiter);
+        let many = "too many commands, or too much data in one";
+        let tag = taken.map_err(|command| ended(Error::new(Kind::Invalid, many), command))?;
+        self.flush_soon();
+        Ok(tag)
+    }
+
+    /// The end of a command that was taken in here.
+    pub fn pending(self: &Rc<Self>, tag: u32) -> Pending {
+        Pending(Way::Here(self.clone(), tag))
+    }
+
+    /// The name of its target, for logs.
+    pub fn name(&self) -> String {
+        self.goal.borrow().target.clone().unwrap_or_default()
+    }
+
+    #[inline]
+    fn obstacle(&self, command: &Command) -> Option<Error> {
+        if self.closing.get() {
+            return Some(closed());
+        }
+        if self.lost.get().is_some()
+            && let Some(error) = &*self.gave_up.borrow()
+        {
+            return Some(error.clone());
+        }
+        let changed = self.changed.borrow();
+        if !changed.is_empty() && changed.contains(&command.lun) {
+            return Some(super::recover::changed());
+        }
+        None
+    }
+}
+
+/// Gives a session its place on this core.
+pub fn settle(home: Rc<Home>) -> (u64, usize) {
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    HERE.with_borrow_mut(|here| {
+        let free = here.iter().position(Option::is_none);
+        let place = free.unwrap_or(here.len());
+        match free {
+            Some(_) => here[place] = Some((id, home)),
+            None => here.push(Some((id, home))),
+        }
+        (id, place)
+    })
+}
+
+/// Takes its place back.
+pub fn leave(home: &Rc<Home>) {
+    HERE.with_borrow_mut(|here| {
+        let mine = |h: &Option<(u64, Rc<Home>)>| h.as_ref().is_some_and(|(_, h)| Rc::ptr_eq(h, home));
+        if let Some(place) = here.iter_mut().find(|h| mine(h)) {
+            *place = None;
+        }
+    });
+}
+
+#[inline]
+fn here(shared: &Shared) -> Option<Rc<Home>> {
+    HERE.with_borrow(|here| match here.get(shared.place) {
+        Some(Some((id, home))) if *id == shared.id => Some(home.clone()),
+        _ => None,
+    })
+}
+
+/// A command on its way. Dropping it gives the answer up, not the command.
+pub struct Pending(Way);
+
+enum Way {
+    Here(Rc<Home>, u32),
+    There(flume::r#async::RecvFut<'static, Finished>),
+    Refused(Option<Finished>),
+}
+
+/// Hands a command to its session.
+#[inline]
+pub(super) fn submit(shared: &Shared, command: Command) -> Pending {
+    if let Some(home) = here(shared) {
+        return Pending(match home.accept(command, Waiter::Unknown) {
+            Ok(tag) => Way::Here(home, tag),
+            Err(finished) => Way::Refused(Some(*finished)),
+        });
+    }
+    let (reply, answer) = flume::bounded(1);
+    match shared.mail.send(Mail::Command(command, reply)) {
+        Ok(()) => Pending(Way::There(answer.into_recv_async())),
+        Err(flume::SendError(Mail::Command(command, _))) => {
+            Pending(Way::Refused(Some((Err(closed()), command.data.into_buf()))))
+        }
+        Err(_) => Pending(Way::Refused(Some((Err(closed()), None)))),
+    }
+}
+
+impl Future for Pending {
+    type Output = Finished;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
+        let me = &mut self.get_mut().0;
+        match me {
+            Way::Here(home, tag) => match home.machine.borrow_mut().poll(*tag, cx.waker()) {
+                Some(finished) => Poll::Ready(finished),
+                None => return Poll::Pending,
+            },
+            Way::There(answer) => {
+                Pin::new(answer).poll(cx).map(|got| got.unwrap_or_else(|_| (Err(closed()), None)))
+            }
+            Way::Refused(finished) => Poll::Ready(finished.take().unwrap_or_else(|| (Err(closed()), None))),
+        }
+        .map(|finished| {
+            *me = Way::Refused(None);
+            finished
+        })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Way::Here(home, tag) = &self.0 {
+            home.machine.borrow_mut().tasks.abandon(*tag);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What the target says in full feature phase: one function per PDU. What breaks a rule ends the connection;
+//! commands that may be repeated are sent again on the next one.
+
+use super::Event;
+use super::control::Asked;
+use super::machine::Machine;
+use super::task::Data as TaskData;
+use super::transfer::Segment;
+use crate::{Completion, Error, Kind};
+use net::Buf;
+use net::iscsi::out::Payload;
+use net::iscsi::receive::{Arrived, Data, Sink};
+use wire::be;
+use wire::iscsi::request;
+use wire::iscsi::{Bhs, NONE, opcode};
+use wire::scsi::Sense;
+
+/// S of a Data-In.
+const STATUS: u8 = 0x01;
+/// O and U of Data-In and SCSI Response.
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+
+fn broke(what: impl Into<String>) -> Error {
+    Error::new(Kind::Protocol, what)
+}
+
+impl Sink for Machine {
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        if header.opcode() == opcode::DATA_IN { self.landing_place(header) } else { None }
+    }
+
+    fn buffer(&mut self, len: usize) -> Buf {
+        Buf::zeroed(len)
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn take(&mut self, pdu: Arrived<'_>) -> bool {
+        match self.arrived(pdu) {
+            Ok(()) => true,
+            Err(error) => {
+                self.broken.get_or_insert(error);
+                false
+            }
+        }
+    }
+}
+
+impl Machine {
+    #[inline]
+    fn arrived(&mut self, pdu: Arrived<'_>) -> Result<(), Error> {
+        let header = &pdu.header;
+        if !pdu.ahs.is_empty() {
+            return Err(broke(format!("{} with an additional header", opcode::name(header.opcode()))));
+        }
+        if !pdu.intact {
+            // Without recovery of its own (ErrorRecoveryLevel 0), a lost PDU is a lost session.
+            return Err(broke(format!("the data digest of {} does not fit", opcode::name(header.opcode()))));
+        }
+        match header.opcode() {
+            opcode::DATA_IN => self.take_data_in(header, pdu.data),
+            opcode::SCSI_RESPONSE => self.scsi_response(header, pdu.data.bytes()),
+            opcode::R2T => self.take_r2t(header),
+            opcode::NOP_IN => self.nop_in(header, pdu.data.bytes()),
+            opcode::TASK_MANAGEMENT_RESPONSE => self.control_response(header, Asked::Manage),
+            opcode::LOGOUT_RESPONSE => self.control_response(header, Asked::Logout),
+            opcode::ASYNC => self.async_message(header, pdu.data.bytes()),
+            opcode::REJECT => self.reject(header, pdu.data.bytes()),
+            other => {
+                Err(broke(format!("{} (opcode {other:02x}) in full feature phase", opcode::name(other))))
+            }
+        }
+    }
+
+    /// StatSN has to be the next; the window is that of the latest PDU.
+    #[inline]
+    fn status(&mut self, header: &Bhs) -> Result<(), Error> {
+        let expected = self.numbers.exp_stat_sn;
+        if !self.numbers.take_stat_sn(header) {
+            let (name, got) = (opcode::name(header.opcode()), header.word(24));
+            return Err(broke(format!("{name} with StatSN {got} instead of {expected}: an answer was lost")));
+        }
+        self.window(header);
+        Ok(())
+    }
+
+    #[inline]
+    fn window(&mut self, header: &Bhs) {
+        self.numbers.update_window(header);
+    }
+
+    #[inline]
+    fn take_data_in(&mut self, header: &Bhs, data: Data<'_>) -> Result<(), Error> {
+        let segment = match data {
+            Data::Landed(buf) => Segment::Landed(buf),
+            ref other => Segment::Bytes(other.bytes()),
+        };
+        if let Segment::Bytes(bytes) = &segment
+            && bytes.len() != header.data_len()
+        {
+            return Err(broke("a segment of another length than its header tells"));
+        }
+        self.data_in(header, segment)?;
+        if header.flags() & STATUS == 0 {
+            self.window(header);
+            return Ok(());
+        }
+        if !header.is_final() {
+            return Err(broke("Data-In with a status that is not the last of its sequence"));
+        }
+        self.status(header)?;
+        self.complete(header, Vec::new())
+    }
+
+    fn scsi_response(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+        self.status(header)?;
+        if self.tasks.get(header.itt()).is_none() {
+            return Err(broke(format!(
+                "a SCSI Response for the tag {:08x}, which names no command",
+                header.itt()
+            )));
+        }
+        match header.0[2] {
+            0 => self.complete(header, sense_of(data)?),
+            code => {
+                let what = format!("the target failed to carry out the command (response {code:02x})");
+                self.finish(header.itt(), Err(Error::new(Kind::Scsi, what)));
+                self.pump();
+                Ok(())
+            }
+        }
+    }
+
+    /// The end of a command with a SCSI status; residuals tell how much was moved (RFC 7143 section 11.4.5).
+    #[inline]
+    fn complete(&mut self, header: &Bhs, sense: Vec<u8>) -> Result<(), Error> {
+        let Some(task) = self.tasks.get(header.itt()) else {
+            return Err(broke("a status for a tag that names no command"));
+        };
+        let (flags, residual) = (header.flags(), header.word(44));
+        let (under, over) = match flags & (OVERFLOW | UNDERFLOW) {
+            0 => (0, 0),
+            UNDERFLOW if residual <= task.expected => (residual, 0),
+            OVERFLOW => (0, residual),
+            _ => return Err(broke("a residual that cannot be")),
+        };
+        let transferred = task.expected - under;
+        let status = header.0[3];
+        if let TaskData::In(_, received) = task.data
+            && status == 0
+            && received < transferred
+        {
+            let tag = header.itt();
+            return Err(broke(format!(
+                "{received} bytes came of the {transferred} that the command {tag:08x} is told to have read"
+            )));
+        }
+        let completion = Completion { status, sense, transferred: transferred as usize, overflow: over };
+        self.finish(header.itt(), Ok(completion));
+        self.pump();
+        Ok(())
+    }
+
+    fn take_r2t(&mut self, header: &Bhs) -> Result<(), Error> {
+        self.window(header);
+        self.r2t(header)?;
+        self.pump();
+        Ok(())
+    }
+
+    /// A ping, an answer to ours, or news of the window.
+    fn nop_in(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+        let (itt, ttt) = (header.itt(), header.word20());
+        if itt != NONE {
+            self.status(header)?;
+            self.pump();
+            return self.answered(itt, Asked::Ping, 0);
+        }
+        self.window(header);
+        if ttt != NONE {
+            let len = data.len().min(self.parameters.max_xmit_data_segment_length as usize);
+            let payload = if len > 0 { Payload::Bytes(data[..len].to_vec()) } else { Payload::Empty };
+            self.say(request::nop_out(header.lun(), NONE, ttt), payload);
+        }
+        self.pump();
+        Ok(())
+    }
+
+    fn control_response(&mut self, header: &Bhs, asked: Asked) -> Result<(), Error> {
+        self.status(header)?;
+        self.answered(header.itt(), asked, header.0[2])?;
+        self.pump();
+        Ok(())
+    }
+
+    /// RFC 7143 section 11.9.
+    fn async_message(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+        self.status(header)?;
+        match header.0[36] {
+            0 => {
+                if let Some(sense) = Sense::decode(&sense_of(data)?) {
+                    self.events.push(Event::Attention { lun: header.lun(), sense });
+                }
+            }
+            // It asks for a logout, wants to negotiate anew (which we answer with a new session), or ends
+            // this connection by itself.
+            1 | 4 => self.leave = true,
+            2 | 3 => return Err(Error::new(Kind::Lost, "the target ends the connection")),
+            5 => {
+                let lun = header.lun();
+                let ended: Vec<u32> = self.tasks.iter().filter(|t| t.lun == lun).map(|t| t.tag).collect();
+                ended.into_iter().for_each(|tag| self.ended_by_abort(tag, "the target ended the command"));
+            }
+            _ => {}
+        }
+        self.pump();
+        Ok(())
+    }
+
+    /// RFC 7143 section 11.17: the header of what was rejected comes back.
+    fn reject(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+        self.status(header)?;
+        let reason = header.0[2];
+        let what = format!("the target rejected a request (reason {reason:02x})");
+        let Some(rejected) = data.first_chunk::<48>().map(|b| Bhs(*b)) else {
+            return Err(broke(format!("{what} without saying which")));
+        };
+        let name = opcode::name(rejected.opcode());
+        let error = broke(format!("the target rejected a {name} (reason {reason:02x})"));
+        let tag = rejected.itt();
+        match rejected.opcode() {
+            // Its answer follows (section 7.3), or the whole command is to be sent again.
+            opcode::DATA_OUT => {}
+            opcode::SCSI_COMMAND if self.tasks.get(tag).is_some() => {
+                self.finish(tag, Err(error));
+                self.pump();
+            }
+            _ if self.refused(tag, error.clone()) => {}
+            _ => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// The sense data of a segment: their length goes before them.
+fn sense_of(data: &[u8]) -> Result<Vec<u8>, Error> {
+    if data.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let len = be::get16(data) as usize;
+    let sense = data.get(2..2 + len);
+    sense.map(<[u8]>::to_vec).ok_or_else(|| broke(format!("sense data of {len} bytes in {}", data.len())))
+}

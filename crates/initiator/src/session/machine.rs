@@ -1,0 +1,271 @@
+//! The initiator's side of a session in full feature phase, without I/O: PDUs come in as [`Arrived`], what is
+//! to be sent waits in an [`Out`], and time is told by whoever runs it.
+
+use super::task::{CONTROL, State, Task, Tasks, Waiter};
+use super::{Event, control::Control, numbers::Numbers};
+use crate::{Command, Completion, Error, Kind};
+use net::iscsi::out::{Digests, Out, Payload};
+use proto::parameters::Parameters;
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Instant;
+use wire::iscsi::{Bhs, request};
+
+/// Tries of a command that may be repeated.
+const TRIES: u8 = 6;
+
+/// A session's memory: its commands, its numbers, and what waits to be sent.
+pub struct Machine {
+    /// What was negotiated on the present connection.
+    pub parameters: Parameters,
+    /// Which digests that means.
+    pub digests: Digests,
+    /// CmdSN, StatSN.
+    pub numbers: Numbers,
+    /// What is to be sent.
+    pub out: Out,
+    /// The commands.
+    pub tasks: Tasks,
+    /// Those that wait for their place in the window.
+    queue: VecDeque<u32>,
+    /// Those that are answered while parts of them are being sent.
+    leaving: Vec<u32>,
+    /// Requests that are no commands.
+    pub controls: Vec<Control>,
+    last_control: u32,
+    /// Commands that the target has.
+    sent: usize,
+    /// The most of them.
+    limit: usize,
+    /// There is a connection, and commands may be sent on it.
+    pub online: Online,
+    /// Why the connection cannot go on.
+    pub broken: Option<Error>,
+    /// The target wants us to log out.
+    pub leave: bool,
+    /// What the session's owner may want to know.
+    pub events: Vec<Event>,
+    /// About now.
+    pub now: Instant,
+    /// When the target was heard last.
+    pub heard: Instant,
+}
+
+/// Which commands may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Online {
+    /// None: there is no connection.
+    No,
+    /// Those that ask whether logical units are what they were.
+    Checking,
+    /// All.
+    Yes,
+}
+
+impl Machine {
+    /// A session without a connection that sends at most so many commands at a time.
+    pub fn new(limit: u16, now: Instant) -> Machine {
+        Machine {
+            parameters: Parameters::default(),
+            digests: Digests::default(),
+            numbers: Numbers::default(),
+            out: Out::default(),
+            tasks: Tasks::default(),
+            queue: VecDeque::new(),
+            leaving: Vec::new(),
+            controls: Vec::new(),
+            last_control: 0,
+            sent: 0,
+            limit: limit.clamp(1, 4096).into(),
+            online: Online::No,
+            broken: None,
+            leave: false,
+            events: Vec::new(),
+            now,
+            heard: now,
+        }
+    }
+
+    /// A login has succeeded.
+    pub fn connect(&mut self, parameters: Parameters, numbers: Numbers) {
+        self.digests = Digests { header: parameters.header_digest, data: parameters.data_digest };
+        self.parameters = parameters;
+        self.numbers = numbers;
+        (self.out, self.broken, self.leave) = (Out::default(), None, false);
+        self.online = Online::Checking;
+        self.heard = self.now;
+    }
+
+    /// The connection is gone. Commands that may be repeated wait for the next one; the others end.
+    pub fn disconnect(&mut self, why: &Error) {
+        self.online = Online::No;
+        self.out = Out::default();
+        self.sent = 0;
+        self.drop_controls(why);
+        self.settle();
+        let mut back: Vec<(u32, u32)> = Vec::new();
+        let mut over = Vec::new();
+        for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
+            let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
+            if again {
+                task.rewind();
+                back.push((task.cmd_sn, task.tag));
+            } else {
+                over.push(task.tag);
+            }
+        }
+        // In the order in which they were sent: CmdSN runs on modulo 2^32.
+        let next = self.numbers.cmd_sn;
+        back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));
+        back.iter().rev().for_each(|(_, tag)| self.queue.push_front(*tag));
+        for tag in over {
+            let what = format!("{why}; it is not known whether the command was carried out");
+            self.tasks.finish(tag, Err(Error::new(Kind::Lost, what)));
+        }
+    }
+
+    /// Takes a command in. It is sent when its turn comes.
+    #[inline]
+    pub fn submit(&mut self, command: Command, waiter: Waiter) -> Result<u32, Command> {
+        if command.data.expected() > u32::MAX as usize || self.tasks.is_full() {
+            return Err(command);
+        }
+        let tag = self.tasks.insert(command, waiter, self.now);
+        if self.queue.is_empty() && self.may_send(tag) {
+            self.send(tag);
+        } else {
+            self.queue.push_back(tag);
+        }
+        Ok(tag)
+    }
+
+    /// The same for a command that passes all others: the check of an identity.
+    pub fn submit_urgently(&mut self, command: Command, waiter: Waiter) -> Result<u32, Command> {
+        if self.tasks.is_full() {
+            return Err(command);
+        }
+        let tag = self.tasks.insert(command, waiter, self.now);
+        self.tasks.get(tag).expect("it was put in").urgent = true;
+        self.queue.push_front(tag);
+        self.pump();
+        Ok(tag)
+    }
+
+    #[inline]
+    fn may_send(&mut self, tag: u32) -> bool {
+        let allowed = match self.online {
+            Online::Yes => !self.leave,
+            Online::No => false,
+            Online::Checking => self.tasks.get(tag).is_some_and(|t| t.urgent),
+        };
+        allowed && self.sent < self.limit && self.numbers.window_is_open()
+    }
+
+    /// Sends what waits, as far as window and limit allow.
+    #[inline]
+    pub fn pump(&mut self) {
+        while let Some(&tag) = self.queue.front() {
+            if self.tasks.get(tag).is_none_or(|t| t.state != State::Queued) {
+                // It ended while it waited.
+                self.queue.pop_front();
+                continue;
+            }
+            if !self.may_send(tag) {
+                return;
+            }
+            self.queue.pop_front();
+            self.send(tag);
+        }
+    }
+
+    fn send(&mut self, tag: u32) {
+        let (cmd_sn, exp_stat_sn) = (self.numbers.next_cmd_sn(), self.numbers.exp_stat_sn);
+        let Some(task) = self.tasks.get(tag) else { return };
+        task.state = State::Sent;
+        task.tries += 1;
+        task.cmd_sn = cmd_sn;
+        task.sent = self.now;
+        self.sent += 1;
+        let mut header = request::scsi_command(task.lun, tag, task.attribute, &task.cdb);
+        request::stamp(&mut header, cmd_sn, exp_stat_sn);
+        super::transfer::begin(&mut self.out, header, task, &self.parameters, self.digests);
+    }
+
+    /// A command is over. Its tag is free once its owner has taken the answer.
+    #[inline]
+    pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
+        let Some(task) = self.tasks.get(tag) else { return };
+        if task.state == State::Sent {
+            self.sent -= 1;
+        }
+        if task.is_leaving() {
+            self.leaving.push(tag);
+        }
+        self.tasks.finish(tag, answer);
+    }
+
+    /// Hands over what was answered before all of it had left.
+    pub fn settle(&mut self) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let (gone, leaving): (Vec<u32>, Vec<u32>) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|tag| self.tasks.get(*tag).is_none_or(|t| !t.is_leaving()));
+        self.leaving = leaving;
+        gone.into_iter().for_each(|tag| self.tasks.hand_over(tag));
+    }
+
+    /// A command that an abort or a reset has ended is sent again, or ends.
+    pub fn ended_by_abort(&mut self, tag: u32, what: &str) {
+        let Some(task) = self.tasks.get(tag).filter(|t| t.state == State::Sent) else { return };
+        let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
+        if again && !task.is_leaving() && task.expired.is_none() {
+            task.rewind();
+            self.sent -= 1;
+            self.queue.push_back(tag);
+            self.pump();
+        } else {
+            self.finish(tag, Err(Error::new(Kind::TimedOut, what)));
+        }
+    }
+
+    /// Ends commands of which the target knows nothing.
+    pub fn fail_queued(&mut self, error: &Error, which: impl Fn(&Task) -> bool) {
+        let chosen: Vec<u32> =
+            self.tasks.iter().filter(|t| t.state == State::Queued && which(t)).map(|t| t.tag).collect();
+        chosen.into_iter().for_each(|tag| self.tasks.finish(tag, Err(error.clone())));
+    }
+
+    /// Looks whether a command has ended; if not, who is to be woken.
+    #[inline]
+    pub fn poll(&mut self, tag: u32, waker: &Waker) -> Option<crate::Finished> {
+        let finished = self.tasks.take(tag);
+        if finished.is_none()
+            && let Some(task) = self.tasks.get(tag)
+        {
+            match &mut task.waiter {
+                Waiter::Here(old) => old.clone_from(waker),
+                other => *other = Waiter::Here(waker.clone()),
+            }
+        }
+        finished
+    }
+
+    /// A tag for a request that is no command.
+    pub fn control_tag(&mut self) -> u32 {
+        self.last_control = (self.last_control + 1) & 0xffff;
+        CONTROL | self.last_control
+    }
+
+    /// Queues a request that stands outside the order of CmdSN.
+    pub fn say(&mut self, mut header: Bhs, payload: Payload) {
+        request::stamp(&mut header, self.numbers.cmd_sn, self.numbers.exp_stat_sn);
+        self.out.push(header, payload, self.digests);
+    }
+
+    /// Nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.sent == 0 && self.controls.is_empty()
+    }
+}

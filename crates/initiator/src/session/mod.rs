@@ -1,0 +1,205 @@
+//! A session with a target: it lives on one core, and its handle may be used from all.
+
+mod control;
+mod drive;
+mod escalate;
+mod home;
+mod incoming;
+mod machine;
+mod numbers;
+mod recover;
+mod task;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+pub use recover::IDENTITY_LEN;
+
+use crate::connect::{self, Goal};
+use crate::{Command, Error, Finished, Kind, Options, Portal};
+pub use home::Pending;
+use home::{Home, Mail};
+use proto::parameters::Parameters;
+use std::sync::{Arc, Mutex, MutexGuard};
+use wire::iscsi::request::Function;
+use wire::scsi::Sense;
+
+/// What happened to a session without being asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A logical unit tells of a change: the eight bytes of its LUN, and the unit attention.
+    Attention {
+        /// The eight bytes of the LUN.
+        lun: u64,
+        /// The unit attention.
+        sense: Sense,
+    },
+    /// The connection is gone, for this reason; it is being made anew.
+    Lost(String),
+    /// There is a connection again.
+    Connected,
+    /// The time for recovery is over: commands fail until there is a connection again.
+    GaveUp(String),
+}
+
+/// What a session is, for people and programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Where it leads.
+    pub portal: Portal,
+    /// The name of the target.
+    pub target: String,
+    /// TargetAlias.
+    pub alias: Option<String>,
+    /// Portal group of the target.
+    pub portal_group_tag: Option<u16>,
+    /// Our part of the session's identifier.
+    pub isid: [u8; 6],
+    /// The target's part.
+    pub tsih: u16,
+    /// What was negotiated.
+    pub parameters: Parameters,
+    /// It has a connection.
+    pub connected: bool,
+    /// Times that it was made anew.
+    pub recoveries: u32,
+}
+
+/// What all handles of a session share.
+struct Shared {
+    id: u64,
+    place: usize,
+    mail: flume::Sender<Mail>,
+    facts: Arc<Mutex<Facts>>,
+    listeners: Arc<Listeners>,
+    options: Options,
+}
+
+/// Those who want to hear of events.
+#[derive(Default)]
+struct Listeners(Mutex<Vec<flume::Sender<Event>>>);
+
+/// Events that wait for one listener; what is more is dropped.
+const EVENTS: usize = 256;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Listeners {
+    fn tell(&self, event: &Event) {
+        let heard = |l: &flume::Sender<Event>| {
+            !matches!(l.try_send(event.clone()), Err(flume::TrySendError::Disconnected(_)))
+        };
+        lock(&self.0).retain(heard);
+    }
+}
+
+/// A handle of a session. The session ends when the last handle is gone.
+#[derive(Clone)]
+pub struct Session(Arc<Shared>);
+
+impl Session {
+    /// Logs in to a target. To be called inside an event loop, which the session then lives in.
+    ///
+    /// # Errors
+    /// When the target cannot be reached within the set tries, or refuses; at once when it refuses for good.
+    pub async fn open(portal: Portal, target: &str, options: Options) -> Result<Session, Error> {
+        let isid = connect::new_isid();
+        let goal = Goal { portal, target: Some(target.to_owned()), isid };
+        let connected = connect::patiently(&goal, &options).await?;
+        let facts = Arc::new(Mutex::new(facts(&connected, target, isid)));
+        let listeners = Arc::new(Listeners::default());
+        let (mail, inbox) = flume::unbounded();
+        let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
+        let (id, place) = home::settle(home.clone());
+        drive::start(home, connected, inbox);
+        Ok(Session(Arc::new(Shared { id, place, mail, facts, listeners, options })))
+    }
+
+    /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that
+    /// there is none. The buffer comes back in both cases.
+    #[inline]
+    pub fn submit(&self, command: Command) -> Pending {
+        home::submit(&self.0, command)
+    }
+
+    /// The same, as one who awaits at once.
+    #[inline]
+    pub async fn command(&self, command: Command) -> Finished {
+        self.submit(command).await
+    }
+
+    /// Asks for a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT
+    /// RESET) or on the target (TARGET WARM RESET, TARGET COLD RESET). The answer is the response code of
+    /// RFC 7143 section 11.6.1.
+    ///
+    /// # Errors
+    /// When the connection is lost meanwhile, or the target does not answer in time.
+    pub async fn manage(&self, function: Function, lun: u64) -> Result<u8, Error> {
+        let (reply, answer) = flume::bounded(1);
+        self.mail(Mail::Manage(function, lun, reply))?;
+        answer.recv_async().await.map_err(|_| closed())?
+    }
+
+    /// What it is now.
+    pub fn facts(&self) -> Facts {
+        lock(&self.0.facts).clone()
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// Events from now on; at most 256 wait.
+    pub fn events(&self) -> flume::Receiver<Event> {
+        let (sender, events) = flume::bounded(EVENTS);
+        lock(&self.0.listeners.0).push(sender);
+        events
+    }
+
+    /// Tells listeners of a unit attention that came as the status of a command.
+    pub(crate) fn attention(&self, lun: u64, sense: Sense) {
+        self.0.listeners.tell(&Event::Attention { lun, sense });
+    }
+
+    /// From now on this logical unit has to be the same after every recovery: `identity` is what VPD page 83h
+    /// tells. Its commands fail when it is not.
+    pub(crate) fn pin(&self, lun: u64, identity: Vec<u8>) {
+        // The session is over: nothing will be sent any more.
+        let _ = self.mail(Mail::Pin(lun, identity));
+    }
+
+    /// Logs out, after the commands in flight have ended; whatever is sent later fails.
+    ///
+    /// # Errors
+    /// When the target does not answer in time; the session is over all the same.
+    pub async fn close(&self) -> Result<(), Error> {
+        let (reply, answer) = flume::bounded(1);
+        self.mail(Mail::Close(reply))?;
+        answer.recv_async().await.map_err(|_| closed())?
+    }
+
+    fn mail(&self, mail: Mail) -> Result<(), Error> {
+        self.0.mail.send(mail).map_err(|_| closed())
+    }
+}
+
+fn closed() -> Error {
+    Error::new(Kind::Closed, "the session is closed")
+}
+
+fn facts(c: &connect::Connected, target: &str, isid: [u8; 6]) -> Facts {
+    Facts {
+        portal: c.portal.clone(),
+        target: target.to_owned(),
+        alias: c.login.target_alias.clone(),
+        portal_group_tag: c.login.portal_group_tag,
+        isid,
+        tsih: c.login.tsih,
+        parameters: c.login.parameters.clone(),
+        connected: true,
+        recoveries: 0,
+    }
+}

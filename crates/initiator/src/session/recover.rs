@@ -1,0 +1,250 @@
+//! The life of a session: its connection, the next one when it is lost, and its end.
+
+use super::home::Home;
+use super::machine::Online;
+use super::numbers::Numbers;
+use super::task::{State, Waiter};
+use super::{Event, closed, drive, lock};
+use crate::connect::{self, Connected};
+use crate::lun;
+use crate::{Command, Direction, Error, Kind};
+use net::Buf;
+use net::iscsi::receive::Receiver;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use wire::scsi::cdb;
+
+/// Pauses between tries to connect: this one first, doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// And this at most.
+const LAST_PAUSE: Duration = Duration::from_secs(8);
+/// A logical unit that does not answer yet is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Bytes of VPD page 83h that are read.
+pub const IDENTITY_LEN: u16 = 1024;
+
+/// What commands get whose logical unit is not what it was.
+pub fn changed() -> Error {
+    Error::new(
+        Kind::Identity,
+        "the logical unit is not the one that it was: its identity (VPD page 83h) changed",
+    )
+}
+
+/// Runs a session from its first connection to its end.
+pub async fn live(home: Rc<Home>, connected: Connected) {
+    let mut next = Some(connected);
+    while let Some(connected) = next {
+        let receiver = home.install(connected);
+        compio::runtime::spawn(admit(home.clone())).detach();
+        let why = drive::connection(&home, receiver).await;
+        home.remove_connection(&why);
+        next = reconnect(&home, why).await;
+    }
+    home.machine.borrow_mut().fail_queued(&closed(), |_| true);
+    home.over.set(true);
+    home.bell.notify(usize::MAX);
+    drive::end(&home);
+}
+
+impl Home {
+    fn install(&self, connected: Connected) -> Receiver {
+        let Connected { stream, portal, login, begun } = connected;
+        let numbers = Numbers {
+            cmd_sn: login.cmd_sn,
+            exp_cmd_sn: login.exp_cmd_sn,
+            max_cmd_sn: login.max_cmd_sn,
+            exp_stat_sn: login.exp_stat_sn,
+        };
+        let mut facts = lock(&self.facts);
+        (facts.portal, facts.tsih) = (portal, login.tsih);
+        (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
+        facts.parameters = login.parameters.clone();
+        let mut machine = self.machine.borrow_mut();
+        machine.now = Instant::now();
+        machine.connect(login.parameters, numbers);
+        *self.stream.borrow_mut() = Some(Rc::new(stream));
+        self.leaving.set(false);
+        let max = machine.parameters.max_recv_data_segment_length as usize;
+        Receiver::new(machine.digests, max, begun)
+    }
+
+    fn remove_connection(&self, why: &Error) {
+        if let Some(stream) = self.stream.borrow_mut().take() {
+            stream.shutdown(std::net::Shutdown::Both);
+        }
+        let mut machine = self.machine.borrow_mut();
+        machine.now = Instant::now();
+        machine.disconnect(why);
+        lock(&self.facts).connected = false;
+        self.lost.set(self.lost.get().or(Some(machine.now)));
+        *self.last_error.borrow_mut() = Some(why.clone());
+        drop(machine);
+        self.end_recovery(Instant::now());
+    }
+}
+
+/// Lets commands through once all logical units that are in use are seen to be what they were.
+async fn admit(home: Rc<Home>) {
+    let pinned = home.pinned.borrow().clone();
+    let stream = home.stream.borrow().clone();
+    for (lun, identity) in pinned {
+        if !is_unchanged(&home, lun, &identity).await {
+            tracing::error!(lun, "{}", changed());
+            home.changed.borrow_mut().push(lun);
+            home.machine.borrow_mut().fail_queued(&changed(), |t| t.lun == lun);
+        }
+    }
+    let same = |a: &Option<Rc<net::Stream>>| match (a, &stream) {
+        (Some(a), Some(b)) => Rc::ptr_eq(a, b),
+        _ => false,
+    };
+    if !same(&home.stream.borrow()) {
+        return;
+    }
+    let mut machine = home.machine.borrow_mut();
+    machine.online = Online::Yes;
+    machine.pump();
+    drop(machine);
+    let again = home.lost.take().is_some();
+    *home.gave_up.borrow_mut() = None;
+    {
+        let mut facts = lock(&home.facts);
+        facts.connected = true;
+        facts.recoveries += u32::from(again);
+    }
+    if again {
+        tracing::info!(target = %home.name(), "the session is back");
+        home.listeners.tell(&Event::Connected);
+    }
+    home.bell.notify(usize::MAX);
+    home.flush_soon();
+}
+
+/// Whether a logical unit has the identity that it had. One that does not answer is asked again until the
+/// connection is gone: nothing is sent to what is not known.
+async fn is_unchanged(home: &Rc<Home>, lun: u64, identity: &[u8]) -> bool {
+    loop {
+        let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
+        let command = Command::new(lun, cdb::inquiry(Some(0x83), IDENTITY_LEN), data);
+        let tag = home.machine.borrow_mut().submit_urgently(command, Waiter::Unknown);
+        let Ok(tag) = tag else { return true };
+        home.flush_soon();
+        match home.pending(tag).await {
+            (Ok(done), Some(buf)) if done.status == 0 => {
+                return lun::identity(&buf[..done.transferred]) == identity;
+            }
+            (Ok(_), _) => compio::time::sleep(ASK_AGAIN).await,
+            // The connection went meanwhile: the next one is checked too.
+            (Err(_), _) => return true,
+        }
+    }
+}
+
+/// The next connection, however long it takes; None when the session is to end.
+async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
+    if home.closing.get() {
+        return None;
+    }
+    tracing::warn!(target = %home.name(), "the session was lost: {why}");
+    home.listeners.tell(&Event::Lost(why.what));
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let (goal, options) = (home.goal.borrow().clone(), &home.options);
+        let tried = or_closing(home, connect::once(&goal, options)).await?;
+        match tried {
+            Ok(connected) => return Some(connected),
+            Err(e) => {
+                tracing::debug!(target = %home.name(), "no connection yet: {e}");
+                *home.last_error.borrow_mut() = Some(e);
+            }
+        }
+        or_closing(home, compio::time::sleep(pause + jitter(pause))).await?;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Up to an eighth more, so that many who lost the same target do not come back all at once.
+fn jitter(pause: Duration) -> Duration {
+    let mut random = [0];
+    // Without randomness all come back at once: no reason to fail.
+    let _ = getrandom::fill(&mut random);
+    pause * random[0].into() / 2048
+}
+
+/// Does something, unless the session is to end first.
+async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option<T> {
+    let work = async { Some(work.await) };
+    let closing = async {
+        loop {
+            let rung = home.bell.listen();
+            if home.closing.get() {
+                return None;
+            }
+            rung.await;
+        }
+    };
+    first_of(work, closing).await
+}
+
+async fn first_of<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    std::future::poll_fn(|cx| match a.as_mut().poll(cx) {
+        std::task::Poll::Pending => b.as_mut().poll(cx),
+        ready => ready,
+    })
+    .await
+}
+
+/// The target wants us to log out: commands in flight end, new ones wait for the next connection.
+pub async fn take_leave(home: Rc<Home>) {
+    quiet(&home).await;
+    let answer = home.machine.borrow_mut().log_out();
+    home.flush_soon();
+    let _ = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
+    home.give_up_connection(Error::new(Kind::Lost, "the target asked for a logout"));
+}
+
+/// Waits until nothing is in flight, for as long as a logout may take.
+async fn quiet(home: &Rc<Home>) {
+    let idle = async {
+        while !home.machine.borrow().is_idle() && home.stream.borrow().is_some() {
+            compio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // Those that are still there are ended by the logout.
+    let _ = compio::time::timeout(home.options.timeouts.logout, idle).await;
+}
+
+/// Ends a session in good order.
+pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
+    if home.over.get() {
+        return Ok(());
+    }
+    let was_online = home.machine.borrow().online == Online::Yes;
+    if was_online {
+        quiet(home).await;
+    }
+    home.closing.set(true);
+    home.machine.borrow_mut().fail_queued(&closed(), |t| t.state == State::Queued);
+    home.bell.notify(usize::MAX);
+    let mut result = Ok(());
+    if was_online && home.stream.borrow().is_some() {
+        let answer = home.machine.borrow_mut().log_out();
+        home.flush_soon();
+        let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
+        if !matches!(heard, Ok(Ok(Ok(_)))) {
+            result = Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
+        }
+    }
+    home.give_up_connection(closed());
+    while !home.over.get() {
+        let rung = home.bell.listen();
+        if !home.over.get() {
+            rung.await;
+        }
+    }
+    result
+}

@@ -1,0 +1,290 @@
+//! The commands of a session and their tags.
+
+use crate::{Command, Completion, Error, Finished};
+use net::Buf;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Instant;
+use wire::iscsi::request::Attribute;
+use wire::scsi::cdb::Cdb;
+
+/// Bits of a tag that name its slot.
+const SLOT_BITS: u32 = 16;
+const SLOTS: u32 = (1 << SLOT_BITS) - 1;
+/// Tags with this bit are those of requests that are no commands.
+pub const CONTROL: u32 = 1 << 31;
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It waits for its place in the command window.
+    Queued,
+    /// The target has it.
+    Sent,
+    /// Answered, but parts of its buffer are still being sent.
+    Leaving,
+}
+
+/// Who waits for the end of a command.
+#[derive(Debug)]
+pub enum Waiter {
+    /// A future on this core that has not been polled yet.
+    Unknown,
+    /// A future on this core.
+    Here(Waker),
+    /// Somebody on another core.
+    There(flume::Sender<Finished>),
+    /// Nobody any more.
+    Gone,
+}
+
+/// The data of a command.
+#[derive(Debug)]
+pub enum Data {
+    /// None.
+    None,
+    /// Data-In: the buffer (away while a segment lands in it), and how much has come, in order.
+    In(Option<Buf>, u32),
+    /// Data-Out: the buffer, and R2TSN of the next R2T.
+    Out(Rc<Buf>, u32),
+}
+
+/// A command that has not been taken back by its owner.
+#[derive(Debug)]
+pub struct Task {
+    /// Initiator Task Tag.
+    pub tag: u32,
+    /// The eight bytes of the LUN.
+    pub lun: u64,
+    /// Its CDB.
+    pub cdb: Cdb,
+    /// Its attribute.
+    pub attribute: Attribute,
+    /// It may be sent again.
+    pub repeatable: bool,
+    /// Its place before all others: identity checks of a new session.
+    pub urgent: bool,
+    /// How far it has come.
+    pub state: State,
+    /// Its data.
+    pub data: Data,
+    /// Expected Data Transfer Length.
+    pub expected: u32,
+    /// CmdSN of its latest sending.
+    pub cmd_sn: u32,
+    /// Times that it was sent.
+    pub tries: u8,
+    /// When it was handed in.
+    pub since: Instant,
+    /// When it was sent last.
+    pub sent: Instant,
+    /// Who waits.
+    pub waiter: Waiter,
+    /// Its owner is to hear that its time is over.
+    pub expired: Option<Error>,
+    /// How it ended.
+    pub answer: Option<Result<Completion, Error>>,
+}
+
+impl Task {
+    /// Its buffer, as it is given back. One that is away, landing on a connection that was lost, is replaced.
+    fn take_buf(&mut self) -> Option<Buf> {
+        match std::mem::replace(&mut self.data, Data::None) {
+            Data::None => None,
+            Data::In(buf, _) => buf.or_else(|| self.spare_buf()),
+            Data::Out(buf, _) => Rc::try_unwrap(buf).ok().or_else(|| self.spare_buf()),
+        }
+    }
+
+    /// A buffer in place of one that cannot be given back yet.
+    fn spare_buf(&self) -> Option<Buf> {
+        (self.expected > 0).then(|| Buf::zeroed(self.expected as usize))
+    }
+
+    /// Parts of its buffer are still being sent.
+    pub fn is_leaving(&self) -> bool {
+        matches!(&self.data, Data::Out(buf, _) if Rc::strong_count(buf) > 1)
+    }
+
+    /// Back to where it was before it was sent.
+    pub fn rewind(&mut self) {
+        self.state = State::Queued;
+        let expected = self.expected as usize;
+        match &mut self.data {
+            Data::None => {}
+            Data::In(buf, received) => {
+                // It may have been away, landing on the connection that was lost.
+                buf.get_or_insert_with(|| Buf::zeroed(expected));
+                *received = 0;
+            }
+            Data::Out(_, r2t_sn) => *r2t_sn = 0,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u16,
+    task: Option<Task>,
+}
+
+/// The tasks of a session, found by tag in one step.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    count: usize,
+}
+
+fn place(tag: u32) -> (usize, u16) {
+    ((tag & SLOTS) as usize, (tag >> SLOT_BITS) as u16)
+}
+
+impl Tasks {
+    /// There is no tag left.
+    pub fn is_full(&self) -> bool {
+        self.count >= SLOTS as usize
+    }
+
+    /// Takes a command in and gives it a tag; not to be called when it is full.
+    pub fn insert(&mut self, command: Command, waiter: Waiter, now: Instant) -> u32 {
+        let at = self.free.pop().map_or(self.slots.len(), usize::from);
+        if at == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
+        let slot = &mut self.slots[at];
+        slot.generation = (slot.generation + 1) & 0x7fff;
+        let tag = (slot.generation as u32) << SLOT_BITS | at as u32;
+        let expected = command.data.expected() as u32;
+        let data = match command.data {
+            crate::Direction::None => Data::None,
+            crate::Direction::In(buf) => Data::In(Some(buf), 0),
+            crate::Direction::Out(buf) => Data::Out(Rc::new(buf), 0),
+        };
+        slot.task = Some(Task {
+            tag,
+            lun: command.lun,
+            cdb: command.cdb,
+            attribute: command.attribute,
+            repeatable: command.repeatable,
+            urgent: false,
+            state: State::Queued,
+            data,
+            expected,
+            cmd_sn: 0,
+            tries: 0,
+            since: now,
+            sent: now,
+            waiter,
+            expired: None,
+            answer: None,
+        });
+        self.count += 1;
+        tag
+    }
+
+    /// The task of a tag.
+    #[inline]
+    pub fn get(&mut self, tag: u32) -> Option<&mut Task> {
+        let (at, generation) = place(tag);
+        let slot = self.slots.get_mut(at)?;
+        if slot.generation == generation { slot.task.as_mut() } else { None }
+    }
+
+    /// Ends a task whose owner takes its answer, or does not want it.
+    pub fn remove(&mut self, tag: u32) -> Option<Task> {
+        let (at, generation) = place(tag);
+        let slot = self.slots.get_mut(at).filter(|slot| slot.generation == generation)?;
+        let task = slot.task.take()?;
+        self.free.push(at as u16);
+        self.count -= 1;
+        Some(task)
+    }
+
+    /// Records the end of a task and tells who waits. While parts of its buffer are being sent it stays.
+    pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
+        let Some(task) = self.get(tag) else { return };
+        task.answer.get_or_insert(answer);
+        if task.is_leaving() {
+            task.state = State::Leaving;
+            return;
+        }
+        self.hand_over(tag);
+    }
+
+    /// Tells who waits for an answered task.
+    pub fn hand_over(&mut self, tag: u32) {
+        let Some(task) = self.get(tag) else { return };
+        match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
+            Waiter::Unknown => {}
+            Waiter::Here(waker) => waker.wake(),
+            Waiter::There(reply) => {
+                if let Some(finished) = self.take(tag) {
+                    // Who has stopped to wait does not want it.
+                    let _ = reply.send(finished);
+                }
+            }
+            Waiter::Gone => drop(self.remove(tag)),
+        }
+    }
+
+    /// The end of a task for its owner, if there is one.
+    #[inline]
+    pub fn take(&mut self, tag: u32) -> Option<Finished> {
+        let task = self.get(tag)?;
+        if let Some(error) = task.expired.take() {
+            task.waiter = Waiter::Gone;
+            let finished = (Err(error), task.spare_buf());
+            if task.answer.is_some() && !task.is_leaving() {
+                self.remove(tag);
+            }
+            return Some(finished);
+        }
+        if task.answer.is_none() || task.is_leaving() {
+            return None;
+        }
+        let mut task = self.remove(tag)?;
+        let buf = task.take_buf();
+        Some((task.answer.take()?, buf))
+    }
+
+    /// Its owner waits no longer. If the target has the task, it may still move its data: the task stays, and
+    /// its buffer with it.
+    pub fn expire(&mut self, tag: u32, error: Error) {
+        let Some(task) = self.get(tag).filter(|t| t.answer.is_none()) else { return };
+        if task.state == State::Queued {
+            return self.finish(tag, Err(error));
+        }
+        match std::mem::replace(&mut task.waiter, Waiter::Gone) {
+            Waiter::There(reply) => drop(reply.send((Err(error), task.spare_buf()))),
+            Waiter::Gone => {}
+            here => {
+                task.expired = Some(error);
+                task.waiter = Waiter::Unknown;
+                if let Waiter::Here(waker) = here {
+                    waker.wake();
+                }
+            }
+        }
+    }
+
+    /// Its owner has gone.
+    pub fn abandon(&mut self, tag: u32) {
+        let Some(task) = self.get(tag) else { return };
+        task.waiter = Waiter::Gone;
+        let over = task.answer.is_some() && !task.is_leaving();
+        if over || task.state == State::Queued {
+            self.remove(tag);
+        }
+    }
+
+    /// All tasks.
+    pub fn iter(&mut self) -> impl Iterator<Item = &mut Task> {
+        self.slots.iter_mut().filter_map(|slot| slot.task.as_mut())
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}

@@ -1,0 +1,153 @@
+//! The data of commands: unsolicited and solicited Data-Out, and Data-In (RFC 7143 sections 11.3, 11.7 and
+//! 11.8).
+
+use super::machine::Machine;
+use super::task::{Data, State, Task};
+use crate::{Error, Kind};
+use net::Buf;
+use net::iscsi::out::{Digests, Out, Payload};
+use proto::parameters::Parameters;
+use std::rc::Rc;
+use wire::iscsi::request::{self, Burst};
+use wire::iscsi::{Bhs, NONE};
+
+/// Queues a command and the data that may go without being asked for.
+#[inline]
+pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
+    match &task.data {
+        Data::None => out.push(header, Payload::Empty, digests),
+        Data::In(..) => {
+            request::reads(&mut header, task.expected);
+            out.push(header, Payload::Empty, digests);
+        }
+        Data::Out(buf, _) => {
+            let first = (p.first_burst_length as usize).min(buf.len());
+            let immediate =
+                if p.immediate_data { first.min(p.max_xmit_data_segment_length as usize) } else { 0 };
+            let unsolicited = if p.initial_r2t { immediate } else { first };
+            request::writes(&mut header, task.expected, unsolicited > immediate);
+            let payload = if immediate > 0 { part(buf, 0, immediate) } else { Payload::Empty };
+            let exp_stat_sn = header.exp_stat_sn();
+            out.push(header, payload, digests);
+            if unsolicited > immediate {
+                let burst = Burst { lun: task.lun, itt: task.tag, ttt: NONE };
+                let stretch = Stretch { offset: immediate, end: unsolicited, exp_stat_sn };
+                data_out(out, burst, buf, stretch, p, digests);
+            }
+        }
+    }
+}
+
+fn part(buf: &Rc<Buf>, at: usize, len: usize) -> Payload {
+    Payload::Part(buf.clone(), at, len)
+}
+
+/// The bytes of one sequence of Data-Out PDUs.
+struct Stretch {
+    offset: usize,
+    end: usize,
+    exp_stat_sn: u32,
+}
+
+fn data_out(out: &mut Out, burst: Burst, buf: &Rc<Buf>, s: Stretch, p: &Parameters, digests: Digests) {
+    let (mut at, mut data_sn) = (s.offset, 0);
+    while at < s.end {
+        let len = (s.end - at).min(p.max_xmit_data_segment_length as usize);
+        let header = request::data_out(burst, data_sn, at as u32, at + len == s.end, s.exp_stat_sn);
+        out.push(header, part(buf, at, len), digests);
+        (at, data_sn) = (at + len, data_sn + 1);
+    }
+}
+
+fn broke(what: impl Into<String>) -> Error {
+    Error::new(Kind::Protocol, what)
+}
+
+impl Machine {
+    /// A Ready To Transfer: sends what it asks for, which is never more than the command has.
+    pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
+        let (ttt, r2t_sn, offset, len) = (header.word20(), header.word(36), header.word(40), header.word(44));
+        let (p, digests, exp_stat_sn) = (&self.parameters, self.digests, self.numbers.exp_stat_sn);
+        let task = self.tasks.get(header.itt()).filter(|t| t.state == State::Sent);
+        let Some(task) = task else {
+            return Err(broke(format!("an R2T for the tag {:08x}, which names no command", header.itt())));
+        };
+        let (lun, expected) = (task.lun, task.expected);
+        let Data::Out(buf, next) = &mut task.data else {
+            return Err(broke("an R2T for a command that sends no data"));
+        };
+        if ttt == NONE {
+            return Err(broke("an R2T with the reserved target transfer tag"));
+        }
+        if len == 0 || len > p.max_burst_length || expected.checked_sub(offset).is_none_or(|n| n < len) {
+            return Err(broke(format!(
+                "an R2T for {len} bytes at {offset} of a command with {expected} and MaxBurstLength {}",
+                p.max_burst_length
+            )));
+        }
+        if r2t_sn != *next {
+            return Err(broke(format!("an R2T numbered {r2t_sn} instead of {next}")));
+        }
+        *next += 1;
+        // The target chose the LUN field for its own use: it comes back as it was (section 11.7.1).
+        let lun = if header.lun() != 0 { header.lun() } else { lun };
+        let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
+        data_out(&mut self.out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
+        Ok(())
+    }
+
+    /// Where the segment of a Data-In belongs, if all is in order with it: then it is received straight into
+    /// the buffer of its command.
+    pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        let offset = self.data_in_offset(header).ok()?;
+        let task = self.tasks.get(header.itt())?;
+        let Data::In(buf, _) = &mut task.data else { return None };
+        Some((buf.take()?, offset))
+    }
+
+    /// The offset at which the segment of a Data-In continues its command: neither outside its buffer nor
+    /// out of order, for both orders were negotiated.
+    fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
+        let (offset, len) = (header.word(40), header.data_len() as u32);
+        let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
+        let task = self.tasks.get(header.itt()).filter(|t| t.state == State::Sent);
+        let Some(task) = task else {
+            return Err(broke(format!("Data-In for the tag {:08x}, which names no command", header.itt())));
+        };
+        let Data::In(_, received) = &task.data else {
+            return Err(broke("Data-In for a command that reads nothing"));
+        };
+        if task.expected.checked_sub(offset).is_none_or(|room| room < len) {
+            let expected = task.expected;
+            return Err(broke(format!("Data-In of {len} bytes at {offset} of a command with {expected}")));
+        }
+        if in_order && offset != *received {
+            return Err(broke(format!("Data-In at {offset} where {received} was next")));
+        }
+        Ok(offset as usize)
+    }
+
+    /// Takes the segment of a Data-In: copies it, or puts the buffer back in which it landed.
+    pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
+        let offset = self.data_in_offset(header)?;
+        let Some(Data::In(buf, received)) = self.tasks.get(header.itt()).map(|t| &mut t.data) else {
+            return Ok(());
+        };
+        let len = header.data_len();
+        match (segment, &mut *buf) {
+            (Segment::Landed(back), _) => *buf = Some(back),
+            (Segment::Bytes(bytes), Some(buf)) => buf[offset..offset + len].copy_from_slice(bytes),
+            (Segment::Bytes(_), None) => return Err(broke("Data-In for a command whose buffer is away")),
+        }
+        *received += len as u32;
+        Ok(())
+    }
+}
+
+/// The segment of a Data-In.
+pub enum Segment<'a> {
+    /// It lies elsewhere.
+    Bytes(&'a [u8]),
+    /// It landed in the buffer of its command.
+    Landed(Buf),
+}

@@ -1,0 +1,180 @@
+//! CDBs that an initiator sends, 16 bytes each: shorter ones end in zeros.
+
+use super::op;
+use crate::be;
+
+/// A CDB and the zeros behind it.
+pub type Cdb = [u8; 16];
+
+fn cdb(opcode: u8) -> Cdb {
+    let mut c = [0; 16];
+    c[0] = opcode;
+    c
+}
+
+/// A 16-byte CDB with an LBA at 2 and a length at 10.
+#[inline]
+fn long(opcode: u8, lba: u64, blocks: u32) -> Cdb {
+    let mut c = cdb(opcode);
+    be::put64(&mut c[2..], lba);
+    be::put32(&mut c[10..], blocks);
+    c
+}
+
+/// TEST UNIT READY (SPC-5 section 6.48).
+pub fn test_unit_ready() -> Cdb {
+    cdb(op::TEST_UNIT_READY)
+}
+
+/// INQUIRY (SPC-5 section 6.6): standard data, or a VPD page.
+pub fn inquiry(page: Option<u8>, len: u16) -> Cdb {
+    let mut c = cdb(op::INQUIRY);
+    c[1] = page.is_some().into();
+    c[2] = page.unwrap_or(0);
+    be::put16(&mut c[3..], len);
+    c
+}
+
+/// REPORT LUNS (SPC-5 section 6.34) of all logical units that are no well-known ones.
+pub fn report_luns(len: u32) -> Cdb {
+    let mut c = cdb(op::REPORT_LUNS);
+    be::put32(&mut c[6..], len);
+    c
+}
+
+/// READ CAPACITY(10) (SBC-4 section 5.20).
+pub fn read_capacity_10() -> Cdb {
+    cdb(op::READ_CAPACITY_10)
+}
+
+/// READ CAPACITY(16) (SBC-4 section 5.21).
+pub fn read_capacity_16(len: u32) -> Cdb {
+    let mut c = cdb(op::SERVICE_ACTION_IN_16);
+    c[1] = 0x10;
+    be::put32(&mut c[10..], len);
+    c
+}
+
+/// GET LBA STATUS (SBC-4 section 5.6).
+pub fn get_lba_status(lba: u64, len: u32) -> Cdb {
+    let mut c = long(op::SERVICE_ACTION_IN_16, lba, len);
+    c[1] = 0x12;
+    c
+}
+
+/// MODE SENSE(10) (SPC-5 section 6.15), current values, LLBAA.
+pub fn mode_sense_10(page: u8, subpage: u8, len: u16) -> Cdb {
+    let mut c = cdb(op::MODE_SENSE_10);
+    c[1] = 0x10;
+    c[2] = page;
+    c[3] = subpage;
+    be::put16(&mut c[7..], len);
+    c
+}
+
+/// MODE SENSE(6) (SPC-5 section 6.14), current values.
+pub fn mode_sense_6(page: u8, len: u8) -> Cdb {
+    let mut c = cdb(op::MODE_SENSE_6);
+    c[2] = page;
+    c[4] = len;
+    c
+}
+
+/// READ(16) (SBC-4 section 5.19).
+#[inline]
+pub fn read_16(lba: u64, blocks: u32) -> Cdb {
+    long(op::READ_16, lba, blocks)
+}
+
+/// READ(10) (SBC-4 section 5.17).
+#[inline]
+pub fn read_10(lba: u32, blocks: u16) -> Cdb {
+    ten(op::READ_10, lba, blocks)
+}
+
+/// WRITE(16) (SBC-4 section 5.42).
+#[inline]
+pub fn write_16(lba: u64, blocks: u32, fua: bool) -> Cdb {
+    let mut c = long(op::WRITE_16, lba, blocks);
+    c[1] = if fua { 0x08 } else { 0 };
+    c
+}
+
+/// WRITE(10) (SBC-4 section 5.40).
+#[inline]
+pub fn write_10(lba: u32, blocks: u16, fua: bool) -> Cdb {
+    let mut c = ten(op::WRITE_10, lba, blocks);
+    c[1] = if fua { 0x08 } else { 0 };
+    c
+}
+
+#[inline]
+fn ten(opcode: u8, lba: u32, blocks: u16) -> Cdb {
+    let mut c = cdb(opcode);
+    be::put32(&mut c[2..], lba);
+    be::put16(&mut c[7..], blocks);
+    c
+}
+
+/// SYNCHRONIZE CACHE(10) of the whole medium (SBC-4 section 5.33).
+pub fn synchronize_cache() -> Cdb {
+    cdb(op::SYNCHRONIZE_CACHE_10)
+}
+
+/// UNMAP (SBC-4 section 5.35) with so many bytes of parameters.
+pub fn unmap(len: u16) -> Cdb {
+    let mut c = cdb(op::UNMAP);
+    be::put16(&mut c[7..], len);
+    c
+}
+
+/// The parameter list of an UNMAP of one range.
+pub fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
+    let mut b = [0; 24];
+    be::put16(&mut b, 22);
+    be::put16(&mut b[2..], 16);
+    be::put64(&mut b[8..], lba);
+    be::put32(&mut b[16..], blocks);
+    b
+}
+
+/// WRITE SAME(16) (SBC-4 section 5.53) of one block.
+pub fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
+    let mut c = long(op::WRITE_SAME_16, lba, blocks);
+    c[1] = if unmap { 0x08 } else { 0 };
+    c
+}
+
+/// COMPARE AND WRITE (SBC-4 section 5.4).
+pub fn compare_and_write(lba: u64, blocks: u8, fua: bool) -> Cdb {
+    let mut c = cdb(op::COMPARE_AND_WRITE);
+    c[1] = if fua { 0x08 } else { 0 };
+    be::put64(&mut c[2..], lba);
+    c[13] = blocks;
+    c
+}
+
+/// REPORT TARGET PORT GROUPS (SPC-5 section 6.36).
+pub fn report_target_port_groups(len: u32) -> Cdb {
+    let mut c = cdb(op::MAINTENANCE_IN);
+    c[1] = 0x0a;
+    be::put32(&mut c[6..], len);
+    c
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lie_where_the_standard_puts_them() {
+        assert_eq!(read_10(0x0102_0304, 5)[..10], [0x28, 0, 1, 2, 3, 4, 0, 0, 5, 0]);
+        assert_eq!(write_16(1, 2, true)[..14], [0x8a, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2]);
+        assert_eq!(inquiry(Some(0x83), 255)[..6], [0x12, 1, 0x83, 0, 255, 0]);
+        assert_eq!(report_luns(16)[..10], [0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 16]);
+        assert_eq!(mode_sense_10(8, 0, 64)[..9], [0x5a, 0x10, 8, 0, 0, 0, 0, 0, 64]);
+        assert_eq!(unmap_list(3, 4)[..20], [0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4]);
+        assert_eq!(compare_and_write(9, 1, false)[13], 1);
+        assert_eq!(read_capacity_16(32)[..14], [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32]);
+    }
+}

@@ -1,0 +1,111 @@
+//! A login as the initiator plays it. Input: a byte of wishes (1 discovery, 2 CHAP, 4 mutual, 8 a session to
+//! join, 16 CHAP or none), then for each response its flags, a place and a byte that the header has there
+//! instead (place 0: none; place 255: the text gets the target's proof), the length of its data as two bytes,
+//! the data.
+
+use proto::Pdu;
+use proto::chap::{Algorithm, Secret};
+use proto::initiator::login::{Credentials, Login, Step, Wish};
+use proto::initiator::targets::PortalAddress;
+use proto::login::{SEGMENT_LEN, SessionType};
+use proto::parameters::Offer;
+use wire::iscsi::text::{binary, number, pairs, push, push_hex};
+use wire::iscsi::{Bhs, opcode};
+
+const LUNAR: &[u8] = b"lunar's secret";
+
+pub fn run(input: &[u8]) {
+    let [wishes, rest @ ..] = input else { return };
+    let wish = wish(*wishes);
+    let (mut login, mut request) = Login::new(wish.clone());
+    let (mut rest, mut stat_sn) = (rest, 0);
+    while let [flags, place, byte, hi, lo, after @ ..] = rest {
+        let len = usize::from(u16::from_be_bytes([*hi, *lo])).min(after.len());
+        let (text, after) = after.split_at(len);
+        rest = after;
+        let mut text = text.to_vec();
+        if *place == 255 {
+            prove(&request, &mut text);
+        }
+        let header = header(&wish, *flags, *place, *byte, stat_sn);
+        match login.response(&header, &text) {
+            Step::Send(pdu) => request = pdu,
+            end => return over(&end, &wish),
+        }
+        assert!(request.data.len() <= SEGMENT_LEN && request.header.data_len() == request.data.len());
+        assert!(!(request.header.is_final() && request.header.continues()));
+        stat_sn += 1;
+        assert!(stat_sn <= 64, "a login without end");
+    }
+}
+
+fn wish(wishes: u8) -> Wish {
+    let on = |bit| wishes & bit != 0;
+    let mutual = on(4).then(|| ("lunar".to_owned(), Secret::new(LUNAR)));
+    let credentials = on(2).then(|| Credentials {
+        name: "alice".into(),
+        secret: Secret::new(b"alice's secret"),
+        mutual,
+        algorithms: Algorithm::ALL.to_vec(),
+        required: !on(16),
+    });
+    Wish {
+        initiator: "iqn.1993-08.org.debian:01:abc".into(),
+        initiator_alias: None,
+        target: (!on(1)).then(|| "iqn.2026-11.org.example:disks".into()),
+        session_type: if on(1) { SessionType::Discovery } else { SessionType::Normal },
+        isid: [0x80, 1, 2, 3, 4, 5],
+        tsih: if on(8) { 1 } else { 0 },
+        cid: 0,
+        cmd_sn: 1,
+        itt: 1,
+        offer: Offer::default(),
+        crc32c_first: false,
+        credentials,
+    }
+}
+
+/// A response that fits, but for one byte.
+fn header(wish: &Wish, flags: u8, place: u8, byte: u8, stat_sn: u32) -> Bhs {
+    let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
+    h.0[1] = flags;
+    h.0[8..14].copy_from_slice(&wish.isid);
+    h.0[15] = 1;
+    h.set_word(16, 1);
+    h.set_word(24, stat_sn);
+    h.set_word(28, 1);
+    h.set_word(32, 32);
+    if let (1.., Some(b)) = (place, h.0.get_mut(usize::from(place))) {
+        *b = byte;
+    }
+    h
+}
+
+/// The target's proof for the challenge of a request, if there is one.
+fn prove(request: &Pdu, text: &mut Vec<u8>) {
+    let value = |key| pairs(&request.data).filter_map(Result::ok).find(|p| p.0 == key).map(|p| p.1);
+    let (Some(id), Some(challenge)) = (value("CHAP_I").and_then(number), value("CHAP_C")) else { return };
+    let mut buf = [0; 1024];
+    let challenge = binary(challenge, &mut buf).expect("a challenge is binary");
+    push(text, "CHAP_N", "lunar");
+    push_hex(text, "CHAP_R", &Algorithm::Sha256.response(id as u8, &Secret::new(LUNAR), challenge));
+}
+
+fn over(end: &Step, wish: &Wish) {
+    match end {
+        Step::Done(got) => {
+            let p = &got.parameters;
+            assert!(got.chap.is_some() || !wish.credentials.as_ref().is_some_and(|c| c.required));
+            assert!(
+                p.first_burst_length <= p.max_burst_length
+                    && p.max_burst_length <= wish.offer.max_burst_length
+            );
+            assert!((512..=0xff_ffff).contains(&p.max_xmit_data_segment_length));
+            let all = got.answers.iter().flat_map(|a| [&a.0, &a.1]).chain(&got.target_alias);
+            all.for_each(|said| assert!(!said.contains(char::is_control)));
+        }
+        Step::Moved { address, .. } => assert!(PortalAddress::parse(address).is_ok()),
+        Step::Failed(failure) => assert!(!failure.to_string().contains(char::is_control)),
+        Step::Send(_) => {}
+    }
+}

@@ -1,0 +1,46 @@
+//! The answer to SendTargets. Input: a byte that says in what parts it comes, then its text.
+
+use proto::initiator::targets::{PortalAddress, parse};
+use proto::initiator::{Text, TextStep};
+use proto::name;
+use wire::iscsi::{Bhs, NONE, opcode};
+
+/// Bytes of text that are taken.
+const LIMIT: usize = 65536;
+
+pub fn run(input: &[u8]) {
+    let [part, text @ ..] = input else { return };
+    let text = &text[..text.len().min(LIMIT)];
+    assert_eq!(ask(text, usize::from(*part) + 64), text);
+    match parse(text) {
+        Ok(found) => found.iter().for_each(|target| {
+            assert!(name::is_valid(&target.name));
+            target.addresses.iter().for_each(hold);
+        }),
+        Err(why) => assert!(!why.contains(char::is_control)),
+    }
+}
+
+/// What is read can be written, and read again.
+fn hold(address: &PortalAddress) {
+    let again = PortalAddress::parse(&address.to_string()).expect("an address that was written here");
+    assert_eq!((again.host, again.port), (address.host.clone(), address.port));
+}
+
+/// An exchange in which the text comes in parts, some with the C bit and some without.
+fn ask(text: &[u8], part: usize) -> Vec<u8> {
+    let (mut exchange, _) = Text::new(1, b"SendTargets=All\0".to_vec(), 8192, LIMIT);
+    let mut header = Bhs::new(opcode::TEXT_RESPONSE);
+    header.set_word(16, 1);
+    for (i, data) in text.chunks(part).enumerate() {
+        header.0[1] = if i % 2 == 0 { 0x40 } else { 0 };
+        let TextStep::Send(request) = exchange.response(&header, data) else { panic!("an end too early") };
+        assert!(request.data.is_empty() && request.header.is_final());
+    }
+    header.0[1] = 0x80;
+    header.set_word(20, NONE);
+    match exchange.response(&header, &[]) {
+        TextStep::Done(all) => all,
+        other => panic!("{other:?}"),
+    }
+}
