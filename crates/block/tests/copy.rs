@@ -333,7 +333,12 @@ fn what_cannot_be_read_is_left_out_and_told() {
 fn a_disk_that_is_gone_is_no_damage() {
     runtimes().remove(0).block_on(async {
         let (inner, destination) = (full(SIZE).await, memory(SIZE));
-        let gone = Damaged { inner, unreadable: vec![0..SIZE], unwritable: None, error: Errno::NODEV };
+        let gone = Damaged {
+            inner,
+            unreadable: vec![0..GRANULE, GRANULE..SIZE],
+            unwritable: None,
+            error: Errno::NODEV,
+        };
         let source: Arc<dyn Backend> = Arc::new(gone);
         let outcome = simply(job(&source, &destination, Style { skip_errors: true, ..STYLE })).await;
         assert!(matches!(outcome.failure.expect("gone").cause, Cause::Read(_)));

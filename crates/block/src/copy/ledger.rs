@@ -75,7 +75,8 @@ impl Ledger {
 
     /// Everything before this offset is done.
     pub(super) fn prefix(&self) -> u64 {
-        self.done.0.get(&self.start).copied().unwrap_or(self.start)
+        let last = self.done.0.range(..=self.start).next_back();
+        last.map_or(self.start, |(_, end)| self.start.max(*end))
     }
 
     pub(super) fn bad_before(&self, limit: u64) -> Vec<Range<u64>> {
@@ -122,6 +123,8 @@ mod tests {
         assert_eq!(ledger.prefix(), 100);
         assert!(ledger.enter(done(100..110)));
         assert_eq!(ledger.prefix(), 120);
+        assert!(ledger.enter(done(90..105)));
+        assert_eq!(ledger.prefix(), 120, "also if something reaches in from before");
     }
 
     #[test]

@@ -6,11 +6,9 @@ use super::reader::Reader;
 use super::work::sized;
 use super::{Failure, Meter, Outcome, Source, Stop, Style};
 use compio::runtime::{JoinHandle, spawn};
-use futures_util::future::{Either, select};
 use net::Buf;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 
 /// A read that is ahead, and what it reads.
@@ -37,10 +35,7 @@ pub async fn pour(
         meter,
         ledger: Ledger::new(range.start),
     };
-    let ended = match select(pin!(stop.wait()), pin!(pour.run(&out))).await {
-        Either::Left(_) => Ok(false),
-        Either::Right((ended, _)) => ended,
-    };
+    let ended = stop.or(pour.run(&out)).await.unwrap_or(Ok(false));
     let ledger = &mut pour.ledger;
     let complete = ended.unwrap_or_else(|failure| {
         ledger.fail(failure);

@@ -61,15 +61,24 @@ fn halves(range: Range<u64>) -> Vec<Range<u64>> {
     [middle..range.end, range.start..middle].into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// A place of the medium cannot be read, as opposed to: the medium is gone.
+/// A place of the medium cannot be read, as opposed to: the medium is gone. Of what is far away an answer that
+/// it cannot be read has no number, and no other kind either.
 fn is_damage(e: &io::Error) -> bool {
     let damages = [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG];
-    damages.iter().any(|damage| e.raw_os_error() == Some(damage.raw_os_error()))
+    let is_one = |number| damages.iter().any(|damage| damage.raw_os_error() == number);
+    e.raw_os_error().map_or(e.kind() == io::ErrorKind::Other, is_one)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn damage_is_not_absence() {
+        assert!(is_damage(&Errno::IO.into()) && is_damage(&io::Error::other("MEDIUM ERROR")));
+        assert!(!is_damage(&Errno::NODEV.into()) && !is_damage(&io::ErrorKind::ConnectionReset.into()));
+        assert!(!is_damage(&io::Error::new(io::ErrorKind::TimedOut, "no answer")));
+    }
 
     #[test]
     fn halves_cover_and_end() {

@@ -6,12 +6,10 @@ use super::reader::Reader;
 use super::work::{Task, Work};
 use super::{Cause, Failure, Grow, Job, Outcome, Source, Stop};
 use compio::runtime::spawn;
-use futures_util::future::{Either, select};
 use net::Buf;
 use std::cell::Cell;
 use std::io;
 use std::ops::Range;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -175,11 +173,8 @@ async fn planner(
     pieces: flume::Sender<Piece>,
 ) -> Result<Option<u64>, Failure> {
     loop {
-        let next = match select(pin!(stop.wait()), pin!(plan.next())).await {
-            Either::Left(_) => return Ok(None),
-            Either::Right((next, _)) => next?,
-        };
-        let Some(piece) = next else { return Ok(Some(plan.end())) };
+        let Some(next) = stop.or(plan.next()).await else { return Ok(None) };
+        let Some(piece) = next? else { return Ok(Some(plan.end())) };
         room.make(&piece)?;
         if pieces.send_async(piece).await.is_err() {
             return Ok(None);

@@ -180,14 +180,14 @@ impl Copy {
         let range = 0..self.source.size().unwrap_or(u64::MAX);
         let (meter, stop) = (self.meter.clone(), self.stop.clone());
         let mut outcome = pour(self.from.clone(), range, self.style, out, meter, stop).await;
-        if self.stop.is_set() {
-            // The writer may wait for ever: nobody reads what it writes.
-            return Ok(outcome);
-        }
-        if let Ok(Err(e)) = written.recv_async().await {
-            let failure = Failure { offset: outcome.stable, cause: Cause::Write(e) };
-            outcome.complete = false;
-            outcome.failure.get_or_insert(failure);
+        // The writer may wait for ever, where nobody reads what it writes.
+        match self.stop.or(written.recv_async()).await {
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(e))) => {
+                let failure = Failure { offset: outcome.stable, cause: Cause::Write(e) };
+                (outcome.complete, outcome.failure) = (false, outcome.failure.or(Some(failure)));
+            }
+            Some(Err(_)) | None => outcome.complete = false,
         }
         Ok(outcome)
     }
