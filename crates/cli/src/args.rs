@@ -1,6 +1,8 @@
 //! The command line.
 
 use crate::copy;
+use crate::discover::Discover;
+use crate::exit;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -14,6 +16,7 @@ Examples:
   lunar copy disk.img copy.img                 holes stay holes, and it is stable when it is done
   lunar check lunar.toml                       is it right?
   lunar session show                           what was negotiated, and how much was moved
+  lunar discover 192.0.2.10                    which targets are there
 
 Environment:
   LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
@@ -30,9 +33,13 @@ Examples:
 SIGINT and SIGTERM stop it in good order; SIGHUP reads the configuration file again.
 Once it serves, it prints `ready`.";
 
-/// A SCSI storage network in user space: serves disks over iSCSI.
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{}", exit::help())
+}
+
+/// A SCSI storage network in user space: serves disks over iSCSI, and uses them.
 #[derive(Debug, Parser)]
-#[command(name = "lunar", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "lunar", version, after_help = after_help(), arg_required_else_help = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -46,6 +53,8 @@ pub enum Command {
     Serve(Serve),
     /// Copy a disk
     Copy(copy::Args),
+    /// List the targets of a portal
+    Discover(Discover),
     /// Check a configuration file
     Check {
         /// The file, such as lunar.toml

@@ -3,7 +3,10 @@
 
 mod args;
 mod captive;
+mod client;
 mod copy;
+mod discover;
+mod exit;
 mod paste;
 mod say;
 mod serve;
@@ -13,6 +16,7 @@ mod session;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use control::{Problem, config};
+use exit::Failure;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,29 +25,35 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli.command) {
         Ok(code) => code,
-        Err(list) => {
-            eprint!("{}", say::problems(&list, say::colours(&io::stderr())));
-            ExitCode::FAILURE
+        Err(failure) => {
+            eprint!("{}", say::problems(&failure.problems, say::colours(&io::stderr())));
+            failure.into()
         }
     }
 }
 
-fn run(command: Command) -> Result<ExitCode, Vec<Problem>> {
-    let one = |problem| vec![problem];
+fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(args) => {
-            log().map_err(one)?;
-            return serve::serve(args, server::start);
+            log("info")?;
+            return Ok(serve::serve(args, server::start)?);
         }
-        Command::Copy(args) => return copy::copy(args),
+        Command::Discover(args) => {
+            log("warn")?;
+            print(&discover::discover(args)?)
+        }
+        Command::Copy(args) => {
+            log("warn")?;
+            return copy::copy(args);
+        }
         Command::Check { file } => print(&check(&file)?),
-        Command::Session(command) => print(&session::session(command).map_err(one)?),
+        Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
             print(&String::from_utf8_lossy(&script));
         }
-        Command::Man { command } => print(&manual(command.as_deref()).map_err(one)?),
+        Command::Man { command } => print(&manual(command.as_deref())?),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -54,8 +64,8 @@ fn print(text: &str) {
     _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Logs go to stderr; LUNAR_LOG says which.
-fn log() -> Result<(), Problem> {
+/// Logs go to stderr; LUNAR_LOG says which, or this level.
+fn log(level: &str) -> Result<(), Problem> {
     let filter = match std::env::var("LUNAR_LOG") {
         Ok(text) if !text.is_empty() => tracing_subscriber::EnvFilter::try_new(&text).map_err(|e| {
             Problem::new(
@@ -63,7 +73,7 @@ fn log() -> Result<(), Problem> {
                 "set it to error, warn, info, debug or trace",
             )
         })?,
-        _ => tracing_subscriber::EnvFilter::new("info"),
+        _ => tracing_subscriber::EnvFilter::new(level),
     };
     let ansi = say::colours(&io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();

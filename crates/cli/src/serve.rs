@@ -117,7 +117,7 @@ impl<S: Server> Service<S> {
         let config = match &args.config {
             Some(file) => config::load(file)?,
             None => {
-                let place = Place { state_dir: &folders::state().map_err(one)?, host: &control::host() };
+                let place = Place { state_dir: &folders::state().map_err(one)?, host: &net::host::name() };
                 arguments(args).config(place)?
             }
         };

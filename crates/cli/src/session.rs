@@ -1,6 +1,7 @@
 //! `lunar session`: what a running server tells of its sessions.
 
 use crate::args::{Asked, Session};
+use crate::client::json;
 use control::admin::{self, Session as Told};
 use control::{Problem, folders};
 
@@ -46,10 +47,4 @@ fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, P
         ));
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }
-}
-
-fn json(value: &impl serde::Serialize) -> Result<String, Problem> {
-    let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))?;
-    Ok(text + "\n")
 }

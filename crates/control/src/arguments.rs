@@ -50,9 +50,9 @@ impl Arguments {
         let name = match &self.target {
             Some(name) => config::iscsi_name(name).unwrap_or_else(|wrong| {
                 note("--target", wrong);
-                default_target(place.host)
+                proto::name::of_host(place.host)
             }),
-            None => default_target(place.host),
+            None => proto::name::of_host(place.host),
         };
         let luns = self.units(&name, size, place, &mut note);
         if problems.is_empty() { Ok(assemble(name, luns, portals)) } else { Err(problems) }
@@ -198,19 +198,6 @@ fn canonical(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder.canonicalize().unwrap_or(folder.to_path_buf());
     path.file_name().map_or(folder.clone(), |name| folder.join(name))
-}
-
-/// The name of the target when nobody says: made of the host's, the same after every start.
-fn default_target(host: &str) -> String {
-    let good = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
-    let host: String = host.to_ascii_lowercase().chars().map(good).take(128).collect();
-    let host = host.trim_matches(['-', '.']);
-    format!("iqn.2026-11.io.lunar:{}", if host.is_empty() { "host" } else { host })
-}
-
-/// The name of this host.
-pub fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

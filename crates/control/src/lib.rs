@@ -9,7 +9,7 @@ pub mod folders;
 mod identity;
 mod problem;
 
-pub use arguments::{Arguments, Place, host};
+pub use arguments::{Arguments, Place};
 pub use build::{Units, create_folder};
 pub use problem::{Position, Problem};
 

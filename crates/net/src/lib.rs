@@ -5,6 +5,7 @@
 
 pub mod buf;
 pub mod cores;
+pub mod host;
 pub mod iscsi;
 pub mod out;
 pub mod pool;

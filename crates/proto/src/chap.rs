@@ -58,6 +58,20 @@ impl Algorithm {
     }
 }
 
+/// The secret that a file holds: its bytes without the last newline, or those that `0x...`
+/// names; None if what follows `0x` names none.
+pub fn secret_of_text(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    let Some(digits) = bytes.strip_prefix(b"0x").or(bytes.strip_prefix(b"0X")) else { return Some(bytes) };
+    let digit = |b: &u8| char::from(*b).to_digit(16);
+    if digits.is_empty() || !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    digits.chunks(2).map(|pair| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8)).collect()
+}
+
 /// A shared secret. It shows in no log, and comparing takes the same time whatever differs.
 #[derive(Clone)]
 pub struct Secret(Arc<[u8]>);

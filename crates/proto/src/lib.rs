@@ -9,6 +9,7 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod nbd;
+pub mod nearest;
 pub mod parameters;
 pub mod text;
 pub mod transfer;

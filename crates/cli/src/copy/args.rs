@@ -15,8 +15,8 @@ Examples:
   lunar copy /dev/sdb - | zstd > backup.zst
   lunar copy disk.img iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0
 
-Exit status: 0 all is copied and stable, 1 it failed, 3 what could not be read was left out, 4 --verify found a
-difference, 8 --timeout, 130 SIGINT, 143 SIGTERM.";
+Exit status: 0 all is copied and stable, 1 it failed, 8 --timeout, 40 what could not be read was left out,
+41 --verify found a difference, 130 SIGINT, 143 SIGTERM; of a LUN also those of lunar --help.";
 
 /// Arguments of `lunar copy`.
 #[derive(clap::Args, Clone, Debug)]

@@ -1,7 +1,9 @@
 //! The two ends of a copy: from what was written to what can be read or written.
 
+use crate::exit::Failure;
 use block::{Backend, Kind, Spec};
 use control::{Problem, config};
+use initiator::Url;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -73,15 +75,22 @@ impl End {
 }
 
 /// Opens what is written on the command line. Runs on an event loop, where the end is also used.
-pub async fn open_end(text: &str, side: Side) -> Result<End, Problem> {
-    match text.split_once(':') {
-        _ if text == "-" => standard(side),
-        Some(("null", size)) => null(text, config::read_size(size)?),
-        Some(("iscsi", rest)) if rest.starts_with("//") => {
-            Err(Problem::new("iscsi:// needs the initiator", "this version of lunar has none"))
-        }
-        _ => at_path(text, Path::new(text), side).await,
-    }
+pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
+    Ok(match text.split_once(':') {
+        _ if text == "-" => standard(side)?,
+        Some(("null", size)) => null(text, config::read_size(size)?)?,
+        Some(("iscsi", rest)) if rest.starts_with("//") => remote(text).await?,
+        _ => at_path(text, Path::new(text), side).await?,
+    })
+}
+
+/// A LUN. It is known again by the identity that it tells, whichever way leads to it.
+async fn remote(text: &str) -> Result<End, Failure> {
+    let url = Url::parse(text)?;
+    let lun = initiator::open(&url).await?;
+    let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };
+    Ok(End::disk(&url.to_string(), identity, lun))
 }
 
 /// Whether it is read as a path.

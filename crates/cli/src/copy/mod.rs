@@ -13,10 +13,10 @@ mod streams;
 
 pub use args::Args;
 
+use crate::exit::{Exit, Failure};
 use crate::say;
 use block::copy::Stop;
 use control::Problem;
-use control::config::Cores as Choice;
 use net::Cores;
 use report::{End, Report};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,19 +27,17 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Exit status: what could not be read was left out.
-const LEFT_OUT: u8 = 3;
+/// Exit status: what could not be read was left out. Not one of those that Open-iSCSI has.
+const LEFT_OUT: u8 = 40;
 /// Exit status: the ends differ.
-const DIFFERS: u8 = 4;
-/// Exit status: `--timeout`.
-const TIMED_OUT: u8 = 8;
+const DIFFERS: u8 = 41;
 /// What is in flight when the time is over may still end, and become stable.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What wakes the main thread.
 enum Event {
     Signal(i32),
-    Ended(Box<Result<Report, Problem>>),
+    Ended(Box<Result<Report, Failure>>),
     /// The copy is gone without a word.
     Died,
 }
@@ -52,14 +50,12 @@ enum Early {
 }
 
 /// Copies, and ends as it went.
-pub fn copy(args: Args) -> Result<ExitCode, Vec<Problem>> {
-    let one = |problem| vec![problem];
+pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     let stop = Arc::<Stop>::default();
     let (events, inbox) = channel();
     let stopping = Arc::<AtomicBool>::default();
-    watch_signals(events.clone(), &stopping).map_err(|e| one(cannot_start(&e)))?;
-    let core = core().map_err(one)?;
-    let cores = Cores::start(&[core]).map_err(|e| one(cannot_start(&e)))?;
+    watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
+    let cores = Cores::one().map_err(|e| cannot_start(&e))?;
     let (json, seconds) = (args.json, args.timeout);
     let (told, teller) = (stop.clone(), Teller(Some(events)));
     cores.run_on(0, move || {
@@ -67,7 +63,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Vec<Problem>> {
     });
     let (ended, early) = wait(&inbox, &stop, &stopping, seconds);
     match ended {
-        Some(report) => say_report(report.map_err(one)?, early, json).map_err(one),
+        Some(report) => Ok(say_report(report?, early, json)?),
         None => {
             let what = "the time is over, and what is in flight does not end";
             let hint = "with --resume, what was noted in the journal is not lost";
@@ -77,18 +73,11 @@ pub fn copy(args: Args) -> Result<ExitCode, Vec<Problem>> {
     }
 }
 
-/// A core that this process may use: the one that it runs on.
-fn core() -> Result<usize, Problem> {
-    let usable = Choice::All.usable()?;
-    let here = rustix::thread::sched_getcpu();
-    Ok(if usable.contains(&here) { here } else { usable.first().copied().unwrap_or(0) })
-}
-
 /// Tells how it ended, also when it died.
 struct Teller(Option<Sender<Event>>);
 
 impl Teller {
-    fn tell(mut self, ended: Result<Report, Problem>) {
+    fn tell(mut self, ended: Result<Report, Failure>) {
         if let Some(events) = self.0.take() {
             // The main thread may have gone.
             _ = events.send(Event::Ended(Box::new(ended)));
@@ -110,7 +99,7 @@ fn wait(
     stop: &Stop,
     stopping: &AtomicBool,
     seconds: Option<u64>,
-) -> (Option<Result<Report, Problem>>, Option<Early>) {
+) -> (Option<Result<Report, Failure>>, Option<Early>) {
     let mut early = None;
     let mut deadline = seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     loop {
@@ -134,7 +123,7 @@ fn wait(
             Ok(Event::Died) | Err(RecvTimeoutError::Disconnected) => {
                 let problem =
                     Problem::new("the copy died: this is a mistake in lunar", "report what it said");
-                return (Some(Err(problem)), early);
+                return (Some(Err(problem.into())), early);
             }
         }
     }
@@ -161,7 +150,7 @@ fn exit(end: End, early: Option<Early>) -> ExitCode {
         (End::LeftOut, _) => LEFT_OUT,
         (End::Differs, _) => DIFFERS,
         (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
-        (End::Stopped, Some(Early::Time)) => TIMED_OUT,
+        (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
         (End::Stopped, None) | (End::Failed, _) => 1,
     };
     ExitCode::from(status)

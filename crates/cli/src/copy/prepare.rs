@@ -3,6 +3,7 @@
 use super::args::Args;
 use super::ends::{End, Side, is_path, open_end, same};
 use super::journal::Journal;
+use crate::exit::Failure;
 use control::Problem;
 use std::path::Path;
 
@@ -77,21 +78,27 @@ pub async fn destination(
     source: &End,
     resumed: bool,
     journal: Option<&Journal>,
-) -> Result<End, Problem> {
+) -> Result<End, Failure> {
     if args.every()?.is_some() && journal.is_none() {
         let what = format!("there is no place to keep how far the copy to {} is", args.destination);
-        return Err(Problem::new(what, "name one: --journal FILE"));
+        return Err(Problem::new(what, "name one: --journal FILE").into());
     }
     if resumed && is_path(&args.destination) && !Path::new(&args.destination).exists() {
         let what = format!("{} is gone, and the copy to it cannot be resumed", args.destination);
-        return Err(Problem::new(what, "to begin from the start, remove the journal"));
+        return Err(Problem::new(what, "to begin from the start, remove the journal").into());
     }
     let side = Side::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
-    open_end(&args.destination, side).await.map_err(|problem| match journal {
-        Some(journal) if !resumed && journal.exists() => {
-            let hint = problem.hint.unwrap_or_default();
-            Problem::new(problem.what, format!("{hint}; --resume goes on with the copy that was interrupted"))
-        }
-        _ => problem,
+    let resumable = !resumed && journal.is_some_and(Journal::exists);
+    open_end(&args.destination, side).await.map_err(|failure| Failure {
+        problems: failure.problems.into_iter().map(|problem| with_resume(problem, resumable)).collect(),
+        ..failure
     })
+}
+
+fn with_resume(problem: Problem, resumable: bool) -> Problem {
+    let hint = problem.hint.map(|hint| match resumable {
+        true => format!("{hint}; --resume goes on with the copy that was interrupted"),
+        false => hint,
+    });
+    Problem { hint, ..problem }
 }

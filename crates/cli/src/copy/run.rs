@@ -6,6 +6,7 @@ use super::journal::{Journal, Mark, State};
 use super::progress::{Course, Form, Progress};
 use super::report::{self, Report, Summary};
 use super::{prepare, progress, streams};
+use crate::exit;
 use block::copy::{Cause, Failure, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
 use control::Problem;
 use std::fs::OpenOptions;
@@ -15,9 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Copies as the arguments say. An error: nothing was copied.
-pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, Problem> {
+pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
     let began = Instant::now();
-    Copy::prepare(args, stop).await?.perform(began).await
+    Ok(Copy::prepare(args, stop).await?.perform(began).await?)
 }
 
 /// A copy with both ends open, checked, and where it begins.
@@ -40,7 +41,7 @@ struct Copy {
 }
 
 impl Copy {
-    async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, Problem> {
+    async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, exit::Failure> {
         let (style, every) = (args.style()?, args.every()?);
         let source = open_end(&args.source, Side::Source).await?;
         prepare::arguments(&args, &source)?;

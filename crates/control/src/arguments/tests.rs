@@ -117,9 +117,9 @@ fn every_host_name_makes_a_good_target_name() {
         ("---", "iqn.2026-11.io.lunar:host"),
         ("möön", "iqn.2026-11.io.lunar:m--n"),
     ] {
-        assert_eq!(default_target(host), name);
+        assert_eq!(proto::name::of_host(host), name);
         assert!(config::iscsi_name(name).is_ok());
     }
-    assert!(config::iscsi_name(&default_target(&"x".repeat(300))).is_ok());
-    assert!(!host().is_empty());
+    assert!(config::iscsi_name(&proto::name::of_host(&"x".repeat(300))).is_ok());
+    assert!(!net::host::name().is_empty());
 }

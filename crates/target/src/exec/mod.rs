@@ -54,7 +54,8 @@ pub fn gone() -> Failure {
     Status::TaskAborted.into()
 }
 
-/// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for.
+/// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for, or a buffer with room
+/// for what is to be read.
 pub async fn run(
     unit: &Arc<Unit>,
     pool: &Pool,
@@ -65,7 +66,7 @@ pub async fn run(
     match plan {
         Plan::Done | Plan::Parameters { .. } => Ok(Outcome::Good),
         Plan::Data(d) => Ok(Outcome::Data(d)),
-        Plan::Read { offset, len } => read(unit, pool, offset, len as usize).await,
+        Plan::Read { offset, len } => read(unit, pool, (offset, len as usize), data).await,
         Plan::Write { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
         Plan::Op(op) => rare(unit, pool, *op, data, around).await,
     }
@@ -140,7 +141,7 @@ fn data_of(data: Option<Buf>) -> Result<Buf, Failure> {
     data.ok_or(Sense::INVALID_FIELD_IN_CDB.into())
 }
 
-async fn read(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: usize) -> Ended {
+async fn read(unit: &Arc<Unit>, pool: &Pool, (offset, len): (u64, usize), room: Option<Buf>) -> Ended {
     if len == 0 {
         return Ok(Outcome::Good);
     }
@@ -148,10 +149,24 @@ async fn read(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: usize) -> Ended {
         unit.lu.count(Count::ReadBytes, len as u64);
         return Ok(Outcome::Zeros(len));
     }
-    Ok(Outcome::Medium(fetch(unit, pool, offset, len, &READ).await?))
+    let buf = match room {
+        Some(mut buf) => {
+            buf.set_visible(len);
+            buf
+        }
+        None => pool.get(len).await,
+    };
+    Ok(Outcome::Medium(fetch_into(unit, offset, buf, &READ).await?))
 }
 
-/// Reads into a buffer of the pool.
+/// A buffer for one step of a long operation that is inside a gate. It does not wait for one of the pool:
+/// those who hold them may wait at that gate.
+fn step_buffer(pool: &Pool, len: usize) -> Buf {
+    debug_assert!(len <= STEP);
+    pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
+}
+
+/// Reads one step of a long operation.
 async fn fetch(
     unit: &Arc<Unit>,
     pool: &Pool,
@@ -159,7 +174,7 @@ async fn fetch(
     len: usize,
     access: &Access,
 ) -> Result<Buf, Failure> {
-    fetch_into(unit, offset, pool.get(len).await, access).await
+    fetch_into(unit, offset, step_buffer(pool, len), access).await
 }
 
 /// Reads into a buffer.

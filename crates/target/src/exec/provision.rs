@@ -1,6 +1,6 @@
 //! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
 
-use super::{Ended, Outcome, READ, STEP, Surroundings, WRITE, failed, flush, gone, put};
+use super::{Ended, Outcome, READ, STEP, Surroundings, WRITE, failed, flush, gone, put, step_buffer};
 use crate::Unit;
 use device::Failure;
 use net::{Buf, Pool};
@@ -36,7 +36,7 @@ pub async fn repeat(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), Failure> {
     let whole = (STEP / block.len()).max(1) * block.len();
-    let mut buf = pool.get(whole.min(len as usize)).await;
+    let mut buf = step_buffer(pool, whole.min(len as usize));
     buf.chunks_mut(block.len()).for_each(|c| c.copy_from_slice(&block[..c.len()]));
     let mut done = 0;
     while done < len {

@@ -254,6 +254,7 @@ impl Run {
         let Some(Standing { member, entry, exact }) = conn.standing(&self.command) else { return gone() };
         self.gate = Some((member.clone(), entry));
         conn.in_order(&self.command, self.serial).await;
+        let room = self.room_to_read(conn, &unit, answer.as_ref()).await;
         let inside = member.step_in(entry).await;
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
@@ -271,6 +272,10 @@ impl Run {
         let plan = match plan {
             Plan::Parameters { .. } => {
                 conn.decide(&self.command, Some(data.take().as_deref().unwrap_or_default()))
+            }
+            Plan::Read { offset, len } => {
+                data = room.filter(|b| b.capacity() >= len as usize);
+                Ok(Plan::Read { offset, len })
             }
             plan => fitted(&unit, &self.command, plan, exact, &mut data),
         };
@@ -293,6 +298,19 @@ impl Run {
             Err(f) => Err(f),
         };
         (ended, needed as u64)
+    }
+
+    /// The buffer of a READ. It is taken before the gate: writes of the same session may hold all others while
+    /// they wait at a gate that is closed until this READ is over.
+    async fn room_to_read(&self, conn: &Connection, unit: &Unit, answer: Option<&Answer>) -> Option<Buf> {
+        const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
+        let len = match answer {
+            Some(Ok(Plan::Read { len, .. })) => *len as usize,
+            _ if READS.contains(&self.command.cdb()[0]) => self.command.room() as usize,
+            _ => 0,
+        };
+        let wanted = len > 0 && len <= Pool::MAX_BUFFER && !unit.backend.facts().null;
+        if wanted { Some(conn.pool.get(len).await) } else { None }
     }
 
     fn around<'a>(&self, conn: &'a Connection) -> Around<'a> {
