@@ -199,6 +199,48 @@ fn a_served_file_is_not_copied() {
     assert!(said.contains("disk.img: is being written by another server"), "{said}");
 }
 
+/// Runs a line of shell beside a server, which knows it as $LUNAR_URL.
+fn beside(folder: &Folder, serve: &str, line: &str) -> (i32, String, String) {
+    let mut server = Command::new(LUNAR);
+    server.arg("serve").args(serve.split_whitespace()).args(["--run", line]).current_dir(&folder.0);
+    server.env("XDG_STATE_HOME", &folder.0).env_remove("XDG_RUNTIME_DIR").env("LUNAR_LOG", "error");
+    told(server.stdin(Stdio::null()).output().unwrap())
+}
+
+#[test]
+fn a_lun_is_an_end_like_others() {
+    let folder = Folder::new("lun");
+    folder.sparse("a", 20 * MIB + 777, &[(0, 100), (5 * MIB + 5, 3 * MIB), (20 * MIB + 770, 7)]);
+    let line = format!(
+        "{LUNAR} copy a $LUNAR_URL --verify && {LUNAR} copy $LUNAR_URL b --resume --verify && \
+         {LUNAR} copy $LUNAR_URL - | cmp - b && {LUNAR} copy - $LUNAR_URL < a && \
+         {LUNAR} copy a $LUNAR_URL --exact"
+    );
+    let (status, _, said) = beside(&folder, "memory:64M --listen 127.0.0.1:0", &line);
+    assert!(status == 1 && said.contains("--exact was asked for"), "{status}: {said}");
+    let (expected, got) = (folder.read("a"), folder.read("b"));
+    assert!(got.len() == 64 * MIB && got[..expected.len()] == expected[..]);
+    assert!(got[expected.len()..].iter().all(|byte| *byte == 0));
+    let line = format!("{LUNAR} copy ${{LUNAR_URL%/0}}/7 c");
+    let (status, _, said) = beside(&folder, "memory:64M --listen 127.0.0.1:0", &line);
+    assert_eq!(status, 21, "no such LUN: {said}");
+}
+
+#[test]
+fn what_a_lun_cannot_give_is_left_out() {
+    let folder = Folder::new("damage");
+    let config = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\n\
+        name = \"iqn.2026-11.org.example:a\"\n[[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"1M\"\n\
+        thin = false\nfilters = [{ kind = \"error\", rate = 1.0, op = \"read\" }]\n";
+    folder.make("lunar.toml", config.as_bytes());
+    let (status, _, said) = beside(&folder, "--config lunar.toml", &format!("{LUNAR} copy $LUNAR_URL b"));
+    assert!(status == 1 && said.contains("cannot read the source"), "{said}");
+    let line = format!("{LUNAR} copy $LUNAR_URL b --skip-errors --resume");
+    let (status, _, said) = beside(&folder, "--config lunar.toml", &line);
+    assert_eq!(status, 40, "{said}");
+    assert!(said.contains("1 range of iscsi://") && said.contains("offset 0, 1048576 bytes"), "{said}");
+}
+
 /// Runs with this on stdin.
 fn fed(mut command: Command, bytes: &[u8]) -> (i32, String, String) {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
