@@ -321,7 +321,7 @@ fn commands_and_options_are_there() {
 /// Options that stand alone in the text: some command of lunar has them.
 #[test]
 fn options_without_a_command_are_there() {
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 9] = [
         &["serve"],
         &["check"],
         &["session", "list"],
@@ -329,6 +329,8 @@ fn options_without_a_command_are_there() {
         &["discover"],
         &["ls"],
         &["doctor"],
+        &["scsi"],
+        &["copy"],
     ];
     let known: String = commands.iter().filter_map(|words| help(words)).collect();
     let mut seen = 0;

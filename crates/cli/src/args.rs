@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
 use crate::exit;
@@ -15,6 +16,7 @@ Examples:
   lunar serve /dev/sdb debian.iso null:1T      a block device, a CD and a null disk
   lunar serve --listen 0.0.0.0:3260 disk.img   to other hosts too
   lunar serve --config lunar.toml              access lists, CHAP, several targets
+  lunar copy disk.img copy.img                 holes stay holes, and it is stable when it is done
   lunar check lunar.toml                       is it right?
   lunar check --media lunar.toml               and could it be served now?
   lunar session show                           what was negotiated, and how much was moved
@@ -55,6 +57,8 @@ pub struct Cli {
 pub enum Command {
     /// Serve disks over iSCSI
     Serve(Serve),
+    /// Copy a disk
+    Copy(copy::Args),
     /// List the targets of a portal
     Discover(Discover),
     /// List targets, their LUNs and sizes

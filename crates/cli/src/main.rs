@@ -4,6 +4,7 @@
 mod args;
 mod captive;
 mod client;
+mod copy;
 mod discover;
 mod doctor;
 mod exit;
@@ -59,6 +60,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Scsi(args) => {
             log("warn")?;
             return scsi::scsi(args);
+        }
+        Command::Copy(args) => {
+            log("warn")?;
+            return copy::copy(args);
         }
         Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {
