@@ -277,7 +277,9 @@ impl Backend for Lun {
 
     fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
         Box::pin(async move {
-            if !self.properties().thin {
+            let p = self.properties();
+            // Without LBPRZ, what is not mapped may read as anything.
+            if !(p.thin && p.unmapped_reads_zero) {
                 return Ok(Extent { offset, len, mapped: true });
             }
             self.status_of(offset, len).await.map_err(io::Error::from)
