@@ -115,6 +115,37 @@ pub fn read_keys(raw: &mut Raw, lun: u16) -> Vec<u64> {
     keys
 }
 
+/// The NAA designator of a LUN, of VPD page 83h.
+pub fn designator(raw: &mut Raw, lun: u16) -> Vec<u8> {
+    let page = raw.read(lun, &inquiry(Some(0x83), 1024), 1024).good();
+    let mut at = 4;
+    while page[at + 1] & 0x3f != 3 {
+        at += 4 + page[at + 3] as usize;
+    }
+    page[at..at + 4 + page[at + 3] as usize].to_vec()
+}
+
+/// EXTENDED COPY of `blocks` blocks from the beginning of one logical unit to block 9 of another, by their
+/// designators: the CDB and its parameter list.
+pub fn extended_copy(from: &[u8], to: &[u8], blocks: u16) -> ([u8; 16], Vec<u8>) {
+    let mut list = vec![0u8; 16];
+    (list[3], list[11]) = (64, 28);
+    for designator in [from, to] {
+        let mut descriptor = vec![0u8; 32];
+        descriptor[0] = 0xe4;
+        descriptor[4..4 + designator.len()].copy_from_slice(designator);
+        descriptor[30] = 2;
+        list.extend_from_slice(&descriptor);
+    }
+    let mut segment = [0u8; 28];
+    (segment[0], segment[3], segment[7], segment[27]) = (2, 0x18, 1, 9);
+    segment[10..12].copy_from_slice(&blocks.to_be_bytes());
+    list.extend_from_slice(&segment);
+    let mut cdb = [0u8; 16];
+    (cdb[0], cdb[13]) = (0x83, list.len() as u8);
+    (cdb, list)
+}
+
 /// Bytes that differ from block to block and along a block.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8) ^ ((i / 251) as u8).wrapping_mul(31) ^ seed).collect()

@@ -3,7 +3,9 @@
 //! had.
 
 use interop::chap::{base64, hex};
-use interop::scsi::{READ, WRITE, inquiry, pattern, read_keys, read10, reserve_out, write10};
+use interop::scsi::{
+    READ, WRITE, designator, extended_copy, pattern, read_keys, read10, reserve_out, write10,
+};
 use interop::{Chap, Folder, Got, INITIATOR, Login, NONE, Outcome, Pdu, Raw, Server, config, op, sense};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -719,29 +721,10 @@ fn extended_copy_stays_within_the_access_list() {
     masked.clear_attentions(0);
     scene.neighbour.clear_attentions(2);
     scene.neighbour.write_blocks(2, 0, &[0x5e; 512]).good();
-    let name = |raw: &mut Raw, lun: u16| {
-        let page = raw.read(lun, &inquiry(Some(0x83), 1024), 1024).good();
-        let mut at = 4;
-        while page[at + 1] & 0x3f != 3 {
-            at += 4 + page[at + 3] as usize;
-        }
-        page[at..at + 4 + page[at + 3] as usize].to_vec()
-    };
-    let (hidden, seen) = (name(&mut scene.neighbour, 2), name(&mut scene.neighbour, 0));
+    let (hidden, seen) = (designator(&mut scene.neighbour, 2), designator(&mut scene.neighbour, 0));
     let copy = |raw: &mut Raw| {
-        let mut list = vec![0u8; 16];
-        (list[3], list[11]) = (64, 28);
-        for designator in [&hidden, &seen] {
-            let mut descriptor = vec![0u8; 32];
-            descriptor[0] = 0xe4;
-            descriptor[4..4 + designator.len()].copy_from_slice(designator);
-            descriptor[30] = 2;
-            list.extend_from_slice(&descriptor);
-        }
-        let mut segment = [0u8; 28];
-        (segment[0], segment[3], segment[7], segment[11], segment[27]) = (2, 0x18, 1, 1, 9);
-        list.extend_from_slice(&segment);
-        raw.write(0, &[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0], &list)
+        let (cdb, list) = extended_copy(&hidden, &seen, 1);
+        raw.write(0, &cdb, &list)
     };
     let refused = copy(&mut masked);
     assert_eq!(refused.status, 2);

@@ -1,7 +1,7 @@
 //! What the device server promises, where the data mover has a part in it.
 
-use interop::scsi::{WRITE, read10, write10};
-use interop::{Pdu, Raw, Server, config, op};
+use interop::scsi::{READ, WRITE, designator, extended_copy, read10, reserve_out, write10};
+use interop::{Got, Pdu, Raw, Server, config, op};
 use std::time::{Duration, Instant};
 
 const WRITES: u8 = 2;
@@ -149,4 +149,86 @@ fn a_write_from_before_a_sanitize_operation_is_refused() {
     late.collect(write.tag(), &[]).check(SANITIZING);
     raw.collect(sanitize.tag(), &[]).good();
     assert_eq!(raw.read_blocks(3, 0, 1), [0x5a; 512]);
+}
+
+const WARM_RESET: u8 = 6;
+const REGISTER: u8 = 0;
+const PREEMPT_AND_ABORT: u8 = 5;
+
+/// LUN 3 answers before LUN 2 would: a reset that took one logical unit after the other would let it.
+#[test]
+fn a_target_reset_ends_the_tasks_of_all_logical_units_at_once() {
+    let faster = r#"[[target.lun]]
+lun = 3
+backend = "memory"
+size = "4MiB"
+filters = [{ kind = "delay", read_us = 300000, write_us = 0 }]
+"#;
+    let server = Server::start(&(config::standard() + faster));
+    let [mut a, mut b] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
+    for lun in [2, 3] {
+        b.clear_attentions(lun);
+    }
+    let reads = [2, 3].map(|lun| b.command(lun, 0x80 | READ, &read10(0, 1), 512));
+    b.send_all(&reads);
+    b.ping();
+    assert_eq!(a.manage(WARM_RESET, 0), 0);
+    assert!(matches!(b.get(Duration::from_millis(800)), Got::Nothing), "both reads are aborted");
+    for lun in [0, 2, 3] {
+        assert_eq!(b.simple(lun, &[0; 6]).sense() >> 8, 0x0629, "LUN {lun}");
+    }
+}
+
+/// A LUN 3 whose writes are a second late, and a copy from LUN 0 to it that takes some.
+fn copying() -> (Server, Raw, Pdu) {
+    let late = r#"[[target.lun]]
+lun = 3
+backend = "memory"
+size = "16MiB"
+filters = [{ kind = "delay", read_us = 0, write_us = 1000000 }]
+"#;
+    let server = Server::start(&(config::standard() + late));
+    let mut raw = Raw::session(server.portal(), &[]);
+    for lun in [0, 3] {
+        raw.clear_attentions(lun);
+    }
+    raw.write_blocks(0, 0, &vec![0x5e; 4 << 20]).good();
+    reserve_out(&mut raw, 3, REGISTER, 0, 0, 0xa, 0).good();
+    let (from, to) = (designator(&mut raw, 0), designator(&mut raw, 3));
+    let (cdb, list) = extended_copy(&from, &to, 8192);
+    let copy = raw.command(0, 0x80 | WRITE, &cdb, list.len() as u32).data(&list);
+    raw.send(&copy);
+    raw.ping();
+    (server, raw, copy)
+}
+
+/// Who preempts and aborts a nexus has nothing more written through it, by no copy either (SPC-5 section
+/// 5.14.11.2.6).
+#[test]
+fn a_preempted_nexus_copies_no_more() {
+    let (server, mut raw, _) = copying();
+    let mut other = Raw::session(server.portal(), &[]);
+    other.clear_attentions(3);
+    reserve_out(&mut other, 3, REGISTER, 0, 0, 0xb, 0).good();
+    reserve_out(&mut other, 3, PREEMPT_AND_ABORT, 1, 0xb, 0xa, 0).good();
+    let before = other.read_blocks(3, 0, 8200);
+    assert!(matches!(raw.get(Duration::from_millis(2500)), Got::Nothing), "the copy is aborted");
+    assert!(other.read_blocks(3, 0, 8200) == before, "something was written afterwards");
+}
+
+/// A host that holds its lock by COMPARE AND WRITE does so while another copies.
+#[test]
+fn compare_and_write_waits_for_no_whole_copy() {
+    let (server, mut raw, copy) = copying();
+    let mut other = Raw::session(server.portal(), &[]);
+    for lun in [0, 3] {
+        other.clear_attentions(lun);
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[13]) = (0x89, 1);
+        (cdb[8], cdb[9]) = (0x3f, 0xff);
+        other.write(lun, &cdb, &[[0; 512], [1; 512]].concat()).good();
+    }
+    assert!(matches!(raw.get(Duration::from_millis(1)), Got::Nothing), "the copy goes on");
+    raw.collect(copy.tag(), &[]).good();
+    assert_eq!(other.read_blocks(3, 9, 8192), vec![0x5e; 4 << 20]);
 }

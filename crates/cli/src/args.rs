@@ -1,5 +1,7 @@
 //! The command line.
 
+use crate::discover::Discover;
+use crate::exit;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -11,7 +13,9 @@ Examples:
   lunar serve --listen 0.0.0.0:3260 disk.img   to other hosts too
   lunar serve --config lunar.toml              access lists, CHAP, several targets
   lunar check lunar.toml                       is it right?
+  lunar check --media lunar.toml               and could it be served now?
   lunar session show                           what was negotiated, and how much was moved
+  lunar discover 192.0.2.10                    which targets are there
 
 Environment:
   LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
@@ -28,9 +32,13 @@ Examples:
 SIGINT and SIGTERM stop it in good order; SIGHUP reads the configuration file again.
 Once it serves, it prints `ready`.";
 
-/// A SCSI storage network in user space: serves disks over iSCSI.
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{}", exit::help())
+}
+
+/// A SCSI storage network in user space: serves disks over iSCSI, and uses them.
 #[derive(Debug, Parser)]
-#[command(name = "lunar", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "lunar", version, after_help = after_help(), arg_required_else_help = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -42,10 +50,17 @@ pub struct Cli {
 pub enum Command {
     /// Serve disks over iSCSI
     Serve(Serve),
+    /// List the targets of a portal
+    Discover(Discover),
     /// Check a configuration file
     Check {
         /// The file, such as lunar.toml
         file: PathBuf,
+
+        /// Look at files, devices and saved state too: are they there, may they be used, does anybody else
+        /// use them? Nothing is changed
+        #[arg(long)]
+        media: bool,
     },
     /// Look at the sessions of a running server
     #[command(subcommand)]

@@ -3,6 +3,9 @@
 
 mod args;
 mod captive;
+mod client;
+mod discover;
+mod exit;
 mod paste;
 mod say;
 mod serve;
@@ -11,7 +14,8 @@ mod session;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use control::{Problem, config};
+use control::{Problem, config, folders};
+use exit::Failure;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,28 +24,31 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli.command) {
         Ok(code) => code,
-        Err(list) => {
-            eprint!("{}", say::problems(&list, say::colours(&io::stderr())));
-            ExitCode::FAILURE
+        Err(failure) => {
+            eprint!("{}", say::problems(&failure.problems, say::colours(&io::stderr())));
+            failure.into()
         }
     }
 }
 
-fn run(command: Command) -> Result<ExitCode, Vec<Problem>> {
-    let one = |problem| vec![problem];
+fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(args) => {
-            log().map_err(one)?;
-            return serve::serve(args, server::start);
+            log("info")?;
+            return Ok(serve::serve(args, server::start)?);
         }
-        Command::Check { file } => print(&check(&file)?),
-        Command::Session(command) => print(&session::session(command).map_err(one)?),
+        Command::Discover(args) => {
+            log("warn")?;
+            print(&discover::discover(args)?)
+        }
+        Command::Check { file, media } => print(&check(&file, media)?),
+        Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
             print(&String::from_utf8_lossy(&script));
         }
-        Command::Man { command } => print(&manual(command.as_deref()).map_err(one)?),
+        Command::Man { command } => print(&manual(command.as_deref())?),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -52,25 +59,45 @@ fn print(text: &str) {
     _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Logs go to stderr; LUNAR_LOG says which.
-fn log() -> Result<(), Problem> {
+/// Logs go to stderr; LUNAR_LOG says which, or this level.
+fn log(level: &str) -> Result<(), Problem> {
     let filter = match std::env::var("LUNAR_LOG") {
-        Ok(text) if !text.is_empty() => tracing_subscriber::EnvFilter::try_new(&text).map_err(|e| {
-            Problem::new(
-                format!("LUNAR_LOG is not understood: {e}"),
-                "set it to error, warn, info, debug or trace",
-            )
-        })?,
-        _ => tracing_subscriber::EnvFilter::new("info"),
+        Ok(text) if !text.is_empty() => filter(&text)?,
+        _ => tracing_subscriber::EnvFilter::new(level),
     };
     let ansi = say::colours(&io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();
     Ok(())
 }
 
+/// What may stand alone in LUNAR_LOG.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What LUNAR_LOG chooses: a level, and levels of parts. The library takes any other word for the name of a
+/// part, and then nothing at all is logged.
+fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
+    if let Some(word) = unknown {
+        let what = format!("LUNAR_LOG is not understood: \"{}\" is no level", word.escape_debug());
+        let hint =
+            "set it to error, warn, info, debug or trace; a part has one of its own: warn,target=debug";
+        return Err(Problem::new(what, hint));
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
+        Problem::new(
+            format!("LUNAR_LOG is not understood: {e}"),
+            "set it to error, warn, info, debug or trace",
+        )
+    })
+}
+
 /// Checks a configuration file and says what it has.
-fn check(file: &Path) -> Result<String, Vec<Problem>> {
+fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
+    if media {
+        check_media(&config)?;
+    }
     let luns = config.targets.iter().map(|target| target.luns.len()).sum();
     let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
     let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
@@ -82,6 +109,14 @@ fn check(file: &Path) -> Result<String, Vec<Problem>> {
         say::count(luns, "LUN"),
         say::count(portals, "portal"),
     ))
+}
+
+/// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
+fn check_media(config: &config::Config) -> Result<(), Vec<Problem>> {
+    let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
+    let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
+    notes.iter().for_each(|note| eprintln!("warning: {note}"));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// A manual page, of lunar itself or of one of its commands.

@@ -41,7 +41,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const fn same(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, write_same, Allowed::Never, usage).writes().only(Kind::Disk)
+    Row::new(opcode, write_same, Allowed::Never, usage).writes().only(Kind::Disk).exact()
 }
 
 /// WSNZ is announced: a length of 0 is refused. ANCHOR keeps the blocks mapped, which is more than anchored.

@@ -62,6 +62,8 @@ pub(crate) struct Row {
     pub while_sanitizing: bool,
     /// Only a thin provisioned logical unit knows it.
     pub thin: bool,
+    /// The amount of Data-Out is part of its meaning: another amount is refused.
+    pub exact: bool,
 }
 
 impl Row {
@@ -86,6 +88,7 @@ impl Row {
             in_standby: false,
             while_sanitizing: false,
             thin: false,
+            exact: false,
         }
     }
 
@@ -132,6 +135,11 @@ impl Row {
     /// For thin provisioned logical units.
     pub const fn thin(self) -> Row {
         Row { thin: true, ..self }
+    }
+
+    /// Takes as much Data-Out as its CDB asks for, or none of it.
+    pub const fn exact(self) -> Row {
+        Row { exact: true, ..self }
     }
 
     fn is_for(&self, settings: &Settings) -> bool {
@@ -222,8 +230,9 @@ pub(crate) fn find(settings: &Settings, cdb: &[u8]) -> Result<&'static Row, Sens
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{cdrom, disk};
+    use crate::testing::{cdrom, disk, lu, nexus};
     use std::collections::HashSet;
+    use wire::scsi::op;
 
     #[test]
     fn each_row_is_well_formed_and_alone() {
@@ -246,6 +255,16 @@ mod tests {
         assert_eq!(row.check(&[0, 0, 0x28, 0, 0, 0]), Err(Sense::cdb_field(2, 5)));
         assert_eq!(row.check(&[0, 0, 0, 0, 0, 4]), Err(Sense::cdb_field(5, 2)), "NACA");
         assert_eq!(row.check(&[0; 16]), Ok(()));
+    }
+
+    #[test]
+    fn where_the_amount_of_data_is_part_of_the_meaning() {
+        let settings = disk();
+        let exact = rows(&settings).filter(|row| row.exact).map(|row| row.opcode);
+        let named = [op::WRITE_SAME_10, op::COMPARE_AND_WRITE, op::ORWRITE_16, op::WRITE_SAME_16];
+        assert_eq!(exact.collect::<Vec<_>>(), named);
+        let n = nexus(&lu(disk()), "a");
+        assert!(n.takes_exactly(&[op::COMPARE_AND_WRITE, 0]) && !n.takes_exactly(&[op::WRITE_10, 0]));
     }
 
     #[test]

@@ -43,8 +43,8 @@ pub(crate) const ROWS: &[Row] = &[
     writing(op::WRITE_VERIFY_10, write_verify, &ten(op::WRITE_VERIFY_10, WRITE_VERIFY)),
     writing(op::WRITE_VERIFY_12, write_verify, &twelve(op::WRITE_VERIFY_12, WRITE_VERIFY)),
     writing(op::WRITE_VERIFY_16, write_verify, &sixteen(op::WRITE_VERIFY_16, WRITE_VERIFY)),
-    writing(op::COMPARE_AND_WRITE, compare_and_write, &COMPARE_AND_WRITE).exclusive(),
-    writing(op::ORWRITE_16, or_write, &sixteen(op::ORWRITE_16, FLAGS)).exclusive(),
+    writing(op::COMPARE_AND_WRITE, compare_and_write, &COMPARE_AND_WRITE).exclusive().exact(),
+    writing(op::ORWRITE_16, or_write, &sixteen(op::ORWRITE_16, FLAGS)).exclusive().exact(),
 ];
 
 fn verify(cx: &mut Cx<'_>) -> Answer {

@@ -89,7 +89,6 @@ enum Attempt {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let mut wire = Wire::connect(portal).await?;
     let wish = Wish {
         initiator: options.initiator.clone(),
         initiator_alias: None,
@@ -104,10 +103,14 @@ async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Atte
         crc32c_first: options.crc32c_first,
         credentials: options.credentials.clone(),
     };
+    wish.check().map_err(|what| Error::new(Kind::Invalid, what))?;
+    let mut wire = Wire::connect(portal).await?;
+    let anonymous = wish.credentials.is_none();
     let (mut login, mut request) = Login::new(wish);
     loop {
         wire.send(request).await?;
-        let (header, data) = wire.receive(proto::login::SEGMENT_LEN).await?;
+        let received = wire.receive(proto::login::SEGMENT_LEN).await;
+        let (header, data) = received.map_err(|e| if anonymous { without_a_word(e) } else { e })?;
         match login.response(&header, &data) {
             Step::Send(next) => request = next,
             Step::Done(login) => {
@@ -117,6 +120,16 @@ async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Atte
             Step::Moved { address, .. } => return told(&address).map(Attempt::Moved),
             Step::Failed(failure) => return Err(failed(failure)),
         }
+    }
+}
+
+/// LIO closes without an answer when it wants CHAP and is offered none.
+fn without_a_word(e: Error) -> Error {
+    match e.kind {
+        Kind::Lost => {
+            e.with_hint("a target that closes during login may want CHAP: give a user and a password")
+        }
+        _ => e,
     }
 }
 

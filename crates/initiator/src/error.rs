@@ -43,12 +43,19 @@ pub struct Error {
     pub what: String,
     /// What the logical unit told of it.
     pub sense: Option<Sense>,
+    /// What a person may do about it.
+    pub hint: Option<String>,
 }
 
 impl Error {
     /// A failure of this kind.
     pub fn new(kind: Kind, what: impl Into<String>) -> Error {
-        Error { kind, what: what.into(), sense: None }
+        Error { kind, what: what.into(), sense: None, hint: None }
+    }
+
+    /// The same, and what a person may do about it.
+    pub fn with_hint(self, hint: impl Into<String>) -> Error {
+        Error { hint: Some(hint.into()), ..self }
     }
 
     /// The same with what was being done before it: "login to 10.0.0.1:3260: connection refused".

@@ -1,5 +1,6 @@
 //! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
 
+use crate::threads::THREADS;
 use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
@@ -50,6 +51,14 @@ impl Cores {
         Ok(cores)
     }
 
+    /// Starts one loop, on the CPU where the caller runs.
+    ///
+    /// # Errors
+    /// As [`Cores::start`].
+    pub fn one() -> io::Result<Cores> {
+        Cores::start(&[rustix::thread::sched_getcpu()])
+    }
+
     /// How many.
     pub fn count(&self) -> usize {
         self.jobs.len()
@@ -59,6 +68,24 @@ impl Cores {
     pub fn run_on(&self, core: usize, job: impl FnOnce() + Send + 'static) {
         // A loop that is gone takes no more work: the process is ending.
         let _ = self.jobs[core].send(Some(Box::new(job)));
+    }
+
+    /// Runs a future on a core, and waits for what it comes to. Not to be called from one of the cores.
+    ///
+    /// # Errors
+    /// When the core ends before it does.
+    pub fn wait<T: Send + 'static, W: Future<Output = T> + 'static>(
+        &self,
+        core: usize,
+        work: impl FnOnce() -> W + Send + 'static,
+    ) -> io::Result<T> {
+        let (done, end) = flume::bounded(1);
+        self.run_on(core, move || {
+            let work = work();
+            // Who waited may be gone: then nobody wants it.
+            compio::runtime::spawn(async move { drop(done.send(work.await)) }).detach();
+        });
+        end.recv().map_err(|_| io::Error::other("an event loop died"))
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -93,7 +120,8 @@ fn runtime(cpu: usize) -> io::Result<Runtime> {
     let mut polling = ProactorBuilder::new();
     polling.driver_type(DriverType::Poll);
     let mut last = None;
-    for proactor in [deferred, ProactorBuilder::new(), polling] {
+    for mut proactor in [deferred, ProactorBuilder::new(), polling] {
+        proactor.thread_pool_limit(THREADS);
         let mut builder = RuntimeBuilder::new();
         builder.with_proactor(proactor).thread_affinity(HashSet::from([cpu])).sync_queue_size(WAKES);
         match builder.build() {
@@ -121,5 +149,14 @@ mod tests {
         });
         assert_eq!(rx.recv().expect("an answer").as_deref(), Some("core 0"));
         cores.stop();
+    }
+
+    #[test]
+    fn the_end_of_a_future_can_be_waited_for() {
+        let cores = Cores::one().expect("an event loop");
+        let here = || async { std::thread::current().name().map(str::to_owned) };
+        assert!(cores.wait(0, here).expect("an end").is_some_and(|name| name.starts_with("core ")));
+        cores.stop();
+        assert!(cores.wait(0, here).is_err(), "there is no loop any more");
     }
 }

@@ -5,11 +5,17 @@
 
 pub mod buf;
 pub mod cores;
+pub mod host;
 pub mod iscsi;
+pub mod out;
 pub mod pool;
+mod race;
 pub mod stream;
+pub mod threads;
 
 pub use buf::Buf;
 pub use cores::Cores;
 pub use pool::Pool;
+pub use race::either;
 pub use stream::{Listener, Stream};
+pub use threads::{Turn, blocking};

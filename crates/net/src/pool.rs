@@ -2,13 +2,11 @@
 //! power-of-two sizes, most recently used first, so that they are warm.
 
 use crate::buf::{Buf, PAGE, Pages, pages};
-use event_listener::{Event, EventListener};
+use crate::race::either;
+use event_listener::Event;
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::Poll;
 
 /// Size classes: 4 KiB << 0 to 4 KiB << 13 (32 MiB).
 const CLASSES: usize = 14;
@@ -140,10 +138,17 @@ impl Pool {
                 }
                 Err(Full::Pool) => either(own, any).await,
             }
-            // One returned buffer may serve several: each who was woken wakes the next.
-            if let Some(b) = self.try_get(len) {
-                self.0.account.returned.notify(1);
-                return b;
+            // One returned buffer may serve several: each who was woken wakes the next, also one who may
+            // not have it because its share is used up.
+            match self.attempt(len) {
+                Ok(b) => {
+                    self.0.account.returned.notify(1);
+                    return b;
+                }
+                Err(Full::Share) => {
+                    self.0.account.returned.notify(1);
+                }
+                Err(Full::Pool) => {}
             }
         }
     }
@@ -152,15 +157,6 @@ impl Pool {
     pub fn used(&self) -> usize {
         self.0.account.used.load(SeqCst)
     }
-}
-
-async fn either(a: EventListener, b: EventListener) {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|cx| match a.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => b.as_mut().poll(cx),
-    })
-    .await
 }
 
 impl Share {
@@ -233,6 +229,35 @@ mod tests {
         drop((first, all, rest));
         assert_eq!(pool.used(), 0);
         assert!(greedy.try_get(Pool::MAX_BUFFER).is_some());
+    }
+
+    /// Two of one share and one of another wait, and room for two comes at once: the one that its share keeps
+    /// from it goes to the other share.
+    #[test]
+    fn who_may_not_have_a_returned_buffer_passes_the_news_on() {
+        compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let pool = Pool::new(2 * Pool::MAX_BUFFER);
+            let all = [0, 1].map(|_| pool.try_get(Pool::MAX_BUFFER).expect("room"));
+            let (greedy, modest) = (pool.share(), pool.share());
+            let (told, got) = flume::unbounded();
+            for (share, name) in [(greedy.clone(), "first"), (greedy, "second"), (modest, "other")] {
+                let told = told.clone();
+                compio::runtime::spawn(async move {
+                    let buf = share.get(Pool::MAX_BUFFER).await;
+                    let _ = told.send((name, buf));
+                })
+                .detach();
+            }
+            compio::time::sleep(std::time::Duration::from_millis(20)).await;
+            drop(all);
+            let mut held = Vec::new();
+            for expected in ["first", "other"] {
+                let next = compio::time::timeout(std::time::Duration::from_secs(10), got.recv_async()).await;
+                let (name, buf) = next.expect("in time").expect("a sender");
+                assert_eq!(name, expected);
+                held.push(buf);
+            }
+        });
     }
 
     #[test]

@@ -1,25 +1,34 @@
 //! Sockets by readiness: wait until there is something, then take it without waiting. An idle connection
 //! holds no buffer, and one receive goes wherever its reader wants it.
 
-use compio::net::{TcpListener, TcpStream};
 use compio::runtime::fd::PollFd;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
-/// A TCP connection. Belongs to one core.
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// A connection over TCP or a Unix socket. Belongs to one core.
 pub struct Stream {
     fd: PollFd<Socket>,
 }
 
 impl Stream {
     /// Takes over a connected socket on this core. Small sends leave at once (TCP_NODELAY).
-    pub fn new(socket: std::net::TcpStream) -> io::Result<Stream> {
-        socket.set_nodelay(true)?;
-        Ok(Stream { fd: TcpStream::from_std(socket)?.into_poll_fd()? })
+    pub fn new(socket: impl Into<Socket>) -> io::Result<Stream> {
+        let socket = socket.into();
+        if socket.domain()? != Domain::UNIX {
+            socket.set_tcp_nodelay(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        Ok(Stream { fd: PollFd::new(socket)? })
     }
 
     /// Connects to an address.
@@ -27,7 +36,7 @@ impl Stream {
     /// # Errors
     /// Those of connect: refused, unreachable, timed out.
     pub async fn connect(address: SocketAddr) -> io::Result<Stream> {
-        let socket = TcpStream::connect(address).await?;
+        let socket = compio::net::TcpStream::connect(address).await?;
         let fd = socket.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
         Ok(Stream { fd })
@@ -91,9 +100,9 @@ impl Stream {
     }
 }
 
-/// A listening TCP socket.
+/// A listening socket, of TCP or Unix.
 pub struct Listener {
-    inner: TcpListener,
+    fd: PollFd<Socket>,
 }
 
 impl Listener {
@@ -101,42 +110,133 @@ impl Listener {
     ///
     /// # Errors
     /// Those of bind: the address is in use, or not ours.
-    pub fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
         socket.bind(&address.into())?;
-        socket.listen(1024)?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    }
+
+    /// Binds a Unix socket at a path. What a process that is gone has left there is replaced.
+    ///
+    /// # Errors
+    /// Those of bind; `AddrInUse` when somebody listens there, or something else than a socket is there.
+    pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        let address = SockAddr::unix(path)?;
+        match socket.bind(&address) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_deserted(path, &address)? => {
+                std::fs::remove_file(path)?;
+                socket.bind(&address)?;
+            }
+            result => result?,
+        }
+        socket.listen(BACKLOG)?;
         Ok(socket.into())
     }
 
     /// Takes over a bound socket on this core.
-    pub fn new(socket: std::net::TcpListener) -> io::Result<Listener> {
-        Ok(Listener { inner: TcpListener::from_std(socket)? })
+    pub fn new(socket: impl Into<Socket>) -> io::Result<Listener> {
+        let socket = socket.into();
+        socket.set_nonblocking(true)?;
+        Ok(Listener { fd: PollFd::new(socket)? })
     }
 
-    /// The next connection, ready to move to another core. Waits through a shortage of file descriptors.
-    pub async fn accept(&self) -> io::Result<(std::net::TcpStream, SocketAddr)> {
+    /// The next connection and its peer, ready to move to another core. Waits through a shortage of file
+    /// descriptors.
+    pub async fn accept(&self) -> io::Result<(Socket, SockAddr)> {
         loop {
-            match self.inner.accept().await {
-                Ok((stream, peer)) => return Ok((into_std(&stream)?, peer)),
+            match SockRef::from(&self.fd).accept() {
+                Ok(accepted) => return Ok(accepted),
                 Err(e) if is_shortage(&e) => compio::time::sleep(Duration::from_millis(50)).await,
-                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(e) => return Err(e),
+                Err(e) => match e.kind() {
+                    io::ErrorKind::WouldBlock => self.fd.accept_ready().await?,
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                    _ => return Err(e),
+                },
             }
         }
     }
 }
 
-fn into_std(stream: &TcpStream) -> io::Result<std::net::TcpStream> {
-    use std::os::fd::AsFd;
-    let fd = stream.to_poll_fd()?.as_fd().try_clone_to_owned()?;
-    Ok(fd.into())
+/// A socket on whose path nobody listens any more.
+fn is_deserted(path: &Path, address: &SockAddr) -> io::Result<bool> {
+    let there = std::fs::symlink_metadata(path)?.file_type();
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    probe.set_nonblocking(true)?;
+    let refused = || probe.connect(address).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    Ok(there.is_socket() && refused())
 }
 
 fn is_shortage(e: &io::Error) -> bool {
     let shortage = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     e.raw_os_error().is_some_and(|n| shortage.iter().any(|s| s.raw_os_error() == n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use compio::driver::{DriverType, ProactorBuilder};
+    use compio::runtime::RuntimeBuilder;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    /// With each driver that can be had here.
+    fn in_loops(body: impl AsyncFn()) {
+        let mut polling = ProactorBuilder::new();
+        polling.driver_type(DriverType::Poll);
+        for proactor in [ProactorBuilder::new(), polling] {
+            let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
+            runtime.expect("a runtime").block_on(body());
+        }
+    }
+
+    /// Sends five bytes from a client and five back, whatever the family.
+    async fn echo(listener: Listener, client: Socket) {
+        let (accepted, _) = listener.accept().await.expect("a connection");
+        let stream = Stream::new(accepted).expect("a stream");
+        let mut client = client;
+        client.write_all(b"hello").expect("sent");
+        stream.readable().await.expect("bytes");
+        let mut bytes = [0; 8];
+        assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(5));
+        stream.send_bytes(&bytes[..5]).expect("sent");
+        client.read_exact(&mut bytes[..5]).expect("an answer");
+        assert_eq!(&bytes[..5], b"hello");
+    }
+
+    #[test]
+    fn both_families_carry_bytes() {
+        in_loops(async || {
+            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+            let client = std::net::TcpStream::connect(bound.local_addr().expect("bound")).expect("connected");
+            echo(Listener::new(bound).expect("a listener"), client.into()).await;
+        });
+        let path = std::env::temp_dir().join(format!("lunar-net-{}.sock", std::process::id()));
+        in_loops(async || {
+            let bound = Listener::bind_unix(&path).expect("bound");
+            let client = UnixStream::connect(&path).expect("connected");
+            echo(Listener::new(bound).expect("a listener"), client.into()).await;
+        });
+        std::fs::remove_file(path).expect("the socket");
+    }
+
+    #[test]
+    fn a_deserted_socket_is_replaced_and_nothing_else() {
+        let path = std::env::temp_dir().join(format!("lunar-net-{}.deserted", std::process::id()));
+        drop(Listener::bind_unix(&path).expect("the first"));
+        let alive = Listener::bind_unix(&path).expect("the first is gone");
+        let taken = Listener::bind_unix(&path).expect_err("the second lives");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        drop(alive);
+        std::fs::remove_file(&path).expect("the socket");
+        std::fs::write(&path, "kept").expect("a file");
+        Listener::bind_unix(&path).expect_err("a file is there");
+        assert_eq!(std::fs::read_to_string(&path).expect("the file"), "kept");
+        std::fs::remove_file(path).expect("the file");
+    }
 }

@@ -28,8 +28,9 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, the strongest first, which is the order in which an initiator offers them.
-    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
+    /// All of them, in the order in which an initiator offers them: the strongest first, but SHA-256 last.
+    /// STGT and its relatives take 7 for SHA-1, and choose it; who means SHA-256 knows SHA3-256 too.
+    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
     /// The first algorithm of a CHAP_A list that is known here.
     pub fn first_of(list: &str) -> Option<Self> {
@@ -55,6 +56,20 @@ impl Algorithm {
             Self::Sha3 => digest::<sha3::Sha3_256>(parts),
         }
     }
+}
+
+/// The secret that a file holds: its bytes without the last newline, or those that `0x...`
+/// names; None if what follows `0x` names none.
+pub fn secret_of_text(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    let Some(digits) = bytes.strip_prefix(b"0x").or(bytes.strip_prefix(b"0X")) else { return Some(bytes) };
+    let digit = |b: &u8| char::from(*b).to_digit(16);
+    if digits.is_empty() || !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    digits.chunks(2).map(|pair| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8)).collect()
 }
 
 /// A shared secret. It shows in no log, and comparing takes the same time whatever differs.

@@ -1,4 +1,5 @@
-//! iSCSI as machines without I/O: bytes and time come in as arguments, PDUs and decisions go out as values.
+//! iSCSI and NBD as machines without I/O: bytes and time come in as arguments, PDUs and decisions go out as
+//! values.
 #![forbid(unsafe_code)]
 
 pub mod chap;
@@ -7,6 +8,8 @@ pub mod initiator;
 pub mod keys;
 pub mod login;
 pub mod name;
+pub mod nbd;
+pub mod nearest;
 pub mod parameters;
 pub mod text;
 pub mod transfer;

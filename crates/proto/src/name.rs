@@ -44,6 +44,14 @@ fn is_hex(s: &str) -> bool {
     s.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
+/// The iSCSI name of a host to which nobody gave one: made of the host's name, and so the same each time.
+pub fn of_host(host: &str) -> String {
+    let good = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
+    let host: String = host.to_ascii_lowercase().chars().map(good).take(128).collect();
+    let host = host.trim_matches(['-', '.']);
+    format!("iqn.2026-11.io.lunar:{}", if host.is_empty() { "host" } else { host })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

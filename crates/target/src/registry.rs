@@ -55,10 +55,28 @@ pub type Done = flume::Sender<()>;
 /// Which tasks to end.
 #[derive(Clone)]
 pub enum Which {
-    /// All of a logical unit.
-    Unit(Arc<Unit>),
+    /// All of some logical units, in the order of their addresses: made by [`Which::units`].
+    Units(Arc<[Arc<Unit>]>),
     /// Those of some nexuses.
-    Nexuses(Arc<Vec<NexusId>>),
+    Nexuses(Arc<[NexusId]>),
+}
+
+impl Which {
+    /// All tasks of these logical units.
+    pub fn units(units: impl IntoIterator<Item = Arc<Unit>>) -> Which {
+        let mut units: Vec<_> = units.into_iter().collect();
+        units.sort_by_key(Arc::as_ptr);
+        units.dedup_by_key(|unit| Arc::as_ptr(unit));
+        Which::Units(units.into())
+    }
+
+    /// Whether it names the tasks of a nexus at a logical unit.
+    pub fn names(&self, unit: &Arc<Unit>, nexus: NexusId) -> bool {
+        match self {
+            Which::Units(units) => units.binary_search_by_key(&Arc::as_ptr(unit), Arc::as_ptr).is_ok(),
+            Which::Nexuses(list) => list.contains(&nexus),
+        }
+    }
 }
 
 struct Entry {

@@ -3,4 +3,5 @@
 
 pub mod be;
 pub mod iscsi;
+pub mod nbd;
 pub mod scsi;

@@ -1,5 +1,6 @@
 //! `cargo test`, with its output passed on and its results counted.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
@@ -11,8 +12,14 @@ use crate::root::{self, Step};
 /// Runs `cargo test SELECTION -- OPTIONS` with `LUNAR_BIN` set. Tests that say `skipped: ...` count as
 /// skipped.
 pub fn test(selection: &[&str], options: &[&str]) -> Result<Report> {
+    test_with(&[], selection, options)
+}
+
+/// As [`test`], with more environment variables.
+pub fn test_with(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -> Result<Report> {
     let mut command = root::command("cargo");
     command.args(["test", "--no-fail-fast"]).args(selection).args(["--", "--show-output"]).args(options);
+    command.envs(variables.iter().copied());
     command.env("LUNAR_BIN", root::lunar_path()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot run cargo")?;
     let mut tally = Tally::default();

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that can be checked on this machine, step by step.
 
 mod cargo;
+mod disk;
 mod fuzz;
 mod packages;
 mod steps;

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::disk::{self, Disk};
 use super::{Report, cargo, fuzz, packages, uring};
 use crate::root::{self, Step};
 
@@ -63,7 +64,17 @@ fn build() -> Result<Report> {
 }
 
 fn units() -> Result<Report> {
-    cargo::test(&["--workspace", "--exclude", "interop"], &[])
+    const SELECTION: [&str; 3] = ["--workspace", "--exclude", "interop"];
+    if std::env::var_os(disk::VARIABLE).is_some() {
+        return cargo::test(&SELECTION, &[]);
+    }
+    match Disk::attach()? {
+        Ok(disk) => cargo::test_with(&[(disk::VARIABLE, disk.path().as_os_str())], &SELECTION, &[]),
+        Err(why) => {
+            println!("no disk for the test of block devices: {why}");
+            cargo::test(&SELECTION, &[])
+        }
+    }
 }
 
 fn server() -> Result<Report> {

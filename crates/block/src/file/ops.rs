@@ -1,12 +1,12 @@
-//! Operations in the kernel: through the ring, or through the runtime's threads where there is none.
+//! Reads and writes in the kernel: through the ring, or through the runtime's threads where there is none.
 
 use super::medium::Files;
 use crate::range::Hold;
 use compio::BufResult;
 use compio::buf::{IntoInner, IoBuf};
-use compio::driver::op::{Asyncify, ReadAt, WriteAt};
+use compio::driver::op::{ReadAt, WriteAt};
 use compio::runtime::submit;
-use net::Buf;
+use net::{Buf, Turn};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,16 +22,23 @@ pub(super) struct Handle {
     /// Of the two descriptors the one with O_DSYNC, where there is one.
     through: bool,
     _hold: Option<Arc<Hold>>,
+    /// Where there is no ring: its turn at the threads.
+    _turn: Option<Arc<Turn>>,
 }
 
 impl Handle {
     pub(super) fn new(files: &Arc<Files>, through: bool, hold: Option<Hold>) -> Self {
-        Handle { files: files.clone(), through, _hold: hold.map(Arc::new) }
+        Handle { files: files.clone(), through, _hold: hold.map(Arc::new), _turn: None }
     }
 
     /// For what changes nothing.
     pub(super) fn reading(files: &Arc<Files>) -> Self {
         Self::new(files, false, None)
+    }
+
+    /// The handle as a read or write takes it along, as soon as it may.
+    async fn in_turn(self) -> Handle {
+        Handle { _turn: Turn::for_file().await.map(Arc::new), ..self }
     }
 }
 
@@ -44,6 +51,7 @@ impl AsFd for Handle {
 
 /// Fills the whole of `buf`; the end of the file before that is `UnexpectedEof`.
 pub(super) async fn read(handle: Handle, offset: u64, mut buf: Buf) -> Finished {
+    let handle = handle.in_turn().await;
     let mut at = 0;
     while at < buf.len() {
         let op = ReadAt::new(handle.clone(), offset + at as u64, buf.slice(at..));
@@ -59,6 +67,7 @@ pub(super) async fn read(handle: Handle, offset: u64, mut buf: Buf) -> Finished 
 
 /// Writes the whole of `buf`.
 pub(super) async fn write(handle: Handle, offset: u64, mut buf: Buf) -> Finished {
+    let handle = handle.in_turn().await;
     let mut at = 0;
     while at < buf.len() {
         let op = WriteAt::new(handle.clone(), offset + at as u64, buf.slice(at..));
@@ -80,15 +89,6 @@ fn step(result: io::Result<usize>, nothing: io::ErrorKind) -> io::Result<usize> 
     }
 }
 
-/// Runs `work` on one of the runtime's threads: for calls that wait and that the ring does not offer.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let BufResult(result, op) = submit(Asyncify::new(move || BufResult(Ok(0), work()))).await;
-    result?;
-    op.into_inner()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,7 +97,7 @@ mod tests {
     use compio::runtime::RuntimeBuilder;
     use std::io::{PipeReader, pipe};
     use std::os::fd::OwnedFd;
-    use std::pin::pin;
+    use std::pin::{Pin, pin};
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
@@ -132,6 +132,35 @@ mod tests {
             while !is_free(&ranges) {
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
+        });
+    }
+
+    /// Where there is no ring, reads and writes have their turns at the threads like everything else there.
+    #[test]
+    fn without_a_ring_a_read_waits_for_its_turn() {
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(DriverType::Poll);
+        let runtime = RuntimeBuilder::new().with_proactor(proactor).build().expect("a runtime");
+        let zero = std::fs::File::open("/dev/zero").expect("zeros");
+        let files = Arc::new(Files { plain: zero, through: None });
+        let once = async |waiting: &mut Pin<Box<dyn Future<Output = Finished>>>| {
+            std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
+        };
+        runtime.block_on(async {
+            let mut turns = Vec::new();
+            for _ in 0..net::threads::AT_ONCE {
+                turns.push(Turn::wait().await);
+            }
+            let mut waiting: Pin<Box<dyn Future<Output = Finished>>> =
+                Box::pin(read(Handle::reading(&files), 0, Buf::zeroed(1)));
+            for _ in 0..20 {
+                assert!(!once(&mut waiting).await, "all turns are taken");
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+            turns.pop();
+            waiting.await.0.expect("zeros");
+            let begun = read(Handle::reading(&files), 0, Buf::zeroed(1)).await;
+            begun.0.expect("its turn was given back");
         });
     }
 }

@@ -45,7 +45,7 @@ impl File {
     async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
         let (offset, len) = (range.start, range.end - range.start);
         let handle = self.handle(offset, len, Share::Blocks, false).await;
-        ops::blocking(move || {
+        net::blocking(move || {
             loop {
                 match rustix::fs::fallocate(handle.as_fd(), flags, offset, len) {
                     Err(Errno::INTR) => {}
@@ -72,7 +72,7 @@ impl File {
     /// The extent at `offset`. Where the medium does not tell, everything is allocated.
     pub(super) async fn find(&self, offset: u64, len: u64) -> io::Result<Extent> {
         let handle = ops::Handle::reading(&self.medium.files);
-        let (until, mapped) = ops::blocking(move || {
+        let (until, mapped) = net::blocking(move || {
             let seek = |to| rustix::fs::seek(handle.as_fd(), to);
             Ok(match seek(SeekFrom::Data(offset)) {
                 Ok(data) if data > offset => (data, false),

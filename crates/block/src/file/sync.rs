@@ -6,9 +6,9 @@
 //! fdatasync would succeed although the bytes are gone. Only opening the file anew, and so reading what is
 //! really there, ends it.
 
-use super::ops::blocking;
 use crate::locked;
 use event_listener::Event;
+use net::blocking;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

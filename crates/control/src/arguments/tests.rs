@@ -93,6 +93,15 @@ fn wrong_arguments_say_what_to_do() {
             Arguments { listen: vec!["::1".into(), "[::1]".into()], ..arguments(&["null:1G"]) },
             "--listen: [::1]:3260 stands twice\n  hint: remove one of them",
         ),
+        (
+            Arguments { size: Some("0".into()), ..arguments(&[&here("a.img")]) },
+            "--size: 0 is too small\n  hint: 4096 bytes are the least\n\
+             LUN: a.img does not exist\n  hint: check the path, or add --size 10G to create it",
+        ),
+        (
+            Arguments { size: Some("10kb".into()), ..Arguments::default() },
+            "--size: 10000 bytes are no whole number of blocks\n  hint: blocks have 512 bytes: 10240 is the next size",
+        ),
     ];
     for (arguments, expected) in cases {
         assert_eq!(told(arguments, &folder), expected);
@@ -117,9 +126,9 @@ fn every_host_name_makes_a_good_target_name() {
         ("---", "iqn.2026-11.io.lunar:host"),
         ("möön", "iqn.2026-11.io.lunar:m--n"),
     ] {
-        assert_eq!(default_target(host), name);
+        assert_eq!(proto::name::of_host(host), name);
         assert!(config::iscsi_name(name).is_ok());
     }
-    assert!(config::iscsi_name(&default_target(&"x".repeat(300))).is_ok());
-    assert!(!host().is_empty());
+    assert!(config::iscsi_name(&proto::name::of_host(&"x".repeat(300))).is_ok());
+    assert!(!net::host::name().is_empty());
 }

@@ -3,10 +3,7 @@
 use super::reader::{Once, Section, text};
 use crate::problem::{Problems, Wrong, nearest, wrong};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use target::setup::User;
 
@@ -116,51 +113,21 @@ impl Users {
 }
 
 /// A secret file may hold 255 bytes in hexadecimal, and a newline.
-const MAX_FILE_BYTES: u64 = 2 + 2 * 255 + 2;
+const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 
 /// Reads a secret: a regular file of this user that nobody else can touch.
 fn secret(path: &Path) -> Result<Vec<u8>, Wrong> {
-    let shown = path.display();
-    let cannot = |e: std::io::Error| Wrong {
-        what: format!("cannot read the secret {shown}: {}", crate::io_text(&e)),
-        hint: format!("create it with: (umask 077; openssl rand -hex 16 > {shown})"),
-    };
-    // Not to block on a FIFO, which is refused below.
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(cannot)?;
-    let metadata = file.metadata().map_err(cannot)?;
-    if !metadata.is_file() {
-        return wrong(format!("the secret {shown} is no regular file"), "put the secret into a file");
-    }
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return wrong(
-            format!("the secret {shown} belongs to user {}, not to the user who runs lunar", metadata.uid()),
-            format!("run: chown {} {shown}", rustix::process::geteuid().as_raw()),
-        );
-    }
-    // 0400 is as good.
-    if metadata.mode() & 0o7177 != 0 {
-        return wrong(
-            format!("the secret {shown} has mode {:04o}", metadata.mode() & 0o7777),
-            format!("run: chmod 0600 {shown}"),
-        );
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    decode(bytes).or_else(|(what, hint)| wrong(format!("the secret {shown} {what}"), hint))
+    let refused = |refused: net::host::Refused| Wrong { what: refused.what, hint: refused.hint };
+    let bytes = net::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
+    decode(bytes).or_else(|(what, hint)| wrong(format!("the secret {} {what}", path.display()), hint))
 }
 
-/// The bytes of a secret file without its newline, or those that `0x...` names.
-fn decode(mut bytes: Vec<u8>) -> Result<Vec<u8>, (String, &'static str)> {
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-    }
-    if let Some(digits) = bytes.strip_prefix(b"0x").or(bytes.strip_prefix(b"0X")) {
-        bytes = hex(digits).ok_or((
-            "begins with 0x, and no hexadecimal bytes follow".to_string(),
-            "write two digits for each byte",
-        ))?;
-    }
+/// The bytes of a secret, which are as many as RFC 7143 asks for.
+fn decode(bytes: Vec<u8>) -> Result<Vec<u8>, (String, &'static str)> {
+    let bytes = proto::chap::secret_of_text(bytes).ok_or((
+        "begins with 0x, and no hexadecimal bytes follow".to_string(),
+        "write two digits for each byte",
+    ))?;
     match bytes.len() {
         0..12 => Err((
             format!("has {} bytes", bytes.len()),
@@ -169,14 +136,6 @@ fn decode(mut bytes: Vec<u8>) -> Result<Vec<u8>, (String, &'static str)> {
         12..=255 => Ok(bytes),
         _ => Err(("has more than 255 bytes".to_string(), "a secret needs 12 to 255 bytes")),
     }
-}
-
-fn hex(digits: &[u8]) -> Option<Vec<u8>> {
-    let digit = |b: &u8| char::from(*b).to_digit(16);
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    digits.chunks(2).map(|pair| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8)).collect()
 }
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, mut data: Dir
             Ok(c) => c,
             Err(e) => return (Err(e), buf),
         };
-        let late = since.get_or_insert_with(Instant::now).elapsed() >= session.options().timeouts.operation;
+        let late = since.get_or_insert_with(Instant::now).elapsed() >= session.options().timeouts.busy;
         match judge(&completion, tries, |sense| session.attention(lun, sense)) {
             Verdict::Done => return (Ok(completion), buf),
             Verdict::Failed(e) => return (Err(e), buf),

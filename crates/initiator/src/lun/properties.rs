@@ -52,6 +52,8 @@ pub struct Properties {
     pub optimal_transfer: Option<u64>,
     /// The most blocks of one COMPARE AND WRITE; 0 if there is none.
     pub compare_and_write: u8,
+    /// The target port group behind which it was asked.
+    pub port_group: Option<u16>,
     /// It tells of target port groups (TPGS): implicit, explicit or both.
     pub alua: u8,
 }
@@ -130,6 +132,7 @@ impl Properties {
             },
             optimal_transfer: Some(limit(word(&a.limits, 12))).filter(|n| *n > 0),
             compare_and_write: byte(&a.limits, 5),
+            port_group: crate::multipath::port_group(&a.identity),
             alua: byte(&a.inquiry, 5) >> 4 & 3,
         }
     }

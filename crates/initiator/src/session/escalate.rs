@@ -41,7 +41,7 @@ pub async fn watch(home: Rc<Home>) {
 
 impl Home {
     /// Without a connection for too long: commands that wait for one fail, and new ones at once.
-    fn end_recovery(&self, now: Instant) {
+    pub fn end_recovery(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
         let over = self.lost.get().is_some_and(|since| now.duration_since(since) >= limit);
         if !over || self.gave_up.borrow().is_some() {

@@ -9,6 +9,8 @@ mod machine;
 mod numbers;
 mod recover;
 mod task;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub use recover::IDENTITY_LEN;

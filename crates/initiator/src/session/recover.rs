@@ -81,6 +81,8 @@ impl Home {
         lock(&self.facts).connected = false;
         self.lost.set(self.lost.get().or(Some(machine.now)));
         *self.last_error.borrow_mut() = Some(why.clone());
+        drop(machine);
+        self.end_recovery(Instant::now());
     }
 }
 

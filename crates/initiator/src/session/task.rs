@@ -109,9 +109,14 @@ impl Task {
     /// Back to where it was before it was sent.
     pub fn rewind(&mut self) {
         self.state = State::Queued;
+        let expected = self.expected as usize;
         match &mut self.data {
             Data::None => {}
-            Data::In(_, received) => *received = 0,
+            Data::In(buf, received) => {
+                // It may have been away, landing on the connection that was lost.
+                buf.get_or_insert_with(|| Buf::zeroed(expected));
+                *received = 0;
+            }
             Data::Out(_, r2t_sn) => *r2t_sn = 0,
         }
     }

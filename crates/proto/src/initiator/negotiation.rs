@@ -6,7 +6,7 @@ use wire::iscsi::text::{number, push, yes_no};
 
 use super::login::{Failure, Wish};
 use super::shown;
-use crate::keys::{self, Key, Kind, Phase, Sender, TABLE, VALUE_LEN};
+use crate::keys::{self, Key, Kind, Phase, Sender, TABLE, Use, VALUE_LEN};
 use crate::login::{SessionType, UNKNOWN_KEYS};
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
@@ -56,11 +56,12 @@ impl Negotiation {
         }
     }
 
-    /// Everything at once, when the operational stage begins.
+    /// Everything at once, when the operational stage begins. In a Discovery session the defaults of what
+    /// belongs to a session will do: some targets call those keys irrelevant, and some do not answer them.
     pub fn propose(&mut self, out: &mut Vec<u8>) {
+        let session = self.leading && self.session_type == SessionType::Normal;
         for (row, key) in TABLE.iter().enumerate() {
-            let idle = key.irrelevant_in_discovery && self.session_type == SessionType::Discovery;
-            if idle || !key.may_stand(Phase::Operational, self.leading) || self.may_go_unsaid(key) {
+            if !key.may_stand(Phase::Operational, session) || self.may_go_unsaid(key) {
                 continue;
             }
             if let Some(value) = proposal(key, &self.offer, self.crc32c_first) {
@@ -193,13 +194,23 @@ impl Negotiation {
         match keys::settle(key, value, &self.offer, &mut self.parameters) {
             Err(_) => broke(key.name, value, "which is not possible"),
             Ok(None) => Ok(()),
-            Ok(Some(_)) if over && !may_stay_unanswered(key, value) => {
+            Ok(Some(_)) if over && !self.may_stay_unanswered(key, value) => {
                 broke(key.name, value, "a proposal in the last response, which cannot be answered")
             }
             Ok(Some(answer)) => {
                 push(out, key.name, &answer);
                 Ok(())
             }
+        }
+    }
+
+    /// Proposals whose result is known without an answer (RFC 7143 section 6.2.2), and what means little in a
+    /// Discovery session.
+    fn may_stay_unanswered(&self, key: &Key, value: &str) -> bool {
+        match key.kind {
+            Kind::And(_) | Kind::Fixed("No") => value == "No",
+            Kind::Or(_) => value == "Yes",
+            _ => key.when == Use::Leading && self.session_type == SessionType::Discovery,
         }
     }
 
@@ -239,15 +250,6 @@ fn proposal(key: &Key, offer: &Offer, crc32c_first: bool) -> Option<String> {
         }
         Kind::Declared | Kind::Security | Kind::Request | Kind::Fixed(_) => return None,
     })
-}
-
-/// Proposals whose result is known without an answer (RFC 7143 section 6.2.2).
-fn may_stay_unanswered(key: &Key, value: &str) -> bool {
-    match key.kind {
-        Kind::And(_) | Kind::Fixed("No") => value == "No",
-        Kind::Or(_) => value == "Yes",
-        _ => false,
-    }
 }
 
 /// Equal, or equal as numbers.

@@ -1,20 +1,42 @@
 //! EXTENDED COPY, block to block (SPC-5 section 6.4): only between logical units that the same nexus may see.
+//!
+//! A copy moves step after step. For each it passes the gates of source, destination and its own logical unit
+//! like a command of each, and asks for reservations inside; between two steps it is in none, so that a
+//! COMPARE AND WRITE waits for one step at most. A copy that must be alone (ORDERED) stays in all of its gates
+//! from its first step to its last. Nobody waits for a gate while it is in another but by [`enter_all`].
 
-use super::{Ended, Outcome, READ, STEP, Surroundings, fetch, gone, put};
+use super::{Ended, Outcome, READ, STEP, Surroundings, fetch_into, gone, put};
 use crate::Unit;
-use device::{CopyRange, CopyResult, CopySegment, Failure, NexusId};
-use net::Pool;
+use crate::gate::{Entry, Member, enter_all};
+use device::{CopyResult, CopySegment, Failure, NexusId};
+use net::{Buf, Pool};
 use std::sync::Arc;
 use wire::scsi::Sense;
 
-/// Both ends of a segment, and what it moves between them.
+/// Both ends of a segment.
 pub struct Ends {
     /// Where it comes from.
-    pub source: Arc<Unit>,
+    pub source: End,
     /// Where it goes to.
-    pub destination: Arc<Unit>,
-    /// Which bytes.
-    pub range: CopyRange,
+    pub destination: End,
+}
+
+/// One of them.
+pub struct End {
+    /// Its number for the initiator.
+    pub lun: u16,
+    /// What serves it.
+    pub unit: Arc<Unit>,
+    /// The nexus with it.
+    pub nexus: NexusId,
+    /// The nexus's place at its gate.
+    pub member: Member,
+}
+
+impl Ends {
+    fn gates(&self) -> impl Iterator<Item = (Member, Entry)> {
+        [&self.source, &self.destination].map(|end| (end.member.clone(), Entry::Beside)).into_iter()
+    }
 }
 
 /// A copy that runs: when it ends, in whatever way, the logical unit that got the command hears of it.
@@ -53,36 +75,68 @@ async fn all(
     around: &dyn Surroundings,
     result: &mut CopyResult,
 ) -> Result<(), Failure> {
-    for (number, segment) in (0..).zip(segments) {
-        let ends = around.copy_ends(number, segment)?;
-        one(&ends, pool, number, &mut result.bytes, around).await?;
+    let ends = (0..).zip(segments).map(|(number, segment)| around.copy_ends(number, segment));
+    let ends: Vec<_> = ends.collect();
+    let own = around.own_gate();
+    let alone = own.as_ref().is_some_and(|(_, entry)| *entry == Entry::Alone);
+    let _whole = match alone {
+        true => {
+            enter_all(own.iter().cloned().chain(ends.iter().flatten().flat_map(Ends::gates)).collect()).await
+        }
+        false => Vec::new(),
+    };
+    for (number, (segment, ends)) in (0..).zip(segments.iter().zip(ends)) {
+        let ends = ends?;
+        let gates = if alone { Vec::new() } else { own.iter().cloned().chain(ends.gates()).collect() };
+        let part = Part { number, segment, ends, gates };
+        part.copy(pool, &mut result.bytes, around).await?;
         result.segments += 1;
     }
     Ok(())
 }
 
-async fn one(
-    ends: &Ends,
-    pool: &Pool,
+/// A segment that is copied.
+struct Part<'a> {
+    /// Its place in the list.
     number: u16,
-    bytes: &mut u64,
-    around: &dyn Surroundings,
-) -> Result<(), Failure> {
-    let (range, mut done) = (&ends.range, 0);
-    while done < range.len {
+    segment: &'a CopySegment,
+    ends: Ends,
+    /// What each of its steps passes.
+    gates: Vec<(Member, Entry)>,
+}
+
+impl Part<'_> {
+    async fn copy(&self, pool: &Pool, bytes: &mut u64, around: &dyn Surroundings) -> Result<(), Failure> {
+        let len = around.copy_range(self.number, self.segment, &self.ends)?.len;
+        if len == 0 {
+            return Ok(());
+        }
+        // Before the gates: those who hold the pool's buffers may wait at them.
+        let mut buf = pool.get(len.min(STEP as u64) as usize).await;
+        let mut done = 0;
+        while done < len {
+            buf.set_visible((len - done).min(STEP as u64) as usize);
+            buf = self.step(done, buf, around).await?;
+            done += buf.len() as u64;
+            *bytes += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Moves one buffer, `done` bytes from the beginning.
+    async fn step(&self, done: u64, buf: Buf, around: &dyn Surroundings) -> Result<Buf, Failure> {
+        let _inside = enter_all(self.gates.clone()).await;
         if around.is_aborted() {
             return Err(gone());
         }
-        let n = (range.len - done).min(STEP as u64) as usize;
-        let data = fetch(&ends.source, pool, range.source + done, n, &READ).await;
-        let data = data.map_err(|f| third_party(f, number, 4))?;
-        let stable = !ends.destination.lu.write_cache();
-        let put = put(&ends.destination, range.destination + done, data, stable).await;
-        put.map_err(|f| third_party(f, number, 6))?;
-        done += n as u64;
-        *bytes += n as u64;
+        let range = around.copy_range(self.number, self.segment, &self.ends)?;
+        let (source, destination) = (&self.ends.source.unit, &self.ends.destination.unit);
+        let data = fetch_into(source, range.source + done, buf, &READ).await;
+        let data = data.map_err(|f| third_party(f, self.number, 4))?;
+        let stable = !destination.lu.write_cache();
+        let put = put(destination, range.destination + done, data, stable).await;
+        put.map_err(|f| third_party(f, self.number, 6))
     }
-    Ok(())
 }
 
 /// What a failure of an end is to who asked for the copy; `byte` names the end in the segment descriptor.
@@ -92,3 +146,6 @@ fn third_party(failure: Failure, number: u16, byte: u16) -> Failure {
         None => failure,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,8 @@ mod sanitize;
 mod verify;
 
 use crate::Unit;
-use device::{Answer, CopySegment, Count, Failure, NexusId, Op, Plan};
+use crate::gate::{Entry, Member};
+use device::{Answer, CopyRange, CopySegment, Count, Failure, NexusId, Op, Plan};
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -34,9 +35,13 @@ pub type Ended = Result<Outcome, Failure>;
 pub trait Surroundings {
     /// The LUNs that this initiator sees.
     fn luns(&self) -> Vec<u16>;
-    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them and
-    /// may read the one and write the other now.
+    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them.
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<copy::Ends, Sense>;
+    /// The bytes that it moves, if this initiator may read the one end and write the other now: to be asked
+    /// inside their gates.
+    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &copy::Ends) -> Result<CopyRange, Sense>;
+    /// The gate of the command's own logical unit, and how the command steps in.
+    fn own_gate(&self) -> Option<(Member, Entry)>;
     /// Ends every task of these nexuses, and waits for it.
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()>;
     /// The command is aborted: a long operation asks between its steps, and ends with
@@ -49,7 +54,8 @@ pub fn gone() -> Failure {
     Status::TaskAborted.into()
 }
 
-/// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for.
+/// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for, or a buffer with room
+/// for what is to be read.
 pub async fn run(
     unit: &Arc<Unit>,
     pool: &Pool,
@@ -60,7 +66,7 @@ pub async fn run(
     match plan {
         Plan::Done | Plan::Parameters { .. } => Ok(Outcome::Good),
         Plan::Data(d) => Ok(Outcome::Data(d)),
-        Plan::Read { offset, len } => read(unit, pool, offset, len as usize).await,
+        Plan::Read { offset, len } => read(unit, pool, (offset, len as usize), data).await,
         Plan::Write { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
         Plan::Op(op) => rare(unit, pool, *op, data, around).await,
     }
@@ -70,7 +76,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
     match op {
         Op::Flush | Op::Stop => flush(unit).await,
         Op::Prefetch { offset, len } => {
-            unit.backend.prefetch(offset, len);
+            unit.backend().prefetch(offset, len);
             Ok(Outcome::Good)
         }
         Op::Verify { offset, len, compare } => {
@@ -135,18 +141,32 @@ fn data_of(data: Option<Buf>) -> Result<Buf, Failure> {
     data.ok_or(Sense::INVALID_FIELD_IN_CDB.into())
 }
 
-async fn read(unit: &Arc<Unit>, pool: &Pool, offset: u64, len: usize) -> Ended {
+async fn read(unit: &Arc<Unit>, pool: &Pool, (offset, len): (u64, usize), room: Option<Buf>) -> Ended {
     if len == 0 {
         return Ok(Outcome::Good);
     }
-    if unit.backend.facts().null {
+    if unit.backend().facts().null {
         unit.lu.count(Count::ReadBytes, len as u64);
         return Ok(Outcome::Zeros(len));
     }
-    Ok(Outcome::Medium(fetch(unit, pool, offset, len, &READ).await?))
+    let buf = match room {
+        Some(mut buf) => {
+            buf.set_visible(len);
+            buf
+        }
+        None => pool.get(len).await,
+    };
+    Ok(Outcome::Medium(fetch_into(unit, offset, buf, &READ).await?))
 }
 
-/// Reads into a buffer of the pool.
+/// A buffer for one step of a long operation that is inside a gate. It does not wait for one of the pool:
+/// those who hold them may wait at that gate.
+fn step_buffer(pool: &Pool, len: usize) -> Buf {
+    debug_assert!(len <= STEP);
+    pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
+}
+
+/// Reads one step of a long operation.
 async fn fetch(
     unit: &Arc<Unit>,
     pool: &Pool,
@@ -154,13 +174,13 @@ async fn fetch(
     len: usize,
     access: &Access,
 ) -> Result<Buf, Failure> {
-    fetch_into(unit, offset, pool.get(len).await, access).await
+    fetch_into(unit, offset, step_buffer(pool, len), access).await
 }
 
 /// Reads into a buffer.
 async fn fetch_into(unit: &Arc<Unit>, offset: u64, buf: Buf, access: &Access) -> Result<Buf, Failure> {
     let len = buf.len();
-    let (result, buf) = unit.backend.read(offset, buf).await;
+    let (result, buf) = unit.backend().read(offset, buf).await;
     result.map_err(|e| failed(unit, &e, offset, access))?;
     unit.lu.count(access.bytes, len as u64);
     Ok(buf)
@@ -176,7 +196,7 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
     if data.is_empty() {
         return Ok(data);
     }
-    let (result, buf) = unit.backend.write(offset, data, stable).await;
+    let (result, buf) = unit.backend().write(offset, data, stable).await;
     result.map_err(|e| failed(unit, &e, offset, &WRITE))?;
     unit.lu.count(WRITE.bytes, buf.len() as u64);
     Ok(buf)
@@ -184,7 +204,7 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
 
 /// Every acknowledged write becomes stable.
 pub async fn flush(unit: &Arc<Unit>) -> Ended {
-    unit.backend.flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
+    unit.backend().flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
     Ok(Outcome::Good)
 }
 

@@ -22,6 +22,12 @@ impl Surroundings for Nothing {
     fn copy_ends(&self, _: u16, _: &CopySegment) -> Result<copy::Ends, Sense> {
         Err(Sense::LUN_NOT_SUPPORTED)
     }
+    fn copy_range(&self, _: u16, _: &CopySegment, _: &copy::Ends) -> Result<CopyRange, Sense> {
+        Err(Sense::LUN_NOT_SUPPORTED)
+    }
+    fn own_gate(&self) -> Option<(Member, Entry)> {
+        None
+    }
     fn abort(&self, _: Vec<NexusId>) -> block::Future<'_, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -39,7 +45,7 @@ struct Disk {
     pool: Pool,
 }
 
-fn settings(write_cache: bool) -> Settings {
+pub(super) fn settings(write_cache: bool) -> Settings {
     Settings {
         kind: device::Kind::Disk,
         identity: Identity {
@@ -64,16 +70,19 @@ fn memory() -> Arc<dyn Backend> {
     block::open(&Spec::sized(Kind::Memory, CAPACITY)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
 }
 
-fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<Unit>, Nexus) {
-    let lu = Arc::new(Lu::new(settings(write_cache), None).expect("settings"));
-    let port = Port {
+pub(super) fn port() -> Arc<Port> {
+    Arc::new(Port {
         initiator: "iqn.2026-11.org.example:host".into(),
         isid: [0x80, 0, 0, 1, 0, 0],
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
         all_tags: [1].into(),
-    };
-    let mut nexus = lu.attach(Arc::new(port), false);
+    })
+}
+
+fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<Unit>, Nexus) {
+    let lu = Arc::new(Lu::new(settings(write_cache), None).expect("settings"));
+    let mut nexus = lu.attach(port(), false);
     assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
     (Arc::new(Unit::new(lu, backend, None)), nexus)
 }
@@ -304,7 +313,7 @@ fn an_aborted_operation_stops() {
             let ended = run(&disk.unit, &disk.pool, plan, data, &Nothing(true)).await;
             assert!(ended.is_err_and(|f| f.status == Status::TaskAborted));
         }
-        let read = disk.unit.backend.read(0, Buf::zeroed(BLOCK)).await;
+        let read = disk.unit.backend().read(0, Buf::zeroed(BLOCK)).await;
         assert!(read.1.iter().all(|b| *b == 0), "nothing was written after the abort");
     });
 }

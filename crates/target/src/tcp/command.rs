@@ -8,7 +8,7 @@ use super::respond::Source;
 use super::task::{Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
-use crate::gate::{Alone, Member, Shared};
+use crate::gate::{Entry, Member};
 use block::Inline;
 use device::{Answer, Count, Failure, Op, Order, Plan};
 use net::{Buf, Pool};
@@ -40,7 +40,7 @@ fn read_now(handle: &Handle, pool: &Pool, offset: u64, len: u32, room: u32) -> R
         return Read::Not;
     }
     let Some(mut buf) = pool.try_get(n as usize) else { return Read::Not };
-    match handle.unit.backend.read_now(offset, &mut buf) {
+    match handle.backend.read_now(offset, &mut buf) {
         Inline::Done(Ok(())) => Read::Done(buf),
         _ => Read::Not,
     }
@@ -58,17 +58,21 @@ impl Session {
             Found::Absent => return self.elsewhere(c, device::absent, data),
         };
         if c.attribute != Attribute::Simple || handle.ordered > 0 || !handle.member.try_enter() {
+            // Who is busy says so at once: at the gate it could be a long wait.
+            if let Some(status) = handle.unit.lu.refuses() {
+                return self.task(c, None, Some(Err(status.into())), data);
+            }
             let place = (handle.unit.clone(), handle.nexus.id());
             return self.task(c, Some(place), None, data);
         }
-        match handle.nexus.begin(c.cdb()) {
+        match handle.begin(c.cdb()) {
             Ok(Plan::Read { offset, len }) => match read_now(handle, &self.pool, offset, len, c.room()) {
                 Read::Not => self.inside(c, Ok(Plan::Read { offset, len }), data),
                 Read::Zeros => self.read_done(&c, Source::Zeros, len),
                 Read::Done(buf) => self.read_done(&c, Source::Buf(buf), len),
             },
             Ok(Plan::Write { offset, len, stable: false }) if brings && len == c.offered() => {
-                match handle.unit.backend.write_now(offset, data.bytes()) {
+                match handle.backend.write_now(offset, data.bytes()) {
                     Inline::Done(Ok(())) => self.write_done(&c, len),
                     _ => self.inside(c, Ok(Plan::Write { offset, len, stable: false }), data),
                 }
@@ -167,7 +171,16 @@ impl Session {
         self.count_ordered(&c, 1);
         let receiving = Some(receiving);
         let epoch = place.as_ref().map_or(0, |(unit, _)| unit.lu.epoch());
-        let task = Task { serial: self.serial, command: c, place, epoch, aborted: None, receiving, answer };
+        let task = Task {
+            serial: self.serial,
+            command: c,
+            place,
+            reaches: Vec::new(),
+            epoch,
+            aborted: None,
+            receiving,
+            answer,
+        };
         self.tasks.insert(itt, task);
         self.progress(itt);
     }
@@ -204,6 +217,7 @@ impl Session {
             unit: task.place.as_ref().map(|(unit, _)| unit.clone()),
             answer: task.answer.take(),
             epoch: task.epoch,
+            gate: None,
         };
         let Some(conn) = self.conn.upgrade() else { return };
         compio::runtime::spawn(async move {
@@ -221,12 +235,16 @@ struct Run {
     unit: Option<Arc<Unit>>,
     answer: Option<Answer>,
     epoch: u64,
+    /// The gate of its logical unit, and how it steps in.
+    gate: Option<(Member, Entry)>,
 }
 
-/// Being inside, in either way.
-enum Inside {
-    Beside { _guard: Shared },
-    Alone { _guard: Alone },
+/// What the command table says of a command, where it waits for others and for data.
+struct Standing {
+    member: Member,
+    entry: Entry,
+    /// It takes as much Data-Out as its CDB asks for, or none.
+    exact: bool,
 }
 
 impl Run {
@@ -237,13 +255,21 @@ impl Run {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
             return (exec::without_unit(answer, &self.around(conn)), 0);
         };
-        let Some((member, order)) = conn.at_gate(&self.command) else { return gone() };
+        let Some(Standing { member, entry, exact }) = conn.standing(&self.command) else { return gone() };
+        self.gate = Some((member.clone(), entry));
         conn.in_order(&self.command, self.serial).await;
-        let inside = self.enter(&member, order).await;
+        let room = self.room_to_read(conn, &unit, answer.as_ref()).await;
+        let inside = member.step_in(entry).await;
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
         }
-        // While it waited, a reservation, write protection, the size or the write cache may have changed.
+        // While it waited, the unit may have gone; or a reservation, write protection, the size, the medium or
+        // the write cache may have changed.
+        if unit.lu.epoch() != self.epoch
+            && let Some(status) = unit.lu.refuses()
+        {
+            return (Err(status.into()), 0);
+        }
         let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
         let plan = match answer.filter(stands).unwrap_or_else(|| conn.decide(&self.command, None)) {
             Ok(plan) => plan,
@@ -257,10 +283,15 @@ impl Run {
             Plan::Parameters { .. } => {
                 conn.decide(&self.command, Some(data.take().as_deref().unwrap_or_default()))
             }
-            plan => fitted(&unit, &self.command, plan, &mut data),
+            Plan::Read { offset, len } => {
+                data = room.filter(|b| b.capacity() >= len as usize);
+                Ok(Plan::Read { offset, len })
+            }
+            plan => fitted(&unit, &self.command, plan, exact, &mut data),
         };
-        // While it sanitizes, the logical unit answers others at once: that it does. And PREEMPT AND ABORT
-        // waits for tasks that may wait at the gate themselves.
+        // While it sanitizes, the logical unit answers others at once: that it does. PREEMPT AND ABORT waits
+        // for tasks that may wait at the gate themselves. And a copy passes other gates, which it must not
+        // wait for while it is inside this one.
         let _inside = if plan.as_ref().is_ok_and(leaves) {
             drop(inside);
             None
@@ -279,18 +310,21 @@ impl Run {
         (ended, needed as u64)
     }
 
-    fn around<'a>(&self, conn: &'a Connection) -> Around<'a> {
-        Around { conn, itt: self.command.itt, serial: self.serial }
+    /// The buffer of a READ. It is taken before the gate: writes of the same session may hold all others while
+    /// they wait at a gate that is closed until this READ is over.
+    async fn room_to_read(&self, conn: &Connection, unit: &Unit, answer: Option<&Answer>) -> Option<Buf> {
+        const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
+        let len = match answer {
+            Some(Ok(Plan::Read { len, .. })) => *len as usize,
+            _ if READS.contains(&self.command.cdb()[0]) => self.command.room() as usize,
+            _ => 0,
+        };
+        let wanted = len > 0 && len <= Pool::MAX_BUFFER && !unit.backend().facts().null;
+        if wanted { Some(conn.pool.get(len).await) } else { None }
     }
 
-    async fn enter(&self, member: &Member, order: Order) -> Inside {
-        match (self.command.attribute, order) {
-            (Attribute::Ordered, _) | (_, Order::Exclusive) => {
-                Inside::Alone { _guard: member.enter_alone().await }
-            }
-            (Attribute::HeadOfQueue, _) => Inside::Beside { _guard: member.enter_ahead().await },
-            (Attribute::Simple, _) => Inside::Beside { _guard: member.enter().await },
-        }
+    fn around<'a>(&self, conn: &'a Connection) -> Around<'a> {
+        Around { conn, itt: self.command.itt, serial: self.serial, gate: self.gate.clone() }
     }
 
     async fn execute(&self, conn: &Rc<Connection>, unit: &Arc<Unit>, plan: Plan, data: Option<Buf>) -> Ended {
@@ -313,12 +347,29 @@ impl Run {
     }
 }
 
+/// It names bytes of the medium, and deciding it again changes nothing.
 fn moves(plan: &Plan) -> bool {
-    matches!(plan, Plan::Read { .. } | Plan::Write { .. })
+    let of_medium = |op: &Op| {
+        matches!(
+            op,
+            Op::Prefetch { .. }
+                | Op::Verify { .. }
+                | Op::WriteVerify { .. }
+                | Op::CompareAndWrite { .. }
+                | Op::OrWrite { .. }
+                | Op::WriteSame { .. }
+                | Op::LbaStatus { .. }
+        )
+    };
+    match plan {
+        Plan::Read { .. } | Plan::Write { .. } => true,
+        Plan::Op(op) => of_medium(op),
+        _ => false,
+    }
 }
 
 fn leaves(plan: &Plan) -> bool {
-    sanitizes(plan) || matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. }))
+    sanitizes(plan) || matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. } | Op::Copy { .. }))
 }
 
 /// What outlives its command.
@@ -328,14 +379,12 @@ fn sanitizes(plan: &Plan) -> bool {
 
 const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
-/// Commands of which the amount of Data-Out is part of the meaning: another amount is refused.
-const EXACT: [u8; 4] = [op::COMPARE_AND_WRITE, op::WRITE_SAME_10, op::WRITE_SAME_16, op::ORWRITE_16];
-
 /// A command whose initiator offers another amount than its CDB asks for. Writes store what came of it, in
-/// whole blocks; others do without what is too much, and are refused when it is too little.
-fn fitted(unit: &Unit, c: &Command, plan: Plan, data: &mut Option<Buf>) -> Answer {
+/// whole blocks; others do without what is too much, and are refused when it is too little. Those of which
+/// the amount is part of the meaning (`exact`) are refused in either case.
+fn fitted(unit: &Unit, c: &Command, plan: Plan, exact: bool, data: &mut Option<Buf>) -> Answer {
     let (needed, offered) = (plan.data_out_len(), c.offered());
-    if EXACT.contains(&c.cdb()[0]) && offered != needed {
+    if exact && offered != needed {
         return Err(Sense::INVALID_FIELD_IN_CDB.into());
     }
     if offered >= needed {
@@ -364,12 +413,16 @@ fn gone() -> (Ended, u64) {
 }
 
 impl Connection {
-    /// The gate of a command's logical unit, and how the command stands to others.
-    fn at_gate(&self, c: &Command) -> Option<(Member, Order)> {
-        match self.session.borrow_mut().luns.find(c.lun) {
-            Found::Unit(h) => Some((h.member.clone(), h.nexus.order(c.cdb()))),
-            _ => None,
-        }
+    /// How a command stands to others of its logical unit, and to its data.
+    fn standing(&self, c: &Command) -> Option<Standing> {
+        let mut session = self.session.borrow_mut();
+        let Found::Unit(handle) = session.luns.find(c.lun) else { return None };
+        let entry = match (c.attribute, handle.nexus.order(c.cdb())) {
+            (Attribute::Ordered, _) | (_, Order::Exclusive) => Entry::Alone,
+            (Attribute::HeadOfQueue, _) => Entry::Ahead,
+            (Attribute::Simple, _) => Entry::Beside,
+        };
+        Some(Standing { member: handle.member.clone(), entry, exact: handle.nexus.takes_exactly(c.cdb()) })
     }
 
     /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the
@@ -392,7 +445,7 @@ impl Connection {
     fn decide(&self, c: &Command, parameters: Option<&[u8]>) -> Answer {
         match self.session.borrow_mut().luns.find(c.lun) {
             Found::Unit(h) => match parameters {
-                None => h.nexus.begin(c.cdb()),
+                None => h.begin(c.cdb()),
                 Some(data) => h.nexus.parameters(c.cdb(), data),
             },
             _ => Err(Sense::LUN_NOT_SUPPORTED.into()),

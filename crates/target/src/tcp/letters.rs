@@ -5,8 +5,9 @@ use super::connection::{Connection, Life};
 use crate::access::{LunMap, Visible};
 use crate::exec::Surroundings;
 use crate::exec::copy::Ends;
+use crate::gate::{Entry, Member};
 use crate::registry::{Done, Letter, Which};
-use device::{CopySegment, NexusId};
+use device::{CopyRange, CopySegment, NexusId};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,6 +114,8 @@ pub struct Around<'a> {
     pub itt: u32,
     /// The serial of its task.
     pub serial: u64,
+    /// The gate of its logical unit, if it has one, and how it steps in.
+    pub gate: Option<(Member, Entry)>,
 }
 
 impl Surroundings for Around<'_> {
@@ -121,11 +124,24 @@ impl Surroundings for Around<'_> {
     }
 
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
-        self.conn.session.borrow_mut().luns.copy_ends(number, segment)
+        let mut session = self.conn.session.borrow_mut();
+        let ends = session.luns.copy_ends(number, segment)?;
+        if let Some(task) = session.tasks.get_mut(&self.itt).filter(|t| t.serial == self.serial) {
+            task.reaches.extend([ends.source.nexus, ends.destination.nexus]);
+        }
+        Ok(ends)
+    }
+
+    fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
+        self.conn.session.borrow().luns.copy_range(number, segment, ends)
+    }
+
+    fn own_gate(&self) -> Option<(Member, Entry)> {
+        self.gate.clone()
     }
 
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()> {
-        let which = Which::Nexuses(Arc::new(victims));
+        let which = Which::Nexuses(victims.into());
         let shared = self.conn.session.borrow().shared.clone();
         Box::pin(async move {
             shared.registry.tell_all(None, |done| Letter::Abort { which: which.clone(), done }).await;

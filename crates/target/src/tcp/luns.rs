@@ -2,9 +2,10 @@
 
 use crate::Unit;
 use crate::access::LunMap;
-use crate::exec::copy::Ends;
+use crate::exec::copy::{End, Ends};
 use crate::gate::Member;
-use device::{CopySegment, Nexus, Port};
+use block::Backend;
+use device::{Answer, CopyRange, CopySegment, Nexus, Port};
 use std::sync::Arc;
 use wire::iscsi::lun;
 use wire::scsi::Sense;
@@ -17,10 +18,34 @@ pub struct Handle {
     pub unit: Arc<Unit>,
     /// Its place at the gate.
     pub member: Member,
-    /// Nothing needs to be read or kept.
+    /// The blocks, as of the epoch.
+    pub backend: Arc<dyn Backend>,
+    /// Nothing needs to be read or kept, as of the epoch.
     pub null: bool,
+    /// The nexus's epoch when the unit was asked for its blocks.
+    epoch: u64,
     /// ORDERED commands that are unfinished.
     pub ordered: i32,
+}
+
+impl Handle {
+    /// Decides what a command does that is inside the gate, or would be. Afterwards the blocks are those that
+    /// it is about: whatever replaces them moves the epoch.
+    #[inline]
+    pub fn begin(&mut self, cdb: &[u8]) -> Answer {
+        let answer = self.nexus.begin(cdb);
+        if self.nexus.epoch() != self.epoch {
+            self.look();
+        }
+        answer
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        self.backend = self.unit.backend();
+        self.null = self.backend.facts().null;
+        self.epoch = self.nexus.epoch();
+    }
 }
 
 /// What a LUN field names.
@@ -69,10 +94,14 @@ impl Luns {
     fn open(&mut self, number: u16) -> bool {
         let Some(visible) = self.map.get(&number) else { return false };
         let unit = visible.unit.clone();
+        let backend = unit.backend();
         let handle = Handle {
             nexus: unit.lu.attach(self.port.clone(), visible.read_only),
             member: unit.gate.join(),
-            null: unit.backend.facts().null,
+            null: backend.facts().null,
+            backend,
+            // It has not looked yet.
+            epoch: 0,
             ordered: 0,
             unit,
         };
@@ -88,11 +117,22 @@ impl Luns {
     pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<Ends, Sense> {
         let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
-        let (Some(from), Some(to)) = (self.handle(from), self.handle(to)) else {
-            return Err(segment.unreachable(number));
+        let end = |lun| {
+            let h = self.handle(lun)?;
+            Some(End { lun, unit: h.unit.clone(), nexus: h.nexus.id(), member: h.member.clone() })
         };
-        let range = segment.range(number, &from.nexus, &to.nexus)?;
-        Ok(Ends { source: from.unit.clone(), destination: to.unit.clone(), range })
+        let ends = end(from).zip(end(to)).map(|(source, destination)| Ends { source, destination });
+        ends.ok_or(segment.unreachable(number))
+    }
+
+    /// The bytes that a segment moves, if this initiator may read the one end and write the other now, and
+    /// they still are what they were.
+    pub fn copy_range(&self, number: u16, segment: &CopySegment, ends: &Ends) -> Result<CopyRange, Sense> {
+        let nexus = |end: &End| {
+            let handle = self.handle(end.lun).filter(|h| Arc::ptr_eq(&h.unit, &end.unit));
+            handle.map(|h| &h.nexus).ok_or(segment.unreachable(number))
+        };
+        segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
     }
 
     /// The LUN with this NAA designator, which is used from now on.
@@ -130,6 +170,8 @@ impl Luns {
                 *slot = None;
             }
         }
+        // Descriptors of media that were replaced close with the last who holds them.
+        self.used().for_each(Handle::look);
         self.map = map;
         if changed {
             self.used().for_each(|h| h.nexus.luns_changed());

@@ -9,8 +9,10 @@ use crate::registry::{Letter, Which};
 use device::NexusId;
 use proto::window::precedes;
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, lun, pdu};
@@ -146,9 +148,10 @@ impl Connection {
     /// ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
     async fn task_set(&self, header: &Bhs, function: u8) -> u8 {
         let Some(unit) = self.session.borrow().unit_at(header.lun()) else { return NO_SUCH_LUN };
-        let own = self.abort_own(&unit, header.cmd_sn());
+        let which = Which::units([unit.clone()]);
+        let own = self.abort_own(&which, header.cmd_sn());
         if function != ABORT_TASK_SET {
-            self.abort_others(Which::Unit(unit.clone())).await;
+            self.abort_others(which).await;
         }
         self.wait_for_own(&own).await;
         match function {
@@ -159,13 +162,12 @@ impl Connection {
         COMPLETE
     }
 
-    /// Marks the tasks of this session at a logical unit that were sent before the function; their serials
-    /// are what to wait for.
-    fn abort_own(&self, unit: &Arc<Unit>, cmd_sn: u32) -> Vec<u64> {
+    /// Marks the tasks of this session at some logical units that were sent before the function; their
+    /// serials are what to wait for.
+    fn abort_own(&self, which: &Which, cmd_sn: u32) -> Vec<u64> {
         let mut session = self.session.borrow_mut();
         let wait = session.waits_for_data();
-        let at_unit = |t: &Task| t.place.as_ref().is_some_and(|(u, _)| Arc::ptr_eq(u, unit));
-        session.abort(|t| at_unit(t) && is_before(t, cmd_sn), Aborted::Silently, wait)
+        session.abort(|t| which.names_task(t) && is_before(t, cmd_sn), Aborted::Silently, wait)
     }
 
     /// Waits for tasks of this session, and some time for data that was asked for: hosts may send none after
@@ -188,15 +190,18 @@ impl Connection {
 
     /// TARGET WARM RESET: every logical unit that this session can reach.
     async fn reset_target(&self, header: &Bhs) -> u8 {
-        let units: Vec<_> = self.session.borrow().luns.map().values().map(|v| v.unit.clone()).collect();
-        for unit in units {
-            let own = self.abort_own(&unit, header.cmd_sn());
-            self.abort_others(Which::Unit(unit.clone())).await;
-            self.wait_for_own(&own).await;
+        let which = Which::units(self.session.borrow().luns.map().values().map(|v| v.unit.clone()));
+        let own = self.abort_own(&which, header.cmd_sn());
+        self.abort_others(which.clone()).await;
+        self.wait_for_own(&own).await;
+        let Which::Units(units) = which else { return COMPLETE };
+        for unit in units.iter() {
             if self.session.borrow().life == Life::Over {
                 return COMPLETE;
             }
             unit.lu.reset();
+            // Each of them tells all of its nexuses: others of this core come first.
+            let_others_run().await;
         }
         COMPLETE
     }
@@ -217,10 +222,12 @@ impl Connection {
     pub async fn abort_for_others(self: &Rc<Self>, which: &Which) {
         let serials = {
             let mut session = self.session.borrow_mut();
+            session.announce_termination(|t| which.names_task(t));
             let told = session.tells_aborted(which);
-            let chosen = |t: &Task| t.place.as_ref().is_some_and(|(unit, nexus)| which.names(unit, *nexus));
-            session.announce_termination(chosen);
-            session.abort(chosen, told, false)
+            let tells = |t: &Task| t.place.as_ref().is_some_and(|(_, nexus)| told.contains(nexus));
+            let mut serials = session.abort(|t| which.names_task(t) && tells(t), Aborted::Told, false);
+            serials.extend(session.abort(|t| which.names_task(t) && !tells(t), Aborted::Silently, false));
+            serials
         };
         self.flush();
         self.wait_for(&serials).await;
@@ -228,12 +235,24 @@ impl Connection {
 }
 
 impl Which {
-    fn names(&self, unit: &Arc<Unit>, nexus: NexusId) -> bool {
-        match self {
-            Which::Unit(u) => Arc::ptr_eq(u, unit),
-            Which::Nexuses(list) => list.contains(&nexus),
-        }
+    /// A copy belongs to every nexus that it works through, too: who is preempted must not go on writing.
+    fn names_task(&self, task: &Task) -> bool {
+        let placed = task.place.as_ref().is_some_and(|(unit, nexus)| self.names(unit, *nexus));
+        placed || matches!(self, Which::Nexuses(list) if task.reaches.iter().any(|n| list.contains(n)))
     }
+}
+
+/// Whatever else is ready to run on this core runs once.
+async fn let_others_run() {
+    let mut again = false;
+    poll_fn(|cx| match std::mem::replace(&mut again, true) {
+        true => Poll::Ready(()),
+        false => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 impl Session {
@@ -249,12 +268,15 @@ impl Session {
         }
     }
 
-    /// Whether tasks that another nexus aborts are answered TASK ABORTED (TAS of the control mode page).
-    fn tells_aborted(&mut self, which: &Which) -> Aborted {
-        let named = self.luns.used().find(|h| which.names(&h.unit, h.nexus.id()));
-        match named.map(|h| h.nexus.task_aborted_status()) {
-            Some(true) => Aborted::Told,
-            _ => Aborted::Silently,
+    /// The nexuses whose tasks, aborted by another nexus, are answered TASK ABORTED (TAS of the control mode
+    /// page).
+    fn tells_aborted(&mut self, which: &Which) -> BTreeSet<NexusId> {
+        let places = self.tasks.values().filter(|t| which.names_task(t)).filter_map(|t| t.place.as_ref());
+        let concerned: BTreeSet<NexusId> = places.map(|(_, nexus)| *nexus).collect();
+        if concerned.is_empty() {
+            return concerned;
         }
+        let used = self.luns.used().filter(|h| concerned.contains(&h.nexus.id()));
+        used.filter_map(|h| h.nexus.task_aborted_status().then_some(h.nexus.id())).collect()
     }
 }

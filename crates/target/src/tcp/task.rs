@@ -169,6 +169,8 @@ pub struct Task {
     pub command: Command,
     /// The logical unit and the nexus, when there is one.
     pub place: Option<(Arc<Unit>, NexusId)>,
+    /// The nexuses with other logical units through which it copies.
+    pub reaches: Vec<NexusId>,
     /// The logical unit's epoch when the answer was found.
     pub epoch: u64,
     /// It is to end without an answer of its own.

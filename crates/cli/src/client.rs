@@ -1,0 +1,97 @@
+//! What the commands that use targets share: one event loop, a time-out, exit statuses.
+
+use crate::exit::{Exit, Failure};
+use clap::Args;
+use control::Problem;
+use initiator::Url;
+use net::Cores;
+use serde::Serialize;
+use std::time::Duration;
+
+/// What every command that uses a target can be told.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Asked {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// End after this time, in seconds, with exit status 8
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: Option<u64>,
+}
+
+/// Runs a command on an event loop of its own, and waits for its end.
+///
+/// # Errors
+/// Those of the command; [`Exit::TimedOut`] when the time is over before.
+pub fn run<T, W>(asked: Asked, work: impl FnOnce() -> W + Send + 'static) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    W: Future<Output = Result<T, Failure>> + 'static,
+{
+    let cores = Cores::one().map_err(|e| cannot_start(&e))?;
+    let ended = cores.wait(0, move || async move {
+        let Some(seconds) = asked.timeout else { return work().await };
+        let ended = compio::time::timeout(Duration::from_secs(seconds), work()).await;
+        ended.unwrap_or_else(|_| Err(late(seconds)))
+    });
+    ended.unwrap_or_else(|e| Err(cannot_start(&e)))
+}
+
+fn late(seconds: u64) -> Failure {
+    let what = format!("not done within {seconds} s");
+    Failure::new(Exit::TimedOut, what, "look at the network with lunar doctor, or give it more time")
+}
+
+fn cannot_start(e: &std::io::Error) -> Failure {
+    Problem::new(format!("the event loop: {e}"), "look at the limits of this process: ulimit -a").into()
+}
+
+/// A URL, or the host and port of a portal alone.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn url(text: &str) -> Result<Url, Failure> {
+    let is_portal = !text.contains("://") && !text.contains('/');
+    let url = if is_portal { Url::parse(&format!("iscsi://{text}")) } else { Url::parse(text) };
+    Ok(url?)
+}
+
+/// A value as JSON, for stdout.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn json(value: &impl Serialize) -> Result<String, Problem> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))?;
+    Ok(text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_portal_alone_is_a_url() {
+        assert_eq!(url("[::1]:4000").unwrap().to_string(), "iscsi://[::1]:4000");
+        assert_eq!(url("iscsi://moon").unwrap().to_string(), "iscsi://moon:3260");
+        assert_eq!(url("moon/disk").unwrap_err().exit, Exit::Invalid);
+    }
+
+    const PATIENT: Asked = Asked { json: false, timeout: None };
+
+    #[test]
+    fn a_command_runs_to_its_end() {
+        let work = || async { Ok(compio::time::sleep(Duration::from_millis(1)).await) };
+        assert_eq!(run(PATIENT, work), Ok(()));
+        let refused = || async { Err::<(), _>(Failure::new(Exit::Refused, "no", "ask again")) };
+        assert_eq!(run(PATIENT, refused).unwrap_err().exit, Exit::Refused);
+    }
+
+    #[test]
+    fn a_command_ends_when_its_time_is_over() {
+        let asked = Asked { timeout: Some(1), ..PATIENT };
+        let never = || async { Ok(std::future::pending::<()>().await) };
+        assert_eq!(run(asked, never).unwrap_err().exit, Exit::TimedOut);
+    }
+}

@@ -1,0 +1,152 @@
+//! Exit statuses, one table for all commands that use targets: those that users of Open-iSCSI know.
+
+use control::Problem;
+use initiator::{Error, Kind};
+use std::process::ExitCode;
+
+/// Why a command ends without success. 0 is success, 2 is a command line that is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// What has no status of its own.
+    General = 1,
+    /// No connection.
+    Unreachable = 4,
+    /// The target refused the login.
+    Refused = 5,
+    /// What was asked for is malformed.
+    Invalid = 7,
+    /// The time was over.
+    TimedOut = 8,
+    /// Not allowed, or reserved by another.
+    NoAccess = 13,
+    /// It is there already.
+    Exists = 15,
+    /// There is none.
+    NotFound = 21,
+    /// The name of the host has no address.
+    UnknownHost = 23,
+    /// One of the two sides could not prove who it is.
+    Authentication = 24,
+}
+
+/// All of them, as they are told to people.
+pub const TABLE: [(Exit, &str); 10] = [
+    (Exit::General, "anything else went wrong"),
+    (Exit::Unreachable, "the target cannot be reached, or the connection was lost"),
+    (Exit::Refused, "the target refused the login"),
+    (Exit::Invalid, "a URL or an argument is wrong"),
+    (Exit::TimedOut, "time-out"),
+    (Exit::NoAccess, "no access, or another initiator holds a reservation"),
+    (Exit::Exists, "it is already there"),
+    (Exit::NotFound, "nothing found: no such target, LUN or portal"),
+    (Exit::UnknownHost, "the host's name has no address"),
+    (Exit::Authentication, "authentication failed"),
+];
+
+/// The table for `lunar --help`.
+pub fn help() -> String {
+    let row = |(exit, what): &(Exit, &str)| format!("\n  {:>3}   {what}", *exit as u8);
+    let rows: String = TABLE.iter().map(row).collect();
+    format!("Exit status:\n    0   success{rows}\n    2   the command line is not understood")
+}
+
+/// The end of a command that did not do what it was to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its exit status.
+    pub exit: Exit,
+    /// What went wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl Failure {
+    /// One problem, and this exit status.
+    pub fn new(exit: Exit, what: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure { exit, problems: vec![Problem::new(what, hint)] }
+    }
+}
+
+impl From<Failure> for ExitCode {
+    fn from(failure: Failure) -> ExitCode {
+        ExitCode::from(failure.exit as u8)
+    }
+}
+
+impl From<Vec<Problem>> for Failure {
+    fn from(problems: Vec<Problem>) -> Failure {
+        Failure { exit: Exit::General, problems }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Failure {
+        Failure::from(vec![problem])
+    }
+}
+
+/// The exit status of a kind of failure, and what to do when the error itself does not say.
+fn of(kind: Kind) -> (Exit, &'static str) {
+    match kind {
+        Kind::Invalid => (Exit::Invalid, "docs/use.md tells how URLs are written"),
+        Kind::UnknownHost => (Exit::UnknownHost, "check its spelling, and the name service of this host"),
+        Kind::Unreachable => {
+            (Exit::Unreachable, "does the target run, and is the port open? try lunar doctor")
+        }
+        Kind::Refused => (Exit::Refused, "the target's log says why; it may want another initiator name"),
+        Kind::Authentication => {
+            (Exit::Authentication, "check user and password on both sides; see docs/use.md, CHAP")
+        }
+        Kind::NotFound => (Exit::NotFound, "lunar ls lists targets and LUNs"),
+        Kind::TimedOut => {
+            (Exit::TimedOut, "look at the network with lunar doctor, or wait longer: --timeout")
+        }
+        Kind::Lost => (Exit::Unreachable, "look at the network and at the target's log"),
+        Kind::Protocol => (Exit::General, "the target is at fault; LUNAR_LOG=debug tells more"),
+        Kind::Scsi => (Exit::General, "the logical unit refused it; its sense data are told above"),
+        Kind::Reserved => (Exit::NoAccess, "ask who holds the reservation, or wait until it is released"),
+        Kind::Identity => (Exit::General, "the LUN is not the one that it was: look at the target"),
+        Kind::Closed => (Exit::General, "open it again"),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        let (exit, hint) = of(e.kind);
+        let hint = e.hint.unwrap_or_else(|| hint.to_owned());
+        Failure::new(exit, e.what, hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_failure_has_its_status() {
+        for (kind, status) in [
+            (Kind::Invalid, 7),
+            (Kind::UnknownHost, 23),
+            (Kind::Unreachable, 4),
+            (Kind::Refused, 5),
+            (Kind::Authentication, 24),
+            (Kind::NotFound, 21),
+            (Kind::TimedOut, 8),
+            (Kind::Lost, 4),
+            (Kind::Protocol, 1),
+            (Kind::Reserved, 13),
+        ] {
+            let failure = Failure::from(Error::new(kind, "x"));
+            assert_eq!(failure.exit as u8, status, "{kind:?}");
+            assert!(TABLE.iter().any(|row| row.0 == failure.exit), "{kind:?}");
+        }
+        let hinted = Failure::from(Error::new(Kind::Lost, "x").with_hint("look there"));
+        assert_eq!(hinted.problems[0].to_string(), "x\n  hint: look there");
+    }
+
+    #[test]
+    fn the_table_is_in_order_and_told() {
+        assert!(TABLE.is_sorted_by_key(|row| row.0 as u8));
+        assert!(help().contains("\n   24   authentication failed"));
+    }
+}

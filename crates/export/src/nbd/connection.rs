@@ -1,0 +1,276 @@
+//! A connection in the transmission phase: what it holds, its loops, and its end.
+
+use super::Limits;
+use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken};
+use super::reply::Replies;
+use block::Backend;
+use event_listener::Event;
+use net::out::Out;
+use net::{Buf, Pool, Stream, either};
+use proto::nbd::Terms;
+use std::cell::{Cell, RefCell};
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// While more bytes than these wait to be sent, nothing is received.
+const MAX_WAITING: usize = 4 << 20;
+/// More answers than these, in bytes, are sent before the rest of a receive is looked at: what was just read
+/// is still in the caches.
+const WARM: usize = 256 << 10;
+/// How long a client may take to fetch its last answers.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// A connection. Lives on one core.
+pub(super) struct Connection {
+    stream: Stream,
+    pub(super) backend: Arc<dyn Backend>,
+    /// Reads are zeros: no buffer needs to be filled.
+    pub(super) null: bool,
+    /// Minimum block in bytes.
+    pub(super) block: u64,
+    pub(super) pool: Pool,
+    limits: Limits,
+    pub(super) state: RefCell<State>,
+    /// A request has ended, something has been sent, or life is over.
+    changed: Event,
+    /// The client is gone.
+    gone: Event,
+    /// Somebody waits until more can be sent.
+    writing: Cell<bool>,
+    /// A flush is on its way.
+    flushing: Cell<bool>,
+}
+
+/// What changes in a connection.
+pub(super) struct State {
+    pub(super) replies: Replies,
+    /// Requests that wait for the backend.
+    in_flight: usize,
+    /// The buffer that the receiver waited for.
+    spare: Option<Buf>,
+    /// New requests are refused: the server is being stopped.
+    pub(super) stopping: bool,
+    /// The client is gone.
+    lost: bool,
+}
+
+/// The place of a request among those in flight.
+pub(super) struct InFlight(pub(super) Rc<Connection>);
+
+impl InFlight {
+    pub(super) fn new(conn: &Rc<Connection>) -> InFlight {
+        conn.state.borrow_mut().in_flight += 1;
+        InFlight(conn.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.state.borrow_mut().in_flight -= 1;
+        self.0.changed.notify(usize::MAX);
+        self.0.flush_soon();
+    }
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: Stream,
+        backend: Arc<dyn Backend>,
+        terms: &Terms,
+        pool: Pool,
+        limits: Limits,
+    ) -> Rc<Connection> {
+        let state = State {
+            replies: Replies::new(terms.structured),
+            in_flight: 0,
+            spare: None,
+            stopping: false,
+            lost: false,
+        };
+        Rc::new(Connection {
+            stream,
+            null: backend.facts().null,
+            backend,
+            block: terms.block_size.into(),
+            pool,
+            limits,
+            state: RefCell::new(state),
+            changed: Event::new(),
+            gone: Event::new(),
+            writing: Cell::new(false),
+            flushing: Cell::new(false),
+        })
+    }
+
+    /// Serves requests until the client leaves, or until `stopping` ends: then what is in flight is finished
+    /// and all else refused.
+    pub(super) async fn run(
+        self: &Rc<Self>,
+        receiver: Receiver,
+        stopping: impl Future<Output = ()>,
+    ) -> Result<(), Broken> {
+        let result = either(self.receive(receiver), self.wind_down(stopping)).await;
+        let farewell = self.wait_until(|conn| conn.state.borrow().in_flight == 0);
+        farewell.await;
+        self.flush();
+        let _ = compio::time::timeout(FAREWELL, self.wait_until(|conn| !conn.writing.get())).await;
+        self.stream.shutdown(Shutdown::Both);
+        result
+    }
+
+    async fn wind_down(&self, stopping: impl Future<Output = ()>) -> Result<(), Broken> {
+        stopping.await;
+        self.state.borrow_mut().stopping = true;
+        self.wait_until(|conn| conn.state.borrow().in_flight == 0 && !conn.writing.get()).await;
+        Ok(())
+    }
+
+    /// Receives until the connection ends.
+    async fn receive(self: &Rc<Self>, mut receiver: Receiver) -> Result<(), Broken> {
+        let mut next = receiver.resume(&mut Requests(self))?;
+        loop {
+            self.flush();
+            next = match next {
+                Received::End => return Ok(()),
+                Received::More => {
+                    self.stream.readable().await?;
+                    receiver.receive(&self.stream, &mut Requests(self))?
+                }
+                Received::Full => {
+                    self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
+                    receiver.resume(&mut Requests(self))?
+                }
+                Received::Starved(len) => {
+                    let buf = self.pool.get(len).await;
+                    self.state.borrow_mut().spare = Some(buf);
+                    receiver.resume(&mut Requests(self))?
+                }
+            };
+            if self.is_lost() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let state = self.state.borrow();
+        state.in_flight >= self.limits.requests || state.replies.out.waiting() > MAX_WAITING
+    }
+
+    /// A buffer for an answer, as soon as there is one; None when nobody is there to be answered.
+    pub(super) async fn buffer_for_answer(&self, len: usize) -> Option<Buf> {
+        let gone = self.gone.listen();
+        if self.is_lost() {
+            return None;
+        }
+        let lost = async {
+            gone.await;
+            None
+        };
+        either(lost, async { Some(self.pool.get(len).await) }).await
+    }
+
+    fn is_lost(&self) -> bool {
+        self.state.borrow().lost
+    }
+
+    /// Waits until the connection is as wanted; looks again whenever something has changed.
+    async fn wait_until(&self, wanted: impl Fn(&Connection) -> bool) {
+        loop {
+            let changed = self.changed.listen();
+            if wanted(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// A buffer of `len` bytes for a payload: the one that was waited for, or another.
+    pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
+        let spare = self.state.borrow_mut().spare.take();
+        match spare {
+            Some(buf) if buf.len() == len => Some(buf),
+            _ => self.pool.try_get(len),
+        }
+    }
+
+    /// Sends what waits; what the socket does not take now follows as soon as it does.
+    fn flush(self: &Rc<Self>) {
+        if self.writing.get() {
+            return;
+        }
+        let sent = self.state.borrow_mut().replies.out.flush(&self.stream);
+        match sent {
+            Ok(true) => {}
+            Ok(false) => {
+                self.writing.set(true);
+                compio::runtime::spawn(write(self.clone())).detach();
+            }
+            Err(_) => self.lost(),
+        }
+    }
+
+    /// Flushes after whatever else is ready to run: answers of several requests leave together.
+    fn flush_soon(self: &Rc<Self>) {
+        if !self.flushing.replace(true) {
+            let me = self.clone();
+            compio::runtime::spawn(async move {
+                me.flushing.set(false);
+                me.flush();
+            })
+            .detach();
+        }
+    }
+
+    /// Nothing can be sent any more. What waits is dropped: it must not keep the connection from its end.
+    fn lost(&self) {
+        let mut state = self.state.borrow_mut();
+        state.replies.out = Out::default();
+        state.lost = true;
+        drop(state);
+        self.changed.notify(usize::MAX);
+        self.gone.notify(usize::MAX);
+        self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+async fn write(conn: Rc<Connection>) {
+    loop {
+        let ready = conn.stream.writable().await;
+        let sent = ready.and_then(|()| conn.state.borrow_mut().replies.out.flush(&conn.stream));
+        conn.changed.notify(usize::MAX);
+        match sent {
+            Ok(false) => {}
+            Ok(true) => break,
+            Err(_) => {
+                conn.lost();
+                break;
+            }
+        }
+    }
+    conn.writing.set(false);
+    conn.changed.notify(usize::MAX);
+}
+
+/// A connection as its receiver sees it.
+pub(super) struct Requests<'a>(pub(super) &'a Rc<Connection>);
+
+impl Sink for Requests<'_> {
+    fn is_full(&self) -> bool {
+        self.0.is_full()
+    }
+
+    fn buffer(&mut self, len: usize) -> Option<Buf> {
+        self.0.buffer(len)
+    }
+
+    fn take(&mut self, arrived: Arrived<'_>) -> Taken {
+        let taken = super::execute::take(self.0, arrived);
+        if self.0.state.borrow().replies.out.waiting() >= WARM {
+            self.0.flush();
+        }
+        taken
+    }
+}

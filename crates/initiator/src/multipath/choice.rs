@@ -1,0 +1,185 @@
+//! Which path takes the next operation.
+
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+/// How operations are spread over the best paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// The first that works takes all.
+    Failover,
+    /// One after another.
+    RoundRobin,
+    /// The one with the fewest operations.
+    #[default]
+    LeastQueue,
+}
+
+/// How a path is, the best first; the states of ALUA (SPC-5 section 5.18.2.4) and the ends of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum State {
+    /// Active/optimized, or of a logical unit without ALUA.
+    Optimized,
+    /// Active/non-optimized: it works, but another may be better.
+    NonOptimized,
+    /// Changing its state: it may work soon.
+    Transitioning,
+    /// Standby or unavailable: it takes no I/O.
+    Standby,
+    /// It does not work.
+    Down,
+    /// It leads to another logical unit than it did.
+    Changed,
+}
+
+impl State {
+    const ALL: [State; 6] = [
+        State::Optimized,
+        State::NonOptimized,
+        State::Transitioning,
+        State::Standby,
+        State::Down,
+        State::Changed,
+    ];
+
+    /// It takes I/O.
+    pub fn is_usable(self) -> bool {
+        self <= State::NonOptimized
+    }
+}
+
+#[derive(Debug)]
+struct Path {
+    state: AtomicU8,
+    load: AtomicUsize,
+}
+
+/// The states of all paths, and their loads.
+#[derive(Debug)]
+pub struct Paths {
+    paths: Vec<Path>,
+    policy: Policy,
+    next: AtomicUsize,
+}
+
+/// An operation on a path: counts there while it lives.
+pub struct Turn<'a> {
+    /// The path.
+    pub at: usize,
+    load: &'a AtomicUsize,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.load.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Paths {
+    /// So many paths, none of which has been looked at.
+    pub fn new(count: usize, policy: Policy) -> Paths {
+        let path = || Path { state: AtomicU8::new(State::Down as u8), load: AtomicUsize::new(0) };
+        Paths { paths: (0..count).map(|_| path()).collect(), policy, next: AtomicUsize::new(0) }
+    }
+
+    /// How a path is.
+    pub fn state(&self, at: usize) -> State {
+        State::ALL[usize::from(self.paths[at].state.load(Relaxed))]
+    }
+
+    /// How many operations are on it.
+    pub fn load(&self, at: usize) -> usize {
+        self.paths[at].load.load(Relaxed)
+    }
+
+    /// A path has changed; how it was before. One that leads elsewhere stays out of use.
+    pub fn set(&self, at: usize, state: State) -> State {
+        let before = self.state(at);
+        if before != State::Changed {
+            self.paths[at].state.store(state as u8, Relaxed);
+        }
+        before
+    }
+
+    /// Some path takes I/O.
+    pub fn has_usable(&self) -> bool {
+        (0..self.paths.len()).any(|at| self.state(at).is_usable())
+    }
+
+    /// The path for the next operation: of those in the best state, the one that the policy names.
+    pub fn choose(&self) -> Option<Turn<'_>> {
+        let best = (0..self.paths.len()).map(|at| self.state(at)).min().filter(|s| s.is_usable())?;
+        let among = (0..self.paths.len()).filter(|at| self.state(*at) == best);
+        let at = match self.policy {
+            Policy::Failover => among.min(),
+            Policy::LeastQueue => among.min_by_key(|at| self.load(*at)),
+            Policy::RoundRobin => {
+                let (count, first) = (self.paths.len(), self.next.fetch_add(1, Relaxed));
+                // The one that follows most closely on the last turn's.
+                let after = |at: &usize| (at + count - first % count) % count;
+                let chosen = among.min_by_key(after);
+                if let Some(at) = chosen {
+                    self.next.store(at + 1, Relaxed);
+                }
+                chosen
+            }
+        }?;
+        let load = &self.paths[at].load;
+        load.fetch_add(1, Relaxed);
+        Some(Turn { at, load })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(policy: Policy, states: &[State]) -> Paths {
+        let paths = Paths::new(states.len(), policy);
+        states.iter().enumerate().for_each(|(at, state)| {
+            paths.set(at, *state);
+        });
+        paths
+    }
+
+    fn turns(paths: &Paths, n: usize) -> Vec<usize> {
+        let turns: Vec<Turn<'_>> = (0..n).filter_map(|_| paths.choose()).collect();
+        turns.iter().map(|t| t.at).collect()
+    }
+
+    #[test]
+    fn each_policy_spreads_as_its_name_says() {
+        use State::{Down, NonOptimized, Optimized};
+        let states = [Down, Optimized, NonOptimized, Optimized];
+        assert_eq!(turns(&paths(Policy::Failover, &states), 3), [1, 1, 1]);
+        assert_eq!(turns(&paths(Policy::RoundRobin, &states), 5), [1, 3, 1, 3, 1]);
+        assert_eq!(turns(&paths(Policy::LeastQueue, &states), 4), [1, 3, 1, 3]);
+        assert_eq!(turns(&paths(Policy::RoundRobin, &[Optimized; 3]), 4), [0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn a_worse_path_is_taken_only_when_no_better_one_is_left() {
+        let p = paths(Policy::LeastQueue, &[State::Optimized, State::NonOptimized]);
+        assert_eq!(turns(&p, 2), [0, 0]);
+        p.set(0, State::Down);
+        assert_eq!(turns(&p, 2), [1, 1]);
+        p.set(1, State::Standby);
+        assert!(turns(&p, 1).is_empty() && !p.has_usable());
+    }
+
+    #[test]
+    fn a_path_that_led_elsewhere_stays_out_of_use() {
+        let p = paths(Policy::Failover, &[State::Changed]);
+        p.set(0, State::Optimized);
+        assert_eq!(p.state(0), State::Changed);
+    }
+
+    #[test]
+    fn the_load_goes_down_when_a_turn_ends() {
+        let p = paths(Policy::LeastQueue, &[State::Optimized; 2]);
+        let first = p.choose();
+        assert_eq!((p.load(0), p.load(1)), (1, 0));
+        drop(first);
+        assert_eq!(p.load(0), 0);
+    }
+}

@@ -1,0 +1,234 @@
+//! Several paths to one logical unit: I/O goes on while one of them lives.
+
+mod alua;
+mod choice;
+#[cfg(test)]
+mod tests;
+mod way;
+
+use crate::{Error, Kind};
+use block::{Backend, Extent, Facts, Finished, Future};
+use choice::Paths;
+pub use choice::{Policy, State};
+use event_listener::Event as Bell;
+use net::Buf;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+pub use way::Way;
+pub(crate) use way::port_group;
+
+/// How the paths are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Which of the best paths takes the next operation.
+    pub policy: Policy,
+    /// So often every path is looked at.
+    pub check: Duration,
+    /// So long operations wait when no path is left, before they fail; zero is not at all.
+    pub queue: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            policy: Policy::LeastQueue,
+            check: Duration::from_secs(5),
+            queue: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A logical unit that is reached over several paths.
+pub struct Multipath {
+    ways: Vec<Arc<dyn Way>>,
+    paths: Paths,
+    settings: Settings,
+    /// Rings when a path comes back.
+    back: Bell,
+}
+
+impl Multipath {
+    /// Joins paths, best first where nothing else tells. To be called inside an event loop, which then looks
+    /// after them. Sessions of paths should have a recovery time of zero, so that their commands come back
+    /// at once.
+    ///
+    /// # Errors
+    /// [`Kind::Identity`] when the paths do not lead to one and the same logical unit, or cannot be told
+    /// apart.
+    pub async fn join(ways: Vec<Arc<dyn Way>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
+        same_unit(&ways)?;
+        let paths = Paths::new(ways.len(), settings.policy);
+        let joined = Arc::new(Multipath { ways, paths, settings, back: Bell::new() });
+        for at in 0..joined.ways.len() {
+            joined.look(at).await;
+            compio::runtime::spawn(look_after(Arc::downgrade(&joined), at)).detach();
+        }
+        Ok(joined)
+    }
+
+    /// Each path: where it leads, how it is, and how many operations are on it.
+    pub fn paths(&self) -> Vec<(String, State, usize)> {
+        self.ways
+            .iter()
+            .enumerate()
+            .map(|(at, w)| (w.name(), self.paths.state(at), self.paths.load(at)))
+            .collect()
+    }
+
+    async fn look(&self, at: usize) {
+        let state = self.ways[at].check().await;
+        self.set(at, state);
+    }
+
+    fn set(&self, at: usize, state: State) {
+        let before = self.paths.set(at, state);
+        if before.is_usable() == state.is_usable() {
+            return;
+        }
+        let path = self.ways[at].name();
+        if state.is_usable() {
+            tracing::info!(path, "the path is back");
+            self.back.notify(usize::MAX);
+        } else {
+            tracing::warn!(path, ?state, "the path is out of use");
+        }
+    }
+
+    /// Does something on a path, on others while paths fail, and waits for one when none is left.
+    async fn run<T, R>(
+        &self,
+        mut what: T,
+        does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
+    ) -> (io::Result<R>, T) {
+        let mut alone_since = None;
+        loop {
+            let Some(turn) = self.paths.choose() else {
+                let since = *alone_since.get_or_insert_with(Instant::now);
+                if !self.wait(since).await {
+                    return (Err(none_left(self.settings.queue).into()), what);
+                }
+                continue;
+            };
+            let (result, back) = does(&*self.ways[turn.at], what).await;
+            what = back;
+            match result {
+                Err(e) if let Some(state) = way::fault(&e) => {
+                    tracing::debug!(path = self.ways[turn.at].name(), "{e}");
+                    self.set(turn.at, state);
+                }
+                end => return (end, what),
+            }
+        }
+    }
+
+    /// Waits for a path; false when the time is over.
+    async fn wait(&self, since: Instant) -> bool {
+        let back = self.back.listen();
+        if self.paths.has_usable() {
+            return true;
+        }
+        let left = self.settings.queue.saturating_sub(since.elapsed());
+        !left.is_zero() && compio::time::timeout(left, back).await.is_ok()
+    }
+
+    /// The first path that works, or the first.
+    fn any(&self) -> &dyn Way {
+        let at = (0..self.ways.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
+        &*self.ways[at]
+    }
+}
+
+fn none_left(queue: Duration) -> Error {
+    Error::new(Kind::TimedOut, format!("no path is left, for {} s", queue.as_secs()))
+}
+
+/// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
+fn same_unit(ways: &[Arc<dyn Way>]) -> Result<(), Error> {
+    let wrong = |what: String| Err(Error::new(Kind::Identity, what));
+    let Some((first, others)) = ways.split_first() else {
+        return Err(Error::new(Kind::Invalid, "a logical unit needs at least one path"));
+    };
+    for other in others {
+        let (a, b) = (first.name(), other.name());
+        if first.identity().is_empty() || other.identity().is_empty() {
+            return wrong(format!(
+                "{a} and {b}: without VPD page 83h it cannot be seen that they are the same"
+            ));
+        }
+        let (f, o) = (first.facts(), other.facts());
+        if first.identity() != other.identity() || f.capacity != o.capacity {
+            return wrong(format!("{a} and {b} lead to different logical units"));
+        }
+    }
+    Ok(())
+}
+
+/// Looks at a path from time to time, and whenever it has news.
+async fn look_after(joined: Weak<Multipath>, at: usize) {
+    let Some(news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
+    loop {
+        let Some(pause) = joined.upgrade().map(|joined| joined.settings.check) else { return };
+        // News come, or the time is over: both are reasons to look.
+        let _ = compio::time::timeout(pause, news.recv_async()).await;
+        if news.is_disconnected() {
+            compio::time::sleep(pause).await;
+        }
+        let Some(joined) = joined.upgrade() else { return };
+        joined.look(at).await;
+    }
+}
+
+impl Backend for Multipath {
+    fn facts(&self) -> Facts {
+        self.any().facts()
+    }
+
+    fn refresh(&self) -> bool {
+        // Every path has to be asked: each keeps its own mark.
+        self.ways.iter().fold(false, |changed, way| way.refresh() | changed)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(self.run(buf, move |way, buf| way.read(offset, buf)))
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(self.run(buf, move |way, buf| way.write(offset, buf, stable)))
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(
+            async move { self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0 },
+        )
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| {
+                Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
+            })
+            .await
+            .0
+        })
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.extent(offset, len).await, ()) })).await.0
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let paths = self.paths();
+        let told =
+            paths.into_iter().map(|(name, state, load)| (name, format!("{state:?}, {load} in flight")));
+        [("kind".to_owned(), "multipath".to_owned())].into_iter().chain(told).collect()
+    }
+}

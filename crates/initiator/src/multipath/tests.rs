@@ -1,0 +1,158 @@
+//! Paths that come and go, on a medium in memory.
+
+use super::*;
+use crate::Event;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// A path to a medium that all paths share; it works or not as told.
+struct Wire {
+    medium: Arc<dyn Backend>,
+    up: AtomicBool,
+    identity: Vec<u8>,
+    news: flume::Receiver<Event>,
+    tell: flume::Sender<Event>,
+}
+
+impl Wire {
+    fn new(medium: &Arc<dyn Backend>, identity: &[u8]) -> Arc<Wire> {
+        let (tell, news) = flume::unbounded();
+        Arc::new(Wire {
+            medium: medium.clone(),
+            up: AtomicBool::new(true),
+            identity: identity.to_vec(),
+            news,
+            tell,
+        })
+    }
+
+    fn set(&self, up: bool) {
+        self.up.store(up, Relaxed);
+        self.tell.send(Event::Connected).expect("somebody listens");
+    }
+
+    fn state(&self) -> io::Result<()> {
+        if self.up.load(Relaxed) { Ok(()) } else { Err(Error::new(Kind::Lost, "cut").into()) }
+    }
+}
+
+impl Way for Wire {
+    fn name(&self) -> String {
+        "wire".into()
+    }
+    fn identity(&self) -> Vec<u8> {
+        self.identity.clone()
+    }
+    fn check(&self) -> Future<'_, State> {
+        let state = if self.state().is_ok() { State::Optimized } else { State::Down };
+        Box::pin(async move { state })
+    }
+    fn news(&self) -> flume::Receiver<Event> {
+        self.news.clone()
+    }
+}
+
+impl Backend for Wire {
+    fn facts(&self) -> Facts {
+        self.medium.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.state() {
+                Ok(()) => self.medium.read(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.state() {
+                Ok(()) => self.medium.write(offset, buf, stable).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        Box::pin(async move { self.state() })
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.medium.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.medium.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+fn inside<T: 'static>(test: impl std::future::Future<Output = T>) -> T {
+    compio::runtime::Runtime::new().expect("an event loop").block_on(test)
+}
+
+fn medium() -> Arc<dyn Backend> {
+    block::open(&block::Spec::sized(block::Kind::Memory, 1 << 20)).expect("memory")
+}
+
+fn two() -> [Arc<Wire>; 2] {
+    let medium = medium();
+    [Wire::new(&medium, b"unit"), Wire::new(&medium, b"unit")]
+}
+
+async fn join(wires: &[Arc<Wire>; 2], queue: Duration) -> Arc<Multipath> {
+    let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+    let settings = Settings { queue, check: Duration::from_millis(10), ..Settings::default() };
+    Multipath::join(ways, settings).await.expect("two paths to one unit")
+}
+
+async fn write(on: &Multipath, byte: u8) -> io::Result<()> {
+    let mut buf = Buf::zeroed(4096);
+    buf.fill(byte);
+    on.write(0, buf, false).await.0
+}
+
+#[test]
+fn writing_goes_on_while_one_path_lives() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        for (byte, cut) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
+            wires[cut].set(false);
+            write(&joined, byte).await.expect("the other path lives");
+            let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
+            assert!(result.is_ok() && buf.iter().all(|b| *b == byte));
+            wires[cut].set(true);
+            while joined.paths().iter().any(|p| !p.1.is_usable()) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn without_a_path_operations_wait_for_one_or_fail_in_time() {
+    inside(async {
+        let wires = two();
+        let patient = join(&wires, Duration::from_secs(60)).await;
+        let hasty = join(&wires, Duration::from_millis(20)).await;
+        wires.iter().for_each(|w| w.set(false));
+        let error = write(&hasty, 1).await.expect_err("no path is left");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let waiting = compio::runtime::spawn(async move { write(&patient, 7).await });
+        compio::time::sleep(Duration::from_millis(30)).await;
+        wires[1].set(true);
+        assert!(waiting.await.expect("no panic").is_ok());
+    });
+}
+
+#[test]
+fn paths_to_different_units_are_refused() {
+    inside(async {
+        let medium = medium();
+        for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
+            let ways: Vec<Arc<dyn Way>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
+            let error = Multipath::join(ways, Settings::default()).await.err().expect("refused");
+            assert_eq!(error.kind, Kind::Identity);
+        }
+        assert!(Multipath::join(Vec::new(), Settings::default()).await.is_err());
+    });
+}

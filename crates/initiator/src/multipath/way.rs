@@ -1,0 +1,101 @@
+//! A path: a logical unit as it is reached through one session.
+
+use super::State;
+use super::alua;
+use crate::{Direction, Error, Event, Kind, Lun};
+use block::{Backend, Future};
+use net::Buf;
+use std::io;
+use wire::scsi::{Sense, cdb};
+
+/// Bytes for the answer of REPORT TARGET PORT GROUPS.
+const GROUPS: u32 = 4096;
+
+/// One of several paths to a logical unit. Its errors are [`Error`]s, so that those of the path can be told
+/// from those of the medium.
+pub trait Way: Backend {
+    /// Where it leads, for people.
+    fn name(&self) -> String;
+
+    /// What has to be the same on all paths; empty if the logical unit does not tell.
+    fn identity(&self) -> Vec<u8>;
+
+    /// Asks whether it works.
+    fn check(&self) -> Future<'_, State>;
+
+    /// Events that are a reason to ask.
+    fn news(&self) -> flume::Receiver<Event>;
+}
+
+impl Way for Lun {
+    fn name(&self) -> String {
+        let facts = self.session().facts();
+        format!("iscsi://{}/{}/{}", facts.portal, facts.target, self.number())
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        self.properties().identity
+    }
+
+    fn check(&self) -> Future<'_, State> {
+        Box::pin(async move {
+            match self.perform(cdb::test_unit_ready(), Direction::None).await.0 {
+                Ok(_) => self.access_state().await.unwrap_or(State::Optimized),
+                Err(e) => state_after(&e).unwrap_or(State::Optimized),
+            }
+        })
+    }
+
+    fn news(&self) -> flume::Receiver<Event> {
+        self.session().events()
+    }
+}
+
+impl Lun {
+    /// What ALUA says of the port behind which this logical unit is seen; None without ALUA.
+    async fn access_state(&self) -> Option<State> {
+        let properties = self.properties();
+        let group = properties.port_group.filter(|_| properties.alua > 0)?;
+        let data = Direction::In(Buf::zeroed(GROUPS as usize));
+        let (result, buf) = self.perform(cdb::report_target_port_groups(GROUPS), data).await;
+        let (got, buf) = (result.ok()?.transferred, buf?);
+        alua::state_of(&buf[..got.min(buf.len())], group)
+    }
+}
+
+/// The port group of a page, for the properties of a logical unit.
+pub fn port_group(page: &[u8]) -> Option<u16> {
+    alua::port_group(page)
+}
+
+/// How a path is after this error, if it is one of the path: another may do better.
+pub fn fault(e: &io::Error) -> Option<State> {
+    state_after(e.get_ref()?.downcast_ref::<Error>()?)
+}
+
+fn state_after(e: &Error) -> Option<State> {
+    match e.kind {
+        Kind::Identity => Some(State::Changed),
+        Kind::Lost | Kind::TimedOut | Kind::Closed | Kind::Unreachable | Kind::UnknownHost => {
+            sense_state(e).or(Some(State::Down))
+        }
+        Kind::Protocol | Kind::Refused | Kind::Authentication | Kind::NotFound => Some(State::Down),
+        Kind::Scsi => sense_state(e),
+        Kind::Invalid | Kind::Reserved => None,
+    }
+}
+
+/// Sense data that speak of the path.
+fn sense_state(e: &Error) -> Option<State> {
+    let sense = e.sense?;
+    let is = |other: Sense| (sense.key, sense.asc, sense.ascq) == (other.key, other.asc, other.ascq);
+    if is(Sense::NOT_READY_TRANSITION) {
+        Some(State::Transitioning)
+    } else if is(Sense::NOT_READY_STANDBY) || is(Sense::NOT_READY_UNAVAILABLE) {
+        Some(State::Standby)
+    } else if is(Sense::LUN_NOT_SUPPORTED) {
+        Some(State::Down)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,117 @@
+//! From a URL to a session or a logical unit.
+
+use crate::{Error, FoundTarget, Kind, Lun, Portal, Session, Url, discover, luns};
+use std::sync::Arc;
+use wire::iscsi::lun::decode;
+
+/// Names that a hint lists.
+const LISTED: usize = 8;
+
+/// Logs in to the target of a URL. A URL of a portal will do where the portal has one target.
+///
+/// # Errors
+/// Those of [`Url::options`] and [`Session::open`]; [`Kind::Invalid`] with a hint when the portal has several
+/// targets.
+pub async fn connect(url: &Url) -> Result<Session, Error> {
+    let options = url.options()?;
+    match &url.target {
+        Some(target) => Session::open(url.portal.clone(), target, options).await,
+        None => {
+            let found = discover(url.portal.clone(), &options).await?;
+            let FoundTarget { name, addresses } = only_target(url, found)?;
+            Session::open(nearest_portal(&url.portal, &addresses), &name, options).await
+        }
+    }
+}
+
+/// Opens the logical unit of a URL, with a session of its own. A URL without LUN will do where the target has
+/// one logical unit.
+///
+/// # Errors
+/// Those of [`connect`] and [`Lun::open`]; [`Kind::Invalid`] with a hint when the target has several logical
+/// units.
+pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
+    let session = connect(url).await?;
+    let lun = match url.lun {
+        Some(lun) => lun,
+        None => only_lun(url, &session).await?,
+    };
+    Lun::open(&session, lun).await
+}
+
+/// Where to log in to a target that a portal told of: at that portal, if it is one of the target's.
+pub fn nearest_portal(asked: &Portal, told: &[crate::PortalAddress]) -> Portal {
+    let portals: Vec<Portal> = told.iter().map(|p| Portal { host: p.host.clone(), port: p.port }).collect();
+    match portals.first() {
+        Some(first) if !portals.contains(asked) => first.clone(),
+        _ => asked.clone(),
+    }
+}
+
+fn only_target(url: &Url, mut found: Vec<FoundTarget>) -> Result<FoundTarget, Error> {
+    match found.len() {
+        0 => Err(Error::new(Kind::NotFound, format!("{} shows us no target", url.portal))
+            .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        1 => Ok(found.remove(0)),
+        n => {
+            let names = found.iter().map(|one| url.at(&one.name, None).plain());
+            let what = format!("{} has {n} targets, and the URL names none", url.portal);
+            Err(Error::new(Kind::Invalid, what).with_hint(format!("take one of them: {}", list(names))))
+        }
+    }
+}
+
+async fn only_lun(url: &Url, session: &Session) -> Result<u16, Error> {
+    let target = session.facts().target;
+    let found: Vec<u16> = luns(session).await?.into_iter().filter_map(decode).collect();
+    match found[..] {
+        [] => Err(Error::new(Kind::NotFound, format!("{target} shows us no LUN"))
+            .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        [one] => Ok(one),
+        _ => {
+            let urls = found.iter().map(|lun| url.at(&target, Some(*lun)).plain());
+            let what = format!("{target} has {} LUNs, and the URL names none", found.len());
+            Err(Error::new(Kind::Invalid, what).with_hint(format!("take one of them: {}", list(urls))))
+        }
+    }
+}
+
+fn list(all: impl ExactSizeIterator<Item = String>) -> String {
+    let n = all.len();
+    let mut text = all.take(LISTED).collect::<Vec<_>>().join(", ");
+    if n > LISTED {
+        text += &format!(", and {} more", n - LISTED);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PortalAddress;
+
+    fn found(n: usize) -> Vec<FoundTarget> {
+        let one = |n| FoundTarget { name: format!("iqn.2026-11.org.example:{n}"), addresses: Vec::new() };
+        (0..n).map(one).collect()
+    }
+
+    #[test]
+    fn one_target_will_do_and_several_are_listed() {
+        let url = Url::parse("iscsi://h?commands=3").unwrap();
+        assert_eq!(only_target(&url, found(0)).unwrap_err().kind, Kind::NotFound);
+        assert_eq!(only_target(&url, found(1)).unwrap(), found(1)[0]);
+        let error = only_target(&url, found(10)).unwrap_err();
+        let hint = error.hint.unwrap();
+        assert_eq!(error.kind, Kind::Invalid);
+        assert!(hint.contains("iscsi://h:3260/iqn.2026-11.org.example:7, and 2 more"), "{hint}");
+    }
+
+    #[test]
+    fn a_target_is_used_where_it_was_asked_for_if_it_is_there() {
+        let portal = |host: &str| Portal { host: host.into(), port: 3260 };
+        let told = |host: &str| PortalAddress { host: host.into(), port: 3260, tag: Some(1) };
+        assert_eq!(nearest_portal(&portal("a"), &[]), portal("a"));
+        assert_eq!(nearest_portal(&portal("a"), &[told("b"), told("a")]), portal("a"));
+        assert_eq!(nearest_portal(&portal("a"), &[told("b"), told("c")]), portal("b"));
+    }
+}

@@ -1,0 +1,237 @@
+//! Where a LUN is and how it is used, in one line: `iscsi://`.
+
+mod percent;
+mod settings;
+mod who;
+
+use crate::options::{Options, Portal, Timeouts};
+use crate::{Error, Kind};
+use proto::chap::Algorithm;
+use proto::initiator::targets::PortalAddress;
+use proto::name;
+use settings::{Settings, Texts};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest URL, in bytes.
+const LONGEST: usize = 8192;
+/// LUNs of a single level (SAM-5 section 4.7).
+const LUNS: u16 = 0x4000;
+
+/// `iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]`
+///
+/// HOST is a name, an IPv4 address, or an IPv6 address in brackets. Without LUN it is a target, without TARGET
+/// a portal.
+///
+/// `USER%PASSWORD` is what libiscsi has: the first `%` divides, and what follows is taken as it stands, so it
+/// can hold neither `@` nor `?`. In `USER:PASSWORD`, with the colon before any percent sign, the password is
+/// percent-encoded, as TARGET and values are. A password is better kept in a file
+/// (`password_file=`), or in a variable of the environment: command lines can be seen by all users of a host.
+///
+/// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth`
+/// (md5, sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both),
+/// every key of the negotiation by its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or
+/// `max_burst_length`, the time-outs of [`Timeouts`] in seconds, such as `login_timeout`, and `commands` in
+/// flight.
+///
+/// Neither `Display` nor `Debug` show a secret.
+#[derive(Clone)]
+pub struct Url {
+    /// Where to connect to.
+    pub portal: Portal,
+    /// The name of the target.
+    pub target: Option<String>,
+    /// The LUN.
+    pub lun: Option<u16>,
+    user: Option<String>,
+    password: Option<String>,
+    settings: Settings,
+    /// What of the settings was written and may be shown.
+    shown: Vec<(&'static str, String)>,
+}
+
+impl Url {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`], with a hint.
+    pub fn parse(text: &str) -> Result<Url, Error> {
+        let form = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
+        let Some(rest) = text.strip_prefix("iscsi://").filter(|_| text.len() <= LONGEST) else {
+            return Err(wrong("this is no URL of iSCSI", form));
+        };
+        if rest.contains(char::is_control) {
+            return Err(wrong("there are control characters in the URL", form));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (user, rest) = match rest.split_once('@') {
+            Some((user, rest)) => (user, rest),
+            None => ("", rest),
+        };
+        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let portal = PortalAddress::parse(place);
+        let portal = portal.map_err(|why| wrong(format!("host and port of the URL: {why}"), form))?;
+        let (target, lun) = path_of(path)?;
+        let (user, password) = user_of(user)?;
+        let mut url = Url {
+            portal: Portal { host: portal.host, port: portal.port },
+            target,
+            lun,
+            user,
+            password,
+            settings: defaults(),
+            shown: Vec::new(),
+        };
+        url.query(query)?;
+        Ok(url)
+    }
+
+    fn query(&mut self, query: &str) -> Result<(), Error> {
+        let mut seen = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
+            if seen.contains(&row.name) {
+                return Err(wrong(format!("{key} stands twice in the URL"), "remove one of them"));
+            }
+            seen.push(row.name);
+            let value = percent::decode(value).ok_or_else(|| badly_encoded(key))?;
+            let set = row.set(&mut self.settings, &value);
+            let given = if row.is_secret() { String::new() } else { format!("={}", value.escape_debug()) };
+            set.map_err(|takes| {
+                wrong(format!("{key}{given} in the URL: {takes}"), "docs/use.md has all keys")
+            })?;
+            if !row.is_secret() {
+                self.shown.push((row.name, value));
+            }
+        }
+        Ok(())
+    }
+
+    /// How to open a session: what the URL says, with secrets from files and the environment, and with our
+    /// name. Without `initiator=` that is `LUNAR_INITIATOR`, or that of `/etc/iscsi/initiatorname.iscsi`, or
+    /// made of the host's name.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when a secret cannot be read or is missing, or a name is wrong.
+    pub fn options(&self) -> Result<Options, Error> {
+        who::options(self, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    /// The same URL, of this target and LUN.
+    pub fn at(&self, target: impl Into<String>, lun: Option<u16>) -> Url {
+        Url { target: Some(target.into()), lun, ..self.clone() }
+    }
+
+    /// The shape without settings and user: what a person can paste.
+    pub fn plain(&self) -> String {
+        Url { user: None, shown: Vec::new(), ..self.clone() }.to_string()
+    }
+}
+
+fn defaults() -> Settings {
+    let options = Options::new("");
+    Settings {
+        offer: options.offer,
+        crc32c_first: options.crc32c_first,
+        timeouts: Timeouts::default(),
+        commands: options.commands,
+        algorithms: Algorithm::ALL.to_vec(),
+        texts: Texts::default(),
+    }
+}
+
+fn wrong(what: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(Kind::Invalid, what).with_hint(hint)
+}
+
+fn unknown(key: &str, meant: Option<&str>) -> Error {
+    let hint = match meant {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "docs/use.md has all keys".to_owned(),
+    };
+    let key: String = key.chars().take(64).collect();
+    wrong(format!("the URL has the unknown key \"{}\"", key.escape_debug()), hint)
+}
+
+fn badly_encoded(what: &str) -> Error {
+    wrong(format!("{what} in the URL is not percent-encoded as it has to be"), "write a percent sign as %25")
+}
+
+/// Target and LUN.
+fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
+    let (target, lun) = match path.split_once('/') {
+        Some((target, lun)) => (target, Some(lun).filter(|lun| !lun.is_empty())),
+        None => (path, None),
+    };
+    if target.is_empty() && lun.is_none() {
+        return Ok((None, None));
+    }
+    let target = percent::decode(target).ok_or_else(|| badly_encoded("the target"))?;
+    if !name::is_valid(&target) {
+        let what = format!("\"{}\" in the URL is no iSCSI name", target.escape_debug());
+        return Err(wrong(
+            what,
+            "a target is called iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hex digits",
+        ));
+    }
+    let number = |lun: &str| match lun.parse().ok().filter(|n| *n < LUNS && !lun.starts_with('+')) {
+        Some(number) => Ok(number),
+        None => Err(wrong(
+            format!("\"{}\" in the URL is no LUN", lun.escape_debug()),
+            "LUNs are numbers from 0 to 16383",
+        )),
+    };
+    Ok((Some(target), lun.map(number).transpose()?))
+}
+
+/// User and password, in one of two forms; see [`Url`].
+fn user_of(text: &str) -> Result<(Option<String>, Option<String>), Error> {
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    match text.find([':', '%']) {
+        Some(at) if text[at..].starts_with(':') => {
+            let password = percent::decode(&text[at + 1..]).ok_or_else(|| badly_encoded("the password"))?;
+            Ok((some(text[..at].into()), some(password)))
+        }
+        Some(at) => Ok((some(text[..at].into()), some(text[at + 1..].into()))),
+        None => Ok((some(text.into()), None)),
+    }
+}
+
+impl FromStr for Url {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Url, Error> {
+        Url::parse(text)
+    }
+}
+
+/// As it can be read again, without secrets.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_path = |c| percent::is_plain(c) && c != '/';
+        f.write_str("iscsi://")?;
+        // It came without any of the signs that end or divide it.
+        self.user.as_ref().map_or(Ok(()), |user| write!(f, "{user}@"))?;
+        write!(f, "{}", self.portal)?;
+        if let Some(target) = &self.target {
+            f.write_str("/")?;
+            percent::encode(f, target, in_path)?;
+            self.lun.map_or(Ok(()), |lun| write!(f, "/{lun}"))?;
+        }
+        for (n, (key, value)) in self.shown.iter().enumerate() {
+            write!(f, "{}{key}=", if n == 0 { '?' } else { '&' })?;
+            percent::encode(f, value, percent::is_plain)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Url({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests;

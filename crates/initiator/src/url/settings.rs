@@ -1,0 +1,210 @@
+//! The settings of a URL, one row each.
+
+use crate::options::Timeouts;
+use proto::chap::Algorithm;
+use proto::nearest::nearest;
+use proto::parameters::{Digests, Offer, TaskReporting};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// What the settings of a URL say; what they do not say stands at its default.
+#[derive(Clone)]
+pub struct Settings {
+    /// What is offered in negotiation.
+    pub offer: Offer,
+    /// CRC32C is preferred to no digest.
+    pub crc32c_first: bool,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+    /// Commands in flight.
+    pub commands: u16,
+    /// CHAP algorithms, preferred first.
+    pub algorithms: Vec<Algorithm>,
+    /// Names, and where secrets are.
+    pub texts: Texts,
+}
+
+/// Settings that are texts.
+#[derive(Clone, Default)]
+pub struct Texts {
+    /// Our iSCSI name.
+    pub initiator: Option<String>,
+    /// The file that holds our secret.
+    pub password_file: Option<String>,
+    /// Who the target has to be.
+    pub target_user: Option<String>,
+    /// Its secret.
+    pub target_password: Option<String>,
+    /// The file that holds it.
+    pub target_password_file: Option<String>,
+}
+
+/// How the value of a setting is read, and where it goes.
+enum Takes {
+    Flag(fn(&mut Offer) -> &mut bool),
+    Bytes(fn(&mut Offer) -> &mut u32),
+    Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
+    Tries(fn(&mut Timeouts) -> &mut u32),
+    /// The one value that this initiator supports.
+    Only(&'static str),
+    Digest(fn(&mut Offer) -> &mut Digests),
+    Reporting,
+    Algorithms,
+    Seconds(fn(&mut Timeouts) -> &mut Duration),
+    /// Seconds, of which none at all means never.
+    SecondsOrNever(fn(&mut Timeouts) -> &mut Duration),
+    Text(fn(&mut Texts) -> &mut Option<String>),
+    /// A text that is not to be shown.
+    Secret(fn(&mut Texts) -> &mut Option<String>),
+}
+use Takes::*;
+
+/// One setting.
+pub struct Row {
+    /// Its key.
+    pub name: &'static str,
+    takes: Takes,
+}
+
+const fn row(name: &'static str, takes: Takes) -> Row {
+    Row { name, takes }
+}
+
+/// The longest time-out, in seconds: thirty days.
+const LONGEST: f64 = 30.0 * 86400.0;
+/// Sizes of data segments and bursts in bytes (RFC 7143 section 13).
+const SIZES: RangeInclusive<u32> = 512..=0xff_ffff;
+
+/// All settings.
+pub static TABLE: &[Row] = &[
+    row("target_user", Text(|t| &mut t.target_user)),
+    row("target_password", Secret(|t| &mut t.target_password)),
+    row("password_file", Text(|t| &mut t.password_file)),
+    row("target_password_file", Text(|t| &mut t.target_password_file)),
+    row("auth", Algorithms),
+    row("initiator", Text(|t| &mut t.initiator)),
+    row("header_digest", Digest(|o| &mut o.header_digest)),
+    row("data_digest", Digest(|o| &mut o.data_digest)),
+    row("initial_r2t", Flag(|o| &mut o.initial_r2t)),
+    row("immediate_data", Flag(|o| &mut o.immediate_data)),
+    row("max_recv_data_segment_length", Bytes(|o| &mut o.max_recv_data_segment_length)),
+    row("max_burst_length", Bytes(|o| &mut o.max_burst_length)),
+    row("first_burst_length", Bytes(|o| &mut o.first_burst_length)),
+    row("max_outstanding_r2t", Count(1..=65535, |s| &mut s.offer.max_outstanding_r2t)),
+    row("default_time2wait", Count(0..=3600, |s| &mut s.offer.default_time2wait)),
+    row("default_time2retain", Count(0..=3600, |s| &mut s.offer.default_time2retain)),
+    row("data_pdu_in_order", Flag(|o| &mut o.data_pdu_in_order)),
+    row("data_sequence_in_order", Flag(|o| &mut o.data_sequence_in_order)),
+    row("task_reporting", Reporting),
+    row("max_connections", Only("1")),
+    row("error_recovery_level", Only("0")),
+    row("login_timeout", Seconds(|t| &mut t.login)),
+    row("logout_timeout", Seconds(|t| &mut t.logout)),
+    row("noop_interval", SecondsOrNever(|t| &mut t.noop_interval)),
+    row("noop_timeout", Seconds(|t| &mut t.noop)),
+    row("command_timeout", Seconds(|t| &mut t.command)),
+    row("abort_timeout", Seconds(|t| &mut t.abort)),
+    row("lun_reset_timeout", Seconds(|t| &mut t.lun_reset)),
+    row("target_reset_timeout", Seconds(|t| &mut t.target_reset)),
+    row("recovery_timeout", Seconds(|t| &mut t.recovery)),
+    row("operation_timeout", Seconds(|t| &mut t.operation)),
+    row("login_tries", Tries(|t| &mut t.login_tries)),
+    row("commands", Count(1..=4096, |s| &mut s.commands)),
+];
+
+/// The row of a key.
+///
+/// # Errors
+/// What to write instead, where the key is like a known one.
+pub fn find(key: &str) -> Result<&'static Row, Option<&'static str>> {
+    let found = TABLE.iter().find(|row| row.name == key);
+    found.ok_or_else(|| nearest(key, TABLE.iter().map(|row| row.name)))
+}
+
+impl Row {
+    /// May its value be shown?
+    pub fn is_secret(&self) -> bool {
+        matches!(self.takes, Secret(_))
+    }
+
+    /// Takes a value.
+    ///
+    /// # Errors
+    /// What the setting takes.
+    pub fn set(&self, settings: &mut Settings, value: &str) -> Result<(), String> {
+        match &self.takes {
+            Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
+            Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
+            Count(range, place) => *place(settings) = number(value, range)?,
+            Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
+            Only(one) if value == *one => {}
+            Only(one) => return Err(format!("only {one} is supported")),
+            Digest(place) => {
+                let (digests, crc32c_first) =
+                    digests(value).ok_or("it takes none, crc32c, or both with a comma")?;
+                *place(&mut settings.offer) = digests;
+                settings.crc32c_first |= crc32c_first;
+            }
+            Reporting => {
+                let found = TaskReporting::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
+                settings.offer.task_reporting =
+                    found.ok_or("it takes RFC3720, ResponseFence or FastAbort")?.1;
+            }
+            Algorithms => {
+                settings.algorithms = algorithms(value)
+                    .ok_or("it takes md5, sha1, sha-256, sha3-256, or several with commas")?;
+            }
+            Seconds(place) => *place(&mut settings.timeouts) = seconds(value, 0.001)?,
+            SecondsOrNever(place) => *place(&mut settings.timeouts) = seconds(value, 0.0)?,
+            Text(place) | Secret(place) if !value.is_empty() => {
+                *place(&mut settings.texts) = Some(value.to_owned());
+            }
+            Text(_) | Secret(_) => return Err("it has no value".into()),
+        }
+        Ok(())
+    }
+}
+
+fn flag(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "yes" | "true" | "1" | "on" => Some(true),
+        "no" | "false" | "0" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn number<T>(value: &str, range: &RangeInclusive<T>) -> Result<T, String>
+where
+    T: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let read = value.parse().ok().filter(|n| range.contains(n) && !value.starts_with('+'));
+    read.ok_or_else(|| format!("it takes a number from {} to {}", range.start(), range.end()))
+}
+
+fn seconds(value: &str, least: f64) -> Result<Duration, String> {
+    let read = value.parse().ok().filter(|s| (least..=LONGEST).contains(s));
+    let what = || format!("it takes seconds, {least} to {LONGEST}");
+    read.map(Duration::from_secs_f64).ok_or_else(what)
+}
+
+/// As libiscsi writes them, and whether CRC32C is preferred.
+fn digests(value: &str) -> Option<(Digests, bool)> {
+    match value.to_ascii_lowercase().as_str() {
+        "none" => Some((Digests { none: true, crc32c: false }, false)),
+        "crc32c" => Some((Digests { none: false, crc32c: true }, true)),
+        "none,crc32c" => Some((Digests { none: true, crc32c: true }, false)),
+        "crc32c,none" => Some((Digests { none: true, crc32c: true }, true)),
+        _ => None,
+    }
+}
+
+fn algorithms(value: &str) -> Option<Vec<Algorithm>> {
+    let one = |name: &str| match name.to_ascii_lowercase().as_str() {
+        "md5" => Some(Algorithm::Md5),
+        "sha1" | "sha-1" => Some(Algorithm::Sha1),
+        "sha-256" | "sha256" => Some(Algorithm::Sha256),
+        "sha3-256" => Some(Algorithm::Sha3),
+        _ => None,
+    };
+    value.split(',').map(one).collect()
+}

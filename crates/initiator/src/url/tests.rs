@@ -1,0 +1,117 @@
+use super::*;
+use proto::parameters::Digests;
+use std::time::Duration;
+
+fn url(text: &str) -> Url {
+    Url::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn error(text: &str) -> String {
+    let e = Url::parse(text).expect_err(text);
+    assert_eq!(e.kind, Kind::Invalid);
+    format!("{e}; {}", e.hint.expect("a hint"))
+}
+
+#[test]
+fn the_three_forms() {
+    let u = url("iscsi://10.0.0.1:3261/iqn.2026-11.org.example:a/7");
+    assert_eq!((u.portal.to_string().as_str(), u.lun), ("10.0.0.1:3261", Some(7)));
+    assert_eq!(u.target.as_deref(), Some("iqn.2026-11.org.example:a"));
+    let u = url("iscsi://[fe80::1]/iqn.2026-11.org.example:a");
+    assert_eq!((u.portal.host.as_str(), u.portal.port, u.lun), ("fe80::1", 3260, None));
+    for text in ["iscsi://host", "iscsi://host/", "iscsi://host:3260,1"] {
+        let u = url(text);
+        assert_eq!((u.portal.to_string().as_str(), u.target), ("host:3260", None), "{text}");
+    }
+}
+
+#[test]
+fn users_and_passwords_in_both_forms() {
+    let who = |text: &str| {
+        let u = url(text);
+        (u.user.unwrap_or_default(), u.password.unwrap_or_default())
+    };
+    let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    assert_eq!(who("iscsi://ann%secret@h"), pair("ann", "secret"));
+    assert_eq!(who("iscsi://ann%se%63:t/@h"), pair("ann", "se%63:t/"), "as libiscsi: what follows stands");
+    assert_eq!(who("iscsi://ann:s%40%2fx%25@h"), pair("ann", "s@/x%"));
+    assert_eq!(who("iscsi://a%3ann:x@h"), pair("a", "3ann:x"), "the percent sign comes first");
+    assert_eq!(who("iscsi://ann@h"), pair("ann", ""));
+    assert!(error("iscsi://ann:100%@h").contains("%25"));
+}
+
+#[test]
+fn what_is_wrong_is_told_with_what_to_do() {
+    for (text, part) in [
+        ("http://h", "no URL of iSCSI"),
+        ("iscsi://h\n", "control"),
+        ("iscsi://", "no name and no address"),
+        ("iscsi://h:0/iqn.2026-11.org.example:a", "no port"),
+        ("iscsi://::1/iqn.2026-11.org.example:a", "brackets"),
+        ("iscsi://h/disk/0", "no iSCSI name"),
+        ("iscsi://h//0", "no iSCSI name"),
+        ("iscsi://h/iqn.2026-11.org.example:a/x", "no LUN"),
+        ("iscsi://h/iqn.2026-11.org.example:a/16384", "no LUN"),
+        ("iscsi://h/iqn.2026-11.org.example:a/1/2", "no LUN"),
+        ("iscsi://h/iqn.2026-11.org.example%zz", "percent"),
+        ("iscsi://h?header_digets=none", "did you mean header_digest?"),
+        ("iscsi://h?colour=red", "docs/use.md"),
+        ("iscsi://h?commands=1&commands=2", "twice"),
+        ("iscsi://h?commands=0", "1 to 4096"),
+        ("iscsi://h?initial_r2t=maybe", "yes or no"),
+        ("iscsi://h?max_burst_length=511", "512 to 16777215"),
+        ("iscsi://h?login_timeout=0", "seconds"),
+        ("iscsi://h?login_timeout=inf", "seconds"),
+        ("iscsi://h?login_timeout=nan", "seconds"),
+        ("iscsi://h?data_digest=md5", "crc32c"),
+        ("iscsi://h?auth=rot13", "sha3-256"),
+        ("iscsi://h?error_recovery_level=1", "only 0"),
+        ("iscsi://h?target_user=", "no value"),
+    ] {
+        assert!(error(text).contains(part), "{text}: {}", error(text));
+    }
+    assert!(Url::parse(&format!("iscsi://h?x={}", "y".repeat(9000))).is_err());
+}
+
+#[test]
+fn settings_go_where_they_belong() {
+    let u = url("iscsi://h?header_digest=crc32c&data_digest=none&initial_r2t=Yes&immediate_data=no&\
+         first_burst_length=4096&login_timeout=1.5&noop_interval=0&login_tries=1&commands=7&auth=sha-256,md5");
+    let s = &u.settings;
+    assert_eq!(s.offer.header_digest, Digests { none: false, crc32c: true });
+    assert_eq!((s.offer.initial_r2t, s.offer.immediate_data), (true, false));
+    assert_eq!((s.offer.first_burst_length, s.commands, s.timeouts.login_tries), (4096, 7, 1));
+    assert_eq!((s.timeouts.login, s.timeouts.noop_interval), (Duration::from_millis(1500), Duration::ZERO));
+    assert_eq!(s.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
+}
+
+/// A value that every row takes, so that none is forgotten.
+#[test]
+fn every_setting_can_be_set() {
+    for row in settings::TABLE {
+        let works = |value: &&str| row.set(&mut defaults(), value).is_ok();
+        let values = ["yes", "1", "0", "600", "none", "FastAbort", "md5"];
+        assert!(values.iter().any(works), "{}", row.name);
+        assert!(row.set(&mut defaults(), "").is_err(), "{}", row.name);
+    }
+}
+
+#[test]
+fn no_secret_is_shown_and_the_rest_can_be_read_again() {
+    for (text, shown) in [
+        (
+            "iscsi://ann%hush@h/iqn.2026-11.org.example:a/1?target_user=t&target_password=hush&commands=9",
+            "iscsi://ann@h:3260/iqn.2026-11.org.example:a/1?target_user=t&commands=9",
+        ),
+        ("iscsi://a/b:hush@[::1]", "iscsi://a/b@[::1]:3260"),
+        ("iscsi://h?password_file=/a%20b%26", "iscsi://h:3260?password_file=/a%20b%26"),
+    ] {
+        let u = url(text);
+        assert_eq!(u.to_string(), shown);
+        assert_eq!(url(shown).to_string(), shown);
+        assert_eq!(format!("{u:?}"), format!("Url({shown})"));
+    }
+    let u = url("iscsi://ann%hush@h?commands=9").at("iqn.2026-11.org.example:b", Some(3));
+    assert_eq!(u.plain(), "iscsi://h:3260/iqn.2026-11.org.example:b/3");
+    assert_eq!(u.password.as_deref(), Some("hush"), "who we are goes along");
+}

@@ -1,0 +1,67 @@
+//! What this host says of itself, and files that only their owner can read.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The name of this host.
+pub fn name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Why a secret is not taken: what is wrong, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub hint: String,
+}
+
+fn refused<T>(what: String, hint: String) -> Result<T, Refused> {
+    Err(Refused { what, hint })
+}
+
+/// Reads a secret, at most one byte more than `most`: a regular file of this user that nobody else can touch.
+///
+/// # Errors
+/// When it cannot be read, or others could have read or written it.
+pub fn secret_file(path: &Path, most: usize) -> Result<Vec<u8>, Refused> {
+    let shown = path.display();
+    let cannot = |e: std::io::Error| {
+        let why = e.to_string();
+        let why = why.split(" (os error").next().unwrap_or(&why).to_lowercase();
+        Refused {
+            what: format!("cannot read the secret {shown}: {why}"),
+            hint: format!("create it with: (umask 077; openssl rand -hex 16 > {shown})"),
+        }
+    };
+    // Not to block on a FIFO, which is refused below.
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(cannot)?;
+    let metadata = file.metadata().map_err(cannot)?;
+    if !metadata.is_file() {
+        return refused(
+            format!("the secret {shown} is no regular file"),
+            "put the secret into a file".into(),
+        );
+    }
+    let us = rustix::process::geteuid().as_raw();
+    if metadata.uid() != us {
+        return refused(
+            format!("the secret {shown} belongs to user {}, not to the user who runs lunar", metadata.uid()),
+            format!("run: chown {us} {shown}"),
+        );
+    }
+    // 0400 is as good.
+    if metadata.mode() & 0o7177 != 0 {
+        return refused(
+            format!("the secret {shown} has mode {:04o}", metadata.mode() & 0o7777),
+            format!("run: chmod 0600 {shown}"),
+        );
+    }
+    let mut bytes = Vec::new();
+    file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    Ok(bytes)
+}

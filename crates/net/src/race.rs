@@ -1,0 +1,15 @@
+//! Waiting for more than one thing.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+/// What the first of two futures to end came to; the other is dropped. The first is asked first.
+pub async fn either<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|cx| match a.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => b.as_mut().poll(cx),
+    })
+    .await
+}

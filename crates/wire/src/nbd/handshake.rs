@@ -1,0 +1,224 @@
+//! Handshake and option haggling.
+
+use crate::be;
+
+/// `NBDMAGIC`: the first eight bytes of a server.
+pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// `IHAVEOPT`: announces newstyle, and begins each option.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// Begins each reply to an option.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+
+/// Bytes of the greeting: both magics and the handshake flags.
+pub const GREETING_LEN: usize = 18;
+/// Bytes of the client's flags.
+pub const CLIENT_FLAGS_LEN: usize = 4;
+/// Bytes of an option's header.
+pub const OPTION_LEN: usize = 16;
+/// Bytes of the header of a reply to an option.
+pub const OPTION_REPLY_LEN: usize = 20;
+/// The answer to [`option::EXPORT_NAME`]: size and transmission flags.
+pub const EXPORT_LEN: usize = 10;
+/// Zeros after that answer, unless the client declined them.
+pub const EXPORT_ZEROS: usize = 124;
+/// The longest string of the protocol in bytes.
+pub const MAX_STRING: usize = 4096;
+
+/// Handshake flags of both sides.
+pub mod handshake_flag {
+    /// Fixed newstyle: options may be refused, and more than one may be sent.
+    pub const FIXED_NEWSTYLE: u16 = 1 << 0;
+    /// No zeros after the answer to EXPORT_NAME.
+    pub const NO_ZEROES: u16 = 1 << 1;
+}
+
+/// Transmission flags: what an export can.
+pub mod transmission_flag {
+    /// There are flags.
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Nothing can be written.
+    pub const READ_ONLY: u16 = 1 << 1;
+    /// FLUSH.
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    /// The flag FUA.
+    pub const SEND_FUA: u16 = 1 << 3;
+    /// TRIM.
+    pub const SEND_TRIM: u16 = 1 << 5;
+    /// WRITE_ZEROES and the flag NO_HOLE.
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// The flag DF.
+    pub const SEND_DF: u16 = 1 << 7;
+    /// A flush on one connection covers what was written on any.
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// CACHE.
+    pub const SEND_CACHE: u16 = 1 << 10;
+    /// The flag FAST_ZERO.
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Options of the client.
+pub mod option {
+    /// Chooses an export, without an answer that could refuse.
+    pub const EXPORT_NAME: u32 = 1;
+    /// Ends the session.
+    pub const ABORT: u32 = 2;
+    /// Asks for the exports.
+    pub const LIST: u32 = 3;
+    /// Asks for TLS.
+    pub const STARTTLS: u32 = 5;
+    /// Asks about an export.
+    pub const INFO: u32 = 6;
+    /// Chooses an export.
+    pub const GO: u32 = 7;
+    /// Asks for structured replies.
+    pub const STRUCTURED_REPLY: u32 = 8;
+    /// Asks which metadata contexts there are.
+    pub const LIST_META_CONTEXT: u32 = 9;
+    /// Selects metadata contexts.
+    pub const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Types of replies to options.
+pub mod reply {
+    /// Done.
+    pub const ACK: u32 = 1;
+    /// An export.
+    pub const SERVER: u32 = 2;
+    /// An aspect of an export: see [`super::info`].
+    pub const INFO: u32 = 3;
+    /// A metadata context.
+    pub const META_CONTEXT: u32 = 4;
+    /// The option is unknown.
+    pub const ERR_UNSUP: u32 = ERROR | 1;
+    /// The option is against this server's policy.
+    pub const ERR_POLICY: u32 = ERROR | 2;
+    /// The option breaks the rules.
+    pub const ERR_INVALID: u32 = ERROR | 3;
+    /// No such export.
+    pub const ERR_UNKNOWN: u32 = ERROR | 6;
+    /// The option is too long.
+    pub const ERR_TOO_BIG: u32 = ERROR | 9;
+    /// The bit that makes a type an error.
+    pub const ERROR: u32 = 1 << 31;
+}
+
+/// Aspects of an export.
+pub mod info {
+    /// Size and transmission flags.
+    pub const EXPORT: u16 = 0;
+    /// Its name.
+    pub const NAME: u16 = 1;
+    /// Words for people.
+    pub const DESCRIPTION: u16 = 2;
+    /// Minimum and preferred block, maximum payload.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// What a server says first.
+pub fn greeting(flags: u16) -> [u8; GREETING_LEN] {
+    let mut b = [0; GREETING_LEN];
+    be::put64(&mut b, MAGIC);
+    be::put64(&mut b[8..], OPTION_MAGIC);
+    be::put16(&mut b[16..], flags);
+    b
+}
+
+/// The header of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionHeader {
+    /// Its [`option`].
+    pub option: u32,
+    /// Bytes of data that follow.
+    pub len: u32,
+}
+
+impl OptionHeader {
+    /// Reads a header; None when the magic is wrong.
+    pub fn decode(b: &[u8; OPTION_LEN]) -> Option<OptionHeader> {
+        let header = OptionHeader { option: be::get32(&b[8..]), len: be::get32(&b[12..]) };
+        (be::get64(b) == OPTION_MAGIC).then_some(header)
+    }
+
+    /// The bytes of a header.
+    pub fn encode(&self) -> [u8; OPTION_LEN] {
+        let mut b = [0; OPTION_LEN];
+        be::put64(&mut b, OPTION_MAGIC);
+        be::put32(&mut b[8..], self.option);
+        be::put32(&mut b[12..], self.len);
+        b
+    }
+}
+
+/// The header of a reply to an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionReply {
+    /// The [`option`] that is answered.
+    pub option: u32,
+    /// Its type: see [`reply`].
+    pub reply: u32,
+    /// Bytes of data that follow.
+    pub len: u32,
+}
+
+impl OptionReply {
+    /// Reads a header; None when the magic is wrong.
+    pub fn decode(b: &[u8; OPTION_REPLY_LEN]) -> Option<OptionReply> {
+        let [option, reply, len] = [8, 12, 16].map(|at| be::get32(&b[at..]));
+        (be::get64(b) == OPTION_REPLY_MAGIC).then_some(OptionReply { option, reply, len })
+    }
+
+    /// The bytes of a header.
+    pub fn encode(&self) -> [u8; OPTION_REPLY_LEN] {
+        let mut b = [0; OPTION_REPLY_LEN];
+        be::put64(&mut b, OPTION_REPLY_MAGIC);
+        be::put32(&mut b[8..], self.option);
+        be::put32(&mut b[12..], self.reply);
+        be::put32(&mut b[16..], self.len);
+        b
+    }
+}
+
+/// Size and transmission flags, as EXPORT_NAME is answered and as [`info::EXPORT`] carries them.
+pub fn export(size: u64, flags: u16) -> [u8; EXPORT_LEN] {
+    let mut b = [0; EXPORT_LEN];
+    be::put64(&mut b, size);
+    be::put16(&mut b[8..], flags);
+    b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greeting_is_as_known() {
+        assert_eq!(&greeting(3), b"NBDMAGICIHAVEOPT\0\x03");
+    }
+
+    #[test]
+    fn headers_are_as_known_and_survive_a_round_trip() {
+        let asked = OptionHeader { option: option::GO, len: 0x0102_0304 };
+        assert_eq!(&asked.encode(), b"IHAVEOPT\0\0\0\x07\x01\x02\x03\x04");
+        assert_eq!(OptionHeader::decode(&asked.encode()), Some(asked));
+        let answer = OptionReply { option: option::GO, reply: reply::ERR_UNKNOWN, len: 5 };
+        assert_eq!(&answer.encode(), b"\0\x03\xe8\x89\x04\x55\x65\xa9\0\0\0\x07\x80\0\0\x06\0\0\0\x05");
+        assert_eq!(OptionReply::decode(&answer.encode()), Some(answer));
+    }
+
+    #[test]
+    fn a_wrong_magic_is_no_header() {
+        for at in 0..8 {
+            let mut asked = OptionHeader { option: 1, len: 0 }.encode();
+            asked[at] ^= 1;
+            assert_eq!(OptionHeader::decode(&asked), None);
+            let mut answer = OptionReply { option: 1, reply: 1, len: 0 }.encode();
+            answer[at] ^= 1;
+            assert_eq!(OptionReply::decode(&answer), None);
+        }
+    }
+
+    #[test]
+    fn size_and_flags_follow_one_another() {
+        assert_eq!(export(0x0102_0304_0506_0708, 0x0a0b), [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]);
+    }
+}
