@@ -27,7 +27,7 @@ const TOOLS: [Tool; 10] = [
     Tool { program: "mkfs.xfs", package: "xfsprogs" },
     Tool { program: "fio", package: "fio" },
 ];
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(600);
 /// What the guest calls the host's 127.0.0.1.
 const HOST: &str = "10.0.2.2";
 
