@@ -149,7 +149,7 @@ async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
         return None;
     }
     tracing::warn!(target = %home.name(), "the session was lost: {why}");
-    home.listeners.tell(&Event::Lost(why.what));
+    home.listeners.tell(&Event::Lost(why.to_string()));
     let mut pause = FIRST_PAUSE;
     loop {
         let (goal, options) = (home.goal.borrow().clone(), &home.options);

@@ -258,7 +258,7 @@ mod tests {
         let shown = path.display().to_string();
         assert!(from_file(&shown).unwrap() == Secret::new(b"abc"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(from_file(&shown).unwrap_err().hint.unwrap().starts_with("run: chmod 0600"));
+        assert!(from_file(&shown).unwrap_err().hint.as_ref().unwrap().starts_with("run: chmod 0600"));
         std::fs::remove_file(path).unwrap();
     }
 }
