@@ -1,8 +1,10 @@
 //! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null,
-//! memory, file, device), and the filters of [`filter`] wrap any of them.
+//! memory, file, device), and the filters of [`filter`] wrap any of them. [`mod@copy`]
+//! moves their bytes.
 #![forbid(unsafe_code)]
 
 mod backend;
+pub mod copy;
 mod file;
 pub mod filter;
 mod memory;
@@ -12,7 +14,7 @@ mod range;
 pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline};
-pub use open::{Kind, OpenError, Spec, open};
+pub use open::{Found, Kind, OpenError, Spec, examine, open};
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -4,9 +4,12 @@
 mod args;
 mod captive;
 mod client;
+mod copy;
 mod discover;
+mod doctor;
 mod exit;
 mod hex;
+mod ls;
 mod paste;
 mod say;
 mod scsi;
@@ -16,7 +19,7 @@ mod session;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use control::{Problem, config};
+use control::{Problem, config, folders};
 use exit::Failure;
 use std::io::{self, Write};
 use std::path::Path;
@@ -43,11 +46,25 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             log("warn")?;
             print(&discover::discover(args)?)
         }
+        Command::Ls(args) => {
+            log("warn")?;
+            print(&ls::ls(args)?)
+        }
+        Command::Doctor(args) => {
+            log("warn")?;
+            let (text, failure) = doctor::doctor(args)?;
+            print(&text);
+            return failure.map_or(Ok(ExitCode::SUCCESS), Err);
+        }
+        Command::Check { file, media } => print(&check(&file, media)?),
         Command::Scsi(args) => {
             log("warn")?;
             return scsi::scsi(args);
         }
-        Command::Check { file } => print(&check(&file)?),
+        Command::Copy(args) => {
+            log("warn")?;
+            return copy::copy(args);
+        }
         Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -68,12 +85,7 @@ fn print(text: &str) {
 /// Logs go to stderr; LUNAR_LOG says which, or this level.
 fn log(level: &str) -> Result<(), Problem> {
     let filter = match std::env::var("LUNAR_LOG") {
-        Ok(text) if !text.is_empty() => tracing_subscriber::EnvFilter::try_new(&text).map_err(|e| {
-            Problem::new(
-                format!("LUNAR_LOG is not understood: {e}"),
-                "set it to error, warn, info, debug or trace",
-            )
-        })?,
+        Ok(text) if !text.is_empty() => filter(&text)?,
         _ => tracing_subscriber::EnvFilter::new(level),
     };
     let ansi = say::colours(&io::stderr());
@@ -81,9 +93,34 @@ fn log(level: &str) -> Result<(), Problem> {
     Ok(())
 }
 
+/// What may stand alone in LUNAR_LOG.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What LUNAR_LOG chooses: a level, and levels of parts. The library takes any other word for the name of a
+/// part, and then nothing at all is logged.
+fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
+    if let Some(word) = unknown {
+        let what = format!("LUNAR_LOG is not understood: \"{}\" is no level", word.escape_debug());
+        let hint =
+            "set it to error, warn, info, debug or trace; a part has one of its own: warn,target=debug";
+        return Err(Problem::new(what, hint));
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
+        Problem::new(
+            format!("LUNAR_LOG is not understood: {e}"),
+            "set it to error, warn, info, debug or trace",
+        )
+    })
+}
+
 /// Checks a configuration file and says what it has.
-fn check(file: &Path) -> Result<String, Vec<Problem>> {
+fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
+    if media {
+        check_media(&config)?;
+    }
     let luns = config.targets.iter().map(|target| target.luns.len()).sum();
     let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
     let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
@@ -95,6 +132,14 @@ fn check(file: &Path) -> Result<String, Vec<Problem>> {
         say::count(luns, "LUN"),
         say::count(portals, "portal"),
     ))
+}
+
+/// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
+fn check_media(config: &config::Config) -> Result<(), Vec<Problem>> {
+    let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
+    let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
+    notes.iter().for_each(|note| eprintln!("warning: {note}"));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// A manual page, of lunar itself or of one of its commands.

@@ -42,6 +42,23 @@ impl Stream {
         Ok(Stream { fd })
     }
 
+    /// What the kernel says of the way of this connection.
+    pub fn route(&self) -> Route {
+        let socket = SockRef::from(&self.fd);
+        let local = socket.local_addr().ok().and_then(|a| a.as_socket());
+        let mtu = match local {
+            Some(SocketAddr::V6(_)) => rustix::net::sockopt::ipv6_mtu(&self.fd),
+            _ => rustix::net::sockopt::ip_mtu(&self.fd),
+        };
+        Route {
+            local,
+            mtu: mtu.ok(),
+            mss: socket.tcp_mss().ok(),
+            receive_buffer: socket.recv_buffer_size().ok(),
+            send_buffer: socket.send_buffer_size().ok(),
+        }
+    }
+
     /// Waits until there is something to receive, or the peer is gone.
     pub async fn readable(&self) -> io::Result<()> {
         self.fd.read_ready().await
@@ -98,6 +115,21 @@ impl Stream {
         // Already closed by the peer: nothing to do.
         let _ = SockRef::from(&self.fd).shutdown(how);
     }
+}
+
+/// The way of a connection, as far as the kernel tells of it; sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Our address.
+    pub local: Option<SocketAddr>,
+    /// Path MTU.
+    pub mtu: Option<u32>,
+    /// Maximum segment size of TCP.
+    pub mss: Option<u32>,
+    /// Receive buffer of the socket.
+    pub receive_buffer: Option<usize>,
+    /// Send buffer of the socket.
+    pub send_buffer: Option<usize>,
 }
 
 /// A listening socket, of TCP or Unix.
@@ -180,11 +212,19 @@ fn is_shortage(e: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use compio::driver::{DriverType, ProactorBuilder};
+    use compio::runtime::RuntimeBuilder;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    fn in_a_loop<T>(body: impl AsyncFnOnce() -> T) -> T {
-        compio::runtime::Runtime::new().expect("a runtime").block_on(body())
+    /// With each driver that can be had here.
+    fn in_loops(body: impl AsyncFn()) {
+        let mut polling = ProactorBuilder::new();
+        polling.driver_type(DriverType::Poll);
+        for proactor in [ProactorBuilder::new(), polling] {
+            let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
+            runtime.expect("a runtime").block_on(body());
+        }
     }
 
     /// Sends five bytes from a client and five back, whatever the family.
@@ -203,13 +243,13 @@ mod tests {
 
     #[test]
     fn both_families_carry_bytes() {
-        in_a_loop(async || {
+        in_loops(async || {
             let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
             let client = std::net::TcpStream::connect(bound.local_addr().expect("bound")).expect("connected");
             echo(Listener::new(bound).expect("a listener"), client.into()).await;
         });
         let path = std::env::temp_dir().join(format!("lunar-net-{}.sock", std::process::id()));
-        in_a_loop(async || {
+        in_loops(async || {
             let bound = Listener::bind_unix(&path).expect("bound");
             let client = UnixStream::connect(&path).expect("connected");
             echo(Listener::new(bound).expect("a listener"), client.into()).await;

@@ -5,13 +5,13 @@
 
 use wire::iscsi::status::LoginStatus;
 use wire::iscsi::text::{pairs, push};
-use wire::iscsi::{Bhs, opcode};
+use wire::iscsi::{Bhs, opcode, request};
 
 use super::negotiation::Negotiation;
 use super::security::Security;
+use super::shown;
 use super::targets::PortalAddress;
 pub use super::wish::{Credentials, Failure, LoggedIn, Wish};
-use super::{IMMEDIATE, shown};
 use crate::Pdu;
 use crate::chap::keys::Keys;
 use crate::gather::{Gather, piece};
@@ -242,14 +242,14 @@ impl Login {
 
     /// The header of a Login Request (RFC 7143 section 11.12).
     fn header(&self) -> Bhs {
+        const IMMEDIATE: u8 = 0x40;
         let (mut b, wish) = (Bhs::new(opcode::LOGIN | IMMEDIATE), &self.wish);
         b.0[1] = self.asked;
         b.0[8..14].copy_from_slice(&wish.isid);
         b.0[14..16].copy_from_slice(&wish.tsih.to_be_bytes());
         b.set_word(16, wish.itt);
         b.0[20..22].copy_from_slice(&wish.cid.to_be_bytes());
-        b.set_word(24, wish.cmd_sn);
-        b.set_word(28, self.exp_stat_sn().unwrap_or(0));
+        request::stamp(&mut b, wish.cmd_sn, self.exp_stat_sn().unwrap_or(0));
         b
     }
 

@@ -12,9 +12,6 @@ mod tests;
 
 pub use text::{Text, TextStep};
 
-/// The I bit of the opcode byte.
-const IMMEDIATE: u8 = 0x40;
-
 /// What a peer said, fit to be shown: nothing in it may steer a terminal, and it stays short.
 fn shown(value: &str) -> String {
     const LEN: usize = 255;

@@ -1,8 +1,7 @@
 //! A text exchange of full feature phase, as the initiator plays it (RFC 7143 sections 6.4, 11.10, 11.11).
 
-use wire::iscsi::{Bhs, NONE, opcode};
+use wire::iscsi::{Bhs, NONE, opcode, request};
 
-use super::IMMEDIATE;
 use crate::Pdu;
 use crate::gather::{Gather, piece};
 use crate::text::{CONTINUE, FINAL};
@@ -97,11 +96,7 @@ impl Text {
     fn request(&mut self, ttt: u32, lun: u64) -> Pdu {
         let rest = self.out.split_off(piece(&self.out, self.max_xmit));
         let data = std::mem::replace(&mut self.out, rest);
-        let mut b = Bhs::new(opcode::TEXT | IMMEDIATE);
-        b.0[1] = if self.out.is_empty() { FINAL } else { CONTINUE };
-        b.set_lun(lun);
-        b.set_word(16, self.itt);
-        b.set_word(20, ttt);
-        Pdu::new(b, data)
+        let flags = if self.out.is_empty() { FINAL } else { CONTINUE };
+        Pdu::new(request::text(self.itt, flags, lun, ttt), data)
     }
 }

@@ -359,7 +359,7 @@ fn a_long_answer_goes_in_pieces() {
 /// NEG-028, KEY-024, KEY-025, KEY-038, A-05: what a target proposes is answered, until there is no answering.
 #[test]
 fn proposals_of_the_target() {
-    let mut script = Script::operational(Wish { tsih: 0, ..wish() });
+    let mut script = Script::operational(wish());
     let mut text = script.agree(&[]);
     text += "iSCSIProtocolLevel=2\0IFMarker=Yes\0OFMarkInt=2048\0X-com.example.a=b=c\0RDMAExtensions=Yes\0";
     let (flags, answers) = script.send(OPERATIONAL, &text);
@@ -437,6 +437,20 @@ fn answers_beside_values() {
             (step, _) => panic!("{key}={value:?}: {step:?}"),
         }
     }
+}
+
+/// KEY-034: whatever the order of the answers, what may be sent unasked stays within a burst.
+#[test]
+fn bursts_bound_each_other() {
+    let quiet = Offer { initial_r2t: true, immediate_data: false, ..Offer::default() };
+    let irrelevant = [("MaxBurstLength", Some("4096")), ("FirstBurstLength", Some("Irrelevant"))];
+    let step = Script::operational(Wish { offer: quiet, ..wish() }).answered(&irrelevant);
+    let Step::Done(got) = step else { panic!("{step:?}") };
+    assert_eq!(got.parameters.first_burst_length, 4096);
+    let mut script = Script::operational(wish());
+    let rest = script.agree(&[("MaxBurstLength", Some("4096")), ("FirstBurstLength", None)]);
+    script.send(OPERATIONAL, "FirstBurstLength=65536\0");
+    assert_eq!(script.done(&rest).parameters.first_burst_length, 4096);
 }
 
 /// SEC-012, NAM-001, NAM-003: wishes that cannot come true.
