@@ -135,10 +135,7 @@ pub(crate) fn get(b: &[u8], at: usize, len: usize) -> u64 {
 }
 
 /// Splits bytes into descriptors, each as long as its own head says. What is cut short ends it.
-pub(crate) fn split<'a>(
-    mut rest: &'a [u8],
-    len: impl Fn(&[u8]) -> Option<usize>,
-) -> impl Iterator<Item = &'a [u8]> {
+pub(crate) fn split(mut rest: &[u8], len: impl Fn(&[u8]) -> Option<usize>) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let len = len(rest).filter(|len| *len > 0)?;
         let (one, more) = rest.split_at_checked(len)?;
