@@ -12,7 +12,7 @@ mod range;
 pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline};
-pub use open::{Kind, OpenError, Spec, open};
+pub use open::{Found, Kind, OpenError, Spec, examine, open};
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -56,6 +56,11 @@ impl Spec {
         Spec { kind, path: PathBuf::new(), size: Some(size), read_only: false, direct: false, create: false }
     }
 
+    /// A file that is missing, or empty, is made.
+    pub(crate) fn creates(&self) -> bool {
+        self.kind == Kind::File && self.create && self.size.is_some() && !self.read_only
+    }
+
     /// What a path names, as it is: written through the page cache, never created.
     pub fn path(path: impl Into<PathBuf>) -> Spec {
         let path = path.into();
@@ -78,6 +83,28 @@ pub struct OpenError {
 impl OpenError {
     pub(crate) fn new(subject: impl Into<String>, what: impl ToString, hint: impl Into<String>) -> Self {
         OpenError { what: what.to_string(), subject: subject.into(), hint: hint.into() }
+    }
+}
+
+/// What opening would find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Bytes; None for a file that opening would make.
+    pub size: Option<u64>,
+    /// Somebody else has it, and opening would be refused for that.
+    pub in_use: bool,
+}
+
+/// Looks at what `spec` describes, and changes nothing.
+///
+/// # Errors
+/// As [`open`], but that somebody else has it is no error.
+pub fn examine(spec: &Spec) -> Result<Found, OpenError> {
+    let sized = |kind| Ok(Found { size: Some(size_of(kind, spec)?), in_use: false });
+    match spec.kind {
+        Kind::Null => sized("null"),
+        Kind::Memory => sized("memory"),
+        Kind::File | Kind::Device => crate::file::examine(spec),
     }
 }
 

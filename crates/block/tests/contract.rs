@@ -209,6 +209,7 @@ fn a_device_keeps_its_promise() {
             let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
             let in_use = open(&Spec::path(&path)).err().expect("alone");
             assert!(in_use.hint.starts_with("unmount it and stop what uses it"), "{in_use}");
+            assert!(open(&Spec { read_only: true, ..Spec::path(&path) }).is_ok(), "to be read");
             runtimes().remove(0).block_on(disk.write_zeroes(0, CAPACITY, false)).expect("zeros");
             disk
         });

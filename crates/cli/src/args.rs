@@ -13,6 +13,7 @@ Examples:
   lunar serve --listen 0.0.0.0:3260 disk.img   to other hosts too
   lunar serve --config lunar.toml              access lists, CHAP, several targets
   lunar check lunar.toml                       is it right?
+  lunar check --media lunar.toml               and could it be served now?
   lunar session show                           what was negotiated, and how much was moved
   lunar discover 192.0.2.10                    which targets are there
 
@@ -55,6 +56,11 @@ pub enum Command {
     Check {
         /// The file, such as lunar.toml
         file: PathBuf,
+
+        /// Look at files, devices and saved state too: are they there, may they be used, does anybody else
+        /// use them? Nothing is changed
+        #[arg(long)]
+        media: bool,
     },
     /// Look at the sessions of a running server
     #[command(subcommand)]

@@ -14,7 +14,7 @@ mod session;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use control::{Problem, config};
+use control::{Problem, config, folders};
 use exit::Failure;
 use std::io::{self, Write};
 use std::path::Path;
@@ -41,7 +41,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             log("warn")?;
             print(&discover::discover(args)?)
         }
-        Command::Check { file } => print(&check(&file)?),
+        Command::Check { file, media } => print(&check(&file, media)?),
         Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -62,12 +62,7 @@ fn print(text: &str) {
 /// Logs go to stderr; LUNAR_LOG says which, or this level.
 fn log(level: &str) -> Result<(), Problem> {
     let filter = match std::env::var("LUNAR_LOG") {
-        Ok(text) if !text.is_empty() => tracing_subscriber::EnvFilter::try_new(&text).map_err(|e| {
-            Problem::new(
-                format!("LUNAR_LOG is not understood: {e}"),
-                "set it to error, warn, info, debug or trace",
-            )
-        })?,
+        Ok(text) if !text.is_empty() => filter(&text)?,
         _ => tracing_subscriber::EnvFilter::new(level),
     };
     let ansi = say::colours(&io::stderr());
@@ -75,9 +70,34 @@ fn log(level: &str) -> Result<(), Problem> {
     Ok(())
 }
 
+/// What may stand alone in LUNAR_LOG.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What LUNAR_LOG chooses: a level, and levels of parts. The library takes any other word for the name of a
+/// part, and then nothing at all is logged.
+fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
+    if let Some(word) = unknown {
+        let what = format!("LUNAR_LOG is not understood: \"{}\" is no level", word.escape_debug());
+        let hint =
+            "set it to error, warn, info, debug or trace; a part has one of its own: warn,target=debug";
+        return Err(Problem::new(what, hint));
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
+        Problem::new(
+            format!("LUNAR_LOG is not understood: {e}"),
+            "set it to error, warn, info, debug or trace",
+        )
+    })
+}
+
 /// Checks a configuration file and says what it has.
-fn check(file: &Path) -> Result<String, Vec<Problem>> {
+fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
+    if media {
+        check_media(&config)?;
+    }
     let luns = config.targets.iter().map(|target| target.luns.len()).sum();
     let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
     let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
@@ -89,6 +109,14 @@ fn check(file: &Path) -> Result<String, Vec<Problem>> {
         say::count(luns, "LUN"),
         say::count(portals, "portal"),
     ))
+}
+
+/// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
+fn check_media(config: &config::Config) -> Result<(), Vec<Problem>> {
+    let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
+    let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
+    notes.iter().for_each(|note| eprintln!("warning: {note}"));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// A manual page, of lunar itself or of one of its commands.

@@ -128,7 +128,7 @@ impl<S: Server> Service<S> {
         let cores = cores.usable().map_err(one)?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let mut units = Units::new(state_dir);
-        let setup = units.setup(&config)?;
+        let setup = units.setup(&config, &|_| Ok(Vec::new()))?;
         let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
         let server = Arc::new(server);
         let admin = admin(config.server.admin_socket.as_deref(), &server).map_err(one)?;
@@ -157,7 +157,8 @@ impl<S: Server> Service<S> {
             tracing::info!("SIGHUP: there is no configuration file to read again");
             return;
         };
-        match config::load(file).and_then(|config| Ok((self.units.setup(&config)?, config))) {
+        let rest = |units| self.server.rest(units);
+        match config::load(file).and_then(|config| Ok((self.units.setup(&config, &rest)?, config))) {
             Ok((setup, config)) => {
                 self.server.reload(setup);
                 warn_of_what_stays(&self.config, &config);
@@ -206,7 +207,7 @@ fn cannot_serve(e: &io::Error) -> Problem {
     Problem::new(format!("cannot serve: {e}"), hint)
 }
 
-/// The admin socket. At its default path it is not worth a failure: another server may have it.
+/// The admin socket. At its default path, or beside another server's, it is not worth a failure.
 fn admin<S: Server>(configured: Option<&Path>, server: &Arc<S>) -> Result<Option<Admin>, Problem> {
     if let Some(path) = configured {
         return Admin::start(path, server.clone()).map(Some);
@@ -215,10 +216,15 @@ fn admin<S: Server>(configured: Option<&Path>, server: &Arc<S>) -> Result<Option
         if let Some(folder) = path.parent() {
             control::create_folder(folder)?;
         }
-        Admin::start(&path, server.clone())
+        Admin::start_beside(&path, server.clone()).map(|admin| (admin, path))
     });
     match started {
-        Ok(admin) => Ok(Some(admin)),
+        Ok((admin, path)) => {
+            if admin.path() != path {
+                tracing::info!("lunar session asks this server at --socket {}", admin.path().display());
+            }
+            Ok(Some(admin))
+        }
         Err(problem) => {
             tracing::warn!("lunar session cannot ask this server: {}", problem.what);
             Ok(None)

@@ -3,14 +3,17 @@
 use control::admin::{Counters, Parameters, Running, Session};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-use target::Info;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use target::setup::Setup;
+use target::{Info, Resting, Unit};
 
 /// A target that runs.
 pub trait Server: Running {
     /// Where it listens, with portal group tags.
     fn portals(&self) -> Vec<(SocketAddr, u16)>;
+
+    /// Brings units to rest; the number of the one that does not come to it, and why.
+    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)>;
 
     /// Replaces the configuration.
     fn reload(&self, setup: Setup);
@@ -47,6 +50,10 @@ impl Server for Live {
         portals.iter().map(|bound| (bound.address, bound.tag)).collect()
     }
 
+    fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {
+        self.server().as_ref().map_or(Ok(Vec::new()), |server| server.rest(units))
+    }
+
     fn reload(&self, setup: Setup) {
         if let Some(server) = &*self.server() {
             server.reload(setup);
@@ -67,6 +74,7 @@ fn session(tsih: u16, info: &Info) -> Session {
         initiator: info.initiator.clone(),
         initiator_address: info.address.to_string(),
         target: info.target.clone(),
+        portal: info.portal.to_string(),
         portal_group: info.tag,
         isid: info.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
         session_type: if info.discovery { "Discovery" } else { "Normal" }.into(),

@@ -4,24 +4,48 @@ use crate::args::{Asked, Session};
 use crate::client::json;
 use control::admin::{self, Session as Told};
 use control::{Problem, folders};
+use std::path::PathBuf;
 
 /// The text to print.
 pub fn session(command: Session) -> Result<String, Problem> {
     match command {
-        Session::List(asked) => {
-            let sessions = ask(&asked)?;
-            if asked.json { json(&sessions) } else { Ok(list(&sessions)) }
-        }
-        Session::Show { id, asked } => show(ask(&asked)?, id, asked.json),
+        Session::List(asked) if asked.json => json(&admin::sessions(&one(servers(&asked)?)?)?),
+        Session::List(asked) => list_all(&servers(&asked)?),
+        Session::Show { id, asked } => show(admin::sessions(&one(servers(&asked)?)?)?, id, asked.json),
     }
 }
 
-fn ask(asked: &Asked) -> Result<Vec<Told>, Problem> {
-    let path = match &asked.socket {
-        Some(path) => path.clone(),
-        None => folders::admin_socket()?,
-    };
-    admin::sessions(&path)
+/// The sockets of the servers that are asked: at least one, whether it answers or not.
+fn servers(asked: &Asked) -> Result<Vec<PathBuf>, Problem> {
+    if let Some(path) = &asked.socket {
+        return Ok(vec![path.clone()]);
+    }
+    let first = folders::admin_socket()?;
+    let answering = admin::answering(&first);
+    Ok(if answering.is_empty() { vec![first] } else { answering })
+}
+
+/// The server, if it is clear which is meant.
+fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
+    if servers.len() > 1 {
+        let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
+        let what = format!("{} servers answer: {}", servers.len(), sockets.join(", "));
+        return Err(Problem::new(what, "name one of them with --socket"));
+    }
+    Ok(servers.swap_remove(0))
+}
+
+/// The sessions of every server.
+fn list_all(servers: &[PathBuf]) -> Result<String, Problem> {
+    let mut text = String::new();
+    for path in servers {
+        let sessions = list(&admin::sessions(path)?);
+        match servers.len() {
+            1 => text += &sessions,
+            _ => text += &format!("[{}]\n{sessions}", path.display()),
+        }
+    }
+    Ok(text)
 }
 
 fn list(sessions: &[Told]) -> String {

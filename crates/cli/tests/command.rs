@@ -155,6 +155,23 @@ fn check_says_fine_or_what_is_wrong() {
 }
 
 #[test]
+fn check_looks_at_media_when_asked() {
+    let folder = Folder::new("check-media");
+    let file = "[[target.lun]]\nlun = 9\nbackend = \"file\"\npath = \"disk.img\"\n";
+    folder.write("lunar.toml", &(config(1) + file));
+    let fine = "lunar.toml is fine: 1 target, 2 LUNs, 1 portal, 0 access entries\n";
+    assert_eq!(folder.run(&["check", "lunar.toml"]), (0, fine.into(), String::new()));
+    let (status, out, told) = folder.run(&["check", "--media", "lunar.toml"]);
+    assert_eq!((status, out.as_str()), (1, ""));
+    let missing = "error: LUN 9 of iqn.2026-11.org.example:a: disk.img: no such file or directory\n  hint: ";
+    assert!(told.starts_with(missing), "{told}");
+    folder.write("disk.img", &"x".repeat(5000));
+    let warning = "warning: LUN 9 of iqn.2026-11.org.example:a: the last 392 bytes are less than a block of 512 \
+        and cannot be reached\n";
+    assert_eq!(folder.run(&["check", "--media", "lunar.toml"]), (0, fine.into(), warning.into()));
+}
+
+#[test]
 fn serve_tells_where_it_listens_and_ends_well() {
     let folder = Folder::new("serve");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--target", "iqn.2026-11.org.example:x"];
@@ -224,6 +241,25 @@ fn nothing_at_all_is_a_disk_that_is_kept() {
 }
 
 #[test]
+fn a_size_that_is_not_what_is_there_is_told() {
+    let folder = Folder::new("size");
+    std::fs::File::create(folder.0.join("disk.img")).unwrap().set_len(5 << 20).unwrap();
+    let serve = |size| {
+        let args = ["serve", "disk.img", "--listen", "127.0.0.1:0", "--run", "true", "--size", size];
+        let (status, _, log) = folder.run(&args);
+        assert_eq!(status, 0, "{log}");
+        log
+    };
+    let log = serve("10M");
+    assert!(
+        log.contains("WARN") && log.contains("is there and keeps its 5 MiB; the size asked for is 10 MiB"),
+        "{log}"
+    );
+    assert!(!serve("5M").contains("WARN"));
+    assert_eq!(std::fs::metadata(folder.0.join("disk.img")).unwrap().len(), 5 << 20);
+}
+
+#[test]
 fn what_cannot_be_served_says_why() {
     let folder = Folder::new("cannot");
     let told = |args: &[&str]| {
@@ -241,8 +277,21 @@ fn what_cannot_be_served_says_why() {
     assert!(in_use.contains(&address), "{in_use}");
     assert!(in_use.contains("hint: something listens there already"), "{in_use}");
     let mut command = folder.lunar(&["serve", "null:1G"]);
-    let log = command.env("LUNAR_LOG", "=loud=").output().unwrap();
-    assert!(String::from_utf8(log.stderr).unwrap().starts_with("error: LUNAR_LOG is not understood"));
+    for (words, told) in [
+        ("=loud=", "error: LUNAR_LOG is not understood: "),
+        ("loud", "error: LUNAR_LOG is not understood: \"loud\" is no level\n  hint: set it to error, warn, "),
+        ("warn,debgu", "error: LUNAR_LOG is not understood: \"debgu\" is no level\n"),
+        ("warn,target=loud", "error: LUNAR_LOG is not understood: "),
+    ] {
+        let log = command.env("LUNAR_LOG", words).output().unwrap();
+        let log = String::from_utf8(log.stderr).unwrap();
+        assert!(log.starts_with(told), "{words}: {log}");
+    }
+    for words in ["off", "INFO", "warn,target=debug"] {
+        let serve = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", "true"];
+        let ended = folder.lunar(&serve).env("LUNAR_LOG", words).output().unwrap();
+        assert!(ended.status.success(), "{words}");
+    }
 }
 
 #[test]
@@ -260,15 +309,34 @@ fn completions_and_manual_pages() {
 }
 
 #[test]
-fn a_second_server_has_no_default_socket_but_serves() {
+fn a_second_server_has_a_socket_beside_the_first() {
     let folder = Folder::new("second");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];
     let first = Server::start(&folder, &args);
+    // Of a server that was killed.
+    let dead = folder.write("lunar/lunar-4000000000.sock", "");
     let second = Server::start(&folder, &args);
+    assert!(!dead.exists());
+    let sockets = ["lunar.sock".to_string(), format!("lunar-{}.sock", second.child.id())];
+    let sockets = sockets.map(|name| folder.0.join("lunar").join(name).display().to_string());
+    let (status, told, _) = folder.run(&["session", "list"]);
+    let both = format!("[{}]\nno sessions\n[{}]\nno sessions\n", sockets[0], sockets[1]);
+    assert_eq!((status, told), (0, both));
+    for args in [&["session", "show"][..], &["session", "list", "--json"]] {
+        let which = format!(
+            "error: 2 servers answer: {}, {}\n  hint: name one of them with --socket\n",
+            sockets[0], sockets[1]
+        );
+        assert_eq!(folder.run(args), (1, String::new(), which));
+    }
+    for socket in &sockets {
+        assert_eq!(folder.run(&["session", "list", "--json", "--socket", socket]).1, "[]\n");
+    }
     let (status, _, log) = second.end(Signal::TERM);
     assert_eq!(status, 0);
-    assert!(log.contains("lunar session cannot ask this server: another server answers at"), "{log}");
-    assert!(Path::new(&folder.0.join("lunar/lunar.sock")).exists(), "the first keeps its own");
+    assert!(log.contains(&format!("lunar session asks this server at --socket {}", sockets[1])), "{log}");
+    assert!(!Path::new(&sockets[1]).exists() && Path::new(&sockets[0]).exists(), "each its own");
+    assert_eq!(folder.run(&["session", "list"]).1, "no sessions\n");
     assert_eq!(first.end(Signal::TERM).0, 0);
 }
 
@@ -303,8 +371,14 @@ fn a_session_is_told_as_it_was_negotiated() {
     assert_eq!(row[1..6], ["iqn.2026-11.org.example:me", &address, "iqn.2026-11.org.example:a", "7", "0"]);
     let (status, shown, _) = folder.run(&["session", "show", row[0], "--socket", "a.sock"]);
     assert_eq!(status, 0);
+    let portal = first.split(' ').nth(2).unwrap().trim_end_matches(',');
+    let who = format!(
+        "Initiator=iqn.2026-11.org.example:me\nInitiatorAddress={address}\nTarget=iqn.2026-11.org.example:a\n\
+         TSIH={}\nPortal={portal},7\n",
+        row[0]
+    );
     assert_eq!(
-        shown,
+        shown.strip_prefix(&who).unwrap(),
         "InitialR2T=Yes\nImmediateData=Yes\nMaxConnections=1\nMaxRecvDataSegmentLength=262144\n\
          MaxXmitDataSegmentLength=131072\nMaxBurstLength=262144\nFirstBurstLength=65536\nDefaultTime2Wait=2\n\
          DefaultTime2Retain=20\nMaxOutstandingR2T=1\nDataPDUInOrder=Yes\nDataSequenceInOrder=Yes\n\

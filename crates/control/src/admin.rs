@@ -4,7 +4,7 @@ mod session;
 
 pub use session::{Counters, Parameters, Session, table};
 
-use crate::{Problem, io_text};
+use crate::{Problem, folders, io_text};
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -82,6 +82,29 @@ impl Admin {
         let thread = std::thread::Builder::new().name("admin".into()).spawn(serve);
         let thread = thread.map_err(|e| cannot(path, &e))?;
         Ok(Admin { path: path.to_path_buf(), stop, thread: Some(thread) })
+    }
+}
+
+impl Admin {
+    /// Listens at `first`, or, when another server answers there, at a place of its own beside it
+    /// ([`folders::second_admin_socket`]). Sockets of processes that are no more are removed.
+    pub fn start_beside(first: &Path, server: Arc<dyn Running>) -> Result<Admin, Problem> {
+        for (path, pid) in folders::second_admin_sockets(first) {
+            if Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists() {
+                // What cannot be removed is in nobody's way.
+                _ = std::fs::remove_file(path);
+            }
+        }
+        match Admin::start(first, server.clone()) {
+            Ok(admin) => Ok(admin),
+            Err(problem) if UnixStream::connect(first).is_err() => Err(problem),
+            Err(_) => Admin::start(&folders::second_admin_socket(first), server),
+        }
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -189,6 +212,15 @@ fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Opti
             return Ok(None);
         }
     }
+}
+
+/// The sockets at which a server answers: `first`, and those beside it.
+pub fn answering(first: &Path) -> Vec<PathBuf> {
+    let others = folders::second_admin_sockets(first).into_iter().map(|(path, _)| path);
+    std::iter::once(first.to_path_buf())
+        .chain(others)
+        .filter(|path| UnixStream::connect(path).is_ok())
+        .collect()
 }
 
 /// Asks the server at `path` for its sessions.

@@ -41,7 +41,7 @@ impl Arguments {
         let mut note = |argument: &str, wrong: Wrong| {
             problems.push(Problem::new(format!("{argument}: {}", wrong.what), wrong.hint));
         };
-        let size = self.size.as_deref().map(config::size).transpose();
+        let size = self.size.as_deref().map(disk_size).transpose();
         let size = size.unwrap_or_else(|wrong| {
             note("--size", wrong);
             None
@@ -83,6 +83,10 @@ impl Arguments {
         if self.luns.is_empty() {
             let path = place.state_dir.join("disk.img");
             match create_folder(place.state_dir) {
+                // The disk of before keeps its size, and nobody asked for another.
+                Ok(()) if size.is_none() && path.metadata().is_ok_and(|found| found.len() > 0) => {
+                    return vec![disk(target, path, None)];
+                }
                 Ok(()) => return vec![disk(target, path, Some(size.unwrap_or(DEFAULT_DISK_BYTES)))],
                 Err(problem) => note(
                     "the default disk",
@@ -143,6 +147,17 @@ fn memory_size(text: &str, size: &str) -> Result<u64, Wrong> {
     }
 }
 
+/// The size of a disk that is created: whole blocks, so that all of it can be reached.
+fn disk_size(text: &str) -> Result<u64, Wrong> {
+    match memory_size(text, text)? {
+        size if size.is_multiple_of(512) => Ok(size),
+        size => wrong(
+            format!("{size} bytes are no whole number of blocks"),
+            format!("blocks have 512 bytes: {} is the next size", size.next_multiple_of(512)),
+        ),
+    }
+}
+
 fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
     let path = PathBuf::from(text);
     let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
@@ -183,21 +198,11 @@ fn disk(target: &str, path: PathBuf, size: Option<u64>) -> Lun {
 fn named(target: &str, source: Source, kind: Kind) -> Lun {
     let mut lun = Lun::new(source, kind);
     if let Source::File { path, .. } | Source::Device { path } = &lun.source {
-        let serial = identity::serial(&[target, &canonical(path).to_string_lossy()]);
+        let serial = identity::serial(&[target, &config::one_name(path).to_string_lossy()]);
         lun.state_name = Some(serial.clone());
         lun.serial = Some(serial);
     }
     lun
-}
-
-/// The path by which a file is known, also before it is there.
-fn canonical(path: &Path) -> PathBuf {
-    if let Ok(path) = path.canonicalize() {
-        return path;
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = folder.canonicalize().unwrap_or(folder.to_path_buf());
-    path.file_name().map_or(folder.clone(), |name| folder.join(name))
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! From a configuration to what the target runs: backends opened, state loaded, and unchanged units kept.
+//! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
+//! place.
 
-use crate::config::{Config, Fail, Filter, Lun, Source};
+use crate::config::{Config, Fail, Filter, Lun, Source, show_size};
 use crate::{Problem, identity, io_text, plain};
-use ::target::Unit;
 use ::target::setup::{Setup, Target};
-use block::{Backend, Spec};
+use ::target::{Resting, Unit};
+use block::{Backend, Facts, Spec};
 use device::{Lu, Settings};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,22 +15,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The logical units of the configuration that runs. It lives as long as the server, and makes each new
-/// [`Setup`]: what a new configuration does not change keeps its unit, and with it reservations, mode pages
-/// and contents.
+/// [`Setup`]. A LUN stays the same unit for as long as it is served from the same medium or under the same
+/// identity, and with it reservations, unit attentions and mode pages; what changes of it changes while it
+/// rests.
 pub struct Units {
     state_dir: PathBuf,
     open: BTreeMap<Name, Open>,
 }
 
 /// Target and LUN.
-type Name = (String, u16);
+pub(crate) type Name = (String, u16);
+
+/// Brings the units that change to rest (`target::Server::rest`).
+pub type Rest<'a> = &'a dyn Fn(Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, std::io::Error)>;
 
 /// An open logical unit and what it was made of.
 #[derive(Clone)]
 struct Open {
     lun: Lun,
+    max_registrants: usize,
     medium: Arc<dyn Backend>,
     unit: Arc<Unit>,
+}
+
+/// What a unit is to be, once nothing can go wrong any more.
+struct Next {
+    lun: Lun,
+    settings: Settings,
+    medium: Arc<dyn Backend>,
+    /// None: the unit goes on.
+    fresh: Option<Arc<Unit>>,
 }
 
 impl Units {
@@ -38,104 +53,123 @@ impl Units {
         Units { state_dir: state_dir.into(), open: BTreeMap::new() }
     }
 
-    /// Opens what is new, keeps what is as before, and forgets the rest. After an error everything is as it
-    /// was.
+    /// Opens what is new, changes what is not as before, and forgets the rest. After an error everything is
+    /// as it was.
     ///
-    /// A unit that is kept has the limit of registrants that it began with. A unit whose definition changed,
-    /// but not the medium, keeps the medium.
-    pub fn setup(&mut self, config: &Config) -> Result<Setup, Vec<Problem>> {
-        let mut open = BTreeMap::new();
-        let mut problems = Vec::new();
-        for target in &config.targets {
-            for (number, lun) in &target.luns {
-                let name = (target.name.clone(), *number);
-                match self.keep_or_open(&name, lun, config.max_registrants) {
-                    Ok(unit) => _ = open.insert(name, unit),
-                    Err(problem) => problems.push(problem),
-                }
+    /// What is not as before rests from its first change to its last: nobody else is on its medium when it is
+    /// opened in another way or handed to another unit. Units that are forgotten stay busy.
+    pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<Setup, Vec<Problem>> {
+        let wanted: BTreeMap<Name, &Lun> = config
+            .targets
+            .iter()
+            .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)))
+            .collect();
+        let stays = |name: &Name, open: &Open| {
+            wanted.get(name).is_some_and(|lun| **lun == open.lun)
+                && open.max_registrants == config.max_registrants
+        };
+        let (staying, leaving): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.open).into_iter().partition(|(name, open)| stays(name, open));
+        let result = self.change(&wanted, config.max_registrants, &staying, &leaving, rest);
+        self.open = staying;
+        match result {
+            Ok(next) => self.open.extend(next),
+            Err(problems) => {
+                self.open.extend(leaving);
+                return Err(problems);
             }
         }
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        self.open = open;
         Ok(self.assemble(config))
     }
 
-    fn keep_or_open(&self, name: &Name, lun: &Lun, max_registrants: usize) -> Result<Open, Problem> {
-        if let Some(open) = self.open.get(name).filter(|open| open.lun == *lun) {
-            return Ok(open.clone());
+    /// The units that are not as before, changed.
+    fn change(
+        &self,
+        wanted: &BTreeMap<Name, &Lun>,
+        max_registrants: usize,
+        staying: &BTreeMap<Name, Open>,
+        leaving: &BTreeMap<Name, Open>,
+        rest: Rest<'_>,
+    ) -> Result<BTreeMap<Name, Open>, Vec<Problem>> {
+        let mut resting = to_rest(leaving, wanted, rest)?;
+        let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
+        let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
+        let media = Media::release(staying, leaving, changed.iter().map(|(name, lun)| (*name, lun)));
+        let (mut next, mut problems) = (BTreeMap::new(), Vec::new());
+        for (name, lun) in changed {
+            let before = leaving.get(name).filter(|open| goes_on(name, open, &lun));
+            match self.next(name, lun, max_registrants, &media, before.is_none()) {
+                Ok(one) => _ = next.insert(name.clone(), one),
+                Err(problem) => problems.push(of_lun(name, problem)),
+            }
         }
-        let medium = match self.open_medium(name, lun) {
-            Some(medium) => medium,
-            None => self.open_new(lun).map_err(|problem| of_lun(name, problem))?,
-        };
-        let unit =
-            self.unit(name, lun, medium.clone(), max_registrants).map_err(|problem| of_lun(name, problem))?;
-        Ok(Open { lun: lun.clone(), medium, unit: Arc::new(unit) })
+        if !problems.is_empty() {
+            // They let go of what `media` takes back.
+            drop(next);
+            problems.extend(media.take_back());
+            return Err(problems);
+        }
+        let mut open = BTreeMap::new();
+        for (name, mut next) in next {
+            let before = leaving.get(&name).zip(resting.remove(&name));
+            let unit = match (next.fresh.take(), before) {
+                (Some(fresh), before) => {
+                    if let Some((_, resting)) = before {
+                        resting.retire();
+                    }
+                    fresh
+                }
+                (None, Some((before, resting))) => {
+                    next.succeed(before, &resting);
+                    before.unit.clone()
+                }
+                // Who goes on was there before.
+                (None, None) => continue,
+            };
+            open.insert(name, Open { lun: next.lun, max_registrants, medium: next.medium, unit });
+        }
+        resting.into_values().for_each(Resting::retire);
+        Ok(open)
     }
 
-    /// The medium of a unit that goes on under another definition: its file is locked, so it cannot be opened
-    /// twice.
-    fn open_medium(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
-        let wanted = spec(lun);
-        let same = |open: &&Open| spec(&open.lun) == wanted;
-        let here = self.open.get(name).filter(same);
-        let has_path = !wanted.path.as_os_str().is_empty();
-        let moved = || self.open.values().find(|open| has_path && same(open));
-        here.or_else(moved).map(|open| open.medium.clone())
-    }
-
-    fn open_new(&self, lun: &Lun) -> Result<Arc<dyn Backend>, Problem> {
-        let spec = spec(lun);
-        block::open(&spec).map_err(|e| {
-            let path = &spec.path;
-            let held = self
-                .open
-                .values()
-                .any(|open| !path.as_os_str().is_empty() && self::spec(&open.lun).path == *path);
-            let hint = if held { "restart lunar to open it in another way".into() } else { e.hint };
-            Problem::new(format!("{}: {}", e.subject, plain(&e.what)), hint)
-        })
-    }
-
-    fn unit(
+    /// Everything about a changed unit that can go wrong.
+    fn next(
         &self,
         name: &Name,
-        lun: &Lun,
-        medium: Arc<dyn Backend>,
+        lun: Lun,
         max_registrants: usize,
-    ) -> Result<Unit, Problem> {
-        let facts = medium.facts();
-        if facts.capacity < u64::from(lun.block_size) {
-            return Err(Problem::new(
-                format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
-                "serve a larger one",
-            ));
-        }
-        let settings = Settings {
-            kind: lun.kind,
-            identity: identity::identity(&name.0, name.1, lun),
-            block_size: lun.block_size,
-            physical_block_size: lun.physical_block_size,
-            capacity: facts.capacity,
-            read_only: lun.read_only || facts.read_only,
-            removable: lun.removable,
-            write_cache: lun.write_cache,
-            thin: lun.thin && facts.unmap,
-            max_registrants,
+        media: &Media<'_>,
+        is_fresh: bool,
+    ) -> Result<Next, Problem> {
+        let medium = match media.find(name, &lun) {
+            Some(medium) => medium,
+            None => {
+                let medium = media.open(&lun)?;
+                warn_of_size(name, &lun, medium.facts().capacity);
+                medium
+            }
         };
-        let state_file = self.state_file(name, lun)?;
-        let lu = Arc::new(load(settings, &state_file)?);
-        Ok(Unit::new(lu, filtered(medium, lun), Some(state_file)))
+        let settings = settings(name, &lun, medium.facts(), max_registrants)?;
+        let fresh = match is_fresh {
+            false => {
+                Lu::new(settings.clone(), None).map_err(wrong)?;
+                None
+            }
+            true => {
+                let state_file = self.state_file(name, &lun)?;
+                ::target::remove_leftovers(&state_file);
+                let lu = Arc::new(load(settings.clone(), &state_file)?);
+                Some(Arc::new(Unit::new(lu, filtered(medium.clone(), &lun), Some(state_file))))
+            }
+        };
+        Ok(Next { lun, settings, medium, fresh })
     }
 
     /// The file that keeps a unit's state, in a folder that exists.
     fn state_file(&self, name: &Name, lun: &Lun) -> Result<PathBuf, Problem> {
-        let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
-        let folder = self.state_dir.join("lu").join(&name.0);
-        create_folder(&folder)?;
-        Ok(folder.join(file))
+        let file = state_path(&self.state_dir, name, lun);
+        file.parent().map_or(Ok(()), create_folder)?;
+        Ok(file)
     }
 
     fn assemble(&self, config: &Config) -> Setup {
@@ -166,6 +200,174 @@ impl Units {
     }
 }
 
+/// Brings to rest what leaves or changes.
+fn to_rest(
+    leaving: &BTreeMap<Name, Open>,
+    wanted: &BTreeMap<Name, &Lun>,
+    rest: Rest<'_>,
+) -> Result<BTreeMap<Name, Resting>, Vec<Problem>> {
+    let hint = "everything stays as it was: try it again later, or restart lunar";
+    let problem = |name: &Name, what: String| vec![of_lun(name, Problem::new(what, hint))];
+    let names: Vec<&Name> = leaving.keys().collect();
+    let resting = rest(leaving.values().map(|open| open.unit.clone()).collect());
+    let resting = resting.map_err(|(i, e)| match names.get(i) {
+        Some(name) => problem(name, format!("cannot be changed now: {}", io_text(&e))),
+        None => vec![Problem::new(format!("cannot change LUNs now: {}", io_text(&e)), hint)],
+    })?;
+    let resting: BTreeMap<Name, Resting> = names.into_iter().cloned().zip(resting).collect();
+    for (name, one) in &resting {
+        let Err(e) = &one.flushed else { continue };
+        if wanted.contains_key(name) {
+            return Err(problem(name, format!("its medium could not be made stable: {}", io_text(e))));
+        }
+        tracing::error!(error = %e, "the medium of LUN {} of {}, which goes, could not be made stable", name.1, name.0);
+    }
+    Ok(resting)
+}
+
+/// Whether a LUN under another definition is the same logical unit: of the same type, and the same disk, or
+/// known to be the same by its identity.
+fn goes_on(name: &Name, open: &Open, lun: &Lun) -> bool {
+    let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
+    open.lun.kind == lun.kind
+        && open.lun.state_name == lun.state_name
+        && (same_place(&open.lun, lun) || identity())
+}
+
+/// The blocks are the same, however they are reached.
+fn same_place(a: &Lun, b: &Lun) -> bool {
+    match (&a.source, &b.source) {
+        (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
+        (a, b) => a == b,
+    }
+}
+
+impl Next {
+    /// The unit at rest goes on as this.
+    fn succeed(&self, open: &Open, resting: &Resting) {
+        let reopened = has_path(&self.lun) && same_place(&open.lun, &self.lun);
+        let replaced = !reopened && !Arc::ptr_eq(&open.medium, &self.medium);
+        let backend = filtered(self.medium.clone(), &self.lun);
+        if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
+            tracing::error!(error = %e, "a LUN could not be changed");
+        }
+    }
+}
+
+/// The media of units that leave or change, let go of as far as nobody goes on with them.
+struct Media<'a> {
+    staying: &'a BTreeMap<Name, Open>,
+    leaving: &'a BTreeMap<Name, Open>,
+    released: Vec<(&'a Name, Arc<dyn Backend>)>,
+}
+
+impl<'a> Media<'a> {
+    fn release<'l>(
+        staying: &'a BTreeMap<Name, Open>,
+        leaving: &'a BTreeMap<Name, Open>,
+        wanted: impl Iterator<Item = (&'l Name, &'l Lun)>,
+    ) -> Media<'a> {
+        let mut media = Media { staying, leaving, released: Vec::new() };
+        let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
+        used.extend(staying.values().map(|open| open.medium.clone()));
+        for (name, open) in leaving {
+            if used.iter().any(|medium| Arc::ptr_eq(medium, &open.medium)) {
+                continue;
+            }
+            used.push(open.medium.clone());
+            if let Err(e) = open.medium.release() {
+                tracing::warn!(error = %e, "the lock of a medium could not be given up");
+            }
+            media.released.push((name, open.medium.clone()));
+        }
+        media
+    }
+
+    /// The medium of a LUN if it is open in the same way already.
+    fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
+        let wanted = way(lun);
+        let same = |open: &&Open| way(&open.lun) == wanted;
+        let here = self.leaving.get(name).filter(same);
+        // Two LUNs of memory are not one.
+        let all = || self.leaving.values().chain(self.staying.values()).find(same);
+        here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.clone())
+    }
+
+    fn open(&self, lun: &Lun) -> Result<Arc<dyn Backend>, Problem> {
+        let spec = spec(lun);
+        block::open(&spec).map_err(|e| {
+            let held =
+                has_path(lun) && self.leaving.values().any(|open| self::spec(&open.lun).path == spec.path);
+            let hint = match held && spec.kind == block::Kind::Device {
+                true => "restart lunar to open the device in another way".into(),
+                false => e.hint,
+            };
+            Problem::new(format!("{}: {}", e.subject, plain(&e.what)), hint)
+        })
+    }
+
+    /// Everything is as it was; what could not be had back, and why.
+    fn take_back(self) -> Vec<Problem> {
+        let lost = |(name, medium): &(&Name, Arc<dyn Backend>)| {
+            let e = medium.reclaim().err()?;
+            let what = format!("goes on, but without its lock: {}", io_text(&e));
+            Some(of_lun(name, Problem::new(what, "stop what else uses the file, at once")))
+        };
+        self.released.iter().filter_map(lost).collect()
+    }
+}
+
+/// A file that was there keeps its size; who asked for another hears of it.
+fn warn_of_size(name: &Name, lun: &Lun, found: u64) {
+    if let Source::File { path, size: Some(wanted) } = &lun.source
+        && found != *wanted
+    {
+        let (found, wanted, path) = (show_size(found), show_size(*wanted), path.display());
+        tracing::warn!(
+            "LUN {} of {}: {path} is there and keeps its {found}; the size asked for is {wanted}",
+            name.1,
+            name.0
+        );
+    }
+}
+
+fn has_path(lun: &Lun) -> bool {
+    matches!(lun.source, Source::File { .. } | Source::Device { .. })
+}
+
+/// Where the state of a unit is kept.
+pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
+    let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
+    state_dir.join("lu").join(&name.0).join(file)
+}
+
+/// What a LUN is on a medium like this.
+pub(crate) fn settings(
+    name: &Name,
+    lun: &Lun,
+    facts: Facts,
+    max_registrants: usize,
+) -> Result<Settings, Problem> {
+    if facts.capacity < u64::from(lun.block_size) {
+        return Err(Problem::new(
+            format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
+            "serve a larger one",
+        ));
+    }
+    Ok(Settings {
+        kind: lun.kind,
+        identity: identity::identity(&name.0, name.1, lun),
+        block_size: lun.block_size,
+        physical_block_size: lun.physical_block_size,
+        capacity: facts.capacity,
+        read_only: lun.read_only || facts.read_only,
+        removable: lun.removable,
+        write_cache: lun.write_cache,
+        thin: lun.thin && facts.unmap,
+        max_registrants,
+    })
+}
+
 /// Makes a folder, and those above it, that only the user can enter.
 pub fn create_folder(folder: &Path) -> Result<(), Problem> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| {
@@ -177,12 +379,12 @@ pub fn create_folder(folder: &Path) -> Result<(), Problem> {
 }
 
 /// A problem of a logical unit names it.
-fn of_lun(name: &Name, problem: Problem) -> Problem {
+pub(crate) fn of_lun(name: &Name, problem: Problem) -> Problem {
     Problem { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
 }
 
 /// How a medium is opened.
-fn spec(lun: &Lun) -> Spec {
+pub(crate) fn spec(lun: &Lun) -> Spec {
     let (kind, path, size) = match &lun.source {
         Source::Null { size } => return Spec::sized(block::Kind::Null, *size),
         Source::Memory { size } => return Spec::sized(block::Kind::Memory, *size),
@@ -199,13 +401,22 @@ fn spec(lun: &Lun) -> Spec {
     }
 }
 
+/// How a medium that is there is opened: the size matters only to what is not.
+fn way(lun: &Lun) -> Spec {
+    let spec = spec(lun);
+    if spec.kind == block::Kind::File { Spec { size: None, create: false, ..spec } } else { spec }
+}
+
+fn wrong(e: device::Invalid) -> Problem {
+    Problem::new(e.to_string(), "change the definition of the LUN")
+}
+
 /// No state of a unit is larger.
 const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it
 /// may hold reservations that protect somebody's data.
-fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
-    let wrong = |e: device::Invalid| Problem::new(e.to_string(), "change the definition of the LUN");
+pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
     let Some(saved) = read_state(state_file)? else {
         return Lu::new(settings, None).map_err(wrong);
     };

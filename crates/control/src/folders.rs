@@ -2,7 +2,7 @@
 
 use crate::Problem;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The folder of state: `$XDG_STATE_HOME/lunar`, `/var/lib/lunar` for root, or `~/.local/state/lunar`.
 pub fn state() -> Result<PathBuf, Problem> {
@@ -21,6 +21,25 @@ pub fn admin_socket() -> Result<PathBuf, Problem> {
         Some(folder) => Ok(folder.join("lunar.sock")),
         None => Ok(state()?.join("lunar.sock")),
     }
+}
+
+/// The admin socket of a server that finds the first place taken: `lunar-PID.sock` beside it.
+pub fn second_admin_socket(first: &Path) -> PathBuf {
+    first.with_file_name(format!("{SECOND}{}.sock", std::process::id()))
+}
+
+/// How the names of further admin sockets begin; the process follows.
+const SECOND: &str = "lunar-";
+
+/// The admin sockets beside the first, each with its process.
+pub(crate) fn second_admin_sockets(first: &Path) -> Vec<(PathBuf, u32)> {
+    let folder = first.parent().and_then(|folder| std::fs::read_dir(folder).ok());
+    let pid = |name: &str| name.strip_prefix(SECOND)?.strip_suffix(".sock")?.parse().ok();
+    let paths = folder.into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<_> =
+        paths.filter_map(|path| Some((path.clone(), pid(path.file_name()?.to_str()?)?))).collect();
+    found.sort();
+    found
 }
 
 fn state_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {

@@ -5,12 +5,14 @@ pub mod admin;
 mod arguments;
 mod build;
 pub mod config;
+mod examine;
 pub mod folders;
 mod identity;
 mod problem;
 
 pub use arguments::{Arguments, Place};
-pub use build::{Units, create_folder};
+pub use build::{Rest, Units, create_folder};
+pub use examine::examine;
 pub use problem::{Position, Problem};
 
 /// What the operating system says about an error, without its number.

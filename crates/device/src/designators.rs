@@ -24,7 +24,8 @@ const ISCSI: u8 = 0x50;
 
 /// Device identification (83h).
 pub(crate) fn identification(cx: &Cx<'_>) -> Vec<u8> {
-    let identity = &cx.lu.settings().identity;
+    let settings = cx.lu.settings();
+    let identity = &settings.identity;
     let tag = cx.port.tag.to_be_bytes();
     let number = [0, 0, tag[0], tag[1]];
     [

@@ -49,9 +49,13 @@ impl Nexus {
 
 /// The checks in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write protection.
 fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
-    let row = table::find(cx.lu.settings(), cx.cdb);
     // A command that goes on with its parameter data was let in when it began.
     let begins = cx.parameters.is_none();
+    if begins && cx.state.busy {
+        return Err(Status::Busy.into());
+    }
+    let settings = cx.lu.settings();
+    let row = table::find(&settings, cx.cdb);
     if begins && !row.as_ref().is_ok_and(|r| r.despite_attention) {
         attention(cx.state, who.id)?;
     }
@@ -60,7 +64,7 @@ fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
         return Err(Status::ReservationConflict.into());
     }
     row.check(cx.cdb)?;
-    ready(row, cx.state, cx.lu.settings(), who)?;
+    ready(row, cx.state, &settings, who)?;
     (row.handler)(cx)
 }
 
@@ -97,7 +101,9 @@ pub(crate) fn open(opcode: u8, state: &State, settings: &Settings, who: Who<'_>)
 
 /// As [`open`], unit attentions apart.
 pub(crate) fn may(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
-    table::find(settings, &[opcode, 0]).is_ok_and(|row| {
-        !state.reservations.conflicts(row, who.id, who.port) && ready(row, state, settings, who).is_ok()
-    })
+    let row = table::find(settings, &[opcode, 0]);
+    !state.busy
+        && row.is_ok_and(|row| {
+            !state.reservations.conflicts(row, who.id, who.port) && ready(row, state, settings, who).is_ok()
+        })
 }

@@ -23,7 +23,7 @@ pub(crate) struct Fast {
 
 impl Fast {
     pub(crate) fn new(lu: &Lu, state: &State, who: Who<'_>) -> Fast {
-        let settings = lu.settings();
+        let settings = &*lu.settings();
         Fast {
             epoch: lu.epoch(),
             capacity_blocks: state.blocks,

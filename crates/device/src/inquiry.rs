@@ -36,7 +36,7 @@ impl Kind {
 
 fn inquiry(cx: &mut Cx<'_>) -> Answer {
     let data = match (cx.cdb[1] & 1, cx.cdb[2]) {
-        (0, 0) => standard(cx.lu.settings()),
+        (0, 0) => standard(&cx.lu.settings()),
         (0, _) => return Err(Sense::cdb_field(2, 7).into()),
         (_, page) => vpd::page(cx, page).ok_or(Sense::cdb_field(2, 7))?,
     };

@@ -33,6 +33,7 @@ mod provisioning;
 mod range;
 mod read_write;
 mod ready;
+mod redefine;
 mod reservation;
 mod sanitize;
 mod saved;

@@ -5,7 +5,7 @@ use crate::{NexusId, State};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use wire::scsi::Sense;
 
 /// The peripheral device type.
@@ -17,8 +17,8 @@ pub enum Kind {
     CdRom,
 }
 
-/// Who a logical unit is, for INQUIRY and its pages. Never changes.
-#[derive(Clone, Debug)]
+/// Who a logical unit is, for INQUIRY and its pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// T10 vendor identification, at most 8 ASCII characters.
     pub vendor: String,
@@ -76,7 +76,7 @@ impl fmt::Display for Invalid {
 impl std::error::Error for Invalid {}
 
 impl Settings {
-    fn check(&self) -> Result<(), Invalid> {
+    pub(crate) fn check(&self) -> Result<(), Invalid> {
         let (block, physical) = (self.block_size, self.physical_block_size);
         if !block.is_power_of_two() || !(512..=65536).contains(&block) {
             return Err(Invalid("the block size is not a power of two from 512 to 65536"));
@@ -98,7 +98,8 @@ impl Settings {
 
 /// A logical unit, shared by all cores.
 pub struct Lu {
-    settings: Settings,
+    /// Replaced only under the lock of the state.
+    settings: RwLock<Arc<Settings>>,
     counters: Counters,
     epoch: AtomicU64,
     state: Mutex<State>,
@@ -118,13 +119,18 @@ impl Lu {
         if let Some(bytes) = saved {
             state.restore(bytes)?;
         }
-        Ok(Lu { settings, counters: Counters::default(), epoch: AtomicU64::new(1), state: Mutex::new(state) })
+        Ok(Lu {
+            settings: RwLock::new(Arc::new(settings)),
+            counters: Counters::default(),
+            epoch: AtomicU64::new(1),
+            state: Mutex::new(state),
+        })
     }
 
     /// The medium has another size now, in bytes: CAPACITY DATA HAS CHANGED on every nexus.
     pub fn resized(&self, capacity: u64) {
-        let blocks = capacity / self.settings.block_size as u64;
         let mut state = self.change();
+        let blocks = capacity / self.settings().block_size as u64;
         if state.blocks != blocks {
             state.blocks = blocks;
             state.raise(Sense::CAPACITY_CHANGED, |_, _| true);
@@ -163,9 +169,13 @@ impl Lu {
         self.change().modes.write_cache()
     }
 
-    /// How it was set up.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    /// How it is set up now; see [`Lu::redefine`].
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -41,6 +41,11 @@ impl State {
         }
     }
 
+    /// There is a medium, and it turns.
+    pub(crate) fn load(&mut self) {
+        (self.ejected, self.stopped) = (false, false);
+    }
+
     /// A nexus went, and its prevention with it (SPC-5 section 6.17).
     pub(crate) fn detach(&mut self, nexus: NexusId) {
         self.preventing.remove(&nexus);

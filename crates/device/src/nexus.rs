@@ -95,15 +95,21 @@ impl Nexus {
         self.dispatch(cdb, Some(data))
     }
 
+    /// The epoch of its snapshot: it moves when [`Nexus::begin`] has looked again.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.fast.epoch
+    }
+
     /// How the command stands to others of its logical unit.
     pub fn order(&self, cdb: &[u8]) -> Order {
-        table::find(self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
+        table::find(&self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
     }
 
     /// The amount of Data-Out is part of the command's meaning: another one than its plan asks for is to be
     /// refused.
     pub fn takes_exactly(&self, cdb: &[u8]) -> bool {
-        table::find(self.lu.settings(), cdb).is_ok_and(|row| row.exact)
+        table::find(&self.lu.settings(), cdb).is_ok_and(|row| row.exact)
     }
 
     /// Sense data goes out in descriptor format (D_SENSE of the control mode page).

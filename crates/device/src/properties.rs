@@ -110,7 +110,7 @@ proptest! {
             }
         }
         let (_, saved) = lu.saved();
-        prop_assert!(crate::Lu::new(lu.settings().clone(), Some(&saved)).is_ok());
+        prop_assert!(crate::Lu::new((*lu.settings()).clone(), Some(&saved)).is_ok());
     }
 
     #[test]

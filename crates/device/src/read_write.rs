@@ -52,7 +52,7 @@ impl Cx<'_> {
     pub(crate) fn transfer(&self) -> Result<(u64, u32), Sense> {
         let range = Range::of(self.cdb);
         range.check(self.state)?;
-        range.transfer(self.cdb, self.lu.settings())
+        range.transfer(self.cdb, &self.lu.settings())
     }
 
     /// The write must be stable before its status: FUA in byte 1, or the write cache is off.

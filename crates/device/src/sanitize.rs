@@ -48,6 +48,11 @@ impl State {
         }
     }
 
+    /// An operation runs.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self, State::Running { .. })
+    }
+
     /// Whether an operation may begin: not beside another, nor unrestricted after one that failed restricted.
     fn may_begin(&self, unrestricted: bool) -> Result<(), Sense> {
         match self {

@@ -17,6 +17,8 @@ pub(crate) struct Peer {
 /// What may change while a logical unit lives. Guarded by its lock; see `Lu::change`.
 pub(crate) struct State {
     pub(crate) touched: bool,
+    /// Commands are answered BUSY.
+    pub(crate) busy: bool,
     /// Grows with every change that is to be kept on stable storage.
     pub(crate) saves: u64,
     /// Capacity in blocks.
@@ -41,6 +43,7 @@ impl State {
     pub(crate) fn new(settings: &Settings) -> State {
         State {
             touched: false,
+            busy: false,
             saves: 0,
             blocks: settings.capacity / settings.block_size as u64,
             peers: BTreeMap::new(),

@@ -51,7 +51,7 @@ fn operation_codes(cx: &mut Cx<'_>) -> Answer {
 
 fn all(cx: &Cx<'_>, timeouts: bool) -> Vec<u8> {
     let mut data = vec![0; 4];
-    for row in table::rows(cx.lu.settings()) {
+    for row in table::rows(&cx.lu.settings()) {
         let flags = row.service_action.is_some() as u8 | (timeouts as u8) << 1;
         data.extend_from_slice(&[row.opcode, 0]);
         data.extend_from_slice(&row.service_action.unwrap_or(0).to_be_bytes());
@@ -68,7 +68,8 @@ fn all(cx: &Cx<'_>, timeouts: bool) -> Vec<u8> {
 /// Options 1: no service action, 2: with one, 3: whatever fits (SPC-5 section 6.29.1).
 fn one(cx: &Cx<'_>, options: u8, timeouts: bool) -> Result<Vec<u8>, Sense> {
     let (opcode, action) = (cx.cdb[3], be::get16(&cx.cdb[4..]));
-    let mut rows = table::rows(cx.lu.settings()).filter(|r| r.opcode == opcode).peekable();
+    let settings = cx.lu.settings();
+    let mut rows = table::rows(&settings).filter(|r| r.opcode == opcode).peekable();
     let has_actions = rows.peek().is_some_and(|r| r.service_action.is_some());
     let known = rows.peek().is_some();
     if known && (options == 1 && has_actions || options == 2 && !has_actions) {

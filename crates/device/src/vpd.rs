@@ -23,8 +23,8 @@ const PAGES: &[(u8, Types, Make)] = &[
     // Mode page policy: all pages are shared.
     (0x87, Types::All, |_| vec![0x3f, 0xff, 0x00, 0]),
     (0x88, Types::All, designators::ports),
-    (0x8f, Types::Only(Kind::Disk), |cx| copy::third_party_page(cx.lu.settings())),
-    (0xb0, Types::Only(Kind::Disk), |cx| block_limits(cx.lu.settings())),
+    (0x8f, Types::Only(Kind::Disk), |cx| copy::third_party_page(&cx.lu.settings())),
+    (0xb0, Types::Only(Kind::Disk), |cx| block_limits(&cx.lu.settings())),
     (0xb1, Types::Only(Kind::Disk), |cx| characteristics(cx.lu.settings().thin)),
     (0xb2, Types::Only(Kind::Disk), |cx| provisioning(cx.lu.settings().thin)),
 ];

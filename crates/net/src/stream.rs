@@ -180,11 +180,19 @@ fn is_shortage(e: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use compio::driver::{DriverType, ProactorBuilder};
+    use compio::runtime::RuntimeBuilder;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    fn in_a_loop<T>(body: impl AsyncFnOnce() -> T) -> T {
-        compio::runtime::Runtime::new().expect("a runtime").block_on(body())
+    /// With each driver that can be had here.
+    fn in_loops(body: impl AsyncFn()) {
+        let mut polling = ProactorBuilder::new();
+        polling.driver_type(DriverType::Poll);
+        for proactor in [ProactorBuilder::new(), polling] {
+            let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
+            runtime.expect("a runtime").block_on(body());
+        }
     }
 
     /// Sends five bytes from a client and five back, whatever the family.
@@ -203,13 +211,13 @@ mod tests {
 
     #[test]
     fn both_families_carry_bytes() {
-        in_a_loop(async || {
+        in_loops(async || {
             let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
             let client = std::net::TcpStream::connect(bound.local_addr().expect("bound")).expect("connected");
             echo(Listener::new(bound).expect("a listener"), client.into()).await;
         });
         let path = std::env::temp_dir().join(format!("lunar-net-{}.sock", std::process::id()));
-        in_a_loop(async || {
+        in_loops(async || {
             let bound = Listener::bind_unix(&path).expect("bound");
             let client = UnixStream::connect(&path).expect("connected");
             echo(Listener::new(bound).expect("a listener"), client.into()).await;

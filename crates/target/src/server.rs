@@ -5,6 +5,7 @@ use crate::registry::{Letter, Registry};
 use crate::session::Info;
 use crate::setup::Setup;
 use crate::tcp;
+use crate::{Resting, Unit};
 use net::{Cores, Listener, Pool};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 const REFRESH: Duration = Duration::from_secs(2);
 /// How long a portal that is taken is tried again.
 const BIND: Duration = Duration::from_secs(1);
+/// How long a reload waits for the commands of what it changes.
+const REST: Duration = Duration::from_secs(10);
 /// How long a stop waits for commands and initiators.
 const STOP: Duration = Duration::from_secs(20);
 
@@ -103,6 +106,22 @@ impl Server {
         self.shared.setup()
     }
 
+    /// Brings units to rest, one after the other, so that what they are made of can be changed. Each answers
+    /// BUSY from then on. Waits ten seconds at most for commands that run.
+    ///
+    /// # Errors
+    /// What keeps a unit from its rest, with its number in the list; all of them go on then.
+    pub fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {
+        if units.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (result, ended) = flume::bounded(1);
+        self.cores.run_on(0, move || {
+            compio::runtime::spawn(async move { drop(result.send(rest(&units).await)) }).detach();
+        });
+        ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop died"))))
+    }
+
     /// Replaces the configuration. Sessions stay, unless their target or their access to it is gone;
     /// initiators hear of changed LUNs. Portals stay as they were bound, and so does the limit on memory.
     pub fn reload(&self, setup: Setup) {
@@ -129,6 +148,22 @@ impl Server {
     }
 }
 
+async fn rest(units: &[Arc<Unit>]) -> Result<Vec<Resting>, (usize, io::Error)> {
+    let (end, mut resting) = (Instant::now() + REST, Vec::new());
+    for (i, unit) in units.iter().enumerate() {
+        let left = end.saturating_duration_since(Instant::now());
+        match compio::time::timeout(left, unit.rest()).await {
+            Ok(Ok(rests)) => resting.push(rests),
+            Ok(Err(e)) => return Err((i, e)),
+            Err(_) => {
+                let e = io::Error::new(io::ErrorKind::TimedOut, "its commands did not end within 10 seconds");
+                return Err((i, e));
+            }
+        }
+    }
+    Ok(resting)
+}
+
 /// What a session sees in a configuration.
 pub fn luns_now(setup: &Arc<Setup>, info: &Info) -> Option<Letter> {
     let target = setup.targets.get(info.target.as_ref()?);
@@ -144,7 +179,7 @@ async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
     }
     let mut result = Ok(());
     for unit in shared.setup().targets.values().flat_map(|t| t.luns.values()) {
-        if let Err(e) = unit.backend.flush().await {
+        if let Err(e) = unit.backend().flush().await {
             tracing::error!(error = %e, "a medium could not be made stable");
             result = Err(e);
         }

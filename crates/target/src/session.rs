@@ -13,6 +13,8 @@ pub struct Info {
     pub alias: Option<String>,
     /// Where it comes from.
     pub address: SocketAddr,
+    /// The portal that it came to.
+    pub portal: SocketAddr,
     /// iSCSI name of the target; None in unnamed discovery.
     pub target: Option<String>,
     /// Target portal group tag.

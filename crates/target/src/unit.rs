@@ -1,24 +1,34 @@
 //! A served logical unit: the device server's side, the blocks behind it, and the file that keeps its state.
 
 use crate::gate::Gate;
+use crate::state_file;
 use block::Backend;
-use device::Lu;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use device::{Invalid, Lu};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A logical unit with its backend.
+/// A logical unit with its backend. It stays the same for as long as the LUN is served, whatever of its
+/// definition changes ([`Resting::redefine`](crate::Resting::redefine)): so there is one gate and one device server before a medium.
 pub struct Unit {
     /// The device server's side.
     pub lu: Arc<Lu>,
-    /// The blocks.
-    pub backend: Arc<dyn Backend>,
     /// Where reservations with APTPL and saved mode pages are kept; None: not kept.
     pub state_file: Option<PathBuf>,
     pub(crate) gate: Arc<Gate>,
-    /// The version of the state that is on stable storage. Held while the file is written.
-    saved: Mutex<Option<u64>>,
+    /// The blocks. Replaced while no command runs.
+    backend: RwLock<Arc<dyn Backend>>,
+    /// Held while the state file is written.
+    saved: Mutex<Saved>,
+}
+
+/// What is known of the state file.
+#[derive(Default)]
+struct Saved {
+    /// The version of the state that is on stable storage.
+    version: Option<u64>,
+    /// The file is somebody else's from here on.
+    retired: bool,
 }
 
 impl Unit {
@@ -27,7 +37,12 @@ impl Unit {
         if state_file.is_none() {
             lu.set_volatile();
         }
-        Unit { lu, backend, state_file, gate: Arc::default(), saved: Mutex::new(None) }
+        Unit { lu, state_file, gate: Arc::default(), backend: RwLock::new(backend), saved: Mutex::default() }
+    }
+
+    /// The blocks, as they are for as long as the caller is inside the gate.
+    pub fn backend(&self) -> Arc<dyn Backend> {
+        self.backend.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Keeps the state of the logical unit on stable storage: as it is now, or as somebody kept it meanwhile.
@@ -41,34 +56,43 @@ impl Unit {
 
     fn save_now(&self) -> io::Result<()> {
         let Some(path) = &self.state_file else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        if saved.retired {
+            return Err(io::Error::other("the logical unit is gone"));
+        }
         let (version, bytes) = self.lu.saved();
-        if saved.is_none_or(|s| version > s) {
-            replace(path, &bytes)?;
-            *saved = Some(version);
+        if saved.version.is_none_or(|s| version > s) {
+            state_file::replace(path, &bytes)?;
+            saved.version = Some(version);
         }
         Ok(())
     }
 
     /// Looks whether the medium has another size now; if so, initiators hear of it with their next command.
     pub fn refresh(&self) -> bool {
-        let changed = self.backend.refresh();
+        // Held, so that a medium that is replaced meanwhile does not get the size of the one before.
+        let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
+        let changed = backend.refresh();
         if changed {
-            self.lu.resized(self.backend.facts().capacity);
+            self.lu.resized(backend.facts().capacity);
         }
         changed
     }
-}
 
-/// Writes a file beside, makes it stable, and renames it into place: at any moment the old or the new one is
-/// there.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let beside = path.with_extension("new");
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    File::open(folder)?.sync_all()
+    /// Other blocks from here on, if `with`, which is done in the same step, does not fail. No command runs.
+    pub(crate) fn replace_backend(
+        &self,
+        backend: Arc<dyn Backend>,
+        with: impl FnOnce(&Lu) -> Result<(), Invalid>,
+    ) -> Result<(), Invalid> {
+        let mut now = self.backend.write().unwrap_or_else(PoisonError::into_inner);
+        with(&self.lu)?;
+        *now = backend;
+        Ok(())
+    }
+
+    /// The state file belongs to another unit from here on: nothing is written to it any more.
+    pub(crate) fn leave_state_file(&self) {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner).retired = true;
+    }
 }

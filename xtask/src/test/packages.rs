@@ -10,7 +10,7 @@ use super::Report;
 use crate::root::{self, Step};
 
 /// A file that shows that a package is there, by name on the PATH or by path, and the package.
-const PACKAGES: [(&str, &str); 21] = [
+const PACKAGES: [(&str, &str); 22] = [
     ("iscsi-test-cu", "libiscsi-bin"),
     ("tgtd", "tgt"),
     ("qemu-img", "qemu-utils"),
@@ -26,6 +26,7 @@ const PACKAGES: [(&str, &str); 21] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("fio", "fio"),
+    ("nbdinfo", "libnbd-bin"),
     ("tc", "iproute2"),
     ("taskset", "util-linux"),
     ("c++", "g++"),

@@ -72,8 +72,21 @@ impl Medium {
             granule,
         };
         medium.size = medium.size_now().map_err(|e| fault.open(&e))?;
-        fault.check_size(&medium)?;
+        let whole =
+            if device { medium.size } else { medium.files.plain.metadata().map_or(0, |found| found.len()) };
+        fault.check_size(whole, medium.direct)?;
         Ok(medium)
+    }
+
+    /// Lets go of a file, so that it can be opened in another way; it stays open. The kernel lets go of a
+    /// device only when it is closed.
+    pub(super) fn release(&self) -> io::Result<()> {
+        if self.device { Ok(()) } else { self.files.plain.unlock() }
+    }
+
+    /// Takes it again.
+    pub(super) fn reclaim(&self) -> io::Result<()> {
+        if self.device { Ok(()) } else { Ok(lock(&self.files.plain, self.read_only)?) }
     }
 
     /// Past the page cache.
@@ -146,14 +159,19 @@ impl Medium {
 }
 
 fn options(spec: &Spec) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(!spec.read_only).create(spec.creates()).mode(0o600);
+    options.custom_flags(claims(spec).bits() as i32);
+    options
+}
+
+/// The flags of a descriptor besides reading and writing.
+pub(super) fn claims(spec: &Spec) -> OFlags {
     let mut flags = OFlags::empty();
     flags.set(OFlags::DIRECT, spec.direct);
     // On a device it keeps out mounts and everybody else who asks for it alone.
     flags.set(OFlags::EXCL, spec.kind == Kind::Device && !spec.read_only);
-    let create = spec.kind == Kind::File && spec.create && spec.size.is_some() && !spec.read_only;
-    let mut options = OpenOptions::new();
-    options.read(true).write(!spec.read_only).create(create).mode(0o600).custom_flags(flags.bits() as i32);
-    options
+    flags
 }
 
 /// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment,
@@ -193,7 +211,7 @@ fn reopen(file: &File, direct: bool) -> Option<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(name).ok()
 }
 
-fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> {
+pub(super) fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> {
     let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let align = match told {
         Ok(x) if x.stx_dio_offset_align > 0 => x.stx_dio_offset_align.into(),
@@ -214,8 +232,8 @@ fn write_zeroes_max(file: &File) -> io::Result<u64> {
 }
 
 /// Turns what went wrong into what people can do about it.
-struct Fault<'a> {
-    spec: &'a Spec,
+pub(super) struct Fault<'a> {
+    pub(super) spec: &'a Spec,
 }
 
 impl Fault<'_> {
@@ -224,7 +242,7 @@ impl Fault<'_> {
     }
 
     /// Asked before opening: to open a pipe or a tape has effects.
-    fn check_type(&self, device: bool) -> Result<(), OpenError> {
+    pub(super) fn check_type(&self, device: bool) -> Result<(), OpenError> {
         let Ok(found) = std::fs::metadata(&self.spec.path) else { return Ok(()) };
         match found.file_type() {
             t if t.is_block_device() && !device => {
@@ -237,7 +255,7 @@ impl Fault<'_> {
         }
     }
 
-    fn open(&self, e: &io::Error) -> OpenError {
+    pub(super) fn open(&self, e: &io::Error) -> OpenError {
         let hint = match e.kind() {
             io::ErrorKind::NotFound if self.spec.kind == Kind::Device => {
                 "check the path; lsblk lists the disks"
@@ -257,7 +275,7 @@ impl Fault<'_> {
         self.error(e, hint)
     }
 
-    fn lock(&self, e: TryLockError) -> OpenError {
+    pub(super) fn lock(&self, e: TryLockError) -> OpenError {
         match e {
             TryLockError::WouldBlock if self.spec.read_only => {
                 self.error("is being written by another server", "stop that server (fuser -v tells which)")
@@ -277,17 +295,13 @@ impl Fault<'_> {
         self.error(format!("cannot be created: {e}"), "choose a smaller size or another file system")
     }
 
-    fn check_size(&self, medium: &Medium) -> Result<(), OpenError> {
-        let size = if medium.device {
-            medium.size
-        } else {
-            medium.files.plain.metadata().map_or(0, |found| found.len())
-        };
+    /// `size` in bytes, and what O_DIRECT wants it to be a multiple of.
+    pub(super) fn check_size(&self, size: u64, direct: Option<NonZeroU64>) -> Result<(), OpenError> {
         if size == 0 {
             return Err(self.error("is empty", "give a size to create it"));
         }
-        match medium.direct {
-            Some(align) if medium.size != size => Err(self.error(
+        match direct {
+            Some(align) if size % align != 0 => Err(self.error(
                 format!("has {size} bytes, which O_DIRECT in blocks of {align} bytes cannot reach"),
                 "leave direct out, or make the size a multiple (truncate -s)",
             )),

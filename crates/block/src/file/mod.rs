@@ -3,6 +3,7 @@
 //! One descriptor serves all cores. Runtimes keep nothing of it: every operation carries its own reference to
 //! the open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
 
+mod examine;
 mod medium;
 mod ops;
 mod space;
@@ -10,6 +11,7 @@ mod sync;
 
 use crate::range::{Ranges, Share};
 use crate::{Backend, Extent, Facts, Finished, Future, Inline, OpenError, Spec, within};
+pub(crate) use examine::examine;
 use medium::Medium;
 use net::Buf;
 use ops::Handle;
@@ -148,6 +150,14 @@ impl Backend for File {
             Ok(size) => self.capacity.swap(size, Relaxed) != size,
             Err(_) => false,
         }
+    }
+
+    fn release(&self) -> io::Result<()> {
+        self.medium.release()
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        self.medium.reclaim()
     }
 
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {

@@ -19,6 +19,11 @@ impl Server for Fake {
         vec![("127.0.0.1:3333".parse().unwrap(), 1)]
     }
 
+    fn rest(&self, units: Vec<Arc<target::Unit>>) -> Result<Vec<target::Resting>, (usize, io::Error)> {
+        assert!(units.is_empty(), "nothing changed");
+        Ok(Vec::new())
+    }
+
     fn reload(&self, setup: Setup) {
         self.note(format!(
             "reload {}",

@@ -14,6 +14,8 @@ pub struct Session {
     pub initiator_address: String,
     /// iSCSI name of the target; None in a discovery session.
     pub target: Option<String>,
+    /// Address and port of the target that it came to.
+    pub portal: String,
     /// Portal group tag.
     pub portal_group: u16,
     /// Initiator's part of the session identifier, twelve hexadecimal digits.
@@ -109,9 +111,14 @@ impl From<&proto::parameters::Parameters> for Parameters {
     }
 }
 
-/// The keys and values of the listing, one a line, then the counters.
+/// Who it is, the keys and values of the listing, then the counters; one a line.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Initiator={}", shown(&self.initiator))?;
+        writeln!(f, "InitiatorAddress={}", self.initiator_address)?;
+        writeln!(f, "Target={}", shown(self.target.as_deref().unwrap_or(DISCOVERY)))?;
+        writeln!(f, "TSIH={}", self.tsih)?;
+        writeln!(f, "Portal={},{}", self.portal, self.portal_group)?;
         let p = &self.parameters;
         writeln!(f, "InitialR2T={}", p.initial_r2t)?;
         writeln!(f, "ImmediateData={}", p.immediate_data)?;
@@ -142,6 +149,14 @@ impl fmt::Display for Session {
     }
 }
 
+/// Where the target of others stands.
+const DISCOVERY: &str = "(discovery)";
+
+/// Names come from peers: nothing that a terminal would obey.
+fn shown(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
 /// All sessions as a table.
 pub fn table(sessions: &[Session]) -> String {
     let mut rows = vec![
@@ -158,14 +173,11 @@ pub fn table(sessions: &[Session]) -> String {
 }
 
 fn row(session: &Session) -> [String; 7] {
-    let target = session.target.clone().unwrap_or_else(|| "(discovery)".into());
-    // Names come from peers: nothing that a terminal would obey.
-    let plain = |text: &str| text.escape_debug().to_string();
     [
         session.tsih.to_string(),
-        plain(&session.initiator),
-        plain(&session.initiator_address),
-        plain(&target),
+        shown(&session.initiator),
+        shown(&session.initiator_address),
+        shown(session.target.as_deref().unwrap_or(DISCOVERY)),
         session.portal_group.to_string(),
         session.counters.commands.to_string(),
         duration(session.connected_s),
@@ -197,6 +209,7 @@ pub(crate) mod tests {
             initiator: "iqn.1993-08.org.debian:01:abc".into(),
             initiator_address: "127.0.0.1:40000".into(),
             target: Some("iqn.2026-11.org.example:disks".into()),
+            portal: "127.0.0.1:3260".into(),
             portal_group: 1,
             isid: "00023d000001".into(),
             session_type: "Normal".into(),
@@ -214,6 +227,9 @@ pub(crate) mod tests {
     #[test]
     fn the_listing_has_the_keys_of_the_seed_in_its_order() {
         let text = session(1).to_string();
+        let who = "Initiator=iqn.1993-08.org.debian:01:abc\nInitiatorAddress=127.0.0.1:40000\n\
+            Target=iqn.2026-11.org.example:disks\nTSIH=1\nPortal=127.0.0.1:3260,1\n";
+        let text = text.strip_prefix(who).unwrap();
         let keys: Vec<&str> = text.lines().map(|line| line.split('=').next().unwrap()).collect();
         assert_eq!(keys[..19].join(" "), SEED);
         assert_eq!(keys[19..].join(" "), "Commands Reads Writes ReadBytes WriteBytes Errors");
@@ -225,6 +241,14 @@ pub(crate) mod tests {
                 "\nHeaderDigest=None\nDataDigest=None\nOFMarker=No\nIFMarker=No\nOFMarkInt=Reject\n"
             )
         );
+    }
+
+    #[test]
+    fn names_cannot_write_lines_of_their_own() {
+        let strange = Session { initiator: "iqn\nTSIH=9\u{1b}".into(), target: None, ..session(1) };
+        let text = strange.to_string();
+        assert!(text.starts_with("Initiator=iqn\\nTSIH=9\\u{1b}\nInitiatorAddress="), "{text}");
+        assert!(text.contains("\nTarget=(discovery)\nTSIH=1\n"));
     }
 
     #[test]

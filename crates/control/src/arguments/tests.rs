@@ -93,6 +93,15 @@ fn wrong_arguments_say_what_to_do() {
             Arguments { listen: vec!["::1".into(), "[::1]".into()], ..arguments(&["null:1G"]) },
             "--listen: [::1]:3260 stands twice\n  hint: remove one of them",
         ),
+        (
+            Arguments { size: Some("0".into()), ..arguments(&[&here("a.img")]) },
+            "--size: 0 is too small\n  hint: 4096 bytes are the least\n\
+             LUN: a.img does not exist\n  hint: check the path, or add --size 10G to create it",
+        ),
+        (
+            Arguments { size: Some("10kb".into()), ..Arguments::default() },
+            "--size: 10000 bytes are no whole number of blocks\n  hint: blocks have 512 bytes: 10240 is the next size",
+        ),
     ];
     for (arguments, expected) in cases {
         assert_eq!(told(arguments, &folder), expected);

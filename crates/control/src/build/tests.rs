@@ -15,6 +15,17 @@ const DISK: &str = "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.i
 const NULL: &str = "[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = \"1TiB\"\n";
 const MEMORY: &str = "[[target.lun]]\nlun = 2\nbackend = \"memory\"\nsize = \"1MiB\"\n";
 
+/// As the server does it.
+fn rest(units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, std::io::Error)> {
+    let runtime = compio::runtime::Runtime::new().unwrap();
+    Ok(units.iter().map(|unit| runtime.block_on(unit.rest()).unwrap()).collect())
+}
+
+/// What another server is told that wants the disk.
+fn locked(folder: &Folder) -> String {
+    block::open(&Spec::path(folder.0.join("disk.img"))).err().unwrap().what
+}
+
 fn told(result: Result<Setup, Vec<Problem>>, folder: &Folder) -> String {
     let list = result.err().unwrap();
     let text: Vec<String> = list.iter().map(Problem::to_string).collect();
@@ -26,7 +37,7 @@ fn a_configuration_becomes_a_setup() {
     let folder = Folder::new("build");
     let config = config(&folder, &format!("alias = \"Disks\"\n{DISK}serial = \"42\"\n{NULL}{MEMORY}"));
     let setup =
-        Units::new(folder.0.join("state")).setup(&config).map_err(|list| list[0].to_string()).unwrap();
+        Units::new(folder.0.join("state")).setup(&config, &rest).map_err(|list| list[0].to_string()).unwrap();
     let disk = unit(&setup, 0);
     assert_eq!(std::fs::metadata(folder.0.join("disk.img")).unwrap().len(), 1 << 20);
     assert_eq!(disk.lu.settings().capacity, 1 << 20);
@@ -40,34 +51,129 @@ fn a_configuration_becomes_a_setup() {
 }
 
 #[test]
-fn reload_keeps_what_did_not_change() {
+fn a_unit_goes_on_whatever_of_its_definition_changes() {
     let folder = Folder::new("reload");
     let mut units = Units::new(folder.0.join("state"));
-    let old = units.setup(&config(&folder, &format!("{DISK}{NULL}{MEMORY}"))).ok().unwrap();
-    let new =
-        units.setup(&config(&folder, &format!("{DISK}{NULL}product = \"X\"\n{MEMORY}removable = true\n")));
-    let new = new.map_err(|list| list[0].to_string()).unwrap();
-    assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)), "unchanged");
-    assert!(!Arc::ptr_eq(unit(&old, 1), unit(&new, 1)), "another product");
-    assert!(!Arc::ptr_eq(unit(&old, 2), unit(&new, 2)), "removable");
-    assert!(Arc::ptr_eq(&unit(&old, 2).backend, &unit(&new, 2).backend), "memory keeps its contents");
-    assert_eq!(unit(&new, 1).lu.settings().identity.product, "X");
+    let old = units.setup(&config(&folder, &format!("{DISK}{NULL}{MEMORY}")), &rest).ok().unwrap();
+    let backends = [0, 1, 2].map(|lun| unit(&old, lun).backend());
+    let changed = [
+        "product = \"X\"\n",
+        "serial = \"9\"\n",
+        "read_only = true\n",
+        "block_size = 4096\n",
+        "write_cache = false\n",
+        "removable = true\n",
+        "filters = [{ kind = \"stats\" }]\n",
+    ];
+    for keys in changed {
+        let of_memory = keys.replace("\"9\"", "\"10\"");
+        let new = units.setup(&config(&folder, &format!("{DISK}{keys}{NULL}{MEMORY}{of_memory}")), &rest);
+        let new = new.map_err(|list| list[0].to_string()).unwrap();
+        for lun in [0, 1, 2] {
+            assert!(Arc::ptr_eq(unit(&old, lun), unit(&new, lun)), "{lun} {keys}");
+            assert_eq!(unit(&new, lun).lu.refuses(), None, "{lun} {keys}");
+        }
+        assert!(Arc::ptr_eq(&backends[1], &unit(&new, 1).backend()), "{keys}");
+        let keeps = !keys.starts_with("filters");
+        assert_eq!(Arc::ptr_eq(&backends[2], &unit(&new, 2).backend()), keeps, "memory keeps its contents");
+    }
+    assert_eq!(unit(&old, 0).backend().describe()[0].1, "stats");
+    units.setup(&config(&folder, &format!("{DISK}vendor = \"X\"\n")), &rest).ok().unwrap();
+    assert_eq!(unit(&old, 0).lu.settings().identity.vendor, "X");
 }
 
 #[test]
-fn a_locked_file_goes_on_under_another_definition_or_lun() {
+fn a_file_is_opened_in_another_way_by_the_same_unit() {
+    let folder = Folder::new("another-way");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let before = unit(&old, 0).backend();
+    let new = units.setup(&config(&folder, &format!("{DISK}read_only = true\n")), &rest);
+    let new = new.map_err(|list| list[0].to_string()).unwrap();
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)));
+    assert!(!Arc::ptr_eq(&before, &unit(&new, 0).backend()));
+    assert!(unit(&new, 0).backend().facts().read_only && unit(&new, 0).lu.settings().read_only);
+    let writable = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    assert!(!unit(&writable, 0).backend().facts().read_only);
+    assert_eq!(locked(&folder), "is in use by another server");
+}
+
+#[test]
+fn a_locked_file_goes_to_another_lun_when_the_first_has_left_it() {
     let folder = Folder::new("moved");
     let mut units = Units::new(folder.0.join("state"));
-    let old = units.setup(&config(&folder, DISK)).ok().unwrap();
-    let named = units.setup(&config(&folder, &format!("{DISK}product = \"X\"\n"))).ok().unwrap();
-    assert!(Arc::ptr_eq(&unit(&old, 0).backend, &unit(&named, 0).backend));
-    let moved = units.setup(&config(&folder, &DISK.replace("lun = 0", "lun = 7"))).ok().unwrap();
-    assert!(Arc::ptr_eq(&unit(&old, 0).backend, &unit(&moved, 7).backend));
+    let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let medium = unit(&old, 0).backend();
+    let moved = units.setup(&config(&folder, &DISK.replace("lun = 0", "lun = 7")), &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&medium, &unit(&moved, 7).backend()));
+    assert!(unit(&old, 0).lu.refuses().is_some(), "it stays busy");
+    assert!(unit(&old, 0).backend().facts().null, "and has let go of the file");
+}
+
+#[test]
+fn media_can_be_exchanged() {
+    let folder = Folder::new("exchanged");
+    let mut units = Units::new(folder.0.join("state"));
+    let other = |disk: &str, lun: &str| DISK.replace("disk.img", disk).replace("lun = 0", lun);
+    let a = format!("{}{}", other("a.img", "lun = 0"), other("b.img", "lun = 1"));
+    let b = format!("{}{}", other("b.img", "lun = 0"), other("a.img", "lun = 1"));
+    let old = units.setup(&config(&folder, &a), &rest).ok().unwrap();
+    let before = [0, 1].map(|lun| unit(&old, lun).backend());
+    let new = units.setup(&config(&folder, &b), &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&before[0], &unit(&new, 1).backend()));
+    assert!(Arc::ptr_eq(&before[1], &unit(&new, 0).backend()));
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)) && Arc::ptr_eq(unit(&old, 1), unit(&new, 1)));
+}
+
+#[test]
+fn another_disk_under_another_name_is_another_unit() {
+    let folder = Folder::new("another");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &rest).ok().unwrap();
+    let other = DISK.replace("disk.img", "other.img");
+    let new = units.setup(&config(&folder, &format!("{other}serial = \"2\"\n")), &rest).ok().unwrap();
+    assert!(!Arc::ptr_eq(unit(&old, 0), unit(&new, 0)));
+    assert!(unit(&old, 0).lu.refuses().is_some() && unit(&new, 0).lu.refuses().is_none());
+    let cdrom = units.setup(&config(&folder, &format!("{other}serial = \"2\"\nkind = \"cdrom\"\n")), &rest);
+    let cdrom = cdrom.map_err(|list| list[0].to_string()).unwrap();
+    assert!(!Arc::ptr_eq(unit(&new, 0), unit(&cdrom, 0)));
+}
+
+#[test]
+fn what_cannot_be_opened_leaves_the_old_one_serving_and_locked() {
+    let folder = Folder::new("failing");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, &format!("{DISK}{NULL}")), &rest).ok().unwrap();
+    let before = unit(&old, 0).backend();
+    let missing = NULL.replace("\"null\"", "\"file\"\npath = \"none.img\"").replace("size = \"1TiB\"\n", "");
     assert_eq!(
-        told(units.setup(&config(&folder, &format!("{DISK}read_only = true\n"))), &folder),
-        "LUN 0 of iqn.2026-11.org.example:disks: disk.img: is being written by another server\n  \
-         hint: restart lunar to open it in another way"
+        told(units.setup(&config(&folder, &format!("{DISK}read_only = true\n{missing}")), &rest), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: none.img: no such file or directory\n  \
+         hint: check the path, or give a size to create it"
     );
+    assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
+    assert!(!unit(&old, 0).lu.settings().read_only);
+    assert_eq!((unit(&old, 0).lu.refuses(), unit(&old, 1).lu.refuses()), (None, None));
+    assert_eq!(locked(&folder), "is in use by another server");
+}
+
+#[test]
+fn a_unit_that_does_not_come_to_rest_stays_as_it_was() {
+    let folder = Folder::new("restless");
+    let mut units = Units::new(folder.0.join("state"));
+    let good = config(&folder, &format!("{DISK}{NULL}"));
+    let old = units.setup(&good, &rest).ok().unwrap();
+    let restless = |_| Err((1, std::io::Error::other("Its commands did not end")));
+    assert_eq!(
+        told(units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &restless), &folder),
+        "LUN 1 of iqn.2026-11.org.example:disks: cannot be changed now: its commands did not end\n  \
+         hint: everything stays as it was: try it again later, or restart lunar"
+    );
+    let again = units.setup(&good, &|units| {
+        assert!(units.is_empty());
+        Ok(Vec::new())
+    });
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&again.ok().unwrap(), 0)));
 }
 
 #[test]
@@ -75,14 +181,14 @@ fn after_an_error_everything_is_as_it_was() {
     let folder = Folder::new("undo");
     let mut units = Units::new(folder.0.join("state"));
     let good = config(&folder, &format!("{DISK}{NULL}"));
-    let old = units.setup(&good).ok().unwrap();
+    let old = units.setup(&good, &rest).ok().unwrap();
     let missing = DISK.replace("disk.img", "none.img").replace("size = \"1MiB\"\n", "");
     assert_eq!(
-        told(units.setup(&config(&folder, &format!("{missing}{NULL}vendor = \"X\"\n"))), &folder),
+        told(units.setup(&config(&folder, &format!("{missing}{NULL}vendor = \"X\"\n")), &rest), &folder),
         "LUN 0 of iqn.2026-11.org.example:disks: none.img: no such file or directory\n  \
          hint: check the path, or give a size to create it"
     );
-    let again = units.setup(&good).ok().unwrap();
+    let again = units.setup(&good, &rest).ok().unwrap();
     assert!(Arc::ptr_eq(unit(&old, 0), unit(&again, 0)));
     assert!(Arc::ptr_eq(unit(&old, 1), unit(&again, 1)));
 }
@@ -94,7 +200,7 @@ fn damaged_state_is_refused_and_stays() {
     create_folder(&lu).unwrap();
     let state = folder.file("state/lu/iqn.2026-11.org.example:disks/1.state", b"no state of ours", 0o600);
     assert_eq!(
-        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder),
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          is damaged: not the saved state of a logical unit\n  \
          hint: restore it from a backup, or move it away to begin without reservations and saved mode pages"
@@ -103,7 +209,7 @@ fn damaged_state_is_refused_and_stays() {
     std::fs::remove_file(&state).unwrap();
     std::fs::create_dir(&state).unwrap();
     assert_eq!(
-        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL)), &folder),
+        told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          cannot be read: is a directory\n  \
          hint: make it readable, or move it away to begin without reservations and saved mode pages"
@@ -114,13 +220,18 @@ fn damaged_state_is_refused_and_stays() {
 fn saved_state_is_loaded() {
     let folder = Folder::new("saved");
     let config = config(&folder, NULL);
-    let first = Units::new(folder.0.join("state")).setup(&config).ok().unwrap();
+    let first = Units::new(folder.0.join("state")).setup(&config, &rest).ok().unwrap();
     let (_, bytes) = unit(&first, 1).lu.saved();
     let file = unit(&first, 1).state_file.clone().unwrap();
     std::fs::write(&file, &bytes).unwrap();
-    assert!(Units::new(folder.0.join("state")).setup(&config).is_ok());
+    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_ok());
     std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
-    assert!(Units::new(folder.0.join("state")).setup(&config).is_err(), "it was read");
+    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_err(), "it was read");
+    let left = file.with_file_name("1.state.new-4000000000-1-0");
+    std::fs::write(&left, "half").unwrap();
+    std::fs::write(&file, &bytes).unwrap();
+    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_ok());
+    assert!(!left.exists(), "what a killed writer left");
 }
 
 #[test]
@@ -128,7 +239,7 @@ fn a_folder_that_cannot_be_made_is_told() {
     let folder = Folder::new("folder");
     let file = folder.file("state", "in the way", 0o600);
     assert_eq!(
-        told(Units::new(file).setup(&config(&folder, NULL)), &folder),
+        told(Units::new(file).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
          state/lu/iqn.2026-11.org.example:disks: not a directory\n  \
          hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write"
@@ -141,8 +252,8 @@ fn filters_wrap_the_medium() {
     let filters = "filters = [{ kind = \"stats\" }, { kind = \"delay\", read_us = 1 }, { kind = \"rate\", iops = 5 }, { kind = \"error\", rate = 1.0, op = \"flush\" }]\n";
     let config = config(&folder, &format!("{NULL}{filters}"));
     assert_eq!(config.targets[0].luns[&1].filters[1], Filter::Delay { read_us: 1, write_us: 0 });
-    let setup = Units::new(folder.0.join("state")).setup(&config).ok().unwrap();
-    let told = unit(&setup, 1).backend.describe();
+    let setup = Units::new(folder.0.join("state")).setup(&config, &rest).ok().unwrap();
+    let told = unit(&setup, 1).backend().describe();
     let filters: Vec<&str> =
         told.iter().filter(|(name, _)| name == "filter").map(|(_, value)| &**value).collect();
     assert_eq!(filters, ["error", "rate", "delay", "stats"]);

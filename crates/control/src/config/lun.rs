@@ -4,6 +4,8 @@ use super::reader::{Once, Section, kind, table};
 use super::value::{MAX_SIZE, scsi_text, show_size};
 use crate::problem::{Problems, Wrong, nearest, wrong};
 use device::Kind;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A logical unit as it is wanted.
@@ -43,17 +45,39 @@ pub struct Lun {
 pub(super) struct Unique {
     pub(super) names: Once<String>,
     serials: Once<String>,
-    paths: Once<String>,
+    files: Files,
 }
 
 impl Unique {
     pub(super) fn new() -> Unique {
-        Unique {
-            names: Once::new("target"),
-            serials: Once::new("serial number"),
-            paths: Once::new("writable path"),
-        }
+        Unique { names: Once::new("target"), serials: Once::new("serial number"), files: Files::default() }
     }
+}
+
+/// The files of a configuration, whatever they are called: only what nobody writes may stand twice.
+#[derive(Default)]
+struct Files(BTreeMap<PathBuf, (Range<usize>, bool)>);
+
+impl Files {
+    fn add(&mut self, p: &mut Problems<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
+        let same = self.0.entry(one_name(path)).or_insert_with(|| (at.clone(), read_only));
+        if same.0 == *at || (same.1 && read_only) {
+            return;
+        }
+        let (first, second) = (p.position(same.0.start).line, p.position(at.start).line);
+        let what = format!("{} stands twice, line {first} and line {second}", path.display());
+        p.add(at, what, "remove one of them, or write read_only = true in both");
+    }
+}
+
+/// The path by which a file is known, also before it is there.
+pub(crate) fn one_name(path: &Path) -> PathBuf {
+    if let Ok(path) = path.canonicalize() {
+        return path;
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.canonicalize().unwrap_or(folder.to_path_buf());
+    path.file_name().map_or(folder.clone(), |name| folder.join(name))
 }
 
 /// Where blocks live.
@@ -165,10 +189,9 @@ pub(super) fn lun(
     lun.product = s.parsed(p, "product", |text| scsi_text(text, "product", 16)).unwrap_or(lun.product);
     lun.filters = filters(p, s);
     source?;
-    if let (false, Source::File { path, .. } | Source::Device { path }, Some(value)) =
-        (lun.read_only, &lun.source, s.find("path"))
+    if let (Source::File { path, .. } | Source::Device { path }, Some(value)) = (&lun.source, s.find("path"))
     {
-        unique.paths.first(p, path.display().to_string(), &value.span());
+        unique.files.add(p, path, lun.read_only, &value.span());
     }
     Some(lun)
 }

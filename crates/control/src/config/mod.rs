@@ -8,6 +8,7 @@ mod reader;
 mod target;
 mod value;
 
+pub(crate) use lun::one_name;
 pub use lun::{Fail, Filter, Lun, Source};
 use value::cores;
 pub use value::{Cores, PORT, show_size};

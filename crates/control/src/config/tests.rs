@@ -480,6 +480,28 @@ fn problems_of_targets() {
 }
 
 #[test]
+fn a_file_stands_once_unless_nobody_writes_it() {
+    let folder = Folder::new("twice");
+    folder.file("disk.img", "", 0o600);
+    std::os::unix::fs::symlink("disk.img", folder.0.join("link.img")).unwrap();
+    let told = |first: &str, second: &str| {
+        let lun = |n: u8, keys: &str| format!("[[target.lun]]\nlun = {n}\nbackend = \"file\"\n{keys}\n");
+        let head = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n";
+        let source = format!("{head}{}{}", lun(0, first), lun(1, second));
+        let list = parse(&source, &folder.0.join("t.toml")).err().unwrap_or_default();
+        let what: Vec<String> = list.into_iter().map(|problem| problem.what).collect();
+        what.join("\n").replace(&format!("{}/", folder.0.display()), "")
+    };
+    let (file, reading) = ("path = \"disk.img\"", "path = \"disk.img\"\nread_only = true");
+    assert_eq!(told(file, "path = \"link.img\""), "link.img stands twice, line 6 and line 10");
+    assert_eq!(told(file, "path = \"./disk.img\""), "./disk.img stands twice, line 6 and line 10");
+    assert_eq!(told(file, reading), "disk.img stands twice, line 6 and line 10");
+    assert_eq!(told(reading, file), "disk.img stands twice, line 6 and line 11");
+    assert_eq!(told(reading, reading), "");
+    assert_eq!(told(file, "path = \"other.img\""), "");
+}
+
+#[test]
 fn problems_of_luns() {
     check_all(
         of_lun,
@@ -487,8 +509,8 @@ fn problems_of_luns() {
             (
                 "backend = \"file\"\npath = \"x\"\n[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"x\"",
                 &[
-                    "t.toml:10:8: writable path x stands twice",
-                    "hint: the first is at 6:8; change or remove one of them",
+                    "t.toml:10:8: x stands twice, line 6 and line 10",
+                    "hint: remove one of them, or write read_only = true in both",
                 ],
             ),
             (

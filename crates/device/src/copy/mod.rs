@@ -54,7 +54,7 @@ fn copy(cx: &mut Cx<'_>) -> Answer {
 }
 
 fn begin(cx: &mut Cx<'_>, bytes: &[u8]) -> Answer {
-    let list = List::parse(bytes, cx.lu.settings())?;
+    let list = List::parse(bytes, &cx.lu.settings())?;
     if list.segments.is_empty() {
         return Ok(Plan::Done);
     }

@@ -75,6 +75,6 @@ fn medium(nexus: &Nexus, opcode: u8) -> Option<Medium> {
     let lu = nexus.lu();
     let state = lu.change();
     let who = Who { id: nexus.id(), port: nexus.port(), read_only: nexus.read_only() };
-    may(opcode, &state, lu.settings(), who)
+    may(opcode, &state, &lu.settings(), who)
         .then_some(Medium { block_size: lu.settings().block_size as u64, blocks: state.blocks })
 }

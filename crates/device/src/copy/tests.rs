@@ -181,7 +181,7 @@ fn a_range_lies_within_both_media() {
     let lu = lu(disk());
     let n = nexus(&lu, "a");
     let range = |blocks, lbas| {
-        let list = List::parse(&list(1, 0, &[cscd(&OWN)], &[b2b(0, [0, 0], blocks, lbas)]), lu.settings());
+        let list = List::parse(&list(1, 0, &[cscd(&OWN)], &[b2b(0, [0, 0], blocks, lbas)]), &lu.settings());
         list.unwrap().segments[0].range(0, &n, &n)
     };
     let fits = CopyRange { source: 512, destination: (BLOCKS - 4) * 512, len: 2048 };

@@ -62,6 +62,17 @@ impl State {
         State { current: default, default, saved: None }
     }
 
+    /// What WCE is when nothing is saved; whether that changes a current value.
+    pub(crate) fn set_default_write_cache(&mut self, on: bool) -> bool {
+        let before = self.current;
+        let changed = self.default.has(WCE) != on;
+        self.default.set(WCE, on);
+        if changed && self.saved.is_none() {
+            self.current.set(WCE, on);
+        }
+        self.current != before
+    }
+
     /// WCE: writes need not be stable before their status.
     pub(crate) fn write_cache(&self) -> bool {
         self.current.has(WCE)

@@ -27,7 +27,7 @@ pub(super) fn mode_select(cx: &mut Cx<'_>) -> Answer {
     };
     let mut values = cx.state.modes.current;
     if len != 0 {
-        take(list, long, cx.lu.settings(), cx.state, &mut values)?;
+        take(list, long, &cx.lu.settings(), cx.state, &mut values)?;
     }
     Ok(apply(cx, values))
 }

@@ -59,7 +59,7 @@ fn wanted(cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
 fn header(cx: &Cx<'_>, long: bool, long_lba: bool, descriptor_len: usize) -> Vec<u8> {
     let settings = cx.lu.settings();
     let specific = match settings.kind {
-        Kind::Disk if write_protected(cx.state, settings, cx.read_only) => WP | DPOFUA,
+        Kind::Disk if write_protected(cx.state, &settings, cx.read_only) => WP | DPOFUA,
         Kind::Disk => DPOFUA,
         Kind::CdRom => 0,
     };

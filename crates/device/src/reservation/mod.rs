@@ -61,6 +61,11 @@ impl State {
         State { reserved: None, registry: Registry::new(settings.max_registrants) }
     }
 
+    /// Registrants at most; those beyond it stay, but none joins them.
+    pub(crate) fn set_max_registrants(&mut self, max: usize) {
+        self.registry.max = max;
+    }
+
     /// A reservation keeps this nexus from a command.
     pub(crate) fn conflicts(&self, row: &Row, nexus: NexusId, port: &Port) -> bool {
         match self.reserved {

@@ -14,8 +14,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// While this many bytes wait to be sent, nothing is received.
-const MAX_WAITING: usize = 16 << 20;
+/// While more bytes than these wait to be sent, nothing is received.
+const MAX_WAITING: usize = 4 << 20;
+/// More answers than these, in bytes, are sent before the rest of a receive is looked at: what was just read
+/// is still in the caches.
+const WARM: usize = 256 << 10;
 /// How long a client may take to fetch its last answers.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -264,6 +267,10 @@ impl Sink for Requests<'_> {
     }
 
     fn take(&mut self, arrived: Arrived<'_>) -> Taken {
-        super::execute::take(self.0, arrived)
+        let taken = super::execute::take(self.0, arrived);
+        if self.0.state.borrow().replies.out.waiting() >= WARM {
+            self.0.flush();
+        }
+        taken
     }
 }

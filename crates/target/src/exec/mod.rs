@@ -76,7 +76,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
     match op {
         Op::Flush | Op::Stop => flush(unit).await,
         Op::Prefetch { offset, len } => {
-            unit.backend.prefetch(offset, len);
+            unit.backend().prefetch(offset, len);
             Ok(Outcome::Good)
         }
         Op::Verify { offset, len, compare } => {
@@ -145,7 +145,7 @@ async fn read(unit: &Arc<Unit>, pool: &Pool, (offset, len): (u64, usize), room: 
     if len == 0 {
         return Ok(Outcome::Good);
     }
-    if unit.backend.facts().null {
+    if unit.backend().facts().null {
         unit.lu.count(Count::ReadBytes, len as u64);
         return Ok(Outcome::Zeros(len));
     }
@@ -180,7 +180,7 @@ async fn fetch(
 /// Reads into a buffer.
 async fn fetch_into(unit: &Arc<Unit>, offset: u64, buf: Buf, access: &Access) -> Result<Buf, Failure> {
     let len = buf.len();
-    let (result, buf) = unit.backend.read(offset, buf).await;
+    let (result, buf) = unit.backend().read(offset, buf).await;
     result.map_err(|e| failed(unit, &e, offset, access))?;
     unit.lu.count(access.bytes, len as u64);
     Ok(buf)
@@ -196,7 +196,7 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
     if data.is_empty() {
         return Ok(data);
     }
-    let (result, buf) = unit.backend.write(offset, data, stable).await;
+    let (result, buf) = unit.backend().write(offset, data, stable).await;
     result.map_err(|e| failed(unit, &e, offset, &WRITE))?;
     unit.lu.count(WRITE.bytes, buf.len() as u64);
     Ok(buf)
@@ -204,7 +204,7 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
 
 /// Every acknowledged write becomes stable.
 pub async fn flush(unit: &Arc<Unit>) -> Ended {
-    unit.backend.flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
+    unit.backend().flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
     Ok(Outcome::Good)
 }
 

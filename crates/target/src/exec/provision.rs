@@ -18,7 +18,7 @@ pub async fn write_same(
     let block = block.filter(|b| b.iter().any(|x| *x != 0));
     match block {
         None => {
-            let zeroed = unit.backend.write_zeroes(offset, len, unmap).await;
+            let zeroed = unit.backend().write_zeroes(offset, len, unmap).await;
             zeroed.map_err(|e| failed(unit, &e, offset, &WRITE))?;
             unit.lu.count(WRITE.bytes, len);
         }
@@ -53,7 +53,7 @@ pub async fn repeat(
 
 pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>) -> Ended {
     for (offset, len) in extents {
-        let done = unit.backend.unmap(offset, len).await;
+        let done = unit.backend().unmap(offset, len).await;
         done.map_err(|e| failed(unit, &e, offset, &WRITE))?;
     }
     Ok(Outcome::Good)
@@ -63,12 +63,12 @@ pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>) -> Ended {
 const MAX_EXTENTS: usize = 256;
 
 pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, block_size: u32) -> Ended {
-    let end = unit.backend.facts().capacity / block_size as u64 * block_size as u64;
+    let end = unit.backend().facts().capacity / block_size as u64 * block_size as u64;
     let room = (allocation_len as usize / 16).clamp(1, MAX_EXTENTS);
     let mut extents = Vec::new();
     let mut at = offset;
     while at < end && extents.len() < room {
-        let found = unit.backend.extent(at, end - at).await;
+        let found = unit.backend().extent(at, end - at).await;
         let extent = found.map_err(|e| failed(unit, &e, at, &READ))?;
         if extent.len == 0 {
             break;

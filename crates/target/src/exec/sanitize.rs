@@ -54,7 +54,7 @@ async fn keep(unit: &Arc<Unit>) {
 }
 
 async fn overwrite(unit: &Arc<Unit>, pool: &Pool, job: &Job) -> Result<(), Failure> {
-    let capacity = unit.backend.facts().capacity;
+    let capacity = unit.backend().facts().capacity;
     let passes = if job.pattern.is_some() { job.passes.max(1) as u64 } else { 1 };
     for pass in 0..passes {
         let mut at = 0;
@@ -79,7 +79,7 @@ async fn stretch(
     n: u64,
 ) -> Result<(), Failure> {
     let Some(pattern) = &job.pattern else {
-        let erased = unit.backend.write_zeroes(at, n, true).await;
+        let erased = unit.backend().write_zeroes(at, n, true).await;
         return erased.map_err(|e| failed(unit, &e, at, &WRITE));
     };
     let size = unit.lu.settings().block_size;

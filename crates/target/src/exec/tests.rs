@@ -313,7 +313,7 @@ fn an_aborted_operation_stops() {
             let ended = run(&disk.unit, &disk.pool, plan, data, &Nothing(true)).await;
             assert!(ended.is_err_and(|f| f.status == Status::TaskAborted));
         }
-        let read = disk.unit.backend.read(0, Buf::zeroed(BLOCK)).await;
+        let read = disk.unit.backend().read(0, Buf::zeroed(BLOCK)).await;
         assert!(read.1.iter().all(|b| *b == 0), "nothing was written after the abort");
     });
 }

@@ -40,7 +40,7 @@ fn read_now(handle: &Handle, pool: &Pool, offset: u64, len: u32, room: u32) -> R
         return Read::Not;
     }
     let Some(mut buf) = pool.try_get(n as usize) else { return Read::Not };
-    match handle.unit.backend.read_now(offset, &mut buf) {
+    match handle.backend.read_now(offset, &mut buf) {
         Inline::Done(Ok(())) => Read::Done(buf),
         _ => Read::Not,
     }
@@ -58,17 +58,21 @@ impl Session {
             Found::Absent => return self.elsewhere(c, device::absent, data),
         };
         if c.attribute != Attribute::Simple || handle.ordered > 0 || !handle.member.try_enter() {
+            // Who is busy says so at once: at the gate it could be a long wait.
+            if let Some(status) = handle.unit.lu.refuses() {
+                return self.task(c, None, Some(Err(status.into())), data);
+            }
             let place = (handle.unit.clone(), handle.nexus.id());
             return self.task(c, Some(place), None, data);
         }
-        match handle.nexus.begin(c.cdb()) {
+        match handle.begin(c.cdb()) {
             Ok(Plan::Read { offset, len }) => match read_now(handle, &self.pool, offset, len, c.room()) {
                 Read::Not => self.inside(c, Ok(Plan::Read { offset, len }), data),
                 Read::Zeros => self.read_done(&c, Source::Zeros, len),
                 Read::Done(buf) => self.read_done(&c, Source::Buf(buf), len),
             },
             Ok(Plan::Write { offset, len, stable: false }) if brings && len == c.offered() => {
-                match handle.unit.backend.write_now(offset, data.bytes()) {
+                match handle.backend.write_now(offset, data.bytes()) {
                     Inline::Done(Ok(())) => self.write_done(&c, len),
                     _ => self.inside(c, Ok(Plan::Write { offset, len, stable: false }), data),
                 }
@@ -259,7 +263,13 @@ impl Run {
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
         }
-        // While it waited, a reservation, write protection, the size or the write cache may have changed.
+        // While it waited, the unit may have gone; or a reservation, write protection, the size, the medium or
+        // the write cache may have changed.
+        if unit.lu.epoch() != self.epoch
+            && let Some(status) = unit.lu.refuses()
+        {
+            return (Err(status.into()), 0);
+        }
         let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
         let plan = match answer.filter(stands).unwrap_or_else(|| conn.decide(&self.command, None)) {
             Ok(plan) => plan,
@@ -309,7 +319,7 @@ impl Run {
             _ if READS.contains(&self.command.cdb()[0]) => self.command.room() as usize,
             _ => 0,
         };
-        let wanted = len > 0 && len <= Pool::MAX_BUFFER && !unit.backend.facts().null;
+        let wanted = len > 0 && len <= Pool::MAX_BUFFER && !unit.backend().facts().null;
         if wanted { Some(conn.pool.get(len).await) } else { None }
     }
 
@@ -337,8 +347,25 @@ impl Run {
     }
 }
 
+/// It names bytes of the medium, and deciding it again changes nothing.
 fn moves(plan: &Plan) -> bool {
-    matches!(plan, Plan::Read { .. } | Plan::Write { .. })
+    let of_medium = |op: &Op| {
+        matches!(
+            op,
+            Op::Prefetch { .. }
+                | Op::Verify { .. }
+                | Op::WriteVerify { .. }
+                | Op::CompareAndWrite { .. }
+                | Op::OrWrite { .. }
+                | Op::WriteSame { .. }
+                | Op::LbaStatus { .. }
+        )
+    };
+    match plan {
+        Plan::Read { .. } | Plan::Write { .. } => true,
+        Plan::Op(op) => of_medium(op),
+        _ => false,
+    }
 }
 
 fn leaves(plan: &Plan) -> bool {
@@ -418,7 +445,7 @@ impl Connection {
     fn decide(&self, c: &Command, parameters: Option<&[u8]>) -> Answer {
         match self.session.borrow_mut().luns.find(c.lun) {
             Found::Unit(h) => match parameters {
-                None => h.nexus.begin(c.cdb()),
+                None => h.begin(c.cdb()),
                 Some(data) => h.nexus.parameters(c.cdb(), data),
             },
             _ => Err(Sense::LUN_NOT_SUPPORTED.into()),

@@ -115,6 +115,7 @@ fn info(machine: &Login, fresh: &Fresh, tag: u16, session: Option<Arc<Info>>) ->
         initiator: machine.initiator_name().to_owned(),
         alias: machine.initiator_alias().map(str::to_owned),
         address: fresh.peer,
+        portal: fresh.local,
         target: machine.target_name().map(str::to_owned),
         tag,
         isid: machine.isid(),

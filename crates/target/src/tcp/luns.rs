@@ -4,7 +4,8 @@ use crate::Unit;
 use crate::access::LunMap;
 use crate::exec::copy::{End, Ends};
 use crate::gate::Member;
-use device::{CopyRange, CopySegment, Nexus, Port};
+use block::Backend;
+use device::{Answer, CopyRange, CopySegment, Nexus, Port};
 use std::sync::Arc;
 use wire::iscsi::lun;
 use wire::scsi::Sense;
@@ -17,10 +18,34 @@ pub struct Handle {
     pub unit: Arc<Unit>,
     /// Its place at the gate.
     pub member: Member,
-    /// Nothing needs to be read or kept.
+    /// The blocks, as of the epoch.
+    pub backend: Arc<dyn Backend>,
+    /// Nothing needs to be read or kept, as of the epoch.
     pub null: bool,
+    /// The nexus's epoch when the unit was asked for its blocks.
+    epoch: u64,
     /// ORDERED commands that are unfinished.
     pub ordered: i32,
+}
+
+impl Handle {
+    /// Decides what a command does that is inside the gate, or would be. Afterwards the blocks are those that
+    /// it is about: whatever replaces them moves the epoch.
+    #[inline]
+    pub fn begin(&mut self, cdb: &[u8]) -> Answer {
+        let answer = self.nexus.begin(cdb);
+        if self.nexus.epoch() != self.epoch {
+            self.look();
+        }
+        answer
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        self.backend = self.unit.backend();
+        self.null = self.backend.facts().null;
+        self.epoch = self.nexus.epoch();
+    }
 }
 
 /// What a LUN field names.
@@ -69,10 +94,14 @@ impl Luns {
     fn open(&mut self, number: u16) -> bool {
         let Some(visible) = self.map.get(&number) else { return false };
         let unit = visible.unit.clone();
+        let backend = unit.backend();
         let handle = Handle {
             nexus: unit.lu.attach(self.port.clone(), visible.read_only),
             member: unit.gate.join(),
-            null: unit.backend.facts().null,
+            null: backend.facts().null,
+            backend,
+            // It has not looked yet.
+            epoch: 0,
             ordered: 0,
             unit,
         };
@@ -141,6 +170,8 @@ impl Luns {
                 *slot = None;
             }
         }
+        // Descriptors of media that were replaced close with the last who holds them.
+        self.used().for_each(Handle::look);
         self.map = map;
         if changed {
             self.used().for_each(|h| h.nexus.luns_changed());

@@ -51,7 +51,7 @@ fn attach(unit: &Arc<Unit>) -> Nexus {
 
 /// The first bytes of each step's part of a medium.
 fn parts(unit: &Arc<Unit>) -> [u8; STEPS as usize] {
-    let (result, buf) = now(unit.backend.read(0, Buf::zeroed(LEN as usize)));
+    let (result, buf) = now(unit.backend().read(0, Buf::zeroed(LEN as usize)));
     result.expect("memory");
     std::array::from_fn(|step| buf[step * STEP])
 }

@@ -1,0 +1,59 @@
+//! A look at what stands behind a path, which changes nothing.
+
+use super::medium::{Fault, claims, direct_align};
+use crate::{Found, Kind, OpenError, Spec};
+use rustix::fs::{Access, SeekFrom};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// What opening would find.
+pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
+    let fault = Fault { spec };
+    let device = spec.kind == Kind::Device;
+    fault.check_type(device)?;
+    let mut needed = Access::READ_OK;
+    needed.set(Access::WRITE_OK, !spec.read_only);
+    match rustix::fs::access(&spec.path, needed) {
+        Err(e) if io::Error::from(e).kind() == io::ErrorKind::NotFound && spec.creates() => {
+            let folder = spec.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let may =
+                rustix::fs::access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
+            may.map_err(|e| fault.open(&e.into()))?;
+            return Ok(Found { size: None, in_use: false });
+        }
+        other => other.map_err(|e| fault.open(&e.into()))?,
+    }
+    let mut found = Found { size: None, in_use: false };
+    let file = match open(spec) {
+        Ok(file) => file,
+        Err(e) if device && e.kind() == io::ErrorKind::ResourceBusy => {
+            found.in_use = true;
+            File::open(&spec.path).map_err(|e| fault.open(&e))?
+        }
+        Err(e) => return Err(fault.open(&e)),
+    };
+    if !device {
+        // The lock goes with the descriptor.
+        let locked = if spec.read_only { file.try_lock_shared() } else { file.try_lock() };
+        match locked {
+            Err(TryLockError::WouldBlock) => found.in_use = true,
+            other => other.map_err(|e| fault.lock(e))?,
+        }
+    }
+    let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| fault.open(&e.into()))?;
+    if size == 0 && spec.creates() {
+        return Ok(found);
+    }
+    let align =
+        if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
+    fault.check_size(size, align)?;
+    found.size = Some(size);
+    Ok(found)
+}
+
+/// As it would be opened, but for reading alone.
+fn open(spec: &Spec) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(claims(spec).bits() as i32).open(&spec.path)
+}

@@ -1,0 +1,127 @@
+//! A look at what a configuration would open, which changes nothing: `lunar check --media`.
+
+use crate::build::{Name, load, of_lun, settings, spec, state_path};
+use crate::config::{Config, Lun, Source, show_size};
+use crate::{Problem, plain};
+use block::Facts;
+use std::path::Path;
+
+/// What is wrong with the media and the state files of a configuration, and what is only to be known. State
+/// is below `state_dir`.
+pub fn examine(config: &Config, state_dir: &Path) -> (Vec<Problem>, Vec<String>) {
+    let (mut problems, mut notes) = (Vec::new(), Vec::new());
+    for target in &config.targets {
+        for (number, lun) in &target.luns {
+            let name = (target.name.clone(), *number);
+            let mut note = |text: String| notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
+            if let Err(problem) = one(&name, lun, config.max_registrants, state_dir, &mut note) {
+                problems.push(of_lun(&name, problem));
+            }
+        }
+    }
+    (problems, notes)
+}
+
+fn one(
+    name: &Name,
+    lun: &Lun,
+    max_registrants: usize,
+    state_dir: &Path,
+    note: &mut impl FnMut(String),
+) -> Result<(), Problem> {
+    let spec = spec(lun);
+    let found = block::examine(&spec);
+    let found = found.map_err(|e| Problem::new(format!("{}: {}", e.subject, plain(&e.what)), e.hint))?;
+    let path = spec.path.display();
+    if found.in_use {
+        note(format!("{path} is in use: by a server that runs already, or by another"));
+    }
+    // What is to be made gets the size that was asked for.
+    let capacity = found.size.or(spec.size).unwrap_or_default();
+    let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
+    let settings = settings(name, lun, facts, max_registrants)?;
+    let rest = capacity % u64::from(lun.block_size);
+    if rest > 0 {
+        note(format!(
+            "the last {rest} bytes are less than a block of {} and cannot be reached",
+            lun.block_size
+        ));
+    }
+    if let (Source::File { size: Some(wanted), .. }, Some(found)) = (&lun.source, found.size)
+        && found != *wanted
+    {
+        let (found, wanted) = (show_size(found), show_size(*wanted));
+        note(format!("{path} is there and keeps its {found}; the size asked for is {wanted}"));
+    }
+    load(settings, &state_path(state_dir, name, lun)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+    use crate::config::tests::Folder;
+
+    /// Problems and notes, without the folder.
+    fn told(folder: &Folder, keys: &str) -> (String, String) {
+        let head =
+            "[[target]]\nname = \"iqn.2026-11.org.example:d\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\n";
+        let config = parse(&format!("{head}{keys}"), &folder.0.join("t.toml"));
+        let config = config.map_err(|list| list[0].to_string()).unwrap();
+        let (problems, notes) = examine(&config, &folder.0.join("state"));
+        let problems: Vec<String> = problems.into_iter().map(|problem| problem.what).collect();
+        let plain = |list: Vec<String>| {
+            let text = list.join("\n").replace("LUN 0 of iqn.2026-11.org.example:d: ", "");
+            text.replace(&format!("{}/", folder.0.display()), "")
+        };
+        (plain(problems), plain(notes))
+    }
+
+    #[test]
+    fn each_medium_is_told_as_it_is() {
+        let folder = Folder::new("examine");
+        folder.file("odd.img", vec![0; 5000], 0o600);
+        folder.file("small.img", vec![0; 1000], 0o600);
+        let cases = [
+            ("path = \"new.img\"\nsize = \"1M\"", "", ""),
+            ("path = \"none.img\"", "none.img: no such file or directory", ""),
+            ("path = \"none/none.img\"\nsize = \"1M\"", "none/none.img: no such file or directory", ""),
+            (
+                "path = \"odd.img\"",
+                "",
+                "the last 392 bytes are less than a block of 512 and cannot be reached",
+            ),
+            (
+                "path = \"small.img\"\nblock_size = 4096",
+                "the medium has 1000 bytes, less than a block of 4096",
+                "",
+            ),
+            (
+                "path = \"small.img\"\nsize = \"1M\"",
+                "",
+                "the last 488 bytes are less than a block of 512 and cannot be reached\n\
+                 small.img is there and keeps its 1000 bytes; the size asked for is 1 MiB",
+            ),
+        ];
+        for (keys, problems, notes) in cases {
+            assert_eq!(told(&folder, keys), (problems.into(), notes.into()), "{keys}");
+        }
+        assert!(!folder.0.join("new.img").exists() && !folder.0.join("state").exists(), "nothing is made");
+    }
+
+    #[test]
+    fn a_medium_in_use_is_no_mistake_and_damaged_state_is() {
+        let folder = Folder::new("examine-use");
+        let disk = folder.file("disk.img", vec![0; 8192], 0o600);
+        let held = block::open(&block::Spec::path(&disk)).unwrap();
+        let in_use = "disk.img is in use: by a server that runs already, or by another";
+        assert_eq!(told(&folder, "path = \"disk.img\""), (String::new(), in_use.into()));
+        drop(held);
+        let lu = folder.0.join("state/lu/iqn.2026-11.org.example:d");
+        crate::create_folder(&lu).unwrap();
+        std::fs::write(lu.join("0.state"), "no state of ours").unwrap();
+        let damaged = "the saved state state/lu/iqn.2026-11.org.example:d/0.state is damaged: \
+            not the saved state of a logical unit";
+        assert_eq!(told(&folder, "path = \"disk.img\""), (damaged.into(), String::new()));
+    }
+}

@@ -1,0 +1,272 @@
+//! SIGHUP with a LUN defined in another way, while it is used and reserved: it stays the same logical unit.
+
+use interop::scsi::{inquiry, pattern, read_keys, read10, reserve_out, write10};
+use interop::{Login, Raw, Reply, Server, TARGET};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const GOOD: u8 = 0;
+const BUSY: u8 = 0x08;
+const RESERVATION_CONFLICT: u8 = 0x18;
+/// Persistent reservation types.
+const WRITE_EXCLUSIVE_REGISTRANTS: u8 = 5;
+
+const KEY: u64 = 0x1234;
+const MODE_PARAMETERS: u32 = 0x062a01;
+const CAPACITY: u32 = 0x062a09;
+const INQUIRY: u32 = 0x063f03;
+const MEDIUM: u32 = 0x062800;
+const LUNS: u32 = 0x063f0e;
+
+fn lun(number: u16, path: &str, keys: &str) -> String {
+    format!(
+        "[[target.lun]]\nlun = {number}\nbackend = \"file\"\npath = \"{path}\"\nsize = \"8MiB\"\n{keys}\n"
+    )
+}
+
+fn configuration(luns: &str) -> String {
+    format!(
+        "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
+         [[target]]\nname = \"{TARGET}\"\n{luns}"
+    )
+}
+
+/// Reads the configuration again and waits for what comes of it.
+fn reload(server: &mut Server, luns: &str) -> bool {
+    let count = |server: &Server, what: &str| server.log().matches(what).count();
+    let (good, bad) = ("lunar.toml read again", "is not used: everything stays as it was");
+    let before = (count(server, good), count(server, bad));
+    server.rewrite(&configuration(luns));
+    server.signal(1);
+    let end = Instant::now() + Duration::from_secs(15);
+    while Instant::now() < end {
+        if count(server, good) > before.0 {
+            return true;
+        }
+        if count(server, bad) > before.1 {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("nothing came of the reload");
+}
+
+/// Runs a command until the logical unit is not busy.
+fn patiently(mut command: impl FnMut() -> Reply) -> Reply {
+    for _ in 0..2000 {
+        let reply = command();
+        if reply.status != BUSY {
+            return reply;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("busy for too long");
+}
+
+/// The unit attentions that wait for an initiator.
+fn attentions(raw: &mut Raw) -> Vec<u32> {
+    let mut told = Vec::new();
+    loop {
+        match patiently(|| raw.simple(0, &[0; 6])).sense() {
+            sense if sense >> 16 == 6 => told.push(sense),
+            _ => return told,
+        }
+        assert!(told.len() < 16, "{told:06x?}");
+    }
+}
+
+fn session(server: &Server) -> Raw {
+    let mut raw = Login::new().on(server.portal());
+    raw.clear_attentions(0);
+    raw
+}
+
+/// Two sessions: the first has registered and reserved, without APTPL.
+fn reserved(server: &Server) -> (Raw, Raw) {
+    let (mut holder, other) = (session(server), session(server));
+    reserve_out(&mut holder, 0, 0, 0, 0, KEY, 0).good();
+    reserve_out(&mut holder, 0, 1, WRITE_EXCLUSIVE_REGISTRANTS, KEY, 0, 0).good();
+    (holder, other)
+}
+
+/// A registered session that writes and reads back all the time, until it is told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU32>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(server: &Server) -> Load {
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let mut raw = session(server);
+        reserve_out(&mut raw, 0, 0, 0, 0, KEY + 1, 0).good();
+        let (stopped, done) = (stop.clone(), rounds.clone());
+        let run = move || {
+            let mut seed = 0;
+            while !stopped.load(Ordering::SeqCst) {
+                seed = u8::wrapping_add(seed, 1);
+                round(&mut raw, seed);
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        Load { stop, rounds, thread: Some(thread::spawn(run)) }
+    }
+
+    /// It is still at it.
+    fn goes_on(&self) {
+        let (before, end) = (self.rounds.load(Ordering::SeqCst), Instant::now() + Duration::from_secs(10));
+        while self.rounds.load(Ordering::SeqCst) < before + 3 {
+            assert!(Instant::now() < end, "the load stands still");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn end(mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.take().expect("a thread").join().expect("the load");
+    }
+}
+
+/// Writes 4 KiB and reads them back, in blocks of whatever size they have now. A round that a change came
+/// into proves nothing.
+fn round(raw: &mut Raw, seed: u8) {
+    let clear = |raw: &mut Raw| {
+        let capacity = patiently(|| raw.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8));
+        (capacity.status == GOOD)
+            .then(|| u32::from_be_bytes(capacity.data[4..8].try_into().expect("4 bytes")))
+    };
+    let Some(block) = clear(raw) else { return };
+    let blocks = (4096 / block) as u16;
+    let data = pattern(4096, seed);
+    let written = patiently(|| raw.write(0, &write10(8, blocks), &data));
+    assert_ne!(written.status, RESERVATION_CONFLICT, "the registration is lost");
+    let read = patiently(|| raw.read(0, &read10(8, blocks), 4096));
+    if (written.status, read.status) == (GOOD, GOOD) && clear(raw) == Some(block) {
+        assert!(read.data == data, "another's bytes, or lost ones");
+    }
+}
+
+#[test]
+fn a_changed_lun_keeps_registrations_and_tells_what_changed() {
+    let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
+    let (mut holder, mut other) = reserved(&server);
+    let load = Load::start(&server);
+    let cases: [(&str, &[u32]); 8] = [
+        ("direct = true", &[]),
+        ("serial = \"77\"", &[INQUIRY]),
+        ("serial = \"77\"\nblock_size = 4096", &[CAPACITY, MODE_PARAMETERS]),
+        ("block_size = 4096\ndirect = true", &[INQUIRY]),
+        ("", &[CAPACITY, MODE_PARAMETERS]),
+        ("read_only = true", &[INQUIRY, CAPACITY, MODE_PARAMETERS]),
+        ("", &[INQUIRY, CAPACITY, MODE_PARAMETERS]),
+        ("write_cache = false\nfilters = [{ kind = \"stats\" }]", &[MODE_PARAMETERS]),
+    ];
+    for (keys, told) in cases {
+        load.goes_on();
+        assert!(reload(&mut server, &lun(0, "disk.img", keys)), "{keys}");
+        assert_eq!(attentions(&mut holder), told, "{keys}");
+        assert_eq!(attentions(&mut other), told, "{keys}");
+        assert_eq!(read_keys(&mut holder, 0), [KEY, KEY + 1], "{keys}");
+        let refused = patiently(|| other.write(0, &write10(64, 1), &[0; 512]));
+        assert_eq!(refused.status, RESERVATION_CONFLICT, "{keys}");
+    }
+    load.goes_on();
+    load.end();
+    let serial = holder.read(0, &inquiry(Some(0x80), 255), 255).good();
+    assert_ne!(&serial[4..], b"77");
+    assert!(!server.log().contains("ERROR"), "{}", server.log());
+}
+
+#[test]
+fn what_registers_while_a_reload_goes_on_is_not_lost() {
+    let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
+    let mut raw = session(&server);
+    let mut expected = Vec::new();
+    for n in 1..=12 {
+        // The signal is sent, and nobody waits for what comes of it.
+        server.rewrite(&configuration(&lun(
+            0,
+            "disk.img",
+            &format!("serial = \"{n}\"\ndirect = {}", n % 2 == 0),
+        )));
+        server.signal(1);
+        for m in 0..8 {
+            let mut one = session(&server);
+            let key = n * 100 + m;
+            let done = patiently(|| reserve_out(&mut one, 0, 0, 0, 0, key, 0));
+            match done.status {
+                GOOD => expected.push(key),
+                _ => assert_eq!(done.sense() >> 16, 6, "{done:?}"),
+            }
+        }
+    }
+    assert!(reload(&mut server, &lun(0, "disk.img", "")));
+    attentions(&mut raw);
+    assert_eq!(read_keys(&mut raw, 0), expected);
+}
+
+#[test]
+fn a_new_definition_that_fails_leaves_the_old_one_serving() {
+    let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
+    let (mut holder, mut other) = reserved(&server);
+    let load = Load::start(&server);
+    load.goes_on();
+    let missing = lun(1, "none/none.img", "");
+    assert!(!reload(&mut server, &(lun(0, "disk.img", "direct = true\nread_only = true") + &missing)));
+    assert!(server.log().contains("LUN 1 of iqn.2026-11.org.example:disks: "), "{}", server.log());
+    load.goes_on();
+    load.end();
+    assert_eq!((attentions(&mut holder), attentions(&mut other)), (vec![], vec![]));
+    assert_eq!(read_keys(&mut holder, 0), [KEY, KEY + 1]);
+    assert_eq!(other.write(0, &write10(64, 1), &[0; 512]).status, RESERVATION_CONFLICT);
+    holder.write_blocks(0, 64, &pattern(512, 1)).good();
+    let second = configuration(&lun(0, &server.dir().join("disk.img").display().to_string(), ""));
+    let other_server = interop::Folder::fresh();
+    assert!(
+        Server::refused(&other_server, &second).contains("is in use by another server"),
+        "it is locked again"
+    );
+}
+
+#[test]
+fn a_command_that_runs_ends_on_the_old_medium_and_new_ones_hear_busy() {
+    let slow = "filters = [{ kind = \"delay\", read_us = 1500000, write_us = 0 }]";
+    let mut server = Server::start(&configuration(&lun(0, "disk.img", slow)));
+    let (mut holder, mut other) = reserved(&server);
+    holder.write_blocks(0, 0, &pattern(512, 3)).good();
+    let read = holder.command(0, 0x80 | 0x40, &read10(0, 1), 512);
+    holder.send(&read);
+    thread::sleep(Duration::from_millis(100));
+    server.rewrite(&configuration(&lun(0, "other.img", "")));
+    server.signal(1);
+    let end = Instant::now() + Duration::from_secs(1);
+    while other.simple(0, &[0; 6]).status != BUSY {
+        assert!(Instant::now() < end, "never busy");
+    }
+    assert!(holder.collect(read.tag(), &[]).good() == pattern(512, 3), "from where it was sent to");
+    assert_eq!(attentions(&mut holder), [MEDIUM]);
+    assert_eq!(holder.read_blocks(0, 0, 1), [0; 512], "from the other medium");
+    assert_eq!(read_keys(&mut holder, 0), [KEY]);
+}
+
+#[test]
+fn files_change_places_and_luns_leave() {
+    let both = |a: &str, b: &str| lun(0, a, "") + &lun(1, b, "");
+    let mut server = Server::start(&configuration(&both("a.img", "b.img")));
+    let mut raw = session(&server);
+    raw.clear_attentions(1);
+    raw.write_blocks(0, 0, &pattern(512, 1)).good();
+    raw.write_blocks(1, 0, &pattern(512, 2)).good();
+    assert!(reload(&mut server, &both("b.img", "a.img")));
+    assert_eq!(attentions(&mut raw), [MEDIUM]);
+    raw.clear_attentions(1);
+    assert!(raw.read_blocks(0, 0, 1) == pattern(512, 2) && raw.read_blocks(1, 0, 1) == pattern(512, 1));
+    assert!(reload(&mut server, &lun(0, "a.img", "")), "b.img leaves, and a.img moves once more");
+    let told = attentions(&mut raw);
+    assert!(told.contains(&MEDIUM) && told.contains(&LUNS), "{told:06x?}");
+    assert!(raw.read_blocks(0, 0, 1) == pattern(512, 1));
+    raw.simple(1, &[0; 6]).check(0x052500);
+}
