@@ -2,6 +2,7 @@
 
 use crate::discover::Discover;
 use crate::exit;
+use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -52,6 +53,8 @@ pub enum Command {
     Serve(Serve),
     /// List the targets of a portal
     Discover(Discover),
+    /// Send a SCSI command to a logical unit
+    Scsi(Scsi),
     /// Check a configuration file
     Check {
         /// The file, such as lunar.toml

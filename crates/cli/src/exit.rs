@@ -28,10 +28,12 @@ pub enum Exit {
     UnknownHost = 23,
     /// One of the two sides could not prove who it is.
     Authentication = 24,
+    /// The logical unit refused a command: CHECK CONDITION, or another status that is no success.
+    Scsi = 30,
 }
 
 /// All of them, as they are told to people.
-pub const TABLE: [(Exit, &str); 10] = [
+pub const TABLE: [(Exit, &str); 11] = [
     (Exit::General, "anything else went wrong"),
     (Exit::Unreachable, "the target cannot be reached, or the connection was lost"),
     (Exit::Refused, "the target refused the login"),
@@ -42,6 +44,7 @@ pub const TABLE: [(Exit, &str); 10] = [
     (Exit::NotFound, "nothing found: no such target, LUN or portal"),
     (Exit::UnknownHost, "the host's name has no address"),
     (Exit::Authentication, "authentication failed"),
+    (Exit::Scsi, "the logical unit refused a command (CHECK CONDITION)"),
 ];
 
 /// The table for `lunar --help`.
@@ -67,9 +70,15 @@ impl Failure {
     }
 }
 
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
 impl From<Failure> for ExitCode {
     fn from(failure: Failure) -> ExitCode {
-        ExitCode::from(failure.exit as u8)
+        failure.exit.into()
     }
 }
 
@@ -103,7 +112,7 @@ fn of(kind: Kind) -> (Exit, &'static str) {
         }
         Kind::Lost => (Exit::Unreachable, "look at the network and at the target's log"),
         Kind::Protocol => (Exit::General, "the target is at fault; LUNAR_LOG=debug tells more"),
-        Kind::Scsi => (Exit::General, "the logical unit refused it; its sense data are told above"),
+        Kind::Scsi => (Exit::Scsi, "the logical unit refused it; lunar scsi shows all that it says"),
         Kind::Reserved => (Exit::NoAccess, "ask who holds the reservation, or wait until it is released"),
         Kind::Identity => (Exit::General, "the LUN is not the one that it was: look at the target"),
         Kind::Closed => (Exit::General, "open it again"),
@@ -135,6 +144,7 @@ mod tests {
             (Kind::Lost, 4),
             (Kind::Protocol, 1),
             (Kind::Reserved, 13),
+            (Kind::Scsi, 30),
         ] {
             let failure = Failure::from(Error::new(kind, "x"));
             assert_eq!(failure.exit as u8, status, "{kind:?}");

@@ -6,8 +6,10 @@ mod captive;
 mod client;
 mod discover;
 mod exit;
+mod hex;
 mod paste;
 mod say;
+mod scsi;
 mod serve;
 mod server;
 mod session;
@@ -40,6 +42,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Discover(args) => {
             log("warn")?;
             print(&discover::discover(args)?)
+        }
+        Command::Scsi(args) => {
+            log("warn")?;
+            return scsi::scsi(args);
         }
         Command::Check { file, media } => print(&check(&file, media)?),
         Command::Session(command) => print(&session::session(command)?),

@@ -21,7 +21,7 @@ pub use command::{Command, Completion, Direction, Finished};
 pub use discovery::discover;
 pub use error::{Error, Kind};
 pub use lun::{Lun, Properties};
-pub use open::{connect, open};
+pub use open::{connect, lun_of, open};
 pub use options::{Options, Portal, Timeouts};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;

@@ -32,11 +32,19 @@ pub async fn connect(url: &Url) -> Result<Session, Error> {
 /// units.
 pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
     let session = connect(url).await?;
-    let lun = match url.lun {
-        Some(lun) => lun,
-        None => only_lun(url, &session).await?,
-    };
+    let lun = lun_of(url, &session).await?;
     Lun::open(&session, lun).await
+}
+
+/// The LUN of a URL. A URL without LUN will do where the target of this session has one logical unit.
+///
+/// # Errors
+/// Those of REPORT LUNS; [`Kind::Invalid`] with a hint when the target has several logical units.
+pub async fn lun_of(url: &Url, session: &Session) -> Result<u16, Error> {
+    match url.lun {
+        Some(lun) => Ok(lun),
+        None => only_lun(url, session).await,
+    }
 }
 
 /// Where to log in to a target that a portal told of: at that portal, if it is one of the target's.

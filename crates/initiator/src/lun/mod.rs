@@ -167,22 +167,34 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
 }
 
 /// Sends a command as a host does; see [`Lun::perform`].
-pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, mut data: Direction) -> Finished {
+pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+    let (result, buf) = settle(session, lun, cdb, data).await;
+    (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
+}
+
+/// The answer that stays, and what a host makes of it when it is no success.
+type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
+
+/// Sends a command until it has an answer that stays.
+pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, mut data: Direction) -> Settled {
     let mut tries = 1;
     let mut since = None;
     loop {
         let out = matches!(data, Direction::Out(_));
         let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
         let completion = match result {
-            Ok(c) if c.status == 0 => return (Ok(c), buf),
+            Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
             Ok(c) => c,
             Err(e) => return (Err(e), buf),
         };
         let late = since.get_or_insert_with(Instant::now).elapsed() >= session.options().timeouts.busy;
         match judge(&completion, tries, |sense| session.attention(lun, sense)) {
-            Verdict::Done => return (Ok(completion), buf),
-            Verdict::Failed(e) => return (Err(e), buf),
-            Verdict::Later(_) if late => return (Err(unready(&completion)), buf),
+            Verdict::Done => return (Ok((completion, None)), buf),
+            Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
+            Verdict::Later(_) if late => {
+                let why = unready(&completion);
+                return (Ok((completion, Some(why))), buf);
+            }
             Verdict::Later(pause) => compio::time::sleep(pause).await,
             Verdict::Again => {}
         }

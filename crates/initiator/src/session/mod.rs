@@ -16,13 +16,14 @@ mod transfer;
 pub use recover::IDENTITY_LEN;
 
 use crate::connect::{self, Goal};
-use crate::{Command, Error, Finished, Kind, Options, Portal};
+use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, lun};
 pub use home::Pending;
 use home::{Home, Mail};
 use proto::parameters::Parameters;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::iscsi::request::Function;
 use wire::scsi::Sense;
+use wire::scsi::cdb::Cdb;
 
 /// What happened to a session without being asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +129,24 @@ impl Session {
     #[inline]
     pub async fn command(&self, command: Command) -> Finished {
         self.submit(command).await
+    }
+
+    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something to
+    /// tell first. The logical unit need not be a disk.
+    ///
+    /// # Errors
+    /// What the logical unit answers, or that there was no answer; with the buffer.
+    pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+        lun::perform(self, lun, cdb, data).await
+    }
+
+    /// The same, for who wants to see the answer that stays: it is no error, whatever its status.
+    ///
+    /// # Errors
+    /// That there was no answer; with the buffer.
+    pub async fn ask(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+        let (result, buf) = lun::settle(self, lun, cdb, data).await;
+        (result.map(|(completion, _)| completion), buf)
     }
 
     /// Asks for a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT

@@ -27,3 +27,29 @@ pub enum Status {
     /// Another I_T nexus ended the task (TAS of the control mode page).
     TaskAborted = 0x40,
 }
+
+/// The standard's name of a SCSI status.
+pub fn status_name(status: u8) -> Option<&'static str> {
+    const NAMES: [(Status, &str); 8] = [
+        (Status::Good, "GOOD"),
+        (Status::CheckCondition, "CHECK CONDITION"),
+        (Status::ConditionMet, "CONDITION MET"),
+        (Status::Busy, "BUSY"),
+        (Status::ReservationConflict, "RESERVATION CONFLICT"),
+        (Status::TaskSetFull, "TASK SET FULL"),
+        (Status::AcaActive, "ACA ACTIVE"),
+        (Status::TaskAborted, "TASK ABORTED"),
+    ];
+    NAMES.iter().find(|(known, _)| *known as u8 == status).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_has_its_name() {
+        assert_eq!(status_name(0x18), Some("RESERVATION CONFLICT"));
+        assert_eq!(status_name(0x22), None);
+    }
+}

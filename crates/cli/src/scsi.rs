@@ -1,0 +1,282 @@
+//! `lunar scsi`: any command to a logical unit, and all that it answers.
+
+use crate::client::{self, Asked, json, run};
+use crate::exit::{Exit, Failure};
+use crate::hex;
+use clap::Args;
+use initiator::{Command, Completion, Direction, Url};
+use net::buf::Buf;
+use serde::Serialize;
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::ExitCode;
+use wire::iscsi::lun::encode;
+use wire::scsi::cdb::Cdb;
+use wire::scsi::{Sense, Status, status_name};
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar scsi iscsi://127.0.0.1 12:00:00:00:60:00 --in 96 --hex     INQUIRY
+  lunar scsi iscsi://127.0.0.1 000000000000 --once                 TEST UNIT READY, once
+  lunar scsi iscsi://127.0.0.1 28:00:00:00:00:00:00:00:08:00 --in 4096 > blocks
+  lunar scsi iscsi://127.0.0.1 2a:00:00:00:00:00:00:00:08:00 --out blocks
+
+What the logical unit answers goes to stdout as it came, or as a dump when that is a
+terminal; status, sense and residual go to stderr.";
+
+/// The most bytes that one command takes or brings.
+const MOST: u64 = 32 << 20;
+
+/// Arguments of `lunar scsi`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Scsi {
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    url: String,
+
+    /// The CDB in hexadecimal digits, up to 16 bytes
+    #[arg(value_name = "CDB-HEX", required = true)]
+    cdb: Vec<String>,
+
+    /// Take up to so many bytes of data
+    #[arg(long = "in", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    take: Option<u64>,
+
+    /// Send this data: a file, - for stdin, or the bytes themselves
+    #[arg(long = "out", value_name = "FILE|-|hex:BYTES", conflicts_with = "take")]
+    give: Option<String>,
+
+    /// Send it once, even if the logical unit is busy or has a unit attention to tell
+    #[arg(long)]
+    once: bool,
+
+    /// Dump data that came for people to read
+    #[arg(long, conflicts_with = "json")]
+    hex: bool,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// How it ended, as JSON has it.
+#[derive(Serialize)]
+struct Told {
+    status: u8,
+    status_name: Option<&'static str>,
+    sense: Option<ToldSense>,
+    /// Bytes that were asked for or offered.
+    expected: usize,
+    transferred: usize,
+    /// Bytes that were expected and did not come, or were not taken.
+    residual: usize,
+    /// Bytes that the logical unit had or wanted beyond that.
+    overflow: u32,
+    /// What came, in hexadecimal digits.
+    data: String,
+}
+
+/// Sense data, as JSON has them.
+#[derive(Serialize)]
+struct ToldSense {
+    key: u8,
+    asc: u8,
+    ascq: u8,
+    text: String,
+    information: Option<u64>,
+    command_specific: Option<u64>,
+    /// As they came, in hexadecimal digits.
+    bytes: String,
+}
+
+/// What is to be sent.
+struct Order {
+    url: Url,
+    cdb: Cdb,
+    data: Vec<u8>,
+    take: usize,
+    once: bool,
+}
+
+/// The answer, and the data that came.
+struct Answer {
+    completion: Completion,
+    expected: usize,
+    data: Vec<u8>,
+}
+
+/// Sends it, and prints the answer.
+///
+/// # Errors
+/// When there is no answer, or the arguments are wrong.
+pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
+    let order = Order {
+        url: client::url(&args.url)?,
+        cdb: cdb(&args.cdb.join(" "))?,
+        data: args.give.as_deref().map(given).transpose()?.unwrap_or_default(),
+        take: args.take.unwrap_or(0) as usize,
+        once: args.once,
+    };
+    let answer = run(args.asked, move || send(order))?;
+    if args.asked.json {
+        put(json(&told(&answer))?.as_bytes());
+    } else {
+        let dump = args.hex || io::stdout().is_terminal();
+        put(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data.clone() }.as_slice());
+        eprint!("{}", words(&answer));
+    }
+    Ok(exit(answer.completion.status))
+}
+
+fn put(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    // A reader that has seen enough is no error.
+    _ = out.write_all(bytes).and_then(|()| out.flush());
+}
+
+fn exit(status: u8) -> ExitCode {
+    match status {
+        s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => ExitCode::SUCCESS,
+        s if s == Status::ReservationConflict as u8 => Exit::NoAccess.into(),
+        _ => Exit::Scsi.into(),
+    }
+}
+
+async fn send(order: Order) -> Result<Answer, Failure> {
+    let session = initiator::connect(&order.url).await?;
+    let lun = encode(initiator::lun_of(&order.url, &session).await?);
+    let direction = match (order.take, order.data.len()) {
+        (0, 0) => Direction::None,
+        (0, len) => {
+            let mut buf = Buf::zeroed(len);
+            buf.copy_from_slice(&order.data);
+            Direction::Out(buf)
+        }
+        (take, _) => Direction::In(Buf::zeroed(take)),
+    };
+    let expected = direction.expected();
+    let (result, buf) = match order.once {
+        true => session.submit(Command::new(lun, order.cdb, direction)).await,
+        false => session.ask(lun, order.cdb, direction).await,
+    };
+    // The answer is what counts: a target that does not answer the logout changes nothing.
+    _ = session.close().await;
+    let completion = result?;
+    let came = if order.take == 0 { 0 } else { completion.transferred };
+    let data = buf.map(|buf| buf[..came.min(buf.len())].to_vec()).unwrap_or_default();
+    Ok(Answer { completion, expected, data })
+}
+
+fn cdb(text: &str) -> Result<Cdb, Failure> {
+    let hint = "such as 12:00:00:00:60:00, six bytes of an INQUIRY";
+    let bytes =
+        hex::parse(text).map_err(|why| Failure::new(Exit::Invalid, format!("the CDB: {why}"), hint))?;
+    let mut cdb = [0; 16];
+    match cdb.get_mut(..bytes.len()) {
+        Some(part) if !bytes.is_empty() => part.copy_from_slice(&bytes),
+        _ => {
+            let what = format!("the CDB has {} bytes, and must have 1 to 16", bytes.len());
+            return Err(Failure::new(Exit::Invalid, what, hint));
+        }
+    }
+    Ok(cdb)
+}
+
+/// The bytes that `--out` means.
+fn given(what: &str) -> Result<Vec<u8>, Failure> {
+    let invalid = |why: String, hint: &str| Failure::new(Exit::Invalid, format!("--out: {why}"), hint);
+    let bytes = match what.strip_prefix("hex:") {
+        Some(digits) => hex::parse(digits).map_err(|why| invalid(why, "such as hex:00ff"))?,
+        None => read(what).map_err(|e| {
+            invalid(format!("{}: {e}", what.escape_debug()), "name a file, - for stdin, or hex:BYTES")
+        })?,
+    };
+    match bytes.len() as u64 {
+        0 => Err(invalid("there is no data".into(), "leave --out away for a command without data")),
+        n if n > MOST => Err(invalid("there is too much data".into(), "a command takes up to 32 MiB")),
+        _ => Ok(bytes),
+    }
+}
+
+/// A file or stdin, no more of it than shows that it is too long.
+fn read(file: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match file {
+        "-" => io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)?,
+        _ => std::fs::File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
+}
+
+fn told(answer: &Answer) -> Told {
+    let c = &answer.completion;
+    let sense = |s: Sense| ToldSense {
+        key: s.key,
+        asc: s.asc,
+        ascq: s.ascq,
+        text: s.to_string(),
+        information: s.information,
+        command_specific: s.command,
+        bytes: hex::digits(&c.sense),
+    };
+    Told {
+        status: c.status,
+        status_name: status_name(c.status),
+        sense: c.sense().map(sense),
+        expected: answer.expected,
+        transferred: c.transferred,
+        residual: answer.expected.saturating_sub(c.transferred),
+        overflow: c.overflow,
+        data: hex::digits(&answer.data),
+    }
+}
+
+/// What goes to stderr.
+fn words(answer: &Answer) -> String {
+    let told = told(answer);
+    let mut text = format!("status: {} ({:02x}h)\n", told.status_name.unwrap_or("unknown"), told.status);
+    if let Some(sense) = told.sense {
+        text += &format!("sense: {}\nsense data: {}\n", sense.text, sense.bytes);
+    }
+    if told.residual > 0 {
+        text += &format!("residual: {} of {} bytes were not transferred\n", told.residual, told.expected);
+    }
+    if told.overflow > 0 {
+        text += &format!("overflow: the logical unit has or wants {} bytes more\n", told.overflow);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cdb_has_up_to_sixteen_bytes() {
+        assert_eq!(cdb("12 00 00 00 60 00").unwrap()[..6], [0x12, 0, 0, 0, 0x60, 0]);
+        for bad in ["", "1", &"00".repeat(17), "zz"] {
+            assert_eq!(cdb(bad).unwrap_err().exit, Exit::Invalid, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn data_to_send_is_there() {
+        assert_eq!(given("hex:00 ff").unwrap(), [0, 0xff]);
+        for bad in ["hex:", "hex:0", "/dev/null", "/no/such/file"] {
+            assert_eq!(given(bad).unwrap_err().exit, Exit::Invalid, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn everything_is_told() {
+        let sense = Sense::cdb_field(2, 7).encode(false);
+        let completion = Completion { status: 2, sense, transferred: 0, overflow: 0 };
+        let text = words(&Answer { completion, expected: 96, data: Vec::new() });
+        assert!(
+            text.starts_with("status: CHECK CONDITION (02h)\nsense: illegal request (5/24/00)"),
+            "{text}"
+        );
+        assert!(text.ends_with("residual: 96 of 96 bytes were not transferred\n"), "{text}");
+        let completion = Completion { status: 0, sense: Vec::new(), transferred: 4, overflow: 92 };
+        let text = words(&Answer { completion, expected: 4, data: vec![0; 4] });
+        assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit has or wants 92 bytes more\n");
+    }
+}
