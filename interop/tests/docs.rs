@@ -321,7 +321,17 @@ fn commands_and_options_are_there() {
 /// Options that stand alone in the text: some command of lunar has them.
 #[test]
 fn options_without_a_command_are_there() {
-    let commands: [&[&str]; 4] = [&["serve"], &["check"], &["session", "list"], &["session", "show"]];
+    let commands: [&[&str]; 9] = [
+        &["serve"],
+        &["check"],
+        &["session", "list"],
+        &["session", "show"],
+        &["discover"],
+        &["ls"],
+        &["doctor"],
+        &["scsi"],
+        &["copy"],
+    ];
     let known: String = commands.iter().filter_map(|words| help(words)).collect();
     let mut seen = 0;
     for document in documents().into_iter().filter(|document| document != "docs/testing.md") {
@@ -352,20 +362,45 @@ fn tasks_are_there() {
 #[test]
 fn keys_are_those_of_the_example() {
     let example = read("docs/lunar.example.toml");
+    let settings = read("crates/initiator/src/url/settings.rs");
     let is_key = |word: &str| {
         word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
     let mut seen = 0;
     for document in documents().into_iter().filter(|document| document != "docs/testing.md") {
-        for span in spans(&document) {
+        for span in spans(&document).into_iter().filter(|span| !span.starts_with("iscsiadm")) {
             for key in span.split([' ', '=', '[', ']', '.']).filter(|word| is_key(word)) {
-                let known = example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]"));
+                let known = match document.as_str() {
+                    "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
+                    _ => example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]")),
+                };
                 assert!(known, "{document}: `{key}` is no key of the configuration");
                 seen += 1;
             }
         }
     }
     assert!(seen >= 10, "{seen} keys: they are not found");
+}
+
+#[test]
+fn every_setting_of_a_url_is_told() {
+    let (settings, page) = (read("crates/initiator/src/url/settings.rs"), read("docs/use.md"));
+    let names: Vec<&str> =
+        settings.split("row(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(names.len() >= 20, "{names:?}");
+    names.iter().for_each(|name| assert!(page.contains(&format!("`{name}`")), "docs/use.md lacks {name}"));
+}
+
+#[test]
+fn exit_statuses_are_those_of_the_help() {
+    let text = help(&[]).expect("lunar --help");
+    let rows = text.split("Exit status:").nth(1).expect("a table").lines().filter_map(|line| {
+        let (status, meaning) = line.trim().split_once("   ")?;
+        status.parse::<u8>().ok().map(|status| format!("| {status} | {meaning} |"))
+    });
+    let rows: Vec<String> = rows.collect();
+    assert!(rows.len() >= 10, "{rows:?}");
+    rows.iter().for_each(|row| assert!(read("docs/use.md").contains(row), "docs/use.md lacks {row}"));
 }
 
 /// The text of every file below a folder, by its path from the project's root.

@@ -91,12 +91,17 @@ struct Guest {
 impl Guest {
     /// Boots a guest for `scenario` against `server`, with more environment variables.
     fn boot(server: &Server, scenario: &str, more: &[(&str, &str)]) -> Guest {
-        let dir = interop::Folder::fresh();
         let portals: Vec<String> = server.portals().iter().map(|p| format!("{HOST}:{}", p.port())).collect();
         let all = portals.join(" ");
         let mut variables =
             vec![("PORTAL", portals[0].as_str()), ("PORTALS", &all), ("IQN", TARGET), ("LUN", "0")];
         variables.extend(more);
+        Guest::alone(scenario, &variables)
+    }
+
+    /// Boots a guest for `scenario`, with these environment variables.
+    fn alone(scenario: &str, variables: &[(&str, &str)]) -> Guest {
+        let dir = interop::Folder::fresh();
         let mut command = Command::new(lab_script());
         command.args(["run", "-t", &LIMIT.as_secs().to_string(), "-d"]).arg(&*dir);
         for (name, value) in variables {
@@ -200,4 +205,20 @@ fn multipath_over_two_portals() {
     let Some(_turn) = lab() else { return };
     let server = server(2, "");
     Guest::boot(&server, "multipath", &[]).must_pass();
+}
+
+/// A program of `crates/export/examples`, from the folder of the program that is tested.
+fn example(name: &str) -> PathBuf {
+    let bin = interop::lunar_bin().with_file_name("examples").join(name);
+    let build = format!("cargo build --release -p export --example {name}");
+    assert!(bin.exists(), "{} is missing; build it: {build}", bin.display());
+    bin
+}
+
+#[test]
+fn a_ublk_device_outlives_kill_9_of_its_process() {
+    let Some(_turn) = lab() else { return };
+    let program = example("ublk");
+    let program = program.to_str().expect("a path in UTF-8");
+    Guest::alone("ublk", &[("UBLK", program)]).must_pass();
 }

@@ -1,8 +1,10 @@
 //! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null,
-//! memory, file, device), and the filters of [`filter`] wrap any of them.
+//! memory, file, device), and the filters of [`filter`] wrap any of them. [`mod@copy`]
+//! moves their bytes.
 #![forbid(unsafe_code)]
 
 mod backend;
+pub mod copy;
 mod file;
 pub mod filter;
 mod memory;

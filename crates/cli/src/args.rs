@@ -1,7 +1,10 @@
 //! The command line.
 
+use crate::copy;
 use crate::discover::Discover;
+use crate::doctor::Doctor;
 use crate::exit;
+use crate::ls::Ls;
 use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -13,10 +16,13 @@ Examples:
   lunar serve /dev/sdb debian.iso null:1T      a block device, a CD and a null disk
   lunar serve --listen 0.0.0.0:3260 disk.img   to other hosts too
   lunar serve --config lunar.toml              access lists, CHAP, several targets
+  lunar copy disk.img copy.img                 holes stay holes, and it is stable when it is done
   lunar check lunar.toml                       is it right?
   lunar check --media lunar.toml               and could it be served now?
   lunar session show                           what was negotiated, and how much was moved
   lunar discover 192.0.2.10                    which targets are there
+  lunar ls 192.0.2.10                          and which LUNs
+  lunar doctor iscsi://192.0.2.10/IQN/0        what is wrong, what is slow
 
 Environment:
   LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
@@ -51,8 +57,14 @@ pub struct Cli {
 pub enum Command {
     /// Serve disks over iSCSI
     Serve(Serve),
+    /// Copy a disk
+    Copy(copy::Args),
     /// List the targets of a portal
     Discover(Discover),
+    /// List targets, their LUNs and sizes
+    Ls(Ls),
+    /// Look for what is wrong or slow between here and a LUN
+    Doctor(Doctor),
     /// Send a SCSI command to a logical unit
     Scsi(Scsi),
     /// Check a configuration file

@@ -4,9 +4,12 @@
 mod args;
 mod captive;
 mod client;
+mod copy;
 mod discover;
+mod doctor;
 mod exit;
 mod hex;
+mod ls;
 mod paste;
 mod say;
 mod scsi;
@@ -43,11 +46,25 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             log("warn")?;
             print(&discover::discover(args)?)
         }
+        Command::Ls(args) => {
+            log("warn")?;
+            print(&ls::ls(args)?)
+        }
+        Command::Doctor(args) => {
+            log("warn")?;
+            let (text, failure) = doctor::doctor(args)?;
+            print(&text);
+            return failure.map_or(Ok(ExitCode::SUCCESS), Err);
+        }
+        Command::Check { file, media } => print(&check(&file, media)?),
         Command::Scsi(args) => {
             log("warn")?;
             return scsi::scsi(args);
         }
-        Command::Check { file, media } => print(&check(&file, media)?),
+        Command::Copy(args) => {
+            log("warn")?;
+            return copy::copy(args);
+        }
         Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -118,11 +118,17 @@ fn help_names_every_command_and_argument() {
     let folder = Folder::new("help");
     let (status, help, _) = folder.run(&["--help"]);
     assert_eq!(status, 0);
-    for word in ["serve", "check", "session", "completions", "man", "Examples:", "LUNAR_LOG"] {
+    for word in ["serve", "copy", "check", "session", "completions", "man", "Examples:", "LUNAR_LOG"] {
         assert!(help.contains(word), "{word}");
     }
     let (_, help, _) = folder.run(&["help", "serve"]);
     for word in ["--size", "--listen", "--target", "--config", "--run", "--cores", "null:SIZE", "SIGHUP"] {
+        assert!(help.contains(word), "{word}");
+    }
+    let (_, help, _) = folder.run(&["help", "copy"]);
+    for word in
+        ["SRC", "DST", "--verify", "--resume", "--skip-errors", "--timeout", "iscsi://", "Exit status"]
+    {
         assert!(help.contains(word), "{word}");
     }
     assert_eq!(folder.run(&[]).0, 2, "without arguments it tells how it is used");

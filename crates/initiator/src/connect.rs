@@ -9,7 +9,7 @@ use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use proto::login::SessionType;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
-use wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
+use wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 
 /// Redirections that are followed, one after another.
 const REDIRECTIONS: u32 = 5;
@@ -54,7 +54,7 @@ pub async fn patiently(goal: &Goal, options: &Options) -> Result<Connected, Erro
     for _ in 1..options.timeouts.login_tries.max(1) {
         match once(goal, options).await {
             Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
-                tracing::info!("{e}; trying again");
+                tracing::warn!("{e}; trying again");
                 compio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(4));
             }
@@ -83,12 +83,37 @@ pub async fn once(goal: &Goal, options: &Options) -> Result<Connected, Error> {
     Err(Error::new(Kind::Protocol, what))
 }
 
-enum Attempt {
+/// What came of one login.
+pub enum Attempt {
+    /// A connection.
     In(Box<Connected>),
+    /// It is to be tried there.
     Moved(Portal),
 }
 
+/// Sees the PDUs of a login, both ways.
+pub trait Watch {
+    /// A PDU that was sent, or has come.
+    fn see(&mut self, header: &Bhs, data: &[u8]);
+}
+
+/// Nobody watches.
+impl Watch for () {
+    fn see(&mut self, _: &Bhs, _: &[u8]) {}
+}
+
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
+    log_in(Wire::connect(portal).await?, portal, goal, options, &mut ()).await
+}
+
+/// Logs in on a connection.
+pub async fn log_in(
+    mut wire: Wire,
+    portal: &Portal,
+    goal: &Goal,
+    options: &Options,
+    watch: &mut impl Watch,
+) -> Result<Attempt, Error> {
     let wish = Wish {
         initiator: options.initiator.clone(),
         initiator_alias: None,
@@ -104,13 +129,14 @@ async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Atte
         credentials: options.credentials.clone(),
     };
     wish.check().map_err(|what| Error::new(Kind::Invalid, what))?;
-    let mut wire = Wire::connect(portal).await?;
     let anonymous = wish.credentials.is_none();
     let (mut login, mut request) = Login::new(wish);
     loop {
+        watch.see(&request.header, &request.data);
         wire.send(request).await?;
         let received = wire.receive(proto::login::SEGMENT_LEN).await;
         let (header, data) = received.map_err(|e| if anonymous { without_a_word(e) } else { e })?;
+        watch.see(&header, &data);
         match login.response(&header, &data) {
             Step::Send(next) => request = next,
             Step::Done(login) => {
@@ -131,6 +157,20 @@ fn without_a_word(e: Error) -> Error {
         }
         _ => e,
     }
+}
+
+/// Says goodbye on a connection that has done nothing else. Digests are left out where they were agreed on:
+/// then the target only sees the end of the connection.
+pub async fn log_out(connected: Connected) -> Result<(), Error> {
+    let Connected { stream, login, begun, .. } = connected;
+    if login.parameters.header_digest || login.parameters.data_digest {
+        return Ok(());
+    }
+    let mut wire = Wire::logged_in(stream, begun);
+    let mut header = request::logout(2);
+    request::stamp(&mut header, login.cmd_sn, login.exp_stat_sn);
+    wire.send(Pdu::new(header, Vec::new())).await?;
+    wire.receive(proto::login::SEGMENT_LEN).await.map(drop)
 }
 
 fn failed(failure: Failure) -> Error {
@@ -173,7 +213,7 @@ impl Wire {
                 Err(e) => last = Some(e),
             }
         }
-        let what = last.map_or_else(|| "its name has no address".to_owned(), |e| e.to_string());
+        let what = last.map_or_else(|| "its name has no address".to_owned(), |e| io_text(&e));
         Err(Error::new(Kind::Unreachable, what))
     }
 
@@ -226,8 +266,14 @@ impl Wire {
     }
 }
 
+/// What the operating system says of an error, without its number.
+pub fn io_text(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
 fn lost(e: std::io::Error) -> Error {
-    Error::new(Kind::Lost, e.to_string())
+    Error::new(Kind::Lost, io_text(&e))
 }
 
 /// The addresses of a portal.
@@ -236,5 +282,5 @@ pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
     let unknown = |e: String| Error::new(Kind::UnknownHost, format!("\"{}\": {e}", portal.host));
-    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(e.to_string()))
+    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(io_text(&e)))
 }

@@ -5,6 +5,7 @@
 //! without an event loop.
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 pub mod command;
 mod connect;
 mod discovery;
@@ -13,6 +14,7 @@ mod lun;
 pub mod multipath;
 mod open;
 pub mod options;
+mod probe;
 mod report;
 mod session;
 mod url;
@@ -20,9 +22,10 @@ mod url;
 pub use command::{Command, Completion, Direction, Finished};
 pub use discovery::discover;
 pub use error::{Error, Kind};
-pub use lun::{Lun, Properties};
-pub use open::{connect, lun_of, open};
+pub use lun::{Lun, Properties, properties};
+pub use open::{at, connect, lun_of, open, resolve};
 pub use options::{Options, Portal, Timeouts};
+pub use probe::{Exchange, Probe, probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;
 pub use session::{Event, Facts, Session};

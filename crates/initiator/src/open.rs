@@ -1,6 +1,6 @@
 //! From a URL to a session or a logical unit.
 
-use crate::{Error, FoundTarget, Kind, Lun, Portal, Session, Url, discover, luns};
+use crate::{Error, FoundTarget, Kind, Lun, Options, Portal, Session, Url, discover, luns};
 use std::sync::Arc;
 use wire::iscsi::lun::decode;
 
@@ -14,14 +14,21 @@ const LISTED: usize = 8;
 /// targets.
 pub async fn connect(url: &Url) -> Result<Session, Error> {
     let options = url.options()?;
-    match &url.target {
-        Some(target) => Session::open(url.portal.clone(), target, options).await,
-        None => {
-            let found = discover(url.portal.clone(), &options).await?;
-            let FoundTarget { name, addresses } = only_target(url, found)?;
-            Session::open(nearest_portal(&url.portal, &addresses), &name, options).await
-        }
+    let url = resolve(url, &options).await?;
+    let target = url.target.as_deref().unwrap_or_default();
+    Session::open(url.portal.clone(), target, options).await
+}
+
+/// The same URL with a target: one of a portal will do where the portal has one target.
+///
+/// # Errors
+/// Those of [`discover`]; [`Kind::NotFound`] without a target, [`Kind::Invalid`] with several.
+pub async fn resolve(url: &Url, options: &Options) -> Result<Url, Error> {
+    if url.target.is_some() {
+        return Ok(url.clone());
     }
+    let found = discover(url.portal.clone(), options).await?;
+    Ok(at(url, only_target(url, found)?))
 }
 
 /// Opens the logical unit of a URL, with a session of its own. A URL without LUN will do where the target has
@@ -36,6 +43,12 @@ pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
     Lun::open(&session, lun).await
 }
 
+/// The URL of a target that the portal of this URL told of.
+pub fn at(url: &Url, found: FoundTarget) -> Url {
+    let portal = nearest_portal(&url.portal, &found.addresses);
+    url.at(found.name, url.lun).through(portal)
+}
+
 /// The LUN of a URL. A URL without LUN will do where the target of this session has one logical unit.
 ///
 /// # Errors
@@ -48,7 +61,7 @@ pub async fn lun_of(url: &Url, session: &Session) -> Result<u16, Error> {
 }
 
 /// Where to log in to a target that a portal told of: at that portal, if it is one of the target's.
-pub fn nearest_portal(asked: &Portal, told: &[crate::PortalAddress]) -> Portal {
+fn nearest_portal(asked: &Portal, told: &[crate::PortalAddress]) -> Portal {
     let portals: Vec<Portal> = told.iter().map(|p| Portal { host: p.host.clone(), port: p.port }).collect();
     match portals.first() {
         Some(first) if !portals.contains(asked) => first.clone(),

@@ -42,6 +42,23 @@ impl Stream {
         Ok(Stream { fd })
     }
 
+    /// What the kernel says of the way of this connection.
+    pub fn route(&self) -> Route {
+        let socket = SockRef::from(&self.fd);
+        let local = socket.local_addr().ok().and_then(|a| a.as_socket());
+        let mtu = match local {
+            Some(SocketAddr::V6(_)) => rustix::net::sockopt::ipv6_mtu(&self.fd),
+            _ => rustix::net::sockopt::ip_mtu(&self.fd),
+        };
+        Route {
+            local,
+            mtu: mtu.ok(),
+            mss: socket.tcp_mss().ok(),
+            receive_buffer: socket.recv_buffer_size().ok(),
+            send_buffer: socket.send_buffer_size().ok(),
+        }
+    }
+
     /// Waits until there is something to receive, or the peer is gone.
     pub async fn readable(&self) -> io::Result<()> {
         self.fd.read_ready().await
@@ -98,6 +115,21 @@ impl Stream {
         // Already closed by the peer: nothing to do.
         let _ = SockRef::from(&self.fd).shutdown(how);
     }
+}
+
+/// The way of a connection, as far as the kernel tells of it; sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Our address.
+    pub local: Option<SocketAddr>,
+    /// Path MTU.
+    pub mtu: Option<u32>,
+    /// Maximum segment size of TCP.
+    pub mss: Option<u32>,
+    /// Receive buffer of the socket.
+    pub receive_buffer: Option<usize>,
+    /// Send buffer of the socket.
+    pub send_buffer: Option<usize>,
 }
 
 /// A listening socket, of TCP or Unix.

@@ -123,3 +123,49 @@ filesystem() {
         xfs) try xfs_repair -n "$2" ;;
     esac
 }
+
+# start_writer: from now on, file after file is written to /mnt, and the number of each that fsync has acknowledged
+# is noted
+start_writer() {
+    pattern 1 >/run/pattern
+    rm -f /run/enough /run/broken
+    echo 0 >/run/acknowledged
+    keep_writing & writer=$!
+}
+
+keep_writing() {
+    local n=0
+    while [ ! -e /run/enough ]; do
+        n=$((n + 1))
+        { echo "$n"; head -c $((n % 16 * 4096 + 512)) /run/pattern; } >/run/one
+        dd if=/run/one of="/mnt/$n" bs=64k conv=fsync status=none || { echo "write of $n failed" >/run/broken; return; }
+        echo "$n" >/run/acknowledged
+    done
+}
+
+more_than() { [ "$(cat /run/acknowledged)" -gt "$1" ]; }
+
+# await_files COUNT: waits until the writer has written so many more
+await_files() {
+    local before
+    before=$(cat /run/acknowledged)
+    try wait_for 120 "more_than $((before + $1)) || test -e /run/broken"
+    [ ! -e /run/broken ] || { dmesg | tail -n 20; fail "$(cat /run/broken)"; }
+}
+
+stop_writer() { : >/run/enough; wait "$writer"; }
+
+# check_files DEVICE: unmounts it; the file system must be whole, and every acknowledged file what was written
+check_files() {
+    local n last
+    last=$(cat /run/acknowledged)
+    step "check: $last files were acknowledged"
+    try umount /mnt
+    blockdev --flushbufs "$1"
+    try e2fsck -f -n "$1"
+    try mount -o ro "$1" /mnt
+    for n in $(seq "$last"); do
+        { echo "$n"; head -c $((n % 16 * 4096 + 512)) /run/pattern; } | cmp - "/mnt/$n" || fail "file $n differs"
+    done
+    try umount /mnt
+}

@@ -10,7 +10,7 @@ use super::Report;
 use crate::root::{self, Step};
 
 /// A file that shows that a package is there, by name on the PATH or by path, and the package.
-const PACKAGES: [(&str, &str); 22] = [
+const PACKAGES: &[(&str, &str)] = &[
     ("iscsi-test-cu", "libiscsi-bin"),
     ("tgtd", "tgt"),
     ("qemu-img", "qemu-utils"),
@@ -32,6 +32,7 @@ const PACKAGES: [(&str, &str); 22] = [
     ("c++", "g++"),
     ("git", "git"),
     ("losetup", "mount"),
+    ("fusermount3", "fuse3"),
     ("setsid", "util-linux"),
 ];
 /// While this says 101, installing a package starts no daemon.

@@ -53,7 +53,7 @@ pub const STEPS: [Row; 8] = [
         always: false,
         run: fuzz::run,
     },
-    Row { name: "lab", what: "the Linux kernel's initiator", quick: false, always: false, run: lab },
+    Row { name: "lab", what: "the Linux kernel in a guest", quick: false, always: false, run: lab },
 ];
 /// Tests of `interop` that have steps of their own.
 const OWN_STEPS: [&str; 2] = ["lab", "peers"];
@@ -105,6 +105,7 @@ fn peers() -> Result<Report> {
 
 /// One guest at a time: an emulated machine fills two cores.
 fn lab() -> Result<Report> {
+    root::must("cargo", &["build", "--release", "--quiet", "--package", "export", "--example", "ublk"])?;
     cargo::test(&["--package", "interop", "--test", "lab"], &["--test-threads=1"])
 }
 

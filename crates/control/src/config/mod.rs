@@ -11,7 +11,7 @@ mod value;
 pub(crate) use lun::one_name;
 pub use lun::{Fail, Filter, Lun, Source};
 use value::cores;
-pub use value::{Cores, PORT, show_size};
+pub use value::{Cores, PORT, read_size, show_size};
 pub(crate) use value::{iscsi_name, listen, size};
 
 use crate::problem::{Position, Problem, Problems};

@@ -51,6 +51,11 @@ pub(crate) fn size(text: &str) -> Result<u64, Wrong> {
     bytes.map_or_else(|| wrong(format!("\"{shown}\" is too large a size"), "the largest is 8191P"), Ok)
 }
 
+/// Reads a size such as `512`, `64KiB`, `10G` or `2TB`; in bytes.
+pub fn read_size(text: &str) -> Result<u64, Problem> {
+    size(text).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
+}
+
 /// A size in its largest whole unit.
 pub fn show_size(bytes: u64) -> String {
     const NAMES: [&str; 6] = ["", "KiB", "MiB", "GiB", "TiB", "PiB"];

@@ -149,6 +149,15 @@ impl Lun {
     }
 }
 
+/// Reads what a logical unit of a session is, whatever kind of device it is.
+///
+/// # Errors
+/// When there is no such logical unit, or it is not ready in time.
+pub async fn properties(session: &Session, number: u16) -> Result<Properties, Error> {
+    let read = open::properties(session, wire::iscsi::lun::encode(number)).await;
+    read.map_err(|e| e.during(format!("LUN {number}")))
+}
+
 /// Reads the properties again when the logical unit tells that they changed.
 async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
     while let Ok(event) = events.recv_async().await {

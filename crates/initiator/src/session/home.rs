@@ -177,6 +177,11 @@ fn here(shared: &Shared) -> Option<Rc<Home>> {
     })
 }
 
+/// See [`super::Session::window`].
+pub(super) fn window(shared: &Shared) -> Option<u32> {
+    here(shared).map(|home| home.machine.borrow().numbers.window())
+}
+
 /// A command on its way. Dropping it gives the answer up, not the command.
 pub struct Pending(Way);
 

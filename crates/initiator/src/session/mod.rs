@@ -166,6 +166,12 @@ impl Session {
         lock(&self.0.facts).clone()
     }
 
+    /// Commands that the target takes at once (MaxCmdSN - ExpCmdSN + 1); None on another core than that of
+    /// the session.
+    pub fn window(&self) -> Option<u32> {
+        home::window(&self.0)
+    }
+
     /// How it was opened.
     pub fn options(&self) -> &Options {
         &self.0.options

@@ -23,6 +23,12 @@ impl Numbers {
         !precedes(self.max_cmd_sn, self.cmd_sn)
     }
 
+    /// Commands that the target takes at once, those included that it has not answered for.
+    pub fn window(&self) -> u32 {
+        let window = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
+        if (window as i32) < 0 { 0 } else { window }
+    }
+
     /// CmdSN for a command that leaves now.
     #[inline]
     pub fn next_cmd_sn(&mut self) -> u32 {
@@ -71,7 +77,9 @@ mod tests {
     fn the_window_opens_and_never_closes_backwards() {
         let mut n = Numbers { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4, exp_stat_sn: 1 };
         assert!(!n.window_is_open());
+        assert_eq!(n.window(), 0);
         n.update_window(&told(0, 5, 6));
+        assert_eq!(n.window(), 2);
         assert!(n.window_is_open());
         assert_eq!((n.next_cmd_sn(), n.next_cmd_sn(), n.window_is_open()), (5, 6, false));
         n.update_window(&told(0, 6, 5));

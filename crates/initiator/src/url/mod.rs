@@ -123,6 +123,11 @@ impl Url {
         Url { target: Some(target.into()), lun, ..self.clone() }
     }
 
+    /// The same URL, through another portal.
+    pub fn through(&self, portal: Portal) -> Url {
+        Url { portal, ..self.clone() }
+    }
+
     /// The shape without settings and user: what a person can paste.
     pub fn plain(&self) -> String {
         Url { user: None, shown: Vec::new(), ..self.clone() }.to_string()

@@ -1,0 +1,221 @@
+//! The two ends of a copy: from what was written to what can be read or written.
+
+use crate::exit::Failure;
+use block::{Backend, Kind, Spec};
+use control::{Problem, config};
+use initiator::Url;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An end of a copy, open.
+pub struct End {
+    /// As people know it, without secrets.
+    pub name: String,
+    /// What tells it from others when a copy is resumed.
+    pub identity: String,
+    /// What it is.
+    pub medium: Medium,
+    /// It reads as zeros throughout.
+    pub zeroed: bool,
+    /// The path, if it is a regular file that is written.
+    pub file: Option<PathBuf>,
+    /// It was made, or made large, for this copy.
+    pub created: bool,
+}
+
+/// What is read or written.
+pub enum Medium {
+    /// At any offset.
+    Disk(Arc<dyn Backend>),
+    /// In order.
+    Stream(File),
+}
+
+/// Which end it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Only read.
+    Source,
+    /// Written.
+    Destination {
+        /// Bytes of a file that has to be made.
+        size: u64,
+        /// Data that is there may be overwritten.
+        overwrite: bool,
+    },
+}
+
+impl End {
+    /// A disk, only read or not known to be zeros.
+    pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> End {
+        let medium = Medium::Disk(disk);
+        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false }
+    }
+
+    fn stream(name: &str, file: File) -> End {
+        let medium = Medium::Stream(file);
+        End { name: name.into(), identity: String::new(), medium, zeroed: false, file: None, created: false }
+    }
+
+    /// Bytes of a disk; a stream does not tell.
+    pub fn size(&self) -> Option<u64> {
+        self.as_disk().map(|disk| disk.facts().capacity)
+    }
+
+    /// The disk, if it is one.
+    pub fn as_disk(&self) -> Option<&Arc<dyn Backend>> {
+        match &self.medium {
+            Medium::Disk(disk) => Some(disk),
+            Medium::Stream(_) => None,
+        }
+    }
+}
+
+/// Opens what is written on the command line. Runs on an event loop, where the end is also used.
+pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
+    Ok(match text.split_once(':') {
+        _ if text == "-" => standard(side)?,
+        Some(("null", size)) => null(text, config::read_size(size)?)?,
+        Some(("iscsi", rest)) if rest.starts_with("//") => remote(text).await?,
+        _ => at_path(text, Path::new(text), side).await?,
+    })
+}
+
+/// A LUN. It is known again by the identity that it tells, whichever way leads to it.
+async fn remote(text: &str) -> Result<End, Failure> {
+    let url = Url::parse(text)?;
+    let lun = initiator::open(&url).await?;
+    let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };
+    Ok(End::disk(&url.to_string(), identity, lun))
+}
+
+/// Whether it is read as a path.
+pub fn is_path(text: &str) -> bool {
+    text != "-" && !text.starts_with("null:") && !text.starts_with("iscsi://")
+}
+
+/// stdin or stdout.
+fn standard(side: Side) -> Result<End, Problem> {
+    let (name, file) = match side {
+        Side::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
+        Side::Destination { .. } if io::stdout().is_terminal() => {
+            return Err(Problem::new("stdout is a terminal", "redirect it to a program or a file"));
+        }
+        Side::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
+    };
+    let file = file.map_err(|e| cannot_open(name, side, io::Error::from(e)))?;
+    Ok(End::stream(name, file.into()))
+}
+
+fn null(text: &str, size: u64) -> Result<End, Problem> {
+    let disk = block::open(&Spec::sized(Kind::Null, size));
+    let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
+    Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
+}
+
+async fn at_path(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
+    let found = match std::fs::metadata(path) {
+        Ok(found) => Some(found),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && side != Side::Source => None,
+        Err(e) => return Err(cannot_open(text, side, e)),
+    };
+    match (&found, side) {
+        (Some(found), _) if found.is_dir() => {
+            Err(Problem::new(format!("{text} is a directory"), "name a file in it"))
+        }
+        // What has no bytes is a stream that ends at once.
+        (Some(found), Side::Source) if found.is_file() && found.len() == 0 => stream(text, path, side),
+        (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
+            stream(text, path, side)
+        }
+        (_, Side::Source) => source(text, path),
+        (found, Side::Destination { size, overwrite }) => {
+            destination(text, path, found.as_ref(), size, overwrite).await
+        }
+    }
+}
+
+/// A pipe, or a device of characters.
+fn stream(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
+    let (read, write) = (side == Side::Source, side != Side::Source);
+    let file = OpenOptions::new().read(read).write(write).open(path);
+    Ok(End::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
+}
+
+fn source(text: &str, path: &Path) -> Result<End, Problem> {
+    let disk = open(text, Side::Source, &Spec { read_only: true, ..Spec::path(path) })?;
+    // Measured when it is open: what is resumed must be what was begun.
+    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, Side::Source, e))?;
+    let mut identity = identity(path, &found);
+    if found.is_file() {
+        identity += &format!(", changed at {}.{:09}", found.mtime(), found.mtime_nsec());
+    }
+    Ok(End::disk(text, identity, disk))
+}
+
+async fn destination(
+    text: &str,
+    path: &Path,
+    before: Option<&Metadata>,
+    size: u64,
+    overwrite: bool,
+) -> Result<End, Problem> {
+    let side = Side::Destination { size, overwrite };
+    let disk = open(text, side, &Spec { create: true, size: Some(size), ..Spec::path(path) })?;
+    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, side, e))?;
+    let is_file = found.is_file();
+    let created = is_file && before.is_none_or(|before| before.len() == 0);
+    let zeroed = is_file && (created || has_no_data(&*disk).await);
+    if is_file && !zeroed && !overwrite {
+        return Err(Problem::new(format!("{text} has data already"), "--force overwrites it"));
+    }
+    let file = is_file.then(|| path.into());
+    Ok(End { zeroed, file, created, ..End::disk(text, identity(path, &found), disk) })
+}
+
+/// It is one hole: there is nothing that could be lost.
+async fn has_no_data(disk: &dyn Backend) -> bool {
+    let capacity = disk.facts().capacity;
+    disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
+}
+
+fn open(text: &str, side: Side, spec: &Spec) -> Result<Arc<dyn Backend>, Problem> {
+    block::open(spec).map_err(|e| Problem::new(format!("{text}: {}", e.what), hint(side)))
+}
+
+fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {
+    Problem::new(format!("{text}: {e}"), hint(side))
+}
+
+fn hint(side: Side) -> &'static str {
+    match side {
+        Side::Source => "check the path, that you may read it, and that no server writes it (fuser -v tells)",
+        Side::Destination { .. } => {
+            "check the path, that you may write it, and that it is not mounted or in use (lsblk, fuser -v)"
+        }
+    }
+}
+
+fn identity(path: &Path, found: &Metadata) -> String {
+    let known = path.canonicalize().unwrap_or(path.into());
+    match found.is_file() {
+        true => format!("file {}, inode {}:{}", known.display(), found.dev(), found.ino()),
+        false => format!("device {}", known.display()),
+    }
+}
+
+/// Whether both texts name one and the same thing that has bytes of its own.
+pub fn same(source: &str, destination: &str) -> bool {
+    let found = |text| std::fs::metadata(text).ok();
+    match (found(source), found(destination)) {
+        (Some(a), Some(b)) if a.file_type().is_block_device() && b.file_type().is_block_device() => {
+            a.rdev() == b.rdev()
+        }
+        (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => source == destination && source.starts_with("iscsi://"),
+    }
+}

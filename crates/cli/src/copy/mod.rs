@@ -1,0 +1,177 @@
+//! `lunar copy`: from a disk or a stream to a disk or a stream.
+//!
+//! The copy runs on one event loop. The main thread watches signals and time, and says how it went.
+
+mod args;
+mod ends;
+mod journal;
+mod prepare;
+mod progress;
+mod report;
+mod run;
+mod streams;
+
+pub use args::Args;
+
+use crate::exit::{Exit, Failure};
+use crate::say;
+use block::copy::Stop;
+use control::Problem;
+use net::Cores;
+use report::{End, Report};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Exit status: what could not be read was left out. Not one of those that Open-iSCSI has.
+const LEFT_OUT: u8 = 40;
+/// Exit status: the ends differ.
+const DIFFERS: u8 = 41;
+/// What is in flight when the time is over may still end, and become stable.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What wakes the main thread.
+enum Event {
+    Signal(i32),
+    Ended(Box<Result<Report, Failure>>),
+    /// The copy is gone without a word.
+    Died,
+}
+
+/// Why it was told to stop.
+#[derive(Clone, Copy)]
+enum Early {
+    Signal(i32),
+    Time,
+}
+
+/// Copies, and ends as it went.
+pub fn copy(args: Args) -> Result<ExitCode, Failure> {
+    let stop = Arc::<Stop>::default();
+    let (events, inbox) = channel();
+    let stopping = Arc::<AtomicBool>::default();
+    watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
+    let cores = Cores::one().map_err(|e| cannot_start(&e))?;
+    let (json, seconds) = (args.json, args.timeout);
+    let (told, teller) = (stop.clone(), Teller(Some(events)));
+    cores.run_on(0, move || {
+        compio::runtime::spawn(async move { teller.tell(run::run(args, told).await) }).detach();
+    });
+    let (ended, early) = wait(&inbox, &stop, &stopping, seconds);
+    match ended {
+        Some(report) => Ok(say_report(report?, early, json)?),
+        None => {
+            let what = "the time is over, and what is in flight does not end";
+            let hint = "with --resume, what was noted in the journal is not lost";
+            eprint!("{}", say::problems(&[Problem::new(what, hint)], say::colours(&io::stderr())));
+            Ok(exit(End::Stopped, early))
+        }
+    }
+}
+
+/// Tells how it ended, also when it died.
+struct Teller(Option<Sender<Event>>);
+
+impl Teller {
+    fn tell(mut self, ended: Result<Report, Failure>) {
+        if let Some(events) = self.0.take() {
+            // The main thread may have gone.
+            _ = events.send(Event::Ended(Box::new(ended)));
+        }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if let Some(events) = self.0.take() {
+            _ = events.send(Event::Died);
+        }
+    }
+}
+
+/// Waits for the end. None if the time is over and it does not end.
+fn wait(
+    inbox: &Receiver<Event>,
+    stop: &Stop,
+    stopping: &AtomicBool,
+    seconds: Option<u64>,
+) -> (Option<Result<Report, Failure>>, Option<Early>) {
+    let mut early = None;
+    let mut deadline = seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+    loop {
+        let event = match deadline {
+            Some(at) => inbox.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(Event::Ended(ended)) => return (Some(*ended), early),
+            Ok(Event::Signal(signal)) => {
+                stopping.store(true, SeqCst);
+                early.get_or_insert(Early::Signal(signal));
+                stop.stop();
+            }
+            Err(RecvTimeoutError::Timeout) if matches!(early, Some(Early::Time)) => return (None, early),
+            Err(RecvTimeoutError::Timeout) => {
+                early = Some(Early::Time);
+                deadline = Some(Instant::now() + GRACE);
+                stop.stop();
+            }
+            Ok(Event::Died) | Err(RecvTimeoutError::Disconnected) => {
+                let problem =
+                    Problem::new("the copy died: this is a mistake in lunar", "report what it said");
+                return (Some(Err(problem.into())), early);
+            }
+        }
+    }
+}
+
+fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCode, Problem> {
+    let colours = say::colours(&io::stderr());
+    if report.summary.complete && !json {
+        eprint!("{}", report.line);
+    }
+    if let Some(problem) = report.problem {
+        eprint!("{}", say::problems(&[problem], colours));
+    }
+    if json {
+        crate::print(&report.summary.json()?);
+    }
+    Ok(exit(report.end, early))
+}
+
+/// The exit status.
+fn exit(end: End, early: Option<Early>) -> ExitCode {
+    let status = match (end, early) {
+        (End::Good, _) => 0,
+        (End::LeftOut, _) => LEFT_OUT,
+        (End::Differs, _) => DIFFERS,
+        (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
+        (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
+        (End::Stopped, None) | (End::Failed, _) => 1,
+    };
+    ExitCode::from(status)
+}
+
+/// The first signal stops it in good order, a second one ends the process at once.
+fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
+    }
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let watch = move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+fn cannot_start(e: &io::Error) -> Problem {
+    Problem::new(format!("cannot start: {e}"), "look at the limits of this process: ulimit -a")
+}

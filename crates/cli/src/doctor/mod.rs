@@ -1,0 +1,149 @@
+//! `lunar doctor`: what is between here and a LUN, what is wrong with it, and what to do.
+
+mod findings;
+mod measure;
+mod report;
+
+use crate::client::{self, Asked, json, run};
+use crate::exit::Failure;
+use clap::Args;
+use initiator::{Error, Kind, Options, Probe, Url};
+use proto::chap::Algorithm;
+use report::{Finding, Lun, Report, Session, Weight};
+use std::sync::Arc;
+use wire::iscsi::lun::decode;
+
+const EXAMPLES: &str = "\
+It reads for about a second, and writes nothing. The exit status is that of what makes it unusable.
+
+Examples:
+  lunar doctor 127.0.0.1
+  lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0
+  lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --json --timeout 60";
+
+/// Arguments of `lunar doctor`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Doctor {
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    #[arg(value_name = "URL")]
+    url: String,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// The text to print, and why the URL cannot be used, if so.
+///
+/// # Errors
+/// When there is nothing to look at, or the time is over.
+pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
+    let url = client::url(&args.url)?;
+    let (report, failure) = run(args.asked, move || async move { examine(&url).await })?;
+    let text = if args.asked.json { json(&report)? } else { report.text() };
+    Ok((text, failure))
+}
+
+async fn examine(url: &Url) -> Result<(Report, Option<Failure>), Failure> {
+    let mut options = url.options()?;
+    // What cannot be reached is what is asked for here.
+    options.timeouts.login_tries = 1;
+    let initiator = options.initiator.clone();
+    let mut report = Report { url: url.to_string(), initiator, usable: true, ..Report::default() };
+    let failure = match look(url, &options, &mut report).await {
+        Ok(()) => None,
+        Err(e) => Some(broken(&mut report, e)),
+    };
+    let mut found = findings::of(&report, options.credentials.is_some(), url.lun.is_none());
+    report.findings.append(&mut found);
+    Ok((report, failure))
+}
+
+/// What makes it unusable.
+fn broken(report: &mut Report, e: Error) -> Failure {
+    let failure = Failure::from(e);
+    report.usable = false;
+    for problem in &failure.problems {
+        let hint = problem.hint.clone().unwrap_or_default();
+        report.findings.push(Finding { weight: Weight::Broken, what: problem.what.clone(), hint });
+    }
+    failure
+}
+
+/// Goes on until something fails.
+async fn look(url: &Url, options: &Options, report: &mut Report) -> Result<(), Error> {
+    let url = match initiator::resolve(url, options).await {
+        Ok(url) => url,
+        Err(e) => {
+            // How far discovery comes tells why there is no target.
+            report.take(&initiator::probe(url.portal.clone(), None, options).await);
+            return Err(e);
+        }
+    };
+    let probe = initiator::probe(url.portal.clone(), url.target.clone(), options).await;
+    report.take(&probe);
+    let Probe { login, .. } = probe;
+    let login = login.map_err(|e| e.during(format!("login to {}", url.portal)))?;
+    let target = url.target.clone().unwrap_or_default();
+    let session = initiator::Session::open(url.portal.clone(), &target, options.clone()).await?;
+    let luns: Vec<u16> = initiator::luns(&session).await?.into_iter().filter_map(decode).collect();
+    let number = url.lun.or(luns.first().copied());
+    let facts = session.facts();
+    report.session = Some(Session {
+        target: facts.target,
+        target_alias: facts.alias,
+        portal_group: facts.portal_group_tag,
+        chap: login.chap.map(name),
+        parameters: (&facts.parameters).into(),
+        window: session.window().unwrap_or(0),
+        commands: options.commands,
+        luns,
+    });
+    let looked = match number {
+        Some(number) => look_at(&session, number, report).await,
+        None => Err(Error::new(Kind::NotFound, format!("{target} shows us no LUN"))),
+    };
+    if let Err(e) = session.close().await {
+        tracing::info!("logout: {e}");
+    }
+    looked
+}
+
+async fn look_at(session: &initiator::Session, number: u16, report: &mut Report) -> Result<(), Error> {
+    let lun = initiator::Lun::open(session, number).await?;
+    let p = lun.properties();
+    report.lun = Some(Lun {
+        lun: number,
+        capacity_bytes: p.capacity(),
+        block_size_bytes: p.block_size,
+        physical_block_size_bytes: p.physical_block_size,
+        read_only: p.read_only,
+        write_cache: p.write_cache,
+        thin: p.thin,
+        identity: p.designator,
+        vendor: p.vendor,
+        product: p.product,
+    });
+    report.round_trip = Some(measure::round_trip(&lun).await?);
+    report.reads = reads(&lun).await?;
+    if let (Some(told), Some(window)) = (&mut report.session, session.window()) {
+        told.window = window;
+    }
+    Ok(())
+}
+
+async fn reads(lun: &Arc<initiator::Lun>) -> Result<Option<report::Reads>, Error> {
+    let of_io = |e: std::io::Error| {
+        e.downcast::<Error>().unwrap_or_else(|e| Error::new(Kind::Scsi, e.to_string())).during("reading")
+    };
+    measure::reads(lun).await.map_err(of_io)
+}
+
+fn name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Md5 => "CHAP, MD5",
+        Algorithm::Sha1 => "CHAP, SHA-1",
+        Algorithm::Sha256 => "CHAP, SHA-256",
+        Algorithm::Sha3 => "CHAP, SHA3-256",
+    }
+}

@@ -1,0 +1,255 @@
+//! What the doctor found, for people and for programs.
+
+use control::admin::Parameters;
+use control::config::show_size;
+use initiator::Probe;
+use serde::Serialize;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Everything.
+#[derive(Default, Serialize)]
+pub struct Report {
+    pub url: String,
+    pub initiator: String,
+    pub portals: Vec<String>,
+    pub addresses: Vec<String>,
+    pub resolved_in_us: u64,
+    pub connections: Vec<Connection>,
+    pub path: Path,
+    pub login: Vec<Exchange>,
+    pub session: Option<Session>,
+    pub lun: Option<Lun>,
+    pub round_trip: Option<RoundTrip>,
+    pub reads: Option<Reads>,
+    pub findings: Vec<Finding>,
+    pub usable: bool,
+}
+
+/// An attempt to connect.
+#[derive(Serialize)]
+pub struct Connection {
+    pub address: String,
+    pub took_us: Option<u64>,
+    pub error: Option<String>,
+}
+
+/// The way of the connection.
+#[derive(Default, Serialize)]
+pub struct Path {
+    pub local: Option<String>,
+    pub mtu_bytes: Option<u32>,
+    pub mss_bytes: Option<u32>,
+    pub receive_buffer_bytes: Option<usize>,
+    pub send_buffer_bytes: Option<usize>,
+}
+
+/// A request of the login and its response.
+#[derive(Serialize)]
+pub struct Exchange {
+    pub stage: &'static str,
+    pub offered: Vec<(String, String)>,
+    pub answered: Vec<(String, String)>,
+    pub status: Option<String>,
+    pub took_us: u64,
+}
+
+/// A session that was opened.
+#[derive(Serialize)]
+pub struct Session {
+    pub target: String,
+    pub target_alias: Option<String>,
+    pub portal_group: Option<u16>,
+    pub chap: Option<&'static str>,
+    pub parameters: Parameters,
+    /// Commands that the target takes at once, as it told last.
+    pub window: u32,
+    /// Commands that we send at once.
+    pub commands: u16,
+    /// LUNs that the target shows.
+    pub luns: Vec<u16>,
+}
+
+/// The logical unit that was looked at.
+#[derive(Serialize)]
+pub struct Lun {
+    pub lun: u16,
+    pub vendor: String,
+    pub product: String,
+    pub identity: Option<String>,
+    pub capacity_bytes: u64,
+    pub block_size_bytes: u32,
+    pub physical_block_size_bytes: u32,
+    pub read_only: bool,
+    pub write_cache: bool,
+    pub thin: bool,
+}
+
+/// TEST UNIT READY, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RoundTrip {
+    pub count: usize,
+    pub min_us: u64,
+    pub median_us: u64,
+    pub max_us: u64,
+}
+
+/// A short measure of reads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Reads {
+    /// The median of reads of one block size each, one after the other.
+    pub small_bytes: usize,
+    pub small_median_us: u64,
+    /// Bytes per second of large reads in flight together.
+    pub large_bytes: usize,
+    pub large_depth: usize,
+    pub large_bytes_per_s: u64,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weight {
+    /// It cannot be used.
+    Broken,
+    /// It is slow, or will be trouble.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+/// What is wrong or slow, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub weight: Weight,
+    pub what: String,
+    pub hint: String,
+}
+
+/// Microseconds.
+pub fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Report {
+    /// Takes what a probe saw.
+    pub fn take(&mut self, probe: &Probe) {
+        self.portals = probe.portals.iter().map(ToString::to_string).collect();
+        self.addresses = probe.addresses.iter().map(ToString::to_string).collect();
+        self.resolved_in_us = us(probe.resolved_in);
+        let connection = |(address, took): &(std::net::SocketAddr, Result<Duration, String>)| Connection {
+            address: address.to_string(),
+            took_us: took.as_ref().ok().map(|took| us(*took)),
+            error: took.as_ref().err().cloned(),
+        };
+        self.connections = probe.connections.iter().map(connection).collect();
+        self.path = Path {
+            local: probe.route.local.map(|local| local.to_string()),
+            mtu_bytes: probe.route.mtu,
+            mss_bytes: probe.route.mss,
+            receive_buffer_bytes: probe.route.receive_buffer,
+            send_buffer_bytes: probe.route.send_buffer,
+        };
+        let exchange = |e: &initiator::Exchange| Exchange {
+            stage: e.stage,
+            offered: e.sent.clone(),
+            answered: e.received.clone(),
+            status: e.status.map(|(class, detail)| format!("{class:02x}{detail:02x}")),
+            took_us: us(e.took),
+        };
+        self.login = probe.exchanges.iter().map(exchange).collect();
+    }
+
+    /// The whole report for people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n  as {}\n", self.url, self.initiator);
+        self.way(&mut text);
+        self.steps(&mut text);
+        self.session(&mut text);
+        self.measures(&mut text);
+        text += "\n";
+        if self.findings.is_empty() {
+            text += "nothing is wrong with it\n";
+        }
+        for finding in &self.findings {
+            let weight = match finding.weight {
+                Weight::Broken => "broken",
+                Weight::Warning => "warning",
+                Weight::Note => "note",
+            };
+            _ = writeln!(text, "{weight}: {}\n  hint: {}", finding.what, finding.hint);
+        }
+        text
+    }
+
+    fn way(&self, text: &mut String) {
+        text.push_str("\nnetwork\n");
+        if self.portals.len() > 1 {
+            _ = writeln!(text, "  sent on: {}", self.portals.join(" -> "));
+        }
+        if !self.addresses.is_empty() {
+            _ = writeln!(text, "  name: {} in {}", self.addresses.join(", "), time(self.resolved_in_us));
+        }
+        for c in &self.connections {
+            let end = c.took_us.map(time).or(c.error.clone()).unwrap_or_default();
+            _ = writeln!(text, "  connect {}: {end}", c.address);
+        }
+        if let (Some(mtu), Some(mss)) = (self.path.mtu_bytes, self.path.mss_bytes) {
+            let buffer = self.path.receive_buffer_bytes.unwrap_or(0);
+            _ = writeln!(text, "  path MTU {mtu}, TCP MSS {mss}, receive buffer {buffer} bytes");
+        }
+    }
+
+    fn steps(&self, text: &mut String) {
+        for (n, step) in self.login.iter().enumerate() {
+            _ = writeln!(text, "\nlogin, request {}: {} stage, {}", n + 1, step.stage, time(step.took_us));
+            for (key, value) in &step.offered {
+                let answer = step.answered.iter().find(|(answered, _)| answered == key);
+                let answer = answer.map_or(String::new(), |(_, value)| format!("  -> {value}"));
+                _ = writeln!(text, "  {key}={value}{answer}");
+            }
+            let alone = |(key, _): &&(String, String)| step.offered.iter().all(|(offered, _)| offered != key);
+            for (key, value) in step.answered.iter().filter(alone) {
+                _ = writeln!(text, "  -> {key}={value}");
+            }
+        }
+    }
+
+    fn session(&self, text: &mut String) {
+        let Some(s) = &self.session else { return };
+        let p = &s.parameters;
+        _ = writeln!(text, "\nsession\n  {}", s.target);
+        _ = writeln!(text, "  authentication: {}", s.chap.unwrap_or("none"));
+        _ = writeln!(text, "  digests: header {}, data {}", p.header_digest, p.data_digest);
+        _ = writeln!(text, "  window: {} commands; we send up to {}", s.window, s.commands);
+        let numbers: Vec<String> = s.luns.iter().take(16).map(ToString::to_string).collect();
+        let more = if s.luns.len() > numbers.len() { ", ..." } else { "" };
+        _ = writeln!(text, "  LUNs: {}{more}", numbers.join(", "));
+        let Some(lun) = &self.lun else { return };
+        let size = show_size(lun.capacity_bytes);
+        let identity = lun.identity.as_deref().unwrap_or("no identity");
+        _ = writeln!(text, "  LUN {}: {size}, {} {}, {identity}", lun.lun, lun.vendor, lun.product);
+        let (logical, physical) = (lun.block_size_bytes, lun.physical_block_size_bytes);
+        _ = writeln!(text, "  blocks of {logical} bytes, {physical} physical");
+    }
+
+    fn measures(&self, text: &mut String) {
+        let Some(r) = &self.round_trip else { return };
+        let (min, median, max) = (time(r.min_us), time(r.median_us), time(r.max_us));
+        _ = writeln!(text, "\nspeed\n  round trip: min {min}, median {median}, max {max} of {}", r.count);
+        let Some(r) = &self.reads else { return };
+        _ = writeln!(
+            text,
+            "  reads of {} bytes: {}; of {} bytes, {} at once: {:.1} MB/s",
+            r.small_bytes,
+            time(r.small_median_us),
+            r.large_bytes,
+            r.large_depth,
+            r.large_bytes_per_s as f64 / 1e6
+        );
+    }
+}
+
+fn time(us: u64) -> String {
+    if us < 10_000 { format!("{us} us") } else { format!("{:.1} ms", us as f64 / 1e3) }
+}

@@ -1,0 +1,230 @@
+//! `lunar ls`: targets and their logical units.
+
+use crate::client::{self, Asked, json, run};
+use crate::discover::none;
+use crate::exit::Failure;
+use clap::Args;
+use control::config::show_size;
+use initiator::{Error, FoundTarget, Options, Session, Url};
+use serde::Serialize;
+use std::fmt::Write;
+use wire::iscsi::lun::decode;
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar ls 127.0.0.1
+  lunar ls iscsi://192.0.2.10/iqn.2026-11.org.example:disks
+  lunar ls iscsi://ann@192.0.2.10?password_file=ann.secret --json";
+
+/// Arguments of `lunar ls`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Ls {
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    #[arg(value_name = "URL")]
+    url: String,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// A target.
+#[derive(Serialize)]
+struct Target {
+    target: String,
+    portal: String,
+    luns: Vec<Lun>,
+    /// Why it cannot be looked into.
+    error: Option<String>,
+}
+
+/// One of its logical units.
+#[derive(Default, Serialize)]
+struct Lun {
+    lun: u16,
+    url: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    vendor: String,
+    product: String,
+    revision: String,
+    serial: Option<String>,
+    identity: Option<String>,
+    capacity_bytes: u64,
+    block_size_bytes: u32,
+    read_only: bool,
+    /// Why it cannot be looked at.
+    error: Option<String>,
+}
+
+/// The text to print; what cannot be logged in to is told on stderr.
+///
+/// # Errors
+/// When nothing can be listed: those of discovery, or of the only login.
+pub fn ls(args: Ls) -> Result<String, Failure> {
+    let url = client::url(&args.url)?;
+    let targets = run(args.asked, move || async move { look(&url).await })?;
+    for target in &targets {
+        if let Some(error) = &target.error {
+            eprintln!("warning: {}: {error}", target.target);
+        }
+    }
+    if args.asked.json {
+        return Ok(json(&targets)?);
+    }
+    Ok(targets.iter().map(text).collect())
+}
+
+/// Every target that the URL means.
+async fn look(url: &Url) -> Result<Vec<Target>, Failure> {
+    let options = url.options()?;
+    let Some(target) = &url.target else { return look_around(url, &options).await };
+    let session = Session::open(url.portal.clone(), target, options).await?;
+    Ok(vec![of_session(url, session).await?])
+}
+
+/// All targets of a portal; an error only if none of them lets us in.
+async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failure> {
+    let found = initiator::discover(url.portal.clone(), options).await?;
+    if found.is_empty() {
+        return Err(none(&url.portal));
+    }
+    let (mut targets, mut first) = (Vec::new(), None);
+    for one in found {
+        let url = initiator::at(url, one.clone());
+        targets.push(match enter(&url, options).await {
+            Ok(target) => target,
+            Err(error) => {
+                let target = refused(&url, &one, &error);
+                first.get_or_insert(error);
+                target
+            }
+        });
+    }
+    match first {
+        Some(error) if targets.iter().all(|target| target.error.is_some()) => Err(error.into()),
+        _ => Ok(targets),
+    }
+}
+
+fn refused(url: &Url, found: &FoundTarget, error: &Error) -> Target {
+    let portal = url.portal.to_string();
+    Target { target: found.name.clone(), portal, luns: Vec::new(), error: Some(error.what.clone()) }
+}
+
+async fn enter(url: &Url, options: &Options) -> Result<Target, Error> {
+    let target = url.target.as_deref().unwrap_or_default();
+    // One try: there may be more targets, and this one may be away for long.
+    let mut options = options.clone();
+    options.timeouts.login_tries = 1;
+    of_session(url, Session::open(url.portal.clone(), target, options).await?).await
+}
+
+async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {
+    let numbers = match url.lun {
+        Some(lun) => vec![lun],
+        None => initiator::luns(&session).await?.into_iter().filter_map(decode).collect(),
+    };
+    let facts = session.facts();
+    let mut luns = Vec::new();
+    for number in numbers {
+        luns.push(lun(&url.at(&facts.target, Some(number)), number, &session).await?);
+    }
+    if let Err(e) = session.close().await {
+        tracing::info!("{}: logout: {e}", facts.target);
+    }
+    Ok(Target { target: facts.target, portal: facts.portal.to_string(), luns, error: None })
+}
+
+/// One logical unit. One that was asked for by name has to be there.
+async fn lun(url: &Url, number: u16, session: &Session) -> Result<Lun, Error> {
+    let told = Lun { lun: number, url: url.plain(), ..Lun::default() };
+    Ok(match initiator::properties(session, number).await {
+        Ok(p) => Lun {
+            kind: kind(p.device_type),
+            capacity_bytes: p.capacity(),
+            block_size_bytes: p.block_size,
+            read_only: p.read_only,
+            vendor: p.vendor,
+            product: p.product,
+            revision: p.revision,
+            serial: p.serial,
+            identity: p.designator,
+            ..told
+        },
+        Err(e) if e.sense.is_some() => Lun { error: Some(e.what), ..told },
+        Err(e) => return Err(e),
+    })
+}
+
+/// Peripheral device types (SPC-5 section 6.6.2).
+fn kind(device_type: u8) -> &'static str {
+    const NAMES: [(u8, &str); 10] = [
+        (0x00, "disk"),
+        (0x01, "tape"),
+        (0x03, "processor"),
+        (0x05, "cdrom"),
+        (0x07, "optical"),
+        (0x08, "changer"),
+        (0x0c, "controller"),
+        (0x0d, "enclosure"),
+        (0x0e, "rbc"),
+        (0x14, "zoned"),
+    ];
+    NAMES.iter().find(|row| row.0 == device_type).map_or("other", |row| row.1)
+}
+
+/// A target and its logical units, for people.
+fn text(target: &Target) -> String {
+    let mut text = format!("{} at {}\n", target.target, target.portal);
+    if let Some(error) = &target.error {
+        _ = writeln!(text, "  {error}");
+    } else if target.luns.is_empty() {
+        text += "  no LUNs\n";
+    }
+    for lun in &target.luns {
+        text += &format!("  LUN {}: {}\n", lun.lun, lun.error.clone().unwrap_or_else(|| line(lun)));
+    }
+    text
+}
+
+fn line(lun: &Lun) -> String {
+    let mut parts = vec![lun.kind.to_owned()];
+    if lun.capacity_bytes > 0 {
+        parts.push(show_size(lun.capacity_bytes));
+    }
+    parts.push(format!("{} {}", lun.vendor, lun.product));
+    parts.extend(lun.identity.clone());
+    if lun.read_only {
+        parts.push("read-only".into());
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_reads_as_it_should() {
+        let lun = Lun {
+            kind: kind(5),
+            vendor: "LUNAR".into(),
+            product: "CD".into(),
+            identity: Some("naa.3".into()),
+            capacity_bytes: 1 << 30,
+            read_only: true,
+            ..Lun::default()
+        };
+        let away = Lun { lun: 1, error: Some("not ready".into()), ..Lun::default() };
+        let mut target =
+            Target { target: "iqn.x".into(), portal: "h:1".into(), luns: vec![lun, away], error: None };
+        assert_eq!(
+            text(&target),
+            "iqn.x at h:1\n  LUN 0: cdrom, 1 GiB, LUNAR CD, naa.3, read-only\n  LUN 1: not ready\n"
+        );
+        target.luns.clear();
+        assert_eq!(text(&target), "iqn.x at h:1\n  no LUNs\n");
+        assert_eq!(kind(0x1f), "other");
+    }
+}

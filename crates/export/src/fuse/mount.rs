@@ -1,0 +1,167 @@
+//! Mounting and unmounting: by fusermount3, which needs no privileges, or as root by the system calls. A small
+//! process beside this one unmounts when this one is gone, for whatever reason. (`auto_unmount` of fusermount3
+//! is not enough: it leaves the mount alone when the kernel closes the device a moment after its socket, as
+//! happens with a device that a ring has been waiting for.)
+
+use crate::Error;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Programs that mount for users; the first one there is is taken.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+const DEVICE: &str = "/dev/fuse";
+/// The type that the mount is listed with.
+const TYPE: &str = "fuse.lunar";
+/// Runs its arguments when its input ends, unless that has said not to.
+const WATCHER: &str = r#"cd /; trap "" INT TERM HUP; read -r word; [ "$word" = leave ] || exec "$@""#;
+const LEAVE: &[u8] = b"leave\n";
+/// How long unmounting may take, of this mount, and of one before it whose process has just died.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What unmounts when this process tells it to, or dies.
+pub(super) struct Mounted {
+    watcher: Child,
+}
+
+/// Mounts on `dir`, a whole path; the connection to the kernel and what ends it.
+pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, Mounted), Error> {
+    let subject = dir.display().to_string();
+    check(dir, &subject)?;
+    let (device, unmount) = match HELPERS.into_iter().find_map(|program| with(program, dir, read_only)) {
+        Some((program, mounted)) => {
+            let device =
+                mounted.map_err(|e| Error::refused(&subject, "mount", e, "name a folder of your own"))?;
+            (device, vec![program, "-u", "-z", "-q", "--"])
+        }
+        None => {
+            let hint = "install fusermount3 (Debian: apt-get install fuse3), or run this as root; /dev/fuse must be there";
+            let mounted = by_system_call(dir, read_only);
+            (mounted.map_err(|e| Error::refused(&subject, "mount", e, hint))?, vec!["umount", "-l", "--"])
+        }
+    };
+    let watcher = watch(dir, &unmount).map_err(|e| {
+        // Nobody else would: what is mounted here has no server.
+        let _ = Command::new(unmount[0]).args(&unmount[1..]).arg(dir).status();
+        Error::refused(&subject, "start /bin/sh, which is to unmount it", e, "install a shell")
+    })?;
+    Ok((device, Mounted { watcher }))
+}
+
+/// Mounts by this helper, if there is such a program.
+fn with<'a>(program: &'a str, dir: &Path, read_only: bool) -> Option<(&'a str, io::Result<OwnedFd>)> {
+    match by_helper(program, dir, read_only) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        mounted => Some((program, mounted)),
+    }
+}
+
+fn watch(dir: &Path, unmount: &[&str]) -> io::Result<Child> {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", WATCHER, "sh"]).args(unmount).arg(dir).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+/// The folder is one, and nothing dead lies over it.
+fn check(dir: &Path, subject: &str) -> Result<(), Error> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let refused = match std::fs::metadata(dir) {
+            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(_) => return Err(Error::new(subject, "is no folder", "name an empty folder")),
+            Err(e) => e,
+        };
+        if refused.raw_os_error() != Some(Errno::NOTCONN.raw_os_error()) {
+            return Err(Error::refused(subject, "use it", refused, "make an empty folder there"));
+        }
+        if Instant::now() > end {
+            let hint = format!("unmount it: fusermount3 -u {subject}, or umount {subject}");
+            return Err(Error::refused(subject, "use it: a file system there has died", refused, hint));
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Lets the helper mount: it sends the open device over the socket that is its standard input. `NotFound`
+/// when there is no such program.
+fn by_helper(program: &str, dir: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mode = if read_only { "ro" } else { "rw" };
+    let options = format!("{mode},nosuid,nodev,default_permissions,fsname=lunar,subtype=lunar");
+    let mut command = Command::new(program);
+    command.args(["-o", &options, "--"]).arg(dir).env("_FUSE_COMMFD", "0");
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // What the command holds of the helper's end must be closed, or its death would not be seen.
+    drop(command);
+    let device = receive(&ours)?;
+    let mut said = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        stderr.take(4096).read_to_string(&mut said)?;
+    }
+    child.wait()?;
+    device.ok_or_else(|| io::Error::other(said.trim().to_owned()))
+}
+
+/// The descriptor that the helper sends; None when it ends without.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+    let mut messages = ancillary.drain();
+    Ok(messages.find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
+}
+
+fn by_system_call(dir: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    let device = OwnedFd::from(std::fs::File::options().read(true).write(true).open(DEVICE)?);
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let descriptor = device.as_raw_fd();
+    let data = format!("fd={descriptor},rootmode=40000,user_id={uid},group_id={gid},default_permissions");
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::RDONLY, read_only);
+    let data = CString::new(data).map_err(io::Error::other)?;
+    rustix::mount::mount("lunar", dir, TYPE, flags, &*data)?;
+    Ok(device)
+}
+
+impl Mounted {
+    /// Unmounts, also under those who still have the file open: they get errors from then on. `is_there` is
+    /// false when somebody else has unmounted it.
+    pub fn unmount(mut self, dir: &Path, is_there: bool) -> Result<(), Error> {
+        if let Some(mut word) = self.watcher.stdin.take()
+            && !is_there
+        {
+            // A watcher that is gone unmounts nothing either.
+            let _ = word.write_all(LEAVE);
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.watcher.try_wait() {
+                Ok(None) if Instant::now() < end => sleep(Duration::from_millis(5)),
+                Ok(Some(status)) if status.success() || !is_there => return Ok(()),
+                _ => break,
+            }
+        }
+        let subject = dir.display().to_string();
+        // Where the watcher has been killed, and we are root.
+        rustix::mount::unmount(dir, UnmountFlags::DETACH).map_err(|e| {
+            let hint = format!("unmount it by hand: fusermount3 -uz {subject}");
+            Error::refused(&subject, "unmount it", e.into(), hint)
+        })
+    }
+}

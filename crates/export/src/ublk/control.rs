@@ -1,0 +1,198 @@
+//! Commands to `/dev/ublk-control`, one after the other, on a ring of their own: they need entries of 128
+//! bytes, and some of them block.
+#![allow(unsafe_code)]
+
+use super::abi::{Command, ControlCommand, DeviceInfo, NO_QUEUE, Params};
+use crate::Error;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, IntoBytes};
+
+const PATH: &str = "/dev/ublk-control";
+/// How long a command may take. To start a device the kernel reads its partition table, and to end one it
+/// waits for what is in flight: longer than a lost network is waited for.
+const LIMIT: Duration = Duration::from_secs(180);
+/// How often a command that takes long looks whether it is still worth waiting for.
+const STEP: Timespec = Timespec::new().nsec(50_000_000);
+
+type Ring = IoUring<squeue::Entry128>;
+
+/// The driver's control device.
+pub(super) struct Control {
+    ring: Ring,
+    file: File,
+    /// Commands are told in the form of ioctls.
+    as_ioctl: bool,
+    features: Option<u64>,
+    /// Number of the last command: an answer to one that was given up is not an answer to the next.
+    last: u64,
+}
+
+impl Control {
+    /// Opens it, and asks what the driver can do.
+    ///
+    /// # Errors
+    /// Without the driver, without privileges, or where io_uring is forbidden.
+    pub fn open() -> Result<Control, Error> {
+        let file = File::options().read(true).write(true).open(PATH).map_err(no_driver)?;
+        let ring = ring().map_err(|e| {
+            let hint = "ublk needs io_uring: allow it (sysctl kernel.io_uring_disabled=0, and the container's \
+                seccomp profile), or export with NBD or FUSE";
+            Error::refused(PATH, "set up an io_uring", e, hint)
+        })?;
+        let mut control = Control { ring, file, as_ioctl: true, features: None, last: 0 };
+        match control.call(Command::GET_FEATURES, 0, 0, 0u64) {
+            Ok(features) => control.features = Some(features),
+            // Before Linux 6.5 it cannot be asked, and bare numbers are understood.
+            Err(_) => control.as_ioctl = false,
+        }
+        tracing::debug!(features = control.features, "ublk driver");
+        Ok(control)
+    }
+
+    /// Commands go out as ioctls.
+    pub fn as_ioctl(&self) -> bool {
+        self.as_ioctl
+    }
+
+    /// What the driver says that it can do; None before Linux 6.5.
+    pub fn features(&self) -> Option<u64> {
+        self.features
+    }
+
+    /// Makes a device; the driver's idea of what it has become.
+    pub fn add(&mut self, info: DeviceInfo) -> io::Result<DeviceInfo> {
+        self.call(Command::ADD_DEV, info.id, 0, info)
+    }
+
+    /// What a device is.
+    pub fn info(&mut self, id: u32) -> io::Result<DeviceInfo> {
+        self.call(Command::GET_DEV_INFO, id, 0, DeviceInfo::default())
+    }
+
+    /// Gives a device its parameters.
+    pub fn set_params(&mut self, id: u32, params: Params) -> io::Result<()> {
+        self.call(Command::SET_PARAMS, id, 0, params).map(drop)
+    }
+
+    /// The parameters of a device.
+    pub fn params(&mut self, id: u32) -> io::Result<Params> {
+        let empty = Params { len: size_of::<Params>() as u32, ..Params::default() };
+        self.call(Command::GET_PARAMS, id, 0, empty)
+    }
+
+    /// A command without a structure.
+    pub fn plain(&mut self, command: Command, id: u32, data: u64) -> io::Result<()> {
+        self.exchange(command, id, data, None, &|| None)
+    }
+
+    /// The same, given up as soon as `give_up` has a reason to.
+    pub fn plain_unless(
+        &mut self,
+        command: Command,
+        id: u32,
+        data: u64,
+        give_up: &dyn Fn() -> Option<io::Error>,
+    ) -> io::Result<()> {
+        self.exchange(command, id, data, None, give_up)
+    }
+
+    /// A command with a structure that the driver reads, writes, or both.
+    fn call<T: IntoBytes + FromBytes>(
+        &mut self,
+        command: Command,
+        id: u32,
+        data: u64,
+        payload: T,
+    ) -> io::Result<T> {
+        let mut payload = Box::new(payload);
+        let bytes = payload.as_mut_bytes();
+        let place = (bytes.as_mut_ptr() as u64, bytes.len() as u16);
+        match self.exchange(command, id, data, Some(place), &|| None) {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                // The kernel may still come to write there.
+                Box::leak(payload);
+                Err(e)
+            }
+            done => done.map(|()| *payload),
+        }
+    }
+
+    /// One command, and its end. `TimedOut` leaves it running; then the place must stay valid.
+    fn exchange(
+        &mut self,
+        command: Command,
+        id: u32,
+        data: u64,
+        place: Option<(u64, u16)>,
+        give_up: &dyn Fn() -> Option<io::Error>,
+    ) -> io::Result<()> {
+        let (addr, len) = place.unwrap_or_default();
+        let inner = ControlCommand { dev_id: id, queue_id: NO_QUEUE, len, addr, data, reserved: 0 };
+        let mut bytes = [0; 80];
+        bytes[..size_of::<ControlCommand>()].copy_from_slice(inner.as_bytes());
+        self.last += 1;
+        let fd = Fd(self.file.as_raw_fd());
+        let entry = opcode::UringCmd80::new(fd, command.code(self.as_ioctl)).cmd(bytes).build();
+        // SAFETY: the file lives as long as the ring. What `addr` points to outlives the command: `call` frees
+        // it only when the command has ended.
+        unsafe { self.ring.submission().push(&entry.user_data(self.last)) }.map_err(io::Error::other)?;
+        let ended = self.wait(give_up);
+        if ended.is_err() {
+            // Closing the ring interrupts what a command waits for.
+            self.ring = ring()?;
+        }
+        match ended? {
+            result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The result of the last command.
+    fn wait(&mut self, give_up: &dyn Fn() -> Option<io::Error>) -> io::Result<i32> {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let last = self.last;
+            if let Some(answer) = self.ring.completion().find(|answer| answer.user_data() == last) {
+                return Ok(answer.result());
+            }
+            if let Some(why) = give_up() {
+                tracing::debug!(%why, "a command to the ublk driver is given up");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            if Instant::now() > end {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&STEP)) {
+                Err(e) if !is_early(&e) => return Err(io::Error::new(io::ErrorKind::TimedOut, e)),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn ring() -> io::Result<Ring> {
+    Ring::builder().dontfork().build(4)
+}
+
+/// A wait that ended before there was an answer.
+fn is_early(e: &io::Error) -> bool {
+    let early = [rustix::io::Errno::TIME, rustix::io::Errno::INTR, rustix::io::Errno::AGAIN];
+    early.iter().any(|errno| e.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn no_driver(e: io::Error) -> Error {
+    let hint = match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            "load the driver with `modprobe ublk_drv`. It is in Linux since 6.0 (CONFIG_BLK_DEV_UBLK=m); Debian has \
+                it from 6.12 on, Ubuntu in linux-modules-extra-$(uname -r). Without it, export with NBD or FUSE"
+        }
+        io::ErrorKind::PermissionDenied => "run this as root, or export with NBD or FUSE",
+        _ => "see dmesg; in a container, hand in /dev/ublk-control and the new /dev/ublkc* and /dev/ublkb*",
+    };
+    Error::refused(PATH, "open", e, hint)
+}

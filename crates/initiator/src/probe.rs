@@ -1,0 +1,178 @@
+//! One way to a target, step by step, for people who want to know what is wrong.
+
+use crate::connect::{self, Attempt, Goal, Watch};
+use crate::{Error, Kind, Options, Portal};
+use net::stream::{Route, Stream};
+use proto::initiator::login::LoggedIn;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use wire::iscsi::text::pairs;
+use wire::iscsi::{Bhs, opcode};
+
+/// Redirections that are followed.
+const REDIRECTIONS: usize = 5;
+/// Keys that prove who somebody is: shown without their values.
+const HIDDEN: [&str; 2] = ["CHAP_C", "CHAP_R"];
+
+/// A login, and what led to it, as far as it came.
+#[derive(Debug)]
+pub struct Probe {
+    /// The portals that were tried: the one asked for, then those that it sent us to.
+    pub portals: Vec<Portal>,
+    /// The addresses of the last one.
+    pub addresses: Vec<SocketAddr>,
+    /// What it took to find them.
+    pub resolved_in: Duration,
+    /// What it took to connect to each that was tried, or why it failed.
+    pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
+    /// The way of the connection.
+    pub route: Route,
+    /// The requests and responses of the login.
+    pub exchanges: Vec<Exchange>,
+    /// What came of it, or why nothing did.
+    pub login: Result<Box<LoggedIn>, Error>,
+}
+
+/// One request of a login and its response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The stage, as RFC 7143 section 11.12.3 names it.
+    pub stage: &'static str,
+    /// Keys that were offered.
+    pub sent: Vec<(String, String)>,
+    /// Keys that were answered.
+    pub received: Vec<(String, String)>,
+    /// Status-Class and Status-Detail, once there is a response.
+    pub status: Option<(u8, u8)>,
+    /// What the response took.
+    pub took: Duration,
+}
+
+/// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`].
+pub async fn probe(portal: Portal, target: Option<String>, options: &Options) -> Probe {
+    let mut probe = Probe {
+        portals: vec![portal.clone()],
+        addresses: Vec::new(),
+        resolved_in: Duration::ZERO,
+        connections: Vec::new(),
+        route: Route::default(),
+        exchanges: Vec::new(),
+        login: Err(Error::new(Kind::Protocol, "more redirections than anybody follows")),
+    };
+    let goal = Goal { portal, target, isid: connect::new_isid() };
+    let limit = options.timeouts.login;
+    for _ in 0..=REDIRECTIONS {
+        let step = compio::time::timeout(limit, probe.step(&goal, options)).await;
+        let late = || Err(Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32())));
+        match step.unwrap_or_else(|_| late()) {
+            Ok(Some(portal)) => probe.portals.push(portal),
+            Ok(None) => break,
+            Err(e) => {
+                probe.login = Err(e);
+                break;
+            }
+        }
+    }
+    probe
+}
+
+impl Probe {
+    /// One portal: a redirection tells of the next.
+    async fn step(&mut self, goal: &Goal, options: &Options) -> Result<Option<Portal>, Error> {
+        let portal = self.portals.last().expect("the first one").clone();
+        let since = Instant::now();
+        self.addresses = connect::resolve(&portal).await?;
+        self.resolved_in = since.elapsed();
+        self.connections.clear();
+        self.exchanges.clear();
+        let stream = self.connect().await?;
+        self.route = stream.route();
+        let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
+        match connect::log_in(
+            connect::Wire::logged_in(stream, Vec::new()),
+            &portal,
+            goal,
+            options,
+            &mut notes,
+        )
+        .await?
+        {
+            Attempt::Moved(there) => Ok(Some(there)),
+            Attempt::In(connected) => {
+                self.login = Ok(connected.login.clone());
+                // A target that does not answer the logout changes nothing.
+                let _ = connect::log_out(*connected).await;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Stream, Error> {
+        for address in self.addresses.clone() {
+            let since = Instant::now();
+            match Stream::connect(address).await {
+                Ok(stream) => {
+                    self.connections.push((address, Ok(since.elapsed())));
+                    return Ok(stream);
+                }
+                Err(e) => self.connections.push((address, Err(connect::io_text(&e)))),
+            }
+        }
+        let why = self.connections.last().and_then(|c| c.1.clone().err());
+        Err(Error::new(Kind::Unreachable, why.unwrap_or_else(|| "its name has no address".into())))
+    }
+}
+
+/// Writes the exchanges of a login down.
+struct Notes<'a> {
+    exchanges: &'a mut Vec<Exchange>,
+    since: Instant,
+}
+
+impl Watch for Notes<'_> {
+    fn see(&mut self, header: &Bhs, data: &[u8]) {
+        match header.opcode() {
+            opcode::LOGIN => {
+                self.since = Instant::now();
+                self.exchanges.push(Exchange {
+                    stage: if header.0[1] >> 2 & 3 == 0 { "security" } else { "operational" },
+                    sent: keys(data),
+                    received: Vec::new(),
+                    status: None,
+                    took: Duration::ZERO,
+                });
+            }
+            _ => {
+                if let Some(last) = self.exchanges.last_mut() {
+                    last.received = keys(data);
+                    last.status = Some((header.0[36], header.0[37]));
+                    last.took = self.since.elapsed();
+                }
+            }
+        }
+    }
+}
+
+/// Keys and values, fit to be shown.
+fn keys(text: &[u8]) -> Vec<(String, String)> {
+    let shown = |key: &str, value: &str| match HIDDEN.contains(&key) {
+        true => "...".to_owned(),
+        false => value.chars().take(256).collect::<String>().escape_debug().to_string(),
+    };
+    pairs(text).flatten().take(64).map(|(key, value)| (key.to_owned(), shown(key, value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_shown_without_proofs_and_without_controls() {
+        let text = b"AuthMethod=CHAP\0CHAP_R=0x1234\0TargetAlias=a\x1b[m\0";
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            keys(text),
+            [pair("AuthMethod", "CHAP"), pair("CHAP_R", "..."), pair("TargetAlias", "a\\u{1b}[m")]
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! The commands that use targets, against the running server: what they print, and how they end.
+
+use std::process::Command;
+
+use interop::server::lunar_bin;
+use interop::{Server, config, shared};
+
+const SECRET: &str = "a secret of ours 16";
+
+/// What a command printed, what it said besides, and its exit status.
+struct Ran {
+    out: String,
+    err: String,
+    status: i32,
+}
+
+fn lunar(arguments: &[&str], vars: &[(&str, &str)]) -> Ran {
+    let mut command = Command::new(lunar_bin());
+    command.args(arguments).env("LUNAR_INITIATOR", config::INITIATOR).envs(vars.iter().copied());
+    let ran = command.output().expect("lunar runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Ran { out: text(ran.stdout), err: text(ran.stderr), status: ran.status.code().expect("an exit status") }
+}
+
+/// The exit status, and that there is a hint on stderr and nothing on stdout.
+fn fails(arguments: &[&str]) -> i32 {
+    let ran = lunar(arguments, &[]);
+    assert!(ran.err.contains("\n  hint: "), "{arguments:?}: {}", ran.err);
+    assert_eq!(ran.out, "", "{arguments:?}");
+    ran.status
+}
+
+#[test]
+fn discover_prints_what_iscsiadm_prints() {
+    let server = shared();
+    let portal = server.portal().to_string();
+    let ran = lunar(&["discover", &portal], &[]);
+    assert_eq!((ran.out, ran.status), (format!("{portal},1 {}\n", config::TARGET), 0));
+    let ran = lunar(&["discover", &format!("iscsi://{portal}"), "--json", "--timeout", "30"], &[]);
+    assert!(ran.out.contains(&format!("\"target\": \"{}\"", config::TARGET)), "{}", ran.out);
+}
+
+#[test]
+fn ls_lists_luns() {
+    let server = shared();
+    let portal = server.portal().to_string();
+    let ran = lunar(&["ls", &portal], &[]);
+    for part in
+        [&format!("{} at {portal}\n", config::TARGET), "LUN 0: disk, 64 MiB, ", "LUN 1: disk, 1 GiB, "]
+    {
+        assert!(ran.out.contains(part), "{part}: {}", ran.out);
+    }
+    let one = format!("iscsi://{portal}/{}/1", config::TARGET);
+    let ran = lunar(&["ls", &one, "--json"], &[]);
+    assert!(ran.out.contains(&format!("\"url\": \"{one}\"")), "{}", ran.out);
+    assert!(ran.out.contains("\"capacity_bytes\": 1073741824") && !ran.out.contains("\"lun\": 0"));
+}
+
+#[test]
+fn doctor_tells_all_and_finds_what_is_slow() {
+    let server = shared();
+    let url = format!("iscsi://{}/{}/0", server.portal(), config::TARGET);
+    let ran = lunar(&["doctor", &url], &[]);
+    for part in
+        ["ImmediateData=Yes  -> Yes", "path MTU", "window: ", "round trip: min", "reads of 4096 bytes"]
+    {
+        assert!(ran.out.contains(part), "{part}: {}", ran.out);
+    }
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""));
+    let odd = format!("{url}?immediate_data=no&initial_r2t=yes");
+    let vars = [("LUNAR_CHAP_USER", "ann"), ("LUNAR_CHAP_PASSWORD", SECRET)];
+    let ran = lunar(&["doctor", &odd, "--json"], &vars);
+    for part in ["\"usable\": true", "ImmediateData=No", "InitialR2T=Yes", "asked for none"] {
+        assert!(ran.out.contains(part), "{part}: {}", ran.out);
+    }
+    assert!(!ran.out.contains(SECRET));
+}
+
+#[test]
+fn exit_statuses_tell_what_went_wrong() {
+    let server = shared();
+    let portal = server.portal().to_string();
+    let at = |path: &str| format!("iscsi://{portal}{path}");
+    assert_eq!(fails(&["ls", &at("/iqn.2026-11.org.example:none")]), 21);
+    assert_eq!(fails(&["ls", &at(&format!("/{}/77", config::TARGET))]), 21);
+    assert_eq!(fails(&["ls", &at("?header_digets=none")]), 7);
+    assert_eq!(fails(&["discover", "iscsi://127.0.0.1:1?login_tries=1"]), 4);
+    assert_eq!(fails(&["discover", "iscsi://no-such-host.invalid?login_tries=1"]), 23);
+    let ran = lunar(&["doctor", "127.0.0.1:1"], &[]);
+    assert!(ran.out.contains("broken: ") && ran.status == 4, "{}", ran.out);
+}
+
+/// A peer that takes the connection and then says nothing.
+#[test]
+fn a_silent_peer_is_waited_for_as_long_as_told() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let portal = silent.local_addr().expect("an address").to_string();
+    assert_eq!(fails(&["ls", &portal, "--timeout", "1"]), 8);
+    assert_eq!(fails(&["discover", &format!("iscsi://{portal}?login_timeout=0.2&login_tries=1")]), 8);
+}
+
+#[test]
+fn secrets_come_from_files_and_the_environment() {
+    let folder = interop::server::Folder::fresh();
+    let secret = folder.join("ann.secret");
+    std::fs::write(&secret, SECRET).expect("a file");
+    let mode = |mode| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    mode(0o600);
+    let file = secret.display().to_string();
+    let tables = format!(
+        "[[chap_user]]\nname = \"ann\"\nsecret_file = \"{file}\"\n\
+         [[target.access]]\nnetworks = [\"127.0.0.0/8\"]\nchap = [\"ann\"]\n"
+    );
+    // [[target.access]] belongs to the last target, which is the only one.
+    let (users, access) = tables.split_once("[[target.access]]").expect("both");
+    let server =
+        Server::start(&format!("{users}{}", config::with("", "", &format!("[[target.access]]{access}"))));
+    let portal = server.portal();
+    let url = format!("iscsi://ann@{portal}/{}?auth=sha-256", config::TARGET);
+    assert_eq!(lunar(&["ls", &format!("{url}&password_file={file}")], &[]).status, 0);
+    assert_eq!(lunar(&["ls", &url], &[("LUNAR_CHAP_PASSWORD_FILE", &file)]).status, 0);
+    assert_eq!(lunar(&["ls", &url], &[("LIBISCSI_CHAP_PASSWORD", SECRET)]).status, 0);
+    assert_eq!(lunar(&["ls", &url], &[("LUNAR_CHAP_PASSWORD", "another secret")]).status, 24);
+    let ran = lunar(&["doctor", &url], &[("LUNAR_CHAP_PASSWORD", SECRET)]);
+    assert!(ran.out.contains("authentication: CHAP, SHA-256") && !ran.out.contains(SECRET), "{}", ran.out);
+    mode(0o644);
+    let ran = lunar(&["ls", &format!("{url}&password_file={file}")], &[]);
+    assert!(ran.status == 7 && ran.err.contains("chmod 0600"), "{}", ran.err);
+    let bare = lunar(&["ls", &format!("iscsi://{portal}/{}", config::TARGET)], &[]);
+    assert_eq!(bare.status, 24, "{}", bare.err);
+}
