@@ -62,6 +62,9 @@ impl Watch {
     }
 
     fn tag(&mut self, pdu: &Pdu) -> Result<(), String> {
+        if pdu.opcode() == op::TMF && pdu.bhs[1] & 0x7f == 1 {
+            self.live.remove(&pdu.transfer_tag()); // the scripted target ends what is to be aborted
+        }
         let goes_on = [op::LOGIN, op::TEXT, op::DATA_OUT].contains(&pdu.opcode());
         match pdu.tag() {
             NONE if pdu.opcode() != op::NOP_OUT => Err("the reserved task tag".into()),
