@@ -126,6 +126,8 @@ fn offer() -> Offer {
     let digests = Digests { none: true, crc32c: false };
     Offer {
         max_burst_length: 16_776_192,
+        // Level 0 leaves nothing behind that a new session would have to wait for; a target may want it longer.
+        default_time2wait: 0,
         default_time2retain: 0,
         header_digest: digests,
         data_digest: digests,
