@@ -130,9 +130,9 @@ impl Machine {
         };
         let (told, came) = (header.word(36), task.data_sn);
         match header.0[2] {
-            0 if told > came => {
-                Err(broke(format!("{came} Data-In or R2T came of the {told} that the command is told to have had")))
-            }
+            0 if told > came => Err(broke(format!(
+                "{came} Data-In or R2T came of the {told} that the command is told to have had"
+            ))),
             0 => self.complete(header, sense_of(data)?),
             code => {
                 let what = format!("the target failed to carry out the command (response {code:02x})");
@@ -254,7 +254,9 @@ impl Machine {
         match rejected.opcode() {
             // Its answer follows (section 7.3), or the whole command is to be sent again.
             opcode::DATA_OUT => {}
-            opcode::SCSI_COMMAND if self.tasks.get(tag).is_some() => self.rejected_command(header, tag, error),
+            opcode::SCSI_COMMAND if self.tasks.get(tag).is_some() => {
+                self.rejected_command(header, tag, error)
+            }
             _ if self.refused(tag, error.clone()) => {}
             _ => return Err(error),
         }

@@ -148,7 +148,8 @@ fn data_come_in_whatever_the_pieces() {
             let mut header = Bhs::new(opcode::DATA_IN);
             header.0[1] = u8::from(last) * 0x81;
             header.set_word(16, tag);
-            header.set_word(36, [0, 20_000, 20_100].iter().position(|o| *o == offset).expect("a piece") as u32);
+            header
+                .set_word(36, [0, 20_000, 20_100].iter().position(|o| *o == offset).expect("a piece") as u32);
             header.set_word(40, offset as u32);
             pdu::stamp(&mut header, if last { 7 } else { 0 }, 2, 32);
             encode(Digests::default(), header, &[], &data[offset..offset + len])

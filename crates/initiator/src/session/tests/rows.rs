@@ -140,8 +140,7 @@ fn immediate_requests_use_up_no_number() {
     peer.machine.ping();
     let _answer = peer.machine.manage(LunReset, 0, None);
     peer.write(512);
-    let numbers: Vec<_> =
-        peer.sent().iter().map(|(h, _)| (h.opcode(), h.immediate(), h.cmd_sn())).collect();
+    let numbers: Vec<_> = peer.sent().iter().map(|(h, _)| (h.opcode(), h.immediate(), h.cmd_sn())).collect();
     assert_eq!(numbers, [(1, false, 1), (0, true, 2), (2, true, 2), (1, false, 2)]);
 }
 
