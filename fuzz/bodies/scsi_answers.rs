@@ -41,9 +41,10 @@ fn lists(b: &[u8]) {
     assert!(report::groups(b).map(|group| 2 + group.ports.len()).sum::<usize>() <= b.len() / 4);
     assert!(report::extents(b).count() <= b.len() / 16);
     for (code, value) in report::parameters(b) {
-        [0x02, 0x06, 0x0d, 0x2f].iter().for_each(|page| {
-            report::parameter(*page, code, value);
-        });
+        for page in [0x02, 0x06, 0x0d, 0x2f] {
+            let told = report::parameter(page, code, value);
+            assert!(told.is_none_or(|(name, _)| !name.is_empty()));
+        }
     }
 }
 
