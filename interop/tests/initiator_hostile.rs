@@ -338,7 +338,9 @@ fn nop_003_a_flood_of_pings() {
 /// the session.
 #[test]
 fn asy_011_asynchronous_messages_with_odd_codes() {
-    for (code, statuses) in [(6, &[GENERAL, UNREACHABLE][..]), (100, &[GENERAL, UNREACHABLE]), (247, &[GENERAL, UNREACHABLE])] {
+    for (code, statuses) in
+        [(6, &[GENERAL, UNREACHABLE][..]), (100, &[GENERAL, UNREACHABLE]), (247, &[GENERAL, UNREACHABLE])]
+    {
         let target = at_read(move |link, _| {
             link.send(Pdu::new(op::ASYNC).itt(NONE).byte(36, code).data(&[0xff; 40]));
             Turn::Done

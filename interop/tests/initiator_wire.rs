@@ -62,10 +62,13 @@ fn frm_002_requests_are_well_formed() {
     assert!(lunar(&["discover", &target.address().to_string()]).ok());
     read(&target, "");
     copy_there_and_back(&target, "max_burst_length=8192&first_burst_length=4096");
-    let slow = Script::new().scsi(0x28, once(|_, _| {
-        std::thread::sleep(Duration::from_millis(2500));
-        Turn::Usual
-    }));
+    let slow = Script::new().scsi(
+        0x28,
+        once(|_, _| {
+            std::thread::sleep(Duration::from_millis(2500));
+            Turn::Usual
+        }),
+    );
     let slow = slow.listen();
     read(&slow, "noop_interval=1&noop_timeout=10");
     let mut opcodes: Vec<u8> = target.seen().iter().chain(&slow.seen()).map(|s| s.pdu.opcode()).collect();
@@ -417,7 +420,11 @@ fn rec_013_stronger_means_follow() {
 #[test]
 fn nop_008_a_silent_target_is_given_up() {
     let target = Script::new().hook(|link, pdu| {
-        if link.number == 0 && link.full_feature && pdu.opcode() != op::LOGIN { Turn::Done } else { Turn::Usual }
+        if link.number == 0 && link.full_feature && pdu.opcode() != op::LOGIN {
+            Turn::Done
+        } else {
+            Turn::Usual
+        }
     });
     let target = target.listen();
     read(&target, "noop_interval=1&noop_timeout=1");
@@ -438,7 +445,8 @@ fn dat_004_writes_keep_to_what_was_agreed() {
         assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5));
         let command = &target.requests(op::SCSI)[0];
         let outs = target.requests(op::DATA_OUT);
-        let unasked: usize = outs.iter().filter(|o| o.transfer_tag() == interop::NONE).map(|o| o.data.len()).sum();
+        let unasked: usize =
+            outs.iter().filter(|o| o.transfer_tag() == interop::NONE).map(|o| o.data.len()).sum();
         let (now, later) = match (r2t, immediate) {
             ("Yes", "Yes") | ("No", "Yes") => (1024, 0),
             ("Yes", _) => (0, 0),

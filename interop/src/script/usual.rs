@@ -1,8 +1,8 @@
 //! What a scripted target does where its test says nothing else: login, discovery, a disk, pings, task
 //! management and logout.
 
-use super::link::Link;
 use super::Turn;
+use super::link::Link;
 use crate::config::TARGET;
 use crate::pdu::{NONE, Pdu, op};
 

@@ -140,8 +140,7 @@ fn immediate_requests_use_up_no_number() {
     peer.machine.ping();
     let _answer = peer.machine.manage(LunReset, 0, None);
     peer.write(512);
-    let numbers: Vec<_> =
-        peer.sent().iter().map(|(h, _)| (h.opcode(), h.immediate(), h.cmd_sn())).collect();
+    let numbers: Vec<_> = peer.sent().iter().map(|(h, _)| (h.opcode(), h.immediate(), h.cmd_sn())).collect();
     assert_eq!(numbers, [(1, false, 1), (0, true, 2), (2, true, 2), (1, false, 2)]);
 }
 
@@ -443,6 +442,13 @@ fn floods_leave_nothing_behind() {
         peer.machine.out.take_bytes();
     }
     assert!(peer.machine.broken.is_none() && peer.machine.controls.is_empty());
+    // Nobody reads the answers.
+    let unread = (0..200_000).position(|n| {
+        peer.say(pdu::nop_in(0, NONE, n), &[7; 8], false);
+        peer.machine.broken.is_some()
+    });
+    assert!(unread.is_some());
+    let mut peer = Peer::new(parameters());
     let sense = Sense::LUNS_CHANGED.encode(false);
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
     peer.say(pdu::async_message(0, 0, [0; 3]), &data, true);
