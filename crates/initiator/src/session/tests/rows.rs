@@ -256,7 +256,7 @@ fn a_status_in_data_in_ends_the_command() {
     assert_eq!((done.status, done.transferred, peer.machine.numbers.exp_stat_sn), (0, 100, 8));
 }
 
-/// DAT-033: at level 0 nothing answers an A bit.
+/// DAT-033, REC-015: at level 0 nothing answers an A bit.
 #[test]
 fn the_a_bit_is_not_answered() {
     let mut peer = Peer::new(parameters());
