@@ -21,6 +21,8 @@ const STATUS: u8 = 0x01;
 /// O and U of Data-In and SCSI Response.
 const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;
+/// Answers to pings that may wait to be sent.
+const MOST_PONGS: u32 = 65536;
 /// Reasons of a Reject (RFC 7143 section 11.17.1).
 const DATA_DIGEST_ERROR: u8 = 0x02;
 const NEGOTIATION_RESET: u8 = 0x0b;
@@ -69,7 +71,7 @@ impl Machine {
             opcode::DATA_IN => self.take_data_in(header, pdu.data),
             opcode::SCSI_RESPONSE => self.scsi_response(header, pdu.data.bytes()),
             opcode::R2T => self.take_r2t(header),
-            opcode::NOP_IN => self.nop_in(header, pdu.data.bytes()),
+            opcode::NOP_IN => self.nop_in(header),
             opcode::TASK_MANAGEMENT_RESPONSE => self.control_response(header, Asked::Manage),
             opcode::LOGOUT_RESPONSE => self.control_response(header, Asked::Logout),
             opcode::ASYNC => self.async_message(header, pdu.data.bytes()),
@@ -181,7 +183,7 @@ impl Machine {
     }
 
     /// A ping, an answer to ours, or news of the window.
-    fn nop_in(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+    fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
         let (itt, ttt) = (header.itt(), header.word20());
         if itt != NONE && ttt != NONE {
             return Err(broke("a NOP-In that both asks and answers"));
@@ -193,9 +195,11 @@ impl Machine {
         }
         self.window(header);
         if ttt != NONE {
-            let len = data.len().min(self.parameters.max_xmit_data_segment_length as usize);
-            let payload = if len > 0 { Payload::Bytes(data[..len].to_vec()) } else { Payload::Empty };
-            self.say(request::nop_out(header.lun(), NONE, ttt), payload);
+            self.pongs = if self.out.waiting() == 0 { 0 } else { self.pongs + 1 };
+            if self.pongs > MOST_PONGS {
+                return Err(broke("the target asks whether we live, and does not read the answers"));
+            }
+            self.say(request::nop_out(header.lun(), NONE, ttt), Payload::Empty);
         }
         self.pump();
         Ok(())

@@ -45,6 +45,8 @@ pub struct Machine {
     pub leave: bool,
     /// How long to wait before the next connection, in seconds (RFC 7143 section 7.5).
     pub time2wait_s: u16,
+    /// Answers to pings that may still wait to be sent.
+    pub pongs: u32,
     /// What the session's owner may want to know.
     pub events: Vec<Event>,
     /// About now.
@@ -83,6 +85,7 @@ impl Machine {
             broken: None,
             leave: false,
             time2wait_s: 0,
+            pongs: 0,
             events: Vec::new(),
             now,
             heard: now,
@@ -96,6 +99,7 @@ impl Machine {
         self.parameters = parameters;
         self.numbers = numbers;
         (self.out, self.broken, self.leave) = (Out::default(), None, false);
+        self.pongs = 0;
         self.online = Online::Checking;
         self.heard = self.now;
     }

@@ -383,10 +383,10 @@ fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
 #[test]
 fn pings_are_answered_and_asked() {
     let mut peer = Peer::new(parameters());
-    peer.say(pdu::nop_in(3 << 48, NONE, 0x55), b"echo", false);
+    peer.say(pdu::nop_in(3 << 48, NONE, 0x55), &[], false);
     let sent = peer.sent();
     assert_eq!((sent[0].0.opcode(), sent[0].0.itt(), sent[0].0.word20()), (opcode::NOP_OUT, NONE, 0x55));
-    assert_eq!((sent[0].0.immediate(), &sent[0].1[..]), (true, &b"echo"[..]));
+    assert_eq!((sent[0].0.immediate(), sent[0].0.lun(), sent[0].1.len()), (true, 3 << 48, 0));
     peer.machine.ping();
     let tag = peer.sent()[0].0.itt();
     assert!(peer.machine.oldest_ping().is_some());

@@ -256,7 +256,7 @@ fn a_status_in_data_in_ends_the_command() {
     assert_eq!((done.status, done.transferred, peer.machine.numbers.exp_stat_sn), (0, 100, 8));
 }
 
-/// DAT-033: at level 0 nothing answers an A bit.
+/// DAT-033, REC-015: at level 0 nothing answers an A bit.
 #[test]
 fn the_a_bit_is_not_answered() {
     let mut peer = Peer::new(parameters());
@@ -442,6 +442,13 @@ fn floods_leave_nothing_behind() {
         peer.machine.out.take_bytes();
     }
     assert!(peer.machine.broken.is_none() && peer.machine.controls.is_empty());
+    // Nobody reads the answers.
+    let unread = (0..200_000).position(|n| {
+        peer.say(pdu::nop_in(0, NONE, n), &[7; 8], false);
+        peer.machine.broken.is_some()
+    });
+    assert!(unread.is_some());
+    let mut peer = Peer::new(parameters());
     let sense = Sense::LUNS_CHANGED.encode(false);
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
     peer.say(pdu::async_message(0, 0, [0; 3]), &data, true);
