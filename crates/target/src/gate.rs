@@ -1,37 +1,34 @@
 //! Who may run beside whom in one logical unit: SIMPLE commands run together, ORDERED and exclusive ones
 //! alone (SAM-5 section 8).
 //!
-//! A big-reader lock. Each nexus counts its own running commands, so that SIMPLE commands of different cores
-//! share no cache line. Who wants to be alone marks every count as closed and waits until all are zero.
+//! A big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of
+//! different cores share no cache line; the count stands beside what else a command needs of its logical unit
+//! ([`Part`]). Who wants to be alone marks every count as closed and waits until all are zero.
 
+use device::{Lu, Part, Shard};
 use event_listener::Event;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The gate of one logical unit.
-#[derive(Default)]
 pub struct Gate {
+    lu: Arc<Lu>,
     /// New SIMPLE commands wait: somebody is, or wants to be, alone.
     closed: AtomicBool,
     /// Somebody is alone.
     occupied: AtomicBool,
     opened: Event,
     drained: Event,
-    members: Mutex<Vec<Weak<Count>>>,
 }
-
-/// Commands of one nexus that are inside, and whether the gate is closed.
-#[repr(align(128))]
-struct Count(AtomicUsize);
 
 /// The gate is closed: the topmost bit of a count.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// A nexus's place at the gate.
+/// A core's place at the gate.
 #[derive(Clone)]
 pub struct Member {
     gate: Arc<Gate>,
-    count: Arc<Count>,
+    shard: Shard,
 }
 
 /// Being inside beside others; leaves when dropped.
@@ -41,17 +38,39 @@ pub struct Shared(Member);
 pub struct Alone(Member);
 
 impl Gate {
-    /// A place for another nexus.
-    pub fn join(self: &Arc<Self>) -> Member {
-        let mut members = self.members();
-        let count = Arc::new(Count(AtomicUsize::new(if self.closed.load(SeqCst) { CLOSED } else { 0 })));
-        members.retain(|m| m.strong_count() > 0);
-        members.push(Arc::downgrade(&count));
-        Member { gate: self.clone(), count }
+    /// The gate of this logical unit, which has no other.
+    pub fn new(lu: Arc<Lu>) -> Gate {
+        Gate {
+            lu,
+            closed: AtomicBool::default(),
+            occupied: AtomicBool::default(),
+            opened: Event::new(),
+            drained: Event::new(),
+        }
     }
 
-    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Count>>> {
-        self.members.lock().unwrap_or_else(|e| e.into_inner())
+    /// A core's place.
+    pub fn member(self: &Arc<Self>, shard: Shard) -> Member {
+        Member { gate: self.clone(), shard }
+    }
+
+    /// Steps in beside others, unless the gate is closed. Every true needs one [`Gate::leave`] with the same
+    /// part. By the handle: the gate itself need not be read.
+    #[inline]
+    pub fn try_enter(self: &Arc<Self>, part: &Part) -> bool {
+        if part.gate.fetch_add(1, SeqCst) & CLOSED == 0 {
+            return true;
+        }
+        self.leave(part);
+        false
+    }
+
+    /// Steps out again.
+    #[inline]
+    pub fn leave(self: &Arc<Self>, part: &Part) {
+        if part.gate.fetch_sub(1, SeqCst) & CLOSED != 0 {
+            self.drained.notify(usize::MAX);
+        }
     }
 
     /// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at
@@ -64,45 +83,36 @@ impl Gate {
 
     /// Marks every count: nobody enters from here on. The caller has closed the gate.
     fn mark(&self) {
-        for member in self.members().iter().filter_map(Weak::upgrade) {
-            member.0.fetch_or(CLOSED, SeqCst);
+        for part in self.lu.all_parts() {
+            part.gate.fetch_or(CLOSED, SeqCst);
         }
     }
 
     fn open(&self) {
-        let members = self.members();
-        for member in members.iter().filter_map(Weak::upgrade) {
-            member.0.fetch_and(!CLOSED, SeqCst);
+        for part in self.lu.all_parts() {
+            part.gate.fetch_and(!CLOSED, SeqCst);
         }
-        // Under the lock, so that who joins sees either all of it or nothing.
         self.occupied.store(false, SeqCst);
         self.closed.store(false, SeqCst);
-        drop(members);
         self.opened.notify(1);
     }
 
     fn is_empty(&self) -> bool {
-        self.members().iter().filter_map(Weak::upgrade).all(|m| m.0.load(SeqCst) & !CLOSED == 0)
+        self.lu.all_parts().iter().all(|part| part.gate.load(SeqCst) & !CLOSED == 0)
     }
 }
 
 impl Member {
-    /// Steps in beside others, unless the gate is closed. Every true needs one [`Member::leave`].
-    #[inline]
-    pub fn try_enter(&self) -> bool {
-        if self.count.0.fetch_add(1, SeqCst) & CLOSED == 0 {
-            return true;
-        }
-        self.leave();
-        false
+    fn part(&self) -> &Part {
+        self.gate.lu.part(self.shard)
     }
 
-    /// Steps out again.
-    #[inline]
-    pub fn leave(&self) {
-        if self.count.0.fetch_sub(1, SeqCst) & CLOSED != 0 {
-            self.gate.drained.notify(usize::MAX);
-        }
+    fn try_enter(&self) -> bool {
+        self.gate.try_enter(self.part())
+    }
+
+    fn leave(&self) {
+        self.gate.leave(self.part());
     }
 
     /// Steps in beside others as soon as the gate is open.
@@ -110,7 +120,7 @@ impl Member {
         let mut waited = false;
         while !self.try_enter() {
             let opened = self.gate.opened.listen();
-            if self.count.0.load(SeqCst) & CLOSED != 0 {
+            if self.part().gate.load(SeqCst) & CLOSED != 0 {
                 opened.await;
                 waited = true;
             }
@@ -123,7 +133,7 @@ impl Member {
     pub async fn enter_ahead(&self) -> Shared {
         let mut waited = false;
         loop {
-            self.count.0.fetch_add(1, SeqCst);
+            self.part().gate.fetch_add(1, SeqCst);
             if !self.gate.occupied.load(SeqCst) {
                 self.gate.pass_on(waited);
                 return Shared(self.clone());
@@ -183,10 +193,17 @@ mod tests {
         f.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    /// A gate, and the places of two cores.
+    fn gate() -> (Arc<Gate>, Member, Member) {
+        let gate = Arc::new(Gate::new(crate::exec::tests::lu(true)));
+        let other = std::thread::spawn(Shard::mine).join().expect("a shard");
+        let (a, b) = (gate.member(Shard::mine()), gate.member(other));
+        (gate, a, b)
+    }
+
     #[test]
     fn simple_commands_run_together_and_an_exclusive_one_waits_for_them() {
-        let gate = Arc::new(Gate::default());
-        let (a, b) = (gate.join(), gate.join());
+        let (_, a, b) = gate();
         assert!(a.try_enter() && b.try_enter());
         let mut alone = pin!(a.enter_alone());
         assert!(poll(alone.as_mut()).is_pending());
@@ -207,8 +224,7 @@ mod tests {
 
     #[test]
     fn a_dropped_wait_opens_the_gate_again() {
-        let gate = Arc::new(Gate::default());
-        let (a, b) = (gate.join(), gate.join());
+        let (_, a, b) = gate();
         assert!(a.try_enter());
         {
             let mut alone = pin!(b.enter_alone());
@@ -218,13 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn a_nexus_that_is_gone_holds_nobody_up() {
-        let gate = Arc::new(Gate::default());
-        let a = gate.join();
-        {
-            let b = gate.join();
-            assert!(b.try_enter());
-        }
-        assert!(poll(pin!(a.enter_alone())).is_ready());
+    fn all_who_are_inside_on_one_core_are_waited_for() {
+        let (gate, a, b) = gate();
+        let beside = gate.member(b.shard);
+        assert!(b.try_enter() && beside.try_enter());
+        let mut alone = pin!(a.enter_alone());
+        assert!(poll(alone.as_mut()).is_pending());
+        b.leave();
+        assert!(poll(alone.as_mut()).is_pending());
+        beside.leave();
+        assert!(poll(alone.as_mut()).is_ready());
     }
 }

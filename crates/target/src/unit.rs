@@ -27,7 +27,7 @@ impl Unit {
         if state_file.is_none() {
             lu.set_volatile();
         }
-        Unit { lu, backend, state_file, gate: Arc::default(), saved: Mutex::new(None) }
+        Unit { gate: Arc::new(Gate::new(lu.clone())), lu, backend, state_file, saved: Mutex::new(None) }
     }
 
     /// Keeps the state of the logical unit on stable storage: as it is now, or as somebody kept it meanwhile.

@@ -64,8 +64,12 @@ fn memory() -> Arc<dyn Backend> {
     block::open(&Spec::sized(Kind::Memory, CAPACITY)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
 }
 
+pub fn lu(write_cache: bool) -> Arc<Lu> {
+    Arc::new(Lu::new(settings(write_cache), None).expect("settings"))
+}
+
 fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<Unit>, Nexus) {
-    let lu = Arc::new(Lu::new(settings(write_cache), None).expect("settings"));
+    let lu = lu(write_cache);
     let port = Port {
         initiator: "iqn.2026-11.org.example:host".into(),
         isid: [0x80, 0, 0, 1, 0, 0],

@@ -57,7 +57,10 @@ impl Session {
             Found::WellKnown => return self.elsewhere(c, device::well_known, data),
             Found::Absent => return self.elsewhere(c, device::absent, data),
         };
-        if c.attribute != Attribute::Simple || handle.ordered > 0 || !handle.member.try_enter() {
+        if c.attribute != Attribute::Simple
+            || handle.ordered > 0
+            || !handle.unit.gate.try_enter(handle.nexus.part())
+        {
             let place = (handle.unit.clone(), handle.nexus.id());
             return self.task(c, Some(place), None, data);
         }
@@ -107,8 +110,9 @@ impl Session {
     #[inline]
     fn leave(&mut self, c: &Command, count: Count, bytes: u32) {
         if let Found::Unit(handle) = self.luns.find(c.lun) {
-            handle.member.leave();
-            handle.unit.lu.count(count, bytes as u64);
+            let part = handle.nexus.part();
+            handle.unit.gate.leave(part);
+            part.count(count, bytes as u64);
         }
     }
 
@@ -127,7 +131,7 @@ impl Session {
         let Found::Unit(handle) = self.luns.find(c.lun) else { return };
         // What is left to do waits for its turn again: a command that waits for its data must not keep others
         // out.
-        handle.member.leave();
+        handle.unit.gate.leave(handle.nexus.part());
         let place = (handle.unit.clone(), handle.nexus.id());
         let needs_no_more = c.is_final && data.bytes().is_empty();
         match answer {
@@ -367,7 +371,7 @@ impl Connection {
     /// The gate of a command's logical unit, and how the command stands to others.
     fn at_gate(&self, c: &Command) -> Option<(Member, Order)> {
         match self.session.borrow_mut().luns.find(c.lun) {
-            Found::Unit(h) => Some((h.member.clone(), h.nexus.order(c.cdb()))),
+            Found::Unit(h) => Some((h.unit.gate.member(h.nexus.shard()), h.nexus.order(c.cdb()))),
             _ => None,
         }
     }

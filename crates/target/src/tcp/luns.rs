@@ -3,7 +3,6 @@
 use crate::Unit;
 use crate::access::LunMap;
 use crate::exec::copy::Ends;
-use crate::gate::Member;
 use device::{CopySegment, Nexus, Port};
 use std::sync::Arc;
 use wire::iscsi::lun;
@@ -15,8 +14,6 @@ pub struct Handle {
     pub nexus: Nexus,
     /// What serves it.
     pub unit: Arc<Unit>,
-    /// Its place at the gate.
-    pub member: Member,
     /// Nothing needs to be read or kept.
     pub null: bool,
     /// ORDERED commands that are unfinished.
@@ -71,7 +68,6 @@ impl Luns {
         let unit = visible.unit.clone();
         let handle = Handle {
             nexus: unit.lu.attach(self.port.clone(), visible.read_only),
-            member: unit.gate.join(),
             null: unit.backend.facts().null,
             ordered: 0,
             unit,
