@@ -7,8 +7,10 @@ pub mod buf;
 pub mod cores;
 pub mod pool;
 pub mod stream;
+mod timer;
 
 pub use buf::Buf;
 pub use cores::Cores;
 pub use pool::Pool;
 pub use stream::{Listener, Stream};
+pub use timer::sleep_until;
