@@ -5,7 +5,7 @@ use net::{Buf, Stream};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
-use wire::iscsi::{BHS_LEN, Bhs, padded};
+use wire::iscsi::{Bhs, padded};
 
 /// The longest payload of zeros, and so the longest Data-In segment.
 pub const MAX_SEGMENT: usize = 1 << 20;
@@ -16,6 +16,9 @@ const FEW: usize = 4;
 
 /// Slices in one send: the kernel's limit.
 const MAX_SLICES: usize = 1024;
+
+/// Bytes of frames whose memory a connection keeps when nothing waits.
+const KEEP: usize = 64 << 10;
 
 /// The data segment of a PDU to send.
 pub enum Payload {
@@ -66,16 +69,19 @@ impl Digests {
 }
 
 struct Entry {
-    head: [u8; BHS_LEN + 4],
+    /// Bytes before and after the payload.
     head_len: u8,
     tail_len: u8,
-    tail: [u8; 8],
     payload: Payload,
 }
 
 impl Entry {
+    fn frame_len(&self) -> usize {
+        self.head_len as usize + self.tail_len as usize
+    }
+
     fn len(&self) -> usize {
-        self.head_len as usize + self.payload.bytes().len() + self.tail_len as usize
+        self.frame_len() + self.payload.bytes().len()
     }
 }
 
@@ -83,6 +89,9 @@ impl Entry {
 #[derive(Default)]
 pub struct Out {
     queue: VecDeque<Entry>,
+    /// What stands around the payloads: header and its digest, padding and digest of the data, PDU after PDU.
+    /// In one piece, so that answers without data leave as one.
+    frames: Vec<u8>,
     /// Bytes of the first entry that have left.
     sent: usize,
     /// Bytes that wait, payload included.
@@ -95,24 +104,22 @@ impl Out {
     /// Appends a PDU; its DataSegmentLength, padding and digests are added here.
     #[inline]
     pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
-        let len = payload.bytes().len();
-        header.set_data_len(len);
-        let mut head = [0; BHS_LEN + 4];
-        head[..BHS_LEN].copy_from_slice(&header.0);
+        let data = payload.bytes();
+        header.set_data_len(data.len());
+        let begin = self.frames.len();
+        self.frames.extend_from_slice(&header.0);
         if digests.header {
-            head[BHS_LEN..].copy_from_slice(&crc32c(&[&header.0]).to_le_bytes());
+            self.frames.extend_from_slice(&crc32c(&[&header.0]).to_le_bytes());
         }
-        let pad = padded(len) - len;
-        let mut tail = [0; 8];
-        if digests.data && len > 0 {
-            let crc = crc32c(&[payload.bytes(), &tail[..pad]]);
-            tail[pad..pad + 4].copy_from_slice(&crc.to_le_bytes());
+        let middle = self.frames.len();
+        let padding = &[0; 3][..padded(data.len()) - data.len()];
+        self.frames.extend_from_slice(padding);
+        if digests.data && !data.is_empty() {
+            self.frames.extend_from_slice(&crc32c(&[data, padding]).to_le_bytes());
         }
-        let (head_len, tail_len) =
-            ((BHS_LEN + digests.header_len()) as u8, (pad + digests.data_len(len)) as u8);
-        let entry = Entry { head, head_len, tail_len, tail, payload };
-        self.waiting += entry.len();
-        self.queue.push_back(entry);
+        self.waiting += self.frames.len() - begin + data.len();
+        let (head_len, tail_len) = ((middle - begin) as u8, (self.frames.len() - middle) as u8);
+        self.queue.push_back(Entry { head_len, tail_len, payload });
     }
 
     /// Bytes that wait, and what holds them.
@@ -123,10 +130,9 @@ impl Out {
     /// Sends until all has left (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
         while !self.queue.is_empty() {
-            let sent = match self.single() {
-                Some(bytes) => stream.send_bytes(bytes)?,
-                None if self.queue.len() <= FEW => self.send_few(stream)?,
-                None => stream.send(&self.slices())?,
+            let sent = match self.queue.len() <= FEW {
+                true => self.send_few(stream)?,
+                false => stream.send(&self.slices())?,
             };
             let Some(sent) = sent else { return Ok(false) };
             self.advance(sent);
@@ -134,22 +140,14 @@ impl Out {
         Ok(true)
     }
 
-    /// The header that waits alone: the answer of a write at depth 1 needs no vector.
-    fn single(&self) -> Option<&[u8]> {
-        match (self.queue.len(), self.queue.front()?) {
-            (1, e) if e.payload.bytes().is_empty() => Some(&e.head[self.sent..e.head_len as usize]),
-            _ => None,
-        }
-    }
-
     /// The same as `slices`, without an allocation.
     fn send_few(&self, stream: &Stream) -> io::Result<Option<usize>> {
-        let mut slices = [IoSlice::new(&[]); 3 * FEW];
+        let mut slices = [IoSlice::new(&[]); 2 * FEW + 1];
         let mut n = 0;
         self.each_part(|part| {
             slices[n] = IoSlice::new(part);
             n += 1;
-            n < 3 * FEW
+            n < 2 * FEW + 1
         });
         stream.send(&slices[..n])
     }
@@ -167,15 +165,25 @@ impl Out {
     #[inline]
     fn each_part<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) {
         let mut skip = self.sent;
+        let mut show = |part: &'a [u8]| {
+            let cut = skip.min(part.len());
+            skip -= cut;
+            cut == part.len() || take(&part[cut..])
+        };
+        // Of the frames: what is shown, and what goes with it.
+        let (mut shown, mut end) = (0, 0);
         for e in &self.queue {
-            for part in [&e.head[..e.head_len as usize], e.payload.bytes(), &e.tail[..e.tail_len as usize]] {
-                let cut = skip.min(part.len());
-                skip -= cut;
-                if cut < part.len() && !take(&part[cut..]) {
+            end += e.head_len as usize;
+            let data = e.payload.bytes();
+            if !data.is_empty() {
+                if !show(&self.frames[shown..end]) || !show(data) {
                     return;
                 }
+                shown = end;
             }
+            end += e.tail_len as usize;
         }
+        show(&self.frames[shown..end]);
     }
 
     /// Whether bytes have left since the last call: the peer takes what it gets.
@@ -185,17 +193,30 @@ impl Out {
 
     fn advance(&mut self, sent: usize) {
         self.moved |= sent > 0;
+        if sent == self.waiting {
+            return self.emptied();
+        }
         self.waiting -= sent;
-        let mut rest = self.sent + sent;
-        while let Some(first) = self.queue.front() {
-            let len = first.len();
-            if rest < len {
-                break;
-            }
-            rest -= len;
+        let (mut rest, mut gone) = (self.sent + sent, 0);
+        while let Some(first) = self.queue.front()
+            && first.len() <= rest
+        {
+            rest -= first.len();
+            gone += first.frame_len();
             self.queue.pop_front();
         }
+        self.frames.drain(..gone);
         self.sent = rest;
+    }
+
+    /// All has left. Much memory is given back: this connection may be idle from now on.
+    fn emptied(&mut self) {
+        if self.frames.capacity() > KEEP {
+            *self = Out { moved: self.moved, ..Out::default() };
+        }
+        self.queue.clear();
+        self.frames.clear();
+        (self.sent, self.waiting) = (0, 0);
     }
 }
 
@@ -229,12 +250,27 @@ mod tests {
         };
         fill(&mut whole);
         let all = bytes(&whole);
-        for cut in 0..=all.len() {
+        for (first, second) in (0..=all.len()).flat_map(|a| (a..=all.len()).map(move |b| (a, b))) {
             let mut out = Out::default();
             fill(&mut out);
-            out.advance(cut);
-            assert_eq!(bytes(&out), all[cut..], "after {cut} bytes");
-            assert_eq!(out.waiting, all.len() - cut);
+            out.advance(first);
+            out.advance(second - first);
+            assert_eq!(bytes(&out), all[second..], "after {first} and {second} bytes");
+            assert_eq!(out.waiting, all.len() - second);
+            fill(&mut out);
+            assert_eq!(bytes(&out), [&all[second..], &all].concat(), "and as much again");
         }
+    }
+
+    #[test]
+    fn answers_without_data_leave_in_one_piece() {
+        let mut out = Out::default();
+        for _ in 0..3 {
+            out.push(Bhs::new(0x21), Payload::Empty, Digests { header: true, data: true });
+        }
+        assert_eq!(out.slices().len(), 1);
+        out.push(Bhs::new(0x25), Payload::Bytes(vec![7; 5]), Digests::default());
+        out.push(Bhs::new(0x21), Payload::Empty, Digests::default());
+        assert_eq!(out.slices().iter().map(|s| s.len()).collect::<Vec<_>>(), [4 * 48 + 12, 5, 3 + 48]);
     }
 }
