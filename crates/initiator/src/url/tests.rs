@@ -9,7 +9,7 @@ fn url(text: &str) -> Url {
 fn error(text: &str) -> String {
     let e = Url::parse(text).expect_err(text);
     assert_eq!(e.kind, Kind::Invalid);
-    format!("{}; {}", e.what, e.hint.expect("a hint"))
+    format!("{}; {}", e.what, e.hint.as_ref().expect("a hint"))
 }
 
 #[test]
