@@ -4,7 +4,9 @@ use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
 use crate::exit;
+use crate::info::Info;
 use crate::ls::Ls;
+use crate::pr::Pr;
 use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -65,6 +67,10 @@ pub enum Command {
     Ls(Ls),
     /// Look for what is wrong or slow between here and a LUN
     Doctor(Doctor),
+    /// Show all that a logical unit tells of itself
+    Info(Info),
+    /// Read and change persistent reservations
+    Pr(Pr),
     /// Send a SCSI command to a logical unit
     Scsi(Scsi),
     /// Check a configuration file
