@@ -35,7 +35,7 @@ serve() { echo "$2" >"$T/iscsi/$IQN:$1/tpgt_1/enable" || fail "$1: enable $2"; }
 # told STATUS TEXT ARGUMENTS: lunar must end with this status, and soon, and say this
 told() {
     local status=$1 text=$2 got=0; shift 2
-    "$LUNAR" "$@" --timeout 20 >/run/told 2>&1 || got=$?
+    "$LUNAR" "$@" --timeout 60 >/run/told 2>&1 || got=$?
     [ "$got" = "$status" ] || { cat /run/told; fail "status $got, not $status, from: $*"; }
     grep -q -- "$text" /run/told || { cat /run/told; fail "it does not say \"$text\": $*"; }
     echo "status $status, $text: $*"
@@ -43,10 +43,10 @@ told() {
 url() { echo "iscsi://${2:+$2@}127.0.0.1:3260/$IQN:$1/0${3:+?$3}"; }
 
 step "the kernel's target"
+mkdir -p /etc/target /var/target    # before its module, which looks for the folder
 ip link set lo up
 mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
 modprobe -a target_core_mod target_core_file iscsi_target_mod || fail modprobe
-mkdir -p /etc/target /var/target
 for name in open chap mutual; do backstore $name 64; target $name $([ $name = open ]; echo $?); done
 for name in chap mutual; do
     auth=$T/iscsi/$IQN:$name/tpgt_1/auth
