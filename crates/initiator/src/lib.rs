@@ -28,5 +28,5 @@ pub use options::{Options, Portal, Timeouts};
 pub use probe::{Exchange, Probe, probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;
-pub use session::{Event, Facts, Session};
+pub use session::{Event, Facts, Session, testing};
 pub use url::Url;
