@@ -216,8 +216,8 @@ mod tests {
         };
         assert_eq!(
             table(&[told]),
-            "NAME     AS   STATE     SIZE  DEVICE   URL\n\
-             disks-0  nbd  attached  1GiB  nbd://h  iscsi://h:3260/iqn.2026-11.org.example:disks/0\n"
+            "NAME     AS   STATE     SIZE   DEVICE   URL\n\
+             disks-0  nbd  attached  1 GiB  nbd://h  iscsi://h:3260/iqn.2026-11.org.example:disks/0\n"
         );
         assert_eq!(table(&[]), "nothing is attached\n");
     }
