@@ -125,12 +125,15 @@ fn all(asked: Asked) -> Result<(), Failure> {
         let what = format!("nothing is saved in {}", folder.display());
         return Err(Failure::new(Exit::NotFound, what, "save one: lunar attach URL --save"));
     }
+    let attached = open_attached()?;
     let mut failures: Vec<Failure> = Vec::new();
     for name in names {
+        if attached.look()?.is_alive(&name) {
+            continue;
+        }
         let launched = saved(&name).and_then(|attachment| launch::launch(attachment, asked.timeout));
         match launched {
             Ok(record) => told(&record, asked.json),
-            Err(failure) if failure.exit == Exit::Exists => {}
             Err(failure) => failures.push(of(&name, failure)),
         }
     }
