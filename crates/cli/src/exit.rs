@@ -109,9 +109,7 @@ fn of(kind: Kind) -> (Exit, &'static str) {
     match kind {
         Kind::Invalid => (Exit::Invalid, "docs/use.md tells how URLs are written"),
         Kind::UnknownHost => (Exit::UnknownHost, "check its spelling, and the name service of this host"),
-        Kind::Unreachable => {
-            (Exit::Unreachable, "does the target run, and is the port open? try lunar doctor")
-        }
+        Kind::Unreachable => (Exit::Unreachable, "does the target run there, and is the port open?"),
         Kind::Refused => (Exit::Refused, "the target's log says why; it may want another initiator name"),
         Kind::Authentication => {
             (Exit::Authentication, "check user and password on both sides; see docs/use.md, CHAP")
