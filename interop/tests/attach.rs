@@ -360,10 +360,13 @@ fn two_paths_of_which_one_is_cut_in_the_middle_of_a_write() {
 #[test]
 fn one_path_is_enough_and_another_disk_is_no_path() {
     let (server, other, host) = (server(), Server::start(&interop::config::standard()), Host::new());
-    let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1");
-    host.attach(&[&url(&server), "--path", &dead]);
+    let wire = Wire::to(server.portal());
+    wire.cut();
+    host.attach(&[&url(&server), "--path", &format!("{}?login_tries=1", url_at(wire.address))]);
     assert!(host.is("disks-0", "degraded"));
-    assert!(host.ends(0, &["attached", "disks-0"]).contains("absent"));
+    assert!(host.ends(0, &["attached", "disks-0"]).contains("missing"));
+    wire.mend();
+    host.becomes("disks-0", "attached");
     host.ends(0, &["detach", "disks-0"]);
     let another = url(&other).replace("/0", "/1");
     let said = host.ends(1, &["attach", &url(&server), "--path", &another]);

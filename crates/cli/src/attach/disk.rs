@@ -1,11 +1,12 @@
 //! The disk of an attachment: a logical unit, over one path or several.
 
+use super::path::Path;
 use crate::exit::{Exit, Failure};
 use block::Backend;
 use control::attached::PathState;
 use control::config::attachment::Attachment;
 use initiator::multipath::{Multipath, Settings, Way};
-use initiator::{Error, Lun, Url};
+use initiator::{Error, Kind, Lun, Url};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,13 +27,12 @@ pub struct Disk {
     pub identity: String,
     /// How long a lost network is waited out.
     pub recovery: Duration,
-    paths: Vec<Arc<Lun>>,
+    paths: Vec<Arc<Path>>,
     joined: Option<Arc<Multipath>>,
-    /// Paths that could not be opened, with the reason.
-    absent: Vec<(String, String)>,
 }
 
-/// Opens the disk, inside an event loop. Where there are several paths, one that works is enough.
+/// Opens the disk, inside an event loop. Where there are several paths, one that works is enough; the others
+/// are tried again and again.
 ///
 /// # Errors
 /// Those of the first path, when none can be opened; when the paths lead to different logical units.
@@ -50,50 +50,43 @@ pub async fn open(attachment: &Attachment) -> Result<Disk, Failure> {
         timeouts.recovery = if several { Duration::ZERO } else { recovery };
         timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
     }
-    let (paths, absent) = open_all(urls).await?;
-    let identity = paths[0].properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
-    let block_size = paths[0].block_size();
+    let paths: Vec<Arc<Path>> = urls.into_iter().map(Path::new).collect();
+    let lun = open_all(&paths).await?;
+    let identity = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let block_size = lun.block_size();
     let (backend, joined): (Arc<dyn Backend>, _) = if several {
-        let ways = paths.iter().map(|lun| lun.clone() as Arc<dyn Way>).collect();
+        paths.iter().for_each(|path| path.expect(lun.properties().identity, lun.facts()));
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn Way>).collect();
         let joined = Multipath::join(ways, Settings { queue: recovery, ..Settings::default() }).await?;
         (joined.clone(), Some(joined))
     } else {
-        compio::runtime::spawn(look_after(Arc::downgrade(&paths[0]))).detach();
-        (paths[0].clone(), None)
+        compio::runtime::spawn(look_after(Arc::downgrade(&lun))).detach();
+        (lun, None)
     };
-    Ok(Disk { backend, block_size, identity, recovery, paths, joined, absent })
+    Ok(Disk { backend, block_size, identity, recovery, paths, joined })
 }
 
-/// Paths that are open, and those that are not with the reason.
-type Opened = (Vec<Arc<Lun>>, Vec<(String, String)>);
-
-/// Opens all paths at a time.
-async fn open_all(urls: Vec<Url>) -> Result<Opened, Failure> {
-    let (mut paths, mut absent, mut failure) = (Vec::new(), Vec::new(), None);
-    let mut opening = Vec::new();
-    for url in urls {
+/// Opens all paths at a time; the first that is open.
+async fn open_all(paths: &[Arc<Path>]) -> Result<Arc<Lun>, Failure> {
+    let open = |path: &Arc<Path>| {
         let (done, end) = flume::bounded(1);
-        let shown = url.to_string();
-        compio::runtime::spawn(async move { drop(done.send(initiator::open(&url).await)) }).detach();
-        opening.push((shown, end));
-    }
-    for (url, end) in opening {
-        match end.recv_async().await {
-            Ok(Ok(lun)) => paths.push(lun),
-            Ok(Err(e)) => {
-                absent.push((url, e.to_string()));
-                failure = failure.or(Some(Failure::from(e)));
+        let (path, to_open) = (path.clone(), path.clone());
+        // Who waited may be gone.
+        compio::runtime::spawn(async move { drop(done.send(to_open.open().await)) }).detach();
+        (path, end)
+    };
+    let opening: Vec<_> = paths.iter().map(open).collect();
+    let mut failure = None;
+    for (path, end) in opening {
+        if let Ok(Err(e)) = end.recv_async().await {
+            if paths.len() > 1 {
+                tracing::warn!("the path {} is missing: {e}", path.name());
             }
-            Err(_) => absent.push((url, "it could not be opened".into())),
+            failure = failure.or(Some(e));
         }
     }
-    for (url, why) in absent.iter().filter(|_| !paths.is_empty()) {
-        tracing::warn!("the path {url} is not used until it is attached again: {why}");
-    }
-    match failure {
-        Some(failure) if paths.is_empty() => Err(failure),
-        _ => Ok((paths, absent)),
-    }
+    let open = paths.iter().find_map(|path| path.lun().cloned());
+    open.ok_or_else(|| failure.unwrap_or_else(|| Error::new(Kind::Closed, "no path was opened")).into())
 }
 
 /// A host that only waits would not hear that the capacity has changed: the target tells it with an answer.
@@ -109,34 +102,21 @@ impl Disk {
     /// How its paths are.
     pub fn paths(&self) -> Vec<PathState> {
         let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
-        let open = self.paths.iter().enumerate().map(|(at, lun)| {
-            let facts = lun.session().facts();
-            let state = match states.get(at) {
-                Some((_, state, _)) => format!("{state:?}").to_lowercase(),
-                None => if facts.connected { "connected" } else { "lost" }.to_owned(),
-            };
-            PathState { url: lun.name(), state, connected: facts.connected, recoveries: facts.recoveries }
-        });
-        let absent = self.absent.iter().map(|(url, why)| PathState {
-            url: url.clone(),
-            state: format!("absent: {why}"),
-            connected: false,
-            recoveries: 0,
-        });
-        open.chain(absent).collect()
+        let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
+        self.paths.iter().enumerate().map(|(at, path)| path.state(state(at))).collect()
+    }
+
+    /// Its logical unit as each path reaches it, to be closed.
+    pub fn into_luns(self) -> Vec<Arc<Lun>> {
+        self.paths.iter().filter_map(|path| path.lun().cloned()).collect()
     }
 
     /// Logs out, on every path, inside the event loop.
-    pub async fn close(paths: Vec<Arc<Lun>>) {
-        for lun in paths {
+    pub async fn close(luns: Vec<Arc<Lun>>) {
+        for lun in luns {
             if let Err(e) = lun.session().close().await {
                 tracing::info!("logout: {e}");
             }
         }
-    }
-
-    /// Its paths, to be closed.
-    pub fn into_paths(self) -> Vec<Arc<Lun>> {
-        self.paths
     }
 }

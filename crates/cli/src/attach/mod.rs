@@ -7,6 +7,7 @@ mod export;
 mod launch;
 pub mod list;
 mod notify;
+mod path;
 mod process;
 mod users;
 

@@ -243,8 +243,8 @@ impl Service {
     /// Takes the disk from the host, flushes, and logs out.
     fn stop(self, cores: &Cores) -> Result<(), Failure> {
         let stopped = self.export.stop();
-        let paths = self.disk.into_paths();
-        let closed = cores.wait(0, move || Disk::close(paths));
+        let luns = self.disk.into_luns();
+        let closed = cores.wait(0, move || Disk::close(luns));
         stopped.and(closed.map_err(|e| cannot("log out", &e)))
     }
 }
