@@ -17,7 +17,7 @@ pub enum Export {
     /// Over NBD, and where.
     Nbd(nbd::Handle),
     /// As a block device.
-    Ublk(ublk::Device),
+    Ublk(Box<ublk::Device>),
     /// As a file.
     Fuse(fuse::Mount),
 }
@@ -39,7 +39,8 @@ impl Export {
         match (record.how, before.and_then(|before| before.ublk_id)) {
             (How::Nbd, _) => nbd_server(cores, disk, record, attached),
             (How::Ublk, Some(id)) => {
-                Ok(Export::Ublk(ublk::Device::recover(cores, backend, id).map_err(failed)?))
+                let device = ublk::Device::recover(cores, backend, id).map_err(failed)?;
+                Ok(Export::Ublk(Box::new(device)))
             }
             (How::Ublk, None) => {
                 let options = ublk::Options {
@@ -47,7 +48,8 @@ impl Export {
                     read_only: record.read_only,
                     ..ublk::Options::default()
                 };
-                Ok(Export::Ublk(ublk::Device::start(cores, backend, &options).map_err(failed)?))
+                let device = ublk::Device::start(cores, backend, &options).map_err(failed)?;
+                Ok(Export::Ublk(Box::new(device)))
             }
             (How::Fuse, _) => {
                 let dir = Path::new(record.place.as_deref().unwrap_or("."));

@@ -55,7 +55,7 @@ pub fn launch(attachment: Attachment, timeout_s: Option<u64>) -> Result<Record, 
         _ = BufReader::new(stdout).read_line(&mut line);
     }
     match serde_json::from_str(&line) {
-        Ok(Answer::Ready(record)) => return Ok(*record),
+        Ok(Answer::Ready(record)) => Ok(*record),
         Ok(Answer::Failed { exit, problems }) => {
             _ = child.wait();
             let problem = |(what, hint)| Problem { hint, ..Problem::new(what, "") };

@@ -142,9 +142,12 @@ fn all(asked: Asked) -> Result<(), Failure> {
     Err(Failure { exit, problems: failures.into_iter().flat_map(|failure| failure.problems).collect() })
 }
 
-/// Problems of one of several attachments name it.
+/// Problems of one of several attachments name it, or its file.
 fn of(name: &str, failure: Failure) -> Failure {
-    let named = |problem: Problem| Problem { what: format!("{name}: {}", problem.what), ..problem };
+    let named = |problem: Problem| match problem.file {
+        Some(_) => problem,
+        None => Problem { what: format!("{name}: {}", problem.what), ..problem },
+    };
     Failure { problems: failure.problems.into_iter().map(named).collect(), ..failure }
 }
 

@@ -6,7 +6,7 @@ use crate::problem::{Problems, Wrong, wrong};
 use crate::{Problem, folders, io_text};
 use initiator::Url;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -50,6 +50,15 @@ pub struct Attachment {
     pub read_only: bool,
     /// How long a lost network is waited out, in seconds; None is what the URL says, or 120.
     pub recovery_timeout_s: Option<u64>,
+}
+
+/// Without its secrets.
+impl fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<_> = self.urls.iter().map(|url| Url::parse(url)).collect();
+        let (how, place) = (self.how, &self.place);
+        write!(f, "Attachment({}, {how:?}, {place:?}, {}, {urls:?})", self.name, self.read_only)
+    }
 }
 
 /// The longest name: it has to fit into the paths of sockets.
@@ -364,5 +373,7 @@ mod tests {
     fn a_secret_is_seen() {
         assert!(holds_secret("iscsi://a%b@h") && holds_secret("iscsi://h?target_user=a&target_password=b"));
         assert!(!holds_secret("iscsi://a@h?password_file=b"));
+        let shown = format!("{:?}", read("url = \"iscsi://a%secret@h\"").unwrap());
+        assert!(!shown.contains("secret") && shown.contains("iscsi://a@h"), "{shown}");
     }
 }
