@@ -1,10 +1,13 @@
 //! The command line.
 
+use crate::attach::{Attach, detach::Detach, list::List};
 use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
 use crate::exit;
+use crate::info::Info;
 use crate::ls::Ls;
+use crate::pr::Pr;
 use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -23,6 +26,7 @@ Examples:
   lunar discover 192.0.2.10                    which targets are there
   lunar ls 192.0.2.10                          and which LUNs
   lunar doctor iscsi://192.0.2.10/IQN/0        what is wrong, what is slow
+  lunar attach iscsi://192.0.2.10/IQN/0 --ublk a disk for this host; lunar attached, lunar detach
 
 Environment:
   LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
@@ -65,8 +69,18 @@ pub enum Command {
     Ls(Ls),
     /// Look for what is wrong or slow between here and a LUN
     Doctor(Doctor),
+    /// Show all that a logical unit tells of itself
+    Info(Info),
+    /// Read and change persistent reservations
+    Pr(Pr),
     /// Send a SCSI command to a logical unit
     Scsi(Scsi),
+    /// Give this host a disk of a target: over NBD, as a block device, or as a file
+    Attach(Attach),
+    /// List what is attached
+    Attached(List),
+    /// Take away what was attached
+    Detach(Detach),
     /// Check a configuration file
     Check {
         /// The file, such as lunar.toml

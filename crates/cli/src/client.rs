@@ -82,8 +82,11 @@ mod tests {
 
     #[test]
     fn a_command_runs_to_its_end() {
-        let work = || async { Ok(compio::time::sleep(Duration::from_millis(1)).await) };
-        assert_eq!(run(PATIENT, work), Ok(()));
+        let work = || async {
+            compio::time::sleep(Duration::from_millis(1)).await;
+            Ok(7)
+        };
+        assert_eq!(run(PATIENT, work), Ok(7));
         let refused = || async { Err::<(), _>(Failure::new(Exit::Refused, "no", "ask again")) };
         assert_eq!(run(PATIENT, refused).unwrap_err().exit, Exit::Refused);
     }
@@ -91,7 +94,7 @@ mod tests {
     #[test]
     fn a_command_ends_when_its_time_is_over() {
         let asked = Asked { timeout: Some(1), ..PATIENT };
-        let never = || async { Ok(std::future::pending::<()>().await) };
+        let never = || std::future::pending::<Result<u8, Failure>>();
         assert_eq!(run(asked, never).unwrap_err().exit, Exit::TimedOut);
     }
 }

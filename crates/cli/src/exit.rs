@@ -28,12 +28,14 @@ pub enum Exit {
     UnknownHost = 23,
     /// One of the two sides could not prove who it is.
     Authentication = 24,
+    /// Somebody uses it.
+    InUse = 28,
     /// The logical unit refused a command: CHECK CONDITION, or another status that is no success.
     Scsi = 30,
 }
 
 /// All of them, as they are told to people.
-pub const TABLE: [(Exit, &str); 11] = [
+pub const TABLE: [(Exit, &str); 12] = [
     (Exit::General, "anything else went wrong"),
     (Exit::Unreachable, "the target cannot be reached, or the connection was lost"),
     (Exit::Refused, "the target refused the login"),
@@ -44,6 +46,7 @@ pub const TABLE: [(Exit, &str); 11] = [
     (Exit::NotFound, "nothing found: no such target, LUN or portal"),
     (Exit::UnknownHost, "the host's name has no address"),
     (Exit::Authentication, "authentication failed"),
+    (Exit::InUse, "it is in use"),
     (Exit::Scsi, "the logical unit refused a command (CHECK CONDITION)"),
 ];
 
@@ -61,6 +64,13 @@ pub struct Failure {
     pub exit: Exit,
     /// What went wrong.
     pub problems: Vec<Problem>,
+}
+
+impl Exit {
+    /// The one of a number.
+    pub fn of(status: u8) -> Exit {
+        TABLE.iter().map(|row| row.0).find(|exit| *exit as u8 == status).unwrap_or(Exit::General)
+    }
 }
 
 impl Failure {
@@ -99,9 +109,7 @@ fn of(kind: Kind) -> (Exit, &'static str) {
     match kind {
         Kind::Invalid => (Exit::Invalid, "docs/use.md tells how URLs are written"),
         Kind::UnknownHost => (Exit::UnknownHost, "check its spelling, and the name service of this host"),
-        Kind::Unreachable => {
-            (Exit::Unreachable, "does the target run, and is the port open? try lunar doctor")
-        }
+        Kind::Unreachable => (Exit::Unreachable, "does the target run there, and is the port open?"),
         Kind::Refused => (Exit::Refused, "the target's log says why; it may want another initiator name"),
         Kind::Authentication => {
             (Exit::Authentication, "check user and password on both sides; see docs/use.md, CHAP")
@@ -122,8 +130,8 @@ fn of(kind: Kind) -> (Exit, &'static str) {
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         let (exit, hint) = of(e.kind);
-        let hint = e.hint.unwrap_or_else(|| hint.to_owned());
-        Failure::new(exit, e.what, hint)
+        let initiator::Details { what, hint: better, .. } = e.into_details();
+        Failure::new(exit, what, better.unwrap_or_else(|| hint.to_owned()))
     }
 }
 

@@ -54,7 +54,7 @@ mod tests {
         for text in ["12000000ff00", "12 00 00 00 ff 00", "0x12,0x00,0x00,0x00,0xFF,0x00", "12:0000:00ff00"] {
             assert_eq!(parse(text).unwrap(), [0x12, 0, 0, 0, 0xff, 0], "{text}");
         }
-        assert_eq!(parse("").unwrap(), []);
+        assert_eq!(parse("").unwrap(), Vec::<u8>::new());
         assert_eq!(parse("12 0").unwrap_err(), "\"0\" has an odd number of digits");
         assert_eq!(parse("1g").unwrap_err(), "'g' is no hexadecimal digit");
         assert_eq!(parse("\u{e9}1").unwrap_err(), "'\u{e9}' is no hexadecimal digit");

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod attach;
 mod captive;
 mod client;
 mod copy;
@@ -9,13 +10,17 @@ mod discover;
 mod doctor;
 mod exit;
 mod hex;
+mod info;
 mod ls;
 mod paste;
+mod pr;
 mod say;
 mod scsi;
 mod serve;
 mod server;
 mod session;
+mod tree;
+mod unit;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
@@ -57,6 +62,14 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             return failure.map_or(Ok(ExitCode::SUCCESS), Err);
         }
         Command::Check { file, media } => print(&check(&file, media)?),
+        Command::Info(args) => {
+            log("warn")?;
+            print(&info::info(args)?)
+        }
+        Command::Pr(args) => {
+            log("warn")?;
+            print(&pr::pr(args)?)
+        }
         Command::Scsi(args) => {
             log("warn")?;
             return scsi::scsi(args);
@@ -64,6 +77,18 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Copy(args) => {
             log("warn")?;
             return copy::copy(args);
+        }
+        Command::Attach(args) => {
+            log("info")?;
+            attach::attach(args)?
+        }
+        Command::Attached(args) => {
+            log("warn")?;
+            print(&attach::list::list(args)?)
+        }
+        Command::Detach(args) => {
+            log("warn")?;
+            print(&attach::detach::detach(args)?)
         }
         Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {

@@ -42,16 +42,16 @@ serve start /run/disk.img queues=2
 [ "$(blockdev --getsize64 "$disk")" = 268435456 ] || fail "capacity"
 [ "$(cat /sys/block/ublkb0/queue/write_cache)" = "write back" ] || fail "no write cache"
 [ "$(cat /sys/block/ublkb0/queue/fua)" = 1 ] || fail "no FUA"
-verify "$disk" 16
+verify "$disk" 8
 filesystem ext4 "$disk"
 try fio --name=verified --filename="$disk" --rw=randwrite --bsrange=512-600k --bs_unaligned=0 --ba=512 --iodepth=16 \
-    --ioengine=libaio --direct=1 --size=32M --verify=crc32c --fsync=64 --output=/run/fio.log
+    --ioengine=libaio --direct=1 --size=8M --verify=crc32c --fsync=64 --output=/run/fio.log
 
 step "discard and zeros"
 before=$(allocated /run/disk.img)
 try blkdiscard "$disk"
 [ "$(allocated /run/disk.img)" -lt $((before / 10)) ] || fail "no space came back: $before -> $(allocated /run/disk.img)"
-all_zero "$disk" 16777216
+all_zero "$disk" 8388608
 pattern 4 >/run/pattern
 try dd if=/run/pattern of="$disk" bs=1M oflag=direct status=none
 try blkdiscard -z -o 1048576 -l 2097152 "$disk"
@@ -65,14 +65,14 @@ refused 'serves it' recover 0 memory:268435456
 refused 'serves it' remove 0
 start_writer
 for kill in $(seq "${KILLS:-2}"); do
-    await_files 20
+    await_files 12
     killed
     echo "killed after file $(cat /run/acknowledged)"
     sleep 0.5
     refused 'give it the medium' recover 0 memory:1048576
     serve recover 0 /run/disk.img
 done
-await_files 20
+await_files 12
 stop_writer
 check_files "$disk"
 stopped
@@ -91,7 +91,9 @@ serve start /run/disk.img
 try mount -o ro "$disk" /mnt
 stopped
 grep -q 'is in use' /run/ublk.log || fail "not known to be in use"
-umount /mnt
+try umount /mnt
+serve start /run/disk.img id=0
+stopped
 
 step "no process, no device"
 serve start memory:16777216 id=3 block-size=4096 depth=1

@@ -212,10 +212,12 @@ mod tests {
         assert_eq!(of(&Report::default(), true, true), [], "nothing is said of what was not seen");
     }
 
+    type Change = (fn(&mut Report), &'static str);
+
     /// Each row: what is changed, and what is found then.
     #[test]
     fn every_row_finds_what_it_is_for() {
-        let changes: [(fn(&mut Report), &str); 13] = [
+        let changes: [Change; 13] = [
             (|r| r.session.as_mut().unwrap().window = 1, "takes 1 commands"),
             (|r| r.session.as_mut().unwrap().parameters.max_xmit_data_segment_length = 8192, "is 8192"),
             (|r| r.session.as_mut().unwrap().parameters.immediate_data = "No".into(), "ImmediateData=No"),

@@ -37,6 +37,9 @@ const PHYSICAL_SHIFT: u8 = 12;
 /// How long the kernel may take to notice that a device's process is gone, and to make its nodes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long the last users of a stopped device may take to close it before that is left to them.
+const CLOSING: Duration = Duration::from_secs(3);
+
 /// What kind of device to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -173,7 +176,8 @@ impl Device {
         done.map_err(|e| self.refused("change its capacity", e, hint))
     }
 
-    /// Writes out what the page cache holds, and removes the device.
+    /// Writes out what the page cache holds, and removes the device, also from under those who use it (see
+    /// [`Device::is_in_use`]): they get errors from then on.
     ///
     /// # Errors
     /// When the kernel does not let go of it.
@@ -224,7 +228,7 @@ impl Device {
             _ => {}
         }
         let stopped = self.control.plain(Command::STOP_DEV, self.id, 0);
-        stopped.map_err(|e| self.refused("stop it", e, "unmount it, and try again"))?;
+        stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
         if !self.served_no_more() {
             let hint = "it goes when this process ends, and can then be removed";
             return Err(Error::new(self.path().display().to_string(), "its requests do not end", hint));
@@ -379,6 +383,16 @@ fn orphan(control: &mut Control, id: u32) -> Result<DeviceInfo, Error> {
     }
 }
 
+/// Deletes a device that is stopped. One that is still open, such as by a mounted file system, keeps its
+/// number until it is closed; that is not waited for.
 fn delete(control: &mut Control, id: u32) -> io::Result<()> {
-    control.plain(Command::DEL_DEV, id, 0)
+    let end = Instant::now() + CLOSING;
+    let give_up = || (Instant::now() > end).then(|| io::Error::other("somebody has it open"));
+    match control.plain_unless(Command::DEL_DEV, id, 0, &give_up) {
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+            tracing::info!(id, "a ublk device is gone, and its number when the last user has closed it");
+            Ok(())
+        }
+        done => done,
+    }
 }

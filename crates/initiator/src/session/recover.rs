@@ -151,7 +151,7 @@ async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
         return None;
     }
     tracing::warn!(target = %home.name(), "the session was lost: {why}");
-    home.listeners.tell(&Event::Lost(why.what));
+    home.listeners.tell(&Event::Lost(why.to_string()));
     let wait_s = home.machine.borrow().time2wait_s.min(LONGEST_WAIT_S);
     or_closing(home, compio::time::sleep(Duration::from_secs(wait_s.into()))).await?;
     let mut pause = FIRST_PAUSE;

@@ -194,14 +194,16 @@ impl Tasks {
         if slot.generation == generation { slot.task.as_mut() } else { None }
     }
 
-    /// Ends a task whose owner takes its answer, or does not want it.
-    pub fn remove(&mut self, tag: u32) -> Option<Task> {
+    /// Ends a task whose owner has taken its answer, or does not want it.
+    fn forget(&mut self, tag: u32) {
         let (at, generation) = place(tag);
-        let slot = self.slots.get_mut(at).filter(|slot| slot.generation == generation)?;
-        let task = slot.task.take()?;
-        self.free.push(at as u16);
-        self.count -= 1;
-        Some(task)
+        if let Some(slot) = self.slots.get_mut(at).filter(|slot| slot.generation == generation)
+            && slot.task.is_some()
+        {
+            slot.task = None;
+            self.free.push(at as u16);
+            self.count -= 1;
+        }
     }
 
     /// Records the end of a task and tells who waits. While parts of its buffer are being sent it stays.
@@ -226,7 +228,7 @@ impl Tasks {
                     let _ = reply.send(finished);
                 }
             }
-            Waiter::Gone => drop(self.remove(tag)),
+            Waiter::Gone => self.forget(tag),
         }
     }
 
@@ -238,16 +240,17 @@ impl Tasks {
             task.waiter = Waiter::Gone;
             let finished = (Err(error), task.spare_buf());
             if task.answer.is_some() && !task.is_leaving() {
-                self.remove(tag);
+                self.forget(tag);
             }
             return Some(finished);
         }
         if task.answer.is_none() || task.is_leaving() {
             return None;
         }
-        let mut task = self.remove(tag)?;
-        let buf = task.take_buf();
-        Some((task.answer.take()?, buf))
+        // Taken out in place: a task is a large thing to move.
+        let finished = (task.answer.take()?, task.take_buf());
+        self.forget(tag);
+        Some(finished)
     }
 
     /// Its owner waits no longer. If the target has the task, it may still move its data: the task stays, and
@@ -276,7 +279,7 @@ impl Tasks {
         task.waiter = Waiter::Gone;
         let over = task.answer.is_some() && !task.is_leaving();
         if over || task.state == State::Queued {
-            self.remove(tag);
+            self.forget(tag);
         }
     }
 

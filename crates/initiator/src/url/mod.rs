@@ -118,6 +118,16 @@ impl Url {
         who::options(self, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
+    /// How long to wait for what; it may be changed before anything is opened.
+    pub fn timeouts_mut(&mut self) -> &mut Timeouts {
+        &mut self.settings.timeouts
+    }
+
+    /// There is a password in it, rather than in a file or in the environment.
+    pub fn holds_secret(&self) -> bool {
+        self.password.is_some() || self.settings.texts.target_password.is_some()
+    }
+
     /// The same URL, of this target and LUN.
     pub fn at(&self, target: impl Into<String>, lun: Option<u16>) -> Url {
         Url { target: Some(target.into()), lun, ..self.clone() }
@@ -141,6 +151,7 @@ fn defaults() -> Settings {
         crc32c_first: options.crc32c_first,
         timeouts: Timeouts::default(),
         commands: options.commands,
+        isid: None,
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),
     }
