@@ -84,8 +84,8 @@ fn exit_statuses_tell_what_went_wrong() {
     assert_eq!(fails(&["ls", &at("/iqn.2026-11.org.example:none")]), 21);
     assert_eq!(fails(&["ls", &at(&format!("/{}/77", config::TARGET))]), 21);
     assert_eq!(fails(&["ls", &at("?header_digets=none")]), 7);
-    assert_eq!(fails(&["discover", "iscsi://127.0.0.1:1?login_tries=1"]), 4);
-    assert_eq!(fails(&["discover", "iscsi://no-such-host.invalid?login_tries=1"]), 23);
+    assert_eq!(fails(&["discover", "iscsi://127.0.0.1:1"]), 4);
+    assert_eq!(fails(&["discover", "iscsi://no-such-host.invalid"]), 23);
     let ran = lunar(&["doctor", "127.0.0.1:1"], &[]);
     assert!(ran.out.contains("broken: ") && ran.status == 4, "{}", ran.out);
 }
@@ -96,7 +96,7 @@ fn a_silent_peer_is_waited_for_as_long_as_told() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let portal = silent.local_addr().expect("an address").to_string();
     assert_eq!(fails(&["ls", &portal, "--timeout", "1"]), 8);
-    assert_eq!(fails(&["discover", &format!("iscsi://{portal}?login_timeout=0.2&login_tries=1")]), 8);
+    assert_eq!(fails(&["discover", &format!("iscsi://{portal}?login_timeout=0.2")]), 8);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The Linux kernel's own initiator, in the guest of `interop/lab`, against the server on the host.
+//! The Linux kernel's own initiator, in the guest of `interop/lab`, against the server on the host; and the kernel's
+//! own target, against the commands.
 //!
 //! Each test boots one guest with one scenario. What a scenario asks the host for (killing the server,
 //! growing its disk) it asks through a file in the folder that both see.
@@ -205,6 +206,13 @@ fn multipath_over_two_portals() {
     let Some(_turn) = lab() else { return };
     let server = server(2, "");
     Guest::boot(&server, "multipath", &[]).must_pass();
+}
+
+#[test]
+fn the_kernels_own_target() {
+    let Some(_turn) = lab() else { return };
+    let program = interop::lunar_bin();
+    Guest::alone("lio", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
 
 /// A program of `crates/export/examples`, from the folder of the program that is tested.

@@ -47,14 +47,15 @@ fn cannot_start(e: &std::io::Error) -> Failure {
     Problem::new(format!("the event loop: {e}"), "look at the limits of this process: ulimit -a").into()
 }
 
-/// A URL, or the host and port of a portal alone.
+/// A URL, or the host and port of a portal alone. A person waits for the answer: one try to log in, unless the
+/// URL says otherwise.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn url(text: &str) -> Result<Url, Failure> {
     let is_portal = !text.contains("://") && !text.contains('/');
     let url = if is_portal { Url::parse(&format!("iscsi://{text}")) } else { Url::parse(text) };
-    Ok(url?)
+    Ok(url?.with_default("login_tries", "1")?)
 }
 
 /// A value as JSON, for stdout.
@@ -76,6 +77,13 @@ mod tests {
         assert_eq!(url("[::1]:4000").unwrap().to_string(), "iscsi://[::1]:4000");
         assert_eq!(url("iscsi://moon").unwrap().to_string(), "iscsi://moon:3260");
         assert_eq!(url("moon/disk").unwrap_err().exit, Exit::Invalid);
+    }
+
+    #[test]
+    fn a_person_waits_for_one_try_unless_asking_for_more() {
+        let tries = |text| url(text).unwrap().options().unwrap().timeouts.login_tries;
+        assert_eq!(tries("moon"), 1);
+        assert_eq!(tries("iscsi://moon?login_tries=5"), 5);
     }
 
     const PATIENT: Asked = Asked { json: false, timeout: None };

@@ -8,6 +8,7 @@ use control::config::show_size;
 use initiator::{Error, FoundTarget, Options, Session, Url};
 use serde::Serialize;
 use std::fmt::Write;
+use std::time::Duration;
 use wire::iscsi::lun::decode;
 
 const EXAMPLES: &str = "\
@@ -15,6 +16,9 @@ Examples:
   lunar ls 127.0.0.1
   lunar ls iscsi://192.0.2.10/iqn.2026-11.org.example:disks
   lunar ls iscsi://ann@192.0.2.10?password_file=ann.secret --json";
+
+/// How long a logical unit may take to become ready.
+const NOT_READY: Duration = Duration::from_secs(5);
 
 /// Arguments of `lunar ls`.
 #[derive(Args, Debug)]
@@ -77,7 +81,9 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
 
 /// Every target that the URL means.
 async fn look(url: &Url) -> Result<Vec<Target>, Failure> {
-    let options = url.options()?;
+    let mut options = url.options()?;
+    // One that is not ready is listed as such.
+    options.timeouts.busy = NOT_READY;
     let Some(target) = &url.target else { return look_around(url, &options).await };
     let session = Session::open(url.portal.clone(), target, options).await?;
     Ok(vec![of_session(url, session).await?])
@@ -114,10 +120,7 @@ fn refused(url: &Url, found: &FoundTarget, error: &Error) -> Target {
 
 async fn enter(url: &Url, options: &Options) -> Result<Target, Error> {
     let target = url.target.as_deref().unwrap_or_default();
-    // One try: there may be more targets, and this one may be away for long.
-    let mut options = options.clone();
-    options.timeouts.login_tries = 1;
-    of_session(url, Session::open(url.portal.clone(), target, options).await?).await
+    of_session(url, Session::open(url.portal.clone(), target, options.clone()).await?).await
 }
 
 async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {

@@ -183,7 +183,11 @@ fn failed(failure: Failure) -> Error {
                 (3, _) => Kind::Unreachable,
                 _ => Kind::Refused,
             };
-            Error::new(kind, format!("refused: {status}"))
+            let error = Error::new(kind, format!("refused: {status}"));
+            match (status.0, status.1) {
+                (3, 1) => error.with_hint("its target may be stopped; LIO says so too of one that it does not have"),
+                _ => error,
+            }
         }
         Failure::Authentication(what) => Error::new(Kind::Authentication, what),
         Failure::Broke(what) => Error::new(Kind::Protocol, what),

@@ -1,9 +1,11 @@
-//! Initiators that nobody here wrote: libiscsi's conformance tests and tools, and QEMU's.
+//! Initiators that nobody here wrote (libiscsi's conformance tests and tools, and QEMU's) with `lunar serve`, and
+//! targets that nobody here wrote with the commands that use targets.
 #![forbid(unsafe_code)]
 
 mod iscsi_test_cu;
 mod libiscsi_tools;
 mod qemu;
+mod targets;
 
 use interop::{Server, TARGET};
 

@@ -13,6 +13,7 @@ use crate::root::{self, Step};
 const PACKAGES: &[(&str, &str)] = &[
     ("iscsi-test-cu", "libiscsi-bin"),
     ("tgtd", "tgt"),
+    ("istgt", "istgt"),
     ("qemu-img", "qemu-utils"),
     ("/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so", "qemu-block-extra"),
     ("qemu-system-x86_64", "qemu-system-x86"),

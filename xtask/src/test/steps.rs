@@ -38,7 +38,7 @@ pub const STEPS: [Row; 8] = [
         always: false,
         run: server,
     },
-    Row { name: "peers", what: "libiscsi and QEMU", quick: true, always: false, run: peers },
+    Row { name: "peers", what: "libiscsi, QEMU, STGT and istgt", quick: true, always: false, run: peers },
     Row {
         name: "polling",
         what: "the server's tests without io_uring",

@@ -1,9 +1,10 @@
 //! The two ends of a copy: from what was written to what can be read or written.
 
+use crate::client;
 use crate::exit::Failure;
 use block::{Backend, Kind, Spec};
 use control::{Problem, config};
-use initiator::{Session, Url};
+use initiator::Session;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -96,7 +97,7 @@ pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
 
 /// A LUN. It is known again by the identity that it tells, whichever way leads to it.
 async fn remote(text: &str) -> Result<End, Failure> {
-    let url = Url::parse(text)?;
+    let url = client::url(text)?;
     let lun = initiator::open(&url).await?;
     let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };

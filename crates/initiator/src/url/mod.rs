@@ -46,6 +46,8 @@ pub struct Url {
     user: Option<String>,
     password: Option<String>,
     settings: Settings,
+    /// The keys that were written.
+    named: Vec<&'static str>,
     /// What of the settings was written and may be shown.
     shown: Vec<(&'static str, String)>,
 }
@@ -80,6 +82,7 @@ impl Url {
             user,
             password,
             settings: defaults(),
+            named: Vec::new(),
             shown: Vec::new(),
         };
         url.query(query)?;
@@ -87,14 +90,13 @@ impl Url {
     }
 
     fn query(&mut self, query: &str) -> Result<(), Error> {
-        let mut seen = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
-            if seen.contains(&row.name) {
+            if self.named.contains(&row.name) {
                 return Err(wrong(format!("{key} stands twice in the URL"), "remove one of them"));
             }
-            seen.push(row.name);
+            self.named.push(row.name);
             let value = percent::decode(value).ok_or_else(|| badly_encoded(key))?;
             let set = row.set(&mut self.settings, &value);
             let given = if row.is_secret() { String::new() } else { format!("={}", value.escape_debug()) };
@@ -136,6 +138,20 @@ impl Url {
     /// The same URL, through another portal.
     pub fn through(&self, portal: Portal) -> Url {
         Url { portal, ..self.clone() }
+    }
+
+    /// The same URL, with another default for a key that it does not name.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when there is no such key, or it does not take this value.
+    pub fn with_default(mut self, key: &str, value: &str) -> Result<Url, Error> {
+        let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
+        if self.named.contains(&row.name) {
+            return Ok(self);
+        }
+        let set = row.set(&mut self.settings, value);
+        set.map_err(|takes| wrong(format!("{key}: {takes}"), "docs/use.md has all keys"))?;
+        Ok(self)
     }
 
     /// The shape without settings and user: what a person can paste.

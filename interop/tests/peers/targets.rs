@@ -1,0 +1,124 @@
+//! The commands that use targets, against targets that nobody here wrote, and Lunar's own. What is told must
+//! come soon: with `--timeout` a command that waits too long ends with another status.
+
+use std::process::Command;
+use std::time::Duration;
+
+use interop::peer::{CHAP, MUTUAL, OPEN, SIZE, TARGET_USER, USER};
+use interop::tool::{Ran, run};
+use interop::{Peer, lunar_bin};
+
+const DIGESTS: &str = "header_digest=crc32c&data_digest=crc32c";
+
+/// `lunar` with these arguments.
+fn lunar(arguments: &[&str]) -> Ran {
+    let mut command = Command::new(lunar_bin());
+    command.args(arguments).env_remove("LUNAR_LOG");
+    run(&mut command, Duration::from_secs(90))
+}
+
+fn good(arguments: &[&str]) -> String {
+    let ran = lunar(arguments);
+    assert!(ran.ok(), "{arguments:?}: {:?}\n{}", ran.status, ran.said);
+    ran.said
+}
+
+/// It must end with this status and say these words, well before the first login would have been tried often.
+fn fails(status: i32, words: &str, arguments: &[&str]) {
+    let ran = lunar(&[arguments, &["--timeout", "10"]].concat());
+    assert_eq!(ran.status.and_then(|s| s.code()), Some(status), "{arguments:?}: {}", ran.said);
+    assert!(ran.said.contains(words) && ran.said.contains("\n  hint: "), "{arguments:?}: {}", ran.said);
+}
+
+/// USER%PASSWORD, and the settings that name the target's user.
+fn credentials() -> (String, String) {
+    let ((user, password), (target, target_password)) = (USER, TARGET_USER);
+    (format!("{user}%{password}"), format!("target_user={target}&target_password={target_password}"))
+}
+
+fn is_found_and_let_in(peer: &Peer) {
+    let portal = peer.address().to_string();
+    let (user, mutual) = credentials();
+    let found = good(&["discover", &portal]);
+    for target in [OPEN, CHAP, MUTUAL] {
+        assert!(found.lines().any(|l| l == format!("{portal},1 {target}")), "{target}: {found}");
+    }
+    let ls = |user: &str, target: &str, settings: &str| {
+        let listed = good(&["ls", &peer.url(peer.address(), user, target, settings)]);
+        assert!(listed.contains(&format!("LUN {}: disk, 64 MiB", peer.lun())), "{listed}");
+    };
+    ls("", OPEN, "");
+    ls(&user, CHAP, "");
+    ls(&user, CHAP, "auth=md5");
+    ls(&user, MUTUAL, &mutual);
+    if peer.has_digests() {
+        ls("", OPEN, DIGESTS);
+        ls(&user, MUTUAL, &format!("{mutual}&{DIGESTS}"));
+    }
+    good(&["doctor", &peer.open("")]);
+}
+
+fn tells_what_is_wrong(peer: &Peer) {
+    let (user, mutual) = credentials();
+    let ls = |status, words, user: &str, target: &str, settings: &str| {
+        fails(status, words, &["ls", &peer.url(peer.address(), user, target, settings)]);
+    };
+    ls(24, "02/01", "ann%wrong-secret-1", CHAP, "");
+    ls(24, "", "", CHAP, "");
+    ls(24, "the target does not know its secret", &user, MUTUAL, &mutual.replace("moonsecret", "sunsecret"));
+    ls(21, "02/03", "", "iqn.2026-11.org.example:none", "");
+    let url = peer.open("").replace(&format!("/{}?", peer.lun()), "/7?");
+    fails(21, "LUN 7: there is no such logical unit", &["ls", &url]);
+}
+
+fn is_copied_to_and_verified(peer: &Peer) {
+    let dir = interop::Folder::fresh();
+    let source = dir.join("source.img").display().to_string();
+    let word = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    std::fs::write(&source, (0..SIZE / 8).flat_map(word).collect::<Vec<u8>>()).expect("a source");
+    let digests = if peer.has_digests() { DIGESTS } else { "" };
+    let said = good(&["copy", "--verify", "--force", &source, &peer.open(digests)]);
+    assert!(said.contains("verified"), "{said}");
+    let back = dir.join("back.img").display().to_string();
+    good(&["copy", &peer.open(""), &back]);
+    assert!(std::fs::read(&source).expect("read") == std::fs::read(&back).expect("read"), "it differs");
+}
+
+fn a_target(peer: &Peer) {
+    is_found_and_let_in(peer);
+    tells_what_is_wrong(peer);
+    is_copied_to_and_verified(peer);
+}
+
+#[test]
+fn stgt() {
+    if let Some(peer) = Peer::tgt() {
+        a_target(&peer);
+        // STGT has digests, but only where it is told to.
+        fails(1, "HeaderDigest=None", &["ls", &peer.open(DIGESTS)]);
+    }
+}
+
+#[test]
+fn istgt() {
+    if let Some(peer) = Peer::istgt() {
+        a_target(&peer);
+        let user = credentials().0;
+        // Where istgt has a user of its own, it lets in only those who want it to prove itself.
+        fails(24, "02/01", &["ls", &peer.url(peer.address(), &user, MUTUAL, "")]);
+    }
+}
+
+#[test]
+fn lunar_itself() {
+    a_target(&Peer::lunar());
+}
+
+#[test]
+fn a_closed_portal_is_told_at_once() {
+    let url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0";
+    fails(4, "refused", &["discover", "127.0.0.1:1"]);
+    fails(4, "refused", &["ls", url]);
+    fails(4, "refused", &["scsi", url, "00 00 00 00 00 00"]);
+    fails(4, "refused", &["copy", url, "null:1M"]);
+}
