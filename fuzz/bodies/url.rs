@@ -14,7 +14,7 @@ pub fn run(input: &[u8]) {
         }
         Err(e) => {
             assert_eq!(e.kind, Kind::Invalid);
-            assert!(e.hint.is_some_and(|hint| !hint.is_empty()));
+            assert!(e.hint.as_ref().is_some_and(|hint| !hint.is_empty()));
             assert!(!e.what.contains(char::is_control));
         }
     }

@@ -14,6 +14,7 @@ pub mod expect;
 pub mod login;
 pub mod pdu;
 pub mod raw;
+pub mod script;
 pub mod scsi;
 pub mod server;
 pub mod tool;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -10,7 +11,10 @@ use crate::root::{self, Step};
 
 const ROWS: &str = "interop/conformance/rows.tsv";
 const PAGE: &str = "docs/conformance.md";
-/// What this target negotiates: rows with other features alone do not bind it.
+/// Where unit tests of the initiator stand. The table names them as crate::module::function.
+const UNIT_TESTS: [(&str, &str); 2] =
+    [("initiator", "crates/initiator/src"), ("proto", "crates/proto/src/initiator")];
+/// What this target and this initiator negotiate: rows with other features alone do not bind them.
 const FEATURES: [&str; 5] = ["ERL0", "Digest", "CHAP", "Discovery", "FastAbort"];
 const WRITE_IT: &str = "cargo xtask conformance --write";
 
@@ -21,6 +25,19 @@ pub struct Options {
     #[arg(long)]
     write: bool,
 }
+
+/// Whom rules bind, in words, in the table, and the columns of test and reason.
+struct Role {
+    name: &'static str,
+    letter: &'static str,
+    test: &'static str,
+    reason: &'static str,
+}
+
+const ROLES: [Role; 2] = [
+    Role { name: "target", letter: "T", test: "test", reason: "reason" },
+    Role { name: "initiator", letter: "I", test: "test_i", reason: "reason_i" },
+];
 
 /// One testable rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +55,9 @@ struct Row {
 }
 
 impl Row {
-    /// Does it bind a target with our features?
-    fn is_ours(&self) -> bool {
-        ["T", "both"].contains(&self.role.as_str())
+    /// Does it bind this role with our features?
+    fn binds(&self, role: &Role) -> bool {
+        [role.letter, "both"].contains(&self.role.as_str())
             && FEATURES.iter().any(|feature| self.feature.contains(feature))
     }
 
@@ -56,35 +73,39 @@ impl Row {
 
 /// Prints the sums, and what is uncovered; fails where a named test does not exist.
 pub fn run(options: &Options) -> Result<Step> {
-    let rows = ours(&read(ROWS)?)?;
-    let page = page(&rows);
-    print!("{}", summary(&rows));
+    let text = read(ROWS)?;
+    let there = tests()?;
+    let mut lost = 0;
+    for role in &ROLES {
+        let rows = ours(&text, role)?;
+        print!("{}:\n{}", role.name, summary(&rows));
+        for row in without_function(&rows, &there) {
+            println!(
+                "{ROWS}: {}: there is no test function {}; name the one that covers the row",
+                row.id, row.test
+            );
+            lost += 1;
+        }
+    }
     if options.write {
-        fs::write(root::path().join(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
+        fs::write(root::path().join(PAGE), page(&text)?).with_context(|| format!("cannot write {PAGE}"))?;
     }
-    let lost = without_function(&rows, &tests()?);
-    for row in &lost {
-        println!(
-            "{ROWS}: {}: there is no test function {}; name the one that covers the row",
-            row.id, row.test
-        );
-    }
-    Ok(if lost.is_empty() { Step::Ok } else { Step::Failed(format!("{} tests do not exist", lost.len())) })
+    Ok(if lost == 0 { Step::Ok } else { Step::Failed(format!("{lost} tests do not exist")) })
 }
 
 fn read(path: &str) -> Result<String> {
     fs::read_to_string(root::path().join(path)).with_context(|| format!("cannot read {path}"))
 }
 
-/// The rows that bind us. The first line names the columns.
-fn ours(text: &str) -> Result<Vec<Row>> {
+/// The rows that bind a role. The first line names the columns.
+fn ours(text: &str, role: &Role) -> Result<Vec<Row>> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().context("no rows")?.split('\t').collect();
     let column =
         |name: &str| head.iter().position(|h| *h == name).with_context(|| format!("no column {name}"));
-    let [id, section, role, level] = [column("id")?, column("section")?, column("role")?, column("level")?];
+    let [id, section, whom, level] = [column("id")?, column("section")?, column("role")?, column("level")?];
     let [feature, requirement] = [column("feature")?, column("requirement")?];
-    let [test, reason] = [column("test")?, column("reason")?];
+    let [test, reason] = [column(role.test)?, column(role.reason)?];
     let mut rows = Vec::new();
     for line in lines {
         let cells: Vec<&str> = line.split('\t').collect();
@@ -93,7 +114,7 @@ fn ours(text: &str) -> Result<Vec<Row>> {
         rows.push(Row {
             id: cell(id),
             section: cell(section),
-            role: cell(role),
+            role: cell(whom),
             level: cell(level),
             feature: cell(feature),
             requirement: cell(requirement),
@@ -101,20 +122,44 @@ fn ours(text: &str) -> Result<Vec<Row>> {
             reason: cell(reason),
         });
     }
-    rows.retain(Row::is_ours);
+    rows.retain(|row| row.binds(role));
     Ok(rows)
 }
 
-/// The names of all functions in interop's tests.
+/// The names of all functions in interop's tests, and in the initiator's unit tests.
 fn tests() -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for entry in fs::read_dir(root::path().join("interop/tests"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(functions(&fs::read_to_string(path)?));
+    for path in sources(&root::path().join("interop/tests"))? {
+        names.extend(functions(&fs::read_to_string(path)?));
+    }
+    for (name, folder) in UNIT_TESTS {
+        for path in sources(&root::path().join(folder))? {
+            let module = module(&path);
+            let qualified = |function| format!("{name}::{module}::{function}");
+            names.extend(functions(&fs::read_to_string(&path)?).into_iter().map(qualified));
         }
     }
     Ok(names)
+}
+
+/// All sources below a folder.
+fn sources(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// The last part of a module's path: the name of its file, or that of the folder of a mod.rs.
+fn module(path: &Path) -> String {
+    let named = if path.ends_with("mod.rs") { path.parent() } else { Some(path) };
+    named.and_then(Path::file_stem).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn functions(source: &str) -> Vec<String> {
@@ -154,22 +199,38 @@ fn summary(rows: &[Row]) -> String {
 }
 
 /// docs/conformance.md.
-fn page(rows: &[Row]) -> String {
-    let mut text = format!(
+fn page(text: &str) -> Result<String> {
+    let mut page = format!(
         "# Conformance to RFC 7143 and 7144\n\n\
-         Made by `{WRITE_IT}` from [{ROWS}](../{ROWS}). Each row is a rule for a target with error recovery\n\
-         level 0 and one connection per session; its test speaks raw PDUs to the running server.\n\n\
-         | group | covered | rows |\n|---|---|---|\n"
+         Made by `{WRITE_IT}` from [{ROWS}](../{ROWS}). Each row is a rule for error recovery level 0 and one\n\
+         connection per session. Tests of the target speak raw PDUs to the running server. Tests of the initiator\n\
+         run `lunar` against a scripted target, or, where the name has `::`, feed the protocol's machines.\n"
     );
+    for role in &ROLES {
+        page += &part(&ours(text, role)?, role);
+    }
+    Ok(page)
+}
+
+/// The part of one role.
+fn part(rows: &[Row], role: &Role) -> String {
+    let name = role.name;
+    let mut text = format!("\n## The {name}\n\n| group | covered | rows |\n|---|---|---|\n");
     for (group, covered, total) in groups(rows) {
         text += &format!("| {group} | {covered} | {total} |\n");
     }
-    text += "\n## Not covered\n\n| row | section | level | rule | why |\n|---|---|---|---|---|\n";
+    let covered = rows.iter().filter(|row| row.is_covered()).count();
+    text += &format!("| all | {covered} | {} |\n", rows.len());
+    text += &format!(
+        "\n### Not covered by the {name}\n\n| row | section | level | rule | why |\n|---|---|---|---|---|\n"
+    );
     for row in rows.iter().filter(|row| !row.is_covered()) {
         let cells = [&row.id, &row.section, &row.level, &row.requirement, &row.reason];
         text += &line(&cells.map(|cell| escaped(cell)));
     }
-    text += "\n## Covered\n\n| row | section | level | rule | test |\n|---|---|---|---|---|\n";
+    text += &format!(
+        "\n### Covered by the {name}\n\n| row | section | level | rule | test |\n|---|---|---|---|---|\n"
+    );
     for row in rows.iter().filter(|row| row.is_covered()) {
         let test = format!("`{}`", row.test);
         let cells = [&row.id, &row.section, &row.level, &row.requirement].map(|cell| escaped(cell));
@@ -190,37 +251,58 @@ fn escaped(cell: &str) -> String {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "id\tsection\trole\tlevel\trequirement\ttest\treason\tfeature\n\
-        FRM-001\t11\tboth\tMUST\tOne.\tfrm_001_one\t\tERL0\n\
-        FRM-002\t11\tT\tMUST\tTwo | more.\t\tIPsec\tDigest\n\
-        FRM-003\t11\tI\tMUST\tThree.\t\tinitiator\tERL0\n\
-        LOG-001\t6\tT\tMUST\tFour.\tlog_001_four\t\tCHAP\n\
-        LOG-002\t6\tT\tMUST\tFive.\t\tone connection\tMC/S\n";
+    const TEXT: &str = "id\tsection\trole\tlevel\trequirement\ttest\treason\tfeature\ttest_i\treason_i\n\
+        FRM-001\t11\tboth\tMUST\tOne.\tfrm_001_one\t\tERL0\t\tnone yet\n\
+        FRM-002\t11\tT\tMUST\tTwo | more.\t\tIPsec\tDigest\t\t\n\
+        FRM-003\t11\tI\tMUST\tThree.\t\tinitiator\tERL0\tinitiator::rows::three\t\n\
+        LOG-001\t6\tT\tMUST\tFour.\tlog_001_four\t\tCHAP\t\t\n\
+        LOG-002\t6\tT\tMUST\tFive.\t\tone connection\tMC/S\t\t\n";
+    const TARGET: &Role = &ROLES[0];
+    const INITIATOR: &Role = &ROLES[1];
 
     #[test]
-    fn only_rows_of_this_target_count() {
-        let rows = ours(TEXT).expect("rows");
+    fn only_rows_of_the_role_count() {
+        let rows = ours(TEXT, TARGET).expect("rows");
         assert_eq!(groups(&rows), [("FRM", 1, 2), ("LOG", 1, 1)]);
         assert!(summary(&rows).contains("uncovered: FRM-002 Two | more. (IPsec)"));
-        assert!(page(&rows).contains("| FRM-002 | 11 | MUST | Two \\| more. | IPsec |"));
+        assert_eq!(groups(&ours(TEXT, INITIATOR).expect("rows")), [("FRM", 1, 2)]);
+        let page = page(TEXT).expect("a page");
+        for line in [
+            "| FRM-002 | 11 | MUST | Two \\| more. | IPsec |",
+            "| FRM-001 | 11 | MUST | One. | none yet |",
+            "| FRM-003 | 11 | MUST | Three. | `initiator::rows::three` |",
+        ] {
+            assert!(page.contains(line), "{line}");
+        }
     }
 
     #[test]
     fn a_test_that_is_not_there_is_found() {
         let there = functions("#[test]\nfn frm_001_one() {\n}\n").into_iter().collect();
-        let lost = without_function(&ours(TEXT).expect("rows"), &there);
+        let lost = without_function(&ours(TEXT, TARGET).expect("rows"), &there);
         assert_eq!(lost.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["LOG-001"]);
+        let lost = without_function(&ours(TEXT, INITIATOR).expect("rows"), &there);
+        assert_eq!(lost.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["FRM-003"]);
+    }
+
+    #[test]
+    fn modules_are_named_after_their_files() {
+        assert_eq!(module(Path::new("session/tests/rows.rs")), "rows");
+        assert_eq!(module(Path::new("initiator/tests/mod.rs")), "tests");
     }
 
     #[test]
     fn a_row_of_another_width_is_refused() {
-        assert!(ours("id\tsection\nFRM-001\n").is_err());
+        assert!(ours("id\tsection\nFRM-001\n", TARGET).is_err());
     }
 
     #[test]
     fn the_page_is_fresh_and_every_named_test_exists() {
-        let rows = ours(&read(ROWS).expect("rows")).expect("rows");
-        assert_eq!(without_function(&rows, &super::tests().expect("tests")), []);
-        assert_eq!(read(PAGE).expect(PAGE), page(&rows), "{PAGE} is stale; run: {WRITE_IT}");
+        let text = read(ROWS).expect("rows");
+        for role in &ROLES {
+            let rows = ours(&text, role).expect("rows");
+            assert_eq!(without_function(&rows, &super::tests().expect("tests")), []);
+        }
+        assert_eq!(read(PAGE).expect(PAGE), page(&text).expect("a page"), "{PAGE} is stale; run: {WRITE_IT}");
     }
 }

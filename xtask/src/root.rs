@@ -37,6 +37,12 @@ pub fn build(package: &str, binary: &str) -> Result<PathBuf> {
     Ok(target_dir().join("release").join(binary))
 }
 
+/// Builds an example of a package for release, and says where it is.
+pub fn build_example(package: &str, example: &str) -> Result<PathBuf> {
+    must("cargo", &["build", "--release", "--quiet", "--package", package, "--example", example])?;
+    Ok(target_dir().join("release/examples").join(example))
+}
+
 /// The program under test, built if it is our own: `$LUNAR_BIN`, or the release build.
 pub fn lunar() -> Result<PathBuf> {
     if std::env::var_os("LUNAR_BIN").is_none() {

@@ -5,7 +5,9 @@ use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
 use crate::exit;
+use crate::info::Info;
 use crate::ls::Ls;
+use crate::pr::Pr;
 use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -67,6 +69,10 @@ pub enum Command {
     Ls(Ls),
     /// Look for what is wrong or slow between here and a LUN
     Doctor(Doctor),
+    /// Show all that a logical unit tells of itself
+    Info(Info),
+    /// Read and change persistent reservations
+    Pr(Pr),
     /// Send a SCSI command to a logical unit
     Scsi(Scsi),
     /// Give this host a disk of a target: over NBD, as a block device, or as a file

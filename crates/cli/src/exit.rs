@@ -130,8 +130,8 @@ fn of(kind: Kind) -> (Exit, &'static str) {
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         let (exit, hint) = of(e.kind);
-        let hint = e.hint.unwrap_or_else(|| hint.to_owned());
-        Failure::new(exit, e.what, hint)
+        let initiator::Details { what, hint: better, .. } = e.into_details();
+        Failure::new(exit, what, better.unwrap_or_else(|| hint.to_owned()))
     }
 }
 

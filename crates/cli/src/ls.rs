@@ -152,7 +152,7 @@ async fn lun(url: &Url, number: u16, session: &Session) -> Result<Lun, Error> {
             identity: p.designator,
             ..told
         },
-        Err(e) if e.sense.is_some() => Lun { error: Some(e.what), ..told },
+        Err(e) if e.sense.is_some() => Lun { error: Some(e.to_string()), ..told },
         Err(e) => return Err(e),
     })
 }

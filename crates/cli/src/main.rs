@@ -10,13 +10,17 @@ mod discover;
 mod doctor;
 mod exit;
 mod hex;
+mod info;
 mod ls;
 mod paste;
+mod pr;
 mod say;
 mod scsi;
 mod serve;
 mod server;
 mod session;
+mod tree;
+mod unit;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
@@ -58,6 +62,14 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             return failure.map_or(Ok(ExitCode::SUCCESS), Err);
         }
         Command::Check { file, media } => print(&check(&file, media)?),
+        Command::Info(args) => {
+            log("warn")?;
+            print(&info::info(args)?)
+        }
+        Command::Pr(args) => {
+            log("warn")?;
+            print(&pr::pr(args)?)
+        }
         Command::Scsi(args) => {
             log("warn")?;
             return scsi::scsi(args);

@@ -81,6 +81,7 @@ struct ToldSense {
     asc: u8,
     ascq: u8,
     text: String,
+    detail: Option<String>,
     information: Option<u64>,
     command_specific: Option<u64>,
     /// As they came, in hexadecimal digits.
@@ -213,6 +214,7 @@ fn told(answer: &Answer) -> Told {
         asc: s.asc,
         ascq: s.ascq,
         text: s.to_string(),
+        detail: s.detail(),
         information: s.information,
         command_specific: s.command,
         bytes: hex::digits(&c.sense),
@@ -234,7 +236,10 @@ fn words(answer: &Answer) -> String {
     let told = told(answer);
     let mut text = format!("status: {} ({:02x}h)\n", told.status_name.unwrap_or("unknown"), told.status);
     if let Some(sense) = told.sense {
-        text += &format!("sense: {}\nsense data: {}\n", sense.text, sense.bytes);
+        text += &format!("sense: {}\n", sense.text);
+        text += &sense.detail.map(|detail| format!("  {detail}\n")).unwrap_or_default();
+        text += &sense.information.map(|n| format!("  information: {n} ({n:x}h)\n")).unwrap_or_default();
+        text += &format!("sense data: {}\n", sense.bytes);
     }
     if told.residual > 0 {
         text += &format!("residual: {} of {} bytes were not transferred\n", told.residual, told.expected);

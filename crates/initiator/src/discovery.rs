@@ -81,7 +81,12 @@ impl Exchange {
         loop {
             let (header, data) = self.wire.receive(SEGMENT as usize).await?;
             if header.opcode() != opcode::NOP_IN {
-                self.exp_stat_sn = header.word(24).wrapping_add(1);
+                let (got, next) = (header.word(24), self.exp_stat_sn);
+                if got != next {
+                    let what = format!("StatSN {got} instead of {next}: an answer was lost");
+                    return Err(Error::new(Kind::Protocol, what));
+                }
+                self.exp_stat_sn = next.wrapping_add(1);
                 return Ok((header, data));
             }
             if header.word20() != NONE {

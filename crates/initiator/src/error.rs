@@ -34,9 +34,13 @@ pub enum Kind {
     Closed,
 }
 
-/// A failure: its kind, and what happened to what.
+/// A failure: its kind, and what happened to what. It is one word wide, so that success costs nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Details>);
+
+/// What an [`Error`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Details {
     /// What a program tells apart.
     pub kind: Kind,
     /// What happened, in words.
@@ -50,17 +54,37 @@ pub struct Error {
 impl Error {
     /// A failure of this kind.
     pub fn new(kind: Kind, what: impl Into<String>) -> Error {
-        Error { kind, what: what.into(), sense: None, hint: None }
+        Error(Box::new(Details { kind, what: what.into(), sense: None, hint: None }))
     }
 
     /// The same, and what a person may do about it.
-    pub fn with_hint(self, hint: impl Into<String>) -> Error {
-        Error { hint: Some(hint.into()), ..self }
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Error {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// The same, and what the logical unit told of it.
+    pub fn with_sense(mut self, sense: Option<Sense>) -> Error {
+        self.0.sense = sense;
+        self
     }
 
     /// The same with what was being done before it: "login to 10.0.0.1:3260: connection refused".
-    pub fn during(self, doing: impl fmt::Display) -> Error {
-        Error { what: format!("{doing}: {}", self.what), ..self }
+    pub fn during(mut self, doing: impl fmt::Display) -> Error {
+        self.0.what = format!("{doing}: {}", self.what);
+        self
+    }
+
+    /// What it says, to be taken apart.
+    pub fn into_details(self) -> Details {
+        *self.0
+    }
+}
+
+impl std::ops::Deref for Error {
+    type Target = Details;
+    fn deref(&self) -> &Details {
+        &self.0
     }
 }
 

@@ -21,7 +21,7 @@ mod url;
 
 pub use command::{Command, Completion, Direction, Finished};
 pub use discovery::discover;
-pub use error::{Error, Kind};
+pub use error::{Details, Error, Kind};
 pub use lun::{Lun, Properties, properties};
 pub use open::{at, connect, lun_of, open, resolve};
 pub use options::{Options, Portal, Timeouts};

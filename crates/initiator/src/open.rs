@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(only_target(&url, found(0)).unwrap_err().kind, Kind::NotFound);
         assert_eq!(only_target(&url, found(1)).unwrap(), found(1)[0]);
         let error = only_target(&url, found(10)).unwrap_err();
-        let hint = error.hint.unwrap();
+        let hint = error.hint.clone().unwrap();
         assert_eq!(error.kind, Kind::Invalid);
         assert!(hint.contains("iscsi://h:3260/iqn.2026-11.org.example:7, and 2 more"), "{hint}");
     }

@@ -101,6 +101,9 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// Commands in flight at most, 1 to 4096.
     pub commands: u16,
+    /// Our part of the session's identifier; None is a new one for each session. Persistent reservations
+    /// belong to it and our name together: who wants them back later has to come with the same.
+    pub isid: Option<[u8; 6]>,
 }
 
 impl Options {
@@ -113,6 +116,7 @@ impl Options {
             crc32c_first: false,
             timeouts: Timeouts::default(),
             commands: 128,
+            isid: None,
         }
     }
 }
@@ -122,6 +126,8 @@ fn offer() -> Offer {
     let digests = Digests { none: true, crc32c: false };
     Offer {
         max_burst_length: 16_776_192,
+        // Level 0 leaves nothing behind that a new session would have to wait for; a target may want it longer.
+        default_time2wait: 0,
         default_time2retain: 0,
         header_digest: digests,
         data_digest: digests,

@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: Lunar against the limit of the machine (`floor`) and against STGT, as ratios of runs
-//! in one session. Client and servers are pinned to one and the same core: figures are small that way, and
+//! `cargo xtask bench`: Lunar's target against the limit of the machine (`floor`) and against STGT, and its
+//! initiator against libiscsi, as ratios of runs in one session. Client and servers are pinned to one and the same core: figures are small that way, and
 //! stable. Medians of alternating runs; no time is asserted, only ratios.
 
+mod initiator;
 mod load;
 mod rows;
 mod server;
@@ -36,7 +37,11 @@ pub struct Programs {
     blast: PathBuf,
     floor: PathBuf,
     lunar: PathBuf,
+    /// Lunar's initiator as a load generator
+    load: PathBuf,
     stgt: bool,
+    libiscsi: bool,
+    libnbd: bool,
 }
 
 /// Runs all rows.
@@ -56,10 +61,23 @@ fn programs() -> Result<Programs> {
     if !stgt {
         eprintln!("bench: no tgtd here (apt-get install tgt): the ratios against STGT are not measured");
     }
+    let libiscsi = root::is_installed("iscsi-perf");
+    if !libiscsi {
+        eprintln!(
+            "bench: no iscsi-perf here (apt-get install libiscsi-bin): the initiator is not compared with it"
+        );
+    }
+    let libnbd = root::is_installed("nbdcopy") && root::is_installed("nbdinfo");
+    if !libnbd {
+        eprintln!("bench: no nbdcopy here (apt-get install libnbd-bin): the NBD export is not measured");
+    }
     Ok(Programs {
         blast: root::build("xtask", "blast")?,
         floor: root::build("xtask", "floor")?,
         lunar: root::lunar()?,
+        load: root::build_example("initiator", "load")?,
         stgt,
+        libiscsi,
+        libnbd,
     })
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use super::initiator::{Client, Export};
 use super::load::{self, Held, Load, Reached};
 use super::server::{self, Backing, Server};
 use super::table::{Limit, Outcome};
@@ -57,6 +58,11 @@ const WITH_DIGESTS: f64 = 0.85;
 const CPU_GROWTH: f64 = 1.10;
 const MANY_SESSIONS: u32 = 64;
 const MANY_LUNS: u32 = 1000;
+const OF_LIBISCSI: f64 = 4.0;
+const LARGE_OF_LIBISCSI: f64 = 1.3;
+const CPU_OF_LIBISCSI: f64 = 0.3;
+const OF_BLAST: f64 = 0.7;
+const NBD_OF_DIRECT: f64 = 0.6;
 const IDLE_SESSIONS: u32 = 1000;
 const IDLE_MIB: f64 = 64.0;
 const START_LUNS: u32 = 10_000;
@@ -79,6 +85,10 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
         Bench::cpu_by_luns,
         Bench::idle_sessions,
         Bench::start,
+        Bench::initiator_on_floor,
+        Bench::initiator_on_stgt,
+        Bench::initiator_large,
+        Bench::nbd,
     ];
     let mut outcomes = Vec::new();
     for part in parts {
@@ -210,6 +220,107 @@ impl Bench<'_> {
         let _lunar = self.lunar(Backing::Null(START_LUNS))?;
         Ok(vec![Outcome::figure(name, "s", begin.elapsed().as_secs_f64(), Limit::Told(START_S))])
     }
+}
+
+/// The initiator.
+impl Bench<'_> {
+    /// Medians of alternating runs of clients on one server.
+    fn clients(&self, clients: &[Client<'_>], server: &Server, load: &Load) -> Result<Vec<Reached>> {
+        let mut runs = vec![Vec::new(); clients.len()];
+        for _ in 0..self.options.rounds.max(1) {
+            for (runs, client) in runs.iter_mut().zip(clients) {
+                runs.push(client.run(server, load, self.options.seconds)?);
+            }
+        }
+        Ok(runs.iter().map(|runs| median(runs)).collect())
+    }
+
+    fn initiator_on_floor(&self) -> Result<Vec<Outcome>> {
+        let name = "initiator, 4 KiB random read, depth 32, on floor";
+        if !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let floor = server::floor(&self.programs.floor)?;
+        let mut clients = vec![Client::Lunar(&self.programs.load), Client::Blast(&self.programs.blast)];
+        clients.extend(self.programs.libiscsi.then_some(Client::Libiscsi));
+        let reached = self.clients(&clients, &floor, &SMALL_READ)?;
+        let (lunar, blast) = (reached[0], reached[1]);
+        let mut outcomes =
+            vec![Outcome::ratio(name, "IO/s", lunar.iops, "blast", blast.iops, Limit::AtLeast(OF_BLAST))];
+        if let Some(libiscsi) = reached.get(2) {
+            outcomes.extend(of_libiscsi(name, lunar, *libiscsi, OF_LIBISCSI));
+        }
+        Ok(outcomes)
+    }
+
+    /// STGT is the limit here: only what it costs to use it can differ much.
+    fn initiator_on_stgt(&self) -> Result<Vec<Outcome>> {
+        let name = "initiator, 4 KiB random read, depth 32, on STGT";
+        if !self.programs.stgt || !self.programs.libiscsi || !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let stgt = server::stgt(None)?;
+        let clients = [Client::Lunar(&self.programs.load), Client::Libiscsi];
+        let reached = self.clients(&clients, &stgt, &SMALL_READ)?;
+        Ok(of_libiscsi(name, reached[0], reached[1], 1.0).into())
+    }
+
+    fn initiator_large(&self) -> Result<Vec<Outcome>> {
+        let name = "initiator, 256 KiB read, depth 8, on floor";
+        if !self.programs.libiscsi || !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let floor = server::floor(&self.programs.floor)?;
+        let clients = [Client::Lunar(&self.programs.load), Client::Libiscsi];
+        let reached = self.clients(&clients, &floor, &LARGE_READ)?;
+        let limit = Limit::AtLeast(LARGE_OF_LIBISCSI);
+        Ok(vec![Outcome::ratio(name, "IO/s", reached[0].iops, "libiscsi", reached[1].iops, limit)])
+    }
+
+    /// A file in the page cache: zeros would travel as holes.
+    fn nbd(&self) -> Result<Vec<Outcome>> {
+        let name = "256 KiB read, depth 8, through the NBD export";
+        if !self.programs.libnbd || !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let file = std::env::temp_dir().join(format!("lunar-bench-nbd-{}.img", std::process::id()));
+        std::fs::write(&file, vec![0x5a; CACHED_BYTES])?;
+        let measured = self.nbd_on(&file);
+        std::fs::remove_file(&file)?;
+        let (direct, through) = measured?;
+        let limit = Limit::AtLeast(NBD_OF_DIRECT);
+        Ok(vec![Outcome::ratio(name, "IO/s", through, "direct", direct, limit)])
+    }
+
+    fn nbd_on(&self, file: &Path) -> Result<(f64, f64)> {
+        let lunar = self.lunar(Backing::File(file))?;
+        let dir = file.with_extension("run");
+        let export = Export::attach(&self.programs.lunar, &lunar, dir)?;
+        let (mut direct, mut through) = (Vec::new(), Vec::new());
+        for _ in 0..self.options.rounds.max(1) {
+            let client = Client::Lunar(&self.programs.load);
+            direct.push(client.run(&lunar, &LARGE_READ, self.options.seconds)?);
+            let (bytes, time) = export.copy_out()?;
+            let iops = bytes as f64 / f64::from(LARGE_READ.bytes) / time.as_secs_f64();
+            through.push(Reached { iops, cpu_us_per_io: 0.0 });
+        }
+        Ok((median(&direct).iops, median(&through).iops))
+    }
+}
+
+fn of_libiscsi(name: &str, lunar: Reached, libiscsi: Reached, iops: f64) -> [Outcome; 2] {
+    let cpu = format!("{name}, client's CPU per I/O");
+    [
+        Outcome::ratio(name, "IO/s", lunar.iops, "libiscsi", libiscsi.iops, Limit::AtLeast(iops)),
+        Outcome::ratio(
+            &cpu,
+            "us",
+            lunar.cpu_us_per_io,
+            "libiscsi",
+            libiscsi.cpu_us_per_io,
+            Limit::AtMost(CPU_OF_LIBISCSI),
+        ),
+    ]
 }
 
 /// The median of each figure by itself.

@@ -15,10 +15,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// For a logout.
+const LEAVE: Duration = Duration::from_secs(1);
+
 /// Copies as the arguments say. An error: nothing was copied.
 pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
     let began = Instant::now();
-    Ok(Copy::prepare(args, stop).await?.perform(began).await?)
+    let copy = Copy::prepare(args, stop).await?;
+    let sessions = [copy.source.session.clone(), copy.destination.session.clone()];
+    let report = copy.perform(began).await;
+    for session in sessions.into_iter().flatten() {
+        // The copy is over: a target that does not answer the logout changes nothing.
+        _ = compio::time::timeout(LEAVE, session.close()).await;
+    }
+    Ok(report?)
 }
 
 /// A copy with both ends open, checked, and where it begins.

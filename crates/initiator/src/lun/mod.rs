@@ -176,8 +176,15 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
 }
 
 /// Sends a command as a host does; see [`Lun::perform`].
+#[inline]
 pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Finished {
-    let (result, buf) = settle(session, lun, cdb, data).await;
+    let out = matches!(data, Direction::Out(_));
+    let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
+    if let Ok(Completion { status: 0, .. }) = result {
+        return (result, buf);
+    }
+    // Boxed, so that a success carries none of it about.
+    let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), result, buf)).await;
     (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
@@ -185,18 +192,27 @@ pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, data: Directi
 type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 
 /// Sends a command until it has an answer that stays.
-pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, mut data: Direction) -> Settled {
-    let mut tries = 1;
-    let mut since = None;
+pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Settled {
+    let out = matches!(data, Direction::Out(_));
+    let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
+    resettle(session, (lun, cdb, out), result, buf).await
+}
+
+/// The same, with the answer to the first try.
+async fn resettle(
+    session: &Session,
+    (lun, cdb, out): (u64, Cdb, bool),
+    mut result: Result<Completion, Error>,
+    mut buf: Option<Buf>,
+) -> Settled {
+    let (mut tries, since) = (1, Instant::now());
     loop {
-        let out = matches!(data, Direction::Out(_));
-        let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
         let completion = match result {
             Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
             Ok(c) => c,
             Err(e) => return (Err(e), buf),
         };
-        let late = since.get_or_insert_with(Instant::now).elapsed() >= session.options().timeouts.busy;
+        let late = since.elapsed() >= session.options().timeouts.busy;
         match judge(&completion, tries, |sense| session.attention(lun, sense)) {
             Verdict::Done => return (Ok((completion, None)), buf),
             Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
@@ -208,15 +224,16 @@ pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, mut data: Dire
             Verdict::Again => {}
         }
         tries += 1;
-        data = match buf {
+        let data = match buf {
             None => Direction::None,
             Some(buf) if out => Direction::Out(buf),
             Some(buf) => Direction::In(buf),
         };
+        (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
     }
 }
 
 fn unready(c: &Completion) -> Error {
     let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
-    Error { sense: c.sense(), ..Error::new(Kind::TimedOut, format!("it stays busy or not ready: {why}")) }
+    Error::new(Kind::TimedOut, format!("it stays busy or not ready: {why}")).with_sense(c.sense())
 }

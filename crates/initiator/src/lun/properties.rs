@@ -1,6 +1,8 @@
 //! What a logical unit tells of itself, as far as using it as storage needs it.
 
 use wire::be;
+use wire::scsi::vpd::Designator;
+use wire::scsi::{fields, mode, vpd};
 
 /// Bytes of a transfer where the logical unit sets no limit.
 const TRANSFER: u64 = 8 << 20;
@@ -59,9 +61,7 @@ pub struct Properties {
 }
 
 fn text(b: &[u8], at: usize, len: usize) -> String {
-    let b = b.get(at..(at + len).min(b.len())).unwrap_or(&[]);
-    let shown = |c: &u8| if (0x20..0x7f).contains(c) { *c as char } else { '?' };
-    b.iter().filter(|c| **c != 0).map(shown).collect::<String>().trim().to_owned()
+    fields::text(b.get(at..(at + len).min(b.len())).unwrap_or(&[]))
 }
 
 fn byte(b: &[u8], at: usize) -> u8 {
@@ -109,7 +109,7 @@ impl Properties {
             vendor: text(&a.inquiry, 8, 8),
             product: text(&a.inquiry, 16, 16),
             revision: text(&a.inquiry, 32, 4),
-            serial: Some(text(&a.serial, 4, byte(&a.serial, 3).into())).filter(|s| !s.is_empty()),
+            serial: Some(vpd::serial(&a.serial)).filter(|s| !s.is_empty()),
             designator: designator(&a.identity),
             identity: identity(&a.identity),
             blocks: if a.capacity.len() < 12 { 0 } else { long(&a.capacity, 0).saturating_add(1) },
@@ -150,36 +150,13 @@ impl Properties {
 
 /// Byte 2 of the caching mode page (08h).
 fn caching(mode: &[u8]) -> u8 {
-    let mut at = 8 + usize::from(mode.get(6..8).map_or(0, be::get16));
-    while let Some(&[page, len]) = mode.get(at..at + 2).and_then(|b| b.first_chunk::<2>()) {
-        if page & 0x7f == 0x08 {
-            return byte(mode, at + 2);
-        }
-        let long = mode.get(at + 2..at + 4).map_or(0, be::get16);
-        at += if page & 0x40 != 0 { 4 + usize::from(long) } else { 2 + usize::from(len) };
-    }
-    0
-}
-
-/// One designation descriptor (SPC-5 section 7.7.6): code set, type, value, and all of its bytes.
-struct Designation<'a> {
-    code_set: u8,
-    kind: u8,
-    value: &'a [u8],
-    whole: &'a [u8],
+    mode::pages(mode).find(|page| (page.code, page.subpage) == (8, 0)).map_or(0, |page| byte(page.bytes, 2))
 }
 
 /// The descriptors of VPD page 83h that name the logical unit, not the port or the target behind which it is
 /// seen.
-fn designations(page: &[u8]) -> impl Iterator<Item = Designation<'_>> {
-    let mut rest = page.get(4..).unwrap_or(&[]);
-    let next = move || {
-        let &[code_set, kind, _, len, ..] = rest else { return None };
-        let (whole, more) = rest.split_at_checked(4 + usize::from(len))?;
-        rest = more;
-        Some(Designation { code_set: code_set & 0x0f, kind, value: &whole[4..], whole })
-    };
-    std::iter::from_fn(next).filter(|d| d.kind & 0x30 == 0)
+fn designations(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
+    vpd::designators(page).filter(|d| d.association == 0)
 }
 
 /// What has to stay the same for a logical unit to be the same, whatever path leads there.
@@ -189,16 +166,12 @@ pub fn identity(page: &[u8]) -> Vec<u8> {
 
 /// The designator of the logical unit that tells most: NAA, EUI-64, SCSI name, T10 vendor, in this order.
 fn designator(page: &[u8]) -> Option<String> {
-    let told = designations(page).filter_map(|d| {
-        let hex = || d.value.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        let plain = || if d.code_set == 1 { hex() } else { text(d.value, 0, d.value.len()) };
-        match d.kind & 0x0f {
-            3 => Some((4, format!("naa.{}", hex()))),
-            2 => Some((3, format!("eui.{}", hex()))),
-            8 => Some((2, plain())),
-            1 => Some((1, format!("t10.{}", plain()))),
-            _ => None,
-        }
+    let told = designations(page).filter_map(|d| match d.kind {
+        3 => Some((4, format!("naa.{}", d.text()))),
+        2 => Some((3, format!("eui.{}", d.text()))),
+        8 => Some((2, d.text())),
+        1 => Some((1, format!("t10.{}", d.text()))),
+        _ => None,
     });
     told.max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
 }
@@ -222,6 +195,7 @@ mod tests {
         be::put32(&mut a.capacity[8..], 512);
         (a.capacity[13], a.capacity[14]) = (3, 0xc0);
         a.mode = vec![0, 0, 0, 0x10, 0, 0, 0, 0, 0x08, 0x12, 0x04];
+        a.mode.resize(28, 0);
         a.serial = [&[0, 0x80, 0, 3][..], b"S\x1b1"].concat();
         let port = [1, 0x14, 0, 4, 0, 0, 0, 1];
         let unit = [&[1, 3, 0, 8][..], &[0x60, 1, 2, 3, 4, 5, 6, 7]].concat();
@@ -242,7 +216,7 @@ mod tests {
     #[test]
     fn answers_cut_anywhere_are_read_without_a_panic() {
         let page = [&[0, 0x83, 0, 12, 1, 3, 0, 8][..], &[0x60, 1, 2, 3, 4, 5, 6, 7]].concat();
-        let mode = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 0x12, 0x04];
+        let mode = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 1, 0x04];
         assert_eq!(caching(&mode), 0x04);
         for n in 0..mode.len() {
             let cut = |b: &[u8]| b[..n.min(b.len())].to_vec();

@@ -57,7 +57,7 @@ fn by_sense(sense: Sense, tries: u32, pause: Duration, tell: impl FnOnce(Sense))
         (0xb, ..) if tries < TRIES => return Verdict::Again,
         _ => {}
     }
-    Verdict::Failed(Error { sense: Some(sense), ..Error::new(Kind::Scsi, sense.to_string()) })
+    Verdict::Failed(Error::new(Kind::Scsi, sense.to_string()).with_sense(Some(sense)))
 }
 
 #[cfg(test)]

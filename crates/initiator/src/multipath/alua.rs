@@ -2,40 +2,25 @@
 
 use super::State;
 use wire::be;
+use wire::scsi::{report, vpd};
 
 /// The target port group behind which a logical unit was asked (VPD page 83h, designator type 5h of
 /// association 1h).
 pub fn port_group(page: &[u8]) -> Option<u16> {
-    let mut rest = page.get(4..)?;
-    while let &[_, kind, _, len, ..] = rest {
-        let (whole, more) = rest.split_at_checked(4 + usize::from(len))?;
-        if kind & 0x3f == 0x15 && len >= 4 {
-            return Some(be::get16(&whole[6..]));
-        }
-        rest = more;
-    }
-    None
+    let of_port = |d: &vpd::Designator<'_>| (d.kind, d.association) == (5, 1) && d.value.len() >= 4;
+    vpd::designators(page).find(of_port).map(|d| be::get16(&d.value[2..]))
 }
 
 /// The state of a group in the answer of REPORT TARGET PORT GROUPS (SPC-5 section 6.36); None if it is not
 /// there.
 pub fn state_of(answer: &[u8], group: u16) -> Option<State> {
-    let len = be::get32(answer.get(..4)?) as usize;
-    let mut rest = answer.get(4..)?;
-    rest = &rest[..len.min(rest.len())];
-    while rest.len() >= 8 {
-        let whole = 8 + 4 * usize::from(rest[7]);
-        if be::get16(&rest[2..]) == group {
-            return Some(match rest[0] & 0x0f {
-                0 => State::Optimized,
-                1 => State::NonOptimized,
-                15 => State::Transitioning,
-                _ => State::Standby,
-            });
-        }
-        rest = rest.get(whole..)?;
-    }
-    None
+    let found = report::groups(answer).find(|one| one.number == group)?;
+    Some(match found.state {
+        0 => State::Optimized,
+        1 => State::NonOptimized,
+        15 => State::Transitioning,
+        _ => State::Standby,
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::{Error, Kind};
 use net::iscsi::out::Payload;
 use std::time::Instant;
 use wire::iscsi::request::{self, Function};
-use wire::iscsi::{Bhs, NONE};
+use wire::iscsi::{Bhs, NONE, opcode};
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,22 @@ impl Machine {
         drop(self.control(Asked::Ping, |tag| request::nop_out(0, tag, NONE)));
     }
 
+    /// A ping in the place of a command that the target did not take.
+    pub fn fill(&mut self, cmd_sn: u32) {
+        let (reply, _) = flume::bounded(1);
+        let tag = self.control_tag();
+        self.controls.push(Control { tag, asked: Asked::Ping, since: self.now, reply });
+        let mut header = request::nop_out(0, tag, NONE);
+        header.0[0] = opcode::NOP_OUT;
+        request::stamp(&mut header, cmd_sn, self.numbers.exp_stat_sn);
+        self.out.push(header, Payload::Empty, self.digests);
+    }
+
     /// Asks for a task management function; the answer is the response code of RFC 7143 section 11.6.1.
     pub fn manage(&mut self, function: Function, lun: u64, task: Option<(u32, u32)>) -> Answer {
+        let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+        // A function for the whole target names no logical unit (section 11.5.3).
+        let lun = if whole { 0 } else { lun };
         self.control(Asked::Manage, |tag| request::task_management(lun, tag, function, task))
     }
 

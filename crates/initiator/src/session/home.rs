@@ -188,7 +188,8 @@ pub struct Pending(Way);
 enum Way {
     Here(Rc<Home>, u32),
     There(flume::r#async::RecvFut<'static, Finished>),
-    Refused(Option<Finished>),
+    Refused(Box<Finished>),
+    Over,
 }
 
 /// Hands a command to its session.
@@ -197,16 +198,16 @@ pub(super) fn submit(shared: &Shared, command: Command) -> Pending {
     if let Some(home) = here(shared) {
         return Pending(match home.accept(command, Waiter::Unknown) {
             Ok(tag) => Way::Here(home, tag),
-            Err(finished) => Way::Refused(Some(*finished)),
+            Err(finished) => Way::Refused(finished),
         });
     }
     let (reply, answer) = flume::bounded(1);
     match shared.mail.send(Mail::Command(command, reply)) {
         Ok(()) => Pending(Way::There(answer.into_recv_async())),
         Err(flume::SendError(Mail::Command(command, _))) => {
-            Pending(Way::Refused(Some((Err(closed()), command.data.into_buf()))))
+            Pending(Way::Refused(Box::new((Err(closed()), command.data.into_buf()))))
         }
-        Err(_) => Pending(Way::Refused(Some((Err(closed()), None)))),
+        Err(_) => Pending(Way::Over),
     }
 }
 
@@ -216,20 +217,22 @@ impl Future for Pending {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
         let me = &mut self.get_mut().0;
-        match me {
+        let finished = match me {
             Way::Here(home, tag) => match home.machine.borrow_mut().poll(*tag, cx.waker()) {
-                Some(finished) => Poll::Ready(finished),
+                Some(finished) => finished,
                 None => return Poll::Pending,
             },
-            Way::There(answer) => {
-                Pin::new(answer).poll(cx).map(|got| got.unwrap_or_else(|_| (Err(closed()), None)))
-            }
-            Way::Refused(finished) => Poll::Ready(finished.take().unwrap_or_else(|| (Err(closed()), None))),
-        }
-        .map(|finished| {
-            *me = Way::Refused(None);
-            finished
-        })
+            Way::There(answer) => match Pin::new(answer).poll(cx) {
+                Poll::Ready(got) => got.unwrap_or_else(|_| (Err(closed()), None)),
+                Poll::Pending => return Poll::Pending,
+            },
+            Way::Refused(_) | Way::Over => match std::mem::replace(me, Way::Over) {
+                Way::Refused(finished) => *finished,
+                _ => (Err(closed()), None),
+            },
+        };
+        *me = Way::Over;
+        Poll::Ready(finished)
     }
 }
 

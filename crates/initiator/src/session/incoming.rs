@@ -10,6 +10,7 @@ use crate::{Completion, Error, Kind};
 use net::Buf;
 use net::iscsi::out::Payload;
 use net::iscsi::receive::{Arrived, Data, Sink};
+use proto::window::precedes;
 use wire::be;
 use wire::iscsi::request;
 use wire::iscsi::{Bhs, NONE, opcode};
@@ -20,6 +21,11 @@ const STATUS: u8 = 0x01;
 /// O and U of Data-In and SCSI Response.
 const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;
+/// Answers to pings that may wait to be sent.
+const MOST_PONGS: u32 = 65536;
+/// Reasons of a Reject (RFC 7143 section 11.17.1).
+const DATA_DIGEST_ERROR: u8 = 0x02;
+const NEGOTIATION_RESET: u8 = 0x0b;
 
 fn broke(what: impl Into<String>) -> Error {
     Error::new(Kind::Protocol, what)
@@ -65,7 +71,7 @@ impl Machine {
             opcode::DATA_IN => self.take_data_in(header, pdu.data),
             opcode::SCSI_RESPONSE => self.scsi_response(header, pdu.data.bytes()),
             opcode::R2T => self.take_r2t(header),
-            opcode::NOP_IN => self.nop_in(header, pdu.data.bytes()),
+            opcode::NOP_IN => self.nop_in(header),
             opcode::TASK_MANAGEMENT_RESPONSE => self.control_response(header, Asked::Manage),
             opcode::LOGOUT_RESPONSE => self.control_response(header, Asked::Logout),
             opcode::ASYNC => self.async_message(header, pdu.data.bytes()),
@@ -118,13 +124,17 @@ impl Machine {
 
     fn scsi_response(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
-        if self.tasks.get(header.itt()).is_none() {
+        let Some(task) = self.tasks.get(header.itt()) else {
             return Err(broke(format!(
                 "a SCSI Response for the tag {:08x}, which names no command",
                 header.itt()
             )));
-        }
+        };
+        let (told, came) = (header.word(36), task.data_sn);
         match header.0[2] {
+            0 if told > came => Err(broke(format!(
+                "{came} Data-In or R2T came of the {told} that the command is told to have had"
+            ))),
             0 => self.complete(header, sense_of(data)?),
             code => {
                 let what = format!("the target failed to carry out the command (response {code:02x})");
@@ -173,8 +183,11 @@ impl Machine {
     }
 
     /// A ping, an answer to ours, or news of the window.
-    fn nop_in(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
+    fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
         let (itt, ttt) = (header.itt(), header.word20());
+        if itt != NONE && ttt != NONE {
+            return Err(broke("a NOP-In that both asks and answers"));
+        }
         if itt != NONE {
             self.status(header)?;
             self.pump();
@@ -182,9 +195,11 @@ impl Machine {
         }
         self.window(header);
         if ttt != NONE {
-            let len = data.len().min(self.parameters.max_xmit_data_segment_length as usize);
-            let payload = if len > 0 { Payload::Bytes(data[..len].to_vec()) } else { Payload::Empty };
-            self.say(request::nop_out(header.lun(), NONE, ttt), payload);
+            self.pongs = if self.out.waiting() == 0 { 0 } else { self.pongs + 1 };
+            if self.pongs > MOST_PONGS {
+                return Err(broke("the target asks whether we live, and does not read the answers"));
+            }
+            self.say(request::nop_out(header.lun(), NONE, ttt), Payload::Empty);
         }
         self.pump();
         Ok(())
@@ -209,13 +224,18 @@ impl Machine {
             // It asks for a logout, wants to negotiate anew (which we answer with a new session), or ends
             // this connection by itself.
             1 | 4 => self.leave = true,
-            2 | 3 => return Err(Error::new(Kind::Lost, "the target ends the connection")),
+            2 | 3 => {
+                self.time2wait_s = u16::from_be_bytes([header.0[40], header.0[41]]);
+                return Err(Error::new(Kind::Lost, "the target ends the connection"));
+            }
             5 => {
                 let lun = header.lun();
                 let ended: Vec<u32> = self.tasks.iter().filter(|t| t.lun == lun).map(|t| t.tag).collect();
                 ended.into_iter().for_each(|tag| self.ended_by_abort(tag, "the target ended the command"));
             }
-            _ => {}
+            // Those of vendors may be passed over.
+            248..=255 => {}
+            code => return Err(broke(format!("an Asynchronous Message of the unknown kind {code}"))),
         }
         self.pump();
         Ok(())
@@ -232,17 +252,36 @@ impl Machine {
         let name = opcode::name(rejected.opcode());
         let error = broke(format!("the target rejected a {name} (reason {reason:02x})"));
         let tag = rejected.itt();
+        if reason == NEGOTIATION_RESET {
+            return Err(error);
+        }
         match rejected.opcode() {
             // Its answer follows (section 7.3), or the whole command is to be sent again.
             opcode::DATA_OUT => {}
             opcode::SCSI_COMMAND if self.tasks.get(tag).is_some() => {
-                self.finish(tag, Err(error));
-                self.pump();
+                self.rejected_command(header, tag, error)
             }
             _ if self.refused(tag, error.clone()) => {}
             _ => return Err(error),
         }
         Ok(())
+    }
+}
+
+impl Machine {
+    /// The command was not carried out; a damaged one is sent again. If the target still waits for its CmdSN,
+    /// nothing behind it goes on: a ping takes its place (RFC 7143 section 7.3).
+    fn rejected_command(&mut self, header: &Bhs, tag: u32, error: Error) {
+        let Some(cmd_sn) = self.tasks.get(tag).map(|t| t.cmd_sn) else { return };
+        if !precedes(cmd_sn, header.word(28)) {
+            self.fill(cmd_sn);
+        }
+        if header.0[2] == DATA_DIGEST_ERROR {
+            self.ended_by_abort(tag, &error.what);
+        } else {
+            self.finish(tag, Err(error));
+        }
+        self.pump();
     }
 }
 

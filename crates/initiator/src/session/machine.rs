@@ -43,6 +43,10 @@ pub struct Machine {
     pub broken: Option<Error>,
     /// The target wants us to log out.
     pub leave: bool,
+    /// How long to wait before the next connection, in seconds (RFC 7143 section 7.5).
+    pub time2wait_s: u16,
+    /// Answers to pings that may still wait to be sent.
+    pub pongs: u32,
     /// What the session's owner may want to know.
     pub events: Vec<Event>,
     /// About now.
@@ -80,6 +84,8 @@ impl Machine {
             online: Online::No,
             broken: None,
             leave: false,
+            time2wait_s: 0,
+            pongs: 0,
             events: Vec::new(),
             now,
             heard: now,
@@ -89,9 +95,11 @@ impl Machine {
     /// A login has succeeded.
     pub fn connect(&mut self, parameters: Parameters, numbers: Numbers) {
         self.digests = Digests { header: parameters.header_digest, data: parameters.data_digest };
+        self.time2wait_s = parameters.default_time2wait;
         self.parameters = parameters;
         self.numbers = numbers;
         (self.out, self.broken, self.leave) = (Out::default(), None, false);
+        self.pongs = 0;
         self.online = Online::Checking;
         self.heard = self.now;
     }
@@ -254,8 +262,13 @@ impl Machine {
 
     /// A tag for a request that is no command.
     pub fn control_tag(&mut self) -> u32 {
-        self.last_control = (self.last_control + 1) & 0xffff;
-        CONTROL | self.last_control
+        loop {
+            self.last_control = (self.last_control + 1) & 0xffff;
+            let tag = CONTROL | self.last_control;
+            if self.controls.iter().all(|c| c.tag != tag) {
+                return tag;
+            }
+        }
     }
 
     /// Queues a request that stands outside the order of CmdSN.

@@ -73,6 +73,7 @@ mod tests {
         header
     }
 
+    /// CMD-010: what is older, or cannot be, changes nothing.
     #[test]
     fn the_window_opens_and_never_closes_backwards() {
         let mut n = Numbers { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4, exp_stat_sn: 1 };
@@ -88,6 +89,7 @@ mod tests {
         assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6), "a window that cannot be is ignored");
     }
 
+    /// CMD-003, SN-004: in serial number arithmetic.
     #[test]
     fn numbers_run_on_through_the_wrap() {
         let mut n =

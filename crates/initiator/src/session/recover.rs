@@ -20,6 +20,8 @@ use wire::scsi::cdb;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// And this at most.
 const LAST_PAUSE: Duration = Duration::from_secs(8);
+/// The longest Time2Wait that RFC 7143 section 13.15 knows, in seconds.
+const LONGEST_WAIT_S: u16 = 3600;
 /// A logical unit that does not answer yet is asked again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Bytes of VPD page 83h that are read.
@@ -149,7 +151,9 @@ async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
         return None;
     }
     tracing::warn!(target = %home.name(), "the session was lost: {why}");
-    home.listeners.tell(&Event::Lost(why.what));
+    home.listeners.tell(&Event::Lost(why.to_string()));
+    let wait_s = home.machine.borrow().time2wait_s.min(LONGEST_WAIT_S);
+    or_closing(home, compio::time::sleep(Duration::from_secs(wait_s.into()))).await?;
     let mut pause = FIRST_PAUSE;
     loop {
         let (goal, options) = (home.goal.borrow().clone(), &home.options);
@@ -203,7 +207,11 @@ pub async fn take_leave(home: Rc<Home>) {
     quiet(&home).await;
     let answer = home.machine.borrow_mut().log_out();
     home.flush_soon();
-    let _ = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
+    let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
+    if matches!(heard, Ok(Ok(Ok(_)))) {
+        // The end was in good order: there is nothing to wait for (section 11.15.3).
+        home.machine.borrow_mut().time2wait_s = 0;
+    }
     home.give_up_connection(Error::new(Kind::Lost, "the target asked for a logout"));
 }
 

@@ -21,8 +21,8 @@ pub enum State {
     Queued,
     /// The target has it.
     Sent,
-    /// Answered, but parts of its buffer are still being sent.
-    Leaving,
+    /// Answered; its owner may not have taken the answer yet, and parts of its buffer may still be being sent.
+    Answered,
 }
 
 /// Who waits for the end of a command.
@@ -45,8 +45,8 @@ pub enum Data {
     None,
     /// Data-In: the buffer (away while a segment lands in it), and how much has come, in order.
     In(Option<Buf>, u32),
-    /// Data-Out: the buffer, and R2TSN of the next R2T.
-    Out(Rc<Buf>, u32),
+    /// Data-Out: the buffer.
+    Out(Rc<Buf>),
 }
 
 /// A command that has not been taken back by its owner.
@@ -72,6 +72,8 @@ pub struct Task {
     pub expected: u32,
     /// CmdSN of its latest sending.
     pub cmd_sn: u32,
+    /// Data-In and R2T PDUs that have come for it: DataSN or R2TSN of the next one.
+    pub data_sn: u32,
     /// Times that it was sent.
     pub tries: u8,
     /// When it was handed in.
@@ -92,7 +94,7 @@ impl Task {
         match std::mem::replace(&mut self.data, Data::None) {
             Data::None => None,
             Data::In(buf, _) => buf.or_else(|| self.spare_buf()),
-            Data::Out(buf, _) => Rc::try_unwrap(buf).ok().or_else(|| self.spare_buf()),
+            Data::Out(buf) => Rc::try_unwrap(buf).ok().or_else(|| self.spare_buf()),
         }
     }
 
@@ -103,21 +105,21 @@ impl Task {
 
     /// Parts of its buffer are still being sent.
     pub fn is_leaving(&self) -> bool {
-        matches!(&self.data, Data::Out(buf, _) if Rc::strong_count(buf) > 1)
+        matches!(&self.data, Data::Out(buf) if Rc::strong_count(buf) > 1)
     }
 
     /// Back to where it was before it was sent.
     pub fn rewind(&mut self) {
         self.state = State::Queued;
+        self.data_sn = 0;
         let expected = self.expected as usize;
         match &mut self.data {
-            Data::None => {}
+            Data::None | Data::Out(_) => {}
             Data::In(buf, received) => {
                 // It may have been away, landing on the connection that was lost.
                 buf.get_or_insert_with(|| Buf::zeroed(expected));
                 *received = 0;
             }
-            Data::Out(_, r2t_sn) => *r2t_sn = 0,
         }
     }
 }
@@ -159,7 +161,7 @@ impl Tasks {
         let data = match command.data {
             crate::Direction::None => Data::None,
             crate::Direction::In(buf) => Data::In(Some(buf), 0),
-            crate::Direction::Out(buf) => Data::Out(Rc::new(buf), 0),
+            crate::Direction::Out(buf) => Data::Out(Rc::new(buf)),
         };
         slot.task = Some(Task {
             tag,
@@ -172,6 +174,7 @@ impl Tasks {
             data,
             expected,
             cmd_sn: 0,
+            data_sn: 0,
             tries: 0,
             since: now,
             sent: now,
@@ -191,25 +194,26 @@ impl Tasks {
         if slot.generation == generation { slot.task.as_mut() } else { None }
     }
 
-    /// Ends a task whose owner takes its answer, or does not want it.
-    pub fn remove(&mut self, tag: u32) -> Option<Task> {
+    /// Ends a task whose owner has taken its answer, or does not want it.
+    fn forget(&mut self, tag: u32) {
         let (at, generation) = place(tag);
-        let slot = self.slots.get_mut(at).filter(|slot| slot.generation == generation)?;
-        let task = slot.task.take()?;
-        self.free.push(at as u16);
-        self.count -= 1;
-        Some(task)
+        if let Some(slot) = self.slots.get_mut(at).filter(|slot| slot.generation == generation)
+            && slot.task.is_some()
+        {
+            slot.task = None;
+            self.free.push(at as u16);
+            self.count -= 1;
+        }
     }
 
     /// Records the end of a task and tells who waits. While parts of its buffer are being sent it stays.
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.get(tag) else { return };
         task.answer.get_or_insert(answer);
-        if task.is_leaving() {
-            task.state = State::Leaving;
-            return;
+        task.state = State::Answered;
+        if !task.is_leaving() {
+            self.hand_over(tag);
         }
-        self.hand_over(tag);
     }
 
     /// Tells who waits for an answered task.
@@ -224,7 +228,7 @@ impl Tasks {
                     let _ = reply.send(finished);
                 }
             }
-            Waiter::Gone => drop(self.remove(tag)),
+            Waiter::Gone => self.forget(tag),
         }
     }
 
@@ -236,16 +240,17 @@ impl Tasks {
             task.waiter = Waiter::Gone;
             let finished = (Err(error), task.spare_buf());
             if task.answer.is_some() && !task.is_leaving() {
-                self.remove(tag);
+                self.forget(tag);
             }
             return Some(finished);
         }
         if task.answer.is_none() || task.is_leaving() {
             return None;
         }
-        let mut task = self.remove(tag)?;
-        let buf = task.take_buf();
-        Some((task.answer.take()?, buf))
+        // Taken out in place: a task is a large thing to move.
+        let finished = (task.answer.take()?, task.take_buf());
+        self.forget(tag);
+        Some(finished)
     }
 
     /// Its owner waits no longer. If the target has the task, it may still move its data: the task stays, and
@@ -274,7 +279,7 @@ impl Tasks {
         task.waiter = Waiter::Gone;
         let over = task.answer.is_some() && !task.is_leaving();
         if over || task.state == State::Queued {
-            self.remove(tag);
+            self.forget(tag);
         }
     }
 

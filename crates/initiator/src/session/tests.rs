@@ -14,6 +14,8 @@ use wire::iscsi::request::Function;
 use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};
 use wire::scsi::{Sense, cdb};
 
+mod rows;
+
 /// A machine that is logged in, with a target that is us.
 struct Peer {
     machine: Machine,
@@ -135,6 +137,7 @@ impl Peer {
     }
 }
 
+/// FRM-005: however the bytes are cut.
 #[test]
 fn data_come_in_whatever_the_pieces() {
     for step in [1, 47, 48, 1000, 1 << 20] {
@@ -145,6 +148,8 @@ fn data_come_in_whatever_the_pieces() {
             let mut header = Bhs::new(opcode::DATA_IN);
             header.0[1] = u8::from(last) * 0x81;
             header.set_word(16, tag);
+            header
+                .set_word(36, [0, 20_000, 20_100].iter().position(|o| *o == offset).expect("a piece") as u32);
             header.set_word(40, offset as u32);
             pdu::stamp(&mut header, if last { 7 } else { 0 }, 2, 32);
             encode(Digests::default(), header, &[], &data[offset..offset + len])
@@ -157,6 +162,8 @@ fn data_come_in_whatever_the_pieces() {
     }
 }
 
+/// DAT-004, DAT-013, DAT-015, DAT-020, DAT-022, DAT-025, SN-007: both kinds of unsolicited data, and
+/// R2Ts in full.
 #[test]
 fn a_write_sends_what_it_may_and_then_what_it_is_asked_for() {
     let mut peer = Peer::new(parameters());
@@ -168,11 +175,12 @@ fn a_write_sends_what_it_may_and_then_what_it_is_asked_for() {
         .collect();
     assert_eq!(shape, [(1, 512, 0, false), (5, 512, 512, true)], "immediate, then unsolicited data");
     assert_eq!(sent[0].0.word20(), 4096);
-    peer.say(pdu::r2t(9 << 48, tag, 77, 0, 1024, 2048), &[], false);
+    assert_eq!((sent[1].0.lun(), sent[1].0.word20()), (0, NONE), "no tag, and so no LUN");
+    peer.say(pdu::r2t(1 << 48, tag, 77, 0, 1024, 2048), &[], false);
     let sent = peer.sent();
     let numbers: Vec<_> =
         sent.iter().map(|(h, _)| (h.word(36), h.word(40), h.word20(), h.lun() >> 48)).collect();
-    assert_eq!(numbers, [(0, 1024, 77, 9), (1, 1536, 77, 9), (2, 2048, 77, 9), (3, 2560, 77, 9)]);
+    assert_eq!(numbers, [(0, 1024, 77, 1), (1, 1536, 77, 1), (2, 2048, 77, 1), (3, 2560, 77, 1)]);
     assert_eq!(sent.iter().map(|(h, _)| h.is_final()).collect::<Vec<_>>(), [false, false, false, true]);
     assert!(
         sent.iter().all(|(h, d)| d.iter().enumerate().all(|(i, b)| *b == (h.word(40) as usize + i) as u8))
@@ -196,6 +204,7 @@ fn what_was_negotiated_decides_what_goes_unasked() {
     }
 }
 
+/// RSP-008: sense data come with the status.
 #[test]
 fn an_early_answer_waits_until_the_buffer_has_left() {
     let mut peer = Peer::new(parameters());
@@ -226,10 +235,12 @@ fn residuals_say_how_much_was_moved() {
     assert!(peer.broken().what.contains("100 bytes came of the 512"), "missing data are no success");
 }
 
+/// FRM-024, SN-005, SN-010, SN-014, DAT-014, DAT-024, DAT-028, REJ-012: one broken rule after the
+/// other.
 #[test]
 fn what_breaks_a_rule_ends_the_connection_and_touches_nothing() {
     type Hostile = fn(&mut Peer, u32, u32);
-    let hostile: [(&str, Hostile); 14] = [
+    let hostile: [(&str, Hostile); 19] = [
         ("beyond the buffer", |p, r, _| p.data_in(r, 512, &[1; 512], true, None)),
         ("beyond 32 bits", |p, r, _| p.data_in(r, u32::MAX - 3, &[1; 8], true, None)),
         ("out of order", |p, r, _| p.data_in(r, 256, &[1; 8], true, None)),
@@ -240,6 +251,28 @@ fn what_breaks_a_rule_ends_the_connection_and_touches_nothing() {
         ("an R2T for too much", |p, _, w| p.say(pdu::r2t(0, w, 1, 0, 0, 4096), &[], false)),
         ("an R2T for nothing", |p, _, w| p.say(pdu::r2t(0, w, 1, 0, 0, 0), &[], false)),
         ("an R2T out of turn", |p, _, w| p.say(pdu::r2t(0, w, 1, 5, 0, 8), &[], false)),
+        ("an R2T for another LUN", |p, _, w| p.say(pdu::r2t(9 << 48, w, 1, 0, 0, 8), &[], false)),
+        ("a part that was lost", |p, r, _| {
+            let mut header = Bhs::new(opcode::DATA_IN);
+            header.set_word(16, r);
+            header.set_word(36, 1);
+            p.say(header, &[1; 8], false);
+        }),
+        ("more parts than came", |p, r, _| {
+            let mut header = pdu::scsi_response(r, 0, 0, 0);
+            header.set_word(36, 1);
+            p.say(header, &[], true);
+        }),
+        ("a NOP-In with both tags", |p, _, _| {
+            p.machine.ping();
+            let tag = p.machine.controls[0].tag;
+            p.say(pdu::nop_in(0, tag, 5), &[], true);
+        }),
+        ("a negotiation that is reset", |p, r, _| {
+            let mut header = Bhs::new(opcode::SCSI_COMMAND);
+            header.set_word(16, r);
+            p.say(pdu::reject(0x0b), &header.0, true);
+        }),
         ("an R2T without a tag", |p, _, w| p.say(pdu::r2t(0, w, NONE, 0, 0, 8), &[], false)),
         ("a status for nobody", |p, _, _| p.respond(0x7777_0001, 0, 0, 0, &[])),
         ("a lost answer", |p, r, _| {
@@ -261,6 +294,7 @@ fn what_breaks_a_rule_ends_the_connection_and_touches_nothing() {
     }
 }
 
+/// FRM-008, LOG-004: among them a Login Response.
 #[test]
 fn opcodes_that_do_not_belong_here_end_the_connection() {
     for opcode in [0x00, 0x01, 0x03, 0x10, 0x23, 0x24, 0x27, 0x3e] {
@@ -270,6 +304,7 @@ fn opcodes_that_do_not_belong_here_end_the_connection() {
     }
 }
 
+/// CMD-001, CMD-004, CMD-011: no command goes before its turn, or beyond MaxCmdSN.
 #[test]
 fn the_window_holds_commands_back() {
     let mut peer = Peer::new(parameters());
@@ -281,6 +316,7 @@ fn the_window_holds_commands_back() {
     assert_eq!(cmd_sns, [33, 34, 35]);
 }
 
+/// REC-001, REC-002, RSP-010: commands are sent again on the next session, or fail.
 #[test]
 fn a_lost_connection_repeats_what_may_be_repeated_in_its_order() {
     let mut peer = Peer::new(parameters());
@@ -343,13 +379,14 @@ fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
     assert_eq!(peer.machine.tasks.count(), 0);
 }
 
+/// NOP-003, NOP-005: both ways.
 #[test]
 fn pings_are_answered_and_asked() {
     let mut peer = Peer::new(parameters());
-    peer.say(pdu::nop_in(3 << 48, NONE, 0x55), b"echo", false);
+    peer.say(pdu::nop_in(3 << 48, NONE, 0x55), &[], false);
     let sent = peer.sent();
     assert_eq!((sent[0].0.opcode(), sent[0].0.itt(), sent[0].0.word20()), (opcode::NOP_OUT, NONE, 0x55));
-    assert_eq!((sent[0].0.immediate(), &sent[0].1[..]), (true, &b"echo"[..]));
+    assert_eq!((sent[0].0.immediate(), sent[0].0.lun(), sent[0].1.len()), (true, 3 << 48, 0));
     peer.machine.ping();
     let tag = peer.sent()[0].0.itt();
     assert!(peer.machine.oldest_ping().is_some());
@@ -383,6 +420,7 @@ fn a_reject_ends_the_command_that_it_names() {
     assert_eq!(peer.broken().kind, Kind::Protocol, "one that names nothing");
 }
 
+/// ASY-004: nothing new goes to a target that asked for a logout.
 #[test]
 fn a_target_that_wants_us_to_leave_gets_no_more_commands() {
     let mut peer = Peer::new(parameters());

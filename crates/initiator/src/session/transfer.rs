@@ -20,7 +20,7 @@ pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digest
             request::reads(&mut header, task.expected);
             out.push(header, Payload::Empty, digests);
         }
-        Data::Out(buf, _) => {
+        Data::Out(buf) => {
             let first = (p.first_burst_length as usize).min(buf.len());
             let immediate =
                 if p.immediate_data { first.min(p.max_xmit_data_segment_length as usize) } else { 0 };
@@ -30,7 +30,8 @@ pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digest
             let exp_stat_sn = header.exp_stat_sn();
             out.push(header, payload, digests);
             if unsolicited > immediate {
-                let burst = Burst { lun: task.lun, itt: task.tag, ttt: NONE };
+                // Without a Target Transfer Tag the LUN field is reserved (section 11.7.4).
+                let burst = Burst { lun: 0, itt: task.tag, ttt: NONE };
                 let stretch = Stretch { offset: immediate, end: unsolicited, exp_stat_sn };
                 data_out(out, burst, buf, stretch, p, digests);
             }
@@ -72,8 +73,8 @@ impl Machine {
         let Some(task) = task else {
             return Err(broke(format!("an R2T for the tag {:08x}, which names no command", header.itt())));
         };
-        let (lun, expected) = (task.lun, task.expected);
-        let Data::Out(buf, next) = &mut task.data else {
+        let (lun, expected, next) = (task.lun, task.expected, task.data_sn);
+        let Data::Out(buf) = &task.data else {
             return Err(broke("an R2T for a command that sends no data"));
         };
         if ttt == NONE {
@@ -85,12 +86,14 @@ impl Machine {
                 p.max_burst_length
             )));
         }
-        if r2t_sn != *next {
+        if r2t_sn != next {
             return Err(broke(format!("an R2T numbered {r2t_sn} instead of {next}")));
         }
-        *next += 1;
-        // The target chose the LUN field for its own use: it comes back as it was (section 11.7.1).
-        let lun = if header.lun() != 0 { header.lun() } else { lun };
+        // Some targets leave the field empty.
+        if header.lun() != lun && header.lun() != 0 {
+            return Err(broke(format!("an R2T for LUN {:016x} of a command for {lun:016x}", header.lun())));
+        }
+        task.data_sn += 1;
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
         data_out(&mut self.out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         Ok(())
@@ -108,7 +111,7 @@ impl Machine {
     /// The offset at which the segment of a Data-In continues its command: neither outside its buffer nor
     /// out of order, for both orders were negotiated.
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
-        let (offset, len) = (header.word(40), header.data_len() as u32);
+        let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
         let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
         let task = self.tasks.get(header.itt()).filter(|t| t.state == State::Sent);
         let Some(task) = task else {
@@ -121,7 +124,11 @@ impl Machine {
             let expected = task.expected;
             return Err(broke(format!("Data-In of {len} bytes at {offset} of a command with {expected}")));
         }
-        if in_order && offset != *received {
+        if data_sn != task.data_sn {
+            let next = task.data_sn;
+            return Err(broke(format!("Data-In numbered {data_sn} instead of {next}: a part was lost")));
+        }
+        if in_order && len > 0 && offset != *received {
             return Err(broke(format!("Data-In at {offset} where {received} was next")));
         }
         Ok(offset as usize)
@@ -130,9 +137,9 @@ impl Machine {
     /// Takes the segment of a Data-In: copies it, or puts the buffer back in which it landed.
     pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
         let offset = self.data_in_offset(header)?;
-        let Some(Data::In(buf, received)) = self.tasks.get(header.itt()).map(|t| &mut t.data) else {
-            return Ok(());
-        };
+        let Some(task) = self.tasks.get(header.itt()) else { return Ok(()) };
+        task.data_sn += 1;
+        let Data::In(buf, received) = &mut task.data else { return Ok(()) };
         let len = header.data_len();
         match (segment, &mut *buf) {
             (Segment::Landed(back), _) => *buf = Some(back),

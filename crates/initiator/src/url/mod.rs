@@ -151,6 +151,7 @@ fn defaults() -> Settings {
         crc32c_first: options.crc32c_first,
         timeouts: Timeouts::default(),
         commands: options.commands,
+        isid: None,
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),
     }

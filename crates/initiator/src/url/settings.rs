@@ -18,6 +18,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Commands in flight.
     pub commands: u16,
+    /// Our part of the session's identifier.
+    pub isid: Option<[u8; 6]>,
     /// CHAP algorithms, preferred first.
     pub algorithms: Vec<Algorithm>,
     /// Names, and where secrets are.
@@ -44,6 +46,7 @@ enum Takes {
     Flag(fn(&mut Offer) -> &mut bool),
     Bytes(fn(&mut Offer) -> &mut u32),
     Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
+    Isid,
     Tries(fn(&mut Timeouts) -> &mut u32),
     /// The one value that this initiator supports.
     Only(&'static str),
@@ -83,6 +86,7 @@ pub static TABLE: &[Row] = &[
     row("target_password_file", Text(|t| &mut t.target_password_file)),
     row("auth", Algorithms),
     row("initiator", Text(|t| &mut t.initiator)),
+    row("isid", Isid),
     row("header_digest", Digest(|o| &mut o.header_digest)),
     row("data_digest", Digest(|o| &mut o.data_digest)),
     row("initial_r2t", Flag(|o| &mut o.initial_r2t)),
@@ -136,6 +140,7 @@ impl Row {
             Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
             Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
             Count(range, place) => *place(settings) = number(value, range)?,
+            Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}
             Only(one) => return Err(format!("only {one} is supported")),
@@ -163,6 +168,14 @@ impl Row {
         }
         Ok(())
     }
+}
+
+/// Six bytes (RFC 7143 section 11.12.5).
+fn isid(value: &str) -> Option<[u8; 6]> {
+    let digits = value.strip_prefix("0x").unwrap_or(value);
+    let plain = digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    let n = plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
+    n.to_be_bytes()[2..].try_into().ok()
 }
 
 fn flag(value: &str) -> Option<bool> {

@@ -33,6 +33,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         crc32c_first: s.crc32c_first,
         timeouts: s.timeouts.clone(),
         commands: s.commands,
+        isid: s.isid,
     };
     check(url, &options)?;
     Ok(options)
@@ -258,7 +259,7 @@ mod tests {
         let shown = path.display().to_string();
         assert!(from_file(&shown).unwrap() == Secret::new(b"abc"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(from_file(&shown).unwrap_err().hint.unwrap().starts_with("run: chmod 0600"));
+        assert!(from_file(&shown).unwrap_err().hint.as_ref().unwrap().starts_with("run: chmod 0600"));
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -162,6 +162,47 @@ pub fn report_target_port_groups(len: u32) -> Cdb {
     c
 }
 
+/// REPORT SUPPORTED OPERATION CODES (SPC-5 section 6.35): all of them.
+pub fn report_supported_operation_codes(len: u32) -> Cdb {
+    let mut c = cdb(op::MAINTENANCE_IN);
+    c[1] = 0x0c;
+    be::put32(&mut c[6..], len);
+    c
+}
+
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-5 section 6.36).
+pub fn report_task_management(len: u32) -> Cdb {
+    let mut c = cdb(op::MAINTENANCE_IN);
+    c[1] = 0x0d;
+    be::put32(&mut c[6..], len);
+    c
+}
+
+/// LOG SENSE (SPC-5 section 6.8): cumulative values of a page.
+pub fn log_sense(page: u8, len: u16) -> Cdb {
+    let mut c = cdb(op::LOG_SENSE);
+    c[2] = 0x40 | page & 0x3f;
+    be::put16(&mut c[7..], len);
+    c
+}
+
+/// PERSISTENT RESERVE IN (SPC-5 section 6.16).
+pub fn persistent_reserve_in(action: u8, len: u16) -> Cdb {
+    let mut c = cdb(op::PERSISTENT_RESERVE_IN);
+    c[1] = action & 0x1f;
+    be::put16(&mut c[7..], len);
+    c
+}
+
+/// PERSISTENT RESERVE OUT (SPC-5 section 6.17) for the whole logical unit, with so many bytes of parameters.
+pub fn persistent_reserve_out(action: u8, kind: u8, len: u32) -> Cdb {
+    let mut c = cdb(op::PERSISTENT_RESERVE_OUT);
+    c[1] = action & 0x1f;
+    c[2] = kind & 0x0f;
+    be::put32(&mut c[5..], len);
+    c
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,6 +215,11 @@ mod tests {
         assert_eq!(report_luns(16)[..10], [0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 16]);
         assert_eq!(mode_sense_10(8, 0, 64)[..9], [0x5a, 0x10, 8, 0, 0, 0, 0, 0, 64]);
         assert_eq!(unmap_list(3, 4)[..20], [0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4]);
+        assert_eq!(log_sense(0x2f, 64)[..9], [0x4d, 0, 0x6f, 0, 0, 0, 0, 0, 64]);
+        assert_eq!(persistent_reserve_in(3, 8)[..9], [0x5e, 3, 0, 0, 0, 0, 0, 0, 8]);
+        assert_eq!(persistent_reserve_out(4, 5, 24)[..9], [0x5f, 4, 5, 0, 0, 0, 0, 0, 24]);
+        assert_eq!(report_supported_operation_codes(9)[..10], [0xa3, 12, 0, 0, 0, 0, 0, 0, 0, 9]);
+        assert_eq!(report_task_management(4)[..10], [0xa3, 13, 0, 0, 0, 0, 0, 0, 0, 4]);
         assert_eq!(compare_and_write(9, 1, false)[13], 1);
         assert_eq!(read_capacity_16(32)[..14], [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32]);
     }

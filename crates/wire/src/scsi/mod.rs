@@ -1,8 +1,15 @@
 //! SCSI on the wire: status, sense, command codes.
 
+pub mod asc;
 pub mod cdb;
+pub mod fields;
+pub mod inquiry;
+pub mod mode;
 pub mod op;
+pub mod pr;
+pub mod report;
 pub mod sense;
+pub mod vpd;
 
 pub use sense::Sense;
 

@@ -2,7 +2,53 @@
 
 /// One row per operation code: constant, value, the standard's name.
 macro_rules! codes {
-    ($($name:ident = $value:literal, $text:literal;)*) => { $(#[doc = $text] pub const $name: u8 = $value;)* };
+    ($($name:ident = $value:literal, $text:literal;)*) => {
+        $(#[doc = $text] pub const $name: u8 = $value;)*
+
+        /// The standard's name of an operation code, where it is a command by itself or a family of service
+        /// actions.
+        pub fn name(opcode: u8) -> Option<&'static str> {
+            match opcode {
+                $($value => Some($text),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+/// Service actions: operation code, service action, the standard's name.
+const ACTIONS: &[(u8, u16, &str)] = &[
+    (SANITIZE, 1, "SANITIZE (overwrite)"),
+    (SANITIZE, 2, "SANITIZE (block erase)"),
+    (SANITIZE, 3, "SANITIZE (cryptographic erase)"),
+    (SANITIZE, 0x1f, "SANITIZE (exit failure mode)"),
+    (PERSISTENT_RESERVE_IN, 0, "READ KEYS"),
+    (PERSISTENT_RESERVE_IN, 1, "READ RESERVATION"),
+    (PERSISTENT_RESERVE_IN, 2, "REPORT CAPABILITIES"),
+    (PERSISTENT_RESERVE_IN, 3, "READ FULL STATUS"),
+    (PERSISTENT_RESERVE_OUT, 0, "REGISTER"),
+    (PERSISTENT_RESERVE_OUT, 1, "RESERVE"),
+    (PERSISTENT_RESERVE_OUT, 2, "RELEASE"),
+    (PERSISTENT_RESERVE_OUT, 3, "CLEAR"),
+    (PERSISTENT_RESERVE_OUT, 4, "PREEMPT"),
+    (PERSISTENT_RESERVE_OUT, 5, "PREEMPT AND ABORT"),
+    (PERSISTENT_RESERVE_OUT, 6, "REGISTER AND IGNORE EXISTING KEY"),
+    (PERSISTENT_RESERVE_OUT, 7, "REGISTER AND MOVE"),
+    (SERVICE_ACTION_IN_16, 0x10, "READ CAPACITY(16)"),
+    (SERVICE_ACTION_IN_16, 0x12, "GET LBA STATUS"),
+    (MAINTENANCE_IN, 0x05, "REPORT IDENTIFYING INFORMATION"),
+    (MAINTENANCE_IN, 0x0a, "REPORT TARGET PORT GROUPS"),
+    (MAINTENANCE_IN, 0x0c, "REPORT SUPPORTED OPERATION CODES"),
+    (MAINTENANCE_IN, 0x0d, "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS"),
+    (MAINTENANCE_IN, 0x0f, "REPORT TIMESTAMP"),
+    (MAINTENANCE_OUT, 0x0a, "SET TARGET PORT GROUPS"),
+    (MAINTENANCE_OUT, 0x0f, "SET TIMESTAMP"),
+];
+
+/// The standard's name of a command.
+pub fn command(opcode: u8, action: Option<u16>) -> Option<&'static str> {
+    let row = ACTIONS.iter().find(|row| row.0 == opcode && Some(row.1) == action);
+    row.map(|row| row.2).or_else(|| name(opcode))
 }
 
 codes! {
@@ -67,4 +113,17 @@ codes! {
     VERIFY_12 = 0xaf, "VERIFY(12)";
     READ_DEFECT_DATA_12 = 0xb7, "READ DEFECT DATA(12)";
     MECHANISM_STATUS = 0xbd, "MECHANISM STATUS";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_have_their_names() {
+        assert_eq!(command(0x28, None), Some("READ(10)"));
+        assert_eq!(command(0x9e, Some(0x10)), Some("READ CAPACITY(16)"));
+        assert_eq!(command(0x9e, Some(0x1f)), Some("SERVICE ACTION IN(16)"));
+        assert_eq!(command(0xff, None), None);
+    }
 }

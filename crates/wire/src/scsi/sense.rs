@@ -1,5 +1,6 @@
 //! Sense data, fixed and descriptor format (SPC-5 section 4.4).
 
+use super::asc;
 use crate::be;
 
 /// What a CHECK CONDITION tells, independent of its format on the wire.
@@ -25,14 +26,11 @@ macro_rules! conditions {
         impl Sense {
             $(#[doc = $text] pub const $name: Sense = Sense::new($key, $asc, $ascq);)*
 
-            /// The standard's name of the condition, if it is known here.
-            pub fn name(&self) -> Option<&'static str> {
-                match (self.key, self.asc, self.ascq) {
-                    $(($key, $asc, $ascq) => Some($text),)*
-                    _ => None,
-                }
-            }
         }
+
+        /// All of them, and what they are called here.
+        #[cfg(test)]
+        const CONDITIONS: &[(Sense, &str)] = &[$((Sense::$name, $text)),*];
     };
 }
 
@@ -65,7 +63,7 @@ conditions! {
     SAVING_NOT_SUPPORTED = 0x5 0x39 0x00, "saving parameters not supported";
     REMOVAL_PREVENTED = 0x5 0x53 0x02, "medium removal prevented";
     INSUFFICIENT_REGISTRATIONS = 0x5 0x55 0x04, "insufficient registration resources";
-    COPY_ABORTED = 0xa 0x00 0x00, "copy aborted, no additional sense information";
+    COPY_ABORTED = 0xa 0x00 0x00, "no additional sense information";
     COPY_UNKNOWN_TARGET = 0xa 0x08 0x04, "unreachable copy target";
     COPY_INEXACT_SEGMENT = 0xa 0x26 0x0a, "unexpected inexact segment";
     COPY_DEVICE_FAILURE = 0xa 0x0d 0x01, "third party device failure";
@@ -91,14 +89,37 @@ conditions! {
     WRITE_PROTECTED = 0x7 0x27 0x00, "write protected";
     SPACE_ALLOCATION_FAILED = 0x7 0x27 0x07, "space allocation failed write protect";
     CRC_ERROR = 0xb 0x47 0x05, "protocol service CRC error";
-    UNEXPECTED_UNSOLICITED_DATA = 0xb 0x0c 0x0c, "unexpected unsolicited data";
-    NOT_ENOUGH_UNSOLICITED_DATA = 0xb 0x0c 0x0d, "not enough unsolicited data";
+    UNEXPECTED_UNSOLICITED_DATA = 0xb 0x0c 0x0c, "write error - unexpected unsolicited data";
+    NOT_ENOUGH_UNSOLICITED_DATA = 0xb 0x0c 0x0d, "write error - not enough unsolicited data";
     SNACK_REJECTED = 0xb 0x11 0x13, "read error, failed retransmission request";
     ECHO_BUFFER_OVERWRITTEN = 0xb 0x3f 0x0f, "echo buffer overwritten";
     MISCOMPARE = 0xe 0x1d 0x00, "miscompare during verify operation";
 }
 
 impl Sense {
+    /// The standard's name of the condition, if it is known here.
+    pub fn name(&self) -> Option<&'static str> {
+        asc::name(self.asc, self.ascq)
+    }
+
+    /// What the sense-key-specific bytes tell: the field that is wrong, or how far something has come (SPC-5
+    /// section 4.4.2.4).
+    pub fn detail(&self) -> Option<String> {
+        let [first, high, low] = self.specific?;
+        let n = u16::from_be_bytes([high, low]);
+        match self.key {
+            5 => {
+                let place = if first & 0x40 != 0 { "CDB" } else { "parameter list" };
+                let bit = if first & 0x08 != 0 { format!(", bit {}", first & 7) } else { String::new() };
+                Some(format!("{place}, byte {n}{bit}"))
+            }
+            0 | 2 => Some(format!("{} % done", u32::from(n) * 100 / 65536)),
+            1 | 3 | 4 => Some(format!("{n} retries")),
+            0xa => Some(format!("segment descriptor, byte {n}")),
+            _ => None,
+        }
+    }
+
     /// A condition without further facts.
     pub const fn new(key: u8, asc: u8, ascq: u8) -> Self {
         Sense { key, asc, ascq, information: None, command: None, specific: None }
@@ -260,6 +281,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn conditions_are_called_as_the_table_has_it() {
+        CONDITIONS.iter().for_each(|(sense, text)| assert_eq!(sense.name(), Some(*text)));
+    }
+
+    #[test]
+    fn what_is_specific_is_told() {
+        let told = |s: Sense| s.detail();
+        assert_eq!(told(Sense::cdb_field(2, 7)).as_deref(), Some("CDB, byte 2, bit 7"));
+        assert_eq!(told(Sense::parameter_field(9, 8)).as_deref(), Some("parameter list, byte 9"));
+        assert_eq!(told(Sense::SANITIZE_IN_PROGRESS.progress(0x8000)).as_deref(), Some("50 % done"));
+        assert_eq!(told(Sense::POWER_ON), None);
+    }
+
+    #[test]
     fn fixed_format_is_eighteen_bytes() {
         let s = Sense::LBA_OUT_OF_RANGE.at(0x01020304).encode(false);
         assert_eq!(s, [0xf0, 0, 5, 1, 2, 3, 4, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0]);
@@ -294,9 +329,7 @@ mod tests {
             for descriptor in [false, true] {
                 let b = sense.encode(descriptor);
                 assert_eq!(Sense::decode(&b), Some(sense));
-                (0..b.len()).for_each(|n| {
-                    Sense::decode(&b[..n]);
-                });
+                (0..b.len()).for_each(|n| assert_eq!(Sense::decode(&b[..n]).is_some(), n > 0));
             }
         }
         assert_eq!((Sense::decode(&[]), Sense::decode(&[0x7f; 20])), (None, None));

@@ -26,7 +26,7 @@ fn send(step: TextStep) -> Pdu {
     }
 }
 
-/// DSC-007, TXT-002, TXT-003: the first request byte for byte, and one that carries on.
+/// DSC-007, TXT-002, TXT-003, TXT-010: the first request byte for byte, and one that carries on.
 #[test]
 fn golden_requests() {
     let (mut text, first) = Text::new(ITT, ALL.to_vec(), 8192, 65536);

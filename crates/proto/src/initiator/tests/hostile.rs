@@ -141,7 +141,7 @@ fn keys_out_of_place() {
 }
 
 /// NEG-005, NEG-006, NEG-007, NEG-009, NEG-020 to NEG-023, KEY-001, KEY-002, KEY-010 to KEY-020, KEY-022,
-/// KEY-034, KEY-035, A-22: answers that the offer does not allow, each told with its key.
+/// KEY-027, KEY-034, KEY-035, A-22: answers that the offer does not allow, each told with its key.
 #[test]
 fn answers_that_were_not_offered() {
     let level = Offer { error_recovery_level: 1, max_outstanding_r2t: 1, ..Offer::default() };
@@ -340,7 +340,7 @@ fn chap_one_way() {
     }
 }
 
-/// KEY-028, NEG-021, SEC-009, complaint 14: CHAP that is wanted is not left out unseen.
+/// KEY-028, NEG-021, SEC-009, SEC-023, complaint 14: CHAP that is wanted is not left out unseen.
 #[test]
 fn methods() {
     let failed = |wish: Wish, flags, text: &str| Script::new(wish).failed(flags, text);
@@ -422,7 +422,7 @@ fn challenges_that_do_not_fit() {
     assert!(script.broke(SECURITY, "CHAP_N=t\0CHAP_R=0x01\0").contains("no more"), "nobody asked");
 }
 
-/// SEC-001, SEC-005, SEC-006, SEC-010 to SEC-012, KEY-032, KEY-033: the target proves itself, or does not.
+/// SEC-001, SEC-005, SEC-006, SEC-010 to SEC-012, SEC-017, KEY-032, KEY-033: the target proves itself, or does not.
 #[test]
 fn chap_both_ways() {
     let mut script = Script::new(with(mutual()));

@@ -336,7 +336,7 @@ fn a_text_over_several_pdus() {
     assert_eq!(script.done("").parameters.max_burst_length, 4096);
 }
 
-/// NEG-010, LOG-040: answers of more than a segment go in parts.
+/// NEG-010, KEY-026, LOG-040: answers of more than a segment go in parts.
 #[test]
 fn a_long_answer_goes_in_pieces() {
     let mut script = Script::operational(wish());
@@ -389,6 +389,16 @@ fn proposals_of_the_target() {
         let step = script.reply(LAST, &text);
         assert_eq!(matches!(step, Step::Done(_)), good, "{proposal}: {step:?}");
     }
+}
+
+/// NEG-019: of a target's list, what is not understood is skipped.
+#[test]
+fn lists_with_values_of_others() {
+    let offer = Offer { task_reporting: TaskReporting::Rfc3720, ..Offer::default() };
+    let mut script = Script::operational(Wish { offer, ..wish() });
+    let text = script.agree(&[]) + "TaskReporting=Z-com.example.x,RFC3720\0";
+    assert_eq!(script.send(OPERATIONAL, &text), (LAST, "TaskReporting=RFC3720\0".into()));
+    script.done("");
 }
 
 /// NEG-011, NEG-012, NEG-014, NEG-015, NEG-024, NEG-025, A-01, A-02: answers that leave a default in force.

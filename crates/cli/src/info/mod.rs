@@ -1,0 +1,90 @@
+//! `lunar info`: all that a logical unit tells of itself, decoded.
+
+mod gather;
+pub mod pages;
+
+use crate::client::{self, Asked, json, run};
+use crate::exit::{Exit, Failure};
+use crate::hex;
+use crate::tree::{self, Node};
+use clap::Args;
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar info iscsi://127.0.0.1
+  lunar info iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --all --json
+  lunar info iscsi://127.0.0.1 --page 0x83
+  lunar info iscsi://127.0.0.1 --page b0 --hex";
+
+/// Arguments of `lunar info`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Info {
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    url: String,
+
+    /// One VPD page alone, by its code in hexadecimal digits
+    #[arg(long, value_name = "CODE", value_parser = code)]
+    page: Option<u8>,
+
+    /// Supported commands and task management functions too
+    #[arg(long, conflicts_with = "page")]
+    all: bool,
+
+    /// Dump the bytes of each answer instead
+    #[arg(long, conflicts_with = "json")]
+    hex: bool,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+fn code(text: &str) -> Result<u8, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text).trim_end_matches('h');
+    u8::from_str_radix(digits, 16).map_err(|_| "a code is one or two hexadecimal digits, such as 0x83".into())
+}
+
+/// The text to print.
+///
+/// # Errors
+/// When there is no such logical unit, or it does not answer.
+pub fn info(args: Info) -> Result<String, Failure> {
+    let url = client::url(&args.url)?;
+    let found = run(args.asked, move || async move {
+        match args.page {
+            Some(page) => gather::page(&url, page).await,
+            None => gather::all(&url, args.all).await,
+        }
+    })?;
+    if args.page.is_some() && found.answers.is_empty() {
+        let what = found.troubles.first().map_or("there is no such page", |why| why.as_str());
+        return Err(Failure::new(
+            Exit::NotFound,
+            what,
+            "lunar info without --page shows those that there are",
+        ));
+    }
+    if args.hex {
+        let dump = |(what, bytes): &(String, Vec<u8>)| format!("{what}\n{}", hex::dump(bytes));
+        return Ok(found.answers.iter().map(dump).collect::<Vec<_>>().join("\n"));
+    }
+    let mut facts = found.facts;
+    if !found.troubles.is_empty() {
+        facts.push(("errors".into(), Node::List(found.troubles.into_iter().map(Node::text).collect())));
+    }
+    if args.asked.json {
+        return Ok(json(&Node::Map(facts))?);
+    }
+    Ok(tree::lines(&facts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_named_in_hexadecimal() {
+        assert_eq!(["0x83", "83", "83h", "b0"].map(|text| code(text).unwrap()), [0x83, 0x83, 0x83, 0xb0]);
+        assert!(["", "0x", "100", "g"].iter().all(|text| code(text).is_err()));
+    }
+}

@@ -1,0 +1,59 @@
+//! A logical unit that is asked, whatever it is: no disk is needed.
+
+use initiator::{Direction, Error, Kind, Session, Url};
+use net::Buf;
+use wire::iscsi::lun::encode;
+use wire::scsi::cdb::Cdb;
+
+/// A session and the logical unit of a URL.
+pub struct Unit {
+    /// The session.
+    pub session: Session,
+    /// The eight bytes of its LUN.
+    pub lun: u64,
+    /// Its number.
+    pub number: u16,
+}
+
+impl Unit {
+    /// Logs in; under this ISID, unless the URL names one.
+    pub async fn open(url: &Url, isid: Option<[u8; 6]>) -> Result<Unit, Error> {
+        let mut options = url.options()?;
+        options.isid = options.isid.or(isid);
+        let url = initiator::resolve(url, &options).await?;
+        let target = url.target.as_deref().unwrap_or_default();
+        let session = Session::open(url.portal.clone(), target, options).await?;
+        let number = initiator::lun_of(&url, &session).await?;
+        Ok(Unit { session, lun: encode(number), number })
+    }
+
+    /// The data of a command, up to so many bytes.
+    pub async fn read(&self, cdb: Cdb, len: usize) -> Result<Vec<u8>, Error> {
+        let (result, buf) = self.session.perform(self.lun, cdb, Direction::In(Buf::zeroed(len))).await;
+        let got = result?.transferred;
+        Ok(buf.map(|buf| buf[..got.min(buf.len())].to_vec()).unwrap_or_default())
+    }
+
+    /// Sends data with a command.
+    pub async fn write(&self, cdb: Cdb, data: &[u8]) -> Result<(), Error> {
+        let mut buf = Buf::zeroed(data.len());
+        buf.copy_from_slice(data);
+        self.session.perform(self.lun, cdb, Direction::Out(buf)).await.0.map(drop)
+    }
+
+    /// Logs out. A target that does not answer that changes nothing.
+    pub async fn close(&self) {
+        _ = self.session.close().await;
+    }
+
+    /// Our initiator port, as a TransportID of iSCSI tells it.
+    pub fn our_port(&self) -> String {
+        let isid = crate::hex::digits(&self.session.facts().isid);
+        format!("{},i,0x{isid}", self.session.options().initiator)
+    }
+}
+
+/// The logical unit answered, and refused: that is a fact about it, not the end of the command.
+pub fn is_refusal(e: &Error) -> bool {
+    matches!(e.kind, Kind::Scsi | Kind::Reserved)
+}

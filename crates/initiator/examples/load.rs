@@ -1,0 +1,97 @@
+//! Load for a logical unit, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints
+//! what was reached, and the CPU time of this process.
+
+use block::Backend;
+use initiator::{Lun, Url};
+use net::{Buf, Cores};
+use std::cell::Cell;
+use std::error::Error;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+struct Load {
+    write: bool,
+    bytes: usize,
+    depth: usize,
+    time: Duration,
+}
+
+/// Offsets, spread evenly (xorshift).
+struct Offsets {
+    state: u64,
+    places: u64,
+}
+
+impl Offsets {
+    fn next(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state % self.places
+    }
+}
+
+async fn work(lun: Arc<Lun>, load: Load, seed: u64, on: Rc<Cell<bool>>) -> std::io::Result<u64> {
+    // As much of the disk as the neutral load generator uses.
+    let places = lun.facts().capacity.min(256 << 20) / load.bytes as u64;
+    let mut offsets = Offsets { state: seed * 0x9e37_79b9_7f4a_7c15 + 1, places };
+    let (mut buf, mut count) = (Buf::zeroed(load.bytes), 0);
+    while on.get() {
+        let offset = offsets.next() * load.bytes as u64;
+        let (result, back) =
+            if load.write { lun.write(offset, buf, false).await } else { lun.read(offset, buf).await };
+        result?;
+        (buf, count) = (back, count + 1);
+    }
+    Ok(count)
+}
+
+async fn run(url: Url, load: Load) -> Result<(u64, Duration), String> {
+    let lun = initiator::open(&url).await.map_err(|e| e.to_string())?;
+    let on = Rc::new(Cell::new(true));
+    let start = Instant::now();
+    let workers: Vec<_> = (1..=load.depth as u64)
+        .map(|seed| compio::runtime::spawn(work(lun.clone(), load, seed, on.clone())))
+        .collect();
+    compio::time::sleep(load.time).await;
+    on.set(false);
+    let mut sum = 0;
+    for worker in workers {
+        sum += worker.await.map_err(|_| "a worker panicked")?.map_err(|e| e.to_string())?;
+    }
+    Ok((sum, start.elapsed()))
+}
+
+/// CPU time of this process.
+fn cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let main: u64 = stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("schedstat")).ok();
+    let all = threads.filter_map(of).filter_map(|s| s.split(' ').next()?.parse::<u64>().ok()).sum::<u64>();
+    Duration::from_nanos(all.max(main))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [url, op, bytes, depth, seconds] = &words[..] else {
+        return Err("load URL read|write BYTES DEPTH SECONDS".into());
+    };
+    let load = Load {
+        write: op == "write",
+        bytes: bytes.parse()?,
+        depth: depth.parse()?,
+        time: Duration::from_secs_f64(seconds.parse()?),
+    };
+    let url = Url::parse(url)?;
+    let cores = Cores::one()?;
+    let before = cpu();
+    let (count, time) = cores.wait(0, move || run(url, load))??;
+    let used = cpu() - before;
+    let iops = count as f64 / time.as_secs_f64();
+    println!("iops {iops:.0} cpu_us_per_io {:.4}", used.as_secs_f64() * 1e6 / count.max(1) as f64);
+    Ok(())
+}

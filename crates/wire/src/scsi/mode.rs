@@ -1,0 +1,180 @@
+//! Mode pages, as MODE SENSE brings them (SPC-5 section 7.5, SBC-4 section 6.5).
+
+use super::fields::{Field, bits, flag, get, named, number, split};
+
+/// The header of MODE SENSE(10).
+pub static HEADER: &[Field] = &[flag("write_protected", 3, 7), flag("dpo_and_fua", 3, 4)];
+
+/// A mode page or subpage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page<'a> {
+    /// PAGE CODE.
+    pub code: u8,
+    /// SUBPAGE CODE; 0 is the page itself.
+    pub subpage: u8,
+    /// PS: it can be saved.
+    pub saveable: bool,
+    /// The whole page.
+    pub bytes: &'a [u8],
+}
+
+/// The pages in an answer of MODE SENSE(10): all that came, whatever MODE DATA LENGTH says.
+pub fn pages(answer: &[u8]) -> impl Iterator<Item = Page<'_>> {
+    let start = 8 + get(answer, 6, 2) as usize;
+    let all = split(answer.get(start..).unwrap_or(&[]), |b| match b {
+        [code, _, _, _, ..] if code & 0x40 != 0 => Some(4 + get(b, 2, 2) as usize),
+        [_, len, ..] => Some(2 + usize::from(*len)),
+        _ => None,
+    });
+    all.map(|bytes| Page {
+        code: bytes[0] & 0x3f,
+        subpage: if bytes[0] & 0x40 != 0 { bytes[1] } else { 0 },
+        saveable: bytes[0] & 0x80 != 0,
+        bytes,
+    })
+}
+
+const ORDER: &[(u64, &str)] = &[(0, "restricted"), (1, "unrestricted")];
+const SHARING: &[(u64, &str)] = &[(0, "one task set for all"), (1, "a task set for each I_T nexus")];
+const REPORTING: &[(u64, &str)] = &[
+    (0, "no report"),
+    (2, "unit attention"),
+    (3, "recovered error, if allowed"),
+    (4, "recovered error"),
+    (5, "no sense"),
+    (6, "on request"),
+];
+
+static ERROR_RECOVERY: &[Field] = &[
+    flag("awre", 2, 7),
+    flag("arre", 2, 6),
+    flag("transfer_block", 2, 5),
+    flag("read_continuous", 2, 4),
+    flag("post_error", 2, 2),
+    flag("data_terminate", 2, 1),
+    number("read_retries", 3, 1),
+    number("write_retries", 8, 1),
+    number("recovery_time_limit_ms", 10, 2),
+];
+
+static CONNECTION: &[Field] = &[
+    number("buffer_full_ratio", 2, 1),
+    number("buffer_empty_ratio", 3, 1),
+    number("max_burst_512_bytes", 10, 2),
+    number("first_burst_512_bytes", 14, 2),
+];
+
+static CACHING: &[Field] = &[
+    flag("write_cache", 2, 2),
+    flag("read_cache_disabled", 2, 0),
+    flag("initiator_control", 2, 7),
+    flag("abort_prefetch", 2, 6),
+    flag("discontinuity", 2, 4),
+    flag("multiplication_factor", 2, 1),
+    number("disable_prefetch_blocks", 4, 2),
+    number("min_prefetch_blocks", 6, 2),
+    number("max_prefetch_blocks", 8, 2),
+    number("max_prefetch_ceiling_blocks", 10, 2),
+    flag("force_sequential_write", 12, 7),
+    flag("read_ahead_disabled", 12, 5),
+    flag("non_volatile_cache_disabled", 12, 0),
+];
+
+static CONTROL: &[Field] = &[
+    named("task_set", 2, (5, 3), SHARING),
+    flag("descriptor_sense", 2, 2),
+    flag("global_logging_target_save_disable", 2, 1),
+    named("queue_algorithm", 3, (4, 4), ORDER),
+    bits("queue_error", 3, 1, 2),
+    bits("unit_attention_interlock", 4, 4, 2),
+    flag("software_write_protect", 4, 3),
+    flag("application_tag_owner", 5, 7),
+    flag("task_aborted_status", 5, 6),
+    bits("autoload", 5, 0, 3),
+    number("busy_timeout_100ms", 8, 2),
+    number("extended_self_test_s", 10, 2),
+];
+
+static CONTROL_EXTENSION: &[Field] = &[
+    flag("timestamp_changeable", 4, 2),
+    flag("scsi_precedence", 4, 1),
+    flag("implicit_alua", 4, 0),
+    bits("initial_priority", 5, 0, 4),
+    number("max_sense_bytes", 6, 1),
+];
+
+static POWER: &[Field] = &[
+    flag("standby_y", 2, 0),
+    flag("idle_c", 3, 3),
+    flag("idle_b", 3, 2),
+    flag("idle_a", 3, 1),
+    flag("standby_z", 3, 0),
+    number("idle_a_timer_100ms", 4, 4),
+    number("standby_z_timer_100ms", 8, 4),
+];
+
+static EXCEPTIONS: &[Field] = &[
+    flag("performance", 2, 7),
+    flag("background_functions", 2, 5),
+    flag("warnings", 2, 4),
+    flag("disabled", 2, 3),
+    flag("test", 2, 2),
+    flag("log_errors", 2, 0),
+    named("method", 3, (0, 4), REPORTING),
+    number("interval_100ms", 4, 4),
+    number("report_count", 8, 4),
+];
+
+/// Page, subpage, the name, and the fields.
+type Row = (u8, u8, &'static str, &'static [Field]);
+
+const PAGES: &[Row] = &[
+    (0x01, 0, "read-write error recovery", ERROR_RECOVERY),
+    (0x02, 0, "disconnect-reconnect", CONNECTION),
+    (0x07, 0, "verify error recovery", &[]),
+    (0x08, 0, "caching", CACHING),
+    (0x0a, 0, "control", CONTROL),
+    (0x0a, 1, "control extension", CONTROL_EXTENSION),
+    (0x18, 0, "protocol specific logical unit", &[]),
+    (0x19, 0, "protocol specific port", &[]),
+    (0x1a, 0, "power condition", POWER),
+    (0x1c, 0, "informational exceptions control", EXCEPTIONS),
+    (0x1c, 2, "logical block provisioning", &[]),
+    (0x2a, 0, "CD capabilities", &[]),
+];
+
+impl Page<'_> {
+    fn row(&self) -> Option<&'static Row> {
+        PAGES.iter().find(|(code, subpage, ..)| (*code, *subpage) == (self.code, self.subpage))
+    }
+
+    /// The name of the page.
+    pub fn name(&self) -> Option<&'static str> {
+        self.row().map(|row| row.2)
+    }
+
+    /// Its fields; None where none are known here.
+    pub fn table(&self) -> Option<&'static [Field]> {
+        self.row().map(|row| row.3).filter(|table| !table.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fields::{Value, read};
+    use super::*;
+
+    #[test]
+    fn pages_and_subpages_are_found_behind_block_descriptors() {
+        let mut b = vec![0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
+        b.extend([0x4a, 1, 0, 2, 1, 9, 0x88, 0x12, 0x04]);
+        b.resize(b.len() + 17, 0);
+        let all: Vec<_> = pages(&b).collect();
+        assert_eq!((all[0].code, all[0].subpage, all[0].name()), (0x0a, 1, Some("control extension")));
+        assert_eq!((all[1].code, all[1].saveable, all.len()), (0x08, true, 2));
+        let first = read(all[1].table().unwrap(), all[1].bytes).next();
+        assert_eq!(first, Some(("write_cache", Value::Flag(true))));
+        assert_eq!(read(HEADER, &b).filter(|(_, v)| *v == Value::Flag(true)).count(), 2);
+        (0..b.len()).for_each(|n| assert!(pages(&b[..n]).count() < 2));
+    }
+}

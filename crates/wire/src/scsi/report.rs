@@ -1,0 +1,208 @@
+//! What other commands tell: supported commands, task management functions, target port groups, log pages,
+//! what is mapped (SPC-5 sections 6.35 to 6.37 and 7.3, SBC-4 section 5.6).
+
+use super::fields::{Field, flag, get, name_of, split};
+use crate::be;
+
+/// A command of REPORT SUPPORTED OPERATION CODES.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supported {
+    /// Operation code.
+    pub opcode: u8,
+    /// Service action, if it has them.
+    pub action: Option<u16>,
+    /// Bytes of the CDB.
+    pub len: u16,
+}
+
+/// All commands. Command time-outs descriptors are passed over.
+pub fn commands(answer: &[u8]) -> impl Iterator<Item = Supported> {
+    let rest = answer.get(4..).unwrap_or(&[]);
+    let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
+    let all = split(rest, |b| Some(if *b.get(5)? & 2 != 0 { 20 } else { 8 }));
+    all.map(|d| Supported {
+        opcode: d[0],
+        action: (d[5] & 1 != 0).then(|| be::get16(&d[2..])),
+        len: be::get16(&d[6..]),
+    })
+}
+
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+pub static FUNCTIONS: &[Field] = &[
+    flag("abort_task", 0, 7),
+    flag("abort_task_set", 0, 6),
+    flag("clear_aca", 0, 5),
+    flag("clear_task_set", 0, 4),
+    flag("logical_unit_reset", 0, 3),
+    flag("query_task", 0, 2),
+    flag("target_reset", 0, 1),
+    flag("wakeup", 0, 0),
+    flag("query_asynchronous_event", 1, 2),
+    flag("query_task_set", 1, 1),
+    flag("i_t_nexus_reset", 1, 0),
+];
+
+/// A target port group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// TARGET PORT GROUP.
+    pub number: u16,
+    /// ASYMMETRIC ACCESS STATE.
+    pub state: u8,
+    /// PREF.
+    pub preferred: bool,
+    /// Relative identifiers of its ports.
+    pub ports: Vec<u16>,
+}
+
+impl Group {
+    /// The name of its state.
+    pub fn state_name(&self) -> &'static str {
+        const STATES: &[(u64, &str)] = &[
+            (0, "active/optimized"),
+            (1, "active/non-optimized"),
+            (2, "standby"),
+            (3, "unavailable"),
+            (4, "logical block dependent"),
+            (14, "offline"),
+            (15, "transitioning"),
+        ];
+        name_of(STATES, self.state.into()).unwrap_or("reserved")
+    }
+}
+
+/// REPORT TARGET PORT GROUPS, with the short header.
+pub fn groups(answer: &[u8]) -> impl Iterator<Item = Group> {
+    let rest = answer.get(4..).unwrap_or(&[]);
+    let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
+    let all = split(rest, |b| Some(8 + 4 * usize::from(*b.get(7)?)));
+    all.map(|d| Group {
+        number: be::get16(&d[2..]),
+        state: d[0] & 0x0f,
+        preferred: d[0] & 0x80 != 0,
+        ports: d[8..].chunks_exact(4).map(|port| be::get16(&port[2..])).collect(),
+    })
+}
+
+/// An extent of GET LBA STATUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its first block.
+    pub lba: u64,
+    /// Blocks.
+    pub blocks: u32,
+    /// PROVISIONING STATUS: 0 mapped, 1 deallocated, 2 anchored.
+    pub status: u8,
+}
+
+/// GET LBA STATUS.
+pub fn extents(answer: &[u8]) -> impl Iterator<Item = Extent> {
+    let end = answer.len().min(4 + get(answer, 0, 4) as usize);
+    let all = answer.get(8..end).unwrap_or(&[]).chunks_exact(16);
+    all.map(|d| Extent { lba: be::get64(d), blocks: be::get32(&d[8..]), status: d[12] & 0x0f })
+}
+
+/// The name of a log page.
+pub fn log_name(page: u8) -> Option<&'static str> {
+    const NAMES: &[(u64, &str)] = &[
+        (0x00, "supported log pages"),
+        (0x02, "write errors"),
+        (0x03, "read errors"),
+        (0x04, "read reverse errors"),
+        (0x05, "verify errors"),
+        (0x06, "other errors"),
+        (0x0c, "logical block provisioning"),
+        (0x0d, "temperature"),
+        (0x0e, "start-stop cycles"),
+        (0x10, "self-test results"),
+        (0x11, "solid state media"),
+        (0x15, "background scan"),
+        (0x19, "statistics and performance"),
+        (0x2f, "informational exceptions"),
+    ];
+    name_of(NAMES, page.into())
+}
+
+/// A log parameter: its code and its value.
+pub fn parameters(page: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let rest = page.get(4..).unwrap_or(&[]);
+    let rest = &rest[..rest.len().min(get(page, 2, 2) as usize)];
+    let all = split(rest, |b| Some(4 + usize::from(*b.get(3)?)));
+    all.map(|p| (be::get16(p), &p[4..]))
+}
+
+/// What a parameter of a log page tells, if it is known here: its name and its value.
+pub fn parameter(page: u8, code: u16, value: &[u8]) -> Option<(&'static str, u64)> {
+    const ERRORS: &[(u64, &str)] = &[
+        (0, "corrected_without_delay"),
+        (1, "corrected_with_delay"),
+        (2, "retries"),
+        (3, "corrected"),
+        (4, "correction_runs"),
+        (5, "bytes"),
+        (6, "uncorrected"),
+    ];
+    match (page, code) {
+        (0x02..=0x05, _) => Some((name_of(ERRORS, code.into())?, number(value)?)),
+        (0x06, 0) => Some(("errors", number(value)?)),
+        // FFh: not known.
+        (0x0d, 0) => Some(("celsius", u64::from(*value.get(1).filter(|c| **c != 0xff)?))),
+        (0x0d, 1) => Some(("reference_celsius", u64::from(*value.get(1).filter(|c| **c != 0xff)?))),
+        // ASC and ASCQ of a predicted failure, or zeros.
+        (0x2f, 0) => Some(("asc_ascq", u64::from(be::get16(value.get(..2)?)))),
+        _ => None,
+    }
+}
+
+/// A counter of up to eight bytes.
+fn number(value: &[u8]) -> Option<u64> {
+    (1..=8).contains(&value.len()).then(|| get(value, 0, value.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_with_and_without_time_outs() {
+        let plain = [0x28, 0, 0, 0, 0, 0, 0, 10];
+        let timed = [&[0x9e, 0, 0, 0x10, 0, 3, 0, 16][..], &[0, 10], &[0; 10]].concat();
+        let b = [&[0, 0, 0, 28][..], &plain, &timed].concat();
+        let all: Vec<_> = commands(&b).collect();
+        assert_eq!(all[0], Supported { opcode: 0x28, action: None, len: 10 });
+        assert_eq!(all[1], Supported { opcode: 0x9e, action: Some(0x10), len: 16 });
+        (0..b.len()).for_each(|n| assert!(commands(&b[..n]).count() < 2));
+    }
+
+    #[test]
+    fn groups_and_their_ports() {
+        let b = [0, 0, 0, 20, 0x80, 0x0f, 0, 1, 0, 0, 0, 1, 0, 0, 0, 7, 0x02, 0, 1, 0, 0, 0, 0, 0];
+        let all: Vec<_> = groups(&b).collect();
+        assert_eq!(all[0], Group { number: 1, state: 0, preferred: true, ports: vec![7] });
+        assert_eq!((all[1].number, all[1].state_name()), (256, "standby"));
+        (0..b.len()).for_each(|n| assert!(groups(&b[..n]).count() < 2));
+    }
+
+    #[test]
+    fn extents_are_read() {
+        let mut b = vec![0, 0, 0, 36, 0, 0, 0, 0];
+        b.extend([0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 16, 1, 0, 0, 0]);
+        b.extend([0; 16]);
+        let all: Vec<_> = extents(&b).collect();
+        assert_eq!((all[0], all.len()), (Extent { lba: 8, blocks: 16, status: 1 }, 2));
+        (0..b.len()).for_each(|n| assert!(extents(&b[..n]).count() < 2));
+    }
+
+    #[test]
+    fn log_parameters_are_read() {
+        let b = [0x0d, 0, 0, 12, 0, 0, 3, 2, 0, 31, 0, 1, 3, 2, 0, 0xff];
+        let all: Vec<_> = parameters(&b).map(|(code, value)| parameter(0x0d, code, value)).collect();
+        assert_eq!(all, [Some(("celsius", 31)), None]);
+        assert_eq!(parameter(3, 5, &[1, 0]), Some(("bytes", 256)));
+        assert_eq!(
+            (parameter(3, 5, &[]), parameter(3, 5, &[0; 9]), parameter(3, 99, &[1])),
+            (None, None, None)
+        );
+        (0..b.len()).for_each(|n| assert!(parameters(&b[..n]).count() < 2));
+    }
+}

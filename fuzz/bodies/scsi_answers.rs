@@ -1,0 +1,60 @@
+//! What a logical unit answers to the commands that ask what it is: every decoder over the same bytes.
+
+use wire::scsi::fields::{Value, read};
+use wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
+
+pub fn run(input: &[u8]) {
+    let b = &input[..input.len().min(4096)];
+    for table in [inquiry::STANDARD, inquiry::CAPACITY, mode::HEADER, pr::CAPABILITIES, report::FUNCTIONS] {
+        read(table, b).for_each(|(_, value)| plain(&value));
+    }
+    for table in (0..=255).filter_map(vpd::table) {
+        read(table, b).for_each(|(_, value)| plain(&value));
+    }
+    assert!(inquiry::standards(b).count() <= 8);
+    pages(b);
+    lists(b);
+    if let Some(sense) = Sense::decode(b) {
+        shown(&sense.to_string());
+        sense.detail().iter().for_each(|text| shown(text));
+    }
+}
+
+fn pages(b: &[u8]) {
+    shown(&vpd::serial(b));
+    let ports = vpd::ports(b).flat_map(|port| port.designators());
+    vpd::designators(b).chain(ports).for_each(|d| shown(&d.text()));
+    vpd::addresses(b).for_each(|(_, text)| shown(&text));
+    assert!(vpd::policies(b).count() <= b.len() / 4);
+    assert!(vpd::copy_descriptors(b).count() <= b.len() / 4);
+    for page in mode::pages(b) {
+        let table = page.table().unwrap_or(&[]);
+        read(table, page.bytes).for_each(|(_, value)| plain(&value));
+    }
+}
+
+fn lists(b: &[u8]) {
+    assert!(pr::keys(b).count() <= b.len() / 8);
+    assert!(pr::reservation(b).is_none_or(|held| held.kind < 16));
+    pr::registrations(b).for_each(|one| shown(&one.initiator));
+    assert!(report::commands(b).count() <= b.len() / 8);
+    assert!(report::groups(b).map(|group| 2 + group.ports.len()).sum::<usize>() <= b.len() / 4);
+    assert!(report::extents(b).count() <= b.len() / 16);
+    for (code, value) in report::parameters(b) {
+        for page in [0x02, 0x06, 0x0d, 0x2f] {
+            let told = report::parameter(page, code, value);
+            assert!(told.is_none_or(|(name, _)| !name.is_empty()));
+        }
+    }
+}
+
+fn plain(value: &Value) {
+    if let Value::Text(text) = value {
+        shown(text);
+    }
+}
+
+/// Nothing in it steers a terminal.
+fn shown(text: &str) {
+    assert!(!text.contains(char::is_control), "{text:?}");
+}

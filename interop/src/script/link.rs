@@ -1,0 +1,180 @@
+//! One connection of a scripted target: framing, digests, numbers.
+
+use super::watch::{Told, Watch};
+use super::{Seen, Shared};
+use crate::check;
+use crate::digest::crc32c;
+use crate::pdu::{Pdu, op};
+use crate::script::disk::Write;
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Read, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+/// Longer than any test needs: a connection that nobody ends ends here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection, as the hook of a test sees it.
+pub struct Link {
+    pub stream: TcpStream,
+    /// How many connections came before it.
+    pub number: usize,
+    pub full_feature: bool,
+    pub header_digest: bool,
+    pub data_digest: bool,
+    /// StatSN of the next answer.
+    pub stat_sn: u32,
+    pub exp_cmd_sn: u32,
+    pub max_cmd_sn: u32,
+    /// What was agreed, and what each side declared.
+    pub keys: BTreeMap<String, String>,
+    /// MaxRecvDataSegmentLength of the initiator.
+    pub send_max: usize,
+    /// Writes whose data are on the way.
+    pub(super) writes: HashMap<u32, Write>,
+    pub(super) shared: Arc<Shared>,
+    watch: Watch,
+    input: Vec<u8>,
+}
+
+impl Link {
+    pub(super) fn new(stream: TcpStream, number: usize, shared: Arc<Shared>) -> Link {
+        stream.set_nodelay(true).expect("nodelay");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a time-out");
+        Link {
+            stream,
+            number,
+            full_feature: false,
+            header_digest: false,
+            data_digest: false,
+            stat_sn: shared.script.stat_sn,
+            exp_cmd_sn: 0,
+            max_cmd_sn: 0,
+            keys: BTreeMap::new(),
+            send_max: 8192,
+            writes: HashMap::new(),
+            shared,
+            watch: Watch::default(),
+            input: Vec::new(),
+        }
+    }
+
+    /// Where the target listens.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// The value of a key as a number.
+    pub fn number_of(&self, key: &str, default: usize) -> usize {
+        self.keys.get(key).map_or(default, |v| v.parse().expect("a number"))
+    }
+
+    /// MaxRecvDataSegmentLength that this target declares.
+    pub fn receive_max(&self) -> usize {
+        super::usual::SEGMENT
+    }
+
+    pub(super) fn disk(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.shared.disk.lock().expect("no panic")
+    }
+
+    /// The next request; None when the initiator has closed.
+    pub(super) fn receive(&mut self) -> Option<Pdu> {
+        loop {
+            if let Some(pdu) = self.parse() {
+                self.look(&pdu);
+                return Some(pdu);
+            }
+            let mut chunk = [0; 65536];
+            match self.stream.read(&mut chunk) {
+                Ok(n) if n > 0 => self.input.extend_from_slice(&chunk[..n]),
+                _ => return None,
+            }
+        }
+    }
+
+    fn fault(&self, what: String) {
+        self.shared.faults.lock().expect("no panic").push(what);
+    }
+
+    fn parse(&mut self) -> Option<Pdu> {
+        let bhs: [u8; 48] = self.input.get(..48)?.try_into().expect("48 bytes");
+        let header = 48 + bhs[4] as usize * 4;
+        let length = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize;
+        let at = header + if self.header_digest { 4 } else { 0 };
+        let end = at + length.next_multiple_of(4);
+        let total = end + if self.data_digest && length > 0 { 4 } else { 0 };
+        if self.input.len() < total {
+            return None;
+        }
+        let all: Vec<u8> = self.input.drain(..total).collect();
+        if self.header_digest && crc32c(&all[..header]) != all[header..at] {
+            self.fault(format!("a bad header digest: {bhs:02x?}"));
+        }
+        if total != end && crc32c(&all[at..end]) != all[end..] {
+            self.fault(format!("a bad data digest: {bhs:02x?}"));
+        }
+        if all[at + length..end].iter().any(|b| *b != 0) {
+            self.fault(format!("padding is not zero: {bhs:02x?}"));
+        }
+        Some(Pdu { bhs, ahs: all[48..header].to_vec(), data: all[at..at + length].to_vec() })
+    }
+
+    /// Keeps a request, and takes note of what is wrong with it.
+    fn look(&mut self, pdu: &Pdu) {
+        let told = Told {
+            stat_sn: self.stat_sn,
+            max_cmd_sn: self.max_cmd_sn,
+            full_feature: self.full_feature,
+            receive_max: self.receive_max(),
+        };
+        if let Err(why) = self.watch.check(pdu, &told) {
+            self.fault(format!("{why}: {pdu:?}"));
+        }
+        let is_first = pdu.opcode() == op::LOGIN && self.keys.is_empty();
+        if is_first {
+            self.exp_cmd_sn = pdu.get32(24);
+        } else if pdu.bhs[0] & 0x40 == 0 && pdu.opcode() != op::DATA_OUT {
+            self.exp_cmd_sn = pdu.get32(24).wrapping_add(1);
+        }
+        let seen = Seen { link: self.number, full_feature: self.full_feature, pdu: pdu.clone() };
+        self.shared.seen.lock().expect("no panic").push(seen);
+    }
+
+    /// Moves the window on and stamps the three numbers.
+    pub fn stamped(&mut self, pdu: Pdu) -> Pdu {
+        self.max_cmd_sn = self.exp_cmd_sn.wrapping_add(self.shared.script.window).wrapping_sub(1);
+        let stat_sn = if check::has_stat_sn(&pdu) { self.stat_sn } else { 0 };
+        if check::counts(&pdu) {
+            self.stat_sn = self.stat_sn.wrapping_add(1);
+        }
+        let pdu = pdu.set32(24, stat_sn).set32(28, self.exp_cmd_sn);
+        pdu.set32(32, self.max_cmd_sn)
+    }
+
+    /// Sends an answer with its numbers and digests.
+    pub fn send(&mut self, pdu: Pdu) {
+        let pdu = self.stamped(pdu);
+        self.send_as_it_is(&pdu);
+    }
+
+    /// Sends a PDU whose numbers are what they are.
+    pub fn send_as_it_is(&mut self, pdu: &Pdu) {
+        if check::counts(pdu) {
+            self.watch.answered(pdu.tag());
+        }
+        let bytes = pdu.encode(self.header_digest, self.data_digest);
+        self.send_bytes(&bytes);
+    }
+
+    /// Sends bytes; that the initiator has closed is seen when reading.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    pub(super) fn close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both); // it may be closed already
+    }
+}

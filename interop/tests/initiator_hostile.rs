@@ -1,0 +1,368 @@
+//! Bad input from targets: `lunar` against a scripted target that breaks one rule. Each time there is a clear
+//! error and a hint within the time-out, a documented exit status, no control characters of the target on the
+//! terminal, and nothing that hangs or grows.
+
+use std::process::Command;
+use std::time::Duration;
+
+use interop::config::TARGET;
+use interop::script::{Link, Script, Target, Turn};
+use interop::server::lunar_bin;
+use interop::tool::{Ran, run};
+use interop::{NONE, Pdu, op};
+
+/// Exit statuses of docs/use.md.
+const GENERAL: i32 = 1;
+const UNREACHABLE: i32 = 4;
+const REFUSED: i32 = 5;
+const TIMED_OUT: i32 = 8;
+const NOT_FOUND: i32 = 21;
+const UNKNOWN_HOST: i32 = 23;
+const AUTHENTICATION: i32 = 24;
+
+/// Address space that a command may use, in KiB: a target's 16 MiB of text must not make it grow.
+const MEMORY_KIB: u32 = 1_000_000;
+
+/// Runs a command with bounded memory, which has 6 s by its own clock; killed after 30 s.
+fn bounded(arguments: &[&str]) -> Ran {
+    let script = format!("ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).arg(lunar_bin()).args(arguments).args(["--timeout", "6"]);
+    run(&mut command, Duration::from_secs(30))
+}
+
+/// The command ends as documented, and says why.
+fn fails(name: &str, arguments: &[&str], statuses: &[i32]) -> String {
+    let ran = bounded(arguments);
+    let status = ran.status.unwrap_or_else(|| panic!("{name}: it hangs: {}", ran.said));
+    let code = status.code().unwrap_or_else(|| panic!("{name}: {status}: {}", ran.said));
+    assert!(statuses.contains(&code), "{name}: exit status {code}: {}", ran.said);
+    assert!(ran.said.contains("hint: "), "{name}: {}", ran.said);
+    let controls = |c: char| c.is_control() && c != '\n';
+    assert!(!ran.said.contains(controls), "{name}: {:?}", ran.said);
+    assert!(ran.said.len() < 4000 && !ran.said.contains("panicked"), "{name}: {}", ran.said);
+    ran.said
+}
+
+fn discover(name: &str, target: &Target, statuses: &[i32]) -> String {
+    let url = format!("iscsi://{}?login_tries=1", target.address());
+    fails(name, &["discover", &url], statuses)
+}
+
+fn read(name: &str, target: &Target, statuses: &[i32]) -> String {
+    fails(name, &["scsi", &target.url("command_timeout=2"), "28000000000000000800", "--in", "4096"], statuses)
+}
+
+/// Sends the usual first Login Response with a change.
+fn first_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target {
+    let script = Script::new().at(op::LOGIN, move |link, pdu| {
+        let keys = [("TargetPortalGroupTag", "1"), ("AuthMethod", "None")];
+        let answer = link.login_response(pdu, 0x81, &keys);
+        let answer = change(link.stamped(answer));
+        link.send_as_it_is(&answer);
+        Turn::Done
+    });
+    script.listen()
+}
+
+/// LOG-003, LOG-009, LOG-011, LOG-017, LOG-019, LOG-035: every field of a Login Response.
+#[test]
+fn log_011_fields_of_a_login_response() {
+    type Change = fn(Pdu) -> Pdu;
+    let changes: [(&str, Change, &[i32]); 26] = [
+        ("NOP-In", |p| p.byte(0, op::NOP_IN), &[GENERAL]),
+        ("Reject", |p| p.byte(0, op::REJECT), &[GENERAL]),
+        ("R2T", |p| p.byte(0, op::R2T), &[GENERAL]),
+        ("a request", |p| p.byte(0, op::LOGIN), &[GENERAL]),
+        ("an unknown opcode", |p| p.byte(0, 0x3e), &[GENERAL]),
+        ("T and C", |p| p.flags(0xc1), &[GENERAL]),
+        ("another CSG", |p| p.flags(0x87), &[GENERAL]),
+        ("the reserved CSG", |p| p.flags(0x08), &[GENERAL]),
+        ("the reserved NSG", |p| p.flags(0x82), &[GENERAL]),
+        ("Version-active", |p| p.byte(3, 9), &[GENERAL]),
+        ("an additional header", |p| p.ahs(&[0; 4]), &[GENERAL]),
+        ("ISID", |p| p.byte(9, 0xee).byte(10, 0xee), &[GENERAL]),
+        ("the task tag", |p| p.itt(0x7777), &[GENERAL]),
+        ("8193 bytes", |p| p.data(&[b'a'; 8193]), &[GENERAL]),
+        ("no text", |p| p.data(&[0xff; 64]), &[GENERAL]),
+        ("no last NUL", |p| p.data(b"AuthMethod=None"), &[GENERAL]),
+        ("an escape sequence", |p| p.data(b"AuthMethod=\x1b[2J\x07\0"), &[GENERAL]),
+        ("an escape sequence as key", |p| p.data(b"\x1b[31mAuth=None\0"), &[GENERAL]),
+        ("a key twice", |p| p.data(b"AuthMethod=None\0AuthMethod=None\0"), &[GENERAL]),
+        ("a key of the other stage", |p| p.data(b"MaxBurstLength=512\0"), &[GENERAL]),
+        ("status 02/01", |p| p.set16(36, 0x0201), &[AUTHENTICATION]),
+        ("status 02/03", |p| p.set16(36, 0x0203), &[NOT_FOUND]),
+        ("status 02/7f", |p| p.set16(36, 0x027f), &[REFUSED]),
+        ("status 03/01", |p| p.set16(36, 0x0301), &[UNREACHABLE]),
+        ("status 03/7f", |p| p.set16(36, 0x037f), &[UNREACHABLE]),
+        ("status 09/00", |p| p.set16(36, 0x0900), &[GENERAL]),
+    ];
+    for (name, change, statuses) in changes {
+        discover(name, &first_response(change), statuses);
+        read(name, &first_response(change), statuses);
+    }
+}
+
+/// LOG-038: redirects to nowhere, to oddities, and in a ring.
+#[test]
+fn log_038_redirects_that_lead_nowhere() {
+    let to = |address: &'static [u8]| first_response(move |p| p.set16(36, 0x0101).data(address));
+    for (name, target, statuses) in [
+        ("no address", to(b""), &[GENERAL][..]),
+        ("an empty address", to(b"TargetAddress=\0"), &[GENERAL]),
+        ("controls", to(b"TargetAddress=a\x1b]0;x\x07\0"), &[GENERAL]),
+        ("port 0", to(b"TargetAddress=127.0.0.1:0\0"), &[GENERAL]),
+        ("a port where nobody listens", to(b"TargetAddress=127.0.0.1:1\0"), &[UNREACHABLE]),
+        ("an unknown host", to(b"TargetAddress=no-such-host.invalid\0"), &[UNKNOWN_HOST, TIMED_OUT]),
+    ] {
+        discover(name, &target, statuses);
+    }
+    let ring = Script::new().at(op::LOGIN, |link, pdu| {
+        let here = link.address().to_string();
+        let answer = link.login_response(pdu, 0, &[("TargetAddress", &here)]).set16(36, 0x0101);
+        link.send(answer);
+        Turn::Done
+    });
+    let ring = ring.listen();
+    let said = discover("a ring", &ring, &[GENERAL]);
+    assert!(said.contains("on and on"), "{said}");
+    assert_eq!(ring.requests(op::LOGIN).len(), 6);
+}
+
+/// LOG-040, LOG-041, LOG-042: logins without end.
+#[test]
+fn log_042_endless_logins() {
+    let text = |link: &mut Link, pdu: &Pdu, flags: u8, data: &[u8]| {
+        let answer = link.login_response(pdu, flags, &[]).data(data);
+        link.send(answer);
+        Turn::Done
+    };
+    for (name, statuses, script) in [
+        ("text without end", &[GENERAL][..], {
+            Script::new().at(op::LOGIN, move |link, pdu| text(link, pdu, 0x40, &[b'a'; 8192]))
+        }),
+        ("exchanges without end", &[GENERAL], {
+            Script::new().at(op::LOGIN, move |link, pdu| text(link, pdu, 0x00, &[]))
+        }),
+        ("keys without end", &[GENERAL], {
+            Script::new().at(op::LOGIN, move |link, pdu| {
+                let keys: String = (0..2000).map(|i| format!("X{i}=\0")).collect();
+                text(link, pdu, 0x00, &keys.as_bytes()[..8190])
+            })
+        }),
+        ("no answer", &[TIMED_OUT], Script::new().at(op::LOGIN, |_, _| Turn::Done)),
+        ("half an answer", &[TIMED_OUT], {
+            Script::new().at(op::LOGIN, |link, pdu| {
+                let answer = link.login_response(pdu, 0x81, &[]);
+                link.send_bytes(&answer.encode(false, false)[..47]);
+                Turn::Done
+            })
+        }),
+        ("a close", &[UNREACHABLE], Script::new().at(op::LOGIN, |_, _| Turn::Close)),
+    ] {
+        discover(name, &script.listen(), statuses);
+    }
+}
+
+/// A Text Response with a change.
+fn text_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target {
+    let script = Script::new().at(op::TEXT, move |link, pdu| {
+        let answer = Pdu::new(op::TEXT_RESPONSE).itt(pdu.tag()).ttt(NONE).keys(&[("TargetName", TARGET)]);
+        let answer = change(link.stamped(answer));
+        link.send_as_it_is(&answer);
+        Turn::Done
+    });
+    script.listen()
+}
+
+/// DSC-012, NAM-001, TXT-008: every field of a Text Response, and records that are none.
+#[test]
+fn dsc_012_fields_of_a_discovery_response() {
+    type Change = fn(Pdu) -> Pdu;
+    let changes: [(&str, Change); 17] = [
+        ("a Login Response", |p| p.byte(0, op::LOGIN_RESPONSE)),
+        ("an R2T", |p| p.byte(0, op::R2T)),
+        ("Data-In", |p| p.byte(0, op::DATA_IN)),
+        ("a Reject", |p| p.byte(0, op::REJECT).byte(2, 9)),
+        ("F and C", |p| p.flags(0xc0)),
+        ("no F and no tag", |p| p.flags(0)),
+        ("another task tag", |p| p.itt(0x7777)),
+        ("an additional header", |p| p.ahs(&[0; 8])),
+        ("more than was declared", |p| p.data(&[b'a'; 32769])),
+        ("another StatSN", |p| p.set32(24, 99)),
+        ("controls in a name", |p| p.data(b"TargetName=iqn.2026-11.org.example:\x1b[2J\0")),
+        ("controls in an address", |p| p.data(b"TargetName=iqn.2026-11.org.example:a\0TargetAddress=\x07\0")),
+        ("an address of nobody", |p| p.data(b"TargetAddress=127.0.0.1:3260,1\0")),
+        ("a name that is none", |p| p.data(b"TargetName=disk\0")),
+        ("a tag that is none", |p| p.data(b"TargetName=iqn.2026-11.org.example:a\0TargetAddress=a:1,x\0")),
+        ("no last NUL", |p| p.data(b"TargetName=iqn.2026-11.org.example:a")),
+        ("no text", |p| p.data(&[0xfe; 100])),
+    ];
+    for (name, change) in changes {
+        discover(name, &text_response(change), &[GENERAL]);
+    }
+    discover("nothing", &text_response(|p| p.data(b"")), &[NOT_FOUND]);
+}
+
+/// DSC-012: lists without end, and pings instead of a list.
+#[test]
+fn dsc_012_endless_lists() {
+    let endless = |data: &'static [u8]| {
+        Script::new().at(op::TEXT, move |link, pdu| {
+            link.send(Pdu::new(op::TEXT_RESPONSE).flags(0x40).itt(pdu.tag()).ttt(5).data(data));
+            Turn::Done
+        })
+    };
+    discover("text without end", &endless(&[b'a'; 32768]).listen(), &[GENERAL]);
+    discover("empty responses without end", &endless(&[]).listen(), &[GENERAL, TIMED_OUT]);
+    let pings = Script::new().at(op::TEXT, |link, _| {
+        let end = std::time::Instant::now() + Duration::from_secs(8);
+        while std::time::Instant::now() < end {
+            link.send(Pdu::new(op::NOP_IN).itt(NONE).ttt(NONE));
+        }
+        Turn::Close
+    });
+    discover("pings without end", &pings.listen(), &[TIMED_OUT, UNREACHABLE]);
+}
+
+/// What a target does with each READ.
+fn at_read(act: impl Fn(&mut Link, &Pdu) -> Turn + Send + Sync + 'static) -> Target {
+    Script::new().scsi(0x28, act).listen()
+}
+
+fn data_in(pdu: &Pdu) -> Pdu {
+    Pdu::new(op::DATA_IN).flags(0x81).itt(pdu.tag()).ttt(NONE).data(&[0x77; 4096])
+}
+
+/// FRM-024, DAT-028, SN-010: answers to a READ that break a rule, each on every new connection: the command
+/// fails at last.
+#[test]
+fn frm_024_answers_that_break_a_rule() {
+    type Make = fn(&Pdu) -> Pdu;
+    let answers: [(&str, Make); 15] = [
+        ("another tag", |r| data_in(r).itt(0x0001_0007)),
+        ("beyond the buffer", |r| data_in(r).set32(40, 4096)),
+        ("beyond 32 bits", |r| data_in(r).set32(40, u32::MAX - 100)),
+        ("out of order", |r| data_in(r).set32(40, 512).data(&[1; 512])),
+        ("another DataSN", |r| data_in(r).set32(36, 3)),
+        ("too few bytes", |r| data_in(r).data(&[1; 100])),
+        ("an impossible residual", |r| data_in(r).flags(0x83).set32(44, 5000)),
+        ("both residuals", |r| data_in(r).flags(0x87).set32(44, 5)),
+        ("status before the end", |r| data_in(r).flags(0x01)),
+        ("an additional header", |r| data_in(r).ahs(&[0; 8])),
+        ("an R2T for a read", |r| Pdu::new(op::R2T).itt(r.tag()).ttt(1).set32(44, 512)),
+        ("sense of another length", |r| {
+            Pdu::new(op::SCSI_RESPONSE).itt(r.tag()).byte(3, 2).data(&[0xff, 0xff, 0x70, 0])
+        }),
+        ("a response for nobody", |_| Pdu::new(op::SCSI_RESPONSE).itt(0x0001_0007)),
+        ("a Login Response", |r| Pdu::new(op::LOGIN_RESPONSE).itt(r.tag())),
+        ("an answer that nobody asked for", |_| Pdu::new(op::LOGOUT_RESPONSE).itt(0x8000_0077)),
+    ];
+    for (name, make) in answers {
+        let target = at_read(move |link, pdu| {
+            link.send(make(pdu));
+            Turn::Done
+        });
+        read(name, &target, &[GENERAL, UNREACHABLE]);
+    }
+}
+
+/// FRM-025: a segment of almost 16 MiB that was not declared is not even received.
+#[test]
+fn frm_025_a_giant_segment() {
+    let target = at_read(|link, pdu| {
+        let mut bytes = data_in(pdu).encode(false, false);
+        bytes[5..8].copy_from_slice(&[0xff, 0xff, 0xff]);
+        link.send_bytes(&bytes);
+        Turn::Done
+    });
+    read("a giant segment", &target, &[GENERAL, UNREACHABLE]);
+}
+
+/// SN-005: StatSN that jumps.
+#[test]
+fn sn_005_a_lost_answer() {
+    for jump in [1, 5, 1 << 30, u32::MAX] {
+        let target = at_read(move |link, pdu| {
+            let pdu = link.stamped(data_in(pdu));
+            let pdu = pdu.clone().set32(24, pdu.stat_sn().wrapping_add(jump));
+            link.send_as_it_is(&pdu);
+            Turn::Done
+        });
+        read(&format!("StatSN + {jump}"), &target, &[GENERAL, UNREACHABLE]);
+    }
+}
+
+/// DAT-014: R2Ts for what the command has not got: nothing beyond its data is sent.
+#[test]
+fn dat_014_r2ts_outside_the_command() {
+    type Ask = (u32, u32, u32);
+    let asks: [(&str, Ask); 6] = [
+        ("beyond the data", (0, 4000, 200)),
+        ("beyond 32 bits", (0, u32::MAX - 10, 512)),
+        ("nothing", (0, 0, 0)),
+        ("more than a burst", (0, 0, u32::MAX)),
+        ("another number", (7, 0, 512)),
+        ("at the end", (0, 4096, 1)),
+    ];
+    for (name, (r2t_sn, offset, len)) in asks {
+        let target = Script::new().answer("InitialR2T", "Yes").answer("ImmediateData", "No");
+        let target = target.scsi(0x2a, move |link, pdu| {
+            let r2t = Pdu::new(op::R2T).itt(pdu.tag()).ttt(9).set32(36, r2t_sn);
+            link.send(r2t.set32(40, offset).set32(44, len));
+            Turn::Done
+        });
+        let target = target.listen();
+        let out = format!("hex:{}", "5a".repeat(4096));
+        let url = target.url("command_timeout=2");
+        fails(name, &["scsi", &url, "2a000000000000000800", "--out", &out], &[GENERAL, UNREACHABLE]);
+        assert!(target.requests(op::DATA_OUT).is_empty(), "{name}");
+    }
+}
+
+/// NOP-003, NOP-004: a flood of pings in a session: each that asks is answered, and the command's time-out
+/// still counts.
+#[test]
+fn nop_003_a_flood_of_pings() {
+    let target = at_read(|link, _| {
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while std::time::Instant::now() < end {
+            link.send(Pdu::new(op::NOP_IN).itt(NONE).ttt(7).data(&[1; 512]));
+        }
+        Turn::Close
+    });
+    read("a flood", &target, &[TIMED_OUT, UNREACHABLE]);
+}
+
+/// FRM-004, ASY-011: asynchronous messages with odd codes: those of vendors change nothing, unknown ones end
+/// the session.
+#[test]
+fn asy_011_asynchronous_messages_with_odd_codes() {
+    for (code, statuses) in
+        [(6, &[GENERAL, UNREACHABLE][..]), (100, &[GENERAL, UNREACHABLE]), (247, &[GENERAL, UNREACHABLE])]
+    {
+        let target = at_read(move |link, _| {
+            link.send(Pdu::new(op::ASYNC).itt(NONE).byte(36, code).data(&[0xff; 40]));
+            Turn::Done
+        });
+        read(&format!("code {code}"), &target, statuses);
+    }
+    let target = at_read(|link, pdu| {
+        link.send(Pdu::new(op::ASYNC).itt(NONE).byte(36, 250).data(&[0xff; 40]));
+        link.send(data_in(pdu));
+        Turn::Done
+    });
+    let url = target.url("");
+    assert!(bounded(&["scsi", &url, "28000000000000000800", "--in", "4096"]).ok());
+}
+
+/// REJ-012: the retired reason of a Reject ends the connection.
+#[test]
+fn rej_012_the_retired_reason() {
+    let target = at_read(|link, pdu| {
+        link.send(Pdu::new(op::REJECT).byte(2, 0x0b).itt(NONE).data(&pdu.header()));
+        Turn::Done
+    });
+    read("reason 0b", &target, &[GENERAL, UNREACHABLE]);
+    assert!(target.seen().last().is_some_and(|s| s.link > 0));
+}

@@ -1,0 +1,162 @@
+//! Lunar's initiator against libiscsi's `iscsi-perf` and against `blast`, on targets that cost little: `floor`
+//! and STGT's null LUN. And the way through an NBD export.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::load::{self, Load, Reached};
+use super::server::{CORE, Server};
+
+/// Bytes of one block, as `iscsi-perf` counts them.
+const BLOCK: u32 = 512;
+
+/// One who reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Client<'a> {
+    /// Lunar's library, driven by its example `load`
+    Lunar(&'a Path),
+    /// iscsi-perf
+    Libiscsi,
+    /// The neutral load generator
+    Blast(&'a Path),
+}
+
+impl Client<'_> {
+    /// Runs it for `seconds`; the CPU time is the client's own.
+    pub fn run(self, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+        match self {
+            Client::Lunar(program) => lunar(program, server, load, seconds),
+            Client::Libiscsi => libiscsi(server, load, seconds),
+            Client::Blast(program) => load::run(program, server, load, seconds),
+        }
+    }
+}
+
+fn url(server: &Server) -> String {
+    format!("iscsi://{}/{}/{}", server.portal, server.target, server.lun)
+}
+
+fn pinned(program: &Path) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", CORE]).arg(program);
+    command
+}
+
+/// The number that follows a word.
+fn after(text: &str, word: &str) -> Result<f64> {
+    let mut words = text.split_whitespace().skip_while(|w| *w != word).skip(1);
+    words.next().with_context(|| format!("no {word} in: {text}"))?.parse().context("a number")
+}
+
+fn lunar(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+    let mut command = pinned(program);
+    command.args([&url(server), load.op, &load.bytes.to_string(), &load.depth.to_string()]);
+    let output =
+        command.arg(seconds.to_string()).stderr(Stdio::inherit()).output().context("cannot run load")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "load: {}: {said}", output.status);
+    Ok(Reached { iops: after(&said, "iops")?, cpu_us_per_io: after(&said, "cpu_us_per_io")? })
+}
+
+/// `iscsi-perf` says `iops average N (N MB/s)` in the end; its CPU time is that of a child that has ended.
+fn libiscsi(server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+    let before = cpu_of_children()?;
+    let mut command = pinned(Path::new("iscsi-perf"));
+    command.args(["-r", "-m", &load.depth.to_string(), "-b", &(load.bytes / BLOCK).to_string()]);
+    let output =
+        command.args(["-t", &seconds.to_string(), &url(server)]).output().context("cannot run iscsi-perf")?;
+    let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
+    let last = said.lines().rfind(|line| line.contains("iops average"));
+    let iops = after(last.with_context(|| format!("iscsi-perf said: {said}"))?, "average")?;
+    let used = cpu_of_children()? - before;
+    Ok(Reached { iops, cpu_us_per_io: used * 1e6 / (iops * seconds as f64) })
+}
+
+/// CPU seconds of all children that have ended (proc(5), fields 16 and 17 of stat).
+fn cpu_of_children() -> Result<f64> {
+    const TICKS_PER_S: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+    let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).context("no CPU time");
+    Ok((ticks(13)? + ticks(14)?) / TICKS_PER_S)
+}
+
+/// A LUN of a server as an NBD export; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Export {
+    child: Child,
+    uri: String,
+    dir: PathBuf,
+}
+
+impl Export {
+    /// Attaches the LUN on the core of everything.
+    pub fn attach(program: &Path, server: &Server, dir: PathBuf) -> Result<Export> {
+        std::fs::create_dir_all(&dir)?;
+        let socket = format!("unix:{}", dir.join("nbd.sock").display());
+        let mut command = pinned(program);
+        command.args(["attach", "--foreground", "--name", "bench", "--nbd", &socket, &url(server)]);
+        command.env("XDG_RUNTIME_DIR", &dir).env("XDG_STATE_HOME", &dir).env("XDG_CONFIG_HOME", &dir);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().context("cannot run lunar attach")?;
+        let mut lines = BufReader::new(child.stdout.take().context("piped")?).lines();
+        let uri = lines.by_ref().map_while(Result::ok).find_map(|line| {
+            line.split_whitespace().find(|word| word.starts_with("nbd+unix:")).map(str::to_owned)
+        });
+        let Some(uri) = uri else {
+            let _ = child.kill();
+            bail!("lunar attach told no URI");
+        };
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Export { child, uri, dir })
+    }
+
+    /// Bytes per second of reading all of it with `nbdcopy`, at most `bytes`.
+    pub fn copy_out(&self) -> Result<(u64, Duration)> {
+        let size =
+            Command::new("nbdinfo").args(["--size", &self.uri]).output().context("cannot run nbdinfo")?;
+        let bytes: u64 = String::from_utf8_lossy(&size.stdout).trim().parse().context("the export's size")?;
+        let start = Instant::now();
+        let mut command = pinned(Path::new("nbdcopy"));
+        let status = command
+            .args(["--no-extents", "--request-size=262144", "--requests=8", "--connections=1"])
+            .args([&self.uri, "null:"])
+            .status()
+            .context("cannot run nbdcopy")?;
+        ensure!(status.success(), "nbdcopy: {status}");
+        Ok((bytes, start.elapsed()))
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_behind_their_names() {
+        assert_eq!(after("iops 12 cpu_us_per_io 0.5", "cpu_us_per_io").expect("a figure"), 0.5);
+        assert_eq!(after("iops average 314049 (1226 MB/s)", "average").expect("a figure"), 314_049.0);
+        assert!(after("nothing", "iops").is_err());
+    }
+
+    #[test]
+    fn children_use_time() {
+        let before = cpu_of_children().expect("a figure");
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(Command::new("sh").args(["-c", busy]).status().expect("a shell").success());
+        assert!(cpu_of_children().expect("a figure") > before);
+    }
+}
