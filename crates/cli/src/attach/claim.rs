@@ -30,7 +30,8 @@ pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Fail
     match &before {
         // Should this process die too, the device must still be found.
         Some(before) => {
-            look.write(&Record { device: None, ublk_id: before.ublk_id, ..record.clone() })?;
+            let (ublk_id, identity) = (before.ublk_id, before.identity.clone());
+            look.write(&Record { ublk_id, identity, ..record.clone() })?;
             if before.name != record.name {
                 look.clear(&before.name);
             }
@@ -49,12 +50,11 @@ fn obstacle(look: &Look<'_>, record: &Record) -> Result<Option<Record>, Failure>
             if is_same || other.name == record.name {
                 return Err(exists(&other));
             }
-        } else if is_left_behind(&other) {
+        } else if let Some(id) = left_behind(look, &other)? {
             if is_same {
                 before = Some(other);
             } else if other.name == record.name {
-                let what =
-                    format!("{} left {} behind, of {}", other.name, shown(&other), other.urls.join(", "));
+                let what = format!("{} left /dev/ublkb{id} behind, of {}", other.name, other.urls.join(", "));
                 let hint = format!("attach that again, or remove it with lunar detach {}", other.name);
                 return Err(Failure::new(Exit::Exists, what, hint));
             }
@@ -76,13 +76,18 @@ pub fn exists(record: &Record) -> Failure {
     )
 }
 
-/// Its block device has outlived its process.
-pub fn is_left_behind(record: &Record) -> bool {
-    record.ublk_id.is_some_and(|id| Path::new(&format!("/dev/ublkb{id}")).exists())
-}
-
-fn shown(record: &Record) -> String {
-    record.ublk_id.map_or_else(String::new, |id| format!("/dev/ublkb{id}"))
+/// The number of its block device, if that has outlived its process, and is not by now another's.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn left_behind(look: &Look<'_>, record: &Record) -> Result<Option<u32>, Failure> {
+    let Some(id) = record.ublk_id.filter(|id| Path::new(&format!("/dev/ublkb{id}")).exists()) else {
+        return Ok(None);
+    };
+    let is_anothers =
+        |other: &Record| other.name != record.name && other.ublk_id == Some(id) && look.is_alive(&other.name);
+    let is_taken = look.all()?.iter().any(is_anothers);
+    Ok((!is_taken).then_some(id))
 }
 
 /// Some path of the one is a path of the other, whatever their settings.

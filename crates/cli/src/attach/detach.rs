@@ -1,6 +1,6 @@
 //! `lunar detach`: takes away what was attached.
 
-use super::claim::{is_left_behind, same_disk};
+use super::claim::{left_behind, same_disk};
 use super::export::failed;
 use super::{absolute, open_attached, users};
 use crate::exit::{Exit, Failure};
@@ -137,7 +137,7 @@ fn finish(attached: &Attached, record: &Record, force: bool) -> Result<(), Failu
     let look = attached.look()?;
     let left = look.record(&record.name).filter(|_| !look.is_alive(&record.name));
     let Some(left) = left else { return Ok(()) };
-    if let Some(id) = left.ublk_id.filter(|_| is_left_behind(&left)) {
+    if let Some(id) = left_behind(&look, &left)? {
         let used = users::of_device(Path::new(&format!("/dev/ublkb{id}")));
         if !used.is_empty() && !force {
             return Err(in_use(&left, &used));

@@ -1,6 +1,6 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
-use super::claim::{Claim, claim, is_left_behind};
+use super::claim::{Claim, claim, left_behind};
 use super::disk::{self, Disk};
 use super::export::Export;
 use super::open_attached;
@@ -74,7 +74,7 @@ pub fn serve(
         let kept = attached.look().and_then(|look| look.write(&record));
         _ = kept.inspect_err(|problem| tracing::error!("{problem}"));
     } else {
-        leave(&attached, &record, Ok(()))?;
+        attached.look()?.clear(&name);
     }
     // Whoever waits for the end waits for this.
     drop(alive);
@@ -84,17 +84,15 @@ pub fn serve(
 /// Nothing is left of it, unless a device still has to be found.
 fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
     let look = attached.look()?;
-    if !is_left_behind(record) {
+    if left_behind(&look, record)?.is_none() {
         look.clear(&record.name);
     }
     end
 }
 
-/// A signal while it stops already ends the process at once.
+/// SIGINT while it stops already ends the process at once. SIGTERM does not: `lunar detach` may be asked twice.
 fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
-    }
+    signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, stopping.clone())?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     let watch = move || {
         for _ in signals.forever() {

@@ -259,10 +259,7 @@ fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path)
 fn checked(text: &str, base: &Path) -> Result<String, Wrong> {
     match Url::parse(text) {
         Ok(_) => Ok(absolute(text, base)),
-        Err(e) => {
-            let initiator::Details { what, hint, .. } = e.into_details();
-            wrong(what, hint.unwrap_or_default())
-        }
+        Err(e) => wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
     }
 }
 
