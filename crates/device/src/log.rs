@@ -3,8 +3,7 @@
 //! header).
 
 use crate::table::{Allowed, Cx, Row};
-use crate::{Answer, Lu, Plan};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::{Answer, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
 
@@ -37,41 +36,8 @@ pub enum Count {
     OtherErrors,
 }
 
-const COUNTS: usize = 7;
-/// Each core has one of these, unless there are more cores.
-const SHARDS: usize = 16;
-
-thread_local! {
-    static MINE: usize = next_shard();
-}
-
-fn next_shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS
-}
-
-/// The counters of a logical unit, to be added to without its lock.
-#[derive(Debug, Default)]
-pub(crate) struct Counters([Shard; SHARDS]);
-
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Shard([AtomicU64; COUNTS]);
-
-impl Counters {
-    fn total(&self, count: Count) -> u64 {
-        self.0.iter().map(|s| s.0[count as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
-    }
-}
-
-impl Lu {
-    /// Adds to a log counter; cheap enough for every command: cores share no cache line.
-    #[inline]
-    pub fn count(&self, count: Count, by: u64) {
-        let shard = &self.counters().0[MINE.with(|mine| *mine)];
-        shard.0[count as usize].fetch_add(by, Ordering::Relaxed);
-    }
-}
+/// How many there are.
+pub(crate) const COUNTS: usize = 7;
 
 /// What stood in each counter when LOG SELECT set it to zero, or would have for the value that it set.
 #[derive(Debug, Default)]
@@ -173,11 +139,11 @@ fn page(code: &[u8; 2], body: Vec<u8>) -> Vec<u8> {
 
 impl Cx<'_> {
     fn log_value(&self, count: Count) -> u64 {
-        self.lu.counters().total(count).wrapping_sub(self.state.log.base[count as usize])
+        self.lu.parts().total(count).wrapping_sub(self.state.log.base[count as usize])
     }
 
     fn set_log_value(&mut self, count: Count, value: u64) {
-        self.state.log.base[count as usize] = self.lu.counters().total(count).wrapping_sub(value);
+        self.state.log.base[count as usize] = self.lu.parts().total(count).wrapping_sub(value);
     }
 }
 

@@ -1,10 +1,10 @@
 //! The logical unit: what all of its nexuses share.
 
-use crate::log::Counters;
+use crate::log::Count;
+use crate::parts::{Part, Parts, Shard};
 use crate::{NexusId, State};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use wire::scsi::Sense;
 
@@ -100,15 +100,14 @@ impl Settings {
 pub struct Lu {
     /// Replaced only under the lock of the state.
     settings: RwLock<Arc<Settings>>,
-    counters: Counters,
-    epoch: AtomicU64,
+    parts: Parts,
     state: Mutex<State>,
 }
 
 /// The locked state of a logical unit. When it goes, and something was touched, every nexus will look again.
 pub(crate) struct Change<'a> {
     state: MutexGuard<'a, State>,
-    epoch: &'a AtomicU64,
+    parts: &'a Parts,
 }
 
 impl Lu {
@@ -119,12 +118,8 @@ impl Lu {
         if let Some(bytes) = saved {
             state.restore(bytes)?;
         }
-        Ok(Lu {
-            settings: RwLock::new(Arc::new(settings)),
-            counters: Counters::default(),
-            epoch: AtomicU64::new(1),
-            state: Mutex::new(state),
-        })
+        let settings = RwLock::new(Arc::new(settings));
+        Ok(Lu { settings, parts: Parts::new(), state: Mutex::new(state) })
     }
 
     /// The medium has another size now, in bytes: CAPACITY DATA HAS CHANGED on every nexus.
@@ -178,21 +173,36 @@ impl Lu {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// What one core keeps of this logical unit.
+    #[inline]
+    pub fn part(&self, shard: Shard) -> &Part {
+        self.parts.at(shard)
+    }
+
+    /// What each core keeps of this logical unit.
+    pub fn all_parts(&self) -> &[Part] {
+        self.parts.all()
+    }
+
+    /// Adds to a log counter.
+    pub fn count(&self, count: Count, by: u64) {
+        self.part(Shard::mine()).count(count, by);
     }
 
     /// Grows with every change that nexuses must see.
-    #[inline]
     pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::SeqCst)
+        self.part(Shard::mine()).epoch()
     }
 
     /// Locks the state.
     pub(crate) fn change(&self) -> Change<'_> {
         // A panic cannot leave the state half changed in a way that matters more than the panic itself.
         let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        Change { state, epoch: &self.epoch }
+        Change { state, parts: &self.parts }
     }
 }
 
@@ -212,7 +222,7 @@ impl DerefMut for Change<'_> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         if std::mem::take(&mut self.state.touched) {
-            self.epoch.fetch_add(1, Ordering::SeqCst);
+            self.parts.next_epoch();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The I_T_L nexus: one initiator port, one target port, one logical unit.
 
 use crate::fast::Fast;
+use crate::parts::{Part, Parts, Shard};
 use crate::{Answer, Lu, Order, table};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,8 @@ pub struct Nexus {
     pub(crate) id: NexusId,
     pub(crate) port: Arc<Port>,
     pub(crate) read_only: bool,
+    parts: Parts,
+    shard: Shard,
     pub(crate) fast: Fast,
 }
 
@@ -46,7 +49,8 @@ impl Lu {
     pub fn attach(self: &Arc<Lu>, port: Arc<Port>, read_only: bool) -> Nexus {
         let id = NexusId::next();
         self.change().attach(id, &port);
-        Nexus { lu: self.clone(), id, port, read_only, fast: Fast::default() }
+        let (parts, shard) = (self.parts().clone(), Shard::mine());
+        Nexus { lu: self.clone(), id, port, read_only, parts, shard, fast: Fast::default() }
     }
 }
 
@@ -67,6 +71,17 @@ impl Nexus {
         &self.lu
     }
 
+    /// What its core keeps of the logical unit.
+    #[inline]
+    pub fn part(&self) -> &Part {
+        self.parts.at(self.shard)
+    }
+
+    /// The name of its core.
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
     /// Its ports.
     pub fn port(&self) -> &Arc<Port> {
         &self.port
@@ -80,7 +95,7 @@ impl Nexus {
     /// Decides what a command does. `cdb` has 16 bytes or more (up to 260), unused ones zero.
     #[inline]
     pub fn begin(&mut self, cdb: &[u8]) -> Answer {
-        if self.fast.epoch != self.lu.epoch() {
+        if self.fast.epoch != self.part().epoch() {
             self.refresh();
         }
         match self.fast.plan(cdb) {
@@ -138,7 +153,7 @@ impl Nexus {
     }
 
     fn current(&mut self) -> &Fast {
-        if self.fast.epoch != self.lu.epoch() {
+        if self.fast.epoch != self.part().epoch() {
             self.refresh();
         }
         &self.fast

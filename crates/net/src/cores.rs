@@ -1,6 +1,7 @@
 //! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
 
 use crate::threads::THREADS;
+use crate::timer;
 use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
@@ -27,6 +28,7 @@ impl Cores {
     /// # Errors
     /// When a thread cannot be started, or neither io_uring nor polling works.
     pub fn start(cpus: &[usize]) -> io::Result<Cores> {
+        timer::start()?;
         let mut cores = Cores { jobs: Vec::new(), threads: Mutex::default() };
         for &cpu in cpus {
             let (jobs, inbox) = flume::unbounded::<Job>();
@@ -34,11 +36,13 @@ impl Cores {
             let body = move || match runtime(cpu) {
                 Ok(rt) => {
                     let _ = started.send(Ok(rt.driver_type()));
-                    rt.block_on(async move {
+                    // A task of its own: what is blocked on is looked at whenever anything happens.
+                    let jobs = rt.spawn(async move {
                         while let Ok(Some(job)) = inbox.recv_async().await {
                             job();
                         }
                     });
+                    drop(rt.block_on(jobs));
                 }
                 Err(e) => drop(started.send(Err(e))),
             };

@@ -12,6 +12,7 @@ pub mod pool;
 mod race;
 pub mod stream;
 pub mod threads;
+mod timer;
 
 pub use buf::Buf;
 pub use cores::Cores;
@@ -19,3 +20,4 @@ pub use pool::Pool;
 pub use race::either;
 pub use stream::{Listener, Stream};
 pub use threads::{Turn, blocking};
+pub use timer::sleep_until;

@@ -9,15 +9,14 @@ use std::rc::Rc;
 pub const MAX_ZEROS: usize = 1 << 20;
 static ZEROS: [u8; MAX_ZEROS] = [0; MAX_ZEROS];
 
-/// The longest head and tail of a message in bytes.
-const MAX_HEAD: usize = 52;
-const MAX_TAIL: usize = 8;
-
 /// Up to so many messages are sent without an allocation.
 const FEW: usize = 4;
 
 /// Slices in one send: the kernel's limit.
 const MAX_SLICES: usize = 1024;
+
+/// Bytes of frames whose memory a connection keeps when nothing waits.
+const KEEP: usize = 64 << 10;
 
 /// The data of a message to send.
 pub enum Payload {
@@ -48,16 +47,19 @@ impl Payload {
 }
 
 struct Entry {
-    head: [u8; MAX_HEAD],
-    head_len: u8,
-    tail_len: u8,
-    tail: [u8; MAX_TAIL],
+    /// Bytes before and after the payload.
+    head_len: usize,
+    tail_len: usize,
     payload: Payload,
 }
 
 impl Entry {
+    fn frame_len(&self) -> usize {
+        self.head_len + self.tail_len
+    }
+
     fn len(&self) -> usize {
-        self.head_len as usize + self.payload.bytes().len() + self.tail_len as usize
+        self.frame_len() + self.payload.bytes().len()
     }
 }
 
@@ -65,6 +67,9 @@ impl Entry {
 #[derive(Default)]
 pub struct Out {
     queue: VecDeque<Entry>,
+    /// What stands around the payloads, message after message. In one piece, so that messages without a
+    /// payload leave as one.
+    frames: Vec<u8>,
     /// Bytes of the first entry that have left.
     sent: usize,
     /// Bytes that wait, payload included.
@@ -75,20 +80,11 @@ pub struct Out {
 
 impl Out {
     /// Appends a message: its head, its payload, and what follows the payload.
-    ///
-    /// # Panics
-    /// When the head has more than 52 bytes, or the tail more than 8.
     #[inline]
     pub fn push(&mut self, head: &[u8], payload: Payload, tail: &[u8]) {
-        let mut entry = Entry {
-            head: [0; MAX_HEAD],
-            head_len: head.len() as u8,
-            tail_len: tail.len() as u8,
-            tail: [0; MAX_TAIL],
-            payload,
-        };
-        entry.head[..head.len()].copy_from_slice(head);
-        entry.tail[..tail.len()].copy_from_slice(tail);
+        self.frames.extend_from_slice(head);
+        self.frames.extend_from_slice(tail);
+        let entry = Entry { head_len: head.len(), tail_len: tail.len(), payload };
         self.waiting += entry.len();
         self.queue.push_back(entry);
     }
@@ -101,10 +97,9 @@ impl Out {
     /// Sends until all has left (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
         while !self.queue.is_empty() {
-            let sent = match self.single() {
-                Some(bytes) => stream.send_bytes(bytes)?,
-                None if self.queue.len() <= FEW => self.send_few(stream)?,
-                None => stream.send(&self.slices())?,
+            let sent = match self.queue.len() <= FEW {
+                true => self.send_few(stream)?,
+                false => stream.send(&self.slices())?,
             };
             let Some(sent) = sent else { return Ok(false) };
             self.advance(sent);
@@ -112,22 +107,14 @@ impl Out {
         Ok(true)
     }
 
-    /// The head that waits alone: the answer of a write at depth 1 needs no vector.
-    fn single(&self) -> Option<&[u8]> {
-        match (self.queue.len(), self.queue.front()?) {
-            (1, e) if e.payload.bytes().is_empty() => Some(&e.head[self.sent..e.head_len as usize]),
-            _ => None,
-        }
-    }
-
     /// The same as `slices`, without an allocation.
     fn send_few(&self, stream: &Stream) -> io::Result<Option<usize>> {
-        let mut slices = [IoSlice::new(&[]); 3 * FEW];
+        let mut slices = [IoSlice::new(&[]); 2 * FEW + 1];
         let mut n = 0;
         self.each_part(|part| {
             slices[n] = IoSlice::new(part);
             n += 1;
-            n < 3 * FEW
+            n < 2 * FEW + 1
         });
         stream.send(&slices[..n])
     }
@@ -145,15 +132,25 @@ impl Out {
     #[inline]
     fn each_part<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) {
         let mut skip = self.sent;
+        let mut show = |part: &'a [u8]| {
+            let cut = skip.min(part.len());
+            skip -= cut;
+            cut == part.len() || take(&part[cut..])
+        };
+        // Of the frames: what is shown, and what goes with it.
+        let (mut shown, mut end) = (0, 0);
         for e in &self.queue {
-            for part in [&e.head[..e.head_len as usize], e.payload.bytes(), &e.tail[..e.tail_len as usize]] {
-                let cut = skip.min(part.len());
-                skip -= cut;
-                if cut < part.len() && !take(&part[cut..]) {
+            end += e.head_len;
+            let data = e.payload.bytes();
+            if !data.is_empty() {
+                if !show(&self.frames[shown..end]) || !show(data) {
                     return;
                 }
+                shown = end;
             }
+            end += e.tail_len;
         }
+        show(&self.frames[shown..end]);
     }
 
     /// All that waits.
@@ -180,17 +177,30 @@ impl Out {
 
     fn advance(&mut self, sent: usize) {
         self.moved |= sent > 0;
+        if sent == self.waiting {
+            return self.emptied();
+        }
         self.waiting -= sent;
-        let mut rest = self.sent + sent;
-        while let Some(first) = self.queue.front() {
-            let len = first.len();
-            if rest < len {
-                break;
-            }
-            rest -= len;
+        let (mut rest, mut gone) = (self.sent + sent, 0);
+        while let Some(first) = self.queue.front()
+            && first.len() <= rest
+        {
+            rest -= first.len();
+            gone += first.frame_len();
             self.queue.pop_front();
         }
+        self.frames.drain(..gone);
         self.sent = rest;
+    }
+
+    /// All has left. Much memory is given back: this connection may be idle from now on.
+    fn emptied(&mut self) {
+        if self.frames.capacity() > KEEP {
+            *self = Out { moved: self.moved, ..Out::default() };
+        }
+        self.queue.clear();
+        self.frames.clear();
+        (self.sent, self.waiting) = (0, 0);
     }
 }
 
@@ -208,12 +218,40 @@ mod tests {
         };
         fill(&mut whole);
         let all = whole.bytes();
-        for cut in 0..=all.len() {
+        for (first, second) in (0..=all.len()).flat_map(|a| (a..=all.len()).map(move |b| (a, b))) {
             let mut out = Out::default();
             fill(&mut out);
-            out.advance(cut);
-            assert_eq!(out.bytes(), all[cut..], "after {cut} bytes");
-            assert_eq!(out.waiting, all.len() - cut);
+            out.advance(first);
+            out.advance(second - first);
+            assert_eq!(out.bytes(), all[second..], "after {first} and {second} bytes");
+            assert_eq!(out.waiting, all.len() - second);
+            fill(&mut out);
+            assert_eq!(out.bytes(), [&all[second..], &all].concat(), "and as much again");
         }
+    }
+
+    #[test]
+    fn messages_without_a_payload_leave_in_one_piece() {
+        let mut out = Out::default();
+        for _ in 0..3 {
+            out.push(&[1; 52], Payload::Empty, &[]);
+        }
+        assert_eq!(out.slices().len(), 1);
+        out.push(&[2; 48], Payload::Bytes(vec![7; 5]), &[0; 3]);
+        out.push(&[3; 16], Payload::Empty, &[]);
+        assert_eq!(out.slices().iter().map(|s| s.len()).collect::<Vec<_>>(), [3 * 52 + 48, 5, 3 + 16]);
+    }
+
+    #[test]
+    fn a_shared_buffer_is_let_go_with_the_message_that_held_it() {
+        let (mut out, shared) = (Out::default(), Rc::new(Buf::zeroed(8)));
+        for at in [0, 4] {
+            out.push(&[1; 16], Payload::Part(shared.clone(), at, 4), &[2; 4]);
+        }
+        let mut holders = |sent| {
+            out.advance(sent);
+            Rc::strong_count(&shared) - 1
+        };
+        assert_eq!([23, 1, 23, 1].map(&mut holders), [2, 1, 1, 0]);
     }
 }

@@ -1,17 +1,19 @@
 //! Who may run beside whom in one logical unit: SIMPLE commands run together, ORDERED and exclusive ones
 //! alone (SAM-5 section 8).
 //!
-//! A big-reader lock. Each nexus counts its own running commands, so that SIMPLE commands of different cores
-//! share no cache line. Who wants to be alone marks every count as closed and waits until all are zero.
+//! A big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of
+//! different cores share no cache line; the count stands beside what else a command needs of its logical unit
+//! ([`Part`]). Who wants to be alone marks every count as closed and waits until all are zero.
 
+use device::{Lu, Part, Shard};
 use event_listener::Event;
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The gate of one logical unit.
-#[derive(Default)]
 pub struct Gate {
+    lu: Arc<Lu>,
     /// New SIMPLE commands wait: somebody is, or wants to be, alone.
     closed: AtomicBool,
     /// Somebody is alone, or looks whether it can be.
@@ -20,12 +22,7 @@ pub struct Gate {
     /// Nobody is alone any more: for those who pass a closed gate.
     vacated: Event,
     drained: Event,
-    members: Mutex<Vec<Weak<Count>>>,
 }
-
-/// Commands of one nexus that are inside, and whether the gate is closed.
-#[repr(align(128))]
-struct Count(AtomicUsize);
 
 /// Who has waited wakes the next in line. One at a time: a core that wakes many tasks of another core at once
 /// has to wait until that core has taken them up, and two cores may not wait for each other.
@@ -38,11 +35,11 @@ fn pass_on(event: &Event, waited: bool) {
 /// The gate is closed: the topmost bit of a count.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// A nexus's place at the gate.
+/// A core's place at the gate.
 #[derive(Clone)]
 pub struct Member {
     gate: Arc<Gate>,
-    count: Arc<Count>,
+    shard: Shard,
 }
 
 /// How a command steps in.
@@ -91,17 +88,40 @@ pub struct Shared(Member);
 pub struct Alone(Member);
 
 impl Gate {
-    /// A place for another nexus.
-    pub fn join(self: &Arc<Self>) -> Member {
-        let mut members = self.members();
-        let count = Arc::new(Count(AtomicUsize::new(if self.closed.load(SeqCst) { CLOSED } else { 0 })));
-        members.retain(|m| m.strong_count() > 0);
-        members.push(Arc::downgrade(&count));
-        Member { gate: self.clone(), count }
+    /// The gate of this logical unit, which has no other.
+    pub fn new(lu: Arc<Lu>) -> Gate {
+        Gate {
+            lu,
+            closed: AtomicBool::default(),
+            occupied: AtomicBool::default(),
+            opened: Event::new(),
+            vacated: Event::new(),
+            drained: Event::new(),
+        }
     }
 
-    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Count>>> {
-        self.members.lock().unwrap_or_else(|e| e.into_inner())
+    /// A core's place.
+    pub fn member(self: &Arc<Self>, shard: Shard) -> Member {
+        Member { gate: self.clone(), shard }
+    }
+
+    /// Steps in beside others, unless the gate is closed. Every true needs one [`Gate::leave`] with the same
+    /// part. By the handle: the gate itself need not be read.
+    #[inline]
+    pub fn try_enter(self: &Arc<Self>, part: &Part) -> bool {
+        if part.gate.fetch_add(1, SeqCst) & CLOSED == 0 {
+            return true;
+        }
+        self.leave(part);
+        false
+    }
+
+    /// Steps out again.
+    #[inline]
+    pub fn leave(self: &Arc<Self>, part: &Part) {
+        if part.gate.fetch_sub(1, SeqCst) & CLOSED != 0 {
+            self.drained.notify(usize::MAX);
+        }
     }
 
     /// Who looked whether it could be alone, could not: those who saw it looking may go on.
@@ -112,46 +132,39 @@ impl Gate {
 
     /// Marks every count: nobody enters from here on. The caller has closed the gate.
     fn mark(&self) {
-        for member in self.members().iter().filter_map(Weak::upgrade) {
-            member.0.fetch_or(CLOSED, SeqCst);
+        for part in self.lu.all_parts() {
+            part.gate.fetch_or(CLOSED, SeqCst);
         }
     }
 
     fn open(&self) {
-        let members = self.members();
-        for member in members.iter().filter_map(Weak::upgrade) {
-            member.0.fetch_and(!CLOSED, SeqCst);
+        for part in self.lu.all_parts() {
+            part.gate.fetch_and(!CLOSED, SeqCst);
         }
-        // Under the lock, so that who joins sees either all of it or nothing.
         self.occupied.store(false, SeqCst);
         self.closed.store(false, SeqCst);
-        drop(members);
         self.vacated.notify(1);
         self.opened.notify(1);
     }
 
     fn is_empty(&self) -> bool {
-        self.members().iter().filter_map(Weak::upgrade).all(|m| m.0.load(SeqCst) & !CLOSED == 0)
+        self.lu.all_parts().iter().all(|part| part.gate.load(SeqCst) & !CLOSED == 0)
     }
 }
 
 impl Member {
-    /// Steps in beside others, unless the gate is closed. Every true needs one [`Member::leave`].
-    #[inline]
-    pub fn try_enter(&self) -> bool {
-        if self.count.0.fetch_add(1, SeqCst) & CLOSED == 0 {
-            return true;
-        }
-        self.leave();
-        false
+    fn part(&self) -> &Part {
+        self.gate.lu.part(self.shard)
     }
 
-    /// Steps out again.
-    #[inline]
+    /// As [`Gate::try_enter`].
+    pub fn try_enter(&self) -> bool {
+        self.gate.try_enter(self.part())
+    }
+
+    /// As [`Gate::leave`].
     pub fn leave(&self) {
-        if self.count.0.fetch_sub(1, SeqCst) & CLOSED != 0 {
-            self.gate.drained.notify(usize::MAX);
-        }
+        self.gate.leave(self.part());
     }
 
     /// Steps in beside others as soon as the gate is open.
@@ -159,7 +172,7 @@ impl Member {
         let mut waited = false;
         while !self.try_enter() {
             let opened = self.gate.opened.listen();
-            if self.count.0.load(SeqCst) & CLOSED != 0 {
+            if self.part().gate.load(SeqCst) & CLOSED != 0 {
                 opened.await;
                 waited = true;
             }
@@ -181,7 +194,7 @@ impl Member {
     pub async fn enter_ahead(&self) -> Shared {
         let mut waited = false;
         loop {
-            self.count.0.fetch_add(1, SeqCst);
+            self.part().gate.fetch_add(1, SeqCst);
             if !self.gate.occupied.load(SeqCst) {
                 pass_on(&self.gate.vacated, waited);
                 return Shared(self.clone());
@@ -238,16 +251,24 @@ mod tests {
     use super::*;
     use std::future::Future;
     use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
     use std::task::{Context, Poll, Waker};
 
     fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
         f.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    /// A gate, and the places of two cores.
+    fn gate() -> (Arc<Gate>, Member, Member) {
+        let gate = Arc::new(Gate::new(crate::exec::tests::lu(true)));
+        let other = std::thread::spawn(Shard::mine).join().expect("a shard");
+        let (a, b) = (gate.member(Shard::mine()), gate.member(other));
+        (gate, a, b)
+    }
+
     #[test]
     fn simple_commands_run_together_and_an_exclusive_one_waits_for_them() {
-        let gate = Arc::new(Gate::default());
-        let (a, b) = (gate.join(), gate.join());
+        let (_, a, b) = gate();
         assert!(a.try_enter() && b.try_enter());
         let mut alone = pin!(a.enter_alone());
         assert!(poll(alone.as_mut()).is_pending());
@@ -268,8 +289,7 @@ mod tests {
 
     #[test]
     fn a_dropped_wait_opens_the_gate_again() {
-        let gate = Arc::new(Gate::default());
-        let (a, b) = (gate.join(), gate.join());
+        let (_, a, b) = gate();
         assert!(a.try_enter());
         {
             let mut alone = pin!(b.enter_alone());
@@ -279,21 +299,23 @@ mod tests {
     }
 
     #[test]
-    fn a_nexus_that_is_gone_holds_nobody_up() {
-        let gate = Arc::new(Gate::default());
-        let a = gate.join();
-        {
-            let b = gate.join();
-            assert!(b.try_enter());
-        }
-        assert!(poll(pin!(a.enter_alone())).is_ready());
+    fn all_who_are_inside_on_one_core_are_waited_for() {
+        let (gate, a, b) = gate();
+        let beside = gate.member(b.shard);
+        assert!(b.try_enter() && beside.try_enter());
+        let mut alone = pin!(a.enter_alone());
+        assert!(poll(alone.as_mut()).is_pending());
+        b.leave();
+        assert!(poll(alone.as_mut()).is_pending());
+        beside.leave();
+        assert!(poll(alone.as_mut()).is_ready());
     }
 
     /// Who passes a closed gate waits for one who is alone, not for the next who only wants to be.
     #[test]
     fn head_of_queue_does_not_wait_for_who_waits() {
-        let gate = Arc::new(Gate::default());
-        let [a, b, c, d] = [(); 4].map(|()| gate.join());
+        let (gate, a, b) = gate();
+        let [c, d] = [a.shard, b.shard].map(|shard| gate.member(shard));
         let Poll::Ready(held) = poll(pin!(a.enter_alone())) else { panic!("nobody is there") };
         let mut next = pin!(b.enter_alone());
         assert!(poll(next.as_mut()).is_pending());
@@ -310,8 +332,8 @@ mod tests {
     /// the same time.
     #[test]
     fn several_gates_are_taken_in_one_order() {
-        let gates = [(); 2].map(|()| Arc::new(Gate::default()));
-        let [a, b, held] = [(); 3].map(|()| gates.each_ref().map(|g| g.join()));
+        let [(_, a0, b0), (_, a1, b1)] = [(); 2].map(|()| gate());
+        let (a, b, held) = ([a0.clone(), a1.clone()], [b0, b1], [a0, a1]);
         let [first, second] = held.each_ref().map(|m| match poll(pin!(m.enter_alone())) {
             Poll::Ready(alone) => alone,
             Poll::Pending => panic!("nobody is there"),
@@ -360,13 +382,10 @@ mod tests {
         compio::runtime::Runtime::new().expect("a runtime").block_on(work)
     }
 
-    /// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time, and
-    /// is found last of many.
+    /// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time.
     #[test]
     fn head_of_queue_is_not_stopped_by_a_look() {
-        let gate = Arc::new(Gate::default());
-        let _idle: Vec<_> = (0..2000).map(|_| gate.join()).collect();
-        let (stays, alone) = (gate.join(), gate.join());
+        let (gate, alone, stays) = gate();
         assert!(stays.try_enter());
         let exclusive = std::thread::spawn(move || wait(async move { drop(alone.enter_alone().await) }));
         while stays.try_enter() {
@@ -376,7 +395,7 @@ mod tests {
         all_end(0..2, {
             let gate = gate.clone();
             move |_| {
-                let member = gate.join();
+                let member = gate.member(Shard::mine());
                 wait(async {
                     for _ in 0..ROUNDS {
                         drop(member.enter_ahead().await);
@@ -392,9 +411,9 @@ mod tests {
     /// Whoever is alone is alone, and everybody gets in, in whatever way.
     #[test]
     fn nobody_is_left_behind() {
-        let (gate, inside) = (Arc::new(Gate::default()), AtomicUsize::new(0));
+        let ((gate, ..), inside) = (gate(), AtomicUsize::new(0));
         all_end(0..4, move |number| {
-            let member = gate.join();
+            let member = gate.member(Shard::mine());
             wait(async {
                 for round in number..number + ROUNDS {
                     let entry = [Entry::Beside, Entry::Ahead, Entry::Alone][round % 3];

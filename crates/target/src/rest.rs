@@ -3,7 +3,7 @@
 use crate::Unit;
 use crate::gate::Alone;
 use block::{Backend, Kind, Spec};
-use device::{Invalid, Settings};
+use device::{Invalid, Settings, Shard};
 use std::io;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Unit {
         }
         self.lu.set_busy(true);
         let mut resting = Resting { unit: self.clone(), flushed: Ok(()), retired: false, alone: None };
-        resting.alone = Some(self.gate.join().enter_alone().await);
+        resting.alone = Some(self.gate.member(Shard::mine()).enter_alone().await);
         if self.lu.is_sanitizing() {
             return sanitizing();
         }

@@ -289,7 +289,7 @@ async fn refresh(shared: Arc<Shared>) {
     let mut next = Instant::now();
     loop {
         next += REFRESH;
-        compio::time::sleep_until(next).await;
+        net::sleep_until(next).await;
         let setup = shared.setup();
         let units = setup.targets.values().flat_map(|t| t.luns.values()).cloned().collect::<Vec<_>>();
         for unit in units.into_iter().filter(|u| u.refresh()) {

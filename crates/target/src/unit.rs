@@ -37,7 +37,8 @@ impl Unit {
         if state_file.is_none() {
             lu.set_volatile();
         }
-        Unit { lu, state_file, gate: Arc::default(), backend: RwLock::new(backend), saved: Mutex::default() }
+        let gate = Arc::new(Gate::new(lu.clone()));
+        Unit { lu, state_file, gate, backend: RwLock::new(backend), saved: Mutex::default() }
     }
 
     /// The blocks, as they are for as long as the caller is inside the gate.

@@ -2,7 +2,7 @@
 
 use net::Stream;
 use proto::nbd::{Agreed, Handshake, Offer, Step};
-use std::io;
+use std::io::{self, IoSlice};
 
 /// Bytes of one receive.
 const SCRATCH: usize = 4096;
@@ -51,7 +51,7 @@ async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<bool> {
 
 async fn send(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match stream.send_bytes(bytes)? {
+        match stream.send(&[IoSlice::new(bytes)])? {
             Some(n) => bytes = &bytes[n..],
             None => stream.writable().await?,
         }

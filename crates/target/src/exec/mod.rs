@@ -253,4 +253,4 @@ fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -70,6 +70,10 @@ fn memory() -> Arc<dyn Backend> {
     block::open(&Spec::sized(Kind::Memory, CAPACITY)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what))
 }
 
+pub fn lu(write_cache: bool) -> Arc<Lu> {
+    Arc::new(Lu::new(settings(write_cache), None).expect("settings"))
+}
+
 pub(super) fn port() -> Arc<Port> {
     Arc::new(Port {
         initiator: "iqn.2026-11.org.example:host".into(),
@@ -81,7 +85,7 @@ pub(super) fn port() -> Arc<Port> {
 }
 
 fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<Unit>, Nexus) {
-    let lu = Arc::new(Lu::new(settings(write_cache), None).expect("settings"));
+    let lu = lu(write_cache);
     let mut nexus = lu.attach(port(), false);
     assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
     (Arc::new(Unit::new(lu, backend, None)), nexus)

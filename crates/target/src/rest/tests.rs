@@ -49,7 +49,7 @@ fn rested(unit: &Arc<Unit>) -> Resting {
 #[test]
 fn a_unit_rests_when_the_last_command_has_left_and_is_busy_until_it_wakes() {
     let unit = unit(None);
-    let member = unit.gate.join();
+    let member = unit.gate.member(Shard::mine());
     assert!(member.try_enter());
     let mut rest = pin!(unit.rest());
     assert!(poll(rest.as_mut()).is_pending());
@@ -64,7 +64,7 @@ fn a_unit_rests_when_the_last_command_has_left_and_is_busy_until_it_wakes() {
 #[test]
 fn a_rest_that_is_given_up_was_nothing() {
     let unit = unit(None);
-    let member = unit.gate.join();
+    let member = unit.gate.member(Shard::mine());
     assert!(member.try_enter());
     assert!(poll(pin!(unit.rest())).is_pending());
     assert!(member.try_enter() && unit.lu.refuses().is_none());
@@ -98,5 +98,5 @@ fn a_retired_unit_stays_busy_and_leaves_blocks_and_state_to_others() {
     assert!(!file.exists());
     assert_eq!(unit.lu.refuses(), Some(Status::Busy));
     assert!(blocks.upgrade().is_none(), "nobody holds them");
-    assert!(unit.gate.join().try_enter(), "those who wait at the gate hear of it");
+    assert!(unit.gate.member(Shard::mine()).try_enter(), "those who wait at the gate hear of it");
 }

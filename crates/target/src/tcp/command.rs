@@ -57,7 +57,10 @@ impl Session {
             Found::WellKnown => return self.elsewhere(c, device::well_known, data),
             Found::Absent => return self.elsewhere(c, device::absent, data),
         };
-        if c.attribute != Attribute::Simple || handle.ordered > 0 || !handle.member.try_enter() {
+        if c.attribute != Attribute::Simple
+            || handle.ordered > 0
+            || !handle.unit.gate.try_enter(handle.nexus.part())
+        {
             // Who is busy says so at once: at the gate it could be a long wait.
             if let Some(status) = handle.unit.lu.refuses() {
                 return self.task(c, None, Some(Err(status.into())), data);
@@ -111,8 +114,9 @@ impl Session {
     #[inline]
     fn leave(&mut self, c: &Command, count: Count, bytes: u32) {
         if let Found::Unit(handle) = self.luns.find(c.lun) {
-            handle.member.leave();
-            handle.unit.lu.count(count, bytes as u64);
+            let part = handle.nexus.part();
+            handle.unit.gate.leave(part);
+            part.count(count, bytes as u64);
         }
     }
 
@@ -131,7 +135,7 @@ impl Session {
         let Found::Unit(handle) = self.luns.find(c.lun) else { return };
         // What is left to do waits for its turn again: a command that waits for its data must not keep others
         // out.
-        handle.member.leave();
+        handle.unit.gate.leave(handle.nexus.part());
         let place = (handle.unit.clone(), handle.nexus.id());
         let needs_no_more = c.is_final && data.bytes().is_empty();
         match answer {
@@ -422,7 +426,7 @@ impl Connection {
             (Attribute::HeadOfQueue, _) => Entry::Ahead,
             (Attribute::Simple, _) => Entry::Beside,
         };
-        Some(Standing { member: handle.member.clone(), entry, exact: handle.nexus.takes_exactly(c.cdb()) })
+        Some(Standing { member: handle.member(), entry, exact: handle.nexus.takes_exactly(c.cdb()) })
     }
 
     /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the

@@ -8,7 +8,7 @@ use crate::session::Info;
 use net::Stream;
 use proto::Pdu;
 use proto::login::{Login, SEGMENT_LEN, SessionType, Step};
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -174,7 +174,7 @@ async fn send(stream: &Stream, pdu: &Pdu) -> io::Result<()> {
     bytes.resize(BHS_LEN + padded(pdu.data.len()), 0);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        match stream.send_bytes(rest)? {
+        match stream.send(&[IoSlice::new(rest)])? {
             Some(n) => rest = &rest[n..],
             None => stream.writable().await?,
         }

@@ -16,8 +16,6 @@ pub struct Handle {
     pub nexus: Nexus,
     /// What serves it.
     pub unit: Arc<Unit>,
-    /// Its place at the gate.
-    pub member: Member,
     /// The blocks, as of the epoch.
     pub backend: Arc<dyn Backend>,
     /// Nothing needs to be read or kept, as of the epoch.
@@ -29,6 +27,11 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Its core's place at the gate.
+    pub fn member(&self) -> Member {
+        self.unit.gate.member(self.nexus.shard())
+    }
+
     /// Decides what a command does that is inside the gate, or would be. Afterwards the blocks are those that
     /// it is about: whatever replaces them moves the epoch.
     #[inline]
@@ -97,7 +100,6 @@ impl Luns {
         let backend = unit.backend();
         let handle = Handle {
             nexus: unit.lu.attach(self.port.clone(), visible.read_only),
-            member: unit.gate.join(),
             null: backend.facts().null,
             backend,
             // It has not looked yet.
@@ -119,7 +121,7 @@ impl Luns {
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
         let end = |lun| {
             let h = self.handle(lun)?;
-            Some(End { lun, unit: h.unit.clone(), nexus: h.nexus.id(), member: h.member.clone() })
+            Some(End { lun, unit: h.unit.clone(), nexus: h.nexus.id(), member: h.member() })
         };
         let ends = end(from).zip(end(to)).map(|(source, destination)| Ends { source, destination });
         ends.ok_or(segment.unreachable(number))

@@ -7,7 +7,7 @@ use crate::access::target_address;
 use proto::login::SessionType;
 use proto::text::{SendTargets, TargetRecord, TextStep};
 use std::rc::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, NONE, pdu};
 
@@ -152,7 +152,7 @@ impl Session {
 pub async fn keep_alive(conn: Weak<Connection>) {
     let Some((interval, timeout)) = schedule(&conn) else { return };
     loop {
-        compio::time::sleep(interval).await;
+        net::sleep_until(Instant::now() + interval).await;
         let Some(c) = conn.upgrade() else { return };
         if c.session.borrow().life == Life::Over {
             return;
@@ -165,7 +165,7 @@ pub async fn keep_alive(conn: Weak<Connection>) {
         // The ping itself proves nothing.
         c.session.borrow_mut().out.has_moved();
         drop(c);
-        compio::time::sleep(timeout).await;
+        net::sleep_until(Instant::now() + timeout).await;
         let Some(c) = conn.upgrade() else { return };
         if !c.session.borrow_mut().is_alive() {
             tracing::info!(initiator = %c.session.borrow().info.initiator, "no answer to a ping; connection ended");

@@ -3,7 +3,7 @@
 use super::super::tests::{port, settings};
 use super::*;
 use block::{Backend, Kind, Spec};
-use device::{CopyRange, Lu, Nexus, Settings};
+use device::{CopyRange, Lu, Nexus, Settings, Shard};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -74,7 +74,7 @@ impl<'a> Session<'a> {
         Session {
             units,
             nexuses: units.each_ref().map(attach),
-            members: units.each_ref().map(|u| u.gate.join()),
+            members: units.each_ref().map(|u| u.gate.member(Shard::mine())),
             own,
             aborted: Cell::new(false),
             asked: Cell::new(0),
@@ -144,7 +144,7 @@ fn a_copy_waits_for_who_is_alone_at_either_end() {
     for (own, alone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let units = units();
         let session = Session::new(&units, (own, Entry::Beside));
-        let other = units[alone].gate.join();
+        let other = units[alone].gate.member(Shard::mine());
         let held = now(other.enter_alone());
         let mut copy = pin!(session.copy(0));
         assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is taken");
@@ -160,7 +160,7 @@ fn a_copy_waits_for_who_is_alone_at_either_end() {
 fn who_wants_to_be_alone_waits_for_one_step() {
     for place in [0, 1] {
         let units = units();
-        let other = units[place].gate.join();
+        let other = units[place].gate.member(Shard::mine());
         let mut alone = Box::pin(other.enter_alone());
         let wants = |asked| {
             if asked == FIRST {
@@ -181,7 +181,7 @@ fn who_wants_to_be_alone_waits_for_one_step() {
 #[test]
 fn an_ordered_copy_lets_nobody_in() {
     let units = units();
-    let other = units[0].gate.join();
+    let other = units[0].gate.member(Shard::mine());
     let looks = |_| {
         assert!(
             !other.try_enter() || {
@@ -221,7 +221,7 @@ fn reservations_are_asked_for_at_each_step() {
 #[test]
 fn an_aborted_copy_ends_between_two_steps() {
     let units = units();
-    let other = units[1].gate.join();
+    let other = units[1].gate.member(Shard::mine());
     let alone = RefCell::new(Box::pin(other.enter_alone()));
     let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
         if asked == FIRST {
@@ -251,7 +251,7 @@ fn copies_in_opposite_directions_end() {
         assert!(wait(Session::new(units, (from, entry)).copy(from)).is_ok());
     };
     let excludes = |units: &[Arc<Unit>; 2], at: usize, _| {
-        let _alone = wait(units[at].gate.join().enter_alone());
+        let _alone = wait(units[at].gate.member(Shard::mine()).enter_alone());
         std::thread::sleep(Duration::from_micros(200));
     };
     for (at, work) in [(0, copies as Work), (1, copies), (0, excludes), (1, excludes)] {

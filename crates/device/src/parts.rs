@@ -1,0 +1,96 @@
+//! What each core keeps of a logical unit for itself, so that its commands touch one cache line, and none
+//! that another core writes to.
+
+use crate::log::{COUNTS, Count};
+use std::array;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+/// At most so many parts, however many cores there are.
+const MAX_PARTS: usize = 16;
+
+/// One core's part of a logical unit.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Part {
+    /// A word for whoever orders the commands of the logical unit; 0 at the beginning.
+    pub gate: AtomicUsize,
+    /// The same on all cores, but while a change ends.
+    epoch: AtomicU64,
+    counts: [AtomicU64; COUNTS],
+}
+
+impl Part {
+    fn new() -> Part {
+        let counts = array::from_fn(|_| AtomicU64::new(0));
+        Part { gate: AtomicUsize::new(0), epoch: AtomicU64::new(1), counts }
+    }
+
+    /// Grows with every change that nexuses must see.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Adds to a log counter.
+    #[inline]
+    pub fn count(&self, count: Count, by: u64) {
+        self.counts[count as usize].fetch_add(by, Ordering::Relaxed);
+    }
+}
+
+/// The parts of all cores. Close to those of other logical units, and apart from what is seldom looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts(Arc<[Part]>);
+
+impl Parts {
+    pub(crate) fn new() -> Parts {
+        Parts((0..count()).map(|_| Part::new()).collect())
+    }
+
+    pub(crate) fn all(&self) -> &[Part] {
+        &self.0
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, shard: Shard) -> &Part {
+        &self.0[shard.0 as usize]
+    }
+
+    pub(crate) fn total(&self, count: Count) -> u64 {
+        self.0.iter().map(|c| c.counts[count as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+
+    /// Tells all cores of a change; the caller holds the lock of the state.
+    pub(crate) fn next_epoch(&self) {
+        self.0.iter().for_each(|c| _ = c.epoch.fetch_add(1, Ordering::SeqCst));
+    }
+}
+
+/// How many parts a logical unit has: one for each core that the process may run on.
+fn count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(MAX_PARTS, |n| MAX_PARTS.min(n.get())))
+}
+
+/// Names the part of a core in every logical unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Shard(u8);
+
+impl Shard {
+    /// That of the core which runs this.
+    pub fn mine() -> Shard {
+        thread_local! {
+            static MINE: Cell<Option<Shard>> = const { Cell::new(None) };
+        }
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        MINE.with(|mine| {
+            let shard =
+                mine.get().unwrap_or_else(|| Shard((NEXT.fetch_add(1, Ordering::Relaxed) % count()) as u8));
+            mine.set(Some(shard));
+            shard
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! Timers on a thread of their own, for what sleeps as long as there are connections. The event loops have
+//! none to arm and none to look at, command by command.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// A deadline, and a number that makes it unique.
+type Key = (Instant, u64);
+
+struct Wheel {
+    waiting: BTreeMap<Key, Waker>,
+    last: u64,
+}
+
+static WHEEL: Mutex<Wheel> = Mutex::new(Wheel { waiting: BTreeMap::new(), last: 0 });
+/// The first deadline is another one now.
+static EARLIER: Condvar = Condvar::new();
+
+fn wheel() -> MutexGuard<'static, Wheel> {
+    WHEEL.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Starts the thread, unless it runs.
+pub(crate) fn start() -> io::Result<()> {
+    static RUNS: Mutex<bool> = Mutex::new(false);
+    let mut runs = RUNS.lock().unwrap_or_else(|e| e.into_inner());
+    if !*runs {
+        std::thread::Builder::new().name("timer".into()).spawn(run)?;
+        *runs = true;
+    }
+    Ok(())
+}
+
+fn run() {
+    loop {
+        let due = wait();
+        // Without the lock: who wakes, or goes, may sleep or drop another sleep.
+        due.into_values().for_each(Waker::wake);
+    }
+}
+
+/// Waits for the next deadline; all that are due then.
+fn wait() -> BTreeMap<Key, Waker> {
+    let mut wheel = wheel();
+    loop {
+        let now = Instant::now();
+        let later = wheel.waiting.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut wheel.waiting, later);
+        if !due.is_empty() {
+            return due;
+        }
+        let first = wheel.waiting.keys().next().map(|(at, _)| at.saturating_duration_since(now));
+        wheel = match first {
+            Some(left) => EARLIER.wait_timeout(wheel, left).unwrap_or_else(|e| e.into_inner()).0,
+            None => EARLIER.wait(wheel).unwrap_or_else(|e| e.into_inner()),
+        };
+    }
+}
+
+/// Sleeps. To be used where event loops run.
+pub async fn sleep_until(deadline: Instant) {
+    Sleep { deadline, number: None }.await
+}
+
+struct Sleep {
+    deadline: Instant,
+    /// Once it is known to the wheel.
+    number: Option<u64>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.deadline {
+            return Poll::Ready(());
+        }
+        let mut wheel = wheel();
+        let number = self.number.unwrap_or(wheel.last + 1);
+        wheel.last = wheel.last.max(number);
+        self.number = Some(number);
+        let key = (self.deadline, number);
+        let before = wheel.waiting.insert(key, cx.waker().clone());
+        if wheel.waiting.keys().next() == Some(&key) {
+            EARLIER.notify_one();
+        }
+        drop(wheel);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        // The last waker of a task takes the task with it: not under the lock.
+        let gone = wheel().waiting.remove(&(self.deadline, number));
+        drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::time::Duration;
+
+    #[test]
+    fn who_sleeps_shorter_wakes_first() {
+        start().expect("a thread");
+        let (awake, order) = flume::unbounded();
+        let begin = Instant::now();
+        compio::runtime::Runtime::new().expect("an event loop").block_on(async move {
+            for ms in [60, 20, 40] {
+                let awake = awake.clone();
+                compio::runtime::spawn(async move {
+                    sleep_until(begin + Duration::from_millis(ms)).await;
+                    assert!(begin.elapsed() >= Duration::from_millis(ms));
+                    awake.send(ms).expect("somebody listens");
+                })
+                .detach();
+            }
+            for expected in [20, 40, 60] {
+                assert_eq!(order.recv_async().await, Ok(expected));
+            }
+        });
+    }
+
+    #[test]
+    fn a_dropped_sleep_leaves_nothing_behind() {
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        let waits = || wheel().waiting.keys().filter(|(at, _)| *at == deadline).count();
+        {
+            let mut sleep = pin!(sleep_until(deadline));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(sleep.as_mut().poll(&mut cx).is_pending());
+            assert!(sleep.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(waits(), 1);
+        }
+        assert_eq!(waits(), 0);
+    }
+}
