@@ -177,15 +177,24 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
 
 /// Sends a command as a host does; see [`Lun::perform`].
 #[inline]
-pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+pub(crate) fn perform(
+    session: &Session,
+    lun: u64,
+    cdb: Cdb,
+    data: Direction,
+) -> impl Future<Output = Finished> {
     let out = matches!(data, Direction::Out(_));
-    let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
-    if let Ok(Completion { status: 0, .. }) = result {
-        return (result, buf);
+    // Sent before anybody waits: the future holds what it waits for, not what it was made of.
+    let sent = session.submit(Command::new(lun, cdb, data));
+    async move {
+        let (result, buf) = sent.await;
+        if let Ok(Completion { status: 0, .. }) = result {
+            return (result, buf);
+        }
+        // Boxed, so that a success carries none of it about.
+        let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), result, buf)).await;
+        (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
     }
-    // Boxed, so that a success carries none of it about.
-    let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), result, buf)).await;
-    (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
 /// The answer that stays, and what a host makes of it when it is no success.
