@@ -7,8 +7,11 @@ use super::progress::{Course, Form, Progress};
 use super::report::{self, Report, Summary};
 use super::{prepare, progress, streams};
 use crate::exit;
-use block::copy::{Cause, Failure, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
+use block::copy::{
+    Cause, Failure, Grow, Job, Meter, Offload, Outcome, Source, Stop, Style, copy, pour, verify,
+};
 use control::Problem;
+use initiator::ExtendedCopy;
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::path::Path;
@@ -30,6 +33,8 @@ struct Copy {
     /// What is read: a stream can be read only once.
     from: Source,
     destination: End,
+    /// A target that copies from one to the other by itself.
+    offload: Option<Arc<dyn Offload>>,
     journal: Option<Journal>,
     /// What was stable before, and what of it could not be read.
     start: u64,
@@ -59,6 +64,10 @@ impl Copy {
                 Source::Stream(stream.map_err(|e| no_stream(&source, &e))?)
             }
         };
+        let offload = match args.no_offload {
+            true => None,
+            false => offload(&source, &destination).await,
+        };
         let mut copy = Copy {
             args,
             style,
@@ -66,6 +75,7 @@ impl Copy {
             source,
             from,
             destination,
+            offload,
             journal,
             start: 0,
             bad: Vec::new(),
@@ -145,7 +155,7 @@ impl Copy {
             style: self.style,
             zeroed: self.destination.zeroed,
             grow,
-            offload: None,
+            offload: self.offload.clone(),
             meter: self.meter.clone(),
             stop: self.stop.clone(),
         })
@@ -283,6 +293,18 @@ impl Copy {
     }
 }
 
+/// The target of two LUNs, if it copies between them by itself.
+async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
+    let (from, to) = (source.lun.as_ref()?, destination.lun.as_ref()?);
+    match ExtendedCopy::between(from, to).await {
+        Ok(offload) => Some(Arc::new(offload)),
+        Err(e) => {
+            tracing::info!("{e}: what is copied is read and written");
+            None
+        }
+    }
+}
+
 /// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
 fn grow(path: &Path, end: &End) -> Result<Grow, Problem> {
     let file = OpenOptions::new().write(true).open(path);
@@ -337,6 +359,7 @@ mod tests {
             from: Source::Disk(source.as_disk().expect("a disk").clone()),
             source,
             destination: End::disk("sound", "b".into(), memory()),
+            offload: None,
             args,
             journal: None,
             start: 0,

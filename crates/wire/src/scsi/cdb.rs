@@ -162,6 +162,21 @@ pub fn report_target_port_groups(len: u32) -> Cdb {
     c
 }
 
+/// EXTENDED COPY (LID1) (SPC-4 section 6.4) with so many bytes of parameters.
+pub fn extended_copy(len: u32) -> Cdb {
+    let mut c = cdb(op::EXTENDED_COPY);
+    be::put32(&mut c[10..], len);
+    c
+}
+
+/// RECEIVE COPY RESULTS of the operating parameters (SPC-4 section 6.24).
+pub fn copy_operating_parameters(len: u32) -> Cdb {
+    let mut c = cdb(op::RECEIVE_COPY_RESULTS);
+    c[1] = 0x03;
+    be::put32(&mut c[10..], len);
+    c
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +190,8 @@ mod tests {
         assert_eq!(mode_sense_10(8, 0, 64)[..9], [0x5a, 0x10, 8, 0, 0, 0, 0, 0, 64]);
         assert_eq!(unmap_list(3, 4)[..20], [0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4]);
         assert_eq!(compare_and_write(9, 1, false)[13], 1);
+        assert_eq!(extended_copy(108)[..14], [0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 108]);
+        assert_eq!(copy_operating_parameters(255)[..14], [0x84, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255]);
         assert_eq!(read_capacity_16(32)[..14], [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32]);
     }
 }
