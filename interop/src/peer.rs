@@ -25,8 +25,7 @@ const TARGETS: [&str; 3] = [OPEN, CHAP, MUTUAL];
 /// Bytes of each disk.
 pub const SIZE: u64 = 64 << 20;
 const START: Duration = Duration::from_secs(30);
-const TGT: [Tool; 2] =
-    [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
+const TGT: [Tool; 2] = [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
 const ISTGT: [Tool; 1] = [Tool { program: "istgt", package: "istgt" }];
 
 /// What runs as a peer.
@@ -221,7 +220,14 @@ fn start_tgt(dir: &Folder, ports: [u16; 2]) -> Child {
         let unit = ["--lun", "1", "-b", &disk(dir, target)];
         tgtadm(dir, &[&["--op", "new", "--mode", "target", "-T", target], &on[..]].concat());
         tgtadm(dir, &[&["--op", "new", "--mode", "logicalunit"], &on[..], &unit[..]].concat());
-        tgtadm(dir, &[&["--op", "update", "--mode", "logicalunit", "--lun", "1", "-P", "thin_provisioning=1"], &on[..]].concat());
+        tgtadm(
+            dir,
+            &[
+                &["--op", "update", "--mode", "logicalunit", "--lun", "1", "-P", "thin_provisioning=1"],
+                &on[..],
+            ]
+            .concat(),
+        );
         let bind = |more: &[&str]| tgtadm(dir, &[&["--op", "bind"], &on[..], more].concat());
         if *target != OPEN {
             bind(&["--mode", "account", "--user", USER.0]);
@@ -267,10 +273,8 @@ fn start_istgt(dir: &Folder, ports: [u16; 2]) -> Child {
     }
     let file = dir.join("istgt.conf").display().to_string();
     fs::write(&file, conf).expect("write istgt.conf");
-    let child = spawn(
-        Command::new("istgt").args(["-D", "-q", "-c", &file]),
-        &dir.join("log").display().to_string(),
-    );
+    let child =
+        spawn(Command::new("istgt").args(["-D", "-q", "-c", &file]), &dir.join("log").display().to_string());
     until("istgt", || TcpStream::connect(("127.0.0.1", ports[1])).is_ok());
     child
 }

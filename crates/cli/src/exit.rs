@@ -32,10 +32,14 @@ pub enum Exit {
     InUse = 28,
     /// The logical unit refused a command: CHECK CONDITION, or another status that is no success.
     Scsi = 30,
+    /// Copied, except for ranges that could not be read.
+    LeftOut = 40,
+    /// Both ends of a copy were compared, and differ.
+    Differs = 41,
 }
 
 /// All of them, as they are told to people.
-pub const TABLE: [(Exit, &str); 12] = [
+pub const TABLE: [(Exit, &str); 14] = [
     (Exit::General, "anything else went wrong"),
     (Exit::Unreachable, "the target cannot be reached, or the connection was lost"),
     (Exit::Refused, "the target refused the login"),
@@ -48,6 +52,8 @@ pub const TABLE: [(Exit, &str); 12] = [
     (Exit::Authentication, "authentication failed"),
     (Exit::InUse, "it is in use"),
     (Exit::Scsi, "the logical unit refused a command (CHECK CONDITION)"),
+    (Exit::LeftOut, "copied, except for ranges that could not be read"),
+    (Exit::Differs, "lunar copy --verify found a difference"),
 ];
 
 /// The table for `lunar --help`.

@@ -185,7 +185,9 @@ fn failed(failure: Failure) -> Error {
             };
             let error = Error::new(kind, format!("refused: {status}"));
             match (status.0, status.1) {
-                (3, 1) => error.with_hint("its target may be stopped; LIO says so too of one that it does not have"),
+                (3, 1) => {
+                    error.with_hint("its target may be stopped; LIO says so too of one that it does not have")
+                }
                 _ => error,
             }
         }

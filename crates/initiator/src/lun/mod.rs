@@ -7,7 +7,7 @@ mod verdict;
 
 use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
 use net::Buf;
-pub use properties::{Properties, identity};
+pub use properties::{Properties, copy_name, identity};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;

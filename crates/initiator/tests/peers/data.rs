@@ -16,7 +16,10 @@ async fn ranges(lun: Arc<Lun>, rounds: u64) {
         model[from..to].copy_from_slice(&pattern(round, len as usize));
         let len = 1 + random.below(600_000);
         let at = random.below(AREA - len);
-        assert!(read(&*lun, at, len as usize).await == model[at as usize..(at + len) as usize], "{len} at {at}");
+        assert!(
+            read(&*lun, at, len as usize).await == model[at as usize..(at + len) as usize],
+            "{len} at {at}"
+        );
     }
     lun.flush().await.expect("a flush");
     assert!(read(&*lun, 0, AREA as usize).await == model);
@@ -27,7 +30,8 @@ fn random_ranges_are_what_was_written() {
     for peer in peers() {
         let url = peer.open("");
         run(move || async move { ranges(open(&url).await.expect("a LUN"), 60).await });
-        let odd = "immediate_data=no&initial_r2t=yes&max_recv_data_segment_length=4096&max_burst_length=16384";
+        let odd =
+            "immediate_data=no&initial_r2t=yes&max_recv_data_segment_length=4096&max_burst_length=16384";
         let url = peer.open(&format!("{odd}&first_burst_length=8192&commands=3"));
         run(move || async move { ranges(open(&url).await.expect("a LUN"), 20).await });
         if peer.has_digests() {

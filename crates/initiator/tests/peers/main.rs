@@ -14,7 +14,6 @@ use net::{Buf, Cores};
 use std::sync::Arc;
 use std::time::Duration;
 
-const BLOCK: u64 = 4096;
 const DIGESTS: &str = "header_digest=crc32c&data_digest=crc32c";
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -9,7 +9,10 @@ const WRITES: u64 = 600;
 
 /// How many of the paths can be used.
 fn usable(disk: &Multipath) -> usize {
-    disk.paths().iter().filter(|(_, state, _)| matches!(state, State::Optimized | State::NonOptimized)).count()
+    disk.paths()
+        .iter()
+        .filter(|(_, state, _)| matches!(state, State::Optimized | State::NonOptimized))
+        .count()
 }
 
 /// Writes and reads, while one path and then the other is cut and restored.
