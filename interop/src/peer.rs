@@ -205,7 +205,8 @@ fn tgtadm(dir: &Folder, arguments: &[&str]) {
 fn start_tgt(dir: &Folder, ports: [u16; 2]) -> Child {
     let mut command = Command::new("tgtd");
     command.args(["-f", "-C", "1"]).env("TGT_IPC_SOCKET", ipc(dir));
-    command.args(ports.iter().flat_map(|port| ["--iscsi".into(), format!("portal=127.0.0.1:{port}")]));
+    let portals = ports.map(|port| format!("portal=127.0.0.1:{port}")).join(",");
+    command.args(["--iscsi", &portals]);
     let child = spawn(&mut command, &dir.join("log").display().to_string());
     let show = ["-C", "1", "--lld", "iscsi", "--op", "show", "--mode", "target"];
     let socket = ipc(dir);

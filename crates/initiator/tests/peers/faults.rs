@@ -98,7 +98,7 @@ fn a_target_that_stays_away_is_told_after_the_recovery_time() {
         let error = user.join().expect("an error");
         let inner = error.get_ref().and_then(|e| e.downcast_ref::<Error>()).expect("one of ours");
         let is_told = inner.what.contains(&portal.to_string()) && inner.what.contains("refused");
-        assert!(matches!(inner.kind, Kind::Lost | Kind::Unreachable) && is_told, "{:?} {inner}", inner.kind);
+        assert!(inner.kind == Kind::TimedOut && is_told, "{:?}: {inner}", inner.kind);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use initiator::multipath::{Multipath, Policy, Settings, State, Way};
 use interop::Relay;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LEN: usize = 65536;
 const WRITES: u64 = 600;
@@ -24,20 +25,28 @@ async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: Policy) 
     let settings = Settings { policy, check: Duration::from_millis(200), ..Settings::default() };
     let disk = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
     assert_eq!(usable(&disk), 2);
+    let done = Arc::new(AtomicU64::new(0));
     let begin = |n| {
-        let disk = disk.clone();
-        compio::runtime::spawn(async move { write(&*disk, n * LEN as u64, n, LEN).await })
+        let (disk, done) = (disk.clone(), done.clone());
+        compio::runtime::spawn(async move {
+            let written = write(&*disk, n * LEN as u64, n, LEN).await;
+            done.fetch_add(1, Relaxed);
+            written
+        })
     };
     for (at, relay) in relays.iter().enumerate() {
         let part = at as u64 * WRITES / 2;
         let writes: Vec<_> = (part..part + WRITES / 2).map(begin).collect();
-        compio::time::sleep(Duration::from_millis(20)).await;
+        while done.load(Relaxed) < part + 20 {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
         relay.cut();
+        assert!(done.load(Relaxed) < part + WRITES / 2, "the cut came too late");
         for write in writes {
             write.await.expect("a write").unwrap_or_else(|e| panic!("the writer sees an error: {e}"));
         }
-        write(&*disk, part * LEN as u64, part, LEN).await.expect("one path is enough");
         assert_eq!(usable(&disk), 1, "{:?}", disk.paths());
+        write(&*disk, part * LEN as u64, part, LEN).await.expect("one path is enough");
         relay.restore();
         while usable(&disk) < 2 {
             compio::time::sleep(Duration::from_millis(50)).await;
