@@ -6,17 +6,18 @@ use crate::{Direction, Error, Kind, Session};
 use net::Buf;
 use wire::be;
 use wire::scsi::cdb::{self, Cdb};
-use wire::scsi::op;
+use wire::scsi::{Sense, op};
 
 /// Bytes for an answer.
 const LEN: u16 = 255;
+const NO_UNIT: &str = "there is no such logical unit";
 
 /// Reads all of it.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
-    let inquiry = read(session, lun, cdb::inquiry(None, 96), 96).await?;
+    let inquiry = read(session, lun, cdb::inquiry(None, 96), 96).await.map_err(not_there)?;
     // PERIPHERAL QUALIFIER (SPC-5 section 6.6.2): there is nothing behind this LUN.
     if inquiry.first().is_none_or(|b| b >> 5 != 0) {
-        return Err(Error::new(Kind::NotFound, "there is no such logical unit"));
+        return Err(Error::new(Kind::NotFound, NO_UNIT));
     }
     perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0?;
     let mut answers = Answers { inquiry, ..Answers::default() };
@@ -40,6 +41,13 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
         answers.mode = mode(session, lun).await?;
     }
     Ok(Properties::read(&answers))
+}
+
+/// LIO refuses also INQUIRY where there is no logical unit.
+fn not_there(e: Error) -> Error {
+    let is_missing =
+        |s: Sense| (s.key, s.asc) == (Sense::LUN_NOT_SUPPORTED.key, Sense::LUN_NOT_SUPPORTED.asc);
+    if e.sense.is_some_and(is_missing) { Error::new(Kind::NotFound, NO_UNIT) } else { e }
 }
 
 async fn page(session: &Session, lun: u64, page: u8) -> Result<Vec<u8>, Error> {

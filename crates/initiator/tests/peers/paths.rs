@@ -45,7 +45,10 @@ async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: Policy) 
         for write in writes {
             write.await.expect("a write").unwrap_or_else(|e| panic!("the writer sees an error: {e}"));
         }
-        assert_eq!(usable(&disk), 1, "{:?}", disk.paths());
+        // A path that nothing was on is missed when it is looked at.
+        while usable(&disk) > 1 {
+            compio::time::sleep(Duration::from_millis(20)).await;
+        }
         write(&*disk, part * LEN as u64, part, LEN).await.expect("one path is enough");
         relay.restore();
         while usable(&disk) < 2 {
