@@ -6,6 +6,7 @@
 //!   lines after it use, until the next such line. Ports and addresses become free ones of this host.
 //! - `sh` with a word of [`ELSEWHERE`]: they do not run here; their commands and options are looked up.
 //! - `toml`: a whole configuration, which is checked as it stands, and is `lunar.toml` for what follows.
+//! - `toml saved NAME`: a saved attachment of that name, for what follows.
 //! - `toml part`: checked as a part of a configuration.
 //! - `text`, `bat`: for people.
 
@@ -23,7 +24,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Marks of lines that need what a test has not.
 const ELSEWHERE: [&str; 4] = ["as-root", "on-another-host", "with-a-device", "with-cargo"];
 /// Programs in the lines that may be missing here.
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 6] = [
+    Tool { program: "nbdinfo", package: "libnbd-bin" },
     Tool { program: "qemu-img", package: "qemu-utils qemu-block-extra" },
     Tool { program: "qemu-io", package: "qemu-utils qemu-block-extra" },
     Tool { program: "iscsi-ls", package: "libiscsi-bin" },
@@ -165,6 +167,7 @@ impl Reader {
         let mut command = Command::new("sh");
         command.args(["-euc", line]).current_dir(&*self.dir).env("PATH", path);
         command.env("XDG_STATE_HOME", self.dir.join("state")).env("XDG_RUNTIME_DIR", &*self.dir);
+        command.env("LUNAR_RUN_DIR", self.dir.join("run")).env("XDG_CONFIG_HOME", self.dir.join("config"));
         command
     }
 
@@ -175,9 +178,17 @@ impl Reader {
                 self.check(&block.text, &block.place());
                 fs::write(self.dir.join("lunar.toml"), local(&block.text)).expect("write lunar.toml");
             }
+            info if let Some(name) = info.strip_prefix("toml saved ") => self.save(name, &block.text),
             "toml part" => self.check(&format!("{WHOLE}{}", block.text), &block.place()),
             _ => {}
         }
+    }
+
+    /// Saves an attachment, which the lines that follow use.
+    fn save(&self, name: &str, toml: &str) {
+        let folder = self.dir.join("config/lunar/attach");
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join(format!("{name}.toml")), self.here(toml)).expect("write the attachment");
     }
 
     /// `lunar check` of a configuration as it stands.
@@ -269,6 +280,7 @@ fn a_document_has_something_to_run_and_no_unknown_mark() {
     let mut run = 0;
     for block in documents().iter().flat_map(|document| blocks(document)) {
         let known = block.is_shell() || ["toml", "toml part", "text", "bat"].contains(&block.info.as_str());
+        let known = known || block.info.starts_with("toml saved ");
         assert!(known, "{}: a fence is marked {:?}", block.place(), block.info);
         run += usize::from(block.is_run());
     }
@@ -326,7 +338,9 @@ fn commands_and_options_are_there() {
 /// Options that stand alone in the text: some command of lunar has them.
 #[test]
 fn options_without_a_command_are_there() {
-    let commands: [&[&str]; 11] = [
+    let commands: &[&[&str]] = &[
+        &["attach"],
+        &["detach"],
         &["serve"],
         &["check"],
         &["session", "list"],
@@ -370,6 +384,7 @@ fn tasks_are_there() {
 fn keys_are_those_of_the_example() {
     let example = read("docs/lunar.example.toml");
     let settings = read("crates/initiator/src/url/settings.rs");
+    let saved = read("crates/control/src/config/attachment.rs");
     let is_key = |word: &str| {
         word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
@@ -381,6 +396,9 @@ fn keys_are_those_of_the_example() {
         {
             for key in span.split([' ', '=', '[', ']', '.']).filter(|word| is_key(word)) {
                 let known = match document.as_str() {
+                    "docs/attach.md" => {
+                        [&settings, &saved].iter().any(|text| text.contains(&format!("\"{key}\"")))
+                    }
                     "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
                     _ => example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]")),
                 };

@@ -75,6 +75,8 @@ fn frm_002_requests_are_well_formed() {
     opcodes.sort_unstable();
     opcodes.dedup();
     assert_eq!(opcodes, [op::NOP_OUT, op::SCSI, op::LOGIN, op::TEXT, op::DATA_OUT, op::LOGOUT]);
+    let offer = key(&target.requests(op::LOGIN)[3], "TaskReporting");
+    assert_eq!(offer.as_deref(), Some("ResponseFence,RFC3720"), "no promise that is not kept");
     let (login, command) = (&target.requests(op::LOGIN)[0], &target.requests(op::SCSI)[0]);
     assert_eq!(command.get32(20), 4096, "Expected Data Transfer Length");
     assert_eq!(login.get32(24), command.get32(24), "LOG-026: a login uses no CmdSN up");

@@ -230,3 +230,22 @@ fn a_ublk_device_outlives_kill_9_of_its_process() {
     let program = program.to_str().expect("a path in UTF-8");
     Guest::alone("ublk", &[("UBLK", program)]).must_pass();
 }
+
+#[test]
+fn an_attached_disk_outlives_its_process_and_its_target() {
+    let Some(_turn) = lab() else { return };
+    if !tool::have(&[Tool { program: "nbd-client", package: "nbd-client" }]) {
+        return;
+    }
+    let mut server = server(1, "");
+    let lunar = interop::lunar_bin();
+    let mut guest = Guest::boot(&server, "attach", &[("LUNAR", lunar.to_str().expect("a path in UTF-8"))]);
+    for kill in ["kill-1", "kill-2"] {
+        guest.when_asked(kill, || {
+            server.kill9();
+            thread::sleep(Duration::from_secs(1));
+            server.restart();
+        });
+    }
+    guest.must_pass();
+}

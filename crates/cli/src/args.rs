@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::attach::{Attach, detach::Detach, list::List};
 use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
@@ -25,6 +26,7 @@ Examples:
   lunar discover 192.0.2.10                    which targets are there
   lunar ls 192.0.2.10                          and which LUNs
   lunar doctor iscsi://192.0.2.10/IQN/0        what is wrong, what is slow
+  lunar attach iscsi://192.0.2.10/IQN/0 --ublk a disk for this host; lunar attached, lunar detach
 
 Environment:
   LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
@@ -73,6 +75,12 @@ pub enum Command {
     Pr(Pr),
     /// Send a SCSI command to a logical unit
     Scsi(Scsi),
+    /// Give this host a disk of a target: over NBD, as a block device, or as a file
+    Attach(Attach),
+    /// List what is attached
+    Attached(List),
+    /// Take away what was attached
+    Detach(Detach),
     /// Check a configuration file
     Check {
         /// The file, such as lunar.toml

@@ -28,12 +28,18 @@ pub enum Exit {
     UnknownHost = 23,
     /// One of the two sides could not prove who it is.
     Authentication = 24,
+    /// Somebody uses it.
+    InUse = 28,
     /// The logical unit refused a command: CHECK CONDITION, or another status that is no success.
     Scsi = 30,
+    /// Copied, except for ranges that could not be read.
+    LeftOut = 40,
+    /// Both ends of a copy were compared, and differ.
+    Differs = 41,
 }
 
 /// All of them, as they are told to people.
-pub const TABLE: [(Exit, &str); 11] = [
+pub const TABLE: [(Exit, &str); 14] = [
     (Exit::General, "anything else went wrong"),
     (Exit::Unreachable, "the target cannot be reached, or the connection was lost"),
     (Exit::Refused, "the target refused the login"),
@@ -44,7 +50,10 @@ pub const TABLE: [(Exit, &str); 11] = [
     (Exit::NotFound, "nothing found: no such target, LUN or portal"),
     (Exit::UnknownHost, "the host's name has no address"),
     (Exit::Authentication, "authentication failed"),
+    (Exit::InUse, "it is in use"),
     (Exit::Scsi, "the logical unit refused a command (CHECK CONDITION)"),
+    (Exit::LeftOut, "copied, except for ranges that could not be read"),
+    (Exit::Differs, "lunar copy --verify found a difference"),
 ];
 
 /// The table for `lunar --help`.
@@ -61,6 +70,13 @@ pub struct Failure {
     pub exit: Exit,
     /// What went wrong.
     pub problems: Vec<Problem>,
+}
+
+impl Exit {
+    /// The one of a number.
+    pub fn of(status: u8) -> Exit {
+        TABLE.iter().map(|row| row.0).find(|exit| *exit as u8 == status).unwrap_or(Exit::General)
+    }
 }
 
 impl Failure {

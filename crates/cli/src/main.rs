@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod attach;
 mod captive;
 mod client;
 mod copy;
@@ -76,6 +77,18 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Copy(args) => {
             log("warn")?;
             return copy::copy(args);
+        }
+        Command::Attach(args) => {
+            log("info")?;
+            attach::attach(args)?
+        }
+        Command::Attached(args) => {
+            log("warn")?;
+            print(&attach::list::list(args)?)
+        }
+        Command::Detach(args) => {
+            log("warn")?;
+            print(&attach::detach::detach(args)?)
         }
         Command::Session(command) => print(&session::session(command)?),
         Command::Completions { shell } => {

@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn everything_is_told() {
-        let sense = Sense::cdb_field(2, 7).encode(false);
+        let sense = Sense::cdb_field(2, 7).encode(false).into();
         let completion = Completion { status: 2, sense, transferred: 0, overflow: 0 };
         let text = words(&Answer { completion, expected: 96, data: Vec::new() });
         assert!(
@@ -280,7 +280,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("residual: 96 of 96 bytes were not transferred\n"), "{text}");
-        let completion = Completion { status: 0, sense: Vec::new(), transferred: 4, overflow: 92 };
+        let completion = Completion { status: 0, sense: Box::default(), transferred: 4, overflow: 92 };
         let text = words(&Answer { completion, expected: 4, data: vec![0; 4] });
         assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit has or wants 92 bytes more\n");
     }

@@ -166,7 +166,11 @@ mod tests {
         let json = serde_json::to_string(&Node::Map(facts())).unwrap();
         assert_eq!(
             json,
-            r#"{"lun":0,"0xb0":{"name":"block limits","max_blocks":8,"kind":{"code":2,"name":"thin"},"ports":[{"number":1,"is_ours":true}],"keys":[]}}"#
+            [
+                r#"{"lun":0,"0xb0":{"name":"block limits","max_blocks":8,"#,
+                r#""kind":{"code":2,"name":"thin"},"ports":[{"number":1,"is_ours":true}],"keys":[]}}"#,
+            ]
+            .concat()
         );
     }
 }

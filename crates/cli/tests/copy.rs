@@ -241,6 +241,102 @@ fn what_a_lun_cannot_give_is_left_out() {
     assert!(said.contains("1 range of iscsi://") && said.contains("offset 0, 1048576 bytes"), "{said}");
 }
 
+#[test]
+fn a_target_copies_between_its_luns_by_itself() {
+    let folder = Folder::new("offload");
+    // A block of 512 bytes is left that no block of the destination ends with: it is read and written.
+    let (size, whole) = (20 * MIB + 512, 20 * MIB as u64);
+    let lun = |number, size, block_size| {
+        format!(
+            "[[target.lun]]\nlun = {number}\nbackend = \"memory\"\nthin = false\nsize = \"{size}\"\n\
+             block_size = {block_size}\n"
+        )
+    };
+    let config = format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\n\
+         name = \"iqn.2026-11.org.example:a\"\n{}{}",
+        lun(0, size, 512),
+        lun(1, 24 * MIB, 4096)
+    );
+    folder.make("lunar.toml", config.as_bytes());
+    folder.make("a", &noise(20, size));
+    let line = format!(
+        "there=${{LUNAR_URL%/0}}/1; {LUNAR} copy a $LUNAR_URL && \
+         {LUNAR} copy $LUNAR_URL $there --verify --resume --journal j --checkpoint 4M --json > 1 && \
+         {LUNAR} copy $there b && {LUNAR} copy $LUNAR_URL $there && \
+         {LUNAR} copy $LUNAR_URL $there --no-offload --json > 2"
+    );
+    let (status, _, said) = beside(&folder, "--config lunar.toml", &line);
+    assert_eq!(status, 0, "{said}");
+    assert!(said.contains("; 20.00 MiB were copied by the target\n"), "{said}");
+    let summary = |name| serde_json::from_slice::<Value>(&folder.read(name)).unwrap();
+    let (offloaded, by_hand) = (summary("1"), summary("2"));
+    assert_eq!((&offloaded["bytes_offloaded"], &offloaded["verified"]), (&whole.into(), &true.into()));
+    assert_eq!((&offloaded["bytes_read"], &offloaded["bytes_written"]), (&512.into(), &512.into()));
+    assert_eq!((&by_hand["bytes_offloaded"], &by_hand["bytes_read"]), (&0.into(), &size.into()));
+    assert!(folder.read("b")[..size] == noise(20, size));
+}
+
+/// A tgtd, which does not know EXTENDED COPY, with these files as LUNs 1, 2 and so on.
+struct Stgt {
+    child: Child,
+    control: String,
+    socket: PathBuf,
+    url: String,
+}
+
+impl Stgt {
+    /// None where there is none.
+    fn start(folder: &Folder, files: &[&str]) -> Option<Stgt> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (control, socket) = ((port % 30_000 + 1000).to_string(), folder.path("control"));
+        let mut command = Command::new("tgtd");
+        command.args(["-f", "-C", &control, "--iscsi", &format!("portal=127.0.0.1:{port}")]);
+        command.env("TGT_IPC_SOCKET", &socket).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().ok()?;
+        let url = format!("iscsi://127.0.0.1:{port}/iqn.2026-11.org.example:t");
+        let stgt = Stgt { child, control, socket, url };
+        let begin = Instant::now();
+        while !stgt.did("target --op show") {
+            assert!(begin.elapsed() < Duration::from_secs(20), "tgtd does not answer");
+            sleep(Duration::from_millis(20));
+        }
+        assert!(stgt.did("target --op new --tid 1 -T iqn.2026-11.org.example:t"));
+        for (lun, file) in (1..).zip(files) {
+            let path = folder.path(file);
+            assert!(stgt.did(&format!("logicalunit --op new --tid 1 --lun {lun} -b {}", path.display())));
+        }
+        assert!(stgt.did("target --op bind --tid 1 -I ALL"));
+        Some(stgt)
+    }
+
+    fn did(&self, words: &str) -> bool {
+        let mut command = Command::new("tgtadm");
+        command.args(["-C", &self.control, "--lld", "iscsi", "--mode"]).args(words.split_whitespace());
+        command.env("TGT_IPC_SOCKET", &self.socket).output().is_ok_and(|output| output.status.success())
+    }
+}
+
+impl Drop for Stgt {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_target_that_does_not_copy_is_read_and_written() {
+    let folder = Folder::new("stgt");
+    folder.make("a", &noise(21, 5 * MIB));
+    folder.sparse("b", 5 * MIB, &[]);
+    let Some(stgt) = Stgt::start(&folder, &["a", "b"]) else {
+        return println!("skipped: needs tgtd (apt-get install tgt), and to be root");
+    };
+    let done = folder.json(&format!("{0}/1 {0}/2 --verify", stgt.url));
+    assert_eq!((&done["bytes_offloaded"], &done["bytes_read"]), (&0.into(), &(5 * MIB).into()));
+    assert_eq!(done["verified"], true);
+}
+
 /// Runs with this on stdin.
 fn fed(mut command: Command, bytes: &[u8]) -> (i32, String, String) {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();

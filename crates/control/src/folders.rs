@@ -42,6 +42,46 @@ pub(crate) fn second_admin_sockets(first: &Path) -> Vec<(PathBuf, u32)> {
     found
 }
 
+/// The folder of configuration: `$XDG_CONFIG_HOME/lunar`, `/etc/lunar` for root, or `~/.config/lunar`.
+pub fn config() -> Result<PathBuf, Problem> {
+    let root = rustix::process::geteuid().is_root();
+    config_of(|name| std::env::var_os(name), root).ok_or_else(|| {
+        let what = "there is no folder of configuration: neither XDG_CONFIG_HOME nor HOME is set";
+        Problem::new(what, "set XDG_CONFIG_HOME")
+    })
+}
+
+/// The folder of what is attached now: `$LUNAR_RUN_DIR`, `/run/lunar/attached` for root,
+/// `$XDG_RUNTIME_DIR/lunar/attached`, or `attached` in the folder of state. For root it is the same in a login as
+/// in a service.
+pub fn attached() -> Result<PathBuf, Problem> {
+    let root = rustix::process::geteuid().is_root();
+    match attached_of(|name| std::env::var_os(name), root) {
+        Some(folder) => Ok(folder),
+        None => Ok(state()?.join("attached")),
+    }
+}
+
+fn attached_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
+    if let Some(folder) = absolute(env("LUNAR_RUN_DIR")) {
+        return Some(folder);
+    }
+    if root {
+        return Some("/run/lunar/attached".into());
+    }
+    absolute(env("XDG_RUNTIME_DIR")).map(|folder| folder.join("lunar/attached"))
+}
+
+fn config_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
+    if let Some(folder) = absolute(env("XDG_CONFIG_HOME")) {
+        return Some(folder.join("lunar"));
+    }
+    if root {
+        return Some("/etc/lunar".into());
+    }
+    absolute(env("HOME")).map(|home| home.join(".config/lunar"))
+}
+
 fn state_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
     if let Some(folder) = absolute(env("XDG_STATE_HOME")) {
         return Some(folder.join("lunar"));
@@ -71,5 +111,18 @@ mod tests {
         assert_eq!(state_of(home, true), Some("/var/lib/lunar".into()));
         assert_eq!(state_of(|_| Some("relative".into()), false), None);
         assert_eq!(state_of(|_| None, false), None);
+    }
+
+    #[test]
+    fn attachments_of_root_are_in_one_place() {
+        let login = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| "/run/user/0".into());
+        let told = |name: &str| (name == "LUNAR_RUN_DIR").then(|| "/r".into());
+        assert_eq!(attached_of(login, true), Some("/run/lunar/attached".into()));
+        assert_eq!(attached_of(login, false), Some("/run/user/0/lunar/attached".into()));
+        assert_eq!(attached_of(told, true), Some("/r".into()));
+        assert_eq!(attached_of(|_| None, false), None);
+        let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/c".into());
+        assert_eq!(config_of(xdg, true), Some("/c/lunar".into()));
+        assert_eq!(config_of(|_| None, true), Some("/etc/lunar".into()));
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod arguments;
+pub mod attached;
 mod build;
 pub mod config;
 mod examine;

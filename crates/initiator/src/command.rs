@@ -68,7 +68,7 @@ pub struct Completion {
     /// SCSI status.
     pub status: u8,
     /// Sense data as they came; empty without CHECK CONDITION.
-    pub sense: Vec<u8>,
+    pub sense: Box<[u8]>,
     /// Bytes that came in, or were taken.
     pub transferred: usize,
     /// The logical unit had, or wanted, so many bytes more than the buffer holds.

@@ -122,7 +122,25 @@ fn io_kind(sense: Sense) -> std::io::ErrorKind {
         (5, 0x20, _) => Io::Unsupported,
         (5, 0x21, _) => Io::InvalidInput,
         (5, 0x25, _) => Io::NotFound,
-        (2, ..) => Io::NotConnected,
+        // Not ready, and HARDWARE ERROR: no place of the medium is to blame.
+        (2 | 4, ..) => Io::NotConnected,
         _ => Io::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind as Io;
+
+    #[test]
+    fn a_damaged_place_is_told_from_a_broken_device() {
+        let kind = |key, asc, ascq| {
+            let sense = Some(Sense { key, asc, ascq, ..Sense::READ_ERROR });
+            std::io::Error::from(Error::new(Kind::Scsi, "refused").with_sense(sense)).kind()
+        };
+        assert_eq!(kind(3, 0x11, 0), Io::Other, "MEDIUM ERROR");
+        assert_eq!(kind(4, 0x44, 0), Io::NotConnected, "HARDWARE ERROR");
+        assert_eq!(kind(2, 0x3a, 0), Io::NotConnected, "NOT READY");
     }
 }

@@ -3,7 +3,7 @@
 use crate::{Error, Kind};
 use proto::initiator::login::Credentials;
 use proto::initiator::targets::PortalAddress;
-use proto::parameters::{Digests, Offer};
+use proto::parameters::{Digests, Offer, TaskReporting};
 use std::fmt;
 use std::time::Duration;
 
@@ -131,6 +131,8 @@ fn offer() -> Offer {
         default_time2retain: 0,
         header_digest: digests,
         data_digest: digests,
+        // FastAbort is not offered: R2Ts of tasks that are being aborted are answered.
+        task_reporting: TaskReporting::ResponseFence,
         ..Offer::default()
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: Lunar's target against the limit of the machine (`floor`) and against STGT, and its
-//! initiator against libiscsi, as ratios of runs in one session. Client and servers are pinned to one and the same core: figures are small that way, and
-//! stable. Medians of alternating runs; no time is asserted, only ratios.
+//! initiator against libiscsi, as ratios of runs in one session. Client and servers are pinned to one and the
+//! same core: figures are small that way, and stable. Medians of alternating runs; no time is asserted, only
+//! ratios.
 
 mod initiator;
 mod load;

@@ -28,6 +28,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.xfs", "xfsprogs"),
     ("fio", "fio"),
     ("nbdinfo", "libnbd-bin"),
+    ("nbd-client", "nbd-client"),
     ("tc", "iproute2"),
     ("taskset", "util-linux"),
     ("c++", "g++"),

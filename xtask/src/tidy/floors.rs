@@ -14,7 +14,7 @@ const FLOORS: [(&str, &[&str]); 10] = [
     ("target", &["wire", "proto", "device", "net", "block"]),
     ("initiator", &["wire", "proto", "net", "block"]),
     ("export", &["wire", "proto", "net", "block"]),
-    ("control", &["wire", "proto", "device", "net", "block", "target"]),
+    ("control", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
     ("cli", &["wire", "proto", "device", "net", "block", "target", "initiator", "export", "control"]),
 ];
 

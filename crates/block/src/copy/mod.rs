@@ -86,8 +86,12 @@ pub type Grow = Box<dyn Fn(u64) -> io::Result<()>>;
 
 /// Copies ranges without their bytes passing through this process, as EXTENDED COPY (SPC) does.
 pub trait Offload {
-    /// Copies `len` bytes at `offset` of the source to the same offset of the destination. After an error it
-    /// is not asked again, and this range and all others are read and written.
+    /// Bytes of one range, a multiple of [`GRANULE`]. The last one of a source may be shorter.
+    fn piece(&self) -> u64;
+
+    /// Copies `len` bytes at `offset` of the source to the same offset of the destination. A copy of the same
+    /// range may be asked for once more after `ConnectionReset`, which leaves open whether it was made. After
+    /// any other error it is not asked again, and this range and all others are read and written.
     fn copy(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>>;
 }
 

@@ -72,7 +72,9 @@ async fn run(
 ) -> (Ledger, bool) {
     let mut ledger = Ledger::new(job.range.start);
     let (stop, depth, destination) = (job.stop.clone(), job.style.depth, job.destination.clone());
-    let plan = Plan::new(job.source.clone(), without(&job.range, &leave), job.style.block);
+    let nearer = job.offload.as_ref().filter(|_| task == Task::Copy);
+    let block = nearer.map_or(job.style.block, |offload| offload.piece());
+    let plan = Plan::new(job.source.clone(), without(&job.range, &leave), block);
     for range in leave {
         ledger.enter(Done { range, bad: Vec::new(), failure: None });
     }

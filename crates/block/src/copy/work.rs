@@ -11,6 +11,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// How often a range is given to somebody nearer while the connection to him is lost.
+const OFFLOADS: u32 = 3;
+
 /// What workers share.
 pub(super) struct Work {
     /// None if the source is a stream.
@@ -51,17 +54,28 @@ impl Work {
 
     async fn copy(&self, piece: Piece, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
         let (offset, len) = (piece.offset, piece.len);
-        let bad = match piece.content {
-            Content::Zeros => return self.clear(offset, len).await.map(|()| Vec::new()),
+        match piece.content {
+            Content::Zeros => self.clear(offset, len).await?,
             Content::Bytes(buf) => {
                 self.meter.read.add(len);
                 *spare = buf;
-                Vec::new()
+                self.store(offset, spare).await?;
             }
-            Content::Unread if self.offloaded(offset, len).await => return Ok(Vec::new()),
-            Content::Unread => self.fetch(offset, len, spare).await?,
-        };
-        self.store(offset, spare).await?;
+            Content::Unread if self.offloaded(offset, len).await => {}
+            Content::Unread => return self.carry(offset, len, spare).await,
+        }
+        Ok(Vec::new())
+    }
+
+    /// Reads and writes a range, block after block: one that somebody nearer was to copy may have several.
+    async fn carry(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, Failure> {
+        let (mut at, end, mut bad) = (offset, offset + len, Vec::new());
+        while at < end {
+            let len = (end - at).min(self.style.block - at % self.style.block);
+            bad.extend(self.fetch(at, len, spare).await?);
+            self.store(at, spare).await?;
+            at += len;
+        }
         Ok(bad)
     }
 
@@ -76,12 +90,19 @@ impl Work {
     /// Whether somebody else has copied it.
     async fn offloaded(&self, offset: u64, len: u64) -> bool {
         let Some(offload) = self.offload.as_ref().filter(|_| !self.by_hand.get()) else { return false };
-        let done = offload.copy(offset, len).await.is_ok();
-        match done {
-            true => self.meter.offloaded.add(len),
-            false => self.by_hand.set(true),
+        for _ in 0..OFFLOADS {
+            match offload.copy(offset, len).await {
+                Ok(()) => {
+                    self.meter.offloaded.add(len);
+                    return true;
+                }
+                // Nobody knows whether it was copied. The same bytes can be copied once more.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
+                Err(_) => break,
+            }
         }
-        done
+        self.by_hand.set(true);
+        false
     }
 
     /// Writes what is in `spare`, without its zeros if they may be left out.

@@ -14,6 +14,7 @@ Examples:
   lunar copy backup.img /dev/sdb --verify
   lunar copy /dev/sdb - | zstd > backup.zst
   lunar copy disk.img iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0
+  lunar copy iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 iscsi://192.0.2.10/iqn.2026-11.org.example:disks/1
 
 Exit status: 0 all is copied and stable, 1 it failed, 8 --timeout, 40 what could not be read was left out,
 41 --verify found a difference, 130 SIGINT, 143 SIGTERM; of a LUN also those of lunar --help.";
@@ -69,6 +70,10 @@ pub struct Args {
     /// Leave out what cannot be read: it becomes zeros, and is listed
     #[arg(long)]
     pub skip_errors: bool,
+
+    /// Read and write also where the target of two LUNs could copy by itself (EXTENDED COPY)
+    #[arg(long)]
+    pub no_offload: bool,
 
     /// End after this time, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]

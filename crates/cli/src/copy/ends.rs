@@ -4,7 +4,7 @@ use crate::client;
 use crate::exit::Failure;
 use block::{Backend, Kind, Spec};
 use control::{Problem, config};
-use initiator::Session;
+use initiator::Lun;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -25,8 +25,8 @@ pub struct End {
     pub file: Option<PathBuf>,
     /// It was made, or made large, for this copy.
     pub created: bool,
-    /// The session that leads to it, which is logged out at the end.
-    pub session: Option<Session>,
+    /// The LUN, if it is one: its session is logged out at the end.
+    pub lun: Option<Arc<Lun>>,
 }
 
 /// What is read or written.
@@ -55,20 +55,12 @@ impl End {
     /// A disk, only read or not known to be zeros.
     pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> End {
         let medium = Medium::Disk(disk);
-        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false, session: None }
+        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false, lun: None }
     }
 
     fn stream(name: &str, file: File) -> End {
-        let medium = Medium::Stream(file);
-        End {
-            name: name.into(),
-            identity: String::new(),
-            medium,
-            zeroed: false,
-            file: None,
-            created: false,
-            session: None,
-        }
+        let (medium, identity) = (Medium::Stream(file), String::new());
+        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false, lun: None }
     }
 
     /// Bytes of a disk; a stream does not tell.
@@ -101,8 +93,7 @@ async fn remote(text: &str) -> Result<End, Failure> {
     let lun = initiator::open(&url).await?;
     let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };
-    let session = Some(lun.session().clone());
-    Ok(End { session, ..End::disk(&url.to_string(), identity, lun) })
+    Ok(End { lun: Some(lun.clone()), ..End::disk(&url.to_string(), identity, lun) })
 }
 
 /// Whether it is read as a path.

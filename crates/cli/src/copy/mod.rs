@@ -27,10 +27,6 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Exit status: what could not be read was left out. Not one of those that Open-iSCSI has.
-const LEFT_OUT: u8 = 40;
-/// Exit status: the ends differ.
-const DIFFERS: u8 = 41;
 /// What is in flight when the time is over may still end, and become stable.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -147,8 +143,8 @@ fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCo
 fn exit(end: End, early: Option<Early>) -> ExitCode {
     let status = match (end, early) {
         (End::Good, _) => 0,
-        (End::LeftOut, _) => LEFT_OUT,
-        (End::Differs, _) => DIFFERS,
+        (End::LeftOut, _) => Exit::LeftOut as u8,
+        (End::Differs, _) => Exit::Differs as u8,
         (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
         (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
         (End::Stopped, None) | (End::Failed, _) => 1,

@@ -7,8 +7,11 @@ use super::progress::{Course, Form, Progress};
 use super::report::{self, Report, Summary};
 use super::{prepare, progress, streams};
 use crate::exit;
-use block::copy::{Cause, Failure, Grow, Job, Meter, Outcome, Source, Stop, Style, copy, pour, verify};
+use block::copy::{
+    Cause, Failure, Grow, Job, Meter, Offload, Outcome, Source, Stop, Style, copy, pour, verify,
+};
 use control::Problem;
+use initiator::ExtendedCopy;
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::path::Path;
@@ -22,7 +25,8 @@ const LEAVE: Duration = Duration::from_secs(1);
 pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
     let began = Instant::now();
     let copy = Copy::prepare(args, stop).await?;
-    let sessions = [copy.source.session.clone(), copy.destination.session.clone()];
+    let sessions =
+        [&copy.source, &copy.destination].map(|end| end.lun.as_ref().map(|lun| lun.session().clone()));
     let report = copy.perform(began).await;
     for session in sessions.into_iter().flatten() {
         // The copy is over: a target that does not answer the logout changes nothing.
@@ -40,6 +44,8 @@ struct Copy {
     /// What is read: a stream can be read only once.
     from: Source,
     destination: End,
+    /// A target that copies from one to the other by itself.
+    offload: Option<Arc<dyn Offload>>,
     journal: Option<Journal>,
     /// What was stable before, and what of it could not be read.
     start: u64,
@@ -69,6 +75,10 @@ impl Copy {
                 Source::Stream(stream.map_err(|e| no_stream(&source, &e))?)
             }
         };
+        let offload = match args.no_offload {
+            true => None,
+            false => offload(&source, &destination).await,
+        };
         let mut copy = Copy {
             args,
             style,
@@ -76,6 +86,7 @@ impl Copy {
             source,
             from,
             destination,
+            offload,
             journal,
             start: 0,
             bad: Vec::new(),
@@ -155,7 +166,7 @@ impl Copy {
             style: self.style,
             zeroed: self.destination.zeroed,
             grow,
-            offload: None,
+            offload: self.offload.clone(),
             meter: self.meter.clone(),
             stop: self.stop.clone(),
         })
@@ -293,6 +304,18 @@ impl Copy {
     }
 }
 
+/// The target of two LUNs, if it copies between them by itself.
+async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
+    let (from, to) = (source.lun.as_ref()?, destination.lun.as_ref()?);
+    match ExtendedCopy::between(from, to).await {
+        Ok(offload) => Some(Arc::new(offload)),
+        Err(e) => {
+            tracing::info!("{e}: what is copied is read and written");
+            None
+        }
+    }
+}
+
 /// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
 fn grow(path: &Path, end: &End) -> Result<Grow, Problem> {
     let file = OpenOptions::new().write(true).open(path);
@@ -347,6 +370,7 @@ mod tests {
             from: Source::Disk(source.as_disk().expect("a disk").clone()),
             source,
             destination: End::disk("sound", "b".into(), memory()),
+            offload: None,
             args,
             journal: None,
             start: 0,

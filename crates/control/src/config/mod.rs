@@ -1,5 +1,6 @@
 //! The configuration: `lunar.toml`, read and checked as a whole. docs/lunar.example.toml has every key.
 
+pub mod attachment;
 mod chap;
 mod limits;
 mod lun;

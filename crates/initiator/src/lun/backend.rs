@@ -13,6 +13,9 @@ use wire::scsi::cdb;
 /// Zeros are written in pieces of this, where WRITE SAME is not there.
 const ZEROS: usize = 1 << 20;
 
+/// The end of a transfer of blocks, and its buffer.
+type Ended = (Result<(), Error>, Buf);
+
 impl Lun {
     /// LBA and count of whole blocks; None if they are not whole.
     #[inline]
@@ -27,21 +30,21 @@ impl Lun {
         whole.then(|| (offset / size, len / size))
     }
 
-    async fn read_blocks(&self, offset: u64, buf: Buf) -> (Result<Completion, Error>, Buf) {
+    fn read_blocks(&self, offset: u64, buf: Buf) -> impl std::future::Future<Output = Ended> {
         let (lba, blocks) = self.blocks(offset, buf.len() as u64).expect("whole blocks");
         let cdb = match (u32::try_from(lba), u16::try_from(blocks)) {
             (Ok(lba), Ok(blocks)) => cdb::read_10(lba, blocks),
             _ => cdb::read_16(lba, blocks as u32),
         };
         let len = buf.len();
-        let (result, buf) = perform(&self.session, self.lun, cdb, Direction::In(buf)).await;
-        let whole = |c: Completion| {
-            if c.transferred == len { Ok(c) } else { Err(short(c.transferred, len)) }
-        };
-        (result.and_then(whole), buf.unwrap_or_else(|| Buf::zeroed(len)))
+        let answer = perform(&self.session, self.lun, cdb, Direction::In(buf));
+        async move {
+            let (result, buf) = answer.await;
+            (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
+        }
     }
 
-    async fn write_blocks(&self, offset: u64, buf: Buf, stable: bool) -> (Result<Completion, Error>, Buf) {
+    fn write_blocks(&self, offset: u64, buf: Buf, stable: bool) -> impl std::future::Future<Output = Ended> {
         let (lba, blocks) = self.blocks(offset, buf.len() as u64).expect("whole blocks");
         let (fua, flush) = self.how_to_be_stable(stable);
         let cdb = match (u32::try_from(lba), u16::try_from(blocks)) {
@@ -49,12 +52,14 @@ impl Lun {
             _ => cdb::write_16(lba, blocks as u32, fua),
         };
         let len = buf.len();
-        let (result, buf) = perform(&self.session, self.lun, cdb, Direction::Out(buf)).await;
-        let buf = buf.unwrap_or_else(|| Buf::zeroed(len));
-        match result {
-            Ok(c) if c.transferred != len => (Err(short(c.transferred, len)), buf),
-            Ok(c) if flush => (self.synchronize().await.map(|()| c), buf),
-            other => (other, buf),
+        let answer = perform(&self.session, self.lun, cdb, Direction::Out(buf));
+        async move {
+            let (result, buf) = answer.await;
+            let mut result = result.and_then(|c| whole(&c, len));
+            if flush && result.is_ok() {
+                result = self.synchronize().await;
+            }
+            (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
         }
     }
 
@@ -229,8 +234,12 @@ impl Lun {
     }
 }
 
-fn short(got: usize, wanted: usize) -> Error {
-    Error::new(Kind::Scsi, format!("{got} of {wanted} bytes were transferred"))
+/// All bytes of a transfer have to come.
+fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
+    if c.transferred == wanted {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Scsi, format!("{} of {wanted} bytes were transferred", c.transferred)))
 }
 
 impl Backend for Lun {
@@ -253,7 +262,7 @@ impl Backend for Lun {
         Box::pin(async move {
             if self.blocks(offset, buf.len() as u64).is_some() && buf.len() <= self.transfer {
                 let (result, buf) = self.read_blocks(offset, buf).await;
-                return (result.map(drop).map_err(io::Error::from), buf);
+                return (result.map_err(io::Error::from), buf);
             }
             let (result, buf) = self.read_any(offset, buf).await;
             (result.map_err(io::Error::from), buf)
@@ -264,7 +273,7 @@ impl Backend for Lun {
         Box::pin(async move {
             if self.blocks(offset, buf.len() as u64).is_some() && buf.len() <= self.transfer {
                 let (result, buf) = self.write_blocks(offset, buf, stable).await;
-                return (result.map(drop).map_err(io::Error::from), buf);
+                return (result.map_err(io::Error::from), buf);
             }
             (self.write_any(offset, &buf, stable).await.map_err(io::Error::from), buf)
         })

@@ -7,7 +7,7 @@ mod verdict;
 
 use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
 use net::Buf;
-pub use properties::{Properties, identity};
+pub use properties::{Properties, copy_name, identity};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
@@ -177,15 +177,24 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
 
 /// Sends a command as a host does; see [`Lun::perform`].
 #[inline]
-pub(crate) async fn perform(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+pub(crate) fn perform(
+    session: &Session,
+    lun: u64,
+    cdb: Cdb,
+    data: Direction,
+) -> impl Future<Output = Finished> {
     let out = matches!(data, Direction::Out(_));
-    let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
-    if let Ok(Completion { status: 0, .. }) = result {
-        return (result, buf);
+    // Sent before anybody waits: the future holds what it waits for, not what it was made of.
+    let sent = session.submit(Command::new(lun, cdb, data));
+    async move {
+        let (result, buf) = sent.await;
+        if let Ok(Completion { status: 0, .. }) = result {
+            return (result, buf);
+        }
+        // Boxed, so that a success carries none of it about.
+        let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), result, buf)).await;
+        (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
     }
-    // Boxed, so that a success carries none of it about.
-    let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), result, buf)).await;
-    (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
 /// The answer that stays, and what a host makes of it when it is no success.

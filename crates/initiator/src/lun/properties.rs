@@ -176,9 +176,32 @@ fn designator(page: &[u8]) -> Option<String> {
     told.max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
 }
 
+/// The designation descriptor by which a copy manager finds the logical unit of this identity: binary NAA, or
+/// else EUI-64, each of a length that it can have (SPC-5 section 7.7.6).
+pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
+    let rank = |d: &Designator<'_>| match (d.code_set, d.kind, d.value.len()) {
+        (1, 3, 8 | 16) => Some(2),
+        (1, 2, 8 | 12 | 16) => Some(1),
+        _ => None,
+    };
+    let ranked = vpd::descriptors(identity).filter_map(|d| Some((rank(&d)?, d.whole)));
+    // The first of those that rank alike.
+    ranked.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, whole)| whole)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_manager_is_told_naa_before_eui() {
+        let (text, eui) = ([2, 1, 0, 2, 65, 66], [1, 2, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let (naa, other) = ([1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7], [1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7]);
+        let odd = [1, 3, 0, 2, 0x60, 1];
+        assert_eq!(copy_name(&[&text[..], &odd, &eui, &naa, &other].concat()), Some(&naa[..]));
+        assert_eq!(copy_name(&[&text[..], &eui].concat()), Some(&eui[..]));
+        assert_eq!(copy_name(&[&text[..], &naa[..6]].concat()), None);
+    }
 
     #[test]
     fn a_thin_disk_is_read_as_what_it_is() {

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn judged(status: Status, sense: Option<Sense>, tries: u32) -> (Verdict, Option<Sense>) {
-        let sense = sense.map(|s| s.encode(false)).unwrap_or_default();
+        let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
         let c = Completion { status: status as u8, sense, transferred: 0, overflow: 0 };
         let mut told = None;
         let verdict = judge(&c, tries, |s| told = Some(s));

@@ -119,7 +119,7 @@ impl Machine {
             return Err(broke("Data-In with a status that is not the last of its sequence"));
         }
         self.status(header)?;
-        self.complete(header, Vec::new())
+        self.complete(header, Box::default())
     }
 
     fn scsi_response(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
@@ -147,7 +147,7 @@ impl Machine {
 
     /// The end of a command with a SCSI status; residuals tell how much was moved (RFC 7143 section 11.4.5).
     #[inline]
-    fn complete(&mut self, header: &Bhs, sense: Vec<u8>) -> Result<(), Error> {
+    fn complete(&mut self, header: &Bhs, sense: Box<[u8]>) -> Result<(), Error> {
         let Some(task) = self.tasks.get(header.itt()) else {
             return Err(broke("a status for a tag that names no command"));
         };
@@ -286,11 +286,11 @@ impl Machine {
 }
 
 /// The sense data of a segment: their length goes before them.
-fn sense_of(data: &[u8]) -> Result<Vec<u8>, Error> {
+fn sense_of(data: &[u8]) -> Result<Box<[u8]>, Error> {
     if data.len() < 2 {
-        return Ok(Vec::new());
+        return Ok(Box::default());
     }
     let len = be::get16(data) as usize;
     let sense = data.get(2..2 + len);
-    sense.map(<[u8]>::to_vec).ok_or_else(|| broke(format!("sense data of {len} bytes in {}", data.len())))
+    sense.map(Box::from).ok_or_else(|| broke(format!("sense data of {len} bytes in {}", data.len())))
 }

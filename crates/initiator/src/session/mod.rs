@@ -9,6 +9,7 @@ mod machine;
 mod numbers;
 mod recover;
 mod task;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod transfer;

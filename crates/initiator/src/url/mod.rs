@@ -120,6 +120,16 @@ impl Url {
         who::options(self, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
+    /// How long to wait for what; it may be changed before anything is opened.
+    pub fn timeouts_mut(&mut self) -> &mut Timeouts {
+        &mut self.settings.timeouts
+    }
+
+    /// There is a password in it, rather than in a file or in the environment.
+    pub fn holds_secret(&self) -> bool {
+        self.password.is_some() || self.settings.texts.target_password.is_some()
+    }
+
     /// The same URL, of this target and LUN.
     pub fn at(&self, target: impl Into<String>, lun: Option<u16>) -> Url {
         Url { target: Some(target.into()), lun, ..self.clone() }

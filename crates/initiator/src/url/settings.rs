@@ -151,9 +151,10 @@ impl Row {
                 settings.crc32c_first |= crc32c_first;
             }
             Reporting => {
-                let found = TaskReporting::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
-                settings.offer.task_reporting =
-                    found.ok_or("it takes RFC3720, ResponseFence or FastAbort")?.1;
+                // FastAbort wants more of an initiator than this one does (RFC 7143 section 4.2.3.4).
+                let mut names = TaskReporting::NAMES.iter().filter(|row| row.1 < TaskReporting::FastAbort);
+                let found = names.find(|(name, _)| name.eq_ignore_ascii_case(value));
+                settings.offer.task_reporting = found.ok_or("it takes RFC3720 or ResponseFence")?.1;
             }
             Algorithms => {
                 settings.algorithms = algorithms(value)

@@ -112,7 +112,9 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
         ("None", None) => Ok(Security::Over(None)),
         ("None", Some(c)) if c.or_none() => Ok(Security::Over(None)),
         ("None", Some(_)) => failed("CHAP is demanded, and the target wants none (AuthMethod=None)".into()),
-        ("CHAP" | "Reject", None) => failed("the target demands CHAP, and there is no user and password to answer with".into()),
+        ("CHAP" | "Reject", None) => {
+            failed("the target demands CHAP, and there is no user and password to answer with".into())
+        }
         ("Reject", Some(_)) => failed("the target does not do CHAP (AuthMethod=Reject)".into()),
         _ => Err(Failure::Broke(format!("AuthMethod={} was not offered", shown(method)))),
     }

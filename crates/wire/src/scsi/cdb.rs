@@ -203,6 +203,21 @@ pub fn persistent_reserve_out(action: u8, kind: u8, len: u32) -> Cdb {
     c
 }
 
+/// EXTENDED COPY (LID1) (SPC-4 section 6.4) with so many bytes of parameters.
+pub fn extended_copy(len: u32) -> Cdb {
+    let mut c = cdb(op::EXTENDED_COPY);
+    be::put32(&mut c[10..], len);
+    c
+}
+
+/// RECEIVE COPY RESULTS of the operating parameters (SPC-4 section 6.24).
+pub fn copy_operating_parameters(len: u32) -> Cdb {
+    let mut c = cdb(op::RECEIVE_COPY_RESULTS);
+    c[1] = 0x03;
+    be::put32(&mut c[10..], len);
+    c
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +236,8 @@ mod tests {
         assert_eq!(report_supported_operation_codes(9)[..10], [0xa3, 12, 0, 0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(report_task_management(4)[..10], [0xa3, 13, 0, 0, 0, 0, 0, 0, 0, 4]);
         assert_eq!(compare_and_write(9, 1, false)[13], 1);
+        assert_eq!(extended_copy(108)[..14], [0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 108]);
+        assert_eq!(copy_operating_parameters(255)[..14], [0x84, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255]);
         assert_eq!(read_capacity_16(32)[..14], [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32]);
     }
 }

@@ -197,7 +197,8 @@ impl Designator<'_> {
     }
 }
 
-fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Designator<'_>> {
+/// Designation descriptors one after another, without the header of a page.
+pub fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     let all = split(bytes, |b| Some(4 + usize::from(*b.get(3)?)));
     all.map(|whole| Designator {
         protocol: (whole[1] & 0x80 != 0).then_some(whole[0] >> 4),

@@ -1,0 +1,152 @@
+//! Who may attach what: nothing is attached twice, and a ublk device that was left behind is taken over.
+
+use crate::exit::{Exit, Failure};
+use control::attached::{Alive, Attached, Look, Record};
+use control::config::attachment::{Attachment, How};
+use initiator::Url;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The right to attach.
+pub struct Claim {
+    /// Held for the life of the process.
+    pub alive: Alive,
+    /// The record, which is not complete yet.
+    pub record: Record,
+    /// What was left by a process that is gone: its device is to be taken over.
+    pub before: Option<Record>,
+}
+
+/// Takes the name for this process.
+///
+/// # Errors
+/// [`Exit::Exists`] when the name or the disk is attached already, or the name left a device behind that is of
+/// another disk.
+pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Failure> {
+    let look = attached.look()?;
+    let record = record(attachment);
+    let before = obstacle(&look, &record)?;
+    let Some(alive) = look.take(&attachment.name)? else { return Err(exists(&record)) };
+    match &before {
+        // Should this process die too, the device must still be found.
+        Some(before) => {
+            let (ublk_id, identity) = (before.ublk_id, before.identity.clone());
+            look.write(&Record { ublk_id, identity, ..record.clone() })?;
+            if before.name != record.name {
+                look.clear(&before.name);
+            }
+        }
+        None => look.write(&record)?,
+    }
+    Ok(Claim { alive, record, before })
+}
+
+/// Whatever keeps this from being attached; the record of a device to take over, if there is one.
+fn obstacle(look: &Look<'_>, record: &Record) -> Result<Option<Record>, Failure> {
+    let mut before = None;
+    for other in look.all()? {
+        let is_same = other.how == record.how && same_disk(&other.urls, &record.urls);
+        if look.is_alive(&other.name) {
+            if is_same || other.name == record.name {
+                return Err(exists(&other));
+            }
+        } else if let Some(id) = left_behind(look, &other)? {
+            if is_same {
+                before = Some(other);
+            } else if other.name == record.name {
+                let what = format!("{} left /dev/ublkb{id} behind, of {}", other.name, other.urls.join(", "));
+                let hint = format!("attach that again, or remove it with lunar detach {}", other.name);
+                return Err(Failure::new(Exit::Exists, what, hint));
+            }
+        }
+    }
+    Ok(before)
+}
+
+/// It is attached already.
+pub fn exists(record: &Record) -> Failure {
+    let what = match &record.device {
+        Some(device) => format!("it is attached already: {} as {device}", record.name),
+        None => format!("{} is being attached by process {}", record.name, record.pid),
+    };
+    Failure::new(
+        Exit::Exists,
+        what,
+        format!("look at it: lunar attached {0}; end it: lunar detach {0}", record.name),
+    )
+}
+
+/// The number of its block device, if that has outlived its process, and is not by now another's.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn left_behind(look: &Look<'_>, record: &Record) -> Result<Option<u32>, Failure> {
+    let Some(id) = record.ublk_id.filter(|id| Path::new(&format!("/dev/ublkb{id}")).exists()) else {
+        return Ok(None);
+    };
+    let is_anothers =
+        |other: &Record| other.name != record.name && other.ublk_id == Some(id) && look.is_alive(&other.name);
+    let is_taken = look.all()?.iter().any(is_anothers);
+    Ok((!is_taken).then_some(id))
+}
+
+/// Some path of the one is a path of the other, whatever their settings.
+pub fn same_disk(a: &[String], b: &[String]) -> bool {
+    let plain = |url: &String| Url::parse(url).map_or_else(|_| url.clone(), |url| url.plain());
+    let b: Vec<String> = b.iter().map(plain).collect();
+    a.iter().map(plain).any(|url| b.contains(&url))
+}
+
+fn record(attachment: &Attachment) -> Record {
+    let shown = |url: &String| Url::parse(url).map_or_else(|_| String::new(), |url| url.to_string());
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Record {
+        name: attachment.name.clone(),
+        how: attachment.how,
+        device: None,
+        place: attachment.place.clone().filter(|_| attachment.how != How::Ublk),
+        ublk_id: None,
+        urls: attachment.urls.iter().map(shown).collect(),
+        size_bytes: 0,
+        identity: String::new(),
+        read_only: attachment.read_only,
+        recovery_timeout_s: attachment.recovery_timeout_s.unwrap_or(super::disk::RECOVERY_S),
+        pid: std::process::id(),
+        since_s: since,
+        failure: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment(name: &str, url: &str, how: How) -> Attachment {
+        let urls = vec![url.to_owned()];
+        Attachment { name: name.into(), urls, how, place: None, read_only: false, recovery_timeout_s: None }
+    }
+
+    const A: &str = "iscsi://h/iqn.2026-11.org.example:a/0";
+
+    #[test]
+    fn nothing_is_attached_twice() {
+        let folder = std::env::temp_dir().join(format!("lunar-claim-{}", std::process::id()));
+        let attached = Attached::at(folder.clone()).unwrap();
+        let first = claim(&attached, &attachment("a", &format!("{A}?commands=3"), How::Nbd)).unwrap();
+        assert!(first.before.is_none());
+        let again =
+            |name, url: &str, how| claim(&attached, &attachment(name, url, how)).map(|c| c.record.name);
+        assert_eq!(again("a", "iscsi://other", How::Fuse).unwrap_err().exit, Exit::Exists, "the name");
+        assert_eq!(again("b", A, How::Nbd).unwrap_err().exit, Exit::Exists, "the disk");
+        assert_eq!(again("b", A, How::Fuse).unwrap(), "b", "in another way");
+        drop(first);
+        assert_eq!(again("a", A, How::Nbd).unwrap(), "a", "the process was gone");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_record_holds_no_secret() {
+        let record = record(&attachment("a", "iscsi://ann%secret@h/iqn.2026-11.org.example:a/0", How::Nbd));
+        assert_eq!(record.urls, ["iscsi://ann@h:3260/iqn.2026-11.org.example:a/0"]);
+    }
+}

@@ -1,0 +1,156 @@
+//! `lunar detach`: takes away what was attached.
+
+use super::claim::{left_behind, same_disk};
+use super::export::failed;
+use super::{absolute, open_attached, users};
+use crate::exit::{Exit, Failure};
+use clap::Args;
+use control::Problem;
+use control::attached::{Attached, Record};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar detach disks-0
+  lunar detach /dev/ublkb0
+  lunar detach disks-0 --force     also if it is mounted, or has clients";
+
+/// Arguments of `lunar detach`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Detach {
+    /// Its name, its device, file or folder, or the URL of the disk
+    #[arg(value_name = "NAME|DEVICE|DIR|URL")]
+    what: String,
+
+    /// Also when it is in use; and when its process does not end in time, it is killed
+    #[arg(long)]
+    force: bool,
+
+    /// How long it may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+}
+
+/// How often the end of a process is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The text to print.
+///
+/// # Errors
+/// [`Exit::NotFound`], [`Exit::InUse`], [`Exit::TimedOut`]; [`Exit::General`] when not everything could be made
+/// stable.
+pub fn detach(args: Detach) -> Result<String, Failure> {
+    let attached = open_attached()?;
+    let (record, is_alive) = find(&attached, &args.what)?;
+    if is_alive {
+        end(&attached, &record, &args)?;
+    }
+    finish(&attached, &record, args.force)?;
+    Ok(format!("{} is detached\n", record.name))
+}
+
+/// What was meant, and whether its process lives.
+fn find(attached: &Attached, what: &str) -> Result<(Record, bool), Failure> {
+    let look = attached.look()?;
+    let all = look.all()?;
+    let meant: Vec<&Record> = all.iter().filter(|record| is_meant(record, what)).collect();
+    match meant[..] {
+        [record] => Ok((record.clone(), look.is_alive(&record.name))),
+        [] => {
+            let what = format!("\"{}\" is not attached", what.escape_debug());
+            Err(Failure::new(Exit::NotFound, what, "lunar attached lists what is"))
+        }
+        _ => {
+            let names: Vec<&str> = meant.iter().map(|record| record.name.as_str()).collect();
+            let what = format!("\"{}\" is attached several times", what.escape_debug());
+            Err(Failure::new(Exit::Invalid, what, format!("take one of them: {}", names.join(", "))))
+        }
+    }
+}
+
+fn is_meant(record: &Record, what: &str) -> bool {
+    let path = absolute(Path::new(what)).display().to_string();
+    let is_place = [&record.device, &record.place].into_iter().flatten().any(|it| *it == what || *it == path);
+    let is_left = record.ublk_id.is_some_and(|id| path == format!("/dev/ublkb{id}"));
+    let is_url = what.contains("://") && same_disk(&record.urls, &[what.to_owned()]);
+    record.name == what || is_place || is_left || is_url
+}
+
+/// Asks its process to end, and waits for that.
+fn end(attached: &Attached, record: &Record, args: &Detach) -> Result<(), Failure> {
+    let state = attached.ask(&record.name);
+    let used = state.map(|state| state.users).unwrap_or_default();
+    if !used.is_empty() && !args.force {
+        return Err(in_use(record, &used));
+    }
+    signal(attached, record, Signal::TERM)?;
+    if is_over(attached, &record.name, Duration::from_secs(args.timeout))? {
+        return Ok(());
+    }
+    if !args.force {
+        let what =
+            format!("process {} of {} has not ended within {} s", record.pid, record.name, args.timeout);
+        let hint = "it waits for what is in flight: look at the network, wait longer, or use --force";
+        return Err(Failure::new(Exit::TimedOut, what, hint));
+    }
+    eprintln!("process {} does not end, and is killed: what is in flight is lost", record.pid);
+    signal(attached, record, Signal::KILL)?;
+    is_over(attached, &record.name, Duration::from_secs(args.timeout)).map(drop)
+}
+
+fn in_use(record: &Record, users: &[String]) -> Failure {
+    let what = format!("{} is in use: {}", record.name, users.join(", "));
+    Failure::new(Exit::InUse, what, "unmount it, or end those first; --force takes it away all the same")
+}
+
+/// A signal to its process, which is there as long as its lock is held.
+fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Failure> {
+    let look = attached.look()?;
+    let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
+    let Some(pid) = pid.filter(|_| look.is_alive(&record.name)) else { return Ok(()) };
+    kill_process(pid, signal).map_err(|e| {
+        let what = format!("cannot end process {}: {e}", record.pid);
+        Failure::new(Exit::NoAccess, what, "run this as the user who attached it")
+    })
+}
+
+/// Waits until the process is gone; false when the time is over before.
+fn is_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Failure> {
+    let end = Instant::now() + limit;
+    loop {
+        if !attached.look()?.is_alive(name) {
+            return Ok(true);
+        }
+        if Instant::now() > end {
+            return Ok(false);
+        }
+        sleep(LOOK);
+    }
+}
+
+/// Removes what its process has left: a device that outlived it, and the record.
+fn finish(attached: &Attached, record: &Record, force: bool) -> Result<(), Failure> {
+    let look = attached.look()?;
+    let left = look.record(&record.name).filter(|_| !look.is_alive(&record.name));
+    let Some(left) = left else { return Ok(()) };
+    if let Some(id) = left_behind(&look, &left)? {
+        let used = users::of_device(Path::new(&format!("/dev/ublkb{id}")));
+        if !used.is_empty() && !force {
+            return Err(in_use(&left, &used));
+        }
+        export::ublk::Device::remove(id).map_err(failed)?;
+    }
+    look.clear(&left.name);
+    match left.failure {
+        None => Ok(()),
+        Some(what) => {
+            let log = attached.file(&left.name, "log");
+            let hint = format!("the last writes may be lost; its log is {}", log.display());
+            Err(Problem::new(format!("{}: {what}", left.name), hint).into())
+        }
+    }
+}

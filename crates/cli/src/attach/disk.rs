@@ -1,0 +1,122 @@
+//! The disk of an attachment: a logical unit, over one path or several.
+
+use super::path::Path;
+use crate::exit::{Exit, Failure};
+use block::Backend;
+use control::attached::PathState;
+use control::config::attachment::Attachment;
+use initiator::multipath::{Multipath, Settings, Way};
+use initiator::{Error, Kind, Lun, Url};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a lost network is waited out unless told otherwise, in seconds.
+pub const RECOVERY_S: u64 = 120;
+/// So often a path is asked whether it is still as it was.
+const LOOK: Duration = Duration::from_secs(5);
+/// An operation may take so much longer than the recovery that it waits for.
+const AFTER_RECOVERY: Duration = Duration::from_secs(60);
+
+/// A disk that is open.
+pub struct Disk {
+    /// Its bytes.
+    pub backend: Arc<dyn Backend>,
+    /// Bytes of a logical block.
+    pub block_size: u32,
+    /// VPD page 83h in hexadecimal.
+    pub identity: String,
+    /// How long a lost network is waited out.
+    pub recovery: Duration,
+    paths: Vec<Arc<Path>>,
+    joined: Option<Arc<Multipath>>,
+}
+
+/// Opens the disk, inside an event loop. Where there are several paths, one that works is enough; the others
+/// are tried again and again.
+///
+/// # Errors
+/// Those of the first path, when none can be opened; when the paths lead to different logical units.
+pub async fn open(attachment: &Attachment) -> Result<Disk, Failure> {
+    let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
+    let Some(first) = urls.first_mut() else {
+        return Err(Failure::new(Exit::Invalid, "there is no URL", "name the disk: iscsi://HOST/TARGET/LUN"));
+    };
+    let told = attachment.recovery_timeout_s.map(Duration::from_secs);
+    let recovery = told.unwrap_or(first.timeouts_mut().recovery);
+    let several = urls.len() > 1;
+    for url in &mut urls {
+        let timeouts = url.timeouts_mut();
+        // With several paths a command is to come back at once, and to go on another.
+        timeouts.recovery = if several { Duration::ZERO } else { recovery };
+        timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
+    }
+    let paths: Vec<Arc<Path>> = urls.into_iter().map(Path::new).collect();
+    let lun = open_all(&paths).await?;
+    let identity = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let block_size = lun.block_size();
+    let (backend, joined): (Arc<dyn Backend>, _) = if several {
+        paths.iter().for_each(|path| path.expect(lun.properties().identity, lun.facts()));
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn Way>).collect();
+        let joined = Multipath::join(ways, Settings { queue: recovery, ..Settings::default() }).await?;
+        (joined.clone(), Some(joined))
+    } else {
+        compio::runtime::spawn(look_after(Arc::downgrade(&lun))).detach();
+        (lun, None)
+    };
+    Ok(Disk { backend, block_size, identity, recovery, paths, joined })
+}
+
+/// Opens all paths at a time; the first that is open.
+async fn open_all(paths: &[Arc<Path>]) -> Result<Arc<Lun>, Failure> {
+    let open = |path: &Arc<Path>| {
+        let (done, end) = flume::bounded(1);
+        let (path, to_open) = (path.clone(), path.clone());
+        // Who waited may be gone.
+        compio::runtime::spawn(async move { drop(done.send(to_open.open().await)) }).detach();
+        (path, end)
+    };
+    let opening: Vec<_> = paths.iter().map(open).collect();
+    let mut failure = None;
+    for (path, end) in opening {
+        if let Ok(Err(e)) = end.recv_async().await {
+            if paths.len() > 1 {
+                tracing::warn!("the path {} is missing: {e}", path.name());
+            }
+            failure = failure.or(Some(e));
+        }
+    }
+    let open = paths.iter().find_map(|path| path.lun().cloned());
+    open.ok_or_else(|| failure.unwrap_or_else(|| Error::new(Kind::Closed, "no path was opened")).into())
+}
+
+/// A host that only waits would not hear that the capacity has changed: the target tells it with an answer.
+async fn look_after(lun: Weak<Lun>) {
+    loop {
+        compio::time::sleep(LOOK).await;
+        let Some(lun) = lun.upgrade() else { return };
+        lun.check().await;
+    }
+}
+
+impl Disk {
+    /// How its paths are.
+    pub fn paths(&self) -> Vec<PathState> {
+        let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
+        let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
+        self.paths.iter().enumerate().map(|(at, path)| path.state(state(at))).collect()
+    }
+
+    /// Its logical unit as each path reaches it, to be closed.
+    pub fn into_luns(self) -> Vec<Arc<Lun>> {
+        self.paths.iter().filter_map(|path| path.lun().cloned()).collect()
+    }
+
+    /// Logs out, on every path, inside the event loop.
+    pub async fn close(luns: Vec<Arc<Lun>>) {
+        for lun in luns {
+            if let Err(e) = lun.session().close().await {
+                tracing::info!("logout: {e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The process of an attachment is this program anew: what it is to do comes on its stdin, for secrets have no
+//! place among arguments, and one line on its stdout says how it went.
+
+use super::{cannot, open_attached, process};
+use crate::exit::{Exit, Failure};
+use control::Problem;
+use control::attached::{Attached, Record};
+use control::config::attachment::Attachment;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A log larger than this, in bytes, begins anew with the next process.
+const MAX_LOG_BYTES: u64 = 1 << 20;
+
+/// What is handed to the process.
+#[derive(Serialize, Deserialize)]
+struct Handed {
+    attachment: Attachment,
+    timeout_s: Option<u64>,
+}
+
+/// What it answers.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    /// It is attached, as this.
+    Ready(Box<Record>),
+    /// It is not.
+    Failed {
+        exit: u8,
+        /// What is wrong, and what to do.
+        problems: Vec<(String, Option<String>)>,
+    },
+}
+
+/// Starts the process, and waits until its disk is there.
+///
+/// # Errors
+/// What the process tells of its failure.
+pub fn launch(attachment: Attachment, timeout_s: Option<u64>) -> Result<Record, Failure> {
+    let attached = open_attached()?;
+    let name = attachment.name.clone();
+    let log = log(&attached.file(&name, "log")).map_err(|e| cannot("open its log", &e))?;
+    let handed = serde_json::to_string(&Handed { attachment, timeout_s });
+    let handed = handed.map_err(|e| cannot("tell the process what to do", &io::Error::other(e)))?;
+    let mut child = start(&name, log).map_err(|e| cannot("start a process", &e))?;
+    // A process that is gone already is told of below.
+    _ = child.stdin.take().map(|mut stdin| stdin.write_all(handed.as_bytes()));
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    match serde_json::from_str(&line) {
+        Ok(Answer::Ready(record)) => Ok(*record),
+        Ok(Answer::Failed { exit, problems }) => {
+            _ = child.wait();
+            let problem = |(what, hint)| Problem { hint, ..Problem::new(what, "") };
+            Err(Failure { exit: Exit::of(exit), problems: problems.into_iter().map(problem).collect() })
+        }
+        Err(_) => Err(died(&mut child, &attached, &name)),
+    }
+}
+
+fn log(path: &Path) -> io::Result<File> {
+    let file = File::options().create(true).append(true).mode(0o600).open(path)?;
+    if file.metadata()?.len() > MAX_LOG_BYTES {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn start(name: &str, log: File) -> io::Result<Child> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["attach", "--handed", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+    command.spawn()
+}
+
+/// It ended without a word.
+fn died(child: &mut Child, attached: &Attached, name: &str) -> Failure {
+    let how = child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+    let said = last_lines(&attached.file(name, "log"), 5).join("\n  ");
+    Failure::new(
+        Exit::General,
+        format!("its process ended ({how})"),
+        format!("the end of its log:\n  {said}"),
+    )
+}
+
+/// The last lines of a log.
+pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
+    const TAIL: u64 = 16 << 10;
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let from = file.metadata()?.len().saturating_sub(TAIL);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines[lines.len().saturating_sub(count)..].to_vec()
+}
+
+/// The process itself: serves what stdin says, out of its parent's session, and answers.
+///
+/// # Errors
+/// What went wrong after it was attached; what went wrong before is answered.
+pub fn handed() -> Result<(), Failure> {
+    let mut text = String::new();
+    let read = io::stdin().read_to_string(&mut text).and_then(|_| Ok(serde_json::from_str::<Handed>(&text)?));
+    let handed = read.map_err(|e| {
+        Failure::new(Exit::Invalid, format!("--handed is not for people: {e}"), "leave it out")
+    })?;
+    // It leads its group already when a shell has started it: then it stays where it is.
+    _ = rustix::process::setsid();
+    let mut was_ready = false;
+    let ended = process::serve(&handed.attachment, handed.timeout_s, |record| {
+        was_ready = true;
+        // Nothing of where it was started is kept busy.
+        _ = std::env::set_current_dir("/");
+        answer(&Answer::Ready(Box::new(record.clone())))
+    });
+    match ended {
+        Err(failure) if !was_ready => {
+            let problems = failure.problems.iter().map(|problem| (shown(problem), problem.hint.clone()));
+            answer(&Answer::Failed { exit: failure.exit as u8, problems: problems.collect() });
+            Err(failure)
+        }
+        ended => ended,
+    }
+}
+
+fn shown(problem: &Problem) -> String {
+    Problem { hint: None, ..problem.clone() }.to_string()
+}
+
+/// False when nobody waits for it any more.
+fn answer(answer: &Answer) -> bool {
+    let Ok(mut line) = serde_json::to_string(answer) else { return false };
+    line.push('\n');
+    let mut out = io::stdout().lock();
+    out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_ok()
+}

@@ -1,0 +1,224 @@
+//! `lunar attached`: what is attached, and how it is.
+
+use super::launch::last_lines;
+use super::open_attached;
+use crate::client::json;
+use crate::exit::{Exit, Failure};
+use clap::Args;
+use control::attached::{PathState, Record, State};
+use control::config::show_size;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Arguments of `lunar attached`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  lunar attached\n  lunar attached disks-0\n  lunar attached --json")]
+pub struct List {
+    /// Tell all of this one, with the end of its log
+    name: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lines of the log that are shown.
+const LOG_LINES: usize = 10;
+
+/// An attachment as it is told.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    record: Record,
+    /// attached; degraded or lost when some or all paths are; starting; ended when its process is gone.
+    state: &'static str,
+    paths: Vec<PathState>,
+    users: Vec<String>,
+    log: PathBuf,
+}
+
+/// The text to print.
+///
+/// # Errors
+/// [`Exit::NotFound`] when there is none of this name.
+pub fn list(args: List) -> Result<String, Failure> {
+    let all = all(args.name.as_deref())?;
+    let Some(name) = &args.name else {
+        return if args.json { Ok(json(&all)?) } else { Ok(table(&all)) };
+    };
+    let Some(one) = all.first() else {
+        let what = format!("\"{}\" is not attached", name.escape_debug());
+        return Err(Failure::new(Exit::NotFound, what, "lunar attached lists what is"));
+    };
+    if args.json { Ok(json(one)?) } else { Ok(details(one)) }
+}
+
+/// All attachments, or the one of a name.
+fn all(name: Option<&str>) -> Result<Vec<Told>, Failure> {
+    let attached = open_attached()?;
+    let records: Vec<(Record, bool)> = {
+        let look = attached.look()?;
+        let wanted = look.all()?.into_iter().filter(|record| name.is_none_or(|name| name == record.name));
+        wanted.map(|record| (look.is_alive(&record.name), record)).map(|(alive, r)| (r, alive)).collect()
+    };
+    let told = |(mut record, is_alive): (Record, bool)| {
+        let log = attached.file(&record.name, "log");
+        let state = if is_alive { attached.ask(&record.name) } else { None };
+        let word = word(&record, is_alive, state.as_ref());
+        let (paths, users) = match state {
+            Some(State { size_bytes, paths, users }) => {
+                record.size_bytes = size_bytes;
+                (paths, users)
+            }
+            None => Default::default(),
+        };
+        Told { record, state: word, paths, users, log }
+    };
+    Ok(records.into_iter().map(told).collect())
+}
+
+fn word(record: &Record, is_alive: bool, state: Option<&State>) -> &'static str {
+    let Some(state) = state else {
+        return match (is_alive, record.device.is_some()) {
+            (false, _) => "ended",
+            (true, false) => "starting",
+            (true, true) => "silent",
+        };
+    };
+    match state.paths.iter().filter(|path| path.connected).count() {
+        0 => "lost",
+        n if n < state.paths.len() => "degraded",
+        _ => "attached",
+    }
+}
+
+fn table(all: &[Told]) -> String {
+    if all.is_empty() {
+        return "nothing is attached\n".into();
+    }
+    let head = ["NAME", "AS", "STATE", "SIZE", "DEVICE", "URL"].map(str::to_owned);
+    let row = |told: &Told| {
+        let record = &told.record;
+        let device = record.device.clone().unwrap_or_else(|| "-".into());
+        let url = record.urls.first().cloned().unwrap_or_default();
+        [
+            record.name.clone(),
+            record.how.name().into(),
+            told.state.into(),
+            show_size(record.size_bytes),
+            device,
+            url,
+        ]
+    };
+    let rows: Vec<[String; 6]> = std::iter::once(head).chain(all.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let line = |row: &[String; 6]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn details(told: &Told) -> String {
+    let Record { name, how, device, size_bytes, read_only, recovery_timeout_s, pid, since_s, .. } =
+        &told.record;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let users = if told.users.is_empty() { "nobody".to_owned() } else { told.users.join(", ") };
+    let mut rows = vec![
+        ("name", name.clone()),
+        ("as", how.name().to_owned()),
+        ("device", device.clone().unwrap_or_else(|| "-".into())),
+        ("state", told.state.to_owned()),
+        ("size", format!("{} ({size_bytes} bytes)", show_size(*size_bytes))),
+        ("read only", if *read_only { "yes" } else { "no" }.to_owned()),
+        ("used by", users),
+        ("recovery timeout", format!("{recovery_timeout_s} s")),
+        ("process", pid.to_string()),
+        ("since", format!("{} s", now.saturating_sub(*since_s))),
+        ("identity", told.record.identity.clone()),
+    ];
+    if told.paths.is_empty() {
+        rows.extend(told.record.urls.iter().map(|url| ("url", url.clone())));
+    }
+    for path in &told.paths {
+        rows.push(("path", format!("{}: {}, made anew {} times", path.url, path.state, path.recoveries)));
+    }
+    if let Some(failure) = &told.record.failure {
+        rows.push(("failure", failure.clone()));
+    }
+    rows.push(("log", told.log.display().to_string()));
+    let mut text = String::new();
+    for (key, value) in rows {
+        _ = writeln!(text, "{key:16}  {value}");
+    }
+    for line in last_lines(&told.log, LOG_LINES) {
+        // What a target has said may stand in it.
+        let plain: String = line.chars().filter(|c| !c.is_control()).collect();
+        _ = writeln!(text, "  {plain}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::config::attachment::How;
+
+    fn record(device: Option<&str>) -> Record {
+        Record {
+            name: "disks-0".into(),
+            how: How::Nbd,
+            device: device.map(str::to_owned),
+            place: None,
+            ublk_id: None,
+            urls: vec!["iscsi://h:3260/iqn.2026-11.org.example:disks/0".into()],
+            size_bytes: 1 << 30,
+            identity: "01".into(),
+            read_only: false,
+            recovery_timeout_s: 120,
+            pid: 7,
+            since_s: 0,
+            failure: None,
+        }
+    }
+
+    fn state(connected: &[bool]) -> State {
+        let path = |connected: &bool| PathState {
+            url: "u".into(),
+            state: "s".into(),
+            connected: *connected,
+            recoveries: 0,
+        };
+        State { size_bytes: 1, paths: connected.iter().map(path).collect(), users: Vec::new() }
+    }
+
+    #[test]
+    fn one_word_says_how_it_is() {
+        let there = record(Some("nbd://h"));
+        assert_eq!(word(&there, false, None), "ended");
+        assert_eq!(word(&record(None), true, None), "starting");
+        assert_eq!(word(&there, true, Some(&state(&[true]))), "attached");
+        assert_eq!(word(&there, true, Some(&state(&[true, false]))), "degraded");
+        assert_eq!(word(&there, true, Some(&state(&[false]))), "lost");
+    }
+
+    #[test]
+    fn a_table_is_aligned() {
+        let told = Told {
+            record: record(Some("nbd://h")),
+            state: "attached",
+            paths: Vec::new(),
+            users: Vec::new(),
+            log: PathBuf::new(),
+        };
+        assert_eq!(
+            table(&[told]),
+            "NAME     AS   STATE     SIZE   DEVICE   URL\n\
+             disks-0  nbd  attached  1 GiB  nbd://h  iscsi://h:3260/iqn.2026-11.org.example:disks/0\n"
+        );
+        assert_eq!(table(&[]), "nothing is attached\n");
+    }
+}

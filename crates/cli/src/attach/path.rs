@@ -1,0 +1,178 @@
+//! A path of an attachment, which may be missing at first: it is opened when it can be.
+
+use block::{Backend, Extent, Facts, Finished, Future};
+use control::attached::PathState;
+use initiator::multipath::{State, Way};
+use initiator::{Error, Event, Kind, Lun, Url};
+use net::Buf;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A path to a logical unit.
+pub struct Path {
+    url: Url,
+    lun: OnceLock<Arc<Lun>>,
+    /// What the logical unit is, as another path tells while this one is missing.
+    expected: OnceLock<(Vec<u8>, Facts)>,
+    was_tried: AtomicBool,
+    /// Nothing is ever sent: a path that is missing has no news.
+    silence: (flume::Sender<Event>, flume::Receiver<Event>),
+}
+
+impl Path {
+    /// A path that is not open yet.
+    pub fn new(url: Url) -> Arc<Path> {
+        let (lun, expected) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Path { url, lun, expected, was_tried: false.into(), silence: flume::bounded(1) })
+    }
+
+    /// Opens it, inside an event loop.
+    ///
+    /// # Errors
+    /// As [`initiator::open`]; [`Kind::Identity`] when it leads elsewhere than it should.
+    pub async fn open(&self) -> Result<(), Error> {
+        let lun = initiator::open(&self.url).await?;
+        if let Some((identity, facts)) = self.expected.get()
+            && (lun.identity() != *identity || lun.facts().capacity != facts.capacity)
+        {
+            return Err(Error::new(Kind::Identity, format!("{} leads to another logical unit", self.url)));
+        }
+        // Nobody else opens it: it is looked at by one task.
+        _ = self.lun.set(lun);
+        Ok(())
+    }
+
+    /// What it has to be, should it be opened later; and then at the first try.
+    pub fn expect(&self, identity: Vec<u8>, facts: Facts) {
+        _ = self.expected.set((identity, facts));
+    }
+
+    /// Its logical unit, if it is open.
+    pub fn lun(&self) -> Option<&Arc<Lun>> {
+        self.lun.get()
+    }
+
+    /// How it is; `state` is what several paths say of it.
+    pub fn state(&self, state: Option<State>) -> PathState {
+        let Some(lun) = self.lun() else {
+            return PathState { url: self.name(), state: "missing".into(), connected: false, recoveries: 0 };
+        };
+        let facts = lun.session().facts();
+        let alone = if facts.connected { "connected" } else { "lost" };
+        let state = state.map_or(alone.to_owned(), |state| format!("{state:?}").to_lowercase());
+        PathState { url: self.name(), state, connected: facts.connected, recoveries: facts.recoveries }
+    }
+
+    async fn try_again(&self) -> State {
+        // It has just been found missing.
+        if !self.was_tried.swap(true, Ordering::Relaxed) {
+            return State::Down;
+        }
+        match self.open().await {
+            Ok(()) => State::Optimized,
+            Err(e) if e.kind == Kind::Identity => {
+                tracing::error!("{e}");
+                State::Changed
+            }
+            Err(e) => {
+                tracing::debug!("{} is still missing: {e}", self.url);
+                State::Down
+            }
+        }
+    }
+}
+
+impl Way for Path {
+    fn name(&self) -> String {
+        self.lun().map_or_else(|| self.url.to_string(), |lun| lun.name())
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        match (self.lun(), self.expected.get()) {
+            (Some(lun), _) => lun.identity(),
+            (None, Some((identity, _))) => identity.clone(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    fn check(&self) -> Future<'_, State> {
+        Box::pin(async move {
+            if self.lun().is_none() {
+                let state = self.try_again().await;
+                if state != State::Optimized {
+                    return state;
+                }
+            }
+            match self.lun() {
+                Some(lun) => lun.check().await,
+                None => State::Down,
+            }
+        })
+    }
+
+    fn news(&self) -> flume::Receiver<Event> {
+        self.lun().map_or_else(|| self.silence.1.clone(), |lun| lun.news())
+    }
+}
+
+/// Several paths ask only those that are open.
+fn missing() -> io::Error {
+    Error::new(Kind::Unreachable, "the path is missing").into()
+}
+
+/// The same operation of the logical unit, or an error without it.
+macro_rules! pass {
+    ($self:ident, $lun:ident => $operation:expr) => {
+        match $self.lun() {
+            Some($lun) => $operation,
+            None => Box::pin(async { Err(missing()) }),
+        }
+    };
+}
+
+impl Backend for Path {
+    fn facts(&self) -> Facts {
+        let nothing = Facts { capacity: 0, read_only: true, unmap: false, null: false, stable: false };
+        let expected = || self.expected.get().map_or(nothing, |(_, facts)| *facts);
+        self.lun().map_or_else(expected, |lun| lun.facts())
+    }
+
+    fn refresh(&self) -> bool {
+        self.lun().is_some_and(|lun| lun.refresh())
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        match self.lun() {
+            Some(lun) => lun.read(offset, buf),
+            None => Box::pin(async { (Err(missing()), buf) }),
+        }
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        match self.lun() {
+            Some(lun) => lun.write(offset, buf, stable),
+            None => Box::pin(async { (Err(missing()), buf) }),
+        }
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        pass!(self, lun => lun.flush())
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        pass!(self, lun => lun.unmap(offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        pass!(self, lun => lun.write_zeroes(offset, len, unmap))
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        pass!(self, lun => lun.extent(offset, len))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.lun().map(|lun| lun.describe()).unwrap_or_default()
+    }
+}

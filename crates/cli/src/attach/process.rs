@@ -1,0 +1,248 @@
+//! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
+
+use super::claim::{Claim, claim, left_behind};
+use super::disk::{self, Disk};
+use super::export::Export;
+use super::open_attached;
+use crate::exit::{Exit, Failure};
+use control::Problem;
+use control::attached::{Attached, Record, State};
+use control::config::attachment::Attachment;
+use net::Cores;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{self, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// So often the capacity is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long one who asks may take to listen.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What wakes the main thread.
+enum Event {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// The disk is open, or will not be.
+    Opened(Box<Result<Disk, Failure>>),
+    /// Somebody asks how it is.
+    Asked(UnixStream),
+}
+
+/// Attaches, and stays until a signal. `ready` is called when the disk is there; if it says that nobody waits
+/// for that any more, all is taken back.
+///
+/// # Errors
+/// When it cannot be attached, or not everything could be made stable at the end.
+pub fn serve(
+    attachment: &Attachment,
+    timeout_s: Option<u64>,
+    ready: impl FnOnce(&Record) -> bool,
+) -> Result<(), Failure> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (events, inbox) = channel();
+    watch_signals(events.clone(), &stopping).map_err(|e| cannot("watch for signals", &e))?;
+    let attached = open_attached()?;
+    let Claim { alive, mut record, before } = claim(&attached, attachment)?;
+    let name = record.name.clone();
+    let end = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
+    let mut service =
+        match begin(&cores, attachment, &mut record, before.as_ref(), &attached, (&events, &inbox), end) {
+            Ok(Some(service)) => service,
+            // It was told to stop meanwhile.
+            Ok(None) => return leave(&attached, &record, Ok(())),
+            Err(failure) => return leave(&attached, &record, Err(failure)),
+        };
+    tracing::info!(device = record.device, "{name} is attached");
+    if ready(&record) {
+        service.run(&inbox);
+    } else {
+        tracing::warn!("nobody waits for {name} any more");
+    }
+    tracing::info!("{name} is being detached");
+    stopping.store(true, Ordering::SeqCst);
+    let stopped = service.stop(&cores);
+    cores.stop();
+    if let Err(failure) = &stopped {
+        failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
+        record.failure = failure.problems.first().map(|problem| problem.what.clone());
+        let kept = attached.look().and_then(|look| look.write(&record));
+        _ = kept.inspect_err(|problem| tracing::error!("{problem}"));
+    } else {
+        attached.look()?.clear(&name);
+    }
+    // Whoever waits for the end waits for this.
+    drop(alive);
+    stopped
+}
+
+/// Nothing is left of it, unless a device still has to be found.
+fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
+    let look = attached.look()?;
+    if left_behind(&look, record)?.is_none() {
+        look.clear(&record.name);
+    }
+    end
+}
+
+/// SIGINT while it stops already ends the process at once. SIGTERM does not: `lunar detach` may be asked twice.
+fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+    signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, stopping.clone())?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let watch = move || {
+        for _ in signals.forever() {
+            if events.send(Event::Stop).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+fn cannot(what: &str, e: &io::Error) -> Failure {
+    Problem::new(format!("cannot {what}: {e}"), "look at the limits of this process: ulimit -a").into()
+}
+
+/// Where events come from and arrive.
+type Events<'a> = (&'a Sender<Event>, &'a Receiver<Event>);
+
+/// Opens the disk and hands it to the host; None when it is to stop before.
+fn begin(
+    cores: &Arc<Cores>,
+    attachment: &Attachment,
+    record: &mut Record,
+    before: Option<&Record>,
+    attached: &Attached,
+    (events, inbox): Events<'_>,
+    end: Option<Instant>,
+) -> Result<Option<Service>, Failure> {
+    record.ublk_id = before.and_then(|before| before.ublk_id);
+    let (told, wanted) = (events.clone(), attachment.clone());
+    cores.run_on(0, move || {
+        // Who waited may be gone.
+        let open = async move { drop(told.send(Event::Opened(Box::new(disk::open(&wanted).await)))) };
+        compio::runtime::spawn(open).detach();
+    });
+    let Some(disk) = opened(inbox, end)? else { return Ok(None) };
+    if let Some(before) = before {
+        is_the_same(before, &disk)?;
+    }
+    let export = Export::start(cores, &disk, record, before, attached)?;
+    record.device = Some(export.device());
+    record.place = export.place().or(record.place.take());
+    record.ublk_id = export.ublk_id();
+    record.size_bytes = disk.backend.facts().capacity;
+    record.identity.clone_from(&disk.identity);
+    record.read_only |= disk.backend.facts().read_only;
+    record.recovery_timeout_s = disk.recovery.as_secs();
+    answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
+    attached.look()?.write(record)?;
+    Ok(Some(Service { disk, export }))
+}
+
+/// Waits for the disk; None when it is to stop before.
+fn opened(inbox: &Receiver<Event>, end: Option<Instant>) -> Result<Option<Disk>, Failure> {
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let event = match left {
+            Some(left) => inbox.recv_timeout(left),
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(Event::Opened(disk)) => return disk.map(Some),
+            Ok(Event::Stop) => return Ok(None),
+            Ok(Event::Asked(_)) => {}
+            Err(_) => {
+                let hint = "look at the network with lunar doctor, or give it more time: --timeout";
+                return Err(Failure::new(Exit::TimedOut, "the disk could not be opened in time", hint));
+            }
+        }
+    }
+}
+
+/// A device that was left behind is given to no other disk.
+fn is_the_same(before: &Record, disk: &Disk) -> Result<(), Failure> {
+    let is_other = !before.identity.is_empty() && before.identity != disk.identity;
+    if !is_other {
+        return Ok(());
+    }
+    let what = format!(
+        "{} was left behind with another disk: the identity (VPD page 83h) was {}, and is {}",
+        before.name, before.identity, disk.identity
+    );
+    Err(Failure::new(Exit::Exists, what, format!("remove it with: lunar detach {}", before.name)))
+}
+
+/// Whoever connects to the socket is told how it is.
+fn answer_questions(path: &Path, events: Sender<Event>) -> Result<(), Failure> {
+    // One that was left behind is nobody's.
+    _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path).map_err(|e| {
+        let what = format!("cannot listen on {}: {e}", path.display());
+        Problem::new(what, "choose a shorter --name, or set LUNAR_RUN_DIR to a shorter path")
+    })?;
+    let listen = move || {
+        for asked in listener.incoming().flatten() {
+            if events.send(Event::Asked(asked)).is_err() {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("questions".into()).spawn(listen);
+    started.map(drop).map_err(|e| cannot("start a thread", &e))
+}
+
+/// A disk that the host has.
+struct Service {
+    disk: Disk,
+    export: Export,
+}
+
+impl Service {
+    /// Until it is to stop.
+    fn run(&mut self, inbox: &Receiver<Event>) {
+        let mut look = Instant::now() + LOOK;
+        loop {
+            match inbox.recv_timeout(look.saturating_duration_since(Instant::now())) {
+                Ok(Event::Asked(asked)) => self.tell(asked),
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Opened(_)) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    look = Instant::now() + LOOK;
+                    if self.export.is_over() {
+                        return tracing::info!("somebody else has unmounted it");
+                    }
+                    if self.disk.backend.refresh() {
+                        self.export.resize();
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, mut asked: UnixStream) {
+        let state = State {
+            size_bytes: self.disk.backend.facts().capacity,
+            paths: self.disk.paths(),
+            users: self.export.users(),
+        };
+        let told = serde_json::to_vec(&state).map_err(io::Error::other).and_then(|text| {
+            asked.set_write_timeout(Some(PATIENCE))?;
+            asked.write_all(&text)
+        });
+        _ = told.inspect_err(|e| tracing::debug!("who asked has not listened: {e}"));
+    }
+
+    /// Takes the disk from the host, flushes, and logs out.
+    fn stop(self, cores: &Cores) -> Result<(), Failure> {
+        let stopped = self.export.stop();
+        let luns = self.disk.into_luns();
+        let closed = cores.wait(0, move || Disk::close(luns));
+        stopped.and(closed.map_err(|e| cannot("log out", &e)))
+    }
+}

@@ -1,0 +1,295 @@
+//! What is attached now: for each attachment a record, and a lock that its process holds for as long as it
+//! lives. Whoever looks at either holds the lock of the whole folder meanwhile.
+
+use crate::config::attachment::{How, check_name};
+use crate::{Problem, create_folder, io_text};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is attached, and as what. It holds no secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its name.
+    pub name: String,
+    /// As what the host sees it.
+    pub how: How,
+    /// The NBD URI, the block device, or the file; None while it is being attached.
+    pub device: Option<String>,
+    /// What was asked for: the address of an NBD server or the folder of a file, where one was named.
+    pub place: Option<String>,
+    /// The number of a ublk device.
+    pub ublk_id: Option<u32>,
+    /// The URL of each path, without secrets.
+    pub urls: Vec<String>,
+    /// Capacity when it was attached, in bytes.
+    pub size_bytes: u64,
+    /// Which logical unit it is, as VPD page 83h tells, in hexadecimal; empty if that is not told.
+    pub identity: String,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// How long a lost network is waited out, in seconds.
+    pub recovery_timeout_s: u64,
+    /// Its process.
+    pub pid: u32,
+    /// When it was attached, in seconds since 1970.
+    pub since_s: u64,
+    /// Why it did not end well, if its process has ended so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// A path to the target, as its process tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathState {
+    /// Where it leads, without secrets.
+    pub url: String,
+    /// For several paths the state by which one is chosen; `connected` or `lost` for a single one.
+    pub state: String,
+    /// It has a connection.
+    pub connected: bool,
+    /// Times that the connection was made anew.
+    pub recoveries: u32,
+}
+
+/// How an attachment is now, as its process tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Its paths.
+    pub paths: Vec<PathState>,
+    /// Who uses it, in words.
+    pub users: Vec<String>,
+}
+
+/// The longest answer of a process, in bytes.
+const MAX_STATE_BYTES: u64 = 1 << 20;
+/// How long a process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The folder of what is attached.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    folder: PathBuf,
+}
+
+/// Nobody else looks at the folder or changes it while this is there.
+pub struct Look<'a> {
+    attached: &'a Attached,
+    _lock: File,
+}
+
+/// The lock that says that the process of an attachment lives.
+#[derive(Debug)]
+pub struct Alive(#[expect(dead_code, reason = "it is held, not used")] File);
+
+impl Attached {
+    /// This folder, which is made if it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn at(folder: PathBuf) -> Result<Attached, Problem> {
+        create_folder(&folder)?;
+        Ok(Attached { folder })
+    }
+
+    /// A file of an attachment: `log`, `ctl` (the socket where its process tells its state), `nbd`.
+    pub fn file(&self, name: &str, kind: &str) -> PathBuf {
+        self.folder.join(format!("{name}.{kind}"))
+    }
+
+    /// Waits until nobody else looks.
+    ///
+    /// # Errors
+    /// When the folder cannot be locked.
+    pub fn look(&self) -> Result<Look<'_>, Problem> {
+        let path = self.folder.join("lock");
+        let lock = open(&path).and_then(|file| file.lock().map(|()| file));
+        Ok(Look { attached: self, _lock: lock.map_err(|e| cannot("lock", &path, &e))? })
+    }
+
+    /// Asks the process of an attachment how it is; None when it does not answer.
+    pub fn ask(&self, name: &str) -> Option<State> {
+        let socket = UnixStream::connect(self.file(name, "ctl")).ok()?;
+        socket.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut text = String::new();
+        socket.take(MAX_STATE_BYTES).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+impl Look<'_> {
+    /// All records, by name. One that cannot be read is left out, and told of in the log.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn all(&self) -> Result<Vec<Record>, Problem> {
+        let folder = &self.attached.folder;
+        let entries = std::fs::read_dir(folder).map_err(|e| cannot("read", folder, &e))?;
+        let name = |path: PathBuf| {
+            let is_record = path.extension().is_some_and(|extension| extension == "json");
+            path.file_stem().and_then(|stem| stem.to_str()).filter(|_| is_record).map(str::to_owned)
+        };
+        let names = entries.flatten().filter_map(|entry| name(entry.path()));
+        let mut records: Vec<Record> = names.filter_map(|name| self.record(&name)).collect();
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(records)
+    }
+
+    /// The record of this name, if there is one that can be read.
+    pub fn record(&self, name: &str) -> Option<Record> {
+        check_name(name).ok()?;
+        let path = self.attached.file(name, "json");
+        let text = std::fs::read_to_string(&path).ok()?;
+        let record = serde_json::from_str(&text).inspect_err(|e| tracing::warn!("{}: {e}", path.display()));
+        record.ok().filter(|record: &Record| record.name == name)
+    }
+
+    /// The process of this attachment lives.
+    pub fn is_alive(&self, name: &str) -> bool {
+        let Ok(file) = File::open(self.attached.file(name, "lock")) else { return false };
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Takes the lock of an attachment for this process; None when another has it.
+    ///
+    /// # Errors
+    /// When it cannot be locked.
+    pub fn take(&self, name: &str) -> Result<Option<Alive>, Problem> {
+        let path = self.attached.file(name, "lock");
+        let file = open(&path).map_err(|e| cannot("lock", &path, &e))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Alive(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(cannot("lock", &path, &e)),
+        }
+    }
+
+    /// Writes a record, whole or not at all.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, record: &Record) -> Result<(), Problem> {
+        let path = self.attached.file(&record.name, "json");
+        let new = self.attached.file(&record.name, "new");
+        let text = serde_json::to_string_pretty(record).map_err(io::Error::other);
+        let written = text.and_then(|text| std::fs::write(&new, text));
+        written.and_then(|()| std::fs::rename(&new, &path)).map_err(|e| cannot("write", &path, &e))
+    }
+
+    /// Removes all that is left of an attachment but its log.
+    pub fn clear(&self, name: &str) {
+        for kind in ["json", "new", "ctl", "lock"] {
+            // What is not there needs no removal.
+            _ = std::fs::remove_file(self.attached.file(name, kind));
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+fn cannot(what: &str, path: &Path, e: &io::Error) -> Problem {
+    let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
+    Problem::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &str) -> Record {
+        Record {
+            name: name.into(),
+            how: How::Ublk,
+            device: Some("/dev/ublkb0".into()),
+            place: None,
+            ublk_id: Some(0),
+            urls: vec!["iscsi://h:3260/iqn.2026-11.org.example:a/0".into()],
+            size_bytes: 1 << 30,
+            identity: "00ff".into(),
+            read_only: false,
+            recovery_timeout_s: 120,
+            pid: std::process::id(),
+            since_s: 1,
+            failure: None,
+        }
+    }
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("lunar-attached-{name}-{}", std::process::id()));
+            _ = std::fs::remove_dir_all(&path);
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn records_are_kept_and_cleared() {
+        let folder = Folder::new("records");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let look = attached.look().unwrap();
+        for name in ["b", "a"] {
+            look.write(&record(name)).unwrap();
+        }
+        std::fs::write(attached.file("c", "json"), "{").unwrap();
+        std::fs::write(attached.file("d", "json"), serde_json::to_string(&record("other")).unwrap()).unwrap();
+        assert_eq!(look.all().unwrap(), [record("a"), record("b")]);
+        assert_eq!(look.record("../a"), None);
+        look.clear("a");
+        assert_eq!(look.all().unwrap(), [record("b")]);
+    }
+
+    #[test]
+    fn who_lives_holds_the_lock() {
+        let folder = Folder::new("locks");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let look = attached.look().unwrap();
+        assert!(!look.is_alive("a"));
+        let alive = look.take("a").unwrap().expect("it is free");
+        assert!(look.is_alive("a"));
+        assert!(look.take("a").unwrap().is_none());
+        drop(alive);
+        assert!(!look.is_alive("a"));
+        assert!(look.take("a").unwrap().is_some());
+    }
+
+    #[test]
+    fn one_looks_at_a_time() {
+        let folder = Folder::new("one");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let look = attached.look().unwrap();
+        let (other, done) = (attached.clone(), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let _look = other.look().unwrap();
+                assert!(done.load(std::sync::atomic::Ordering::SeqCst), "it looked too early");
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            drop(look);
+            waits.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_process_that_is_gone_tells_nothing() {
+        let folder = Folder::new("gone");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        assert_eq!(attached.ask("a"), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! A session in full feature phase, against a target of which every byte is chosen. Input: a byte of flags
+//! (data digests), then pieces: a byte of form, the length as two bytes, the bytes. Form 0 is raw bytes. Form
+//! 1 is a PDU: 48 bytes of header, data; lengths, digests, StatSN, ExpCmdSN and MaxCmdSN are made right. Form 2
+//! is the same with the tag of a command in flight, of which byte 16 says which. Form 3 sends a command: a byte
+//! of direction, its length as two bytes. Form 4 cuts the connection.
+
+use initiator::testing::Session;
+use wire::iscsi::{BHS_LEN, Bhs};
+
+pub fn run(input: &[u8]) {
+    let [flags, pieces @ ..] = input else { return };
+    let mut pieces = pieces;
+    let mut session = Session::new(flags & 1 != 0);
+    while let [form, hi, lo, rest @ ..] = pieces {
+        let len = usize::from(u16::from_be_bytes([*hi, *lo])).min(rest.len());
+        let (piece, after) = rest.split_at(len);
+        pieces = after;
+        act(&mut session, form % 5, piece);
+    }
+}
+
+fn act(session: &mut Session, form: u8, piece: &[u8]) {
+    match form {
+        0 => session.receive(piece),
+        1 | 2 => {
+            let Some((header, data)) = piece.split_first_chunk::<BHS_LEN>() else { return };
+            let mut header = Bhs(*header);
+            if let Some(tag) = session.tag(header.0[16].into()).filter(|_| form == 2) {
+                header.set_word(16, tag);
+            }
+            let bytes = session.encode(header, data);
+            // In two parts, so that a segment may be on its way when the next thing happens.
+            let (first, second) = bytes.split_at(bytes.len() / 2);
+            session.receive(first);
+            session.receive(second);
+        }
+        3 => {
+            let [reads, hi, lo, ..] = piece else { return };
+            session.submit(reads & 1 != 0, u16::from_be_bytes([*hi, *lo]).into());
+        }
+        _ => session.reconnect(),
+    }
+}

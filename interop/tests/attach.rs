@@ -1,0 +1,544 @@
+//! `lunar attach`, `lunar attached` and `lunar detach` as people use them, with the clients of others.
+#![forbid(unsafe_code)]
+
+use interop::server::Folder;
+use interop::tool::{self, Ran, Tool};
+use interop::{Server, TARGET, lunar_bin};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const TOOLS: [Tool; 3] = [
+    Tool { program: "nbdinfo", package: "libnbd-bin" },
+    Tool { program: "nbdcopy", package: "libnbd-bin" },
+    Tool { program: "qemu-io", package: "qemu-utils" },
+];
+
+/// A host of its own: its folders are in one that goes away, with all that is attached.
+struct Host(Folder);
+
+impl Host {
+    fn new() -> Host {
+        Host(Folder::fresh())
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&*self.0).env("LUNAR_RUN_DIR", self.0.join("run"));
+        command.env("XDG_CONFIG_HOME", self.0.join("config")).env("XDG_STATE_HOME", self.0.join("state"));
+        command
+    }
+
+    fn lunar(&self, arguments: &[&str]) -> Ran {
+        tool::run(self.command(lunar_bin()).args(arguments), LIMIT)
+    }
+
+    /// lunar must end with this exit status; what it said.
+    fn ends(&self, status: i32, arguments: &[&str]) -> String {
+        let ran = self.lunar(arguments);
+        let ended = ran.status.and_then(|status| status.code());
+        assert_eq!(ended, Some(status), "lunar {}: {}", arguments.join(" "), ran.said);
+        ran.said
+    }
+
+    /// Attaches; the first line of stdout.
+    fn attach(&self, arguments: &[&str]) -> String {
+        let said = self.ends(0, &[&["attach"], arguments].concat());
+        said.lines().next().unwrap_or_default().to_owned()
+    }
+
+    /// The first value of a key in what `attached NAME --json` says.
+    fn told(&self, name: &str, key: &str) -> String {
+        let said = self.ends(0, &["attached", name, "--json"]);
+        let line = said.lines().find_map(|line| line.trim().strip_prefix(&format!("\"{key}\": ")));
+        let value = line.unwrap_or_else(|| panic!("no {key} in {said}"));
+        value.trim_end_matches(',').trim_matches('"').to_owned()
+    }
+
+    /// The state of the attachment as a whole, which stands behind the record.
+    fn is(&self, name: &str, state: &str) -> bool {
+        self.ends(0, &["attached", name, "--json"]).contains(&format!("\n  \"state\": \"{state}\""))
+    }
+
+    fn becomes(&self, name: &str, state: &str) {
+        let end = Instant::now() + LIMIT;
+        while !self.is(name, state) {
+            assert!(Instant::now() < end, "never {state}: {}", self.ends(0, &["attached", name]));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn pid(&self, name: &str) -> u32 {
+        self.told(name, "pid").parse().expect("a number")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let listed = self.lunar(&["attached"]).said;
+        for name in listed.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
+            let _ = self.lunar(&["detach", name, "--force", "--timeout", "5"]);
+            if thread::panicking() {
+                let log = fs::read_to_string(self.path("run").join(format!("{name}.log")));
+                eprintln!("--- the log of {name} ---\n{}", log.unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// A server with a file of 64 MiB as LUN 0.
+fn server() -> Server {
+    with_portals("\"127.0.0.1:0\"")
+}
+
+fn with_portals(portals: &str) -> Server {
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [{portals}]\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"64MiB\"\n"
+    ))
+}
+
+fn url_at(portal: SocketAddr) -> String {
+    format!("iscsi://{portal}/{TARGET}/0")
+}
+
+fn url(server: &Server) -> String {
+    url_at(server.portal())
+}
+
+/// Bytes that differ everywhere, and their file.
+fn pattern(host: &Host, mebibytes: usize) -> PathBuf {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(mebibytes << 20);
+    while bytes.len() < mebibytes << 20 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    let path = host.path("pattern");
+    fs::write(&path, bytes).expect("write the pattern");
+    path
+}
+
+/// What is behind the URI, read by nbdcopy, must be this file.
+fn must_read(host: &Host, uri: &str, wanted: &Path) {
+    let copy = host.path("copy");
+    let _ = fs::remove_file(&copy);
+    tool::must("nbdcopy", &[uri, copy.to_str().expect("UTF-8")]);
+    assert!(fs::read(&copy).expect("read") == fs::read(wanted).expect("read"), "other bytes than written");
+}
+
+/// Writes a file to the URI in the background, with a flush at the end.
+fn write(uri: &str, file: &Path) -> Child {
+    let mut command = Command::new("nbdcopy");
+    command.args(["--flush", "--connections=1", "--requests=4", "--request-size=65536"]);
+    command.arg(file).arg(uri).stdin(Stdio::null()).spawn().expect("start nbdcopy")
+}
+
+fn must_end_well(mut child: Child) {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return assert!(status.success(), "{status}");
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("it does not end");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn nbd_clients_have_the_disk() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (server, host) = (server(), Host::new());
+    let uri = host.attach(&[&url(&server)]);
+    assert!(uri.starts_with("nbd+unix:///?socket="), "{uri}");
+    assert!(tool::must("nbdinfo", &[&uri]).contains("export-size: 67108864"));
+    let file = pattern(&host, 64);
+    must_end_well(write(&uri, &file));
+    must_read(&host, &uri, &file);
+    assert!(fs::read(server.dir().join("disk.img")).expect("the disk") == fs::read(&file).expect("read"));
+    for words in ["write -P 5 1M 512k", "read -P 5 1M 512k", "discard 1M 64k", "read -P 0 1M 64k", "flush"] {
+        tool::must("qemu-io", &["-f", "raw", "-c", words, &uri]);
+    }
+    assert!(host.is("disks-0", "attached"));
+    host.ends(0, &["detach", &uri]);
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(!host.path("run/disks-0.nbd").exists() && !host.path("run/disks-0.json").exists());
+    host.ends(21, &["detach", "disks-0"]);
+    host.ends(21, &["attached", "disks-0"]);
+}
+
+#[test]
+fn nothing_is_attached_twice() {
+    let (server, host) = (server(), Host::new());
+    let uri = host.attach(&[&url(&server), "--nbd", "127.0.0.1:0", "--read-only"]);
+    assert!(uri.starts_with("nbd://127.0.0.1:") && !uri.contains(":0/"), "{uri}");
+    assert!(host.ends(15, &["attach", &url(&server)]).contains("disks-0 as nbd://"));
+    let said = host.ends(15, &["attach", &format!("{}?commands=3", url(&server)), "--name", "other"]);
+    assert!(said.contains("disks-0 as nbd://"), "{said}");
+    host.ends(15, &["attach", "iscsi://127.0.0.1:1/iqn.2026-11.org.example:x/0", "--name", "disks-0"]);
+    if tool::have(&TOOLS) {
+        assert!(tool::must("nbdinfo", &[&uri]).contains("is_read_only: true"));
+    }
+    host.ends(0, &["detach", &url(&server)]);
+}
+
+#[test]
+fn what_is_in_use_is_not_taken_away() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (server, host) = (server(), Host::new());
+    let uri = host.attach(&[&url(&server)]);
+    let words = ["-f", "raw", "-c", "read 0 4k", "-c", "sleep 60000", &uri];
+    let mut client =
+        Command::new("qemu-io").args(words).stdout(Stdio::null()).spawn().expect("start qemu-io");
+    let end = Instant::now() + LIMIT;
+    while !host.ends(0, &["attached", "disks-0"]).contains("1 NBD client") {
+        assert!(Instant::now() < end, "the client never came");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(host.ends(28, &["detach", "disks-0"]).contains("1 NBD client"));
+    assert!(host.is("disks-0", "attached"));
+    host.ends(0, &["detach", "disks-0", "--force"]);
+    client.kill().expect("end qemu-io");
+    client.wait().expect("a child");
+}
+
+#[test]
+fn a_target_that_is_killed_under_io_loses_nothing() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (mut server, host) = (server(), Host::new());
+    let uri = host.attach(&[&url(&server)]);
+    let file = pattern(&host, 64);
+    for _ in 0..3 {
+        let writer = write(&uri, &file);
+        thread::sleep(Duration::from_millis(40));
+        server.kill9();
+        thread::sleep(Duration::from_millis(300));
+        server.restart();
+        must_end_well(writer);
+    }
+    must_read(&host, &uri, &file);
+    assert!(host.told("disks-0", "recoveries").parse::<u32>().expect("a number") >= 1);
+}
+
+#[test]
+fn a_network_that_stays_away_fails_io_until_it_is_back() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (mut server, host) = (server(), Host::new());
+    let uri = host.attach(&[&url(&server), "--recovery-timeout", "1"]);
+    let io = || tool::run(Command::new("qemu-io").args(["-f", "raw", "-c", "write -P 9 0 1M", &uri]), LIMIT);
+    assert!(io().ok());
+    server.kill9();
+    host.becomes("disks-0", "lost");
+    let ran = io();
+    assert!(!ran.ok() && ran.status.is_some(), "it neither failed nor ended: {}", ran.said);
+    server.restart();
+    host.becomes("disks-0", "attached");
+    let ran = io();
+    assert!(ran.ok(), "{}", ran.said);
+}
+
+/// A way to a portal that can be cut.
+struct Wire {
+    address: SocketAddr,
+    shared: Arc<Cut>,
+}
+
+struct Cut {
+    to: SocketAddr,
+    is_cut: AtomicBool,
+    sockets: Mutex<Vec<TcpStream>>,
+    bytes: std::sync::atomic::AtomicU64,
+}
+
+impl Wire {
+    fn to(to: SocketAddr) -> Wire {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (is_cut, sockets) = (AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(Cut { to, is_cut, sockets, bytes: 0.into() });
+        let cut = shared.clone();
+        thread::spawn(move || listener.incoming().flatten().for_each(|from| cut.join(from)));
+        Wire { address, shared }
+    }
+
+    fn cut(&self) {
+        self.shared.is_cut.store(true, Ordering::SeqCst);
+        for socket in self.shared.sockets.lock().expect("no panic").drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn mend(&self) {
+        self.shared.is_cut.store(false, Ordering::SeqCst);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::SeqCst)
+    }
+}
+
+impl Cut {
+    fn join(self: &Arc<Self>, from: TcpStream) {
+        let Ok(to) = TcpStream::connect(self.to) else { return };
+        if self.is_cut.load(Ordering::SeqCst) {
+            return;
+        }
+        let copies = [(&from, &to), (&to, &from)].map(|(a, b)| (a.try_clone(), b.try_clone()));
+        self.sockets.lock().expect("no panic").extend([from, to]);
+        for (a, b) in copies {
+            let (mut a, mut b, cut) = (a.expect("a socket"), b.expect("a socket"), self.clone());
+            thread::spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(n @ 1..) = a.read(&mut buffer) {
+                    cut.bytes.fetch_add(n as u64, Ordering::SeqCst);
+                    if b.write_all(&buffer[..n]).is_err() {
+                        break;
+                    }
+                }
+                let _ = (a.shutdown(Shutdown::Both), b.shutdown(Shutdown::Both));
+            });
+        }
+    }
+}
+
+#[test]
+fn two_paths_of_which_one_is_cut_in_the_middle_of_a_write() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (server, host) = (with_portals("\"127.0.0.1:0\", \"127.0.0.1:0\""), Host::new());
+    let [a, b] = [0, 1].map(|n| Wire::to(server.portals()[n]));
+    let uri = host.attach(&[&url_at(a.address), "--path", &url_at(b.address)]);
+    assert!(host.is("disks-0", "attached"));
+    let file = pattern(&host, 64);
+    for wire in [&a, &b] {
+        let (before, writer) = (wire.bytes(), write(&uri, &file));
+        let end = Instant::now() + LIMIT;
+        while wire.bytes() < before + (1 << 20) {
+            assert!(Instant::now() < end, "nothing goes over this path");
+            thread::yield_now();
+        }
+        wire.cut();
+        must_end_well(writer);
+        host.becomes("disks-0", "degraded");
+        must_read(&host, &uri, &file);
+        wire.mend();
+        host.becomes("disks-0", "attached");
+    }
+    let said = host.ends(0, &["attached", "disks-0"]);
+    assert_eq!(said.matches("\npath ").count(), 2, "{said}");
+    host.ends(0, &["detach", "disks-0"]);
+}
+
+#[test]
+fn one_path_is_enough_and_another_disk_is_no_path() {
+    let (server, other, host) = (server(), Server::start(&interop::config::standard()), Host::new());
+    let wire = Wire::to(server.portal());
+    wire.cut();
+    host.attach(&[&url(&server), "--path", &format!("{}?login_tries=1", url_at(wire.address))]);
+    assert!(host.is("disks-0", "degraded"));
+    assert!(host.ends(0, &["attached", "disks-0"]).contains("missing"));
+    wire.mend();
+    host.becomes("disks-0", "attached");
+    host.ends(0, &["detach", "disks-0"]);
+    let another = url(&other).replace("/0", "/1");
+    let said = host.ends(1, &["attach", &url(&server), "--path", &another]);
+    assert!(said.contains("different logical units"), "{said}");
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+}
+
+#[test]
+fn a_file_by_fuse() {
+    let has_fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !has_fuse || !tool::have(&[Tool { program: "fusermount3", package: "fuse3" }]) {
+        return println!("skipped: needs /dev/fuse");
+    }
+    let (server, host) = (server(), Host::new());
+    fs::create_dir(host.path("d")).expect("a folder");
+    let file = host.attach(&[&url(&server), "--fuse", "d"]);
+    assert_eq!(Path::new(&file), host.path("d/disks-0"));
+    let bytes = fs::read(pattern(&host, 8)).expect("read");
+    let mut open = fs::File::options().read(true).write(true).open(&file).expect("open");
+    open.write_all(&bytes).and_then(|()| open.sync_all()).expect("write");
+    assert!(fs::read(&file).expect("read")[..8 << 20] == bytes);
+    assert!(fs::read(server.dir().join("disk.img")).expect("the disk")[..8 << 20] == bytes);
+    assert!(host.ends(28, &["detach", "d"]).contains(&format!("process {}", std::process::id())));
+    drop(open);
+    host.ends(0, &["detach", "d"]);
+    assert!(!Path::new(&file).exists());
+}
+
+#[test]
+fn a_process_that_was_killed_is_told_of_and_cleared() {
+    let (server, host) = (server(), Host::new());
+    for again in ["attach", "detach"] {
+        host.attach(&[&url(&server)]);
+        let pid = host.pid("disks-0");
+        tool::must("kill", &["-9", &pid.to_string()]);
+        host.becomes("disks-0", "ended");
+        match again {
+            "attach" => assert!(host.attach(&["disks-0"]).starts_with("nbd+unix:")),
+            _ => assert!(host.ends(0, &["detach", "disks-0"]).contains("is detached")),
+        }
+        let _ = host.lunar(&["detach", "disks-0"]);
+    }
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+}
+
+#[test]
+fn a_secret_is_in_no_argument_record_or_log() {
+    const SECRET: &str = "a-secret-nobody-sees";
+    let (server, host) = (server(), Host::new());
+    let url = url(&server).replace("iscsi://", &format!("iscsi://ann%{SECRET}@"));
+    host.attach(&[&url, "--save"]);
+    let pid = host.pid("disks-0");
+    for file in ["cmdline", "environ"] {
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).expect("it lives");
+        assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{file}");
+    }
+    for file in ["disks-0.json", "disks-0.log"] {
+        let text = fs::read_to_string(host.path("run").join(file)).expect("a file");
+        assert!(!text.contains(SECRET), "{file}: {text}");
+    }
+    let saved = host.path("config/lunar/attach/disks-0.toml");
+    assert!(fs::read_to_string(&saved).expect("saved").contains(SECRET));
+    assert_eq!(fs::metadata(&saved).expect("saved").permissions().mode() & 0o777, 0o600);
+    host.ends(0, &["detach", "disks-0"]);
+    host.attach(&["disks-0"]);
+    host.ends(0, &["detach", "disks-0"]);
+    fs::set_permissions(&saved, fs::Permissions::from_mode(0o644)).expect("mode");
+    assert!(host.ends(1, &["attach", "disks-0"]).contains("chmod 0600"));
+}
+
+#[test]
+fn all_that_are_saved() {
+    let (server, host) = (server(), Host::new());
+    host.ends(21, &["attach", "--all"]);
+    host.ends(21, &["attach", "data"]);
+    host.attach(&[&url(&server), "--name", "data", "--save"]);
+    host.ends(0, &["detach", "data"]);
+    let folder = host.path("config/lunar/attach");
+    fs::write(folder.join("more.toml"), format!("url = \"{}\"\nnbd = \"127.0.0.1:0\"\n", url(&server)))
+        .expect("write");
+    assert!(host.ends(15, &["attach", "--all"]).contains("more: it is attached already: data as"));
+    assert!(host.is("data", "attached"));
+    fs::write(folder.join("more.toml"), "url = \"iscsi://h\"\nulbk = true\n").expect("write");
+    let said = host.ends(1, &["attach", "--all"]);
+    assert!(
+        said.contains("more.toml:2:1: unknown key `ulbk`") && said.contains("did you mean `ublk`?"),
+        "{said}"
+    );
+    host.ends(7, &["attach", "data", "--read-only"]);
+}
+
+#[test]
+fn the_foreground_tells_its_manager_and_ends_in_good_order() {
+    let (server, host) = (server(), Host::new());
+    let manager = UnixDatagram::bind(host.path("notify")).expect("a socket");
+    manager.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let mut command = host.command(lunar_bin());
+    command.args(["attach", "--foreground", &url(&server)]).env("NOTIFY_SOCKET", host.path("notify"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start lunar");
+    let mut word = [0; 64];
+    let len = manager.recv(&mut word).expect("a word");
+    assert_eq!(&word[..len], b"READY=1");
+    assert_eq!(host.pid("disks-0"), child.id());
+    let sessions = || {
+        tool::run(
+            host.command(lunar_bin())
+                .args(["session", "list", "--json", "--socket"])
+                .arg(server.dir().join("admin.sock")),
+            LIMIT,
+        )
+        .said
+    };
+    assert!(sessions().contains("\"tsih\""), "{}", sessions());
+    tool::must("kill", &["-TERM", &child.id().to_string()]);
+    assert!(child.wait().expect("a child").success());
+    assert!(!sessions().contains("\"tsih\""), "not logged out: {}", sessions());
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+}
+
+#[test]
+fn failures_have_their_status() {
+    let host = Host::new();
+    let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0");
+    host.ends(4, &["attach", &format!("{dead}?login_tries=1")]);
+    host.ends(8, &["attach", &dead, "--timeout", "1"]);
+    host.ends(7, &["attach", "iscsi://h/no-name/0"]);
+    host.ends(7, &["attach", &dead, "--name", "a/b"]);
+    host.ends(7, &["attach", &dead, "--nbd", "nowhere"]);
+    host.ends(2, &["attach", &dead, "--nbd", "unix:/x", "--ublk"]);
+    let server = server();
+    host.ends(21, &["attach", &format!("iscsi://{}/{TARGET}/7", server.portal())]);
+    assert!(host.ends(1, &["attach", &url(&server), "--fuse", "not-there"]).contains("not-there"));
+    assert!(host.ends(0, &["attached", "--json"]).starts_with("[]"));
+}
+
+#[test]
+fn a_disk_that_grows_is_told_to_new_clients() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (server, host) = (server(), Host::new());
+    let uri = host.attach(&[&url(&server)]);
+    let disk = fs::File::options().write(true).open(server.dir().join("disk.img")).expect("the disk");
+    disk.set_len(96 << 20).expect("grow the disk");
+    server.signal(1);
+    let end = Instant::now() + LIMIT;
+    while !tool::must("nbdinfo", &["--size", &uri]).contains("100663296") {
+        assert!(Instant::now() < end, "the new capacity is never told");
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(host.told("disks-0", "size_bytes"), "100663296");
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_takes() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/lunar-attach@.service");
+    let text = fs::read_to_string(&unit).expect("the unit");
+    for line in
+        ["Type=notify", "ExecStart=/usr/bin/lunar attach --foreground %i", "After=network-online.target"]
+    {
+        assert!(text.lines().any(|l| l == line), "no line {line}");
+    }
+    if !tool::have(&[Tool { program: "systemd-analyze", package: "systemd" }]) {
+        return;
+    }
+    // The program of the test stands where the unit has that of the system.
+    let folder = Folder::fresh();
+    let here = folder.join("lunar-attach@.service");
+    let lunar = lunar_bin().display().to_string();
+    fs::write(&here, text.replace("/usr/bin/lunar", &lunar)).expect("write the unit");
+    let instance = folder.join("lunar-attach@data.service");
+    fs::copy(&here, &instance).expect("copy the unit");
+    let ran = tool::run(Command::new("systemd-analyze").arg("verify").arg("--man=no").arg(&instance), LIMIT);
+    assert!(ran.ok() && !ran.said.contains("lunar-attach"), "{}", ran.said);
+}
