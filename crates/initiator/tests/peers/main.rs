@@ -11,7 +11,9 @@ use block::Backend;
 use initiator::{Error, Lun, Url};
 use interop::Peer;
 use net::{Buf, Cores};
-use std::sync::Arc;
+use std::io::Write;
+use std::panic;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 const DIGESTS: &str = "header_digest=crc32c&data_digest=crc32c";
@@ -24,6 +26,15 @@ where
     T: Send + 'static,
     W: Future<Output = T> + 'static,
 {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            // Past the capture: an event loop that dies with live sessions ends the process, and all that was kept.
+            let _ = writeln!(std::io::stderr(), "{info}");
+            usual(info);
+        }));
+    });
     let cores = Cores::one().expect("an event loop");
     let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
     cores.wait(0, limited).expect("an event loop")
