@@ -385,6 +385,7 @@ fn keys_are_those_of_the_example() {
     let example = read("docs/lunar.example.toml");
     let settings = read("crates/initiator/src/url/settings.rs");
     let saved = read("crates/control/src/config/attachment.rs");
+    let report = read("crates/cli/src/copy/report.rs");
     let is_key = |word: &str| {
         word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
@@ -399,6 +400,7 @@ fn keys_are_those_of_the_example() {
                     "docs/attach.md" => {
                         [&settings, &saved].iter().any(|text| text.contains(&format!("\"{key}\"")))
                     }
+                    "docs/copy.md" => report.contains(&format!("pub {key}:")),
                     "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
                     _ => example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]")),
                 };
