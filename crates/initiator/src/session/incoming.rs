@@ -27,7 +27,8 @@ const MOST_PONGS: u32 = 65536;
 const DATA_DIGEST_ERROR: u8 = 0x02;
 const NEGOTIATION_RESET: u8 = 0x0b;
 
-fn broke(what: impl Into<String>) -> Error {
+/// The target broke a rule of the protocol.
+pub fn broke(what: impl Into<String>) -> Error {
     Error::new(Kind::Protocol, what)
 }
 

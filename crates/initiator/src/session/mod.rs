@@ -126,12 +126,6 @@ impl Session {
         home::submit(&self.0, command)
     }
 
-    /// The same, as one who awaits at once.
-    #[inline]
-    pub async fn command(&self, command: Command) -> Finished {
-        self.submit(command).await
-    }
-
     /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something to
     /// tell first. The logical unit need not be a disk.
     ///

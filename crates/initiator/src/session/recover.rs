@@ -8,10 +8,9 @@ use super::{Event, closed, drive, lock};
 use crate::connect::{self, Connected};
 use crate::lun;
 use crate::{Command, Direction, Error, Kind};
-use net::Buf;
 use net::iscsi::receive::Receiver;
+use net::{Buf, either};
 use std::future::Future;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use wire::scsi::cdb;
@@ -190,16 +189,7 @@ async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option
             rung.await;
         }
     };
-    first_of(work, closing).await
-}
-
-async fn first_of<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    std::future::poll_fn(|cx| match a.as_mut().poll(cx) {
-        std::task::Poll::Pending => b.as_mut().poll(cx),
-        ready => ready,
-    })
-    .await
+    either(work, closing).await
 }
 
 /// The target wants us to log out: commands in flight end, new ones wait for the next connection.

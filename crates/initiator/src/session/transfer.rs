@@ -1,9 +1,10 @@
 //! The data of commands: unsolicited and solicited Data-Out, and Data-In (RFC 7143 sections 11.3, 11.7 and
 //! 11.8).
 
+use super::incoming::broke;
 use super::machine::Machine;
 use super::task::{Data, State, Task};
-use crate::{Error, Kind};
+use crate::Error;
 use net::Buf;
 use net::iscsi::out::{Digests, Out, Payload};
 use proto::parameters::Parameters;
@@ -58,10 +59,6 @@ fn data_out(out: &mut Out, burst: Burst, buf: &Rc<Buf>, s: Stretch, p: &Paramete
         out.push(header, part(buf, at, len), digests);
         (at, data_sn) = (at + len, data_sn + 1);
     }
-}
-
-fn broke(what: impl Into<String>) -> Error {
-    Error::new(Kind::Protocol, what)
 }
 
 impl Machine {
