@@ -1,0 +1,26 @@
+//! Workloads on storage, and what they measure.
+//!
+//! A [`Rig`] has targets open on the cores of this machine; it runs a [`Job`], and what comes of it is an
+//! [`Outcome`]. Faces of tools and whole experiments are jobs, and a [`Document`] is what is kept of them.
+#![forbid(unsafe_code)]
+
+mod content;
+mod cpu;
+pub mod document;
+mod error;
+mod host;
+pub mod job;
+mod offsets;
+pub mod outcome;
+mod record;
+mod rig;
+mod run;
+mod watch;
+
+pub use document::Document;
+pub use error::{Error, Kind};
+pub use host::Host;
+pub use job::Job;
+pub use outcome::Outcome;
+pub use rig::{Opening, Rig, Target};
+pub use watch::Watch;
