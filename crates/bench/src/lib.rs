@@ -13,6 +13,7 @@ pub mod job;
 mod offsets;
 pub mod outcome;
 mod record;
+pub mod reproduce;
 mod rig;
 mod run;
 mod watch;
