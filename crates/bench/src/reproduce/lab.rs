@@ -67,7 +67,7 @@ impl<'a> Lab<'a> {
         let asked = &self.args.against;
         let named = if asked.is_empty() { vec!["stgt".into(), "istgt".into()] } else { asked.clone() };
         let mut all = vec![Who::Lunar];
-        for name in named {
+        for name in named.iter().filter(|name| *name != "none") {
             let who = match name.as_str() {
                 "stgt" => Who::Stgt,
                 "istgt" => Who::Istgt,
@@ -77,7 +77,7 @@ impl<'a> Lab<'a> {
                     return Err(Error::new(
                         Kind::Invalid,
                         what,
-                        "it takes stgt, istgt, or a URL iscsi://...",
+                        "it takes stgt, istgt, none, or a URL iscsi://...",
                     ));
                 }
             };

@@ -59,8 +59,9 @@ pub struct Args {
     #[arg(value_name = "SEED")]
     pub seed: Seed,
 
-    /// A target to measure besides Lunar's; can be given several times [default: stgt and istgt where installed]
-    #[arg(long, value_name = "stgt|istgt|URL")]
+    /// A target to measure besides Lunar's; can be given several times; none is Lunar's alone [default: stgt and
+    /// istgt, where they are installed]
+    #[arg(long, value_name = "stgt|istgt|none|URL")]
     pub against: Vec<String>,
 
     /// Shorter runs of the same shape: about a minute instead of as much data as the original moved

@@ -44,12 +44,16 @@ impl Who {
 
     /// What has to be installed for it, and is not.
     pub fn missing(&self) -> Option<&'static str> {
+        self.missing_from(&folders())
+    }
+
+    fn missing_from(&self, folders: &[PathBuf]) -> Option<&'static str> {
         let (program, what) = match self {
             Who::Stgt => ("tgtd", "stgt is not installed: apt install tgt"),
             Who::Istgt => ("istgt", "istgt is not installed: apt install istgt"),
             Who::Lunar | Who::Running(_) => return None,
         };
-        find(program).is_none().then_some(what)
+        find(program, folders).is_none().then_some(what)
     }
 
     /// It has something that reads zeros and forgets.
@@ -58,11 +62,19 @@ impl Who {
     }
 }
 
-/// Where a program is. Those of the administrator are not in everybody's PATH.
-fn find(program: &str) -> Option<PathBuf> {
+/// Where programs are. Those of the administrator are not in everybody's PATH.
+fn folders() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
-    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]).collect()
+}
+
+fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+    folders.iter().map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The command that runs a program of a peer.
+fn command(program: &str) -> Result<Command, String> {
+    find(program, &folders()).map(Command::new).ok_or_else(|| format!("{program} is missing"))
 }
 
 /// A target that runs. One that was started here is stopped on drop.
@@ -87,7 +99,7 @@ impl Server {
         portals: usize,
         dir: Folder,
     ) -> Result<Server, String> {
-        let luns = disks.iter().enumerate().map(|(at, disk)| lun(who, at, disk)).collect();
+        let luns = numbers(who, disks);
         let mut server = Server { who: who.clone(), child: None, portals: Vec::new(), luns, dir };
         match who {
             Who::Lunar => server.lunar(lunar, disks, portals)?,
@@ -124,7 +136,8 @@ impl Server {
 
     fn lunar(&mut self, program: &Path, disks: &[Disk], portals: usize) -> Result<(), String> {
         let file = self.dir.join("lunar.toml");
-        fs::write(&file, lunar_config(&self.dir, disks, portals)).map_err(|e| e.to_string())?;
+        fs::write(&file, lunar_config(&self.dir, served(disks, &self.luns), portals))
+            .map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&file).stdout(Stdio::piped());
         let child = self.spawn(&mut command)?;
@@ -151,19 +164,19 @@ impl Server {
     fn stgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
         self.portals = free_ports(portals)?;
         let listen: Vec<String> = self.portals.iter().map(|portal| format!("portal={portal}")).collect();
-        let mut command = Command::new(find("tgtd").ok_or("tgtd is missing")?);
+        let mut command = command("tgtd")?;
         command.args(["-f", "-C", "1", "--iscsi", &listen.join(",")]).stdout(Stdio::null());
         command.env("TGT_IPC_SOCKET", self.dir.join("tgt"));
         self.spawn(&mut command)?;
         self.until(|server| server.tgtadm("--op show --mode target").is_ok())?;
         self.tgtadm(&format!("--op new --mode target --tid 1 -T {TARGET}"))?;
-        for (at, disk) in disks.iter().enumerate() {
+        for (disk, lun) in served(disks, &self.luns) {
             let (path, kind) = match &disk.medium {
                 Medium::Null => (Path::new("/dev/null"), "--bstype null"),
                 Medium::Cached(path) => (path.as_path(), "--bstype rdwr"),
                 Medium::Direct(path) => (path.as_path(), "--bstype rdwr --bsoflags direct"),
             };
-            let unit = format!("--op new --mode logicalunit --tid 1 --lun {} {kind} -b", at + 1);
+            let unit = format!("--op new --mode logicalunit --tid 1 --lun {lun} {kind} -b");
             self.tgtadm_of(&unit, Some(path))?;
         }
         // Last: until then nobody is let in.
@@ -175,7 +188,7 @@ impl Server {
     }
 
     fn tgtadm_of(&self, words: &str, path: Option<&Path>) -> Result<(), String> {
-        let mut command = Command::new(find("tgtadm").ok_or("tgtadm is missing")?);
+        let mut command = command("tgtadm")?;
         command.args(["-C", "1", "--lld", "iscsi"]).args(words.split_whitespace()).args(path);
         command.env("TGT_IPC_SOCKET", self.dir.join("tgt")).stdin(Stdio::null());
         let ran = command.output().map_err(|e| format!("tgtadm: {e}"))?;
@@ -187,8 +200,9 @@ impl Server {
         self.portals = free_ports(portals)?;
         let (file, auth) = (self.dir.join("istgt.conf"), self.dir.join("auth.conf"));
         fs::write(&auth, "").map_err(|e| e.to_string())?;
-        fs::write(&file, istgt_config(&self.dir, &self.portals, disks)).map_err(|e| e.to_string())?;
-        let mut command = Command::new(find("istgt").ok_or("istgt is missing")?);
+        fs::write(&file, istgt_config(&self.dir, &self.portals, served(disks, &self.luns)))
+            .map_err(|e| e.to_string())?;
+        let mut command = command("istgt")?;
         command.args(["-D", "-q", "-c"]).arg(&file).stdout(Stdio::null());
         self.spawn(&mut command)?;
         let last = *self.portals.last().ok_or("it has no portal")?;
@@ -238,13 +252,15 @@ impl Drop for Server {
     }
 }
 
-fn lun(who: &Who, at: usize, disk: &Disk) -> Option<u16> {
-    let is_null = matches!(disk.medium, Medium::Null);
-    if (is_null && !who.has_null()) || (disk.bytes_per_s > 0 && !matches!(who, Who::Lunar)) {
-        return None;
-    }
+/// The number of the logical unit of each disk, in turn; none for what it cannot serve.
+fn numbers(who: &Who, disks: &[Disk]) -> Vec<Option<u16>> {
+    let can = |disk: &Disk| {
+        let is_null = matches!(disk.medium, Medium::Null);
+        (!is_null || who.has_null()) && (disk.bytes_per_s == 0 || matches!(who, Who::Lunar))
+    };
     // STGT keeps 0 for a controller.
-    u16::try_from(at).ok().map(|at| at + u16::from(matches!(who, Who::Stgt)))
+    let mut next = u16::from(matches!(who, Who::Stgt))..;
+    disks.iter().map(|disk| if can(disk) { next.next() } else { None }).collect()
 }
 
 /// Ports that were free a moment ago: these programs take none by themselves.
@@ -254,12 +270,17 @@ fn free_ports(many: usize) -> Result<Vec<SocketAddr>, String> {
     addresses.map_err(|e: std::io::Error| format!("no port is free: {e}"))
 }
 
+/// The disks that are served, and their numbers.
+fn served<'a>(disks: &'a [Disk], luns: &'a [Option<u16>]) -> impl Iterator<Item = (&'a Disk, u16)> {
+    disks.iter().zip(luns).filter_map(|(disk, lun)| Some((disk, (*lun)?)))
+}
+
 /// A string of TOML.
 fn quoted(path: &Path) -> String {
     toml::Value::String(path.display().to_string()).to_string()
 }
 
-fn lunar_config(dir: &Path, disks: &[Disk], portals: usize) -> String {
+fn lunar_config<'a>(dir: &Path, disks: impl Iterator<Item = (&'a Disk, u16)>, portals: usize) -> String {
     let listen = vec!["\"127.0.0.1:0\""; portals].join(", ");
     let mut text = format!(
         "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{listen}]\n\
@@ -267,8 +288,8 @@ fn lunar_config(dir: &Path, disks: &[Disk], portals: usize) -> String {
         quoted(dir),
         quoted(&dir.join("admin.sock"))
     );
-    for (at, disk) in disks.iter().enumerate() {
-        text += &format!("[[target.lun]]\nlun = {at}\n");
+    for (disk, lun) in disks {
+        text += &format!("[[target.lun]]\nlun = {lun}\n");
         text += &match &disk.medium {
             Medium::Null => format!("backend = \"null\"\nsize = \"{}\"\n", disk.size),
             Medium::Cached(path) => format!("{}direct = false\n", backend(path)),
@@ -291,7 +312,11 @@ fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-fn istgt_config(dir: &Path, portals: &[SocketAddr], disks: &[Disk]) -> String {
+fn istgt_config<'a>(
+    dir: &Path,
+    portals: &[SocketAddr],
+    disks: impl Iterator<Item = (&'a Disk, u16)>,
+) -> String {
     let mut text = format!(
         "[Global]\n  NodeBase \"iqn.2026-11.org.example\"\n  PidFile {0}/istgt.pid\n  AuthFile {0}/auth.conf\n  \
          MediaDirectory {0}\n  Timeout 30\n  NopInInterval 20\n  DiscoveryAuthMethod Auto\n  MaxSessions 16\n  \
@@ -308,9 +333,9 @@ fn istgt_config(dir: &Path, portals: &[SocketAddr], disks: &[Disk]) -> String {
         "[InitiatorGroup1]\n  InitiatorName \"ALL\"\n  Netmask 127.0.0.1\n[LogicalUnit1]\n  TargetName {TARGET}\n  \
          Mapping PortalGroup1 InitiatorGroup1\n  AuthMethod None\n  UseDigest Auto\n  UnitType Disk\n"
     );
-    for (at, disk) in disks.iter().enumerate() {
+    for (disk, lun) in disks {
         if let Some(path) = disk.path() {
-            text += &format!("  LUN{at} Storage {} Auto\n", path.display());
+            text += &format!("  LUN{lun} Storage {} Auto\n", path.display());
         }
     }
     text
@@ -324,7 +349,7 @@ mod tests {
     fn a_path_cannot_break_out_of_the_configuration() {
         let path = PathBuf::from("/tmp/a \"b\"\nc");
         let disk = Disk { bytes_per_s: 5, ..Disk::new(Medium::Cached(path.clone()), 1 << 20) };
-        let text = lunar_config(Path::new("/tmp"), &[disk], 2);
+        let text = lunar_config(Path::new("/tmp"), [(&disk, 0)].into_iter(), 2);
         let table: toml::Table = text.parse().expect("TOML");
         let lun = &table["target"][0]["lun"][0];
         assert_eq!(lun["path"].as_str(), Some(path.display().to_string().as_str()));
@@ -332,11 +357,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_installed_is_told() {
+        assert_eq!(Who::Stgt.missing_from(&[]), Some("stgt is not installed: apt install tgt"));
+        assert_eq!(Who::Istgt.missing_from(&[]), Some("istgt is not installed: apt install istgt"));
+        assert_eq!(Who::Lunar.missing_from(&[]), None);
+    }
+
+    #[test]
     fn each_has_its_numbers_and_what_it_cannot_serve() {
         let null = Disk::new(Medium::Null, 1);
-        assert_eq!(lun(&Who::Lunar, 0, &null), Some(0));
-        assert_eq!(lun(&Who::Stgt, 0, &null), Some(1));
-        assert_eq!(lun(&Who::Istgt, 0, &null), None);
-        assert_eq!(lun(&Who::Stgt, 0, &Disk { bytes_per_s: 1, ..null }), None);
+        let file = Disk::new(Medium::Cached("x".into()), 1);
+        let slow = Disk { bytes_per_s: 1, ..file.clone() };
+        let disks = [null, slow, file];
+        assert_eq!(numbers(&Who::Lunar, &disks), [Some(0), Some(1), Some(2)]);
+        assert_eq!(numbers(&Who::Stgt, &disks), [Some(1), None, Some(2)]);
+        assert_eq!(numbers(&Who::Istgt, &disks), [None, None, Some(0)]);
     }
 }

@@ -9,7 +9,7 @@ use crate::document::Table;
 use crate::job::{Job, Way};
 use crate::outcome::Outcome;
 use crate::{Error, Target};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// The file of the publication.
@@ -123,9 +123,9 @@ fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, path: &Path, tab
 }
 
 /// Without iSCSI, once for all servers.
-fn local(lab: &mut Lab, published: &Published, path: &PathBuf) -> (Table, Table, Table) {
+fn local(lab: &mut Lab, published: &Published, path: &Path) -> (Table, Table, Table) {
     let [mut read, mut write, mut two] = ["read", "write", "two-reads"].map(|id| published.table(id));
-    let target = [Target::Path(path.clone())];
+    let target = [Target::Path(path.to_owned())];
     if let Some(open) = lab.open(&target, 1, None) {
         by_size(lab, "this host", LOCAL_ROW, &open, path, &mut read, &mut write);
         open.rig.close();
