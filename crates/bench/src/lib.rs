@@ -12,10 +12,13 @@ mod host;
 pub mod job;
 mod offsets;
 pub mod outcome;
+pub mod people;
+pub mod plain;
 mod record;
 mod rig;
 mod run;
 mod watch;
+pub mod words;
 
 pub use document::Document;
 pub use error::{Error, Kind};
