@@ -16,6 +16,7 @@ pub mod people;
 pub mod plain;
 mod record;
 mod rig;
+pub mod rounds;
 mod run;
 mod watch;
 pub mod words;

@@ -15,6 +15,9 @@ pub fn text(document: &Document) -> String {
         format!("{}\nLunar {} on {}, {}, {}\n", document.title, host.lunar, host.name, host.cpu, host.kernel);
     for run in &document.runs {
         text += "\n";
+        if document.runs.len() > 1 {
+            let _ = writeln!(text, "{}", run.label);
+        }
         text += &of_run(run);
     }
     for table in &document.tables {

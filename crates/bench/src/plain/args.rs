@@ -1,6 +1,7 @@
 //! Arguments of `lunar bench`, and the job that they mean.
 
 use crate::job::{Fill, Job, Order, Pace};
+use crate::rounds::{Bound, Figure};
 use crate::{Error, Kind, Opening, Target, words};
 use control::config::{Cores, read_size};
 
@@ -111,6 +112,23 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "1")]
     pub interval: String,
 
+    /// Run again and again until this is steady: five rounds that are within 20 % of each other, and whose trend
+    /// is below 10 % (SNIA PTS)
+    #[arg(long, value_name = "FIGURE", conflicts_with = "latency_target")]
+    pub steady: Option<Figure>,
+
+    /// With --steady: give up after so many rounds
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+
+    /// Look for the highest rate at which commands end within this time, such as 500us; each try takes --runtime
+    #[arg(long, value_name = "TIME", conflicts_with = "rate")]
+    pub latency_target: Option<String>,
+
+    /// With --latency-target: so many of a hundred commands
+    #[arg(long, value_name = "PERCENT", default_value_t = 99.0)]
+    pub latency_percentile: f64,
+
     /// Cores to run on: all, a number of them, or a list such as 0,2-3 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
@@ -174,6 +192,23 @@ impl Args {
             seed: self.seed,
             interval: words::time(&self.interval)?,
         })
+    }
+
+    /// The bound on latency for which a rate is to be found.
+    ///
+    /// # Errors
+    /// When it is no time, or no percentage.
+    pub fn bound(&self) -> Result<Option<Bound>, Error> {
+        let percent = self.latency_percentile;
+        if !(percent > 0.0 && percent <= 100.0) {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("{percent} is no percentage"),
+                "more than 0, up to 100",
+            ));
+        }
+        let within = self.latency_target.as_deref().map(words::time).transpose()?;
+        Ok(within.map(|within| Bound { percent, within }))
     }
 
     fn order(&self, order: Order) -> Result<Order, Error> {

@@ -7,7 +7,7 @@ mod tests;
 pub use args::Args;
 
 use crate::document::Run;
-use crate::{Document, Error, Job, Rig, Watch, words};
+use crate::{Document, Error, Job, Rig, Watch, rounds, words};
 
 /// Opens the targets, runs the job, and tells what came of it.
 ///
@@ -17,7 +17,13 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
     let (targets, job) = (args.on()?, args.job()?);
     let rig = Rig::open(&targets, &args.opening(&job)?)?;
     let mut document = Document::new(title(&job, args.sessions));
-    document.runs.push(one(&rig, &job, watch)?);
+    let (runs, note) = match (args.steady, args.bound()?) {
+        (Some(figure), _) => rounds::until_steady(&rig, &job, figure, args.rounds.into(), watch)?,
+        (None, Some(bound)) => rounds::highest_rate(&rig, &job, bound, watch)?,
+        (None, None) => (vec![one(&rig, &job, watch)?], String::new()),
+    };
+    document.runs = runs;
+    document.notes.extend(Some(note).filter(|note| !note.is_empty()));
     rig.close();
     Ok(document)
 }

@@ -69,6 +69,16 @@ fn every_option_reaches_the_job() {
 }
 
 #[test]
+fn rounds_and_searches_are_asked_for() {
+    let steady = args("null:1M --steady iops --rounds 2 --runtime 20ms");
+    let document = run(&steady, &Watch::default()).expect("a document");
+    assert_eq!((document.runs.len(), document.notes.len()), (2, 1));
+    let bound = args("null:1M --latency-target 500us --latency-percentile 99.9").bound().unwrap();
+    assert_eq!(bound, Some(rounds::Bound { percent: 99.9, within: Duration::from_micros(500) }));
+    assert!(args("null:1M --latency-percentile 101").bound().is_err());
+}
+
+#[test]
 fn what_contradicts_itself_is_refused() {
     for (line, said) in [
         ("read null:1M --zipf 1.2", "--zipf is for random work"),
