@@ -12,11 +12,15 @@ mod host;
 pub mod job;
 mod offsets;
 pub mod outcome;
+pub mod people;
+pub mod plain;
 mod record;
 pub mod reproduce;
 mod rig;
+pub mod rounds;
 mod run;
 mod watch;
+pub mod words;
 
 pub use document::Document;
 pub use error::{Error, Kind};

@@ -95,6 +95,20 @@ pub struct Cpu {
     pub cores: usize,
 }
 
+impl Latency {
+    /// The time in nanoseconds within which so many of a hundred ended; 0 where nothing did.
+    pub fn at(&self, percent: f64) -> u64 {
+        let all: u64 = self.histogram.iter().map(|bin| bin.1).sum();
+        let wanted = (all as f64 * percent / 100.0).ceil() as u64;
+        let mut sum = 0;
+        let bin = self.histogram.iter().find(|bin| {
+            sum += bin.1;
+            sum >= wanted
+        });
+        bin.map_or(0, |bin| bin.0)
+    }
+}
+
 impl Totals {
     /// Commands a second.
     pub fn iops(&self, elapsed_s: f64) -> f64 {
@@ -137,6 +151,14 @@ fn per(many: f64, of: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_is_found_in_the_histogram() {
+        let latency = Latency { histogram: vec![(10, 50), (20, 49), (30, 1)], ..Latency::default() };
+        let at = |percent| latency.at(percent);
+        assert_eq!([at(0.0), at(50.0), at(50.1), at(99.0), at(99.9), at(100.0)], [10, 10, 20, 20, 30, 30]);
+        assert_eq!(Latency::default().at(50.0), 0);
+    }
 
     #[test]
     fn rates_of_nothing_are_zero() {
