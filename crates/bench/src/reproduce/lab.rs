@@ -4,13 +4,15 @@ use super::Args;
 use super::media::{Disk, Folder};
 use super::peers::{Server, Who};
 use crate::document::{Run, Table};
-use crate::job::{Job, Order, Way};
+use crate::job::Job;
 use crate::outcome::Outcome;
+use crate::plain::args::told;
 use crate::{Document, Error, Kind, Opening, Rig, Target, Watch};
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// How often a run gets more time.
+const LONGER: usize = 3;
 
 /// Targets that are open, and whether they may be written.
 pub struct Open {
@@ -29,7 +31,6 @@ pub struct Lab<'a> {
     pub work: Folder,
     args: &'a Args,
     watch: &'a Watch,
-    bar: ProgressBar,
     lunar: PathBuf,
     against: Vec<Who>,
 }
@@ -54,7 +55,6 @@ impl<'a> Lab<'a> {
             work: Folder::below(&dir)?,
             args,
             watch,
-            bar: bar(),
             lunar,
             against: Vec::new(),
         };
@@ -137,8 +137,7 @@ impl<'a> Lab<'a> {
         if self.is_ended() {
             return None;
         }
-        self.bar.set_message(format!("{} starts", who.name()));
-        self.bar.tick();
+        self.watch.says(format!("{} starts", who.name()));
         let started = Folder::below(&std::env::temp_dir())
             .map_err(|e| e.to_string())
             .and_then(|dir| Server::start(who, &self.lunar, disks, portals, dir));
@@ -177,10 +176,20 @@ impl<'a> Lab<'a> {
         if self.is_ended() || (job.way.writes() && !open.may_write) {
             return None;
         }
-        self.bar.set_message(format!("{label}, {} runs done", self.document.runs.len()));
-        self.bar.tick();
-        let ran = open.rig.run(job, self.watch);
-        self.keep(label, &open.rig, job, ran)
+        self.watch.says(label);
+        let mut job = job.clone();
+        let mut ran = open.rig.run(&job, self.watch);
+        // What was too short for a single command is tried again with more time.
+        for _ in 0..LONGER {
+            match (&ran, &mut job.time) {
+                (Ok(outcome), Some(time)) if outcome.ios() == 0 && outcome.ended_early.is_none() => {
+                    *time *= 4
+                }
+                _ => break,
+            }
+            ran = open.rig.run(&job, self.watch);
+        }
+        self.keep(label, &open.rig, &job, ran)
     }
 
     /// Runs two jobs at once, each on targets of its own.
@@ -194,6 +203,7 @@ impl<'a> Lab<'a> {
             return [None, None];
         }
         let watch = self.watch;
+        watch.says(label);
         let ran = std::thread::scope(|scope| {
             let other = scope.spawn(|| two.0.rig.run(two.1, watch));
             let first = one.0.rig.run(one.1, watch);
@@ -212,17 +222,12 @@ impl<'a> Lab<'a> {
         }
         self.document.runs.push(Run {
             label: label.into(),
-            job: words(job),
+            job: told(job, rig.sessions()),
             targets: rig.facts(),
             outcome: without_histograms(outcome.clone()),
         });
         let counts = outcome.ended_early.is_none() && !self.is_ended() && outcome.ios() > 0;
         counts.then_some(outcome)
-    }
-
-    /// Takes the progress line away.
-    pub fn finish(&self) {
-        self.bar.finish_and_clear();
     }
 }
 
@@ -234,32 +239,4 @@ fn without_histograms(mut outcome: Outcome) -> Outcome {
         }
     }
     outcome
-}
-
-fn bar() -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new_spinner();
-    bar.set_style(ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}").expect("a constant"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
-/// A job in the words of the command line.
-fn words(job: &Job) -> Vec<(String, String)> {
-    let rw = match (job.order, job.way) {
-        (Order::Random, Way::Read) => "randread",
-        (Order::Random, Way::Write) => "randwrite",
-        (Order::Random, _) => "randrw",
-        (_, Way::Read) => "read",
-        (_, Way::Write) => "write",
-        (_, Way::Both) => "both",
-        (_, Way::Mix(_)) => "rw",
-    };
-    let sizes: Vec<String> = job.sizes.iter().map(|size| size.0.to_string()).collect();
-    let mut words = vec![("rw", rw.to_owned()), ("bs", sizes.join(",")), ("depth", job.depth.to_string())];
-    words.extend(job.amount.map(|amount| ("amount", amount.to_string())));
-    words.extend(job.time.map(|time| ("runtime", time.as_secs_f64().to_string())));
-    words.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -16,7 +16,6 @@ mod srpt;
 use crate::{Document, Error, Kind, Watch};
 use lab::Lab;
 use published::Published;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// A publication whose experiment can be repeated.
@@ -93,13 +92,23 @@ pub struct Args {
     pub lunar: Option<PathBuf>,
 }
 
-/// Repeats an experiment, prints its tables to `out`, and keeps them in a file. When `watch` asks for the end,
-/// what was measured until then is printed and kept.
+/// What came of an experiment.
+#[derive(Debug)]
+pub struct Done {
+    /// All that was measured; it is kept in a file.
+    pub document: Document,
+    /// Its tables and notes, for people.
+    pub text: String,
+    /// Why it could not go on, or could not be kept.
+    pub problem: Option<Error>,
+}
+
+/// Repeats an experiment and keeps its figures in a file. When `watch` asks for the end, what was measured
+/// until then is told and kept.
 ///
 /// # Errors
-/// Before anything runs: when an argument makes no sense, or nothing could be written. Afterwards, with all
-/// printed that was measured: when the experiment could not go on, or the file cannot be written.
-pub fn run(args: &Args, watch: &Watch, out: &mut dyn Write) -> Result<Document, Error> {
+/// Before anything runs: when an argument makes no sense, or nothing could be written.
+pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
     if args.transport != "tcp" {
         let what = format!("--transport {}: there is no such transport yet", args.transport);
         return Err(Error::new(Kind::Invalid, what, "use tcp"));
@@ -116,18 +125,18 @@ pub fn run(args: &Args, watch: &Watch, out: &mut dyn Write) -> Result<Document, 
         Seed::Iser => iser::run(&mut lab, &published),
         Seed::Srpt => srpt::run(&mut lab, &published),
     };
-    lab.finish();
     if lab.is_ended() {
         lab.note("it was asked to end: what was measured until then stands");
     }
     if !lab.is_full() {
         lab.note("shorter runs than the original's: times of whole runs are worked out from rates");
     }
-    // A reader that has seen enough is no error.
-    let _ = out.write_all(text(&lab).as_bytes()).and_then(|()| out.flush());
-    let file = results::write(&args.out, &lab.document)?;
-    let _ = writeln!(out, "\nkept in {}", file.display());
-    ran.map(|()| lab.document)
+    let mut text = text(&lab);
+    let kept = results::write(&args.out, &lab.document);
+    if let Ok(file) = &kept {
+        text += &format!("\nkept in {}\n", file.display());
+    }
+    Ok(Done { document: lab.document, text, problem: ran.and(kept.map(drop)).err() })
 }
 
 /// All of it as people read it.

@@ -95,7 +95,7 @@ fn measure(lab: &mut Lab, name: &str, open: &Open, mode: &Mode, size: u64, table
 fn job(lab: &Lab, mode: &Mode, way: Way, block: u32, size: u64) -> Job {
     let (len, depth) = if mode.buffered { BUFFERED } else { (block, 1) };
     // Small blocks take long: fewer of them show as much.
-    let quick = (u64::from(len) << 10).clamp(4 << 20, 64 << 20);
+    let quick = (u64::from(len) << 9).clamp(2 << 20, 32 << 20);
     let len = len.min(size as u32);
     let amount = lab.scaled(AMOUNT, quick).max(len.into());
     Job {

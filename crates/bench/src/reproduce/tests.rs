@@ -17,10 +17,7 @@ fn args(seed: Seed) -> Args {
 }
 
 fn refused(args: Args) -> Error {
-    let mut said = Vec::new();
-    let e = run(&args, &Watch::default(), &mut said).expect_err("it must be refused");
-    assert!(said.is_empty());
-    e
+    run(&args, &Watch::default()).expect_err("it must be refused")
 }
 
 #[test]
@@ -37,12 +34,12 @@ fn what_makes_no_sense_is_told_before_anything_runs() {
 
 #[test]
 fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
-    let mut said = Vec::new();
     let args = Args {
         against: vec!["iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0".into()],
         ..args(Seed::Sn5420)
     };
-    let document = run(&args, &Watch::default(), &mut said).expect("it goes on");
+    let Done { document, text, problem } = run(&args, &Watch::default()).expect("it goes on");
+    assert_eq!(problem, None);
     std::fs::remove_dir_all(&args.out).expect("the results");
     assert!(
         document.notes.iter().any(|note| note.starts_with("Lunar does not run: ")),
@@ -58,8 +55,7 @@ fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
     assert_eq!(local, Some(24.15));
     let (_, cells) = document.tables[0].rows.iter().find(|row| row.0 == "Linux/with Fibre").expect("the row");
     assert!(cells.iter().all(|cell| cell.ratio.is_some_and(|ratio| ratio > 0.0)), "{cells:?}");
-    let said = String::from_utf8(said).expect("text");
-    assert!(said.contains("measured") && said.contains("kept in "), "{said}");
+    assert!(text.contains("measured") && text.contains("kept in "), "{text}");
 }
 
 #[test]
@@ -70,7 +66,7 @@ fn an_end_that_is_asked_for_keeps_what_there_is() {
         out: std::env::temp_dir().join(format!("lunar-ended-{}", std::process::id())),
         ..args(Seed::Scst)
     };
-    let document = run(&args, &watch, &mut Vec::new()).expect("a document");
+    let document = run(&args, &watch).expect("a document").document;
     std::fs::remove_dir_all(&args.out).expect("the results");
     assert!(document.runs.is_empty() && document.tables.len() == 7);
     assert!(document.notes.iter().any(|note| note.contains("asked to end")));
