@@ -220,7 +220,7 @@ fn an_nbd_export_keeps_its_promise() {
     promise(40, async |_| {
         let disk = nbd::open(&url).await.expect("an export");
         disk.write_zeroes(0, CAPACITY, true).await.expect("zeros");
-        disk
+        disk as Arc<dyn Backend>
     });
 }
 
