@@ -41,8 +41,10 @@ pub enum Mail {
     Close(flume::Sender<()>),
 }
 
+type Places = Vec<Option<(u64, Rc<Home>)>>;
+
 thread_local! {
-    static HERE: RefCell<Vec<Option<(u64, Rc<Home>)>>> = const { RefCell::new(Vec::new()) };
+    static HERE: RefCell<Places> = const { RefCell::new(Vec::new()) };
 }
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 

@@ -62,8 +62,8 @@ impl Receiver {
                 None => stream.receive(&mut scratch[have..])?,
             };
             match got {
-                None => return Ok(()),
-                Some(0) => return Err(Broken::End),
+                None => Ok(()),
+                Some(0) => Err(Broken::End),
                 Some(got) => {
                     self.partial.clear();
                     let landed = self.landed(got, machine);

@@ -332,7 +332,7 @@ fn commands_are_encoded_as_the_server_reads_them() {
             size: 4096,
             block_size: 512,
             max_payload: 4096,
-            flags: 0xffff & !flag::READ_ONLY,
+            flags: !flag::READ_ONLY,
             structured: true,
             allocation: true,
         };
