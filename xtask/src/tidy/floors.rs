@@ -5,7 +5,7 @@ use super::project::File;
 use super::source::code_only;
 
 /// A crate of the product and the crates of the product that it may use.
-const FLOORS: [(&str, &[&str]); 10] = [
+const FLOORS: [(&str, &[&str]); 11] = [
     ("wire", &[]),
     ("proto", &["wire"]),
     ("device", &["wire"]),
@@ -15,7 +15,8 @@ const FLOORS: [(&str, &[&str]); 10] = [
     ("initiator", &["wire", "proto", "net", "block"]),
     ("export", &["wire", "proto", "net", "block"]),
     ("control", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
-    ("cli", &["wire", "proto", "device", "net", "block", "target", "initiator", "export", "control"]),
+    ("bench", &["wire", "proto", "net", "block", "initiator", "control"]),
+    ("cli", &["wire", "proto", "device", "net", "block", "target", "initiator", "export", "control", "bench"]),
 ];
 
 /// Packages whose roots need not forbid `unsafe`, and why.

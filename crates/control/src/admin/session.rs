@@ -111,6 +111,31 @@ impl From<&proto::parameters::Parameters> for Parameters {
     }
 }
 
+/// The keys and values of the listing, one a line.
+impl fmt::Display for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "InitialR2T={}", self.initial_r2t)?;
+        writeln!(f, "ImmediateData={}", self.immediate_data)?;
+        writeln!(f, "MaxConnections={}", self.max_connections)?;
+        writeln!(f, "MaxRecvDataSegmentLength={}", self.max_recv_data_segment_length)?;
+        writeln!(f, "MaxXmitDataSegmentLength={}", self.max_xmit_data_segment_length)?;
+        writeln!(f, "MaxBurstLength={}", self.max_burst_length)?;
+        writeln!(f, "FirstBurstLength={}", self.first_burst_length)?;
+        writeln!(f, "DefaultTime2Wait={}", self.default_time2wait)?;
+        writeln!(f, "DefaultTime2Retain={}", self.default_time2retain)?;
+        writeln!(f, "MaxOutstandingR2T={}", self.max_outstanding_r2t)?;
+        writeln!(f, "DataPDUInOrder={}", self.data_pdu_in_order)?;
+        writeln!(f, "DataSequenceInOrder={}", self.data_sequence_in_order)?;
+        writeln!(f, "ErrorRecoveryLevel={}", self.error_recovery_level)?;
+        writeln!(f, "HeaderDigest={}", self.header_digest)?;
+        writeln!(f, "DataDigest={}", self.data_digest)?;
+        writeln!(f, "OFMarker={}", self.of_marker)?;
+        writeln!(f, "IFMarker={}", self.if_marker)?;
+        writeln!(f, "OFMarkInt={}", self.of_mark_int)?;
+        writeln!(f, "IFMarkInt={}", self.if_mark_int)
+    }
+}
+
 /// Who it is, the keys and values of the listing, then the counters; one a line.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,26 +144,7 @@ impl fmt::Display for Session {
         writeln!(f, "Target={}", shown(self.target.as_deref().unwrap_or(DISCOVERY)))?;
         writeln!(f, "TSIH={}", self.tsih)?;
         writeln!(f, "Portal={},{}", self.portal, self.portal_group)?;
-        let p = &self.parameters;
-        writeln!(f, "InitialR2T={}", p.initial_r2t)?;
-        writeln!(f, "ImmediateData={}", p.immediate_data)?;
-        writeln!(f, "MaxConnections={}", p.max_connections)?;
-        writeln!(f, "MaxRecvDataSegmentLength={}", p.max_recv_data_segment_length)?;
-        writeln!(f, "MaxXmitDataSegmentLength={}", p.max_xmit_data_segment_length)?;
-        writeln!(f, "MaxBurstLength={}", p.max_burst_length)?;
-        writeln!(f, "FirstBurstLength={}", p.first_burst_length)?;
-        writeln!(f, "DefaultTime2Wait={}", p.default_time2wait)?;
-        writeln!(f, "DefaultTime2Retain={}", p.default_time2retain)?;
-        writeln!(f, "MaxOutstandingR2T={}", p.max_outstanding_r2t)?;
-        writeln!(f, "DataPDUInOrder={}", p.data_pdu_in_order)?;
-        writeln!(f, "DataSequenceInOrder={}", p.data_sequence_in_order)?;
-        writeln!(f, "ErrorRecoveryLevel={}", p.error_recovery_level)?;
-        writeln!(f, "HeaderDigest={}", p.header_digest)?;
-        writeln!(f, "DataDigest={}", p.data_digest)?;
-        writeln!(f, "OFMarker={}", p.of_marker)?;
-        writeln!(f, "IFMarker={}", p.if_marker)?;
-        writeln!(f, "OFMarkInt={}", p.of_mark_int)?;
-        writeln!(f, "IFMarkInt={}", p.if_mark_int)?;
+        self.parameters.fmt(f)?;
         let c = &self.counters;
         writeln!(f, "Commands={}", c.commands)?;
         writeln!(f, "Reads={}", c.reads)?;

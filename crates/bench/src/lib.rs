@@ -1,0 +1,30 @@
+//! Workloads on storage, and what they measure.
+//!
+//! A [`Rig`] has targets open on the cores of this machine; it runs a [`Job`], and what comes of it is an
+//! [`Outcome`]. Faces of tools and whole experiments are jobs, and a [`Document`] is what is kept of them.
+#![forbid(unsafe_code)]
+
+mod content;
+mod cpu;
+pub mod document;
+mod error;
+mod host;
+pub mod job;
+mod offsets;
+pub mod outcome;
+pub mod people;
+pub mod plain;
+mod record;
+mod rig;
+pub mod rounds;
+mod run;
+mod watch;
+pub mod words;
+
+pub use document::Document;
+pub use error::{Error, Kind};
+pub use host::Host;
+pub use job::Job;
+pub use outcome::Outcome;
+pub use rig::{Opening, Rig, Target};
+pub use watch::Watch;

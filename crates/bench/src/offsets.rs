@@ -1,0 +1,185 @@
+//! Which place is next, how long it is, and which way the data goes.
+
+use crate::job::{Job, Order, Way};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Zipf};
+
+/// A command to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// It reads; otherwise it writes.
+    pub read: bool,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A prime above all numbers of places: multiplying by it modulo their number moves each to another one.
+const SCATTER: u128 = (1 << 61) - 1;
+
+/// The choice of places in one session.
+pub struct Offsets {
+    random: SmallRng,
+    order: Order,
+    zipf: Option<Zipf<f64>>,
+    way: Way,
+    sizes: Vec<(u32, u32)>,
+    weights: u32,
+    granule: u64,
+    /// First byte.
+    first: u64,
+    /// Bytes from there.
+    span: u64,
+    /// Where the next sequential command begins, from `first`. One for each direction that goes on by itself.
+    cursors: [u64; 2],
+}
+
+impl Offsets {
+    /// Those of session `index` of `count`, in `span` bytes from `first`; `span` holds the longest command.
+    pub fn new(job: &Job, first: u64, span: u64, index: usize, count: usize) -> Offsets {
+        let granule = job.granule();
+        let places = (span / granule).max(1);
+        let zipf = match job.order {
+            Order::Zipf(theta) => Zipf::new(places as f64, theta).ok(),
+            _ => None,
+        };
+        let begin = (u128::from(places) * index as u128 / count.max(1) as u128) as u64 * granule;
+        Offsets {
+            random: SmallRng::seed_from_u64(job.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64),
+            order: job.order,
+            zipf,
+            way: job.way,
+            weights: job.sizes.iter().map(|size| size.1).sum(),
+            sizes: job.sizes.clone(),
+            granule,
+            first,
+            span,
+            cursors: [begin; 2],
+        }
+    }
+
+    /// The next command. `read` is asked only where both ways go on at once.
+    pub fn next(&mut self, read: bool) -> Next {
+        let read = match self.way {
+            Way::Read => true,
+            Way::Write => false,
+            Way::Mix(percent) => self.random.random_range(0..100) < percent,
+            Way::Both => read,
+        };
+        let len = self.len();
+        let at = match self.order {
+            Order::Sequential => self.walk(read, len, u64::from(len)),
+            Order::Strided(stride) => self.walk(read, len, stride),
+            Order::Random => self.random.random_range(0..self.places(len)) * self.granule,
+            Order::Zipf(_) => self.popular(len),
+        };
+        Next { read, offset: self.first + at, len }
+    }
+
+    fn len(&mut self) -> u32 {
+        if let [(len, _)] = self.sizes[..] {
+            return len;
+        }
+        let mut lot = self.random.random_range(0..self.weights);
+        for (len, weight) in &self.sizes {
+            match lot.checked_sub(*weight) {
+                Some(rest) => lot = rest,
+                None => return *len,
+            }
+        }
+        self.sizes[0].0
+    }
+
+    /// Places at which a command of this length may begin.
+    fn places(&self, len: u32) -> u64 {
+        (self.span - u64::from(len)) / self.granule + 1
+    }
+
+    fn walk(&mut self, read: bool, len: u32, step: u64) -> u64 {
+        // In a mix of both by lot there is one walk, as fio has it.
+        let cursor = &mut self.cursors[usize::from(self.way == Way::Both && read)];
+        let at = if *cursor + u64::from(len) > self.span { 0 } else { *cursor };
+        *cursor = at + step;
+        at
+    }
+
+    fn popular(&mut self, len: u32) -> u64 {
+        let rank = self.zipf.map_or(1.0, |zipf| zipf.sample(&mut self.random)) as u64;
+        let places = self.places(len);
+        (u128::from(rank) * SCATTER % u128::from(places)) as u64 * self.granule
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn offsets(job: &Job, span: u64, index: usize, count: usize) -> Offsets {
+        Offsets::new(job, 0, span, index, count)
+    }
+
+    fn visited(offsets: &mut Offsets, n: usize) -> Vec<u64> {
+        (0..n).map(|_| offsets.next(true).offset).collect()
+    }
+
+    #[test]
+    fn a_walk_begins_again_at_its_end() {
+        let job = Job { sizes: vec![(512, 1)], ..Job::default() };
+        assert_eq!(visited(&mut offsets(&job, 1600, 0, 1), 5), [0, 512, 1024, 0, 512]);
+        assert_eq!(visited(&mut offsets(&job, 2048, 1, 2), 3), [1024, 1536, 0]);
+        let strided = Job { order: Order::Strided(1024), ..job };
+        assert_eq!(visited(&mut offsets(&strided, 2048, 0, 1), 3), [0, 1024, 0]);
+    }
+
+    #[test]
+    fn reads_and_writes_that_run_at_once_walk_by_themselves() {
+        let job = Job { way: Way::Both, ..Job::default() };
+        let mut both = offsets(&job, 1 << 20, 0, 1);
+        assert_eq!((both.next(true).offset, both.next(true).offset, both.next(false).offset), (0, 4096, 0));
+    }
+
+    #[test]
+    fn random_places_are_aligned_inside_and_the_same_for_the_same_seed() {
+        let job = Job { order: Order::Random, sizes: vec![(4096, 3), (8192, 1)], ..Job::default() };
+        let draw = |seed| {
+            let mut offsets = offsets(&Job { seed, ..job.clone() }, 1 << 20, 0, 1);
+            (0..4000).map(|_| offsets.next(true)).collect::<Vec<_>>()
+        };
+        let places = draw(7);
+        assert_eq!(places, draw(7));
+        assert_ne!(places, draw(8));
+        assert!(places.iter().all(|n| n.offset % 4096 == 0 && n.offset + u64::from(n.len) <= 1 << 20));
+        let small = places.iter().filter(|n| n.len == 4096).count();
+        assert!((2800..3200).contains(&small), "{small} of 4000 with a weight of 3 in 4");
+    }
+
+    #[test]
+    fn a_mix_keeps_its_proportion() {
+        let job = Job { way: Way::Mix(70), order: Order::Random, ..Job::default() };
+        let mut offsets = offsets(&job, 1 << 20, 0, 1);
+        let reads = (0..10_000).filter(|_| offsets.next(false).read).count();
+        assert!((6800..7200).contains(&reads), "{reads} of 10000");
+    }
+
+    #[test]
+    fn zipf_visits_few_places_often_wherever_they_lie() {
+        let job = Job { order: Order::Zipf(1.2), ..Job::default() };
+        let mut counts: HashMap<u64, u32> = HashMap::new();
+        for at in visited(&mut offsets(&job, 4096 * 1000, 0, 1), 10_000) {
+            assert!(at % 4096 == 0 && at < 4096 * 1000);
+            *counts.entry(at).or_default() += 1;
+        }
+        let mut often: Vec<(u32, u64)> = counts.into_iter().map(|(at, n)| (n, at)).collect();
+        often.sort_unstable_by(|a, b| b.cmp(a));
+        // 1 / zeta(1.2, 1000) is about 0.22.
+        assert!((1800..2800).contains(&often[0].0), "{:?}", &often[..3]);
+        assert!(
+            often[0].1.abs_diff(often[1].1) > 4096,
+            "the popular ones do not lie together: {:?}",
+            &often[..3]
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! What was measured. Rates are worked out from amounts and times, in one place.
+
+use serde::{Deserialize, Serialize};
+
+/// What came of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Seconds that were measured: without the ramp, to the end of the time or the last counted command.
+    pub elapsed_s: f64,
+    /// What was read.
+    pub read: Totals,
+    /// What was written.
+    pub write: Totals,
+    /// The same by session, in their order.
+    pub sessions: Vec<Share>,
+    /// Steps of time, in their order.
+    pub series: Vec<Step>,
+    /// CPU time.
+    pub cpu: Cpu,
+    /// Commands that failed, where the job went on.
+    pub errors: u64,
+    /// Commands that were due at a given rate and had not begun when the time was over.
+    pub backlog: u64,
+    /// Why it ended early; what was measured until then stands.
+    pub ended_early: Option<String>,
+}
+
+/// One direction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Commands.
+    pub ios: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// From the moment a command was due until it was handed over. Only with a given rate; empty otherwise.
+    pub submit: Latency,
+    /// From handing over until the end.
+    pub service: Latency,
+    /// From the moment it was due until the end: what a user waits. In a closed loop the same as `service`.
+    pub total: Latency,
+}
+
+/// What one session did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Commands that read.
+    pub read_ios: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Commands that wrote.
+    pub write_ios: u64,
+    /// Bytes that were written.
+    pub write_bytes: u64,
+}
+
+/// What was done in a step of time, by all sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// End of the step in seconds after the begin of the measurement.
+    pub until_s: f64,
+    /// What was done.
+    #[serde(flatten)]
+    pub share: Share,
+    /// Mean of the total latency in nanoseconds.
+    pub mean_ns: f64,
+    /// The longest total latency in nanoseconds.
+    pub max_ns: u64,
+}
+
+/// A distribution of times in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Arithmetic mean.
+    pub mean_ns: f64,
+    /// Standard deviation.
+    pub stddev_ns: f64,
+    /// The shortest.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Percentiles that people ask for: (percent, nanoseconds).
+    pub percentiles: Vec<(f64, u64)>,
+    /// All of it: (nanoseconds, how often), to three digits. Those of several runs may be added up.
+    pub histogram: Vec<(u64, u64)>,
+}
+
+/// CPU time in seconds, user and system together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Of this process.
+    pub client_s: f64,
+    /// Of the target's process, where it was named.
+    pub target_s: Option<f64>,
+    /// Cores of this machine.
+    pub cores: usize,
+}
+
+impl Latency {
+    /// The time in nanoseconds within which so many of a hundred ended; 0 where nothing did.
+    pub fn at(&self, percent: f64) -> u64 {
+        let all: u64 = self.histogram.iter().map(|bin| bin.1).sum();
+        let wanted = (all as f64 * percent / 100.0).ceil() as u64;
+        let mut sum = 0;
+        let bin = self.histogram.iter().find(|bin| {
+            sum += bin.1;
+            sum >= wanted
+        });
+        bin.map_or(0, |bin| bin.0)
+    }
+}
+
+impl Totals {
+    /// Commands a second.
+    pub fn iops(&self, elapsed_s: f64) -> f64 {
+        per(self.ios as f64, elapsed_s)
+    }
+
+    /// Bytes a second.
+    pub fn rate(&self, elapsed_s: f64) -> f64 {
+        per(self.bytes as f64, elapsed_s)
+    }
+}
+
+impl Outcome {
+    /// Commands, both directions.
+    pub fn ios(&self) -> u64 {
+        self.read.ios + self.write.ios
+    }
+
+    /// Bytes, both directions.
+    pub fn bytes(&self) -> u64 {
+        self.read.bytes + self.write.bytes
+    }
+
+    /// Commands a second, both directions.
+    pub fn iops(&self) -> f64 {
+        per(self.ios() as f64, self.elapsed_s)
+    }
+
+    /// Bytes a second, both directions.
+    pub fn rate(&self) -> f64 {
+        per(self.bytes() as f64, self.elapsed_s)
+    }
+}
+
+/// How many for each of something that may be nothing.
+fn per(many: f64, of: f64) -> f64 {
+    if of > 0.0 { many / of } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_found_in_the_histogram() {
+        let latency = Latency { histogram: vec![(10, 50), (20, 49), (30, 1)], ..Latency::default() };
+        let at = |percent| latency.at(percent);
+        assert_eq!([at(0.0), at(50.0), at(50.1), at(99.0), at(99.9), at(100.0)], [10, 10, 20, 20, 30, 30]);
+        assert_eq!(Latency::default().at(50.0), 0);
+    }
+
+    #[test]
+    fn rates_of_nothing_are_zero() {
+        assert_eq!(Outcome::default().iops(), 0.0);
+        let read = Totals { ios: 10, bytes: 40960, ..Totals::default() };
+        assert_eq!((read.iops(2.0), read.rate(2.0)), (5.0, 20480.0));
+    }
+}

@@ -1,0 +1,246 @@
+//! What one session writes down while it runs.
+
+use crate::outcome::{Latency, Share, Step, Totals};
+use hdrhistogram::Histogram;
+use std::time::{Duration, Instant};
+
+/// Digits that a histogram keeps.
+const DIGITS: u8 = 3;
+/// Percentiles that are worked out: those of fio, and the far end.
+const PERCENTILES: [f64; 13] =
+    [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99, 99.999];
+
+/// Nanoseconds that a histogram tells apart from longer ones: a day.
+const LONGEST: u64 = 86_400 * 1_000_000_000;
+
+/// Times of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// It was to begin.
+    pub due: Instant,
+    /// It was handed over.
+    pub begun: Instant,
+    /// It ended.
+    pub done: Instant,
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos().try_into().map_or(LONGEST, |ns: u64| ns.min(LONGEST))
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new(DIGITS).expect("three digits are few enough")
+}
+
+fn note(histogram: &mut Histogram<u64>, time: Duration) {
+    histogram.record(nanoseconds(time)).expect("a histogram grows to what it is asked to hold");
+}
+
+/// One direction.
+struct Direction {
+    ios: u64,
+    bytes: u64,
+    service: Histogram<u64>,
+    /// With a given rate: submit and total.
+    paced: Option<(Histogram<u64>, Histogram<u64>)>,
+}
+
+impl Direction {
+    fn new(paced: bool) -> Direction {
+        Direction { ios: 0, bytes: 0, service: histogram(), paced: paced.then(|| (histogram(), histogram())) }
+    }
+
+    fn add(&mut self, bytes: u32, times: Times) {
+        self.ios += 1;
+        self.bytes += u64::from(bytes);
+        note(&mut self.service, times.done - times.begun);
+        if let Some((submit, total)) = &mut self.paced {
+            note(submit, times.begun - times.due);
+            note(total, times.done - times.due);
+        }
+    }
+
+    fn merge(&mut self, other: &Direction) {
+        let add = |to: &mut Histogram<u64>, from| to.add(from).expect("histograms that grow take everything");
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        add(&mut self.service, &other.service);
+        if let (Some(to), Some(from)) = (&mut self.paced, &other.paced) {
+            add(&mut to.0, &from.0);
+            add(&mut to.1, &from.1);
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let service = latency(&self.service);
+        let (submit, total) = match &self.paced {
+            Some((submit, total)) => (latency(submit), latency(total)),
+            None => (Latency::default(), service.clone()),
+        };
+        Totals { ios: self.ios, bytes: self.bytes, submit, service, total }
+    }
+}
+
+fn latency(times: &Histogram<u64>) -> Latency {
+    if times.is_empty() {
+        return Latency::default();
+    }
+    Latency {
+        mean_ns: times.mean(),
+        stddev_ns: times.stdev(),
+        min_ns: times.min(),
+        max_ns: times.max(),
+        percentiles: PERCENTILES.iter().map(|p| (*p, times.value_at_percentile(*p))).collect(),
+        histogram: times
+            .iter_recorded()
+            .map(|v| (v.value_iterated_to(), v.count_since_last_iteration()))
+            .collect(),
+    }
+}
+
+/// A step of time while it is being added up.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    share: Share,
+    total_ns: u64,
+    max_ns: u64,
+}
+
+fn add(share: &mut Share, read: bool, ios: u64, bytes: u64) {
+    let (n, sum) = match read {
+        true => (&mut share.read_ios, &mut share.read_bytes),
+        false => (&mut share.write_ios, &mut share.write_bytes),
+    };
+    *n += ios;
+    *sum += bytes;
+}
+
+/// All that a session writes down; those of several sessions can be merged.
+pub struct Record {
+    begin: Instant,
+    interval: Duration,
+    read: Direction,
+    write: Direction,
+    steps: Vec<Sum>,
+    step_end: Instant,
+}
+
+impl Record {
+    /// Begins at a moment; `paced`: with a given rate.
+    pub fn new(begin: Instant, interval: Duration, paced: bool) -> Record {
+        let (read, write) = (Direction::new(paced), Direction::new(paced));
+        Record { begin, interval, read, write, steps: vec![Sum::default()], step_end: begin + interval }
+    }
+
+    /// A command has ended. Nothing that ended before the begin is to be added.
+    pub fn add(&mut self, read: bool, bytes: u32, times: Times) {
+        match read {
+            true => self.read.add(bytes, times),
+            false => self.write.add(bytes, times),
+        }
+        while times.done > self.step_end {
+            self.steps.push(Sum::default());
+            self.step_end += self.interval;
+        }
+        // What ended in an earlier step than the last is late by the turn of the loop at most.
+        let step = self.steps.last_mut().expect("one from the begin");
+        let ns = nanoseconds(times.done - times.due);
+        add(&mut step.share, read, 1, bytes.into());
+        step.total_ns += ns;
+        step.max_ns = step.max_ns.max(ns);
+    }
+
+    /// Commands and bytes so far.
+    pub fn done(&self) -> (u64, u64) {
+        (self.read.ios + self.write.ios, self.read.bytes + self.write.bytes)
+    }
+
+    /// Adds what another session did.
+    pub fn merge(&mut self, other: &Record) {
+        self.read.merge(&other.read);
+        self.write.merge(&other.write);
+        self.steps.resize(self.steps.len().max(other.steps.len()), Sum::default());
+        for (to, from) in self.steps.iter_mut().zip(&other.steps) {
+            add(&mut to.share, true, from.share.read_ios, from.share.read_bytes);
+            add(&mut to.share, false, from.share.write_ios, from.share.write_bytes);
+            to.total_ns += from.total_ns;
+            to.max_ns = to.max_ns.max(from.max_ns);
+        }
+    }
+
+    /// What was read and written.
+    pub fn totals(&self) -> (Totals, Totals) {
+        (self.read.totals(), self.write.totals())
+    }
+
+    /// The share of the whole.
+    pub fn share(&self) -> Share {
+        Share {
+            read_ios: self.read.ios,
+            read_bytes: self.read.bytes,
+            write_ios: self.write.ios,
+            write_bytes: self.write.bytes,
+        }
+    }
+
+    /// The steps of a measurement that ended at `end`; the last one may be shorter.
+    pub fn series(&self, end: Instant) -> Vec<Step> {
+        let elapsed = end.saturating_duration_since(self.begin).as_secs_f64();
+        let step = |(i, sum): (usize, &Sum)| {
+            let ios = sum.share.read_ios + sum.share.write_ios;
+            Step {
+                until_s: (self.interval.as_secs_f64() * (i + 1) as f64).min(elapsed),
+                share: sum.share,
+                mean_ns: sum.total_ns as f64 / ios.max(1) as f64,
+                max_ns: sum.max_ns,
+            }
+        };
+        self.steps.iter().enumerate().map(step).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(begin: Instant, ms: u64) -> Instant {
+        begin + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn sessions_are_added_up_direction_by_direction_and_step_by_step() {
+        let begin = Instant::now();
+        let new = || Record::new(begin, Duration::from_secs(1), true);
+        let (mut a, mut b) = (new(), new());
+        a.add(true, 512, Times { due: begin, begun: at(begin, 100), done: at(begin, 400) });
+        b.add(false, 1024, Times { due: begin, begun: begin, done: at(begin, 2500) });
+        a.merge(&b);
+        let (read, write) = a.totals();
+        assert_eq!((read.ios, read.bytes, write.ios, write.bytes), (1, 512, 1, 1024));
+        let ms = |ns: u64| (ns as f64 / 1e6).round() as u64;
+        assert_eq!((ms(read.submit.max_ns), ms(read.service.max_ns), ms(read.total.max_ns)), (100, 300, 400));
+        let series = a.series(at(begin, 2600));
+        assert_eq!(series.len(), 3);
+        assert_eq!(
+            (series[0].share.read_ios, series[1].share, series[2].share.write_ios),
+            (1, Share::default(), 1)
+        );
+        assert_eq!((series[1].until_s, series[2].until_s), (2.0, 2.6));
+        assert_eq!((a.share().read_bytes, a.done()), (512, (2, 1536)));
+    }
+
+    #[test]
+    fn a_histogram_keeps_three_digits_and_every_count() {
+        let begin = Instant::now();
+        let mut record = Record::new(begin, Duration::from_secs(1), false);
+        for us in 1..=1000 {
+            record.add(true, 1, Times { due: begin, begun: begin, done: begin + Duration::from_micros(us) });
+        }
+        let (read, _) = record.totals();
+        let of = |percent: f64| read.total.percentiles.iter().find(|p| p.0 == percent).expect("it").1 as f64;
+        assert!((of(50.0) / 500_000.0 - 1.0).abs() < 0.002, "{}", of(50.0));
+        assert!((of(99.9) / 999_000.0 - 1.0).abs() < 0.002, "{}", of(99.9));
+        assert_eq!(read.total.histogram.iter().map(|bin| bin.1).sum::<u64>(), 1000);
+        assert_eq!(read.submit, Latency::default(), "nothing is due before it begins in a closed loop");
+    }
+}

@@ -1,0 +1,391 @@
+//! Running a job: on each core a loop per session, and in it as many workers as the job is deep.
+
+use crate::content::Content;
+use crate::job::{Job, Pace, Way};
+use crate::offsets::{Next, Offsets};
+use crate::outcome::{Cpu, Outcome};
+use crate::record::{Record, Times};
+use crate::rig::Place;
+use crate::{Error, Kind, Rig, Watch, cpu};
+use block::Backend;
+use compio::runtime::spawn;
+use compio::time::sleep;
+use net::Buf;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::Exp1;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// How often a session looks whether it is to end, and tells how far it is.
+const TICK: Duration = Duration::from_millis(50);
+/// Commands after which a worker lets others run, for disks that answer on the spot.
+const TURN: u32 = 64;
+/// How long commands in flight at the end are waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same when somebody asked for the end.
+const IMPATIENCE: Duration = Duration::from_secs(2);
+
+/// When things begin and end.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// What ends from here on is counted.
+    begin: Instant,
+    /// What ends after this is not.
+    deadline: Option<Instant>,
+}
+
+/// What a session tells at its end.
+struct Ended {
+    index: usize,
+    record: Record,
+    errors: u64,
+    backlog: u64,
+    /// It had more to do when it ended.
+    left_over: bool,
+    /// The last counted moment of it.
+    last: Instant,
+    why: Option<String>,
+}
+
+/// A session of a job while it runs.
+struct Session {
+    job: Job,
+    clock: Clock,
+    disk: Arc<dyn Backend>,
+    watch: Watch,
+    offsets: RefCell<Offsets>,
+    record: RefCell<Record>,
+    arrivals: RefCell<Option<Arrivals>>,
+    /// Bytes that may still be asked for.
+    left: Cell<u64>,
+    errors: Cell<u64>,
+    /// What the watch knows.
+    told: Cell<(u64, u64)>,
+    last: Cell<Instant>,
+    why: RefCell<Option<String>>,
+}
+
+/// The moments at which commands are due.
+struct Arrivals {
+    next: Instant,
+    mean: Duration,
+    random: Option<SmallRng>,
+}
+
+impl Arrivals {
+    fn new(job: &Job, start: Instant, index: usize, sessions: usize) -> Option<Arrivals> {
+        let (rate, is_random) = match job.pace {
+            Pace::Closed => return None,
+            Pace::Even(rate) => (rate, false),
+            Pace::Poisson(rate) => (rate, true),
+        };
+        let mean = Duration::from_secs_f64(sessions as f64 / rate);
+        let random = is_random.then(|| SmallRng::seed_from_u64(!job.seed ^ index as u64));
+        // Sessions do not all begin at the same moment.
+        let next = start + mean.mul_f64((index + 1) as f64 / sessions as f64);
+        Some(Arrivals { next, mean, random })
+    }
+
+    fn take(&mut self) -> Instant {
+        let due = self.next;
+        self.next += match &mut self.random {
+            Some(random) => self.mean.mul_f64(random.sample(Exp1)),
+            None => self.mean,
+        };
+        due
+    }
+
+    /// Commands that were due before `end`, and that nobody took.
+    fn backlog(&self, end: Instant) -> u64 {
+        let late = end.saturating_duration_since(self.next);
+        (late.as_secs_f64() / self.mean.as_secs_f64()) as u64
+    }
+}
+
+impl Rig {
+    /// Runs a job to its end, with a loop for each session. Failures of commands end it early, unless it is to
+    /// go on; what was measured until then comes back.
+    ///
+    /// # Errors
+    /// When the job does not make sense on these targets: nothing ran.
+    pub fn run(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
+        let span = check(job, self.capacity())?;
+        let (start, sessions) = (Instant::now(), self.sessions());
+        let begin = start + job.ramp;
+        let clock = Clock { begin, deadline: job.time.map(|time| begin + time) };
+        let (done, ends) = flume::unbounded();
+        for (index, place) in self.places.iter().enumerate() {
+            let (job, done, watch) = (job.clone(), done.clone(), watch.clone());
+            let Place { core, disk } = place;
+            let disk = disk.clone();
+            self.cores.run_on(*core, move || {
+                let session = Rc::new(Session::new(job, clock, start, span, disk, watch, (index, sessions)));
+                spawn(async move { drop(done.send(session.run(index).await)) }).detach();
+            });
+        }
+        drop(done);
+        std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+        let before = self.cpu();
+        let ended: Vec<Ended> = ends.iter().collect();
+        let cpu = self.cpu_since(before);
+        if ended.len() < sessions {
+            return Err(Error::new(
+                Kind::System,
+                "an event loop died",
+                "this is a fault of Lunar: report it",
+            ));
+        }
+        Ok(outcome(job, clock, ended, cpu))
+    }
+
+    fn cpu(&self) -> (f64, Option<f64>) {
+        (cpu::own(), self.target_pid.and_then(|pid| cpu::of(pid).ok()))
+    }
+
+    fn cpu_since(&self, before: (f64, Option<f64>)) -> Cpu {
+        let now = self.cpu();
+        let target_s = now.1.zip(before.1).map(|(now, before)| now - before);
+        Cpu { client_s: now.0 - before.0, target_s, cores: crate::Host::here().cores }
+    }
+}
+
+/// Bytes that the job uses on a target of this capacity.
+fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
+    let invalid = |what: String, hint: &str| Err(Error::new(Kind::Invalid, what, hint));
+    let room = capacity.saturating_sub(job.offset);
+    let span = job.span.unwrap_or(room);
+    if job.sizes.is_empty() || job.sizes.iter().any(|size| size.0 == 0 || size.1 == 0) || job.depth == 0 {
+        return invalid("a size, its weight, or the depth is zero".into(), "name at least 1 of each");
+    }
+    if span > room {
+        let what = format!("{span} bytes from {} on do not fit into {capacity}", job.offset);
+        return invalid(what, "use less of it");
+    }
+    if u64::from(job.longest()) > span {
+        let what = format!("commands of {} bytes do not fit into {span}", job.longest());
+        return invalid(what, "use shorter ones, or a larger target");
+    }
+    if job.time.is_none() && job.amount.is_none() {
+        return invalid("it would never end".into(), "name a time or an amount");
+    }
+    if job.compare && job.way.reads() && job.fill == crate::job::Fill::Random {
+        return invalid("random data cannot be compared".into(), "use another filling");
+    }
+    Ok(span)
+}
+
+impl Session {
+    fn new(
+        job: Job,
+        clock: Clock,
+        start: Instant,
+        span: u64,
+        disk: Arc<dyn Backend>,
+        watch: Watch,
+        (index, sessions): (usize, usize),
+    ) -> Session {
+        let granule = job.granule();
+        let share = |amount: u64| amount / sessions as u64 / granule * granule;
+        let rest = |amount: u64| amount - share(amount) * (sessions as u64 - 1);
+        let left = job.amount.map_or(u64::MAX, |sum| if index == 0 { rest(sum) } else { share(sum) });
+        Session {
+            offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, sessions)),
+            record: RefCell::new(Record::new(clock.begin, job.interval, job.pace != Pace::Closed)),
+            arrivals: RefCell::new(Arrivals::new(&job, start, index, sessions)),
+            left: Cell::new(left),
+            errors: Cell::new(0),
+            told: Cell::new((0, 0)),
+            last: Cell::new(clock.begin),
+            why: RefCell::new(None),
+            job,
+            clock,
+            disk,
+            watch,
+        }
+    }
+
+    async fn run(self: Rc<Self>, index: usize) -> Ended {
+        let ways: &[bool] = if self.job.way == Way::Both { &[true, false] } else { &[true] };
+        let lanes = ways.iter().flat_map(|read| std::iter::repeat_n(*read, self.job.depth)).enumerate();
+        let workers: Vec<_> = lanes
+            .map(|(lane, read)| spawn(self.clone().work(read, (index * 2 * self.job.depth + lane) as u64)))
+            .collect();
+        let all = async {
+            for worker in workers {
+                let _ = worker.await;
+            }
+            if self.job.flush && self.why.borrow().is_none() {
+                self.flush().await;
+            }
+        };
+        let _ = net::either(all, self.supervise()).await;
+        self.tell();
+        let end = self.clock.deadline.unwrap_or_else(Instant::now);
+        Ended {
+            index,
+            record: self.record.replace(Record::new(self.clock.begin, self.job.interval, false)),
+            errors: self.errors.get(),
+            backlog: self.arrivals.borrow().as_ref().map_or(0, |arrivals| arrivals.backlog(end)),
+            left_over: self.left.get() > 0,
+            last: self.last.get(),
+            why: self.why.take(),
+        }
+    }
+
+    /// Makes all stable. Its time counts, whatever the deadline says.
+    async fn flush(&self) {
+        match self.disk.flush().await {
+            Ok(()) => self.last.set(Instant::now()),
+            Err(e) => self.fail(format!("flush: {e}")),
+        }
+    }
+
+    /// Tells how far it is. Ends when those who work have had time enough to end.
+    async fn supervise(&self) {
+        let mut over: Option<Instant> = None;
+        loop {
+            sleep(TICK).await;
+            self.tell();
+            let now = Instant::now();
+            let patience = if self.watch.is_ended() { IMPATIENCE } else { PATIENCE };
+            if self.is_over(now) && now > *over.get_or_insert(now) + patience {
+                return self
+                    .fail(format!("commands were not answered {} s after the end", patience.as_secs()));
+            }
+        }
+    }
+
+    fn tell(&self) {
+        let (done, told) = (self.record.borrow().done(), self.told.get());
+        self.watch.add(done.0 - told.0, done.1 - told.1);
+        self.told.set(done);
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.watch.is_ended()
+            || self.why.borrow().is_some()
+            || self.clock.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// The first reason stands.
+    fn fail(&self, why: String) {
+        self.why.borrow_mut().get_or_insert(why);
+    }
+
+    /// One command after the other.
+    async fn work(self: Rc<Self>, read: bool, lane: u64) {
+        let (mut content, mut buf) = Content::new(&self.job, lane);
+        let (mut now, mut was_read) = (Instant::now(), false);
+        for count in 1u32.. {
+            if self.is_over(now) {
+                break;
+            }
+            if count.is_multiple_of(TURN) {
+                let_others_run().await;
+            }
+            let Some(next) = self.next(read) else { break };
+            let due = self.due(now).await;
+            if self.clock.deadline.is_some_and(|deadline| due >= deadline) {
+                break;
+            }
+            buf.set_visible(next.len as usize);
+            if !next.read {
+                content.prepare(next.offset, &mut buf, was_read);
+            }
+            let begun = if self.job.pace == Pace::Closed { now } else { Instant::now() };
+            let (result, back) = self.transfer(next, buf).await;
+            (buf, now, was_read) = (back, Instant::now(), next.read);
+            self.note(next, Times { due, begun, done: now }, result, &mut content, &buf);
+        }
+    }
+
+    /// None when the amount is reached.
+    fn next(&self, read: bool) -> Option<Next> {
+        if self.left.get() == 0 {
+            return None;
+        }
+        let mut next = self.offsets.borrow_mut().next(read);
+        next.len = u64::from(next.len).min(self.left.get()) as u32;
+        self.left.set(self.left.get() - u64::from(next.len));
+        Some(next)
+    }
+
+    /// The moment at which the next command is due, once it is there; `now` in a closed loop.
+    async fn due(&self, now: Instant) -> Instant {
+        let Some(due) = self.arrivals.borrow_mut().as_mut().map(Arrivals::take) else { return now };
+        let end = self.clock.deadline.unwrap_or(due);
+        if let Some(wait) = due.min(end).checked_duration_since(now) {
+            sleep(wait).await;
+        }
+        due
+    }
+
+    async fn transfer(&self, next: Next, buf: Buf) -> (io::Result<()>, Buf) {
+        match next.read {
+            true => self.disk.read(next.offset, buf).await,
+            false => self.disk.write(next.offset, buf, self.job.stable).await,
+        }
+    }
+
+    fn note(&self, next: Next, times: Times, result: io::Result<()>, content: &mut Content, buf: &Buf) {
+        let way = if next.read { "read" } else { "write" };
+        if let Err(e) = result {
+            self.errors.set(self.errors.get() + 1);
+            if !self.job.go_on {
+                self.fail(format!("{way} of {} bytes at {}: {e}", next.len, next.offset));
+            }
+            return;
+        }
+        if let Some(at) = next.read.then(|| content.wrong(next.offset, buf)).flatten() {
+            self.fail(format!("byte {at} is not what was written there"));
+        }
+        let is_late = self.clock.deadline.is_some_and(|deadline| times.done > deadline);
+        if times.done >= self.clock.begin && !is_late {
+            self.record.borrow_mut().add(next.read, next.len, times);
+            self.last.set(times.done);
+        }
+    }
+}
+
+async fn let_others_run() {
+    let mut asked = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut asked, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outcome {
+    ended.sort_unstable_by_key(|session| session.index);
+    let last = ended.iter().map(|session| session.last).max().unwrap_or(clock.begin);
+    let why = ended.iter_mut().find_map(|session| session.why.take());
+    // What ran until its time was over was measured as long as that, whenever its last command ended.
+    let by_time = clock.deadline.filter(|_| why.is_none() && ended.iter().all(|s| s.left_over));
+    let end = by_time.map_or(last, |deadline| deadline.max(last));
+    let mut sum = Record::new(clock.begin, job.interval, job.pace != Pace::Closed);
+    ended.iter().for_each(|session| sum.merge(&session.record));
+    let (read, write) = sum.totals();
+    Outcome {
+        elapsed_s: end.saturating_duration_since(clock.begin).as_secs_f64(),
+        read,
+        write,
+        sessions: ended.iter().map(|session| session.record.share()).collect(),
+        series: sum.series(end),
+        cpu,
+        errors: ended.iter().map(|session| session.errors).sum(),
+        backlog: ended.iter().map(|session| session.backlog).sum(),
+        ended_early: why,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+use super::*;
+use crate::job::{Fill, Order};
+use crate::{Opening, Target};
+use block::{Facts, Future};
+
+fn rig(targets: &[&str], sessions: usize) -> Rig {
+    let targets: Vec<Target> = targets.iter().map(|t| Target::parse(t).expect("a target")).collect();
+    let opening = Opening { sessions, write: true, ..Opening::default() };
+    Rig::open(&targets, &opening).expect("a rig")
+}
+
+fn run(rig: &Rig, job: &Job) -> Outcome {
+    rig.run(job, &Watch::default()).expect("a job that makes sense")
+}
+
+/// By amount alone.
+fn amount(bytes: u64) -> Job {
+    Job { time: None, amount: Some(bytes), ..Job::default() }
+}
+
+fn short(ms: u64) -> Job {
+    Job { time: Some(Duration::from_millis(ms)), ..Job::default() }
+}
+
+/// A disk that does something else at each command.
+struct Odd<F>(Arc<dyn Backend>, F);
+
+impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Odd<F> {
+    fn facts(&self) -> Facts {
+        self.0.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, block::Finished> {
+        Box::pin(async move {
+            match self.1(offset).await {
+                Ok(()) => self.0.read(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, block::Finished> {
+        self.0.write(offset, buf, stable)
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.0.flush()
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.0.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.0.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.0.describe()
+    }
+}
+
+fn odd(f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static) -> Rig {
+    let mut rig = rig(&["memory:1M"], 1);
+    rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone())));
+    rig
+}
+
+#[test]
+fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
+    let rig = rig(&["null:1M", "null:2M"], 2);
+    let job = Job { sizes: vec![(4096, 1)], depth: 3, ..amount(1_000_003) };
+    let outcome = run(&rig, &job);
+    assert_eq!((outcome.read.bytes, outcome.write.bytes, outcome.ended_early), (1_000_003, 0, None));
+    assert_eq!(outcome.sessions.len(), 4);
+    assert_eq!(outcome.sessions.iter().map(|s| s.read_bytes).sum::<u64>(), 1_000_003);
+    assert!(outcome.elapsed_s > 0.0);
+}
+
+#[test]
+fn a_time_is_kept_and_the_ramp_does_not_count() {
+    let rig = rig(&["null:1M"], 1);
+    let job = Job { ramp: Duration::from_millis(200), interval: Duration::from_millis(100), ..short(300) };
+    let (before, watch) = (Instant::now(), Watch::default());
+    let outcome = rig.run(&job, &watch).expect("a job");
+    assert_eq!(outcome.elapsed_s, 0.3);
+    assert!(before.elapsed() >= Duration::from_millis(500));
+    assert_eq!(outcome.series.len(), 3);
+    assert_eq!(outcome.series.iter().map(|s| s.share.read_ios).sum::<u64>(), outcome.read.ios);
+    assert_eq!(watch.done(), (outcome.read.ios, outcome.read.bytes));
+    assert_eq!(outcome.read.total.histogram.iter().map(|bin| bin.1).sum::<u64>(), outcome.read.ios);
+    assert!(outcome.cpu.client_s > 0.0, "{:?}", outcome.cpu);
+}
+
+#[test]
+fn what_is_written_can_be_read_and_compared() {
+    let rig = rig(&["memory:1M"], 1);
+    let job = Job { fill: Fill::Lba, sizes: vec![(8192, 1)], depth: 4, ..amount(1 << 20) };
+    assert_eq!(run(&rig, &Job { way: Way::Write, flush: true, ..job.clone() }).write.bytes, 1 << 20);
+    let read = Job { compare: true, sizes: vec![(65536, 1)], ..job.clone() };
+    assert_eq!(run(&rig, &read).ended_early, None);
+    run(&rig, &Job { way: Way::Write, fill: Fill::Zeros, offset: 300 << 10, ..amount(4096) });
+    let why = run(&rig, &read).ended_early.expect("a wrong byte");
+    assert_eq!(why, "byte 307206 is not what was written there");
+}
+
+#[test]
+fn both_ways_go_on_at_once_and_a_mix_is_drawn() {
+    let rig = rig(&["memory:1M"], 2);
+    let both = run(&rig, &Job { way: Way::Both, depth: 2, ..short(100) });
+    assert!(both.read.ios > 0 && both.write.ios > 0);
+    let mix = run(&rig, &Job { way: Way::Mix(50), order: Order::Random, ..amount(4096 * 2000) });
+    assert!((800..1200).contains(&mix.read.ios), "{} of 2000", mix.read.ios);
+}
+
+#[test]
+fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
+    // Every command takes 5 ms, one at a time: 200 a second, where 1000 are due.
+    let slow = odd(|_| {
+        Box::pin(async {
+            sleep(Duration::from_millis(5)).await;
+            Ok(())
+        })
+    });
+    let outcome = run(&slow, &Job { pace: Pace::Even(1000.0), ..short(400) });
+    assert!(outcome.read.ios <= 80, "{}", outcome.read.ios);
+    assert!(outcome.backlog >= 300, "{}", outcome.backlog);
+    let (service, total) = (&outcome.read.service, &outcome.read.total);
+    assert!(
+        total.at(50.0) > 2 * service.at(50.0),
+        "most waited for those before them: {service:?} {total:?}"
+    );
+    let quick = rig(&["null:1M"], 2);
+    let outcome = run(&quick, &Job { pace: Pace::Poisson(500.0), depth: 4, ..amount(4096 * 300) });
+    assert!(outcome.elapsed_s > 0.4, "300 at 500 a second came in {} s", outcome.elapsed_s);
+}
+
+#[test]
+fn a_failure_ends_the_job_and_what_was_measured_stands() {
+    let broken = |offset| -> Future<'static, io::Result<()>> {
+        Box::pin(async move { if offset == 40960 { Err(io::Error::other("a scratch")) } else { Ok(()) } })
+    };
+    let outcome = run(&odd(broken), &amount(1 << 20));
+    assert_eq!((outcome.read.ios, outcome.errors), (10, 1));
+    assert_eq!(outcome.ended_early.as_deref(), Some("read of 4096 bytes at 40960: a scratch"));
+    let outcome = run(&odd(broken), &Job { go_on: true, ..amount(1 << 20) });
+    assert_eq!((outcome.read.ios, outcome.errors, outcome.ended_early), (255, 1, None));
+}
+
+#[test]
+fn a_target_that_does_not_answer_does_not_hold_whoever_wants_to_end() {
+    let silent = odd(|_| Box::pin(std::future::pending()));
+    let watch = Watch::default();
+    let ender = watch.clone();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        ender.end();
+    });
+    let outcome = silent.run(&amount(1 << 20), &watch).expect("an outcome");
+    thread.join().expect("it ends");
+    assert_eq!(outcome.ended_early.as_deref(), Some("commands were not answered 2 s after the end"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let rig = rig(&["null:1M"], 1);
+    let refused = |job: Job| rig.run(&job, &Watch::default()).unwrap_err().what;
+    assert_eq!(refused(Job { time: None, ..Job::default() }), "it would never end");
+    assert!(refused(Job { sizes: vec![(2 << 20, 1)], ..Job::default() }).contains("do not fit into 1048576"));
+    assert!(refused(Job { span: Some(1 << 20), offset: 1, ..Job::default() }).contains("do not fit"));
+    assert!(refused(Job { depth: 0, ..Job::default() }).contains("zero"));
+    assert!(refused(Job { compare: true, ..Job::default() }).contains("cannot be compared"));
+}
+
+#[test]
+fn data_is_not_overwritten_unless_that_is_wanted() {
+    let dir = std::env::temp_dir().join(format!("lunar-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let path = dir.join("disk");
+    let target = [Target::parse(path.to_str().expect("text")).expect("a path")];
+    let opening = Opening { write: true, create: Some(4 << 20), ..Opening::default() };
+    let open = |opening: &Opening| Rig::open(&target, opening).map(Rig::close);
+    open(&opening).expect("a new file holds no data");
+    let mut bytes = vec![0; 4 << 20];
+    bytes[(4 << 20) - 512] = 1;
+    std::fs::write(&path, &bytes).expect("written");
+    let refused = open(&opening).unwrap_err();
+    assert_eq!(refused.kind, Kind::HoldsData);
+    assert!(refused.what.ends_with("holds data: byte 4193792 is not zero"), "{}", refused.what);
+    open(&Opening { destroy: true, ..opening.clone() }).expect("it is wanted");
+    open(&Opening::default()).expect("reading does no harm");
+    std::fs::remove_dir_all(&dir).expect("removed");
+}
