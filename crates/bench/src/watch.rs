@@ -1,7 +1,7 @@
 //! Looking at a job while it runs, and ending it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A handle on running jobs: how far they are, and the wish that they end. Clones are the same handle.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +12,7 @@ struct Shared {
     ios: AtomicU64,
     bytes: AtomicU64,
     end: AtomicBool,
+    doing: Mutex<String>,
 }
 
 impl Watch {
@@ -28,6 +29,15 @@ impl Watch {
     /// Somebody asked for the end.
     pub fn is_ended(&self) -> bool {
         self.0.end.load(Ordering::Relaxed)
+    }
+
+    /// What it does now, for people; empty where there is but one thing to do.
+    pub fn doing(&self) -> String {
+        self.0.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn says(&self, what: impl Into<String>) {
+        *self.0.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
     }
 
     pub(crate) fn add(&self, ios: u64, bytes: u64) {
