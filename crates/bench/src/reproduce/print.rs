@@ -40,7 +40,7 @@ fn lines(table: &Table, groups: &[Group]) -> Vec<String> {
     let mut rows: Vec<String> = table.rows.iter().map(|row| format!("{:<first$}", row.0)).collect();
     for group in groups {
         let widths: Vec<usize> = (0..table.columns.len()).map(|at| width(group, at)).collect();
-        let sum = widths.iter().map(|width| width + 2).sum::<usize>().max(group.0.len() + 3);
+        let sum = widths.iter().map(|width| width + 2).sum::<usize>().max(group.0.len() + 1);
         names += &format!(" | {:<w$}", group.0, w = sum - 1);
         let line = |cells: Vec<String>| {
             let cells: String =
