@@ -4,6 +4,7 @@
 //! [`Outcome`]. Faces of tools and whole experiments are jobs, and a [`Document`] is what is kept of them.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 mod content;
 mod cpu;
 pub mod document;
@@ -13,8 +14,12 @@ pub mod job;
 mod offsets;
 pub mod outcome;
 mod record;
+pub mod report;
 mod rig;
 mod run;
+#[cfg(test)]
+mod sample;
+mod terse;
 mod watch;
 
 pub use document::Document;
@@ -23,4 +28,5 @@ pub use host::Host;
 pub use job::Job;
 pub use outcome::Outcome;
 pub use rig::{Opening, Rig, Target};
+pub use terse::terse;
 pub use watch::Watch;

@@ -107,15 +107,34 @@ impl Totals {
     }
 }
 
+impl Latency {
+    /// How many times it holds.
+    pub fn count(&self) -> u64 {
+        self.histogram.iter().fold(0, |sum, bin| sum.saturating_add(bin.1))
+    }
+
+    /// The time that this share (0 to 1) of all has not exceeded, in nanoseconds, to the three digits of the
+    /// histogram; none without one.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        let rank = (self.count() as f64 * share).ceil().max(1.0);
+        let mut below = 0f64;
+        let reached = |bin: &&(u64, u64)| {
+            below += bin.1 as f64;
+            below >= rank
+        };
+        self.histogram.iter().find(reached).or(self.histogram.last()).map(|bin| bin.0)
+    }
+}
+
 impl Outcome {
     /// Commands, both directions.
     pub fn ios(&self) -> u64 {
-        self.read.ios + self.write.ios
+        self.read.ios.saturating_add(self.write.ios)
     }
 
     /// Bytes, both directions.
     pub fn bytes(&self) -> u64 {
-        self.read.bytes + self.write.bytes
+        self.read.bytes.saturating_add(self.write.bytes)
     }
 
     /// Commands a second, both directions.
@@ -129,6 +148,12 @@ impl Outcome {
     }
 }
 
+/// How long each step is, in seconds.
+pub fn widths(series: &[Step]) -> Vec<f64> {
+    let begins = [0.0].into_iter().chain(series.iter().map(|step| step.until_s));
+    series.iter().zip(begins).map(|(step, begin)| step.until_s - begin).collect()
+}
+
 /// How many for each of something that may be nothing.
 fn per(many: f64, of: f64) -> f64 {
     if of > 0.0 { many / of } else { 0.0 }
@@ -137,6 +162,14 @@ fn per(many: f64, of: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles_are_read_from_the_histogram() {
+        let latency = Latency { histogram: vec![(10, 50), (20, 49), (30, 1)], ..Latency::default() };
+        let at = |share| latency.quantile(share);
+        assert_eq!([at(0.0), at(0.5), at(0.51), at(0.99), at(1.0)].map(Option::unwrap), [10, 10, 20, 20, 30]);
+        assert_eq!((latency.count(), Latency::default().quantile(0.5)), (100, None));
+    }
 
     #[test]
     fn rates_of_nothing_are_zero() {
