@@ -141,11 +141,10 @@ fn draw_axes(out: &mut String, chart: &Chart, frame: &Frame, x: &Scale, y: &Scal
 
 /// Of how many ticks one is named, so that names do not touch.
 fn thinned(ticks: &[(f64, String)]) -> usize {
-    let widest = ticks.iter().map(|tick| tick.1.chars().count().min(LABEL)).max().unwrap_or(1);
-    let space = widest as f64 * CHARACTER + 6.0;
+    let half = |tick: &(f64, String)| tick.1.chars().count().min(LABEL) as f64 * CHARACTER / 2.0;
     let fits = |every: usize| {
-        let named: Vec<f64> = ticks.iter().step_by(every).map(|tick| tick.0).collect();
-        named.windows(2).all(|pair| pair[1] - pair[0] >= space)
+        let named: Vec<_> = ticks.iter().step_by(every).collect();
+        named.windows(2).all(|pair| (pair[1].0 - pair[0].0).abs() >= half(pair[0]) + half(pair[1]) + 6.0)
     };
     (1..=ticks.len()).find(|every| fits(*every)).unwrap_or(1)
 }

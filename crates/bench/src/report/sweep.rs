@@ -29,7 +29,7 @@ pub struct Point<'a> {
     pub runs: Vec<(&'a Run, &'static str, &'a Totals)>,
 }
 
-/// Sweeps of two sizes and more, in the order of the document.
+/// Sweeps of two sizes and more, those that read first.
 pub fn sweeps<'a>(runs: &[&'a Run]) -> Vec<Sweep<'a>> {
     let mut sweeps: Vec<Sweep> = Vec::new();
     for run in runs {
@@ -45,6 +45,7 @@ pub fn sweeps<'a>(runs: &[&'a Run]) -> Vec<Sweep<'a>> {
     }
     sweeps.retain(|sweep| sweep.points.len() > 1);
     sweeps.iter_mut().for_each(finish);
+    sweeps.sort_by_key(|sweep| sweep.points[0].runs[0].1);
     sweeps
 }
 

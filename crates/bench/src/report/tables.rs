@@ -13,7 +13,7 @@ const NOTABLE: f64 = 0.05;
 fn table(caption: &str, heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
     format!(
-        "<div class=\"wide\"><table><caption>{}</caption><thead><tr>{heads}</tr></thead><tbody>\n{}</tbody></table></div>\n",
+        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr>{heads}</tr></thead><tbody>\n{}</tbody></table></div>\n",
         escape(caption),
         rows.into_iter().map(row).collect::<String>()
     )
@@ -66,7 +66,7 @@ pub fn published(table: &Table) -> String {
         body += "</tr>\n";
     }
     format!(
-        "<div class=\"wide\"><table><caption>{}</caption><thead><tr><td></td>{over}</tr>\
+        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr><td></td>{over}</tr>\
          <tr><th></th>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>\n",
         escape(&format!("{}. {}.", table.unit, better(table)))
     )
@@ -106,23 +106,31 @@ fn judged(table: &Table, ratio: Option<f64>) -> &'static str {
     }
 }
 
-/// What came of each run, a row for each direction.
+/// What came of each run, a row for each direction. Columns that say nothing of any run are left out.
 pub fn runs(runs: &[&Run]) -> String {
-    let heads =
+    const HEADS: [&str; 11] =
         ["run", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "max", "CPU/IO", "target CPU/IO", "errors"];
-    let rows = runs.iter().flat_map(|run| directions(&run.outcome).map(|d| row_of(run, d))).collect();
-    let caption = "MB/s is 10^6 bytes a second, MiB/s 2^20. Latency is total: from the moment a command was due until \
-                   its end. CPU of the client and, where its process was named, of the target, for each command of \
-                   the run.";
-    table(caption, &heads, rows)
+    let told = |head: &str| match head {
+        "target CPU/IO" => runs.iter().any(|run| run.outcome.cpu.target_s.is_some()),
+        "errors" => runs.iter().any(|run| run.outcome.errors > 0),
+        _ => true,
+    };
+    let heads: Vec<&str> = HEADS.into_iter().filter(|head| told(head)).collect();
+    let only_told = |row: [String; 11]| {
+        row.into_iter().zip(HEADS).filter(|(_, head)| told(head)).map(|(cell, _)| cell).collect::<Vec<_>>()
+    };
+    let rows = runs.iter().flat_map(|run| directions(&run.outcome).map(|way| only_told(row_of(run, way))));
+    let caption = "MB/s is 10⁶ bytes a second, MiB/s 2²⁰. Latency is total: from the moment a command was due until \
+                   its end. CPU time is that of the process, shared out among all commands of the run.";
+    table(caption, &heads, rows.collect())
 }
 
-fn row_of(run: &Run, (direction, totals): (&str, &Totals)) -> Vec<String> {
+fn row_of(run: &Run, (direction, totals): (&str, &Totals)) -> [String; 11] {
     let outcome = &run.outcome;
     let rate = totals.rate(outcome.elapsed_s);
     let each = |seconds: f64| time(seconds * 1e9 / outcome.ios().max(1) as f64);
     let at = |percent| of_percentile(&totals.total, percent).map_or("–".into(), time);
-    vec![
+    [
         name(run, direction),
         whole(totals.iops(outcome.elapsed_s)),
         short(rate / 1e6),
@@ -186,5 +194,5 @@ pub fn steps(steps: &[super::series::Moment]) -> String {
             time(step.max_ns as f64),
         ]
     };
-    table("Rates of each step; MB/s is 10^6 bytes a second.", &heads, steps.iter().map(row).collect())
+    table("Rates of each step; MB/s is 10⁶ bytes a second.", &heads, steps.iter().map(row).collect())
 }
