@@ -76,7 +76,7 @@ impl Shape {
         let size = self.row();
         let mut cdb = [0; 16];
         cdb[0] = if write { size.write } else { size.read };
-        cdb[1] = u8::from(self.fua) * FUA | u8::from(self.dpo) * DPO;
+        cdb[1] = (u8::from(self.fua) * FUA) | (u8::from(self.dpo) * DPO);
         match self.size {
             6 => {
                 let [_, high, middle, low] = (lba as u32).to_be_bytes();
