@@ -16,6 +16,7 @@ pub mod outcome;
 pub mod people;
 pub mod plain;
 mod record;
+pub mod reproduce;
 mod rig;
 pub mod rounds;
 mod run;

@@ -1,8 +1,8 @@
 //! Looking at a job while it runs, and ending it.
 
 use crate::outcome::Share;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A handle on running jobs: how far they are, and the wish that they end. Clones are the same handle.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,7 @@ struct Shared {
     read: [AtomicU64; 2],
     write: [AtomicU64; 2],
     end: AtomicBool,
+    doing: Mutex<String>,
 }
 
 impl Watch {
@@ -43,6 +44,15 @@ impl Watch {
     /// Somebody asked for the end.
     pub fn is_ended(&self) -> bool {
         self.0.end.load(Ordering::Relaxed)
+    }
+
+    /// What it does now, for people; empty where there is but one thing to do.
+    pub fn doing(&self) -> String {
+        self.0.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn says(&self, what: impl Into<String>) {
+        *self.0.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
     }
 
     /// What was done between two moments.

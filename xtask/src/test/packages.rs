@@ -29,6 +29,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("nbdinfo", "libnbd-bin"),
     ("nbd-client", "nbd-client"),
+    ("nbd-server", "nbd-server"),
+    ("nbdkit", "nbdkit"),
     ("tc", "iproute2"),
     ("taskset", "util-linux"),
     ("c++", "g++"),
