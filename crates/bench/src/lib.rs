@@ -9,6 +9,7 @@ mod content;
 mod cpu;
 pub mod document;
 mod error;
+pub mod faces;
 mod host;
 pub mod job;
 mod offsets;

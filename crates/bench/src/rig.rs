@@ -169,6 +169,18 @@ impl Rig {
         }
     }
 
+    /// Puts one disk, made of those of all sessions, in their place, with so many sessions that use it.
+    pub(crate) fn share(
+        &mut self,
+        sessions: usize,
+        made_of: impl FnOnce(Vec<Arc<dyn Backend>>) -> Arc<dyn Backend>,
+    ) {
+        let disk = made_of(self.places.drain(..).map(|place| place.disk).collect());
+        for _ in 0..sessions {
+            self.place(disk.clone());
+        }
+    }
+
     /// Logs out.
     pub fn close(self) {
         for (core, lun) in self.luns {

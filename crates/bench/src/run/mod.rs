@@ -3,7 +3,7 @@
 use crate::content::Content;
 use crate::job::{Job, Pace, Way};
 use crate::offsets::{Next, Offsets};
-use crate::outcome::{Cpu, Outcome};
+use crate::outcome::{Cpu, Outcome, Share};
 use crate::record::{Record, Times};
 use crate::rig::Place;
 use crate::{Error, Kind, Rig, Watch, cpu};
@@ -65,7 +65,7 @@ struct Session {
     left: Cell<u64>,
     errors: Cell<u64>,
     /// What the watch knows.
-    told: Cell<(u64, u64)>,
+    told: Cell<Share>,
     last: Cell<Instant>,
     why: RefCell<Option<String>>,
 }
@@ -199,7 +199,7 @@ impl Session {
             arrivals: RefCell::new(Arrivals::new(&job, start, index, sessions)),
             left: Cell::new(left),
             errors: Cell::new(0),
-            told: Cell::new((0, 0)),
+            told: Cell::new(Share::default()),
             last: Cell::new(clock.begin),
             why: RefCell::new(None),
             job,
@@ -261,9 +261,8 @@ impl Session {
     }
 
     fn tell(&self) {
-        let (done, told) = (self.record.borrow().done(), self.told.get());
-        self.watch.add(done.0 - told.0, done.1 - told.1);
-        self.told.set(done);
+        let done = self.record.borrow().share();
+        self.watch.add(&self.told.replace(done), &done);
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -301,6 +300,10 @@ impl Session {
             let (result, back) = self.transfer(next, buf).await;
             (buf, now, was_read) = (back, Instant::now(), next.read);
             self.note(next, Times { due, begun, done: now }, result, &mut content, &buf);
+            if !self.job.think.is_zero() {
+                sleep(self.job.think).await;
+                now = Instant::now();
+            }
         }
     }
 
@@ -309,8 +312,7 @@ impl Session {
         if self.left.get() == 0 {
             return None;
         }
-        let mut next = self.offsets.borrow_mut().next(read);
-        next.len = u64::from(next.len).min(self.left.get()) as u32;
+        let next = self.offsets.borrow_mut().next(read, self.left.get());
         self.left.set(self.left.get() - u64::from(next.len));
         Some(next)
     }
