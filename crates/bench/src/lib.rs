@@ -18,6 +18,7 @@ mod record;
 mod rig;
 pub mod rounds;
 mod run;
+pub mod verify;
 mod watch;
 pub mod words;
 

@@ -80,6 +80,9 @@ pub struct Args {
     #[arg(long)]
     pub compare: bool,
 
+    #[command(flatten)]
+    pub checks: crate::verify::Checks,
+
     /// Writes are stable when they are acknowledged (FUA)
     #[arg(long, visible_alias = "sync")]
     pub fua: bool,
