@@ -195,7 +195,9 @@ impl Journal {
     pub fn open(path: &Path, to_append: bool) -> io::Result<Journal> {
         let file = File::options().read(true).append(to_append).create(to_append).open(path)?;
         file.try_lock().map_err(|e| match e {
-            TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process uses it"),
+            TryLockError::WouldBlock => {
+                io::Error::new(io::ErrorKind::ResourceBusy, "another process uses it")
+            }
             TryLockError::Error(e) => e,
         })?;
         Ok(Journal { file, path: path.into(), broken: None })
@@ -241,9 +243,10 @@ impl Journal {
     /// In words: when it did not go in whole. From then on none does.
     pub fn append(&mut self, record: Record) -> Result<(), Unusable> {
         if self.broken.is_none() {
-            self.broken = self.write(&record.encode()).map_err(|e| {
-                format!("{} cannot be written: {e}", self.path.display())
-            }).err();
+            self.broken = self
+                .write(&record.encode())
+                .map_err(|e| format!("{} cannot be written: {e}", self.path.display()))
+                .err();
         }
         self.broken.clone().map_or(Ok(()), Err)
     }

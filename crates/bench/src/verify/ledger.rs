@@ -68,8 +68,7 @@ impl Ledger {
             return Err(format!("{units} blocks of {unit} bytes are more than {MOST_UNITS}"));
         }
         let known = vec![[0; 2]; units as usize];
-        let book =
-            Book { known, busy: BTreeMap::new(), cursor: 0, counts: Counts::default(), journal };
+        let book = Book { known, busy: BTreeMap::new(), cursor: 0, counts: Counts::default(), journal };
         Ok(Ledger { header, book: Mutex::new(book) })
     }
 
@@ -127,7 +126,8 @@ impl Ledger {
         let is_known = |known: &Known| known[1] > 0;
         let rest = &book.known[book.cursor as usize..];
         let first = book.cursor + rest.iter().position(is_known)? as u64;
-        let count = book.known[first as usize..].iter().take(most as usize).take_while(|k| is_known(k)).count();
+        let count =
+            book.known[first as usize..].iter().take(most as usize).take_while(|k| is_known(k)).count();
         let units = first..first + count as u64;
         book.cursor = units.end;
         book.occupy(&units).then(|| Claim { ledger: self.clone(), units, generation: 0 })

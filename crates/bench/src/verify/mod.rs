@@ -20,20 +20,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Arguments of `lunar bench` about verification.
-#[derive(clap::Args, Clone, Debug, Default)]
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
 pub struct Checks {
-    /// Writes carry checks; all that was written is read back at the end, and what is read meanwhile is checked
-    #[arg(long, conflicts_with_all = ["compare", "fill"])]
-    pub verify: bool,
-
-    /// With --verify: keep account in this file, so that another run can go on, or check, after a crash
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "fill"])]
-    pub verify_state: Option<PathBuf>,
-
-    /// Write nothing: read and check all that the file of --verify-state knows
-    #[arg(long, requires = "verify_state", conflicts_with_all = ["steady", "latency_target", "create"])]
-    pub verify_only: bool,
+    /// What is written carries checks, and is read back.
+    pub is_on: bool,
+    /// The file in which account is kept beyond the process.
+    pub state: Option<PathBuf>,
+    /// Nothing is written, and all that the file knows is checked.
+    pub is_only: bool,
 }
 
 /// A verification while it goes on.
@@ -44,14 +39,9 @@ pub(crate) struct Verification {
 }
 
 impl Checks {
-    /// Verification was asked for.
-    fn is_on(&self) -> bool {
-        self.verify || self.verify_only || self.verify_state.is_some()
-    }
-
     /// The job as it is with these arguments: nothing is written to be checked only.
     pub(crate) fn limit(&self, job: Job) -> Job {
-        if self.verify_only { Job { way: Way::Read, ..job } } else { job }
+        if self.is_only { Job { way: Way::Read, ..job } } else { job }
     }
 
     /// Lets a rig keep account of what the job writes, if that was asked for.
@@ -59,10 +49,10 @@ impl Checks {
     /// # Errors
     /// When the job cannot be verified, or the file not be used.
     pub(crate) fn prepare(&self, rig: &mut Rig, job: &Job) -> Result<Option<Verification>, Error> {
-        if !self.is_on() {
+        if !self.is_on {
             return Ok(None);
         }
-        let (ledgers, notes) = match &self.verify_state {
+        let (ledgers, notes) = match &self.state {
             None => (self.fresh(rig, job)?, Vec::new()),
             Some(path) => {
                 let (ledger, notes) = self.kept(path, rig, job)?;
@@ -70,7 +60,7 @@ impl Checks {
             }
         };
         rig.keep_account(&ledgers);
-        Ok(Some(Verification { ledgers, state: self.verify_state.clone(), notes }))
+        Ok(Some(Verification { ledgers, state: self.state.clone(), notes }))
     }
 
     fn fresh(&self, rig: &Rig, job: &Job) -> Result<Vec<Arc<Ledger>>, Error> {
@@ -92,8 +82,8 @@ impl Checks {
             let what = format!("{} cannot be used: {e}", path.display());
             Error::new(Kind::System, what, "name another file")
         };
-        let journal = Journal::open(path, !self.verify_only).map_err(cannot)?;
-        if journal.is_empty().map_err(cannot)? && !self.verify_only {
+        let journal = Journal::open(path, !self.is_only).map_err(cannot)?;
+        if journal.is_empty().map_err(cannot)? && !self.is_only {
             let header = header(job, rig.capacity(), &target.name)?;
             let ledger = Ledger::new(header.clone(), None).map_err(too_large)?;
             journal.begin(&header).map_err(cannot)?;
@@ -108,7 +98,7 @@ impl Checks {
         self.fits(ledger.header(), rig, job).map_err(unusable)?;
         let other = (ledger.header().target != target.name)
             .then(|| format!("{} was made on {}", path.display(), ledger.header().target));
-        if !self.verify_only {
+        if !self.is_only {
             journal.cut(ledger.header(), records).map_err(cannot)?;
             ledger.keep(journal);
         }
@@ -122,13 +112,15 @@ impl Checks {
         if kept.first + kept.span > capacity {
             return Err(format!("{told}, and there are {capacity} bytes"));
         }
-        if self.verify_only {
+        if self.is_only {
             return Ok(());
         }
         let asked = header(job, capacity, &kept.target).map_err(|e| e.what)?;
         if (asked.unit, asked.first, asked.span) != (kept.unit, kept.first, kept.span) {
             let Header { unit, first, span, .. } = asked;
-            return Err(format!("{told}, and asked for are blocks of {unit} bytes in {span} from {first} on"));
+            return Err(format!(
+                "{told}, and asked for are blocks of {unit} bytes in {span} from {first} on"
+            ));
         }
         Ok(())
     }

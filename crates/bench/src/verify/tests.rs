@@ -64,7 +64,7 @@ fn rig(target: &str, sessions: usize) -> Rig {
 }
 
 fn checks() -> Checks {
-    Checks { verify: true, ..Checks::default() }
+    Checks { is_on: true, ..Checks::default() }
 }
 
 /// Runs a job as the command does.
@@ -72,7 +72,7 @@ fn run(mut rig: Rig, checks: &Checks, job: Job) -> Result<Document, Error> {
     let (job, watch) = (checks.limit(job), Watch::default());
     let verification = checks.prepare(&mut rig, &job)?.expect("it is asked for");
     let mut document = Document::new("a test");
-    if !checks.verify_only {
+    if !checks.is_only {
         document.runs.push(plain::one(&rig, &job, &watch)?);
     }
     verification.finish(&rig, &job, &mut document, &watch)?;
@@ -149,8 +149,10 @@ fn a_write_that_goes_elsewhere_is_found_where_it_went() {
 fn a_write_that_fails_may_or_may_not_have_happened() {
     let fails: Fault = |offset| if offset == 8192 { Wrong::Fails } else { Wrong::Nothing };
     let document = on_faulty(16, fails, Job { go_on: true, ..Job::default() });
-    assert!(good(&document).ends_with("15 blocks hold what was acknowledged; 1 more have a write that was \
-                                       never acknowledged, 0 of them torn"));
+    assert!(good(&document).ends_with(
+        "15 blocks hold what was acknowledged; 1 more have a write that was \
+                                       never acknowledged, 0 of them torn"
+    ));
     let ended = on_faulty(16, fails, Job::default());
     assert_eq!(said(&ended), "write of 4096 bytes at 8192: a scratch");
     assert_eq!(ended.notes, ["what was written was not read back"]);
@@ -183,11 +185,11 @@ impl Folder {
     }
 
     fn checks(&self) -> Checks {
-        Checks { verify_state: Some(self.0.join("state")), ..checks() }
+        Checks { state: Some(self.0.join("state")), ..checks() }
     }
 
     fn only(&self) -> Checks {
-        Checks { verify_only: true, ..self.checks() }
+        Checks { is_only: true, ..self.checks() }
     }
 
     fn disk(&self) -> File {
@@ -269,7 +271,8 @@ fn a_state_with_a_torn_end_is_gone_on_with_and_a_damaged_one_is_refused() {
     run(folder.rig(), &folder.checks(), sixteen()).expect("a document");
     let document = run(folder.rig(), &folder.only(), Job::default()).expect("a document");
     assert_eq!(good(&document), "verified: 16 blocks hold what was acknowledged");
-    for garbage in [&whole[..20], b"something else, long enough to hold a header, but without a word of ours"] {
+    for garbage in [&whole[..20], b"something else, long enough to hold a header, but without a word of ours"]
+    {
         fs::write(folder.state(), garbage).expect("written");
         let refused = run(folder.rig(), &folder.checks(), sixteen()).unwrap_err();
         assert!(refused.kind == Kind::Invalid && refused.what.contains("cannot be used"), "{refused}");
@@ -292,10 +295,9 @@ fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
         "it knows blocks of 4096 bytes in 65536 from 0 on, and asked for are blocks of 4096 bytes in 32768 \
          from 0 on"
     ));
-    let mut first = folder.rig();
-    let held = folder.checks().prepare(&mut first, &sixteen()).expect("it can be used");
+    let held = Journal::open(&folder.state(), false).expect("it can be used");
     assert!(refused(&folder.checks(), sixteen()).ends_with("another process uses it"));
-    drop((held, first));
+    drop(held);
     let small = folder.0.join("small");
     File::create(&small).and_then(|file| file.set_len(32 << 10)).expect("a disk");
     let small = || rig(small.to_str().expect("text"), 1);
