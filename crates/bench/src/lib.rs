@@ -25,6 +25,7 @@ mod run;
 #[cfg(test)]
 mod sample;
 mod terse;
+pub mod verify;
 mod watch;
 pub mod words;
 

@@ -2,6 +2,7 @@
 
 use crate::job::{Fill, Job, Order, Pace};
 use crate::rounds::{Bound, Figure};
+use crate::verify::Checks;
 use crate::{Error, Kind, Opening, Target, words};
 use control::config::{Cores, read_size};
 
@@ -82,6 +83,18 @@ pub struct Args {
     /// What is read must be what --fill writes
     #[arg(long)]
     pub compare: bool,
+
+    /// Writes carry checks; all that was written is read back at the end, and what is read meanwhile is checked
+    #[arg(long, conflicts_with_all = ["compare", "fill"])]
+    pub verify: bool,
+
+    /// As --verify, and keep account in this file, so that another run can go on, or check, after a crash
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "fill"])]
+    pub verify_state: Option<std::path::PathBuf>,
+
+    /// Write nothing: read and check all that the file of --verify-state knows
+    #[arg(long, requires = "verify_state", conflicts_with_all = ["steady", "latency_target", "create"])]
+    pub verify_only: bool,
 
     /// Writes are stable when they are acknowledged (FUA)
     #[arg(long, visible_alias = "sync")]
@@ -213,6 +226,15 @@ impl Args {
         }
         let within = self.latency_target.as_deref().map(words::time).transpose()?;
         Ok(within.map(|within| Bound { percent, within }))
+    }
+
+    /// How what is written is verified, if it is.
+    pub fn checks(&self) -> Checks {
+        Checks {
+            is_on: self.verify || self.verify_state.is_some(),
+            state: self.verify_state.clone(),
+            is_only: self.verify_only,
+        }
     }
 
     fn order(&self, order: Order) -> Result<Order, Error> {

@@ -95,6 +95,26 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn verification_is_asked_for() {
+    let checks = |line: &str| args(line).checks();
+    assert!(!checks("write null:1M").is_on);
+    assert!(checks("write null:1M --verify").is_on);
+    let kept = checks("write null:1M --verify --verify-state kept --verify-only");
+    assert!(kept.is_on && kept.is_only && kept.state.is_some_and(|path| path.ends_with("kept")));
+    assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").way, Way::Read);
+    for wrong in
+        ["--verify --compare", "--verify --fill lba", "--verify-only", "--verify-state kept --fill lba"]
+    {
+        let line = format!("bench write null:1M {wrong}");
+        assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");
+    }
+}
+
+fn kept_job(line: &str) -> Job {
+    args(line).checks().limit(job(line))
+}
+
+#[test]
 fn a_job_is_told_in_the_words_that_ask_for_it() {
     let line =
         "randrw null:1M --bs 4k/3:8k --depth 4 --amount 1m --rate 5000 --poisson --span 1m --read-percent 30";
