@@ -2,6 +2,7 @@
 
 use super::Args;
 use super::media::{Disk, Folder};
+use super::mounted::Mounted;
 use super::peers::{Server, Who};
 use crate::document::{Run, Table};
 use crate::job::Job;
@@ -142,6 +143,19 @@ impl<'a> Lab<'a> {
             .map_err(|e| e.to_string())
             .and_then(|dir| Server::start(who, &self.lunar, disks, portals, dir));
         started.map_err(|why| self.note(format!("{} does not run: {why}", who.name()))).ok()
+    }
+
+    /// Puts a file system on a logical unit of a server that was started here.
+    ///
+    /// # Errors
+    /// Why that cannot be, for people.
+    pub fn mount(&mut self, target: &Target, server: &Server) -> Result<Mounted, String> {
+        if server.pid().is_none() {
+            return Err("it would destroy what a running target holds".into());
+        }
+        self.watch.says(format!("a file system on {target}"));
+        let dir = Folder::below(&std::env::temp_dir()).map_err(|e| e.what)?;
+        Mounted::on(&self.lunar, target, dir)
     }
 
     /// Opens targets. Data of our own disks may be overwritten, that of others only with --destroy: without,

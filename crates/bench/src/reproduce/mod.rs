@@ -3,6 +3,7 @@
 mod iser;
 mod lab;
 mod media;
+mod mounted;
 mod open_iscsi;
 mod peers;
 mod print;

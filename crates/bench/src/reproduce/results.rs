@@ -28,7 +28,7 @@ pub fn write(folder: &Path, document: &Document) -> Result<PathBuf, Error> {
     let seed = document.seed.as_deref().unwrap_or("bench");
     let name = format!("{seed}-{}-{}.json", plain(&document.host.name), plain(&document.begun));
     let (file, draft) = (folder.join(&name), folder.join(format!(".{name}")));
-    let json = serde_json::to_vec_pretty(document).map_err(|e| cannot(&file, &e.into()))?;
+    let json = serde_json::to_vec(document).map_err(|e| cannot(&file, &e.into()))?;
     let written = fs::write(&draft, json).and_then(|()| fs::rename(&draft, &file));
     written.map_err(|e| {
         let _ = fs::remove_file(&draft);

@@ -34,6 +34,8 @@ struct Storage {
 }
 
 const NULL: usize = 0;
+/// Bytes of null storage.
+const NULL_SIZE: u64 = 64 << 30;
 const STORAGES: [Storage; 5] = [
     Storage { head: "NULLIO", disk: NULL, scheduler: None },
     Storage { head: "FILEIO/CFQ", disk: 1, scheduler: Some("bfq") },
@@ -94,10 +96,6 @@ fn explain(lab: &mut Lab) {
          {WRITE_BACK}, as one that writes back"
     ));
     lab.note(
-        "rows on a file system are its access pattern, not a file system: reads with more read-ahead, writes with \
-         a journal's 4 KiB among them and all made stable at the end",
-    );
-    lab.note(
         "db-mix: 300000 accesses of 4096 bytes, 90 % reads, at random in 1 GB, two at a time: an interpretation of \
          io_trash's thirteen numbers, of which no description is known",
     );
@@ -122,7 +120,7 @@ fn disks(lab: &mut Lab) -> Result<Disks, Error> {
     }
     let block = device.as_ref().map_or(under.clone(), |device| device.path().to_owned());
     let all = [
-        Disk::new(Medium::Null, size),
+        Disk::new(Medium::Null, NULL_SIZE),
         Disk::new(Medium::Cached(file), size),
         Disk::new(Medium::Direct(block), size),
     ];
@@ -147,19 +145,90 @@ fn storage_of(
     let disk = &disks.all[storage.disk];
     let _scheduler = scheduler(storage, disk);
     parameters(lab, who, &open, measured);
+    let name = format!("{} {}", who.name(), storage.head);
     for (id, on_null, on_others) in WORKS {
-        if (is_null && !on_null) || (!is_null && !on_others) {
+        if (is_null && !on_null) || (!is_null && !on_others) || id.starts_with("fs-") {
             continue;
         }
-        let job = job(lab, id, disks.size);
-        let label = format!("{} {} {id}", who.name(), storage.head);
+        let job = job(lab, id, disk.size);
+        let label = format!("{name} {id}");
         let figures: Vec<f64> =
             (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk, id)).collect();
-        if let Some(figure) = mean(&figures) {
-            measured.push((id, who.name(), storage.head.into(), figure));
+        measured.extend(mean(&figures).map(|figure| (id, who.name(), storage.head.into(), figure)));
+    }
+    if !is_null {
+        let figures = match on_file_system(lab, &name, server, storage, disks) {
+            Ok(figures) => figures,
+            Err(why) => like_file_system(lab, &name, &open, disk, &why),
+        };
+        for (id, figure) in ["fs-write", "fs-read"].into_iter().zip(figures) {
+            measured.extend(figure.map(|figure| (id, who.name(), storage.head.into(), figure)));
         }
     }
     open.rig.close();
+}
+
+/// dd to a file and from it, on ext3 that this host has on the logical unit; MB/s.
+fn on_file_system(
+    lab: &mut Lab,
+    name: &str,
+    server: &Server,
+    storage: &Storage,
+    disks: &Disks,
+) -> Result<[Option<f64>; 2], String> {
+    if lab.is_ended() {
+        return Ok([None, None]);
+    }
+    let target = server.target(storage.disk, "").ok_or("it is not served")?;
+    let mut mounted = lab.mount(&target, server)?;
+    let whole = |bytes: u64| bytes / u64::from(BLOCK) * u64::from(BLOCK);
+    // The file system needs some of the disk for itself.
+    let file = mounted.file(whole(disks.size / 5 * 4).min(AMOUNT))?;
+    let one = |job: Job| Job { depth: 1, ..job };
+    let write = Job { sizes: vec![(BLOCK, 1)], ..one(job(lab, "fs-write", disks.size)) };
+    let (mut writes, mut reads) = (Vec::new(), Vec::new());
+    for _ in 0..repeats(lab) {
+        let Some(outcome) = in_file(lab, &format!("{name} fs-write"), &file, &write) else { break };
+        writes.push(outcome.rate() / MB);
+        mounted.make_cold()?;
+        if let Some(path) = disks.all[storage.disk].path() {
+            make_cold(path);
+        }
+        // What was not written reads without the disk.
+        let span = Some(whole(outcome.bytes()).clamp(BLOCK.into(), write.amount.unwrap_or(AMOUNT)));
+        let room = std::fs::metadata(&file).map_err(|e| e.to_string())?.len();
+        let span = span.map(|span| span.min(room));
+        let read = Job { span, amount: span, ..one(job(lab, "fs-read", disks.size)) };
+        let Some(outcome) = in_file(lab, &format!("{name} fs-read"), &file, &read) else { break };
+        reads.push(outcome.rate() / MB);
+    }
+    lab.note(
+        "rows on a file system: ext3 of this host on the disk that lunar attach gives it, one access at a time, \
+         and the time to make it stable counts, for this host's memory would hold it all",
+    );
+    Ok([mean(&writes), mean(&reads)])
+}
+
+fn in_file(lab: &mut Lab, label: &str, file: &std::path::Path, job: &Job) -> Option<crate::Outcome> {
+    let open = lab.open(&[Target::Path(file.to_owned())], 1, None)?;
+    let outcome = lab.measure(label, &open, job);
+    open.rig.close();
+    outcome
+}
+
+/// The access pattern of a file system, where there can be none; MB/s.
+fn like_file_system(lab: &mut Lab, name: &str, open: &Open, disk: &Disk, why: &str) -> [Option<f64>; 2] {
+    lab.note(format!(
+        "rows on a file system are its access pattern, not a file system ({why}): reads with more read-ahead, \
+         writes with a journal's 4 KiB among them and all made stable at the end"
+    ));
+    ["fs-write", "fs-read"].map(|id| {
+        let job = job(lab, id, disk.size);
+        let label = format!("{name} {id}");
+        let figures: Vec<f64> =
+            (0..repeats(lab)).filter_map(|_| once(lab, &label, open, &job, disk, id)).collect();
+        mean(&figures)
+    })
 }
 
 fn repeats(lab: &Lab) -> usize {
@@ -195,7 +264,8 @@ fn job(lab: &Lab, id: &str, size: u64) -> Job {
         sizes: vec![(BLOCK, 1)],
         depth: if way == Way::Read { READ_AHEAD } else { WRITE_BACK },
         time: lab.cap(QUICK_MS),
-        amount: Some(AMOUNT),
+        // What is read again comes from memory.
+        amount: Some(AMOUNT.min(size)),
         ..Job::default()
     };
     match id {
@@ -256,7 +326,7 @@ fn two_paths(lab: &mut Lab, disks: &Disks, measured: &mut Measured) {
         let _scheduler = scheduler(storage, disk);
         // Commands take a while on such a line.
         let time = lab.cap(2 * QUICK_MS).map(|cap| cap.max(Duration::from_millis(600)));
-        let job = Job { time, ..job(lab, "direct-read", disks.size) };
+        let job = Job { time, ..job(lab, "direct-read", disk.size) };
         let label = format!("Lunar {} two-path", storage.head);
         let figures: Vec<f64> =
             (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk, "two-path")).collect();

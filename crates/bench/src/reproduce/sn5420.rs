@@ -62,7 +62,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note(
         "the file is taken out of the page cache before each read, instead of rotating among five copies",
     );
-    let size = lab.scaled(FILE, 128 << 20);
+    let size = size(lab);
     let path = lab.work.file("500mb", size)?;
     let local = local(lab, published, &path);
     for who in lab.all() {
@@ -81,8 +81,13 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     Ok(())
 }
 
+/// Bytes of the file. Nothing is read twice in one run: it would come from memory.
+fn size(lab: &Lab) -> u64 {
+    lab.scaled(FILE, 256 << 20)
+}
+
 fn job(lab: &Lab, way: Way, block: u32) -> Job {
-    let (time, amount) = (lab.cap(QUICK_MS), Some(FILE));
+    let (time, amount) = (lab.cap(QUICK_MS), Some(size(lab)));
     Job { way, sizes: vec![(block, 1)], depth: DEPTH, time, amount, ..Job::default() }
 }
 
@@ -114,7 +119,7 @@ fn by_size(
 
 fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, path: &Path, table: &mut Table) {
     // Each reads the whole file.
-    let job = Job { amount: Some(2 * FILE), ..job(lab, Way::Read, 256 << 10) };
+    let job = Job { amount: Some(2 * size(lab)), ..job(lab, Way::Read, 256 << 10) };
     let Some(outcome) = dd(lab, &format!("{name} {row} two reads"), open, path, &job) else { return };
     for (share, column) in outcome.sessions.iter().zip(["first", "second"]) {
         put(table, row, column, Some(share.read_bytes as f64 / outcome.elapsed_s / MB));
