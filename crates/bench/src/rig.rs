@@ -1,6 +1,7 @@
 //! Targets, open on the cores of this machine, ready for jobs.
 
 use crate::document::TargetFacts;
+use crate::verify::Ledger;
 use crate::{Error, Kind, cpu};
 use block::{Backend, Spec, nbd};
 use control::config::{self, Cores as Chosen};
@@ -59,9 +60,14 @@ impl Default for Opening {
 }
 
 /// A session with a target.
+#[derive(Clone)]
 pub(crate) struct Place {
     pub core: usize,
     pub disk: Arc<dyn Backend>,
+    /// The target's number.
+    pub target: usize,
+    /// What the target must hold, where that is verified.
+    pub ledger: Option<Arc<Ledger>>,
 }
 
 /// Targets that are open. Sessions are logged out when it is closed.
@@ -169,6 +175,26 @@ impl Rig {
         }
     }
 
+    /// Puts one disk, made of those of all sessions, in their place, with so many sessions that use it.
+    pub(crate) fn share(
+        &mut self,
+        sessions: usize,
+        made_of: impl FnOnce(Vec<Arc<dyn Backend>>) -> Arc<dyn Backend>,
+    ) {
+        let disk = made_of(self.places.drain(..).map(|place| place.disk).collect());
+        for _ in 0..sessions {
+            self.place(disk.clone());
+        }
+    }
+
+    /// From now on jobs keep account of what they write, and check what they read: a ledger for each target,
+    /// in their order.
+    pub(crate) fn keep_account(&mut self, ledgers: &[Arc<Ledger>]) {
+        for place in &mut self.places {
+            place.ledger = ledgers.get(place.target).cloned();
+        }
+    }
+
     /// Logs out.
     pub fn close(self) {
         for (core, lun) in self.luns {
@@ -204,7 +230,7 @@ impl Rig {
 
     fn place(&mut self, disk: Arc<dyn Backend>) -> usize {
         let core = self.places.len() % self.cores.count();
-        self.places.push(Place { core, disk });
+        self.places.push(Place { core, disk, target: self.facts.len(), ledger: None });
         core
     }
 
