@@ -2,6 +2,7 @@
 
 use crate::{Host, Outcome};
 use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
 
 /// The version of this schema. It changes when a field changes its meaning or goes away.
 pub const SCHEMA: &str = "lunar.bench/1";
@@ -81,6 +82,38 @@ pub struct Cell {
     pub ratio: Option<f64>,
 }
 
+impl Document {
+    /// Why a run of it ended early, if one did.
+    pub fn ended_early(&self) -> Option<&str> {
+        self.runs.iter().find_map(|run| run.outcome.ended_early.as_deref())
+    }
+
+    /// An empty one, begun now, on this machine, by this process.
+    pub fn new(title: impl Into<String>) -> Document {
+        Document {
+            schema: SCHEMA.into(),
+            title: title.into(),
+            command: std::env::args().map(|word| without_secrets(&word)).collect(),
+            begun: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            host: Host::here(),
+            seed: None,
+            runs: Vec::new(),
+            tables: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// A word of a command line; what may be a URL with a password is shown as the URL shows itself.
+fn without_secrets(word: &str) -> String {
+    let (before, at) = word.split_at(word.find("iscsi://").unwrap_or(word.len()));
+    match (at, initiator::Url::parse(at)) {
+        ("", _) => word.into(),
+        (_, Ok(url)) => format!("{before}{url}"),
+        (_, Err(_)) => format!("{before}iscsi://..."),
+    }
+}
+
 impl Cell {
     /// A figure that was measured, beside one that was published, if there are such.
     pub fn new(published: Option<f64>, measured: Option<f64>) -> Cell {
@@ -92,6 +125,14 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_on_the_command_line_are_not_kept() {
+        assert_eq!(without_secrets("--depth"), "--depth");
+        let told = without_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert!(told.starts_with("if=iscsi://") && !told.contains("hidden"), "{told}");
+        assert_eq!(without_secrets("iscsi://me%hidden@"), "iscsi://...");
+    }
 
     #[test]
     fn a_ratio_needs_both() {

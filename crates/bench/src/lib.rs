@@ -13,14 +13,18 @@ mod host;
 pub mod job;
 mod offsets;
 pub mod outcome;
+pub mod people;
+pub mod plain;
 mod record;
 pub mod report;
 mod rig;
+pub mod rounds;
 mod run;
 #[cfg(test)]
 mod sample;
 mod terse;
 mod watch;
+pub mod words;
 
 pub use document::Document;
 pub use error::{Error, Kind};

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::attach::{Attach, detach::Detach, list::List};
+use crate::bench::Bench;
 use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
@@ -26,6 +27,7 @@ Examples:
   lunar discover 192.0.2.10                    which targets are there
   lunar ls 192.0.2.10                          and which LUNs
   lunar doctor iscsi://192.0.2.10/IQN/0        what is wrong, what is slow
+  lunar bench randread iscsi://192.0.2.10/IQN/0 --depth 32   how fast is it
   lunar attach iscsi://192.0.2.10/IQN/0 --ublk a disk for this host; lunar attached, lunar detach
 
 Environment:
@@ -47,7 +49,7 @@ fn after_help() -> String {
     format!("{EXAMPLES}\n\n{}", exit::help())
 }
 
-/// A SCSI storage network in user space: serves disks over iSCSI, and uses them.
+/// A SCSI storage network in user space: serves disks over iSCSI, uses them, and measures them.
 #[derive(Debug, Parser)]
 #[command(name = "lunar", version, after_help = after_help(), arg_required_else_help = true)]
 pub struct Cli {
@@ -63,6 +65,8 @@ pub enum Command {
     Serve(Serve),
     /// Copy a disk
     Copy(copy::Args),
+    /// Measure disks and targets
+    Bench(Box<Bench>),
     /// List the targets of a portal
     Discover(Discover),
     /// List targets, their LUNs and sizes

@@ -133,6 +133,18 @@ fn of(kind: Kind) -> (Exit, &'static str) {
     }
 }
 
+impl From<bench::Error> for Failure {
+    fn from(e: bench::Error) -> Failure {
+        let exit = match e.kind {
+            bench::Kind::Invalid => Exit::Invalid,
+            bench::Kind::HoldsData => Exit::Exists,
+            bench::Kind::Target(Some(kind)) => of(kind).0,
+            bench::Kind::Target(None) | bench::Kind::System => Exit::General,
+        };
+        Failure::new(exit, e.what, e.hint)
+    }
+}
+
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         let (exit, hint) = of(e.kind);

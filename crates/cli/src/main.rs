@@ -3,6 +3,7 @@
 
 mod args;
 mod attach;
+mod bench;
 mod captive;
 mod client;
 mod copy;
@@ -77,6 +78,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Copy(args) => {
             log("warn")?;
             return copy::copy(args);
+        }
+        Command::Bench(args) => {
+            log("warn")?;
+            return bench::bench(*args);
         }
         Command::Attach(args) => {
             log("info")?;

@@ -30,6 +30,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("chromium", "chromium"),
     ("nbdinfo", "libnbd-bin"),
     ("nbd-client", "nbd-client"),
+    ("nbd-server", "nbd-server"),
+    ("nbdkit", "nbdkit"),
     ("tc", "iproute2"),
     ("taskset", "util-linux"),
     ("c++", "g++"),

@@ -59,9 +59,7 @@ pub fn published(table: &Table) -> String {
     for (head, cells) in &table.rows {
         body += &format!("<tr><th scope=\"row\">{}</th>", escape(head));
         for (name, figure) in &groups {
-            body.extend(
-                (0..columns).map(|at| cell_of(table, *name, cells.get(at).and_then(figure), at == 0)),
-            );
+            body.extend((0..columns).map(|at| cell_of(table, name, cells.get(at).and_then(figure), at == 0)));
         }
         body += "</tr>\n";
     }
@@ -161,7 +159,7 @@ pub fn title(run: &Run, direction: &str) -> String {
 /// A percentile that is listed, or from the histogram; nanoseconds.
 pub fn of_percentile(latency: &Latency, percent: f64) -> Option<f64> {
     let listed = latency.percentiles.iter().find(|p| p.0 == percent).map(|p| p.1 as f64);
-    listed.or_else(|| latency.quantile(percent / 100.0).map(|ns| ns as f64))
+    listed.or_else(|| (latency.count() > 0).then(|| latency.at(percent) as f64))
 }
 
 /// Percentiles of each run and direction.

@@ -1,6 +1,5 @@
 //! Where a LUN is and how it is used, in one line: `iscsi://`.
 
-mod percent;
 mod settings;
 mod who;
 
@@ -8,7 +7,7 @@ use crate::options::{Options, Portal, Timeouts};
 use crate::{Error, Kind};
 use proto::chap::Algorithm;
 use proto::initiator::targets::PortalAddress;
-use proto::name;
+use proto::{name, percent};
 use settings::{Settings, Texts};
 use std::fmt;
 use std::str::FromStr;

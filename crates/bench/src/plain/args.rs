@@ -1,0 +1,292 @@
+//! Arguments of `lunar bench`, and the job that they mean.
+
+use crate::job::{Fill, Job, Order, Pace};
+use crate::rounds::{Bound, Figure};
+use crate::{Error, Kind, Opening, Target, words};
+use control::config::{Cores, read_size};
+
+/// Arguments of `lunar bench`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// What is measured: iscsi://HOST[:PORT]/TARGET/LUN, a file, a block device, null:SIZE, memory:SIZE, or an
+    /// NBD URL. A work such as randread may stand before them
+    #[arg(value_name = "TARGET", required = true)]
+    pub targets: Vec<String>,
+
+    /// The work: read, write, rw, bidir, randread, randwrite, randrw, randbidir [default: read]
+    #[arg(long, value_name = "WORK")]
+    pub rw: Option<String>,
+
+    /// Of a mix, so many of a hundred are reads
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, visible_alias = "rwmixread",
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+
+    /// Bytes of a command, or several sizes with weights: 4k/60:64k/40
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    pub bs: String,
+
+    /// Commands in flight for each session
+    #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "iodepth",
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub depth: u32,
+
+    /// Sessions with each target
+    #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "numjobs",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub sessions: u32,
+
+    /// End after this time: seconds, or 500ms, 2m [default: 10, without --amount]
+    #[arg(long, value_name = "TIME")]
+    pub runtime: Option<String>,
+
+    /// End after so many bytes, all sessions together
+    #[arg(long, value_name = "SIZE", visible_alias = "io-size")]
+    pub amount: Option<String>,
+
+    /// Do not count what happens in this time at the begin
+    #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time")]
+    pub ramp: String,
+
+    /// So many commands are due each second, however long they take; latency counts from then on
+    #[arg(long, value_name = "IOPS", visible_alias = "rate-iops")]
+    pub rate: Option<f64>,
+
+    /// With --rate: as independent users come (Poisson), not at even distances
+    #[arg(long, requires = "rate")]
+    pub poisson: bool,
+
+    /// Random places, a few of them often: the n-th most popular as often as 1/n^THETA
+    #[arg(long, value_name = "THETA", conflicts_with = "stride")]
+    pub zipf: Option<f64>,
+
+    /// Sequential places that are so far apart
+    #[arg(long, value_name = "SIZE")]
+    pub stride: Option<String>,
+
+    /// First byte that is used
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub offset: String,
+
+    /// Bytes that are used [default: all]
+    #[arg(long, value_name = "SIZE", visible_alias = "size")]
+    pub span: Option<String>,
+
+    /// What is written: random, zeros, counting, lba, or bytes such as 0xdeadbeef
+    #[arg(long, value_name = "WHAT", default_value = "random")]
+    pub fill: String,
+
+    /// What is read must be what --fill writes
+    #[arg(long)]
+    pub compare: bool,
+
+    /// Writes are stable when they are acknowledged (FUA)
+    #[arg(long, visible_alias = "sync")]
+    pub fua: bool,
+
+    /// Make all stable at the end; that counts
+    #[arg(long, visible_alias = "end-fsync")]
+    pub flush: bool,
+
+    /// Pass the page cache of this host by (files and block devices)
+    #[arg(long)]
+    pub direct: bool,
+
+    /// Overwrite data that is there
+    #[arg(long)]
+    pub destroy: bool,
+
+    /// Make a file of this size where there is none
+    #[arg(long, value_name = "SIZE")]
+    pub create: Option<String>,
+
+    /// Count commands that fail, and go on
+    #[arg(long)]
+    pub continue_on_error: bool,
+
+    /// Where chance begins: the same number visits the same places
+    #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "randseed")]
+    pub seed: u64,
+
+    /// Width of the steps of the time series
+    #[arg(long, value_name = "TIME", default_value = "1")]
+    pub interval: String,
+
+    /// Run again and again until this is steady: five rounds that are within 20 % of each other, and whose trend
+    /// is below 10 % (SNIA PTS)
+    #[arg(long, value_name = "FIGURE", conflicts_with = "latency_target")]
+    pub steady: Option<Figure>,
+
+    /// With --steady: give up after so many rounds
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+
+    /// Look for the highest rate at which commands end within this time, such as 500us; each try takes --runtime
+    #[arg(long, value_name = "TIME", conflicts_with = "rate")]
+    pub latency_target: Option<String>,
+
+    /// With --latency-target: so many of a hundred commands
+    #[arg(long, value_name = "PERCENT", default_value_t = 99.0)]
+    pub latency_percentile: f64,
+
+    /// Cores to run on: all, a number of them, or a list such as 0,2-3 [default: all]
+    #[arg(long, value_name = "N|LIST")]
+    pub cores: Option<String>,
+
+    /// Count the CPU time of this process too: the target, if it is on this machine
+    #[arg(long, value_name = "PID")]
+    pub target_pid: Option<u32>,
+}
+
+fn size(text: &str) -> Result<u64, Error> {
+    read_size(text).map_err(Error::invalid)
+}
+
+impl Args {
+    /// The work, and what it is done on: the work may stand first among the targets.
+    fn split(&self) -> Result<(&str, &[String]), Error> {
+        let first = self.targets.first().filter(|word| words::is_rw(word) && self.targets.len() > 1);
+        match (first, &self.rw) {
+            (Some(word), Some(rw)) => {
+                let what = format!("two works: {word} and --rw {rw}");
+                Err(Error::new(Kind::Invalid, what, format!("a file of that name is written ./{word}")))
+            }
+            (Some(word), None) => Ok((word, &self.targets[1..])),
+            (None, rw) => Ok((rw.as_deref().unwrap_or("read"), &self.targets)),
+        }
+    }
+
+    /// What it runs on.
+    ///
+    /// # Errors
+    /// When a name cannot be understood.
+    pub fn on(&self) -> Result<Vec<Target>, Error> {
+        self.split()?.1.iter().map(|text| Target::parse(text)).collect()
+    }
+
+    /// What is run.
+    ///
+    /// # Errors
+    /// When a word cannot be understood, or two contradict each other.
+    pub fn job(&self) -> Result<Job, Error> {
+        let (order, way) = words::rw(self.split()?.0, self.read_percent)?;
+        let runtime = self.runtime.as_deref().map(words::time).transpose()?;
+        let amount = self.amount.as_deref().map(size).transpose()?;
+        let default = Job::default();
+        Ok(Job {
+            order: self.order(order)?,
+            way,
+            sizes: words::sizes(&self.bs)?,
+            depth: self.depth as usize,
+            time: runtime.or(default.time.filter(|_| amount.is_none())),
+            amount,
+            ramp: words::time(&self.ramp)?,
+            pace: words::pace(self.rate, self.poisson)?,
+            fill: words::fill(&self.fill)?,
+            compare: self.compare,
+            stable: self.fua,
+            flush: self.flush,
+            offset: size(&self.offset)?,
+            span: self.span.as_deref().map(size).transpose()?,
+            go_on: self.continue_on_error,
+            seed: self.seed,
+            interval: words::time(&self.interval)?,
+        })
+    }
+
+    /// The bound on latency for which a rate is to be found.
+    ///
+    /// # Errors
+    /// When it is no time, or no percentage.
+    pub fn bound(&self) -> Result<Option<Bound>, Error> {
+        let percent = self.latency_percentile;
+        if !(percent > 0.0 && percent <= 100.0) {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("{percent} is no percentage"),
+                "more than 0, up to 100",
+            ));
+        }
+        let within = self.latency_target.as_deref().map(words::time).transpose()?;
+        Ok(within.map(|within| Bound { percent, within }))
+    }
+
+    fn order(&self, order: Order) -> Result<Order, Error> {
+        let invalid = |what: String, hint: &str| Err(Error::new(Kind::Invalid, what, hint));
+        match (order, self.zipf, &self.stride) {
+            (Order::Random, Some(theta), _) if theta > 0.0 && theta <= 100.0 => Ok(Order::Zipf(theta)),
+            (Order::Random, Some(theta), _) => {
+                invalid(format!("no zipf with {theta}"), "more than 0, such as 1.2")
+            }
+            (Order::Sequential, _, Some(stride)) => match size(stride)? {
+                0 => invalid("a stride of 0 stays where it is".into(), "name the distance of two beginnings"),
+                stride => Ok(Order::Strided(stride)),
+            },
+            (_, Some(_), _) => {
+                invalid("--zipf is for random work".into(), "say randread, randwrite or randrw")
+            }
+            (_, _, Some(_)) => invalid("--stride is for sequential work".into(), "say read, write or rw"),
+            _ => Ok(order),
+        }
+    }
+
+    /// How targets are opened for it.
+    ///
+    /// # Errors
+    /// When a word cannot be understood.
+    pub fn opening(&self, job: &Job) -> Result<Opening, Error> {
+        let cores = self.cores.as_deref().map(Cores::parse).transpose().map_err(Error::invalid)?;
+        Ok(Opening {
+            sessions: self.sessions as usize,
+            cores: cores.unwrap_or(Cores::All),
+            direct: self.direct,
+            write: job.way.writes(),
+            destroy: self.destroy,
+            create: self.create.as_deref().map(size).transpose()?,
+            target_pid: self.target_pid,
+        })
+    }
+}
+
+/// A job in the words of the command line.
+pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
+    let mut told = vec![
+        ("rw", words::of_rw(job.order, job.way).to_owned()),
+        ("bs", words::of_sizes(&job.sizes)),
+        ("depth", job.depth.to_string()),
+        ("sessions", sessions.to_string()),
+    ];
+    let mut also = |name, value: Option<String>| told.extend(value.map(|value| (name, value)));
+    let time = |time| humantime::format_duration(time).to_string();
+    also(
+        "read-percent",
+        if let crate::job::Way::Mix(percent) = job.way { Some(percent.to_string()) } else { None },
+    );
+    also("zipf", if let Order::Zipf(theta) = job.order { Some(theta.to_string()) } else { None });
+    also("stride", if let Order::Strided(bytes) = job.order { Some(words::of_size(bytes)) } else { None });
+    also("runtime", job.time.map(time));
+    also("amount", job.amount.map(words::of_size));
+    also("ramp", (!job.ramp.is_zero()).then(|| time(job.ramp)));
+    also(
+        "rate",
+        if let Pace::Even(rate) | Pace::Poisson(rate) = job.pace { Some(rate.to_string()) } else { None },
+    );
+    also("poisson", matches!(job.pace, Pace::Poisson(_)).then(|| "yes".into()));
+    also("fill", (job.way.writes() || job.compare).then(|| of_fill(job.fill)));
+    also("compare", job.compare.then(|| "yes".into()));
+    also("fua", job.stable.then(|| "yes".into()));
+    also("flush", job.flush.then(|| "yes".into()));
+    also("offset", (job.offset > 0).then(|| words::of_size(job.offset)));
+    also("span", job.span.map(words::of_size));
+    told.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn of_fill(fill: Fill) -> String {
+    match fill {
+        Fill::Zeros => "zeros".into(),
+        Fill::Random => "random".into(),
+        Fill::Counting => "counting".into(),
+        Fill::Lba => "lba".into(),
+        Fill::Bytes(eight) => format!("0x{:016x}", u64::from_be_bytes(eight)),
+    }
+}

@@ -1,0 +1,50 @@
+//! `lunar bench`: one job on some targets.
+
+pub mod args;
+#[cfg(test)]
+mod tests;
+
+pub use args::Args;
+
+use crate::document::Run;
+use crate::{Document, Error, Job, Rig, Watch, rounds, words};
+
+/// Opens the targets, runs the job, and tells what came of it.
+///
+/// # Errors
+/// When the job or a target cannot be used as asked: nothing was measured.
+pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
+    let (targets, job) = (args.on()?, args.job()?);
+    let rig = Rig::open(&targets, &args.opening(&job)?)?;
+    let mut document = Document::new(title(&job, args.sessions));
+    let (runs, note) = match (args.steady, args.bound()?) {
+        (Some(figure), _) => rounds::until_steady(&rig, &job, figure, args.rounds.into(), watch)?,
+        (None, Some(bound)) => rounds::highest_rate(&rig, &job, bound, watch)?,
+        (None, None) => (vec![one(&rig, &job, watch)?], String::new()),
+    };
+    document.runs = runs;
+    document.notes.extend(Some(note).filter(|note| !note.is_empty()));
+    rig.close();
+    Ok(document)
+}
+
+/// One run of a job, labelled by what it does.
+///
+/// # Errors
+/// As [`Rig::run`].
+pub fn one(rig: &Rig, job: &Job, watch: &Watch) -> Result<Run, Error> {
+    let outcome = rig.run(job, watch)?;
+    let sessions = rig.sessions() / rig.facts().len().max(1);
+    let label = title(job, sessions as u32);
+    Ok(Run { label, job: args::told(job, sessions), targets: rig.facts(), outcome })
+}
+
+fn title(job: &Job, sessions: u32) -> String {
+    let (work, sizes) = (words::of_rw(job.order, job.way), words::of_sizes(&job.sizes));
+    format!("{work}, {sizes}, depth {}, {}", job.depth, count(sessions as usize, "session"))
+}
+
+/// A number and what it counts.
+fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}

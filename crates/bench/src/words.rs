@@ -1,0 +1,218 @@
+//! From words to a job: fio's words where fio has one.
+
+use crate::job::{Fill, Order, Pace, Way, Weighted};
+use crate::{Error, Kind};
+use control::config::read_size;
+use std::time::Duration;
+
+/// What may stand after `--rw`: word, order is sequential, way. A mix has the share that is asked for besides.
+const RW: [(&str, bool, Way); 9] = [
+    ("read", true, Way::Read),
+    ("write", true, Way::Write),
+    ("rw", true, Way::Mix(50)),
+    ("readwrite", true, Way::Mix(50)),
+    ("bidir", true, Way::Both),
+    ("randread", false, Way::Read),
+    ("randwrite", false, Way::Write),
+    ("randrw", false, Way::Mix(50)),
+    ("randbidir", false, Way::Both),
+];
+
+fn invalid<T>(what: String, hint: &str) -> Result<T, Error> {
+    Err(Error::new(Kind::Invalid, what, hint))
+}
+
+/// `read`, `randwrite` ...: an order, [`Order::Sequential`] or [`Order::Random`], and a way.
+///
+/// # Errors
+/// When there is no such word.
+pub fn rw(word: &str, read_percent: u8) -> Result<(Order, Way), Error> {
+    let Some((_, is_sequential, way)) = RW.iter().find(|row| row.0 == word) else {
+        let known: Vec<&str> = RW.iter().map(|row| row.0).collect();
+        return invalid(format!("there is no work \"{}\"", word.escape_debug()), &known.join(", "));
+    };
+    let order = if *is_sequential { Order::Sequential } else { Order::Random };
+    let way = if matches!(way, Way::Mix(_)) { Way::Mix(read_percent) } else { *way };
+    Ok((order, way))
+}
+
+/// Whether a word is one of those of [`rw`].
+pub fn is_rw(word: &str) -> bool {
+    RW.iter().any(|row| row.0 == word)
+}
+
+/// The word for an order and a way.
+pub fn of_rw(order: Order, way: Way) -> &'static str {
+    let is_sequential = matches!(order, Order::Sequential | Order::Strided(_));
+    let same = |a: Way, b: Way| a == b || matches!((a, b), (Way::Mix(_), Way::Mix(_)));
+    let row = RW.iter().find(|row| row.1 == is_sequential && same(row.2, way));
+    row.map_or("read", |row| row.0)
+}
+
+/// A size in bytes that a command can have.
+fn length(text: &str) -> Result<u32, Error> {
+    let bytes = read_size(text).map_err(Error::invalid)?;
+    match u32::try_from(bytes) {
+        Ok(bytes) if bytes > 0 && bytes <= 1 << 30 => Ok(bytes),
+        _ => invalid(format!("commands cannot have {text} bytes"), "from 1 byte to 1G"),
+    }
+}
+
+/// `4k`, `4k,64k`, or with weights `4k/60:64k/40` (fio's bssplit): lengths of commands.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
+    let one = |part: &str| {
+        let (size, weight) = part.split_once('/').unwrap_or((part, "1"));
+        match weight.parse::<u32>() {
+            Ok(weight @ 1..=1_000_000) => Ok((length(size)?, weight)),
+            _ => invalid(
+                format!("\"{}\" is no weight", weight.escape_debug()),
+                "a number from 1 on, as in 4k/60",
+            ),
+        }
+    };
+    text.split([',', ':']).map(one).collect()
+}
+
+/// A size as it is written here: `4k`, `512`.
+pub fn of_size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
+    match UNITS.iter().find(|unit| bytes >= unit.0 && bytes.is_multiple_of(unit.0)) {
+        Some((unit, name)) => format!("{}{name}", bytes / unit),
+        None => bytes.to_string(),
+    }
+}
+
+/// Lengths as [`sizes`] reads them.
+pub fn of_sizes(sizes: &[Weighted]) -> String {
+    let one = |size: &Weighted| match size.1 {
+        1 => of_size(size.0.into()),
+        weight => format!("{}/{weight}", of_size(size.0.into())),
+    };
+    sizes.iter().map(one).collect::<Vec<_>>().join(":")
+}
+
+/// `10` (seconds), `500ms`, `2m`.
+///
+/// # Errors
+/// When it is no time.
+pub fn time(text: &str) -> Result<Duration, Error> {
+    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    match seconds.or_else(|| humantime::parse_duration(text).ok()) {
+        Some(time) if time <= Duration::from_secs(366 * 86_400) => Ok(time),
+        _ => {
+            invalid(format!("\"{}\" is no time", text.escape_debug()), "seconds, or as in 500ms, 90s, 2m, 1h")
+        }
+    }
+}
+
+/// Commands a second, even or by Poisson.
+///
+/// # Errors
+/// When the rate is none.
+pub fn pace(rate: Option<f64>, is_poisson: bool) -> Result<Pace, Error> {
+    match rate {
+        None => Ok(Pace::Closed),
+        Some(rate) if !(rate > 0.0 && rate <= 1e8) => {
+            invalid(format!("{rate} commands a second are no rate"), "more than 0, and up to 100 million")
+        }
+        Some(rate) if is_poisson => Ok(Pace::Poisson(rate)),
+        Some(rate) => Ok(Pace::Even(rate)),
+    }
+}
+
+/// `zeros`, `random`, `counting`, `lba`, or up to eight bytes in hexadecimal digits: `0xdeadbeef`.
+///
+/// # Errors
+/// When it is none of these.
+pub fn fill(text: &str) -> Result<Fill, Error> {
+    Ok(match text {
+        "zeros" => Fill::Zeros,
+        "random" => Fill::Random,
+        "counting" => Fill::Counting,
+        "lba" => Fill::Lba,
+        _ => Fill::Bytes(bytes(text).map_or_else(
+            || {
+                let what = format!("\"{}\" cannot be written", text.escape_debug());
+                invalid(what, "zeros, random, counting, lba, or bytes such as 0xdeadbeef")
+            },
+            Ok,
+        )?),
+    })
+}
+
+/// 1, 2, 4 or 8 bytes, repeated to eight.
+fn bytes(text: &str) -> Option<[u8; 8]> {
+    let digits = text.strip_prefix("0x")?;
+    let value = u64::from_str_radix(digits, 16).ok()?;
+    let len = digits.len() / 2;
+    if !digits.len().is_multiple_of(2) || !matches!(len, 1 | 2 | 4 | 8) {
+        return None;
+    }
+    let eight = value.to_be_bytes();
+    Some(std::array::from_fn(|i| eight[8 - len + i % len]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn works_are_known_by_fios_words_and_told_by_them() {
+        assert_eq!(rw("randread", 70).unwrap(), (Order::Random, Way::Read));
+        assert_eq!(rw("rw", 70).unwrap(), (Order::Sequential, Way::Mix(70)));
+        assert!(rw("trim", 50).unwrap_err().hint.contains("randbidir"));
+        for (word, ..) in RW {
+            let (order, way) = rw(word, 30).unwrap();
+            assert_eq!(rw(of_rw(order, way), 30).unwrap(), (order, way), "{word}");
+            assert!(is_rw(word));
+        }
+        assert_eq!(of_rw(Order::Zipf(1.1), Way::Read), "randread");
+    }
+
+    #[test]
+    fn lengths_have_weights() {
+        assert_eq!(sizes("4k").unwrap(), [(4096, 1)]);
+        assert_eq!(sizes("4k/60:64k/40").unwrap(), [(4096, 60), (65536, 40)]);
+        assert_eq!(of_sizes(&sizes("512,1m").unwrap()), "512:1m");
+        assert_eq!(of_sizes(&[(4096, 60), (65536, 40)]), "4k/60:64k/40");
+        for wrong in ["", "0", "4k/0", "4k/x", "2G", "4k,,8k"] {
+            assert!(sizes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_units() {
+        assert_eq!(time("1.5").unwrap(), Duration::from_millis(1500));
+        assert_eq!(time("500ms").unwrap(), Duration::from_millis(500));
+        assert_eq!(time("2m").unwrap(), Duration::from_secs(120));
+        for wrong in ["", "-1", "soon", "NaN", "inf", "9000000000"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_are_positive() {
+        assert_eq!(pace(None, true).unwrap(), Pace::Closed);
+        assert_eq!(pace(Some(10.0), true).unwrap(), Pace::Poisson(10.0));
+        assert_eq!(pace(Some(10.0), false).unwrap(), Pace::Even(10.0));
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(pace(Some(wrong), false).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn fillings() {
+        assert_eq!(fill("lba").unwrap(), Fill::Lba);
+        assert_eq!(
+            fill("0xdeadbeef").unwrap(),
+            Fill::Bytes([0xde, 0xad, 0xbe, 0xef, 0xde, 0xad, 0xbe, 0xef])
+        );
+        assert_eq!(fill("0x00").unwrap(), Fill::Bytes([0; 8]));
+        for wrong in ["", "0x", "0x1", "0x123456", "0xxx", "ones"] {
+            assert!(fill(wrong).is_err(), "{wrong}");
+        }
+    }
+}
