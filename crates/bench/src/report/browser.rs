@@ -10,7 +10,8 @@ use std::time::Duration;
 
 const CHROMIUM: Tool = Tool { program: "chromium", package: "chromium" };
 /// A page beside the page: looks into it, and writes down what a test wants to know.
-const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body><iframe id="page" src="page.html" width="WIDTH" height="3000"></iframe>
+const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body>
+<iframe id="page" src="page.html" width="WIDTH" height="3000"></iframe>
 <pre id="seen">nothing</pre><script>
 document.getElementById("page").onload = event => {
   const inside = event.target.contentDocument, window_ = event.target.contentWindow;

@@ -13,7 +13,8 @@ const NOTABLE: f64 = 0.05;
 fn table(caption: &str, heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
     format!(
-        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr>{heads}</tr></thead><tbody>\n{}</tbody></table></div>\n",
+        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr>{heads}</tr></thead>\
+         <tbody>\n{}</tbody></table></div>\n",
         escape(caption),
         rows.into_iter().map(row).collect::<String>()
     )
