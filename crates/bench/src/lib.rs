@@ -9,6 +9,7 @@ mod content;
 mod cpu;
 pub mod document;
 mod error;
+pub mod faces;
 mod host;
 pub mod job;
 mod offsets;
@@ -17,12 +18,14 @@ pub mod people;
 pub mod plain;
 mod record;
 pub mod report;
+pub mod reproduce;
 mod rig;
 pub mod rounds;
 mod run;
 #[cfg(test)]
 mod sample;
 mod terse;
+pub mod verify;
 mod watch;
 pub mod words;
 

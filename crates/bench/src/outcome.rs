@@ -95,24 +95,6 @@ pub struct Cpu {
     pub cores: usize,
 }
 
-impl Latency {
-    /// How many times it holds.
-    pub fn count(&self) -> u64 {
-        self.histogram.iter().fold(0, |sum, bin| sum.saturating_add(bin.1))
-    }
-
-    /// The time in nanoseconds within which so many of a hundred ended; 0 where nothing did.
-    pub fn at(&self, percent: f64) -> u64 {
-        let wanted = (self.count() as f64 * percent / 100.0).ceil();
-        let mut sum = 0f64;
-        let bin = self.histogram.iter().find(|bin| {
-            sum += bin.1 as f64;
-            sum >= wanted
-        });
-        bin.or(self.histogram.last()).map_or(0, |bin| bin.0)
-    }
-}
-
 impl Totals {
     /// Commands a second.
     pub fn iops(&self, elapsed_s: f64) -> f64 {
@@ -122,6 +104,25 @@ impl Totals {
     /// Bytes a second.
     pub fn rate(&self, elapsed_s: f64) -> f64 {
         per(self.bytes as f64, elapsed_s)
+    }
+}
+
+impl Latency {
+    /// How many times it holds.
+    pub fn count(&self) -> u64 {
+        self.histogram.iter().fold(0, |sum, bin| sum.saturating_add(bin.1))
+    }
+
+    /// The time that this share (0 to 1) of all has not exceeded, in nanoseconds, to the three digits of the
+    /// histogram; none without one.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        let rank = (self.count() as f64 * share).ceil().max(1.0);
+        let mut below = 0f64;
+        let reached = |bin: &&(u64, u64)| {
+            below += bin.1 as f64;
+            below >= rank
+        };
+        self.histogram.iter().find(reached).or(self.histogram.last()).map(|bin| bin.0)
     }
 }
 
@@ -163,11 +164,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_found_in_the_histogram() {
+    fn quantiles_are_read_from_the_histogram() {
         let latency = Latency { histogram: vec![(10, 50), (20, 49), (30, 1)], ..Latency::default() };
-        let at = |percent| latency.at(percent);
-        assert_eq!([at(0.0), at(50.0), at(50.1), at(99.0), at(99.9), at(100.0)], [10, 10, 20, 20, 30, 30]);
-        assert_eq!((latency.count(), Latency::default().at(50.0)), (100, 0));
+        let at = |share| latency.quantile(share);
+        assert_eq!([at(0.0), at(0.5), at(0.51), at(0.99), at(1.0)].map(Option::unwrap), [10, 10, 20, 20, 30]);
+        assert_eq!((latency.count(), Latency::default().quantile(0.5)), (100, None));
     }
 
     #[test]

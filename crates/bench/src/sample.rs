@@ -63,7 +63,7 @@ pub fn latency(mean_ns: f64, ios: u64) -> Latency {
     let mut latency =
         Latency { mean_ns, stddev_ns: mean_ns * 0.2, min_ns, max_ns, percentiles: vec![], histogram };
     let listed = [50.0, 90.0, 99.0, 99.9, 99.99];
-    latency.percentiles = listed.iter().map(|p| (*p, latency.at(*p))).collect();
+    latency.percentiles = listed.iter().filter_map(|p| Some((*p, latency.quantile(p / 100.0)?))).collect();
     latency
 }
 

@@ -60,7 +60,7 @@ fn direction(outcome: &Outcome, totals: &Totals, bytes: fn(&Share) -> u64) -> Ve
     fields.extend(latency(&Latency::default()));
     fields.extend(latency(&totals.service));
     fields.extend(PERCENTILES.iter().map(|percent| {
-        let ns = totals.service.at(*percent);
+        let ns = totals.service.quantile(percent / 100.0).unwrap_or(0);
         format!("{percent:.6}%={}", ns / 1000)
     }));
     fields.extend((PERCENTILES.len()..FIELDS).map(|_| "0%=0".into()));

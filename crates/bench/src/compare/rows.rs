@@ -56,14 +56,14 @@ const METRICS: [Metric; 5] = [
         name: "p50 latency",
         unit: "ns",
         larger_is_better: false,
-        figure: |_, totals| (totals.total.count() > 0).then(|| totals.total.at(50.0) as f64),
+        figure: |_, totals| totals.total.quantile(0.5).map(|ns| ns as f64),
         spread: Spread::Quantile(0.5),
     },
     Metric {
         name: "p99 latency",
         unit: "ns",
         larger_is_better: false,
-        figure: |_, totals| (totals.total.count() > 0).then(|| totals.total.at(99.0) as f64),
+        figure: |_, totals| totals.total.quantile(0.99).map(|ns| ns as f64),
         spread: Spread::Quantile(0.99),
     },
 ];

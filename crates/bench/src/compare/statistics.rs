@@ -74,8 +74,8 @@ pub struct Bounded {
 pub fn quantile(latency: &crate::outcome::Latency, share: f64, effect: f64) -> Option<Bounded> {
     let many = latency.count() as f64;
     let half = Z * (share * (1.0 - share) * effect.max(1.0) / many).sqrt();
-    let at = |share: f64| latency.at(100.0 * share.clamp(0.0, 1.0)) as f64;
-    (many > 0.0).then(|| Bounded { low: at(share - half), figure: at(share), high: at(share + half) })
+    let at = |share: f64| latency.quantile(share.clamp(0.0, 1.0)).map(|ns| ns as f64);
+    Some(Bounded { low: at(share - half)?, figure: at(share)?, high: at(share + half)? })
 }
 
 /// Bounds of the difference `b - a` of two figures that have bounds (the method of variance estimates recovery).

@@ -160,7 +160,7 @@ pub fn title(run: &Run, direction: &str) -> String {
 /// A percentile that is listed, or from the histogram; nanoseconds.
 pub fn of_percentile(latency: &Latency, percent: f64) -> Option<f64> {
     let listed = latency.percentiles.iter().find(|p| p.0 == percent).map(|p| p.1 as f64);
-    listed.or_else(|| (latency.count() > 0).then(|| latency.at(percent) as f64))
+    listed.or_else(|| latency.quantile(percent / 100.0).map(|ns| ns as f64))
 }
 
 /// Percentiles of each run and direction.
