@@ -48,6 +48,9 @@ pub struct Args {
     /// Do not count what happens in this time at the begin
     #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time")]
     pub ramp: String,
+    /// Pause of each of those in flight after its command
+    #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "thinktime")]
+    pub think: String,
 
     /// So many commands are due each second, however long they take; latency counts from then on
     #[arg(long, value_name = "IOPS", visible_alias = "rate-iops")]
@@ -195,6 +198,7 @@ impl Args {
             amount,
             ramp: words::time(&self.ramp)?,
             pace: words::pace(self.rate, self.poisson)?,
+            think: words::time(&self.think)?,
             fill: words::fill(&self.fill)?,
             compare: self.compare,
             stable: self.fua,
@@ -289,6 +293,7 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
     also("runtime", job.time.map(time));
     also("amount", job.amount.map(words::of_size));
     also("ramp", (!job.ramp.is_zero()).then(|| time(job.ramp)));
+    also("think", (!job.think.is_zero()).then(|| time(job.think)));
     also(
         "rate",
         if let Pace::Even(rate) | Pace::Poisson(rate) = job.pace { Some(rate.to_string()) } else { None },

@@ -37,7 +37,7 @@ fn every_option_reaches_the_job() {
     let all = job(
         "randwrite null:1M --bs 4k/3:8k --iodepth 32 --runtime 500ms --amount 1G --ramp-time 2 --rate-iops 1000 \
          --poisson --zipf 1.2 --offset 1M --span 2M --fill 0xff --compare --fua --flush --continue-on-error \
-         --seed 7 --interval 100ms",
+         --seed 7 --interval 100ms --thinktime 3ms",
     );
     let expected = Job {
         order: Order::Zipf(1.2),
@@ -48,6 +48,7 @@ fn every_option_reaches_the_job() {
         amount: Some(1 << 30),
         ramp: Duration::from_secs(2),
         pace: Pace::Poisson(1000.0),
+        think: Duration::from_millis(3),
         fill: crate::job::Fill::Bytes([0xff; 8]),
         compare: true,
         stable: true,

@@ -3,7 +3,7 @@
 use crate::content::Content;
 use crate::job::{Job, Pace, Way};
 use crate::offsets::{Next, Offsets};
-use crate::outcome::{Cpu, Outcome};
+use crate::outcome::{Cpu, Outcome, Share};
 use crate::record::{Record, Times};
 use crate::rig::Place;
 use crate::verify::{Claim, Ledger};
@@ -82,7 +82,7 @@ struct Session {
     left: Cell<u64>,
     errors: Cell<u64>,
     /// What the watch knows.
-    told: Cell<(u64, u64)>,
+    told: Cell<Share>,
     last: Cell<Instant>,
     why: RefCell<Option<String>>,
 }
@@ -229,7 +229,7 @@ impl Session {
             arrivals: RefCell::new(Arrivals::new(&job, start, index, sessions)),
             left: Cell::new(left),
             errors: Cell::new(0),
-            told: Cell::new((0, 0)),
+            told: Cell::new(Share::default()),
             last: Cell::new(clock.begin),
             why: RefCell::new(None),
             job,
@@ -293,9 +293,8 @@ impl Session {
     }
 
     fn tell(&self) {
-        let (done, told) = (self.record.borrow().done(), self.told.get());
-        self.watch.add(done.0 - told.0, done.1 - told.1);
-        self.told.set(done);
+        let done = self.record.borrow().share();
+        self.watch.add(&self.told.replace(done), &done);
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -345,6 +344,10 @@ impl Session {
             if is_done && let Err(why) = right(next, &mut content, claim.as_ref(), &buf) {
                 self.fail(why);
             }
+            if !self.job.think.is_zero() {
+                sleep(self.job.think).await;
+                now = Instant::now();
+            }
         }
     }
 
@@ -381,9 +384,7 @@ impl Session {
         if self.left.get() == 0 {
             return None;
         }
-        let mut next = self.offsets.borrow_mut().next(read);
-        next.len = u64::from(next.len).min(self.left.get()) as u32;
-        Some(next)
+        Some(self.offsets.borrow_mut().next(read, self.left.get()))
     }
 
     fn take(&self, next: Next) -> Next {
