@@ -353,6 +353,7 @@ fn options_without_a_command_are_there() {
         &["info"],
         &["pr"],
         &["copy"],
+        &["bench"],
     ];
     let known: String = commands.iter().filter_map(|words| help(words)).collect();
     let mut seen = 0;
