@@ -23,8 +23,8 @@ fn a_session_ends_with_its_reason() {
     says(&server, &["session ended", "reason=\"logout\"", "tsih=1"]);
     Raw::session(server.portal(), &[]).cut();
     says(&server, &["session ended", "reason=\"the initiator closed the connection\""]);
-    let first = Login::new().on(server.portal());
-    let second = Login::new().on(server.portal());
+    let login = Login::new();
+    let (first, second) = (login.on(server.portal()), login.on(server.portal()));
     says(&server, &["session ended", "reason=\"its initiator logged in again\""]);
     drop((first, second));
 }

@@ -147,7 +147,8 @@ fn welcome(info: &Info, seat: &Seat) {
 fn refused(fresh: &Fresh, machine: &Login, pdu: &Pdu) {
     let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
-    let reason = machine.reason();
+    // It is printable already.
+    let reason = machine.reason().map(tracing::field::display);
     tracing::info!(peer = %fresh.peer, ?initiator, ?target, %status, reason, "login refused");
 }
 
