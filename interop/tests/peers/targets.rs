@@ -90,12 +90,29 @@ fn a_target(peer: &Peer) {
     is_copied_to_and_verified(peer);
 }
 
+/// STGT forgets a registration with its session, and has no READ FULL STATUS.
+fn is_reserved_in_one_session(peer: &Peer) {
+    let url = peer.open("");
+    good(&["pr", &url, "register", "--new-key", "0xabc"]);
+    let reserve = ["pr", &url, "reserve", "--key", "0xabc", "--type", "we"];
+    fails(13, "nobody is registered with key 0xabc", &reserve);
+    let said =
+        good(&["pr", &url, "register", "reserve", "read-full-status", "--new-key", "0xabc", "--type", "we"]);
+    assert!(
+        said.contains("reserved") && said.contains("0xabc") && said.contains("write exclusive"),
+        "{said}"
+    );
+}
+
 #[test]
 fn stgt() {
     if let Some(peer) = Peer::tgt() {
         a_target(&peer);
         // STGT has digests, but only where it is told to.
         fails(1, "HeaderDigest=None", &["ls", &peer.open(DIGESTS)]);
+        let url = peer.url(peer.address(), &credentials().0, CHAP, "auth=sha-256");
+        fails(5, "the target may not know this algorithm", &["ls", &url]);
+        is_reserved_in_one_session(&peer);
     }
 }
 
