@@ -120,6 +120,8 @@ fn stgt() {
 fn istgt() {
     if let Some(peer) = Peer::istgt() {
         a_target(&peer);
+        let told = good(&["pr", &peer.open(""), "register", "read-full-status", "--new-key", "0xabc"]);
+        assert!(told.contains("initiator") && told.contains(" iqn."), "{told}");
         let user = credentials().0;
         // Where istgt has a user of its own, it lets in only those who want it to prove itself.
         fails(24, "02/01", &["ls", &peer.url(peer.address(), &user, MUTUAL, "")]);

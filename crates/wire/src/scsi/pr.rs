@@ -130,7 +130,7 @@ fn transport_id(b: &[u8]) -> String {
 /// A name of iSCSI that some target, such as istgt, tells in a form of its own: it stands somewhere, and NULs
 /// follow.
 fn text(b: &[u8]) -> Option<String> {
-    let start = b.windows(4).position(|four| NAMES.iter().any(|begin| *begin == four))?;
+    let start = b.windows(4).position(|four| NAMES.contains(&four))?;
     let end = b.iter().rposition(|byte| *byte != 0)? + 1;
     let name = &b[start..end];
     name.iter().all(u8::is_ascii_graphic).then(|| fields::utf8(name))
