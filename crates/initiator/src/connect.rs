@@ -104,7 +104,7 @@ impl Watch for () {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let wire = Wire::connect(portal).await?;
+    let wire = Wire::connect(portal, options.timeouts.login).await?;
     if let Some(bytes) = options.window {
         wire.stream.set_window(bytes as usize).map_err(lost)?;
     }
@@ -226,17 +226,25 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects to the first address of a portal that answers.
-    pub async fn connect(portal: &Portal) -> Result<Wire, Error> {
-        let mut last = None;
-        for address in resolve(portal).await? {
-            match Stream::connect(address).await {
-                Ok(stream) => return Ok(Wire { stream, begun: Vec::new() }),
-                Err(e) => last = Some(e),
+    /// Connects to the first address of a portal that answers, within `limit`.
+    pub async fn connect(portal: &Portal, limit: Duration) -> Result<Wire, Error> {
+        Wire::to_one_of(&resolve(portal).await?, limit).await
+    }
+
+    /// Each address has its share of the time, so that one that is silent leaves some for the next.
+    async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<Wire, Error> {
+        let share = limit / (addresses.len().max(1) + 1) as u32;
+        let mut last = Error::new(Kind::Unreachable, "its name has no address");
+        for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
+            // The last one has all that is left: who called watches over that.
+            let share = if left == 0 { limit } else { share };
+            match compio::time::timeout(share, Stream::connect(*address)).await {
+                Ok(Ok(stream)) => return Ok(Wire { stream, begun: Vec::new() }),
+                Ok(Err(e)) => last = Error::new(Kind::Unreachable, io_text(&e)),
+                Err(_) => last = Error::new(Kind::TimedOut, "it does not answer"),
             }
         }
-        let what = last.map_or_else(|| "its name has no address".to_owned(), |e| io_text(&e));
-        Err(Error::new(Kind::Unreachable, what))
+        Err(last)
     }
 
     /// A connection that is logged in, without digests.
@@ -326,6 +334,7 @@ fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn a_zone_is_the_name_or_the_number_of_an_interface() {
@@ -337,5 +346,24 @@ mod tests {
         assert_eq!(zone("::1%lo").unwrap(), zone("::1%1").unwrap(), "the loopback interface is the first");
         assert_eq!(zone("::1").unwrap(), None);
         assert_eq!(zone("::1%no-such-thing").unwrap_err().kind, Kind::UnknownHost);
+    }
+
+    #[test]
+    fn an_address_that_is_silent_leaves_time_for_the_next() {
+        compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+            let [full, open] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+            let [silent, answers] = [&full, &open].map(|l| l.local_addr().expect("bound"));
+            // Whose backlog is full answers no more.
+            rustix::net::listen(&full, 0).expect("a shorter backlog");
+            let moment = Duration::from_millis(200);
+            let held: Vec<_> =
+                (0..4).map_while(|_| TcpStream::connect_timeout(&silent, moment).ok()).collect();
+            assert!(held.len() < 4, "it still answers");
+            let limit = Duration::from_secs(3);
+            let addresses = [silent, silent, answers];
+            let tried = compio::time::timeout(limit, Wire::to_one_of(&addresses, limit));
+            let wire = tried.await.expect("in time").expect("the last address answers");
+            assert_eq!(wire.stream.route().local.map(|a| a.ip()), Some(answers.ip()));
+        });
     }
 }

@@ -126,6 +126,10 @@ impl Way for Path {
         }
     }
 
+    fn block_size(&self) -> u32 {
+        self.lun().map_or(0, |lun| Lun::block_size(lun))
+    }
+
     fn check(&self) -> Future<'_, State> {
         Box::pin(async move {
             if self.lun().is_none() {
@@ -139,6 +143,13 @@ impl Way for Path {
                 None => State::Down,
             }
         })
+    }
+
+    fn give_up_strays(&self) -> Future<'_, ()> {
+        match self.lun() {
+            Some(lun) => lun.give_up_strays(),
+            None => Box::pin(async {}),
+        }
     }
 
     fn news(&self) -> flume::Receiver<Event> {
