@@ -193,7 +193,7 @@ pub fn measured() -> Document {
         let job = Job {
             order: crate::job::Order::Random,
             depth: 4,
-            time: Some(Duration::from_millis(400)),
+            time: Some(Duration::from_millis(800)),
             interval: Duration::from_millis(50),
             ..job
         };

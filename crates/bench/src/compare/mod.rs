@@ -48,9 +48,6 @@ pub struct Args {
     /// Differences of so many percent, and smaller ones, are none
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     pub threshold: f64,
-    /// As JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -135,14 +132,15 @@ pub fn compare(a: &Document, b: &Document, threshold_percent: f64) -> Result<Com
     Ok(Comparison { schema: SCHEMA, documents, threshold_percent, rows, notes, worse })
 }
 
-/// Reads both files and compares them: what is to be printed, and whether something became worse.
+/// Reads both files and compares them: what is to be printed, for people or as JSON, and whether something became
+/// worse.
 ///
 /// # Errors
 /// When a file cannot be read, is no document of this schema, or they have nothing in common.
-pub fn run(args: &Args) -> Result<(String, bool), Error> {
+pub fn run(args: &Args, as_json: bool) -> Result<(String, bool), Error> {
     let (a, b) = (read(&args.a)?, read(&args.b)?);
     let comparison = compare(&a, &b, args.threshold)?;
-    let text = match args.json {
+    let text = match as_json {
         true => serde_json::to_string_pretty(&comparison).expect("names and numbers are JSON") + "\n",
         false => text::text(&comparison),
     };

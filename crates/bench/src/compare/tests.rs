@@ -157,13 +157,13 @@ fn the_command_prints_a_table_or_json_and_says_whether_something_is_worse() {
     let (a, b) = (write("a.json", 1e8), write("b.json", 0.8e8));
     let parse =
         |more: &[&str]| Line::try_parse_from([["x", &a, &b].as_slice(), more].concat()).map(|line| line.args);
-    let (text, is_worse) = run(&parse(&[]).unwrap()).unwrap();
+    let (text, is_worse) = run(&parse(&[]).unwrap(), false).unwrap();
     assert!(is_worse && text.contains("A: runs, 2026-11-20T22:11:51Z\n"), "{text}");
-    let row: Vec<&str> = text.lines().nth(4).unwrap().split_whitespace().collect();
-    assert_eq!(row[..6], ["4", "KiB", "read", "read", "IOPS", "24,461"], "{text}");
-    assert_eq!((row[8], row.last()), ("%", Some(&"WORSE")), "{text}");
+    let row: Vec<&str> = text.lines().nth(5).unwrap().split_whitespace().collect();
+    assert_eq!(row[..4], ["read", "IOPS", "24,461", "19,569"], "{text}");
+    assert_eq!((row[4], row.last()), ("-20.0", Some(&"WORSE")), "{text}");
     assert!(text.ends_with("0 better, 5 worse, 2 the same, 0 unsure, beyond 5 %\n"), "{text}");
-    let (json, is_worse) = run(&parse(&["--json", "--threshold", "50%"]).unwrap()).unwrap();
+    let (json, is_worse) = run(&parse(&["--threshold", "50%"]).unwrap(), true).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
         (json["schema"].as_str(), json["rows"][0]["verdict"].as_str(), is_worse),

@@ -10,8 +10,10 @@ pub const COLOURS: usize = 6;
 const CHARACTER: f64 = 6.1;
 /// Pixels between the base lines of two labels.
 const LEADING: f64 = 14.0;
+/// Pixels that the last name at an axis may need to the right of it.
+const EDGE: f64 = 24.0;
 /// Characters of a label; longer ones are cut.
-const LABEL: usize = 30;
+const LABEL: usize = 34;
 
 /// An axis.
 #[derive(Clone, Debug)]
@@ -72,7 +74,7 @@ pub fn svg(chart: &Chart, id: usize) -> String {
     let y_axis = &chart.y;
     let y = Scale::new(y_axis.division.clone(), y_axis.quantity, points().map(|p| p.1), (bottom, top + 4.0));
     let widest = y.ticks().iter().map(|tick| tick.1.chars().count()).max().unwrap_or(1);
-    let labels = if chart.lines.len() > 1 { label_width(chart) } else { 8.0 };
+    let labels = if chart.lines.len() > 1 { label_width(chart) } else { EDGE };
     let left = (widest as f64 * CHARACTER + 12.0).max(30.0);
     let frame = Frame { left, right: width - labels, top, bottom };
     let x_axis = &chart.x;

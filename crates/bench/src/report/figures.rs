@@ -42,7 +42,7 @@ pub fn cut(text: &str, many: usize) -> String {
 pub fn short(figure: f64) -> String {
     match figure.abs() {
         0.0 => "0".into(),
-        x if x >= HUGE || x < 1e-4 => format!("{figure:.2e}"),
+        x if !(1e-4..HUGE).contains(&x) => format!("{figure:.2e}"),
         x if x < 0.1 => format!("{figure:.4}"),
         x if x < 10.0 => format!("{figure:.2}"),
         x if x < 1000.0 => format!("{figure:.1}"),

@@ -3,7 +3,7 @@
 //! All that comes from a document is escaped, whoever made it: names of targets come from targets.
 
 mod chart;
-pub(crate) mod figures;
+mod figures;
 mod plots;
 mod scale;
 mod series;

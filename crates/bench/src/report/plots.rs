@@ -177,8 +177,7 @@ fn curves(run: &Run) -> Vec<Line> {
     let curve = |(direction, totals): (&'static str, &crate::outcome::Totals)| {
         let total = Line { label: title(run, direction), ..curve(&totals.total) };
         let is_paced = !totals.submit.histogram.is_empty();
-        let service =
-            Line { label: format!("{}, service alone", title(run, direction)), ..curve(&totals.service) };
+        let service = Line { label: format!("{}, service", title(run, direction)), ..curve(&totals.service) };
         [total].into_iter().chain(is_paced.then_some(service))
     };
     directions(&run.outcome).flat_map(curve).filter(|line| line.points.len() > 1).collect()

@@ -2,6 +2,9 @@
 
 use super::figures;
 
+/// Pixels of a decade that has room for three values.
+const ROOM: f64 = 55.0;
+
 /// How an axis is divided.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Division {
@@ -79,7 +82,10 @@ impl Scale {
                 let step = even_step(to);
                 (0..=8).map(|n| n as f64 * step).filter(|v| *v <= to * 1.0001).map(told).collect()
             }
-            Division::Decades => decades(from, to).into_iter().map(told).collect(),
+            Division::Decades => {
+                let room = (self.range.1 - self.range.0).abs() / (to - from);
+                decades(from, to, room).into_iter().map(told).collect()
+            }
             Division::Sizes(heads) if !heads.is_empty() => heads.clone(),
             Division::Sizes(_) => {
                 let powers = from.ceil() as i32..=to.floor() as i32;
@@ -144,11 +150,12 @@ fn steps_of_decade(decade: f64) -> impl Iterator<Item = f64> {
     [1f64, 2.0, 5.0, 10.0].into_iter().map(move |step| decade + step.log10())
 }
 
-/// The values written at an axis of decades: also 2 and 5 where there are few, not all where there are many.
-fn decades(from: f64, to: f64) -> Vec<f64> {
+/// The values written at an axis of decades, each of which has so many pixels: also 2 and 5 where there is room, not
+/// all where there are many.
+fn decades(from: f64, to: f64, room: f64) -> Vec<f64> {
     let whole = from.floor() as i32..=to.ceil() as i32;
     let every = ((to - from) / 8.0).ceil().max(1.0) as i32;
-    let steps: &[f64] = if to - from <= 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let steps: &[f64] = if room >= ROOM { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let powers = whole.filter(|power| power.rem_euclid(every) == 0);
     let values = powers.flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
     values.filter(|v| v.log10() >= from - 1e-9 && v.log10() <= to + 1e-9).collect()
@@ -159,7 +166,7 @@ mod tests {
     use super::*;
 
     fn texts(division: Division, values: &[f64]) -> Vec<String> {
-        let scale = Scale::new(division, Quantity::Figure, values.iter().copied(), (0.0, 100.0));
+        let scale = Scale::new(division, Quantity::Figure, values.iter().copied(), (0.0, 200.0));
         scale.ticks().into_iter().map(|tick| tick.1).collect()
     }
 

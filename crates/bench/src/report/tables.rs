@@ -13,7 +13,8 @@ const NOTABLE: f64 = 0.05;
 fn table(caption: &str, heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
     format!(
-        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr>{heads}</tr></thead><tbody>\n{}</tbody></table></div>\n",
+        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr>{heads}</tr></thead>\
+         <tbody>\n{}</tbody></table></div>\n",
         escape(caption),
         rows.into_iter().map(row).collect::<String>()
     )
@@ -59,9 +60,7 @@ pub fn published(table: &Table) -> String {
     for (head, cells) in &table.rows {
         body += &format!("<tr><th scope=\"row\">{}</th>", escape(head));
         for (name, figure) in &groups {
-            body.extend(
-                (0..columns).map(|at| cell_of(table, *name, cells.get(at).and_then(figure), at == 0)),
-            );
+            body.extend((0..columns).map(|at| cell_of(table, name, cells.get(at).and_then(figure), at == 0)));
         }
         body += "</tr>\n";
     }

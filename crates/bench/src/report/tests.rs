@@ -105,7 +105,9 @@ fn figures_that_cannot_be_do_not_break_the_page() {
 #[test]
 fn a_run_at_a_given_rate_shows_what_waiting_adds() {
     let page = html(&sample::measured());
-    for told in ["service alone</text>", "Throughput over time: read 64k", "memory:16777216"] {
+    for told in
+        ["mixed 4k at a rate, read, service</text>", "Throughput over time: read 64k", "memory:16777216"]
+    {
         assert!(page.contains(told), "{told}\n{page}");
     }
 }
