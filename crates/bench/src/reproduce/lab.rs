@@ -13,7 +13,7 @@ use crate::{Document, Error, Kind, Opening, Rig, Target, Watch};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often a run gets more time.
+/// How often a run that was too short for a single command gets more time.
 const LONGER: usize = 3;
 
 /// Targets that are open, and whether they may be written.
@@ -240,12 +240,9 @@ impl<'a> Lab<'a> {
         self.watch.says(label);
         let mut job = job.clone();
         let mut ran = open.rig.run(&job, self.watch);
-        // What was too short for a single command is tried again with more time.
         for _ in 0..LONGER {
-            match (&ran, &mut job.time) {
-                (Ok(outcome), Some(time)) if outcome.ios() == 0 && outcome.ended_early.is_none() => {
-                    *time *= 4
-                }
+            match job.time {
+                Some(time) if is_too_short(&ran) => job.time = Some(time * 4),
                 _ => break,
             }
             ran = open.rig.run(&job, self.watch);
@@ -263,17 +260,20 @@ impl<'a> Lab<'a> {
         if self.is_ended() || [one, two].iter().any(|(open, job)| job.way.writes() && !open.may_write) {
             return [None, None];
         }
-        let watch = self.watch;
-        watch.says(label);
-        let ran = std::thread::scope(|scope| {
-            let other = scope.spawn(|| two.0.rig.run(two.1, watch));
-            let first = one.0.rig.run(one.1, watch);
-            let died =
-                || Err(Error::new(Kind::System, "a thread died", "this is a fault of Lunar: report it"));
-            [first, other.join().unwrap_or_else(|_| died())]
-        });
+        self.watch.says(label);
+        let (mut job_one, mut job_two) = (one.1.clone(), two.1.clone());
+        let mut ran = at_once(self.watch, (&one.0.rig, &job_one), (&two.0.rig, &job_two));
+        for _ in 0..LONGER {
+            match (job_one.time, job_two.time) {
+                (Some(first), Some(second)) if ran.iter().any(is_too_short) => {
+                    (job_one.time, job_two.time) = (Some(first * 4), Some(second * 4));
+                }
+                _ => break,
+            }
+            ran = at_once(self.watch, (&one.0.rig, &job_one), (&two.0.rig, &job_two));
+        }
         let [first, second] = ran;
-        [self.keep(label, &one.0.rig, one.1, first), self.keep(label, &two.0.rig, two.1, second)]
+        [self.keep(label, &one.0.rig, &job_one, first), self.keep(label, &two.0.rig, &job_two, second)]
     }
 
     fn keep(&mut self, label: &str, rig: &Rig, job: &Job, ran: Result<Outcome, Error>) -> Option<Outcome> {
@@ -295,6 +295,21 @@ impl<'a> Lab<'a> {
         let counts = outcome.ended_early.is_none() && !self.is_ended() && outcome.ios() > 0;
         counts.then_some(outcome)
     }
+}
+
+/// Not even one command ended in its time.
+fn is_too_short(ran: &Result<Outcome, Error>) -> bool {
+    ran.as_ref().is_ok_and(|outcome| outcome.ios() == 0 && outcome.ended_early.is_none())
+}
+
+/// Two jobs at the same time.
+fn at_once(watch: &Watch, one: (&Rig, &Job), two: (&Rig, &Job)) -> [Result<Outcome, Error>; 2] {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| two.0.run(two.1, watch));
+        let first = one.0.run(one.1, watch);
+        let died = || Err(Error::new(Kind::System, "a thread died", "this is a fault of Lunar: report it"));
+        [first, other.join().unwrap_or_else(|_| died())]
+    })
 }
 
 /// Hundreds of runs, each with thousands of steps: percentiles are enough.
