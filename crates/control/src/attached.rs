@@ -295,6 +295,6 @@ mod tests {
     fn a_process_that_is_gone_tells_nothing() {
         let folder = Folder::new("gone");
         let attached = Attached::at(folder.0.clone()).unwrap();
-        assert_eq!(attached.ask("a"), None);
+        assert_eq!(attached.ask("a", Duration::from_secs(1)), None);
     }
 }

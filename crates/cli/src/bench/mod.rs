@@ -69,7 +69,7 @@ enum Face {
     /// Compare two results of --json
     Compare(compare::Args),
     BlockdevPerftest(faces::blockdev_perftest::Args),
-    Disktest(faces::disktest::Args),
+    Disktest(Box<faces::disktest::Args>),
     #[command(name = "sgp_dd")]
     SgpDd(faces::sgp_dd::Args),
     Dd(faces::dd::Args),

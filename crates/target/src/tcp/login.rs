@@ -76,13 +76,7 @@ async fn negotiate(
     }
     let info = info(&machine, &fresh, bound.tag, shared.registry.find(machine.tsih()));
     let (mailbox, letters) = flume::unbounded();
-    let key = Key {
-        initiator: info.initiator.clone(),
-        isid: info.isid,
-        target: info.target.clone(),
-        tag: bound.tag,
-        portal: info.target.is_none().then_some(bound.address),
-    };
+    let key = key(&info, &bound);
     let request = Request { key, tsih: machine.tsih(), cid: info.cid, mailbox, info: info.clone() };
     let seat = match shared.registry.enter(&request, &setup.limits).await {
         Ok(seat) => seat,
@@ -114,6 +108,17 @@ async fn negotiate(
         stat_sn,
         pending,
     }))
+}
+
+/// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
+fn key(info: &Info, bound: &crate::server::Bound) -> Key {
+    Key {
+        initiator: info.initiator.clone(),
+        isid: info.isid,
+        target: info.target.clone(),
+        tag: bound.tag,
+        portal: info.target.is_none().then_some(bound.address),
+    }
 }
 
 /// What is known of the connection; `session` is the one that it reinstates.
