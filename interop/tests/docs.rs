@@ -24,7 +24,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Marks of lines that need what a test has not.
 const ELSEWHERE: [&str; 4] = ["as-root", "on-another-host", "with-a-device", "with-cargo"];
 /// Programs in the lines that may be missing here.
-const TOOLS: [Tool; 6] = [
+const TOOLS: [Tool; 7] = [
+    Tool { program: "nbdkit", package: "nbdkit" },
     Tool { program: "nbdinfo", package: "libnbd-bin" },
     Tool { program: "qemu-img", package: "qemu-utils qemu-block-extra" },
     Tool { program: "qemu-io", package: "qemu-utils qemu-block-extra" },

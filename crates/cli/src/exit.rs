@@ -1,6 +1,6 @@
 //! Exit statuses, one table for all commands that use targets: those that users of Open-iSCSI know.
 
-use control::Problem;
+use control::{Cause, Problem};
 use initiator::{Error, Kind};
 use std::process::ExitCode;
 
@@ -105,7 +105,17 @@ impl From<Failure> for ExitCode {
 
 impl From<Vec<Problem>> for Failure {
     fn from(problems: Vec<Problem>) -> Failure {
-        Failure { exit: Exit::General, problems }
+        // Several problems of one kind have its status.
+        let first = problems.first().map(|problem| problem.cause).unwrap_or_default();
+        let cause = if problems.iter().all(|p| p.cause == first) { first } else { Cause::Other };
+        let exit = match cause {
+            Cause::Other => Exit::General,
+            Cause::Argument => Exit::Invalid,
+            Cause::InUse => Exit::InUse,
+            Cause::NoAccess => Exit::NoAccess,
+            Cause::NotFound => Exit::NotFound,
+        };
+        Failure { exit, problems }
     }
 }
 

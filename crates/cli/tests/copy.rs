@@ -640,3 +640,59 @@ fn a_device_in_use_is_never_overwritten() {
     let (status, _, said) = fed(folder.copy(&format!("- {dev}")), &noise(14, 9 * MIB));
     assert!(status == 1 && said.contains("goes on beyond the end"), "{said}");
 }
+
+/// An NBD server of a disk in memory, as `disk`, and as `fixed` to be read only; its address.
+fn nbd_server(size: usize) -> (export::nbd::Handle, String) {
+    let backend = block::open(&block::Spec::sized(block::Kind::Memory, size as u64)).unwrap();
+    let export = |name: &str, read_only| export::nbd::Export {
+        name: name.into(),
+        backend: backend.clone(),
+        block_size: 512,
+        read_only,
+        description: String::new(),
+    };
+    let listen = [export::nbd::Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    let cores = std::sync::Arc::new(net::Cores::one().unwrap());
+    let exports = vec![export("disk", false), export("fixed", true)];
+    let server = export::nbd::serve(&listen, exports, cores, export::nbd::Limits::default()).unwrap();
+    let url = server.addresses()[0].url("");
+    (server, url)
+}
+
+#[test]
+fn nbd_servers_are_ends_of_a_copy() {
+    let folder = Folder::new("nbd");
+    let (_server, url) = nbd_server(32 * MIB);
+    folder.sparse("a", 32 * MIB, &[(0, 100), (5 * MIB + 512, 3 * MIB), (31 * MIB, MIB)]);
+    let told = folder.json(&format!("a {url}disk --verify"));
+    assert!(
+        told["verified"].as_bool() == Some(true) && told["zeroes_cleared"].as_u64() > Some(20 * MIB as u64)
+    );
+    let told = folder.json(&format!("{url}fixed b"));
+    assert!(folder.read("a") == folder.read("b"));
+    assert!(told["bytes_read"].as_u64() < Some(10 * MIB as u64), "holes are not read: {told}");
+    folder.good(&format!("a {url}disk --resume --journal j --checkpoint 4M"));
+    assert!(!folder.is_there("j"));
+    let out = folder.copy(&format!("{url}disk -")).output().unwrap();
+    assert!(out.status.success() && out.stdout == folder.read("a"));
+    assert!(fs::read_dir(&folder.0).unwrap().count() == 2, "no file of the URL's name");
+}
+
+#[test]
+fn an_export_that_will_not_do_is_told_of() {
+    let folder = Folder::new("nbd-refused");
+    let (server, url) = nbd_server(MIB);
+    folder.make("a", &noise(1, 2 * MIB));
+    folder.make("odd", &noise(1, 1000));
+    folder.bad(&format!("a {url}none"), "hint: it has \"disk\", \"fixed\"");
+    folder.bad(&format!("a {url}fixed"), "read-only");
+    folder.bad(&format!("a {url}disk"), "it does not fit, and nothing was written");
+    folder.bad(&format!("odd {url}disk"), "takes only multiples of 512 bytes");
+    folder.bad(&format!("{url}disk {url}disk"), "are the same");
+    folder.bad(&format!("a {url}disk --resume"), "no place to keep");
+    folder.bad("a nbds://127.0.0.1/disk", "no TLS");
+    folder.bad("a nbd+unix:///disk", "names no socket");
+    folder.bad("nbd+unix:///?socket=nowhere b", "No such file");
+    drop(server);
+    assert!(!folder.is_there("b"));
+}

@@ -104,7 +104,11 @@ impl Watch for () {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    log_in(Wire::connect(portal).await?, portal, goal, options, &mut ()).await
+    let wire = Wire::connect(portal).await?;
+    if let Some(bytes) = options.window {
+        wire.stream.set_window(bytes as usize).map_err(lost)?;
+    }
+    log_in(wire, portal, goal, options, &mut ()).await
 }
 
 /// Logs in on a connection.

@@ -4,7 +4,7 @@
 use compio::runtime::fd::PollFd;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
@@ -40,6 +40,35 @@ impl Stream {
         let fd = socket.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
         Ok(Stream { fd })
+    }
+
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    /// Those of connect: no such socket, nobody listens, not allowed; a path that is too long.
+    pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
+        let socket = compio::net::UnixStream::connect(path).await?;
+        Ok(Stream { fd: socket.into_poll_fd()? })
+    }
+
+    /// Has the kernel ask a peer that is silent for so long whether it is still there, as often and with the
+    /// same time between; then the connection is lost. TCP only.
+    pub fn keep_alive(&self, idle: Duration, tries: u32) -> io::Result<()> {
+        let how = TcpKeepalive::new().with_time(idle).with_interval(idle).with_retries(tries);
+        SockRef::from(&self.fd).set_tcp_keepalive(&how)
+    }
+
+    /// Sets both buffers of the socket in bytes, which bound the window of TCP. The kernel gives no more than
+    /// its limits allow (tcp(7), socket(7): rmem_max and wmem_max), unless the process has CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// Those of setsockopt.
+    pub fn set_window(&self, bytes: usize) -> io::Result<()> {
+        use rustix::net::sockopt;
+        if sockopt::set_socket_recv_buffer_size_force(&self.fd, bytes).is_err() {
+            sockopt::set_socket_recv_buffer_size(&self.fd, bytes)?;
+        }
+        Ok(sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
     }
 
     /// What the kernel says of the way of this connection.

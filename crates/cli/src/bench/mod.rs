@@ -4,7 +4,7 @@ mod progress;
 
 use crate::exit::{Exit, Failure};
 use crate::say;
-use bench::{Document, Watch, people, plain};
+use bench::{Document, Watch, people, plain, reproduce};
 use clap::{Args, Subcommand};
 use control::Problem;
 use progress::Progress;
@@ -49,7 +49,10 @@ struct Told {
 
 /// Measurements of a kind of their own.
 #[derive(Debug, Subcommand)]
-enum Face {}
+enum Face {
+    /// Repeat a published experiment, and show its figures beside ours
+    Reproduce(reproduce::Args),
+}
 
 /// Runs it.
 pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
@@ -57,7 +60,15 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     let signal = heed_signals(&watch)?;
     let progress = Progress::start(&watch);
     let document = match (args.face, args.plain) {
-        (Some(face), _) => match face {},
+        (Some(Face::Reproduce(seed)), _) => {
+            let done = reproduce::run(&seed, &watch)?;
+            drop(progress);
+            crate::print(&if args.told.json { json(&done.document)? } else { done.text });
+            return match done.problem {
+                Some(problem) => Err(problem.into()),
+                None => Ok(ended(&done.document, signal.load(Ordering::Relaxed))),
+            };
+        }
         (None, Some(plain)) => plain::run(&plain, &watch)?,
         (None, None) => {
             return Err(Failure::new(Exit::Invalid, "there is nothing to measure", "name a target"));

@@ -2,7 +2,7 @@
 
 use crate::client;
 use crate::exit::{Exit, Failure, invalid};
-use block::{Backend, Kind, Spec};
+use block::{Backend, Kind, OpenError, Spec, nbd};
 use control::{Problem, config};
 use initiator::Lun;
 use std::fs::{File, Metadata, OpenOptions};
@@ -27,6 +27,8 @@ pub struct End {
     pub created: bool,
     /// The LUN, if it is one: its session is logged out at the end.
     pub lun: Option<Arc<Lun>>,
+    /// The export of an NBD server, if it is one: its connection is closed at the end.
+    pub export: Option<Arc<nbd::Disk>>,
 }
 
 /// What is read or written.
@@ -54,13 +56,16 @@ pub enum Side {
 impl End {
     /// A disk, only read or not known to be zeros.
     pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> End {
-        let medium = Medium::Disk(disk);
-        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false, lun: None }
+        End::new(name, identity, Medium::Disk(disk))
     }
 
     fn stream(name: &str, file: File) -> End {
-        let (medium, identity) = (Medium::Stream(file), String::new());
-        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false, lun: None }
+        End::new(name, String::new(), Medium::Stream(file))
+    }
+
+    fn new(name: &str, identity: String, medium: Medium) -> End {
+        let name = name.into();
+        End { name, identity, medium, zeroed: false, file: None, created: false, lun: None, export: None }
     }
 
     /// Bytes of a disk; a stream does not tell.
@@ -83,8 +88,23 @@ pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
         _ if text == "-" => standard(side)?,
         Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?)?,
         _ if is_url(text) => remote(text).await?,
+        _ if nbd::is_url(text) => export(text, side).await?,
         _ => at_path(text, Path::new(text), side).await?,
     })
+}
+
+/// An export of an NBD server. Nothing but its place and its size tells it from others.
+async fn export(text: &str, side: Side) -> Result<End, Problem> {
+    let cannot = |e: OpenError| Problem::new(format!("{}: {}", e.subject, e.what), e.hint);
+    let url: nbd::Url = text.parse().map_err(cannot)?;
+    let disk = nbd::open(&url).await.map_err(cannot)?;
+    let facts = disk.facts();
+    if facts.read_only && side != Side::Source {
+        let what = format!("{url}: the server offers this export read-only");
+        return Err(Problem::new(what, "name another, or have it served for writing"));
+    }
+    let identity = format!("{url}, {} bytes", facts.capacity);
+    Ok(End { export: Some(disk.clone()), ..End::disk(&url.to_string(), identity, disk) })
 }
 
 /// A LUN. It is known again by the identity that it tells, whichever way leads to it.
@@ -102,7 +122,7 @@ fn is_url(text: &str) -> bool {
 
 /// Whether it is read as a path.
 pub fn is_path(text: &str) -> bool {
-    text != "-" && !text.starts_with("null:") && !is_url(text)
+    text != "-" && !text.starts_with("null:") && !is_url(text) && !nbd::is_url(text)
 }
 
 /// stdin or stdout.
@@ -223,6 +243,6 @@ pub fn same(source: &str, destination: &str) -> bool {
             a.rdev() == b.rdev()
         }
         (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => source == destination && is_url(source),
+        _ => source == destination && (is_url(source) || nbd::is_url(source)),
     }
 }

@@ -27,10 +27,14 @@ pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
     let copy = Copy::prepare(args, stop).await?;
     let sessions =
         [&copy.source, &copy.destination].map(|end| end.lun.as_ref().map(|lun| lun.session().clone()));
+    let exports = [&copy.source, &copy.destination].map(|end| end.export.clone());
     let report = copy.perform(began).await;
     for session in sessions.into_iter().flatten() {
         // The copy is over: a target that does not answer the logout changes nothing.
         _ = compio::time::timeout(LEAVE, session.close()).await;
+    }
+    for export in exports.into_iter().flatten() {
+        export.close().await;
     }
     Ok(report?)
 }

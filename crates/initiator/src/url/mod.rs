@@ -1,6 +1,5 @@
 //! Where a LUN is and how it is used, in one line: `iscsi://`.
 
-mod percent;
 mod settings;
 mod who;
 
@@ -8,7 +7,7 @@ use crate::options::{Options, Portal, Timeouts};
 use crate::{Error, Kind};
 use proto::chap::Algorithm;
 use proto::initiator::targets::PortalAddress;
-use proto::name;
+use proto::{name, percent};
 use settings::{Settings, Texts};
 use std::fmt;
 use std::str::FromStr;
@@ -31,8 +30,8 @@ const LUNS: u16 = 0x4000;
 /// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth`
 /// (md5, sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both),
 /// every key of the negotiation by its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or
-/// `max_burst_length`, the time-outs of [`Timeouts`] in seconds, such as `login_timeout`, and `commands` in
-/// flight.
+/// `max_burst_length`, the time-outs of [`Timeouts`] in seconds, such as `login_timeout`, `commands` in flight,
+/// and `window`, the socket's buffers in bytes.
 ///
 /// Neither `Display` nor `Debug` show a secret.
 #[derive(Clone)]
@@ -173,6 +172,7 @@ fn defaults() -> Settings {
         crc32c_first: options.crc32c_first,
         timeouts: Timeouts::default(),
         commands: options.commands,
+        window: None,
         isid: None,
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),

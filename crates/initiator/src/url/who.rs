@@ -33,6 +33,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         crc32c_first: s.crc32c_first,
         timeouts: s.timeouts.clone(),
         commands: s.commands,
+        window: s.window,
         isid: s.isid,
     };
     check(url, &options)?;
