@@ -130,7 +130,7 @@ fn check(answer: &Answer, settings: &Settings) {
             | Op::OrWrite { offset, len, .. } => (*offset, u64::from(*len), true),
             Op::LbaStatus { offset, .. } => (*offset, 1, false),
             Op::Sanitize { .. } => (0, 0, true),
-            Op::Unmap(extents) => {
+            Op::Unmap { extents, .. } => {
                 assert!(extents.iter().all(|(o, n)| inside(*o, *n, settings)), "{plan:?}");
                 (0, 0, true)
             }

@@ -24,7 +24,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Marks of lines that need what a test has not.
 const ELSEWHERE: [&str; 4] = ["as-root", "on-another-host", "with-a-device", "with-cargo"];
 /// Programs in the lines that may be missing here.
-const TOOLS: [Tool; 6] = [
+const TOOLS: [Tool; 7] = [
+    Tool { program: "nbdkit", package: "nbdkit" },
     Tool { program: "nbdinfo", package: "libnbd-bin" },
     Tool { program: "qemu-img", package: "qemu-utils qemu-block-extra" },
     Tool { program: "qemu-io", package: "qemu-utils qemu-block-extra" },
@@ -236,7 +237,11 @@ impl Reader {
         }
         let Some(running) = &self.running else { return line.into() };
         let line = line.replace("127.0.0.1:3260", &running.portals[0].to_string());
-        line.replace("$(pidof lunar)", &running.child.id().to_string())
+        // Other servers run beside it.
+        match line.strip_prefix("pkill ").and_then(|rest| rest.split_once(" -f ")) {
+            Some((signal, _)) => format!("kill {signal} {}", running.child.id()),
+            None => line,
+        }
     }
 }
 
@@ -352,6 +357,7 @@ fn options_without_a_command_are_there() {
         &["info"],
         &["pr"],
         &["copy"],
+        &["bench"],
     ];
     let known: String = commands.iter().filter_map(|words| help(words)).collect();
     let mut seen = 0;

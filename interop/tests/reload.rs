@@ -270,3 +270,30 @@ fn files_change_places_and_luns_leave() {
     assert!(raw.read_blocks(0, 0, 1) == pattern(512, 1));
     raw.simple(1, &[0; 6]).check(0x052500);
 }
+
+/// Writes wait for their data while two disks change their numbers: none reaches any medium. They were
+/// decided for the disk that had the number, and nobody asked for them on the one that has it now.
+#[test]
+fn writes_that_wait_do_not_follow_their_lun_to_another_disk() {
+    let disks = |a, b| lun(a, "a.img", "") + &lun(b, "b.img", "block_size = 4096");
+    let mut server = Server::start(&configuration(&disks(0, 1)));
+    let mut raw = session(&server);
+    let waiting: Vec<_> = [100, 200, 300, 400, 500]
+        .map(|lba| {
+            let write = raw.command(0, 0x80 | interop::scsi::WRITE, &write10(lba, 8), 4096);
+            raw.send(&write);
+            raw.recv_for(write.tag())
+        })
+        .into();
+    assert!(reload(&mut server, &disks(1, 0)));
+    for r2t in waiting {
+        raw.answer(&r2t, &pattern(4096, 77));
+        let reply = raw.collect(r2t.tag(), &[]);
+        assert_ne!(reply.status, GOOD, "{reply:?}");
+    }
+    server.stop();
+    for image in ["a.img", "b.img"] {
+        let bytes = std::fs::read(server.dir().join(image)).expect("an image");
+        assert!(bytes.iter().all(|byte| *byte == 0), "{image} was written");
+    }
+}

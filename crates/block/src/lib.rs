@@ -1,6 +1,6 @@
 //! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null,
-//! memory, file, device), and the filters of [`filter`] wrap any of them. [`mod@copy`]
-//! moves their bytes.
+//! memory, file, device), [`nbd`] one of an NBD server's export, and the filters of [`filter`] wrap any of them.
+//! [`mod@copy`] moves their bytes.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -8,9 +8,10 @@ pub mod copy;
 mod file;
 pub mod filter;
 mod memory;
+pub mod nbd;
 mod null;
 mod open;
-mod range;
+pub mod range;
 pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline};

@@ -5,8 +5,10 @@ mod common;
 
 use block::filter::{Op, delay, error, rate, stats};
 use block::testing::Lossy;
-use block::{Backend, Extent, Inline, Kind, Spec, open};
+use block::{Backend, Extent, Inline, Kind, Spec, nbd, open};
 use common::{Scratch, filled, runtimes};
+use export::nbd::{Export, Handle, Limits, Listen, serve};
+use net::Cores;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,33 +130,35 @@ async fn live(disk: &dyn Backend, steps: &[Step]) {
 }
 
 /// Runs the property on the disk that `make` makes, a new one each time.
-fn promise(cases: u32, make: impl Fn(&Scratch) -> Arc<dyn Backend>) {
+fn promise(cases: u32, make: impl AsyncFn(&Scratch) -> Arc<dyn Backend>) {
     for runtime in runtimes() {
         let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
         proptest!(config, |(steps in proptest::collection::vec(step(), 1..40))| {
             let scratch = Scratch::new();
-            let disk = make(&scratch);
-            prop_assert_eq!(disk.facts().capacity, CAPACITY);
-            runtime.block_on(live(&*disk, &steps));
+            runtime.block_on(async {
+                let disk = make(&scratch).await;
+                assert_eq!(disk.facts().capacity, CAPACITY);
+                live(&*disk, &steps).await;
+            });
         });
     }
 }
 
 #[test]
 fn memory_keeps_its_promise() {
-    promise(100, |_| open(&Spec::sized(Kind::Memory, CAPACITY)).expect("memory"));
+    promise(100, async |_| open(&Spec::sized(Kind::Memory, CAPACITY)).expect("memory"));
 }
 
 #[test]
 fn file_keeps_its_promise() {
-    promise(40, |scratch| open(&scratch.spec(CAPACITY)).expect("a file"));
+    promise(40, async |scratch| open(&scratch.spec(CAPACITY)).expect("a file"));
 }
 
 #[test]
 fn direct_file_keeps_its_promise() {
     let direct = |scratch: &Scratch| open(&Spec { direct: true, ..scratch.spec(CAPACITY) });
     match direct(&Scratch::new()) {
-        Ok(_) => promise(40, |scratch| direct(scratch).expect("as before")),
+        Ok(_) => promise(40, async |scratch| direct(scratch).expect("as before")),
         Err(e) => println!("skipped: O_DIRECT: {e}"),
     }
 }
@@ -176,23 +180,48 @@ fn filtered(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
 
 #[test]
 fn filters_keep_the_promise_of_memory() {
-    promise(40, |_| filtered(memory()));
+    promise(40, async |_| filtered(memory()));
 }
 
 #[test]
 fn filters_keep_the_promise_of_a_file() {
-    promise(20, |scratch| filtered(open(&scratch.spec(CAPACITY)).expect("a file")));
+    promise(20, async |scratch| filtered(open(&scratch.spec(CAPACITY)).expect("a file")));
 }
 
 #[test]
 fn a_lossy_disk_with_power_keeps_its_promise() {
-    promise(60, |_| lossy(memory()));
-    promise(20, |scratch| lossy(open(&scratch.spec(CAPACITY)).expect("a file")));
+    promise(60, async |_| lossy(memory()));
+    promise(20, async |scratch| lossy(open(&scratch.spec(CAPACITY)).expect("a file")));
 }
 
 #[test]
 fn a_stack_of_filters_keeps_its_promise() {
-    promise(40, |_| filtered(lossy(filtered(lossy(memory())))));
+    promise(40, async |_| filtered(lossy(filtered(lossy(memory())))));
+}
+
+/// A server of a disk in memory whose clients may ask for any bytes.
+fn server() -> Handle {
+    let export = Export {
+        name: "disk".into(),
+        backend: memory(),
+        block_size: 1,
+        read_only: false,
+        description: String::new(),
+    };
+    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+    let cores = Arc::new(Cores::one().expect("an event loop"));
+    serve(&listen, vec![export], cores, Limits::default()).expect("served")
+}
+
+#[test]
+fn an_nbd_export_keeps_its_promise() {
+    let server = server();
+    let url: nbd::Url = server.addresses()[0].url("disk").parse().expect("a URL");
+    promise(40, async |_| {
+        let disk = nbd::open(&url).await.expect("an export");
+        disk.write_zeroes(0, CAPACITY, true).await.expect("zeros");
+        disk as Arc<dyn Backend>
+    });
 }
 
 /// A disk that may be overwritten, of exactly [`CAPACITY`] bytes: `losetup --find --show` on a file of that
@@ -205,12 +234,12 @@ fn a_device_keeps_its_promise() {
         );
     };
     for direct in [false, true] {
-        promise(20, |_| {
+        promise(20, async |_| {
             let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
             let in_use = open(&Spec::path(&path)).err().expect("alone");
             assert!(in_use.hint.starts_with("unmount it and stop what uses it"), "{in_use}");
             assert!(open(&Spec { read_only: true, ..Spec::path(&path) }).is_ok(), "to be read");
-            runtimes().remove(0).block_on(disk.write_zeroes(0, CAPACITY, false)).expect("zeros");
+            disk.write_zeroes(0, CAPACITY, false).await.expect("zeros");
             disk
         });
     }

@@ -5,6 +5,7 @@ use crate::parts::{Part, Parts, Shard};
 use crate::{NexusId, State};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use wire::scsi::Sense;
 
@@ -102,6 +103,8 @@ pub struct Lu {
     settings: RwLock<Arc<Settings>>,
     parts: Parts,
     state: Mutex<State>,
+    /// Times that the medium, or the size of its blocks, became another.
+    media: AtomicU64,
 }
 
 /// The locked state of a logical unit. When it goes, and something was touched, every nexus will look again.
@@ -119,7 +122,7 @@ impl Lu {
             state.restore(bytes)?;
         }
         let settings = RwLock::new(Arc::new(settings));
-        Ok(Lu { settings, parts: Parts::new(), state: Mutex::new(state) })
+        Ok(Lu { settings, parts: Parts::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
     }
 
     /// The medium has another size now, in bytes: CAPACITY DATA HAS CHANGED on every nexus.
@@ -167,6 +170,16 @@ impl Lu {
     /// How it is set up now; see [`Lu::redefine`].
     pub fn settings(&self) -> Arc<Settings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Grows when the medium, or the size of its blocks, becomes another: what was asked of the one before is
+    /// not meant for it.
+    pub fn medium(&self) -> u64 {
+        self.media.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn medium_replaced(&self) {
+        self.media.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn set_settings(&self, settings: Settings) {

@@ -73,8 +73,8 @@ pub enum Op {
     WriteVerify { offset: u64, len: u32, compare: bool },
     /// Write one block (Data-Out, or zeros without Data-Out when `zero`) over and over.
     WriteSame { offset: u64, len: u64, zero: bool, unmap: bool, block_size: u32, stable: bool },
-    /// Give space back.
-    Unmap(Vec<(u64, u64)>),
+    /// Give space back: offset and length of each extent.
+    Unmap { extents: Vec<(u64, u64)>, stable: bool },
     /// Data-Out is what is expected and then what is to be written, `len` bytes each.
     CompareAndWrite { offset: u64, len: u32, stable: bool },
     /// Data-Out is ORed into the medium.

@@ -57,7 +57,7 @@ fn is_bounded(plan: &Plan, capacity: u64) -> bool {
             Op::WriteVerify { offset, len, .. }
             | Op::CompareAndWrite { offset, len, .. }
             | Op::OrWrite { offset, len, .. } => moved(*len) && inside(*offset, *len as u64, capacity),
-            Op::Unmap(extents) => extents.iter().all(|(offset, len)| inside(*offset, *len, capacity)),
+            Op::Unmap { extents, .. } => extents.iter().all(|(offset, len)| inside(*offset, *len, capacity)),
             Op::LbaStatus { offset, .. } => *offset < capacity,
             _ => true,
         },

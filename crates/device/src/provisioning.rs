@@ -88,7 +88,11 @@ fn unmap(cx: &mut Cx<'_>) -> Answer {
     let block_size = cx.lu.settings().block_size as u64;
     let ranges = ranges.iter().filter(|r| r.blocks != 0);
     let extents: Vec<_> = ranges.map(|r| (r.lba * block_size, r.blocks as u64 * block_size)).collect();
-    Ok(if extents.is_empty() { Plan::Done } else { Plan::op(Op::Unmap(extents)) })
+    Ok(if extents.is_empty() {
+        Plan::Done
+    } else {
+        Plan::op(Op::Unmap { extents, stable: !cx.state.modes.write_cache() })
+    })
 }
 
 /// The block descriptors of an UNMAP parameter list (SBC-4 section 5.35.2). What is less than a descriptor at
@@ -150,6 +154,7 @@ pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Settings;
     use crate::testing::*;
 
     fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
@@ -201,6 +206,17 @@ mod tests {
         assert_eq!(plan.data_out_len(), 0, "NDOB has no data-out");
     }
 
+    fn unmapped(extents: Vec<(u64, u64)>) -> Plan {
+        Plan::op(Op::Unmap { extents, stable: false })
+    }
+
+    #[test]
+    fn without_a_write_cache_unmap_is_stable() {
+        let mut n = nexus(&lu(Settings { write_cache: false, ..disk() }), "a");
+        let answer = unmap(&mut n, 0, &list(&[(1, 2)]));
+        assert_eq!(answer, Ok(Plan::op(Op::Unmap { extents: vec![(512, 1024)], stable: true })));
+    }
+
     #[test]
     fn unmap_lists_and_what_they_come_to() {
         let mut n = nexus(&lu(disk()), "a");
@@ -211,8 +227,8 @@ mod tests {
         let cases = [
             (list(&[]), Ok(Plan::Done)),
             (list(&[(BLOCKS, 0)]), Ok(Plan::Done)),
-            (list(&[(1, 2), (4, 0), (0, 1)]), Ok(Plan::op(Op::Unmap(vec![(512, 1024), (0, 512)])))),
-            (half, Ok(Plan::op(Op::Unmap(vec![(512, 1024)])))),
+            (list(&[(1, 2), (4, 0), (0, 1)]), Ok(unmapped(vec![(512, 1024), (0, 512)]))),
+            (half, Ok(unmapped(vec![(512, 1024)]))),
             (long, fails(Sense::PARAMETER_LIST_LENGTH)),
             (vec![0; 7], fails(Sense::PARAMETER_LIST_LENGTH)),
             (list(&[(0, 1), (BLOCKS - 1, 2)]), fails(Sense::LBA_OUT_OF_RANGE.at(BLOCKS))),

@@ -62,6 +62,9 @@ impl Lu {
             (capacity, Sense::CAPACITY_CHANGED),
             (modes, Sense::MODE_PARAMETERS_CHANGED),
         ];
+        if replaced || old.block_size != settings.block_size {
+            self.medium_replaced();
+        }
         self.set_settings(settings);
         told.iter().filter(|(is, _)| *is).for_each(|(_, sense)| state.raise(*sense, |_, _| true));
         // Who keeps something of the medium looks again, whether there is something to tell or not.

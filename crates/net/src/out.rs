@@ -58,6 +58,10 @@ impl Entry {
         self.head_len + self.tail_len
     }
 
+    fn own(&self) -> usize {
+        if let Payload::Bytes(bytes) = &self.payload { bytes.len() } else { 0 }
+    }
+
     fn len(&self) -> usize {
         self.frame_len() + self.payload.bytes().len()
     }
@@ -70,6 +74,8 @@ pub struct Out {
     /// What stands around the payloads, message after message. In one piece, so that messages without a
     /// payload leave as one.
     frames: Vec<u8>,
+    /// Bytes of payloads that no pool counts.
+    own: usize,
     /// Bytes of the first entry that have left.
     sent: usize,
     /// Bytes that wait, payload included.
@@ -86,7 +92,13 @@ impl Out {
         self.frames.extend_from_slice(tail);
         let entry = Entry { head_len: head.len(), tail_len: tail.len(), payload };
         self.waiting += entry.len();
+        self.own += entry.own();
         self.queue.push_back(entry);
+    }
+
+    /// Bytes of payloads that wait and that no pool counts.
+    pub fn own(&self) -> usize {
+        self.own
     }
 
     /// Bytes that wait, and what holds them.
@@ -187,6 +199,7 @@ impl Out {
         {
             rest -= first.len();
             gone += first.frame_len();
+            self.own -= first.own();
             self.queue.pop_front();
         }
         self.frames.drain(..gone);
@@ -198,6 +211,7 @@ impl Out {
         if self.frames.capacity() > KEEP {
             *self = Out { moved: self.moved, ..Out::default() };
         }
+        self.own = 0;
         self.queue.clear();
         self.frames.clear();
         (self.sent, self.waiting) = (0, 0);

@@ -28,7 +28,17 @@ struct Account {
     /// How many wait or are about to. They count themselves before they look once more, and buffers are
     /// given back before the count is read, all in one order (SeqCst): no return goes unnoticed.
     waiting: AtomicUsize,
-    returned: Event,
+    /// One for each class of sizes: who waits for much must not sleep on what would do for another.
+    returned: [Event; CLASSES],
+}
+
+impl Account {
+    /// Wakes one of each class. Those of one class want the same, so each who gets it wakes the next.
+    fn wake(&self) {
+        self.returned.iter().for_each(|class| {
+            class.notify(1);
+        });
+    }
 }
 
 /// Counts one who waits.
@@ -86,7 +96,7 @@ impl Pool {
             limit,
             used: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            returned: Event::new(),
+            returned: std::array::from_fn(|_| Event::new()),
         });
         Pool::of(account, limit, 0)
     }
@@ -128,7 +138,7 @@ impl Pool {
                 return b;
             }
             let _waiting = Waiting::new(&self.0.account.waiting);
-            let (own, any) = (self.0.returned.listen(), self.0.account.returned.listen());
+            let (own, any) = (self.0.returned.listen(), self.0.account.returned[class_of(len)].listen());
             match self.attempt(len) {
                 Ok(b) => return b,
                 // Room in the pool is for others: not to be woken by it.
@@ -142,12 +152,10 @@ impl Pool {
             // not have it because its share is used up.
             match self.attempt(len) {
                 Ok(b) => {
-                    self.0.account.returned.notify(1);
+                    self.0.account.wake();
                     return b;
                 }
-                Err(Full::Share) => {
-                    self.0.account.returned.notify(1);
-                }
+                Err(Full::Share) => self.0.account.wake(),
                 Err(Full::Pool) => {}
             }
         }
@@ -182,7 +190,7 @@ impl Share {
         self.account.used.fetch_sub(bytes, SeqCst);
         if self.account.waiting.load(SeqCst) > 0 {
             self.returned.notify(usize::MAX);
-            self.account.returned.notify(1);
+            self.account.wake();
         }
     }
 }
@@ -257,6 +265,25 @@ mod tests {
                 assert_eq!(name, expected);
                 held.push(buf);
             }
+        });
+    }
+
+    /// One waits for much and one, after it, for little; room comes for the little one.
+    #[test]
+    fn who_wants_much_does_not_sleep_on_what_would_do_for_others() {
+        compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let pool = Pool::new(Pool::MAX_BUFFER);
+            let mut parts: Vec<Buf> =
+                (0..2).map(|_| pool.try_get(Pool::MAX_BUFFER / 2).expect("room")).collect();
+            let (told, got) = flume::unbounded();
+            for len in [Pool::MAX_BUFFER, PAGE] {
+                let (pool, told) = (pool.clone(), told.clone());
+                compio::runtime::spawn(async move { drop(told.send(pool.get(len).await)) }).detach();
+                compio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            parts.pop();
+            let next = compio::time::timeout(std::time::Duration::from_secs(10), got.recv_async()).await;
+            assert_eq!(next.expect("in time").expect("a sender").len(), PAGE);
         });
     }
 

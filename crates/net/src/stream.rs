@@ -4,7 +4,7 @@
 use compio::runtime::fd::PollFd;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
@@ -40,6 +40,35 @@ impl Stream {
         let fd = socket.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
         Ok(Stream { fd })
+    }
+
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    /// Those of connect: no such socket, nobody listens, not allowed; a path that is too long.
+    pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
+        let socket = compio::net::UnixStream::connect(path).await?;
+        Ok(Stream { fd: socket.into_poll_fd()? })
+    }
+
+    /// Has the kernel ask a peer that is silent for so long whether it is still there, as often and with the
+    /// same time between; then the connection is lost. TCP only.
+    pub fn keep_alive(&self, idle: Duration, tries: u32) -> io::Result<()> {
+        let how = TcpKeepalive::new().with_time(idle).with_interval(idle).with_retries(tries);
+        SockRef::from(&self.fd).set_tcp_keepalive(&how)
+    }
+
+    /// Sets both buffers of the socket in bytes, which bound the window of TCP. The kernel gives no more than
+    /// its limits allow (tcp(7), socket(7): rmem_max and wmem_max), unless the process has CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// Those of setsockopt.
+    pub fn set_window(&self, bytes: usize) -> io::Result<()> {
+        use rustix::net::sockopt;
+        if sockopt::set_socket_recv_buffer_size_force(&self.fd, bytes).is_err() {
+            sockopt::set_socket_recv_buffer_size(&self.fd, bytes)?;
+        }
+        Ok(sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
     }
 
     /// What the kernel says of the way of this connection.
@@ -103,6 +132,23 @@ impl Stream {
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Whether the end of this connection, also that by the death of the process, is a reset: then what the
+    /// kernel still holds to be sent is thrown away, and not delivered at some later time. TCP only.
+    ///
+    /// # Errors
+    /// Those of setsockopt.
+    pub fn reset_on_close(&self, yes: bool) -> io::Result<()> {
+        SockRef::from(&self.fd).set_linger(yes.then_some(Duration::ZERO))
+    }
+
+    /// Ends the connection by a reset, at once, whoever else still holds it: what has not left is thrown away.
+    /// Whoever waits on it wakes up. TCP only.
+    pub fn reset(&self) {
+        // To connect to nowhere is how the kernel is told to abort a connection; it is over if that fails.
+        _ = rustix::net::connect_unspec(&self.fd);
+        self.shutdown(Shutdown::Both);
     }
 
     /// Ends one or both directions; whoever waits on them wakes up.
@@ -250,6 +296,32 @@ mod tests {
             echo(Listener::new(bound).expect("a listener"), client.into()).await;
         });
         std::fs::remove_file(path).expect("the socket");
+    }
+
+    /// The peer sees a reset, and of what it has not read no more than its own buffer held.
+    #[test]
+    fn a_reset_throws_away_what_has_not_left() {
+        in_loops(async || {
+            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+            let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
+            stream.reset_on_close(true).expect("an option");
+            let (mut peer, _) = bound.accept().expect("a connection");
+            let (part, mut sent) = (vec![7; 1 << 16], 0);
+            while let Some(n) = stream.send(&[IoSlice::new(&part)]).expect("it is open") {
+                sent += n;
+            }
+            stream.reset();
+            let (mut got, mut all) = (0, vec![0; 1 << 16]);
+            let end = loop {
+                match peer.read(&mut all) {
+                    Ok(0) => break None,
+                    Ok(n) => got += n,
+                    Err(e) => break Some(e.kind()),
+                }
+            };
+            assert_eq!(end, Some(io::ErrorKind::ConnectionReset));
+            assert!(got < sent, "{got} of {sent} bytes came");
+        });
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod name;
 pub mod nbd;
 pub mod nearest;
 pub mod parameters;
+pub mod percent;
 pub mod text;
 pub mod transfer;
 pub mod window;

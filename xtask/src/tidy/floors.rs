@@ -16,7 +16,10 @@ const FLOORS: [(&str, &[&str]); 11] = [
     ("export", &["wire", "proto", "net", "block"]),
     ("control", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
     ("bench", &["wire", "proto", "net", "block", "initiator", "control"]),
-    ("cli", &["wire", "proto", "device", "net", "block", "target", "initiator", "export", "control", "bench"]),
+    (
+        "cli",
+        &["wire", "proto", "device", "net", "block", "target", "initiator", "export", "control", "bench"],
+    ),
 ];
 
 /// Packages whose roots need not forbid `unsafe`, and why.

@@ -178,7 +178,10 @@ impl Backend for File {
         let checked = self.check_write(offset, data.len() as u64);
         inline(checked, data.len(), &self.can.write_now, io::ErrorKind::WriteZero, |at| {
             let rest = [IoSlice::new(&data[at..])];
-            pwritev2(&self.medium.files.plain, &rest, offset + at as u64, ReadWriteFlags::NOWAIT)
+            // What has begun is ended here, though it may wait: to decide the command again could refuse the
+            // rest of it.
+            let how = if at == 0 { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
+            pwritev2(&self.medium.files.plain, &rest, offset + at as u64, how)
         })
     }
 

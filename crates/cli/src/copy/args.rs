@@ -6,7 +6,8 @@ use control::{Problem, config};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
-SRC and DST are a file, a block device, - (stdin, stdout), null:SIZE, or iscsi://HOST[:PORT]/TARGET/LUN.
+SRC and DST are a file, a block device, - (stdin, stdout), null:SIZE, iscsi://HOST[:PORT]/TARGET/LUN,
+nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
 
 Examples:
   lunar copy disk.img copy.img                 holes stay holes
@@ -17,7 +18,7 @@ Examples:
   lunar copy iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 iscsi://192.0.2.10/iqn.2026-11.org.example:disks/1
 
 Exit status: 0 all is copied and stable, 1 it failed, 8 --timeout, 40 what could not be read was left out,
-41 --verify found a difference, 130 SIGINT, 143 SIGTERM; of a LUN also those of lunar --help.";
+41 --verify found a difference, 129 SIGHUP, 130 SIGINT, 143 SIGTERM; also those of lunar --help.";
 
 /// Arguments of `lunar copy`.
 #[derive(clap::Args, Clone, Debug)]

@@ -1,8 +1,8 @@
 //! The two ends of a copy: from what was written to what can be read or written.
 
 use crate::client;
-use crate::exit::Failure;
-use block::{Backend, Kind, Spec};
+use crate::exit::{Exit, Failure, invalid};
+use block::{Backend, Kind, OpenError, Spec, nbd};
 use control::{Problem, config};
 use initiator::Lun;
 use std::fs::{File, Metadata, OpenOptions};
@@ -27,6 +27,8 @@ pub struct End {
     pub created: bool,
     /// The LUN, if it is one: its session is logged out at the end.
     pub lun: Option<Arc<Lun>>,
+    /// The export of an NBD server, if it is one: its connection is closed at the end.
+    pub export: Option<Arc<nbd::Disk>>,
 }
 
 /// What is read or written.
@@ -54,13 +56,16 @@ pub enum Side {
 impl End {
     /// A disk, only read or not known to be zeros.
     pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> End {
-        let medium = Medium::Disk(disk);
-        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false, lun: None }
+        End::new(name, identity, Medium::Disk(disk))
     }
 
     fn stream(name: &str, file: File) -> End {
-        let (medium, identity) = (Medium::Stream(file), String::new());
-        End { name: name.into(), identity, medium, zeroed: false, file: None, created: false, lun: None }
+        End::new(name, String::new(), Medium::Stream(file))
+    }
+
+    fn new(name: &str, identity: String, medium: Medium) -> End {
+        let name = name.into();
+        End { name, identity, medium, zeroed: false, file: None, created: false, lun: None, export: None }
     }
 
     /// Bytes of a disk; a stream does not tell.
@@ -81,10 +86,25 @@ impl End {
 pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(side)?,
-        Some(("null", size)) => null(text, config::read_size(size)?)?,
-        Some(("iscsi", rest)) if rest.starts_with("//") => remote(text).await?,
+        Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?)?,
+        _ if is_url(text) => remote(text).await?,
+        _ if nbd::is_url(text) => export(text, side).await?,
         _ => at_path(text, Path::new(text), side).await?,
     })
+}
+
+/// An export of an NBD server. Nothing but its place and its size tells it from others.
+async fn export(text: &str, side: Side) -> Result<End, Problem> {
+    let cannot = |e: OpenError| Problem::new(format!("{}: {}", e.subject, e.what), e.hint);
+    let url: nbd::Url = text.parse().map_err(cannot)?;
+    let disk = nbd::open(&url).await.map_err(cannot)?;
+    let facts = disk.facts();
+    if facts.read_only && side != Side::Source {
+        let what = format!("{url}: the server offers this export read-only");
+        return Err(Problem::new(what, "name another, or have it served for writing"));
+    }
+    let identity = format!("{url}, {} bytes", facts.capacity);
+    Ok(End { export: Some(disk.clone()), ..End::disk(&url.to_string(), identity, disk) })
 }
 
 /// A LUN. It is known again by the identity that it tells, whichever way leads to it.
@@ -96,9 +116,13 @@ async fn remote(text: &str) -> Result<End, Failure> {
     Ok(End { lun: Some(lun.clone()), ..End::disk(&url.to_string(), identity, lun) })
 }
 
+fn is_url(text: &str) -> bool {
+    initiator::without_scheme(text).is_some()
+}
+
 /// Whether it is read as a path.
 pub fn is_path(text: &str) -> bool {
-    text != "-" && !text.starts_with("null:") && !text.starts_with("iscsi://")
+    text != "-" && !text.starts_with("null:") && !is_url(text) && !nbd::is_url(text)
 }
 
 /// stdin or stdout.
@@ -120,22 +144,22 @@ fn null(text: &str, size: u64) -> Result<End, Problem> {
     Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
 }
 
-async fn at_path(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
+async fn at_path(text: &str, path: &Path, side: Side) -> Result<End, Failure> {
     let found = match std::fs::metadata(path) {
         Ok(found) => Some(found),
         Err(e) if e.kind() == io::ErrorKind::NotFound && side != Side::Source => None,
-        Err(e) => return Err(cannot_open(text, side, e)),
+        Err(e) => return Err(cannot_open(text, side, e).into()),
     };
     match (&found, side) {
         (Some(found), _) if found.is_dir() => {
-            Err(Problem::new(format!("{text} is a directory"), "name a file in it"))
+            Err(Failure::new(Exit::Invalid, format!("{text} is a directory"), "name a file in it"))
         }
         // What has no bytes is a stream that ends at once.
-        (Some(found), Side::Source) if found.is_file() && found.len() == 0 => stream(text, path, side),
+        (Some(found), Side::Source) if found.is_file() && found.len() == 0 => Ok(stream(text, path, side)?),
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
-            stream(text, path, side)
+            Ok(stream(text, path, side)?)
         }
-        (_, Side::Source) => source(text, path),
+        (_, Side::Source) => Ok(source(text, path)?),
         (found, Side::Destination { size, overwrite }) => {
             destination(text, path, found.as_ref(), size, overwrite).await
         }
@@ -166,7 +190,7 @@ async fn destination(
     before: Option<&Metadata>,
     size: u64,
     overwrite: bool,
-) -> Result<End, Problem> {
+) -> Result<End, Failure> {
     let side = Side::Destination { size, overwrite };
     let disk = open(text, side, &Spec { create: true, size: Some(size), ..Spec::path(path) })?;
     let found = std::fs::metadata(path).map_err(|e| cannot_open(text, side, e))?;
@@ -174,7 +198,7 @@ async fn destination(
     let created = is_file && before.is_none_or(|before| before.len() == 0);
     let zeroed = is_file && (created || has_no_data(&*disk).await);
     if is_file && !zeroed && !overwrite {
-        return Err(Problem::new(format!("{text} has data already"), "--force overwrites it"));
+        return Err(Failure::new(Exit::Exists, format!("{text} has data already"), "--force overwrites it"));
     }
     let file = is_file.then(|| path.into());
     Ok(End { zeroed, file, created, ..End::disk(text, identity(path, &found), disk) })
@@ -219,6 +243,6 @@ pub fn same(source: &str, destination: &str) -> bool {
             a.rdev() == b.rdev()
         }
         (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => source == destination && source.starts_with("iscsi://"),
+        _ => source == destination && (is_url(source) || nbd::is_url(source)),
     }
 }

@@ -27,10 +27,14 @@ pub async fn run(args: Args, stop: Arc<Stop>) -> Result<Report, exit::Failure> {
     let copy = Copy::prepare(args, stop).await?;
     let sessions =
         [&copy.source, &copy.destination].map(|end| end.lun.as_ref().map(|lun| lun.session().clone()));
+    let exports = [&copy.source, &copy.destination].map(|end| end.export.clone());
     let report = copy.perform(began).await;
     for session in sessions.into_iter().flatten() {
         // The copy is over: a target that does not answer the logout changes nothing.
         _ = compio::time::timeout(LEAVE, session.close()).await;
+    }
+    for export in exports.into_iter().flatten() {
+        export.close().await;
     }
     Ok(report?)
 }
@@ -58,9 +62,10 @@ struct Copy {
 
 impl Copy {
     async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, exit::Failure> {
-        let (style, every) = (args.style()?, args.every()?);
+        let style = args.style().map_err(exit::invalid)?;
+        let every = args.every().map_err(exit::invalid)?;
         let source = open_end(&args.source, Side::Source).await?;
-        prepare::arguments(&args, &source)?;
+        prepare::arguments(&args, &source).map_err(exit::invalid)?;
         let journal = prepare::journal(&args);
         let state = match (&journal, every) {
             (Some(journal), Some(_)) => journal.read()?,

@@ -58,6 +58,11 @@ impl Out {
         self.0.waiting()
     }
 
+    /// Bytes of payloads that wait and that no pool counts.
+    pub fn own(&self) -> usize {
+        self.0.own()
+    }
+
     /// Sends until all has left (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
         self.0.flush(stream)

@@ -1,6 +1,7 @@
-//! The server's side of NBD: what is offered, the haggling over it, and which requests are in order.
-//! Section titles are those of the protocol's document.
+//! NBD without I/O. The server's side: what is offered, the haggling over it, and which requests are in order.
+//! The client's side is [`client`]. Section titles are those of the protocol's document.
 
+pub mod client;
 mod handshake;
 mod request;
 

@@ -93,7 +93,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
             let block = if zero { None } else { Some(data_of(data)?) };
             provision::write_same(unit, pool, (offset, len), block, (unmap, stable), around).await
         }
-        Op::Unmap(extents) => provision::unmap(unit, extents).await,
+        Op::Unmap { extents, stable } => provision::unmap(unit, extents, stable).await,
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
@@ -153,7 +153,8 @@ async fn read(unit: &Arc<Unit>, pool: &Pool, (offset, len): (u64, usize), room: 
             buf.set_visible(len);
             buf
         }
-        None => pool.get(len).await,
+        // Nobody waits for memory inside a gate: those who have it may wait at that gate.
+        None => pool.try_get(len).ok_or(Status::TaskSetFull)?,
     };
     Ok(Outcome::Medium(fetch_into(unit, offset, buf, &READ).await?))
 }

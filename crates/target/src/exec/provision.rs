@@ -51,12 +51,12 @@ pub async fn repeat(
     Ok(())
 }
 
-pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>) -> Ended {
+pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>, stable: bool) -> Ended {
     for (offset, len) in extents {
         let done = unit.backend().unmap(offset, len).await;
         done.map_err(|e| failed(unit, &e, offset, &WRITE))?;
     }
-    Ok(Outcome::Good)
+    if stable { super::flush(unit).await } else { Ok(Outcome::Good) }
 }
 
 /// Enough extents for one answer; an initiator asks again from where it ends.

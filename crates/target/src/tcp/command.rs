@@ -17,10 +17,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 use wire::scsi::{Sense, Status, op};
 
 /// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
 const READ_NOW: u32 = 256 << 10;
+
+/// How long a READ waits for a buffer.
+const ROOM: Duration = Duration::from_secs(2);
 
 /// What a read on the spot came to.
 enum Read {
@@ -65,7 +69,7 @@ impl Session {
             if let Some(status) = handle.unit.lu.refuses() {
                 return self.task(c, None, Some(Err(status.into())), data);
             }
-            let place = (handle.unit.clone(), handle.nexus.id());
+            let place = (handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());
             return self.task(c, Some(place), None, data);
         }
         match handle.begin(c.cdb()) {
@@ -136,7 +140,7 @@ impl Session {
         // What is left to do waits for its turn again: a command that waits for its data must not keep others
         // out.
         handle.unit.gate.leave(handle.nexus.part());
-        let place = (handle.unit.clone(), handle.nexus.id());
+        let place = (handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
         let needs_no_more = c.is_final && data.bytes().is_empty();
         match answer {
             Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(Outcome::Good), false),
@@ -160,11 +164,12 @@ impl Session {
         self.task(c, None, Some(answer), data);
     }
 
-    /// Makes a task of a command; it runs once its data is here.
+    /// Makes a task of a command; it runs once its data is here. A place bears the epoch that its answer, if it
+    /// has one, is of.
     fn task(
         &mut self,
         c: Command,
-        place: Option<(Arc<Unit>, device::NexusId)>,
+        place: Option<(Arc<Unit>, device::NexusId, u64)>,
         answer: Option<Answer>,
         data: Data<'_>,
     ) {
@@ -174,13 +179,16 @@ impl Session {
         self.serial += 1;
         self.count_ordered(&c, 1);
         let receiving = Some(receiving);
-        let epoch = place.as_ref().map_or(0, |(unit, _)| unit.lu.epoch());
+        let epoch = place.as_ref().map_or(0, |(.., epoch)| *epoch);
+        let medium = place.as_ref().map_or(0, |(unit, ..)| unit.lu.medium());
+        let place = place.map(|(unit, nexus, _)| (unit, nexus));
         let task = Task {
             serial: self.serial,
             command: c,
             place,
             reaches: Vec::new(),
             epoch,
+            medium,
             aborted: None,
             receiving,
             answer,
@@ -221,6 +229,7 @@ impl Session {
             unit: task.place.as_ref().map(|(unit, _)| unit.clone()),
             answer: task.answer.take(),
             epoch: task.epoch,
+            medium: task.medium,
             gate: None,
         };
         let Some(conn) = self.conn.upgrade() else { return };
@@ -239,6 +248,7 @@ struct Run {
     unit: Option<Arc<Unit>>,
     answer: Option<Answer>,
     epoch: u64,
+    medium: u64,
     /// The gate of its logical unit, and how it steps in.
     gate: Option<(Member, Entry)>,
 }
@@ -259,10 +269,15 @@ impl Run {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
             return (exec::without_unit(answer, &self.around(conn)), 0);
         };
-        let Some(Standing { member, entry, exact }) = conn.standing(&self.command) else { return gone() };
+        let Some(Standing { member, entry, exact }) = conn.standing(&self.command, &unit) else {
+            return gone();
+        };
         self.gate = Some((member.clone(), entry));
         conn.in_order(&self.command, self.serial).await;
-        let room = self.room_to_read(conn, &unit, answer.as_ref()).await;
+        let room = match self.room_to_read(conn, &unit, answer.as_ref()).await {
+            Ok(room) => room,
+            Err(status) => return (Err(status.into()), 0),
+        };
         let inside = member.step_in(entry).await;
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
@@ -274,8 +289,11 @@ impl Run {
         {
             return (Err(status.into()), 0);
         }
+        if unit.lu.medium() != self.medium {
+            return (Err(Sense::MEDIUM_CHANGED.into()), 0);
+        }
         let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
-        let plan = match answer.filter(stands).unwrap_or_else(|| conn.decide(&self.command, None)) {
+        let plan = match answer.filter(stands).unwrap_or_else(|| conn.decide(&self.command, &unit, None)) {
             Ok(plan) => plan,
             Err(f) => return (Err(f), 0),
         };
@@ -285,7 +303,7 @@ impl Run {
         }
         let plan = match plan {
             Plan::Parameters { .. } => {
-                conn.decide(&self.command, Some(data.take().as_deref().unwrap_or_default()))
+                conn.decide(&self.command, &unit, Some(data.take().as_deref().unwrap_or_default()))
             }
             Plan::Read { offset, len } => {
                 data = room.filter(|b| b.capacity() >= len as usize);
@@ -315,9 +333,14 @@ impl Run {
         (ended, needed as u64)
     }
 
-    /// The buffer of a READ. It is taken before the gate: writes of the same session may hold all others while
-    /// they wait at a gate that is closed until this READ is over.
-    async fn room_to_read(&self, conn: &Connection, unit: &Unit, answer: Option<&Answer>) -> Option<Buf> {
+    /// The buffer of a READ. It is taken before the gate, where nobody waits for one. And it is not waited for
+    /// without end: those who hold all others may wait until this READ is over.
+    async fn room_to_read(
+        &self,
+        conn: &Connection,
+        unit: &Unit,
+        answer: Option<&Answer>,
+    ) -> Result<Option<Buf>, Status> {
         const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
         let len = match answer {
             Some(Ok(Plan::Read { len, .. })) => *len as usize,
@@ -325,7 +348,18 @@ impl Run {
             _ => 0,
         };
         let wanted = len > 0 && len <= Pool::MAX_BUFFER && !unit.backend().facts().null;
-        if wanted { Some(conn.pool.get(len).await) } else { None }
+        if !wanted {
+            return Ok(None);
+        }
+        if let Some(buf) = conn.pool.try_get(len) {
+            return Ok(Some(buf));
+        }
+        let room = compio::time::timeout(ROOM, conn.pool.get(len));
+        match conn.unless_aborted(&self.command, self.serial, room).await {
+            Some(Ok(buf)) => Ok(Some(buf)),
+            // Who is aborted is not answered, whatever it ends with.
+            Some(Err(_)) | None => Err(Status::TaskSetFull),
+        }
     }
 
     fn around<'a>(&self, conn: &'a Connection) -> Around<'a> {
@@ -338,7 +372,8 @@ impl Run {
             _ => None,
         };
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
-        let goes_on = sanitizes(&plan);
+        // A PREEMPT AND ABORT waits for tasks, among which may be one that waits for this.
+        let goes_on = sanitizes(&plan) || preempts(&plan);
         let around = self.around(conn);
         let work = exec::run(unit, &conn.pool, plan, data, &around);
         let ended = match goes_on {
@@ -375,6 +410,10 @@ fn moves(plan: &Plan) -> bool {
 
 fn leaves(plan: &Plan) -> bool {
     sanitizes(plan) || matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. } | Op::Copy { .. }))
+}
+
+fn preempts(plan: &Plan) -> bool {
+    matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. }))
 }
 
 /// What outlives its command.
@@ -419,9 +458,11 @@ fn gone() -> (Ended, u64) {
 
 impl Connection {
     /// How a command stands to others of its logical unit, and to its data.
-    fn standing(&self, c: &Command) -> Option<Standing> {
+    ///
+    /// None when its LUN is another logical unit by now, or none.
+    fn standing(&self, c: &Command, unit: &Arc<Unit>) -> Option<Standing> {
         let mut session = self.session.borrow_mut();
-        let Found::Unit(handle) = session.luns.find(c.lun) else { return None };
+        let handle = session.luns.unit(c.lun, unit)?;
         let entry = match (c.attribute, handle.nexus.order(c.cdb())) {
             (Attribute::Ordered, _) | (_, Order::Exclusive) => Entry::Alone,
             (Attribute::HeadOfQueue, _) => Entry::Ahead,
@@ -447,23 +488,16 @@ impl Connection {
     }
 
     /// What a command comes to, with its parameter data if it has some.
-    fn decide(&self, c: &Command, parameters: Option<&[u8]>) -> Answer {
-        match self.session.borrow_mut().luns.find(c.lun) {
-            Found::Unit(h) => match parameters {
-                None => h.begin(c.cdb()),
-                Some(data) => h.nexus.parameters(c.cdb(), data),
-            },
-            _ => Err(Sense::LUN_NOT_SUPPORTED.into()),
+    fn decide(&self, c: &Command, unit: &Arc<Unit>, parameters: Option<&[u8]>) -> Answer {
+        match (self.session.borrow_mut().luns.unit(c.lun, unit), parameters) {
+            (Some(handle), None) => handle.begin(c.cdb()),
+            (Some(handle), Some(data)) => handle.nexus.parameters(c.cdb(), data),
+            (None, _) => Err(Sense::LUN_NOT_SUPPORTED.into()),
         }
     }
 
     /// Waits for what outlives its command, or until the command is aborted: then None.
-    async fn unless_aborted(
-        &self,
-        c: &Command,
-        serial: u64,
-        work: impl Future<Output = Ended>,
-    ) -> Option<Ended> {
+    async fn unless_aborted<T>(&self, c: &Command, serial: u64, work: impl Future<Output = T>) -> Option<T> {
         let abort = self.wait_until(|s| s.is_aborted(c.itt, serial));
         let (mut work, mut abort) = (pin!(work), pin!(abort));
         poll_fn(|cx| match work.as_mut().poll(cx) {

@@ -27,6 +27,9 @@ use wire::iscsi::Bhs;
 /// While this much waits to be sent, nothing is received.
 const MAX_WAITING: usize = 16 << 20;
 
+/// The same of data that is in no buffer of the pool.
+const MAX_OWN: usize = 1 << 20;
+
 /// A connection that has just logged in.
 pub struct Begun {
     /// What all connections share.
@@ -400,7 +403,7 @@ impl Session {
 
     /// So much waits to be sent that no more is taken.
     pub fn is_full(&self) -> bool {
-        self.out.waiting() > MAX_WAITING
+        self.out.waiting() > MAX_WAITING || self.out.own() > MAX_OWN
     }
 
     /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has

@@ -137,6 +137,14 @@ impl Luns {
         segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
     }
 
+    /// The view of a LUN, if that is still this unit: a reload may have given its number to another one.
+    pub fn unit(&mut self, field: u64, unit: &Arc<Unit>) -> Option<&mut Handle> {
+        match self.find(field) {
+            Found::Unit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
+            _ => None,
+        }
+    }
+
     /// The LUN with this NAA designator, which is used from now on.
     fn named(&mut self, naa: &[u8]) -> Option<u16> {
         let (&number, _) = self.map.iter().find(|(_, v)| v.unit.lu.settings().identity.naa == naa)?;

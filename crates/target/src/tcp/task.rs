@@ -173,6 +173,8 @@ pub struct Task {
     pub reaches: Vec<NexusId>,
     /// The logical unit's epoch when the answer was found.
     pub epoch: u64,
+    /// The medium that it was asked of.
+    pub medium: u64,
     /// It is to end without an answer of its own.
     pub aborted: Option<Aborted>,
     /// Data-Out on its way; None: it runs.

@@ -94,8 +94,14 @@ pub mod reply {
     pub const ERR_POLICY: u32 = ERROR | 2;
     /// The option breaks the rules.
     pub const ERR_INVALID: u32 = ERROR | 3;
+    /// TLS has to come first.
+    pub const ERR_TLS_REQD: u32 = ERROR | 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = ERROR | 6;
+    /// The server is being stopped.
+    pub const ERR_SHUTDOWN: u32 = ERROR | 7;
+    /// The client has to ask for block sizes, and keep to them.
+    pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR | 8;
     /// The option is too long.
     pub const ERR_TOO_BIG: u32 = ERROR | 9;
     /// The bit that makes a type an error.

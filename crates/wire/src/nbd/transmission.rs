@@ -60,8 +60,10 @@ pub mod chunk {
     pub const OFFSET_HOLE: u16 = 2;
     /// Extents.
     pub const BLOCK_STATUS: u16 = 5;
+    /// The bit that makes a type an error.
+    pub const ERRORS: u16 = 1 << 15;
     /// An error and words about it.
-    pub const ERROR: u16 = 1 << 15 | 1;
+    pub const ERROR: u16 = ERRORS | 1;
     /// The flag of a reply's last chunk.
     pub const DONE: u16 = 1 << 0;
 }

@@ -1,0 +1,72 @@
+//! Which bytes of a read have come.
+
+/// Stretches that are kept apart while a read's chunks come in another order than that of their offsets.
+const MAX_PIECES: usize = 1024;
+
+/// The bytes of a read that have come: all up to a point, and stretches behind it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Covered {
+    prefix: u32,
+    /// In order, apart from one another and from the prefix: start and end.
+    pieces: Vec<(u32, u32)>,
+}
+
+impl Covered {
+    /// Adds a stretch that is not empty; why it cannot be, otherwise.
+    pub fn add(&mut self, start: u32, end: u32) -> Result<(), &'static str> {
+        let at = self.pieces.partition_point(|piece| piece.1 <= start);
+        if start < self.prefix || self.pieces.get(at).is_some_and(|next| next.0 < end) {
+            return Err("chunks that overlap");
+        }
+        let joins_next = self.pieces.get(at).is_some_and(|next| next.0 == end);
+        let end = if joins_next { self.pieces.remove(at).1 } else { end };
+        if start == self.prefix {
+            self.prefix = end;
+        } else if at > 0 && self.pieces[at - 1].1 == start {
+            self.pieces[at - 1].1 = end;
+        } else if self.pieces.len() < MAX_PIECES {
+            self.pieces.insert(at, (start, end));
+        } else {
+            return Err("too many chunks out of order");
+        }
+        Ok(())
+    }
+
+    /// All of `len` bytes have come.
+    pub fn is_whole(&self, len: u32) -> bool {
+        self.prefix == len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_counts_as_a_map_of_bytes_would(spans in prop::collection::vec((0u32..64, 1u32..16), 0..40)) {
+            let (mut covered, mut map) = (Covered::default(), [false; 80]);
+            for (start, len) in spans {
+                let bytes = &mut map[start as usize..(start + len) as usize];
+                let free = bytes.iter().all(|byte| !byte);
+                prop_assert_eq!(covered.add(start, start + len).is_ok(), free);
+                if free {
+                    bytes.fill(true);
+                }
+                for whole in 0..80u32 {
+                    let prefix = map.iter().take_while(|byte| **byte).count();
+                    prop_assert_eq!(covered.is_whole(whole), prefix == whole as usize);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_does_not_grow_without_end() {
+        let mut covered = Covered::default();
+        let last = (1..=MAX_PIECES as u32 + 1).map(|n| covered.add(2 * n, 2 * n + 1)).find(Result::is_err);
+        assert_eq!(last, Some(Err("too many chunks out of order")));
+        assert_eq!(covered.pieces.len(), MAX_PIECES);
+    }
+}

@@ -1,0 +1,98 @@
+//! An NBD server's bytes, from its greeting on. Input: the size of a receive as a byte, the flags of the greeting,
+//! then messages; at the start of one a byte of 0xfe stands for the magic of a reply to an option, 0xff for
+//! that of a chunk, and 0xfd for that of a simple reply, so that a fuzzer need not find them. The same bytes are
+//! also read as a URL.
+
+use block::nbd::Url;
+use block::nbd::testing::{Talk, talk};
+use proto::nbd::Command;
+use proto::nbd::client::{Failure, Step};
+use wire::nbd::{
+    CHUNK_LEN, CHUNK_MAGIC, ChunkHeader, OPTION_REPLY_LEN, OPTION_REPLY_MAGIC, OptionReply, SIMPLE_REPLY_LEN,
+    SIMPLE_REPLY_MAGIC, greeting,
+};
+
+/// What is in flight; their cookies are 1 << 32 and the next ones.
+const COMMANDS: [(Command, u64, u32); 6] = [
+    (Command::Read { whole: false }, 0, 64),
+    (Command::Read { whole: false }, 4096, 1024),
+    (Command::Write { stable: true }, 8192, 512),
+    (Command::BlockStatus { one: true }, 0, 4096),
+    (Command::WriteZeroes { stable: false, unmap: true, fast: false }, 0, 4096),
+    (Command::Flush, 0, 0),
+];
+
+pub fn run(input: &[u8]) {
+    let Some((step, rest)) = input.split_first() else { return };
+    if let Some(url) = std::str::from_utf8(input).ok().and_then(|text| text.parse::<Url>().ok()) {
+        assert_eq!(url.to_string().parse(), Ok(url));
+    }
+    let bytes = expand(rest);
+    let whole = talk(&COMMANDS, &bytes, bytes.len().max(1));
+    check(&whole, bytes.len());
+    assert_eq!(talk(&COMMANDS, &bytes, 1 + 7 * usize::from(*step)), whole, "the segmentation matters");
+}
+
+fn check(talk: &Talk, sent: usize) {
+    assert!(talk.said.len() < 1024, "a handshake without end");
+    match &talk.haggled {
+        Some(Step::Agreed(export)) => {
+            let block = u64::from(export.block_size);
+            assert!(
+                export.size.is_multiple_of(block) && export.max_payload.is_multiple_of(export.block_size)
+            );
+            assert!(export.max_payload > 0 && i64::try_from(export.size).is_ok());
+        }
+        Some(Step::Failed(Failure::Refused { said, exports, .. })) => {
+            assert!(exports.iter().chain([said]).all(|text| !text.contains(char::is_control)));
+            assert!(exports.len() <= sent);
+        }
+        _ => return assert!(talk.outcomes.is_empty()),
+    }
+    for (outcome, (command, _, len)) in talk.outcomes.iter().zip(COMMANDS) {
+        let Some((result, bytes)) = outcome else { continue };
+        let moves = matches!(command, Command::Read { .. } | Command::Write { .. });
+        assert_eq!(bytes.len(), if moves { len as usize } else { 0 });
+        if let Ok(status) = result {
+            let asked = matches!(command, Command::BlockStatus { .. });
+            assert!(status.is_some_and(|status| status.len > 0) == asked);
+        }
+    }
+}
+
+/// Puts magics where their marks are: at the start of a message, as far as its own length tells.
+fn expand(mut rest: &[u8]) -> Vec<u8> {
+    let mut flags = [0; 2];
+    let n = rest.len().min(2);
+    flags[..n].copy_from_slice(&rest[..n]);
+    rest = &rest[n..];
+    let mut bytes = greeting(u16::from_be_bytes(flags)).to_vec();
+    while let Some((mark, after)) = rest.split_first() {
+        let (magic, header) = match mark {
+            0xfe => (OPTION_REPLY_MAGIC.to_be_bytes().to_vec(), OPTION_REPLY_LEN),
+            0xff => (CHUNK_MAGIC.to_be_bytes().to_vec(), CHUNK_LEN),
+            0xfd => (SIMPLE_REPLY_MAGIC.to_be_bytes().to_vec(), SIMPLE_REPLY_LEN),
+            _ => {
+                bytes.push(*mark);
+                rest = after;
+                continue;
+            }
+        };
+        let at = bytes.len();
+        let taken = after.len().min(header - magic.len());
+        bytes.extend(magic);
+        bytes.extend_from_slice(&after[..taken]);
+        rest = &after[taken..];
+        let len = body_len(&bytes[at..]).min(rest.len());
+        bytes.extend_from_slice(&rest[..len]);
+        rest = &rest[len..];
+    }
+    bytes
+}
+
+/// Bytes that follow a header, as it says itself; those of a simple reply follow as they are.
+fn body_len(header: &[u8]) -> usize {
+    let option = header.first_chunk().and_then(OptionReply::decode).map(|reply| reply.len);
+    let chunk = header.first_chunk().and_then(ChunkHeader::decode).map(|chunk| chunk.len);
+    option.or(chunk).map_or(0, |len| len as usize)
+}

@@ -1,0 +1,139 @@
+//! Memory that runs out: whoever holds all of it, others go on, and what waits for it can be ended.
+
+use interop::scsi::{READ, WRITE, write10};
+use interop::{Got, Login, Pdu, Raw, Server, TARGET, op};
+use std::time::{Duration, Instant};
+
+const LIMIT_MIB: u64 = 64;
+/// LOGICAL UNIT RESET, and what it is answered with when it is done.
+const LUN_RESET: u8 = 5;
+const COMPLETE: u8 = 0;
+/// TASK SET FULL.
+const FULL: u8 = 0x28;
+
+/// As much memory as two of the largest commands, and a disk larger than that. Nobody is asked whether it is
+/// alive.
+fn server() -> Server {
+    Server::start(&format!(
+        "[limits]\nmemory = \"{LIMIT_MIB}MiB\"\n[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\n\
+         portals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 0\n\
+         backend = \"memory\"\nsize = \"256MiB\"\n"
+    ))
+}
+
+fn session(server: &Server, last: u8) -> Raw {
+    let mut raw = login(last).on(server.portal());
+    raw.clear_attentions(0);
+    raw
+}
+
+fn login(last: u8) -> Login {
+    Login::new().isid([0x80, 0, 0, 1, 0, last])
+}
+
+/// A write that waits for its data.
+fn held_write(raw: &mut Raw) -> Pdu {
+    let write = raw.command(0, 0x80 | WRITE, &write10(0, 64), 64 * 512);
+    raw.send(&write);
+    let r2t = raw.recv_for(write.tag());
+    assert_eq!(r2t.opcode(), op::R2T);
+    r2t
+}
+
+/// READ(16) of 32 MiB.
+fn large_read() -> [u8; 16] {
+    [0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+}
+
+/// An ORDERED READ of 32 MiB stands between a write that waits for its data and writes that hold what memory
+/// there is. `room`: what its initiator expects, which is what a buffer is asked for.
+fn all_go_on(room: u32) {
+    let server = server();
+    let (mut a, mut b) = (session(&server, 1), session(&server, 2));
+    let first = held_write(&mut a);
+    let ordered = a.request(op::SCSI).flags(0x80 | READ | 2).lun(0).set32(20, room).bytes(32, &large_read());
+    a.send(&ordered);
+    let behind: Vec<Pdu> =
+        (0..16).map(|n| a.command(0, 0x80 | WRITE, &write10(200_000 + n * 4096, 4096), 4096 * 512)).collect();
+    a.send_all(&behind);
+    a.answer(&first, &[7; 64 * 512]);
+    let data = vec![9; 4096 * 512];
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut left = behind.len() + 2;
+    while left > 0 {
+        assert!(Instant::now() < end, "{left} commands are not answered");
+        match a.get(Duration::from_secs(30)) {
+            Got::Pdu(pdu) if pdu.opcode() == op::R2T => a.answer(&pdu, &data),
+            Got::Pdu(pdu) if pdu.opcode() == op::SCSI_RESPONSE || pdu.bhs[1] & 1 != 0 => {
+                let status = pdu.bhs[3];
+                assert!(status == 0 || status == FULL, "{pdu:?}");
+                left -= 1;
+            }
+            Got::Pdu(_) => {}
+            other => panic!("{left} commands are not answered: {other:?}"),
+        }
+    }
+    assert_eq!(b.read_blocks(0, 0, 1), [7; 512]);
+}
+
+#[test]
+fn an_ordered_read_whose_buffer_is_larger_than_expected_holds_up_nobody() {
+    all_go_on(512);
+}
+
+#[test]
+fn an_ordered_read_that_waits_for_memory_holds_up_nobody() {
+    all_go_on(32 << 20);
+}
+
+/// A session that asked for more than it takes: answers fill the sockets, then all memory that it may have.
+fn glutton(server: &Server) -> Raw {
+    let mut raw = session(server, 1);
+    let reads: Vec<Pdu> = (0..12).map(|_| raw.command(0, 0x80 | READ, &large_read(), 32 << 20)).collect();
+    raw.send_all(&reads);
+    std::thread::sleep(Duration::from_millis(500));
+    raw
+}
+
+#[test]
+fn commands_that_wait_for_memory_are_ended_by_a_reset() {
+    let server = server();
+    let (_glutton, mut other) = (glutton(&server), session(&server, 2));
+    let since = Instant::now();
+    assert_eq!(other.manage(LUN_RESET, 0), COMPLETE);
+    assert!(since.elapsed() < Duration::from_secs(15), "it took {:?}", since.elapsed());
+}
+
+#[test]
+fn a_session_that_takes_nothing_can_be_reinstated() {
+    let server = server();
+    let _glutton = glutton(&server);
+    let mut again = login(1).on(server.portal());
+    again.clear_attentions(0);
+    assert_eq!(again.read_blocks(0, 0, 1), [0; 512]);
+}
+
+#[test]
+fn echoes_that_nobody_takes_are_bounded() {
+    let server = server();
+    let before = server.rss_kib();
+    let silent: Vec<Raw> = (0..16).map(|n| echoes(&server, n)).collect();
+    let grown = server.rss_kib().saturating_sub(before) / 1024;
+    assert!(grown < 2 * 16 + LIMIT_MIB, "{grown} MiB for {} connections", silent.len());
+}
+
+/// Sends NOP-Outs of 256 KiB until the target takes no more, and reads none of what comes back.
+fn echoes(server: &Server, last: u8) -> Raw {
+    let mut raw = login(last).key("MaxRecvDataSegmentLength", "262144").on(server.portal());
+    let ping =
+        raw.request(op::NOP_OUT | 0x40).set32(20, interop::NONE).data(&vec![1; raw.send_max.min(256 << 10)]);
+    let bytes = ping.encode(false, false);
+    raw.stream.set_write_timeout(Some(Duration::from_millis(300))).expect("a time-out");
+    use std::io::Write;
+    for _ in 0..64 {
+        if raw.stream.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    raw
+}
