@@ -305,10 +305,7 @@ impl Run {
             }
             plan => fitted(&unit, &self.command, plan, exact, &mut data),
         };
-        let plan = match plan {
-            Ok(plan) => exec::keep(&unit, plan).await,
-            refused => refused,
-        };
+        let plan = exec::keep(&unit, plan).await;
         // While it sanitizes, the logical unit answers others at once: that it does. PREEMPT AND ABORT waits
         // for tasks that may wait at the gate themselves. And a copy passes other gates, which it must not
         // wait for while it is inside this one.
