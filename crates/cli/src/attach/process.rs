@@ -1,6 +1,6 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
-use super::claim::{Claim, claim, left_behind};
+use super::claim::{Claim, claim, left_behind, with_isids};
 use super::disk::{self, Disk};
 use super::export::Export;
 use super::open_attached;
@@ -72,6 +72,7 @@ pub fn serve(
     if let Err(failure) = (watch.claimed)(&record) {
         return leave(&attached, &record, Err(failure));
     }
+    let attachment = &with_isids(attachment, &record);
     let end = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
     let mut service = match begin(

@@ -153,6 +153,11 @@ impl Url {
         Ok(self)
     }
 
+    /// It names this key.
+    pub fn has(&self, key: &str) -> bool {
+        self.named.contains(&key)
+    }
+
     /// The shape without settings and user: what a person can paste.
     pub fn plain(&self) -> String {
         Url { user: None, shown: Vec::new(), ..self.clone() }.to_string()
