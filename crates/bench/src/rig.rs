@@ -92,7 +92,7 @@ impl Target {
         Ok(match text.split_once(':') {
             Some(("null", size)) => Target::Null(sized(size)?),
             Some(("memory", size)) => Target::Memory(sized(size)?),
-            Some(("iscsi", rest)) if rest.starts_with("//") => {
+            _ if initiator::without_scheme(text).is_some() => {
                 let url = Url::parse(text).and_then(|url| url.with_default("login_tries", "1"));
                 Target::Lun(Box::new(url.map_err(refused)?))
             }

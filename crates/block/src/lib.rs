@@ -11,7 +11,7 @@ mod memory;
 pub mod nbd;
 mod null;
 mod open;
-mod range;
+pub mod range;
 pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 /// The ranges that are held now, about as many as there are writes in flight.
 #[derive(Default)]
-pub(crate) struct Ranges {
+pub struct Ranges {
     held: Mutex<Held>,
     freed: Event,
 }
@@ -30,7 +30,7 @@ struct Span {
 
 /// What a holder lets others hold of its range.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Share {
+pub enum Share {
     /// What it writes are whole blocks: others may write whole blocks too.
     Blocks,
     /// It writes back what it has read: nobody else may write.
@@ -38,22 +38,39 @@ pub(crate) enum Share {
 }
 
 /// A range that is held until this is dropped.
-pub(crate) struct Hold {
+pub struct Hold {
     ranges: Arc<Ranges>,
     id: u64,
 }
 
 impl Ranges {
     /// Waits until no other holder of these bytes forbids it.
-    pub(crate) async fn hold(self: &Arc<Self>, bytes: Range<u64>, share: Share) -> Hold {
+    pub async fn hold(self: &Arc<Self>, bytes: Range<u64>, share: Share) -> Hold {
         loop {
-            // Listen first: a release between the look and the wait must not be missed.
+            if let Some(hold) = self.try_hold(&bytes, share) {
+                return hold;
+            }
+            // Once more after listening: a release between the look and the wait must not be missed.
             let freed = self.freed.listen();
-            if let Some(id) = locked(&self.held).take(&bytes, share) {
-                return Hold { ranges: self.clone(), id };
+            if let Some(hold) = self.try_hold(&bytes, share) {
+                return hold;
             }
             freed.await;
         }
+    }
+
+    fn try_hold(self: &Arc<Self>, bytes: &Range<u64>, share: Share) -> Option<Hold> {
+        let id = locked(&self.held).take(bytes, share)?;
+        Some(Hold { ranges: self.clone(), id })
+    }
+
+    /// The range that a write of these bytes has to hold on a medium with blocks of `block_size` bytes: all blocks
+    /// that it touches, alone if it touches some of them in part.
+    pub fn around(bytes: &Range<u64>, block_size: u64) -> (Range<u64>, Share) {
+        let size = block_size.max(1);
+        let whole = bytes.start / size * size..bytes.end.div_ceil(size).saturating_mul(size);
+        let share = if whole == *bytes { Share::Blocks } else { Share::Nothing };
+        (whole, share)
     }
 }
 
@@ -83,6 +100,15 @@ impl Drop for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_write_of_parts_holds_their_blocks_alone() {
+        let held = |bytes, share| (bytes, share);
+        assert!(Ranges::around(&(512..1536), 512) == held(512..1536, Share::Blocks));
+        assert!(Ranges::around(&(513..1536), 512) == held(512..1536, Share::Nothing));
+        assert!(Ranges::around(&(512..1535), 512) == held(512..1536, Share::Nothing));
+        assert!(Ranges::around(&(7..8), 4096) == held(0..4096, Share::Nothing));
+    }
 
     #[test]
     fn whole_blocks_share_and_narrow_writes_are_alone() {

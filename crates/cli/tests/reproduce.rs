@@ -35,8 +35,10 @@ impl Folder {
             .expect("results")
             .map(|f| f.expect("a file").path())
             .collect();
+        let files: Vec<_> =
+            files.iter().filter(|file| file.extension().is_some_and(|e| e == "json")).collect();
         assert_eq!(files.len(), 1, "{files:?}");
-        serde_json::from_slice(&fs::read(&files[0]).expect("the result")).expect("a document")
+        serde_json::from_slice(&fs::read(files[0]).expect("the result")).expect("a document")
     }
 
     /// What is there besides results.

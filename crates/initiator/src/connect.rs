@@ -5,9 +5,10 @@ use crate::{Error, Kind, Options};
 use net::Stream;
 use net::iscsi::out::{Digests, Out, Payload};
 use proto::Pdu;
+use proto::chap::Algorithm;
 use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use proto::login::SessionType;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::time::Duration;
 use wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 
@@ -103,7 +104,7 @@ impl Watch for () {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let wire = Wire::connect(portal).await?;
+    let wire = Wire::connect(portal, options.timeouts.login).await?;
     if let Some(bytes) = options.window {
         wire.stream.set_window(bytes as usize).map_err(lost)?;
     }
@@ -148,8 +149,19 @@ pub async fn log_in(
                 return Ok(Attempt::In(Box::new(Connected { stream, portal: portal.clone(), login, begun })));
             }
             Step::Moved { address, .. } => return told(&address).map(Attempt::Moved),
-            Step::Failed(failure) => return Err(failed(failure)),
+            Step::Failed(failure) => return Err(with_algorithms(failed(failure), options)),
         }
+    }
+}
+
+/// MD5 is the one algorithm that every target knows (RFC 7143 section 12.1.3).
+fn with_algorithms(e: Error, options: &Options) -> Error {
+    let has_md5 = options.credentials.as_ref().is_none_or(|c| c.algorithms.contains(&Algorithm::Md5));
+    match e.kind {
+        Kind::Authentication | Kind::Refused if !has_md5 => e.with_hint(
+            "the target may not know this algorithm: many, such as STGT, know MD5 alone; leave auth= out, or auth=md5",
+        ),
+        _ => e,
     }
 }
 
@@ -214,17 +226,25 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects to the first address of a portal that answers.
-    pub async fn connect(portal: &Portal) -> Result<Wire, Error> {
-        let mut last = None;
-        for address in resolve(portal).await? {
-            match Stream::connect(address).await {
-                Ok(stream) => return Ok(Wire { stream, begun: Vec::new() }),
-                Err(e) => last = Some(e),
+    /// Connects to the first address of a portal that answers, within `limit`.
+    pub async fn connect(portal: &Portal, limit: Duration) -> Result<Wire, Error> {
+        Wire::to_one_of(&resolve(portal).await?, limit).await
+    }
+
+    /// Each address has its share of the time, so that one that is silent leaves some for the next.
+    async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<Wire, Error> {
+        let share = limit / (addresses.len().max(1) + 1) as u32;
+        let mut last = Error::new(Kind::Unreachable, "its name has no address");
+        for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
+            // The last one has all that is left: who called watches over that.
+            let share = if left == 0 { limit } else { share };
+            match compio::time::timeout(share, Stream::connect(*address)).await {
+                Ok(Ok(stream)) => return Ok(Wire { stream, begun: Vec::new() }),
+                Ok(Err(e)) => last = Error::new(Kind::Unreachable, io_text(&e)),
+                Err(_) => last = Error::new(Kind::TimedOut, "it does not answer"),
             }
         }
-        let what = last.map_or_else(|| "its name has no address".to_owned(), |e| io_text(&e));
-        Err(Error::new(Kind::Unreachable, what))
+        Err(last)
     }
 
     /// A connection that is logged in, without digests.
@@ -288,9 +308,62 @@ fn lost(e: std::io::Error) -> Error {
 
 /// The addresses of a portal.
 pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
+    if let Some(address) = with_zone(portal)? {
+        return Ok(vec![address]);
+    }
     let (host, port) = (portal.host.clone(), portal.port);
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
     let unknown = |e: String| Error::new(Kind::UnknownHost, format!("\"{}\": {e}", portal.host));
     asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(io_text(&e)))
+}
+
+/// An IPv6 address with a zone: the number of an interface, or its name. Resolvers take names for link-local
+/// addresses alone.
+fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
+    let Some((address, zone)) = portal.host.split_once('%') else { return Ok(None) };
+    let by_name =
+        || std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex")).ok()?.trim().parse().ok();
+    let unknown = |what: String| Error::new(Kind::UnknownHost, format!("\"{}\": {what}", portal.host));
+    let address = address.parse().map_err(|_| unknown("no IPv6 address before the zone".into()))?;
+    let number = zone.parse().ok().or_else(by_name);
+    let number = number.ok_or_else(|| unknown(format!("this host has no interface {zone}")))?;
+    Ok(Some(SocketAddrV6::new(address, portal.port, 0, number).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_zone_is_the_name_or_the_number_of_an_interface() {
+        let zone = |host: &str| with_zone(&Portal { host: host.into(), port: 7 });
+        assert_eq!(
+            zone("fe80::1%1").unwrap(),
+            Some(SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 1).into())
+        );
+        assert_eq!(zone("::1%lo").unwrap(), zone("::1%1").unwrap(), "the loopback interface is the first");
+        assert_eq!(zone("::1").unwrap(), None);
+        assert_eq!(zone("::1%no-such-thing").unwrap_err().kind, Kind::UnknownHost);
+    }
+
+    #[test]
+    fn an_address_that_is_silent_leaves_time_for_the_next() {
+        compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+            let [full, open] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+            let [silent, answers] = [&full, &open].map(|l| l.local_addr().expect("bound"));
+            // Whose backlog is full answers no more.
+            rustix::net::listen(&full, 0).expect("a shorter backlog");
+            let moment = Duration::from_millis(200);
+            let held: Vec<_> =
+                (0..4).map_while(|_| TcpStream::connect_timeout(&silent, moment).ok()).collect();
+            assert!(held.len() < 4, "it still answers");
+            let limit = Duration::from_secs(3);
+            let addresses = [silent, silent, answers];
+            let tried = compio::time::timeout(limit, Wire::to_one_of(&addresses, limit));
+            let wire = tried.await.expect("in time").expect("the last address answers");
+            assert_eq!(wire.stream.route().local.map(|a| a.ip()), Some(answers.ip()));
+        });
+    }
 }

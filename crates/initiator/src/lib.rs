@@ -21,14 +21,15 @@ mod session;
 mod url;
 
 pub use command::{Command, Completion, Direction, Finished};
+pub use connect::new_isid;
 pub use discovery::discover;
 pub use error::{Details, Error, Kind};
 pub use lun::{Lun, Properties, properties};
 pub use offload::ExtendedCopy;
 pub use open::{at, connect, lun_of, open, resolve};
 pub use options::{Options, Portal, Timeouts};
-pub use probe::{Exchange, Probe, probe};
+pub use probe::{Exchange, Probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;
 pub use session::{Event, Facts, Session, testing};
-pub use url::Url;
+pub use url::{Url, without_scheme};

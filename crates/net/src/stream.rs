@@ -134,6 +134,23 @@ impl Stream {
         }
     }
 
+    /// Whether the end of this connection, also that by the death of the process, is a reset: then what the
+    /// kernel still holds to be sent is thrown away, and not delivered at some later time. TCP only.
+    ///
+    /// # Errors
+    /// Those of setsockopt.
+    pub fn reset_on_close(&self, yes: bool) -> io::Result<()> {
+        SockRef::from(&self.fd).set_linger(yes.then_some(Duration::ZERO))
+    }
+
+    /// Ends the connection by a reset, at once, whoever else still holds it: what has not left is thrown away.
+    /// Whoever waits on it wakes up. TCP only.
+    pub fn reset(&self) {
+        // To connect to nowhere is how the kernel is told to abort a connection; it is over if that fails.
+        _ = rustix::net::connect_unspec(&self.fd);
+        self.shutdown(Shutdown::Both);
+    }
+
     /// Ends one or both directions; whoever waits on them wakes up.
     pub fn shutdown(&self, how: Shutdown) {
         // Already closed by the peer: nothing to do.
@@ -279,6 +296,32 @@ mod tests {
             echo(Listener::new(bound).expect("a listener"), client.into()).await;
         });
         std::fs::remove_file(path).expect("the socket");
+    }
+
+    /// The peer sees a reset, and of what it has not read no more than its own buffer held.
+    #[test]
+    fn a_reset_throws_away_what_has_not_left() {
+        in_loops(async || {
+            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+            let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
+            stream.reset_on_close(true).expect("an option");
+            let (mut peer, _) = bound.accept().expect("a connection");
+            let (part, mut sent) = (vec![7; 1 << 16], 0);
+            while let Some(n) = stream.send(&[IoSlice::new(&part)]).expect("it is open") {
+                sent += n;
+            }
+            stream.reset();
+            let (mut got, mut all) = (0, vec![0; 1 << 16]);
+            let end = loop {
+                match peer.read(&mut all) {
+                    Ok(0) => break None,
+                    Ok(n) => got += n,
+                    Err(e) => break Some(e.kind()),
+                }
+            };
+            assert_eq!(end, Some(io::ErrorKind::ConnectionReset));
+            assert!(got < sent, "{got} of {sent} bytes came");
+        });
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod operands;
 mod paper;
 mod route;
 pub mod sgp_dd;
-mod stream;
+pub(crate) mod stream;
 
 #[cfg(doc)]
 use crate::Document;
@@ -52,7 +52,7 @@ fn one_core(index: usize) -> Result<Cores, Error> {
 
 /// Puts before remote disks what a kernel has before a block device: its page cache, or, where that is passed
 /// by, the cutting of large requests. True if there was something to do.
-fn like_a_block_device(rig: &mut Rig, target: &Target, direct: bool) -> bool {
+pub(crate) fn like_a_block_device(rig: &mut Rig, target: &Target, direct: bool) -> bool {
     if !is_remote(target) {
         return false;
     }
@@ -66,7 +66,7 @@ fn like_a_block_device(rig: &mut Rig, target: &Target, direct: bool) -> bool {
 }
 
 /// Makes what the first session wrote stable, outside of any measurement.
-fn flush(rig: &Rig) -> Result<(), String> {
+pub(crate) fn flush(rig: &Rig) -> Result<(), String> {
     let Some(place) = rig.places.first() else { return Ok(()) };
     let disk = place.disk.clone();
     let flushed = rig.cores.wait(place.core, move || async move { disk.flush().await });

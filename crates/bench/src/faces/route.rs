@@ -52,6 +52,8 @@ pub struct Plan {
     pub output: End,
     /// Bytes, if they are known; otherwise as many as there are.
     pub bytes: Option<u64>,
+    /// Where the input has fewer, those are enough.
+    pub until_end: bool,
     /// Writes are stable when they are acknowledged.
     pub stable: bool,
     /// Go on after what cannot be read or written.
@@ -140,7 +142,9 @@ fn join(
     let room =
         |rig: &Option<Rig>, end: &End| rig.as_ref().map(|rig| rig.capacity().saturating_sub(end.start));
     let (left, right) = (room(&from, &plan.input), room(&to, &plan.output));
-    let bytes = match (plan.bytes, left.into_iter().chain(right).min()) {
+    let wanted =
+        plan.bytes.map(|bytes| if plan.until_end { bytes.min(left.unwrap_or(bytes)) } else { bytes });
+    let bytes = match (wanted, left.into_iter().chain(right).min()) {
         (Some(bytes), Some(room)) if bytes > room => {
             let what = format!("{bytes} bytes are wanted, and there is room for {room} behind skip or seek");
             return Err(refused(what, "use a smaller count"));

@@ -5,6 +5,7 @@ use super::media::{Disk, Folder};
 use super::mounted::Mounted;
 use super::peers::{Server, Who};
 use crate::document::{Run, Table};
+use crate::faces::{Stage, like_a_block_device, stream};
 use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::plain::args::told;
@@ -158,17 +159,21 @@ impl<'a> Lab<'a> {
         Mounted::on(&self.lunar, target, dir)
     }
 
+    /// Whether what a server's disks hold may be overwritten: that of our own may.
+    pub fn may_destroy(&self, server: Option<&Server>) -> bool {
+        self.args.destroy || server.is_none_or(|server| server.pid().is_some())
+    }
+
     /// Opens targets. Data of our own disks may be overwritten, that of others only with --destroy: without,
     /// they are only read. Where it fails, a note says why.
     pub fn open(&mut self, targets: &[Target], sessions: usize, server: Option<&Server>) -> Option<Open> {
         if self.is_ended() {
             return None;
         }
-        let is_ours = server.is_none_or(|server| server.pid().is_some());
         let mut opening = Opening {
             sessions,
             write: true,
-            destroy: is_ours || self.args.destroy,
+            destroy: self.may_destroy(server),
             target_pid: server.and_then(Server::pid),
             ..Opening::default()
         };
@@ -183,6 +188,48 @@ impl<'a> Lab<'a> {
         let names = || targets.iter().map(Target::to_string).collect::<Vec<_>>().join(", ");
         let rig = opened.map_err(|e| self.note(format!("{}: {}", names(), e.what))).ok()?;
         Some(Open { rig, may_write: opening.write })
+    }
+
+    /// The same, with what a kernel has before a block device of a target: its page cache or, for direct
+    /// access, the cutting of large requests.
+    pub fn open_device(
+        &mut self,
+        targets: &[Target],
+        sessions: usize,
+        server: Option<&Server>,
+        direct: bool,
+    ) -> Option<Open> {
+        let mut open = self.open(targets, sessions, server)?;
+        if like_a_block_device(&mut open.rig, targets.first()?, direct) && !direct {
+            self.note(format!(
+                "the page cache of an initiator is {} commands of {} KiB in flight, ahead of a reader and behind a \
+                 writer, whatever the block size",
+                stream::FLIGHT,
+                stream::PIECE >> 10
+            ));
+        }
+        Some(open)
+    }
+
+    /// Lets the face of a tool run on a target, without a word; what it measured last.
+    pub fn face(
+        &mut self,
+        label: &str,
+        run: impl FnOnce(Stage<'_>) -> Result<Document, Error>,
+    ) -> Option<Outcome> {
+        if self.is_ended() {
+            return None;
+        }
+        self.watch.says(label);
+        let document = run(Stage { watch: self.watch, out: &mut std::io::sink() });
+        let document = document.map_err(|e| self.note(format!("{label}: {}", e.what))).ok()?;
+        let run = document.runs.into_iter().next_back()?;
+        self.document.runs.push(Run {
+            label: label.into(),
+            outcome: without_histograms(run.outcome.clone()),
+            ..run
+        });
+        self.counts(label, run.outcome)
     }
 
     /// Runs a job and keeps what came of it. None if nothing that counts came of it.
@@ -231,15 +278,20 @@ impl<'a> Lab<'a> {
 
     fn keep(&mut self, label: &str, rig: &Rig, job: &Job, ran: Result<Outcome, Error>) -> Option<Outcome> {
         let outcome = ran.map_err(|e| self.note(format!("{label}: {}", e.what))).ok()?;
-        if let Some(why) = &outcome.ended_early {
-            self.note(format!("{label} ended early: {why}"));
-        }
         self.document.runs.push(Run {
             label: label.into(),
             job: told(job, rig.sessions()),
             targets: rig.facts(),
             outcome: without_histograms(outcome.clone()),
         });
+        self.counts(label, outcome)
+    }
+
+    /// What ended early is no figure beside a published one.
+    fn counts(&mut self, label: &str, outcome: Outcome) -> Option<Outcome> {
+        if let Some(why) = &outcome.ended_early {
+            self.note(format!("{label} ended early: {why}"));
+        }
         let counts = outcome.ended_early.is_none() && !self.is_ended() && outcome.ios() > 0;
         counts.then_some(outcome)
     }

@@ -17,24 +17,31 @@ pub fn check(folder: &Path) -> Result<(), Error> {
     tried.map_err(|e| cannot(folder, &e))
 }
 
-/// Writes `SEED-HOST-DATE.json`.
+/// Writes `SEED-HOST-DATE.json`, and the same as a page beside it.
 ///
 /// # Errors
-/// When it cannot be written; what is there stays as it was.
+/// When they cannot be written; what is there stays as it was.
 pub fn write(folder: &Path, document: &Document) -> Result<PathBuf, Error> {
     let plain = |text: &str| {
         text.chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).collect::<String>()
     };
     let seed = document.seed.as_deref().unwrap_or("bench");
-    let name = format!("{seed}-{}-{}.json", plain(&document.host.name), plain(&document.begun));
-    let (file, draft) = (folder.join(&name), folder.join(format!(".{name}")));
+    let name = format!("{seed}-{}-{}", plain(&document.host.name), plain(&document.begun));
+    let file = folder.join(format!("{name}.json"));
     let json = serde_json::to_vec(document).map_err(|e| cannot(&file, &e.into()))?;
-    let written = fs::write(&draft, json).and_then(|()| fs::rename(&draft, &file));
+    whole(&file, &json)?;
+    whole(&folder.join(format!("{name}.html")), crate::report::html(document).as_bytes())?;
+    Ok(file)
+}
+
+/// Writes a file that is whole from the moment it is there.
+fn whole(file: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let draft = file.with_extension("draft");
+    let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, file));
     written.map_err(|e| {
         let _ = fs::remove_file(&draft);
-        cannot(&file, &e)
-    })?;
-    Ok(file)
+        cannot(file, &e)
+    })
 }
 
 fn cannot(path: &Path, e: &io::Error) -> Error {

@@ -7,18 +7,18 @@ use super::peers::{Server, Who};
 use super::published::{Published, figure};
 use super::relay::{Line, Link};
 use crate::document::{Cell, Table};
-use crate::job::{Job, Order, Way};
+use crate::faces::db_mix;
+use crate::job::{Job, Way};
 use crate::{Error, Target};
 use std::time::Duration;
 
 /// dd bs=512K count=2000.
 const BLOCK: u32 = 512 << 10;
 const AMOUNT: u64 = 2000 * BLOCK as u64;
-/// Commands in flight of an initiator that reads ahead, and of one that writes back.
-const READ_AHEAD: usize = 2;
-const WRITE_BACK: usize = 8;
-/// What io_trash did: 2 threads on 2 files of 500 MB, 300000 times 4096 bytes, nine of ten reads.
-const MIX: (u64, u64, usize, u8) = (300_000, 2 * 500_000_000, 2, 90);
+/// What io_trash did: operations, and bytes of each of its two files and of the window in it.
+const OPERATIONS: u64 = 300_000;
+const MIX_FILE: u64 = 500_000_000;
+const MIX_WINDOW: u64 = 50_000_000;
 /// 100 Mbit/s.
 const LINE: Line = Line { delay: Duration::from_micros(50), bytes_per_s: 12.5e6 };
 /// What the disk behind two lines gave.
@@ -91,13 +91,8 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
 
 fn explain(lab: &mut Lab) {
     lab.note("Lunar, istgt and running targets stand beside the figures of ISCSI-SCST, STGT beside its own");
-    lab.note(format!(
-        "reads have {READ_AHEAD} commands of 512 KiB in flight, as an initiator with read-ahead, and writes \
-         {WRITE_BACK}, as one that writes back"
-    ));
     lab.note(
-        "db-mix: 300000 accesses of 4096 bytes, 90 % reads, at random in 1 GB, two at a time: an interpretation of \
-         io_trash's thirteen numbers, of which no description is known",
+        "db-mix is the interpretation of io_trash's thirteen numbers that lunar bench db-mix --help tells",
     );
     lab.note("memory is not limited to 256 MB; before each read the disk is taken out of the page cache");
     lab.note(
@@ -115,8 +110,8 @@ fn disks(lab: &mut Lab) -> Result<Disks, Error> {
     if device.is_none() {
         lab.note("BLOCKIO is a file past the page cache: no loop device can be made (that needs root)");
     }
-    if size < MIX.1 {
-        lab.note(format!("db-mix uses {size} bytes instead of {}", MIX.1));
+    if size / 2 < MIX_FILE {
+        lab.note(format!("db-mix: two files of {} bytes instead of {MIX_FILE}", size / 2));
     }
     let block = device.as_ref().map_or(under.clone(), |device| device.path().to_owned());
     let all = [
@@ -141,7 +136,7 @@ fn storage_of(
         lab.note("istgt has no null storage");
     }
     let Some(target) = server.target(storage.disk, "") else { return };
-    let Some(open) = lab.open(&[target], 1, Some(server)) else { return };
+    let Some(open) = lab.open_device(std::slice::from_ref(&target), 1, Some(server), false) else { return };
     let disk = &disks.all[storage.disk];
     let _scheduler = scheduler(storage, disk);
     parameters(lab, who, &open, measured);
@@ -152,8 +147,11 @@ fn storage_of(
         }
         let job = job(lab, id, disk.size);
         let label = format!("{name} {id}");
-        let figures: Vec<f64> =
-            (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk, id)).collect();
+        let run = |lab: &mut Lab| match id {
+            "db-mix" => db_mix(lab, &label, &target, server, disk),
+            _ => once(lab, &label, &open, &job, disk),
+        };
+        let figures: Vec<f64> = (0..repeats(lab)).filter_map(|_| run(lab)).collect();
         measured.extend(mean(&figures).map(|figure| (id, who.name(), storage.head.into(), figure)));
     }
     if !is_null {
@@ -184,8 +182,7 @@ fn on_file_system(
     let whole = |bytes: u64| bytes / u64::from(BLOCK) * u64::from(BLOCK);
     // The file system needs some of the disk for itself.
     let file = mounted.file(whole(disks.size / 5 * 4).min(AMOUNT))?;
-    let one = |job: Job| Job { depth: 1, ..job };
-    let write = Job { sizes: vec![(BLOCK, 1)], ..one(job(lab, "fs-write", disks.size)) };
+    let write = Job { sizes: vec![(BLOCK, 1)], ..job(lab, "fs-write", disks.size) };
     let (mut writes, mut reads) = (Vec::new(), Vec::new());
     for _ in 0..repeats(lab) {
         let Some(outcome) = in_file(lab, &format!("{name} fs-write"), &file, &write) else { break };
@@ -198,7 +195,7 @@ fn on_file_system(
         let span = Some(whole(outcome.bytes()).clamp(BLOCK.into(), write.amount.unwrap_or(AMOUNT)));
         let room = std::fs::metadata(&file).map_err(|e| e.to_string())?.len();
         let span = span.map(|span| span.min(room));
-        let read = Job { span, amount: span, ..one(job(lab, "fs-read", disks.size)) };
+        let read = Job { span, amount: span, ..job(lab, "fs-read", disks.size) };
         let Some(outcome) = in_file(lab, &format!("{name} fs-read"), &file, &read) else { break };
         reads.push(outcome.rate() / MB);
     }
@@ -219,14 +216,14 @@ fn in_file(lab: &mut Lab, label: &str, file: &std::path::Path, job: &Job) -> Opt
 /// The access pattern of a file system, where there can be none; MB/s.
 fn like_file_system(lab: &mut Lab, name: &str, open: &Open, disk: &Disk, why: &str) -> [Option<f64>; 2] {
     lab.note(format!(
-        "rows on a file system are its access pattern, not a file system ({why}): reads with more read-ahead, \
-         writes with a journal's 4 KiB among them and all made stable at the end"
+        "rows on a file system are its access pattern, not a file system ({why}): writes \
+         have a journal's 4 KiB among them and are made stable at the end"
     ));
     ["fs-write", "fs-read"].map(|id| {
         let job = job(lab, id, disk.size);
         let label = format!("{name} {id}");
         let figures: Vec<f64> =
-            (0..repeats(lab)).filter_map(|_| once(lab, &label, open, &job, disk, id)).collect();
+            (0..repeats(lab)).filter_map(|_| once(lab, &label, open, &job, disk)).collect();
         mean(&figures)
     })
 }
@@ -243,43 +240,54 @@ fn scheduler(storage: &Storage, disk: &Disk) -> Option<Scheduler> {
     Scheduler::set(disk.path()?, storage.scheduler?)
 }
 
-fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk, id: &str) -> Option<f64> {
-    if job.way != Way::Write
+/// dd once: MB/s.
+fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk) -> Option<f64> {
+    if job.way == Way::Read
         && let Some(path) = disk.path()
     {
         make_cold(path);
     }
-    let outcome = lab.measure(label, open, job)?;
-    Some(match id {
-        // The whole of it at this rate: the publication has the time.
-        "db-mix" => MIX.0 as f64 / outcome.iops(),
-        _ => outcome.rate() / MB,
-    })
+    Some(lab.measure(label, open, job)?.rate() / MB)
+}
+
+/// io_trash once: seconds for all of its operations.
+fn db_mix(lab: &mut Lab, label: &str, target: &Target, server: &Server, disk: &Disk) -> Option<f64> {
+    disk.path().into_iter().for_each(make_cold);
+    let operations = lab.scaled(OPERATIONS, 6000);
+    let size = (disk.size / 2).min(MIX_FILE);
+    let args = db_mix::Args {
+        threads: 2,
+        files: 2,
+        size: size.to_string(),
+        window: MIX_WINDOW.min(size).to_string(),
+        outside: 10,
+        io_min: "4096".into(),
+        io_max: "4096".into(),
+        operations,
+        read_percent: 90,
+        think: 0,
+        fsync_every: 10,
+        seed: 1,
+        direct: false,
+        keep: false,
+        destroy: lab.may_destroy(Some(server)),
+        places: vec![target.to_string()],
+    };
+    let outcome = lab.face(label, |stage| db_mix::run(&args, stage))?;
+    Some(outcome.elapsed_s * OPERATIONS as f64 / operations as f64)
 }
 
 fn job(lab: &Lab, id: &str, size: u64) -> Job {
-    let way = if id.ends_with("write") { Way::Write } else { Way::Read };
     let dd = Job {
-        way,
+        way: if id.ends_with("write") { Way::Write } else { Way::Read },
         sizes: vec![(BLOCK, 1)],
-        depth: if way == Way::Read { READ_AHEAD } else { WRITE_BACK },
         time: lab.cap(QUICK_MS),
         // What is read again comes from memory.
         amount: Some(AMOUNT.min(size)),
         ..Job::default()
     };
     match id {
-        "fs-read" => Job { depth: 2 * READ_AHEAD, ..dd },
         "fs-write" => Job { sizes: vec![(BLOCK, 16), (4096, 1)], flush: true, ..dd },
-        "db-mix" => Job {
-            order: Order::Random,
-            way: Way::Mix(MIX.3),
-            sizes: vec![(4096, 1)],
-            depth: MIX.2,
-            amount: Some(MIX.0 * 4096),
-            span: Some(MIX.1.min(size)),
-            ..dd
-        },
         _ => dd,
     }
 }
@@ -321,7 +329,10 @@ fn two_paths(lab: &mut Lab, disks: &Disks, measured: &mut Measured) {
     for (storage, lines) in STORAGES.iter().map(|storage| (storage, 2)).chain([(&one_line, 1)]) {
         let targets: Option<Vec<Target>> =
             links.iter().take(lines).map(|link| server.at(link.address(), storage.disk, "")).collect();
-        let Some(open) = targets.and_then(|targets| lab.open(&targets, 1, Some(&server))) else { continue };
+        let Some(open) = targets.and_then(|targets| lab.open_device(&targets, 1, Some(&server), false))
+        else {
+            continue;
+        };
         let disk = &disks.all[storage.disk];
         let _scheduler = scheduler(storage, disk);
         // Commands take a while on such a line.
@@ -329,7 +340,7 @@ fn two_paths(lab: &mut Lab, disks: &Disks, measured: &mut Measured) {
         let job = Job { time, ..job(lab, "direct-read", disk.size) };
         let label = format!("Lunar {} two-path", storage.head);
         let figures: Vec<f64> =
-            (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk, "two-path")).collect();
+            (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk)).collect();
         if let Some(figure) = mean(&figures) {
             measured.push(("two-path", "Lunar".into(), storage.head.into(), figure));
         }

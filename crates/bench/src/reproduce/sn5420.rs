@@ -22,8 +22,6 @@ const BLOCKS: [(&str, u32); 6] = [
     ("1024k", 1 << 20),
     ("2048k", 2 << 20),
 ];
-/// Commands in flight of an initiator that reads ahead, or writes back.
-const DEPTH: usize = 2;
 /// OC-12, 622 Mbit/s, and a few milliseconds between two towns.
 const FAR: Line = Line { delay: Duration::from_millis(2), bytes_per_s: 622e6 / 8.0 };
 /// Rows of the window table: head, window in bytes, runs.
@@ -56,9 +54,6 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
         FAR.delay.as_millis(),
         FAR.bytes_per_s * 8.0 / 1e6
     ));
-    lab.note(format!(
-        "dd has {DEPTH} commands of its block size in flight, as with read-ahead and write-back"
-    ));
     lab.note(
         "the file is taken out of the page cache before each read, instead of rotating among five copies",
     );
@@ -88,7 +83,7 @@ fn size(lab: &Lab) -> u64 {
 
 fn job(lab: &Lab, way: Way, block: u32) -> Job {
     let (time, amount) = (lab.cap(QUICK_MS), Some(size(lab)));
-    Job { way, sizes: vec![(block, 1)], depth: DEPTH, time, amount, ..Job::default() }
+    Job { way, sizes: vec![(block, 1)], time, amount, ..Job::default() }
 }
 
 /// dd once: MB/s.
@@ -156,11 +151,11 @@ fn server(lab: &mut Lab, who: &Who, path: &Path, size: u64, mut tables: Tables) 
     for (row, target) in [(NEAR_ROW, near), (FAR_ROW, far)] {
         let Some(target) = target else { continue };
         let targets = [target];
-        if let Some(open) = lab.open(&targets, 1, Some(&server)) {
+        if let Some(open) = lab.open_device(&targets, 1, Some(&server), false) {
             by_size(lab, &name, row, &open, path, &mut tables.read, &mut tables.write);
             open.rig.close();
         }
-        if let Some(open) = lab.open(&targets, 2, Some(&server)) {
+        if let Some(open) = lab.open_device(&targets, 2, Some(&server), false) {
             two_reads(lab, &name, row, &open, path, &mut tables.two);
             open.rig.close();
         }
@@ -173,7 +168,7 @@ fn server(lab: &mut Lab, who: &Who, path: &Path, size: u64, mut tables: Tables) 
 fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut Table) {
     for (row, bytes, runs) in WINDOWS {
         let Some(target) = server.target(0, &format!("window={bytes}")) else { return };
-        let Some(open) = lab.open(&[target], 1, Some(server)) else { continue };
+        let Some(open) = lab.open_device(&[target], 1, Some(server), false) else { continue };
         let job = job(lab, Way::Read, 256 << 10);
         let label = format!("{name} window {row}");
         let rates: Vec<f64> = (0..runs)

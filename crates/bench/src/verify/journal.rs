@@ -151,7 +151,8 @@ impl Record {
     }
 
     fn decode(bytes: &[u8]) -> Option<Record> {
-        let bytes = unseal(bytes)?;
+        // The checksum of no bytes is zero: four zero bytes are sealed, and yet no record.
+        let bytes = unseal(bytes).filter(|bytes| bytes.len() + 4 == RECORD)?;
         let event = match four(bytes, 16) {
             1 => Event::Begun,
             2 => Event::Done,
@@ -299,6 +300,10 @@ mod tests {
         assert_eq!(replayed(&bytes), Ok((72, records())));
         for len in 48..72 {
             assert_eq!(replayed(&bytes[..len]), Ok((48, records()[..2].to_vec())), "{len} bytes");
+        }
+        for zeros in 0..RECORD {
+            let ends_in_zeros = [&bytes[..48], &vec![0; zeros]].concat();
+            assert_eq!(replayed(&ends_in_zeros), Ok((48, records()[..2].to_vec())), "{zeros} zeros");
         }
         let mut damaged = bytes.clone();
         damaged[71] ^= 1;

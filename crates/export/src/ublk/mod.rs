@@ -314,10 +314,8 @@ fn sectors(facts: &Facts, block_size: u32) -> u64 {
 }
 
 fn params(options: &Options, facts: &Facts) -> Params {
-    let mut attributes = 0;
-    if !facts.stable {
-        attributes |= attribute::VOLATILE_CACHE | attribute::FUA;
-    }
+    // Also of a medium that has none: a device cannot tell later that a cache was switched on.
+    let mut attributes = attribute::VOLATILE_CACHE | attribute::FUA;
     if options.read_only || facts.read_only {
         attributes |= attribute::READ_ONLY;
     }

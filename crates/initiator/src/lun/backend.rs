@@ -3,6 +3,7 @@
 
 use super::{Lun, perform};
 use crate::{Completion, Direction, Error, Kind};
+use block::range::{Hold, Ranges};
 use block::{Backend, Extent, Facts, Finished, Future};
 use net::Buf;
 use std::io;
@@ -12,6 +13,9 @@ use wire::scsi::cdb;
 
 /// Zeros are written in pieces of this, where WRITE SAME is not there.
 const ZEROS: usize = 1 << 20;
+
+/// The most bytes that one WRITE SAME writes.
+const WRITTEN_SAME: u64 = 64 << 20;
 
 /// The end of a transfer of blocks, and its buffer.
 type Ended = (Result<(), Error>, Buf);
@@ -106,10 +110,15 @@ impl Lun {
         (Ok(()), buf)
     }
 
-    /// Writes piece by piece; blocks that are only partly written are read before. Only one does so at a
-    /// time, for two could undo each other's work.
+    /// Waits until these bytes may be written: two who write parts of one block could undo each other's work.
+    async fn hold(&self, offset: u64, len: u64) -> Hold {
+        let (bytes, share) = Ranges::around(&(offset..offset.saturating_add(len)), self.block_size.into());
+        self.ranges.hold(bytes, share).await
+    }
+
+    /// Writes piece by piece; blocks that are only partly written are read before.
     async fn write_any(&self, offset: u64, buf: &[u8], stable: bool) -> Result<(), Error> {
-        let _turn = self.parts.lock().await;
+        let _hold = self.hold(offset, buf.len() as u64).await;
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -153,11 +162,15 @@ impl Lun {
         for (at, len) in edges {
             self.write_any(at, &vec![0; len as usize], false).await?;
         }
+        let size = u64::from(self.block_size);
+        let _hold = self.hold(lba * size, blocks * size).await;
         let p = self.properties();
         let unmap = unmap && p.write_same_unmap && p.unmapped_reads_zero;
         let mut done = 0;
         while done < blocks && !self.no_write_same.load(Ordering::Relaxed) {
-            let n = (blocks - done).min(p.write_same).min(1 << 22) as u32;
+            // Without UNMAP all of it is written, and that within the time-out of a command.
+            let most = if unmap { 1 << 22 } else { (WRITTEN_SAME / size).max(1) };
+            let n = (blocks - done).min(p.write_same).min(most) as u32;
             let cdb = cdb::write_same_16(lba + done, n, unmap);
             let block = Direction::Out(Buf::zeroed(self.block_size as usize));
             match perform(&self.session, self.lun, cdb, block).await.0 {
@@ -201,6 +214,8 @@ impl Lun {
         for (at, len) in edges {
             self.write_any(at, &vec![0; len as usize], false).await?;
         }
+        let size = u64::from(self.block_size);
+        let _hold = self.hold(lba * size, blocks * size).await;
         let mut done = 0;
         while done < blocks {
             let n = (blocks - done).min(most.into()) as u32;
@@ -272,6 +287,7 @@ impl Backend for Lun {
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
             if self.blocks(offset, buf.len() as u64).is_some() && buf.len() <= self.transfer {
+                let _hold = self.hold(offset, buf.len() as u64).await;
                 let (result, buf) = self.write_blocks(offset, buf, stable).await;
                 return (result.map_err(io::Error::from), buf);
             }

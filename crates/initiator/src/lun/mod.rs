@@ -5,7 +5,9 @@ mod open;
 mod properties;
 mod verdict;
 
+use crate::command::is_repeatable;
 use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
+use block::range::Ranges;
 use net::Buf;
 pub use properties::{Properties, copy_name, identity};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,8 +33,8 @@ pub struct Lun {
     changed: AtomicBool,
     /// WRITE SAME is not there, as a refusal has shown.
     no_write_same: AtomicBool,
-    /// One at a time writes parts of blocks.
-    parts: async_lock::Mutex<()>,
+    /// Who writes where: who writes parts of blocks is alone there.
+    ranges: Arc<Ranges>,
 }
 
 impl Lun {
@@ -62,7 +64,7 @@ impl Lun {
             properties: Mutex::new(properties),
             changed: AtomicBool::new(false),
             no_write_same: AtomicBool::new(false),
-            parts: async_lock::Mutex::new(()),
+            ranges: Arc::default(),
         });
         compio::runtime::spawn(heed(Arc::downgrade(&lun), session.events())).detach();
         Ok(lun)
@@ -113,6 +115,10 @@ impl Lun {
     /// Those of the commands.
     pub async fn reload(&self) -> Result<(), Error> {
         let properties = open::properties(&self.session, self.lun).await?;
+        let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();
+        if !before.is_empty() && properties.identity != before {
+            return Err(self.session.expel(self.lun));
+        }
         if properties.block_size != self.block_size {
             let what =
                 format!("the block size changed from {} to {}", self.block_size, properties.block_size);
@@ -222,7 +228,7 @@ async fn resettle(
             Err(e) => return (Err(e), buf),
         };
         let late = since.elapsed() >= session.options().timeouts.busy;
-        match judge(&completion, tries, |sense| session.attention(lun, sense)) {
+        match judge(&completion, tries, is_repeatable(&cdb), |sense| session.attention(lun, sense)) {
             Verdict::Done => return (Ok((completion, None)), buf),
             Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
             Verdict::Later(_) if late => {

@@ -116,7 +116,8 @@ impl Properties {
             block_size,
             physical_block_size: block_size << exponent.min(15),
             read_only: byte(&a.mode, 3) & 0x80 != 0 || byte(&a.inquiry, 0) & 0x1f == 5,
-            write_cache: caching(&a.mode) & 0x04 != 0,
+            // What is not known is taken as a cache that is on.
+            write_cache: caching(&a.mode).is_none_or(|b| b & 0x04 != 0),
             fua: byte(&a.mode, 3) & 0x10 != 0,
             thin,
             unmapped_reads_zero: byte(&a.capacity, 14) & 0x40 != 0 || provisioning & 0x04 != 0,
@@ -148,9 +149,10 @@ impl Properties {
     }
 }
 
-/// Byte 2 of the caching mode page (08h).
-fn caching(mode: &[u8]) -> u8 {
-    mode::pages(mode).find(|page| (page.code, page.subpage) == (8, 0)).map_or(0, |page| byte(page.bytes, 2))
+/// Byte 2 of the caching mode page (08h), if it came.
+fn caching(mode: &[u8]) -> Option<u8> {
+    let page = mode::pages(mode).find(|page| (page.code, page.subpage) == (8, 0))?;
+    page.bytes.get(2).copied()
 }
 
 /// The descriptors of VPD page 83h that name the logical unit, not the port or the target behind which it is
@@ -231,6 +233,10 @@ mod tests {
         );
         assert_eq!((p.fua, p.write_cache, p.read_only, p.unmapped_reads_zero), (true, true, false, true));
         assert_eq!((p.transfer, p.compare_and_write, p.alua), (64 * 512, 1, 1));
+        a.mode[10] = 0;
+        assert!(!Properties::read(&a).write_cache);
+        a.mode.truncate(8);
+        assert!(Properties::read(&a).write_cache, "a cache of which nothing is known is on");
         assert_eq!(p.serial.as_deref(), Some("S?1"), "nothing in it steers a terminal");
         assert_eq!(p.identity, unit, "the port is no part of it");
         assert_eq!(p.designator.as_deref(), Some("naa.6001020304050607"));
@@ -240,7 +246,7 @@ mod tests {
     fn answers_cut_anywhere_are_read_without_a_panic() {
         let page = [&[0, 0x83, 0, 12, 1, 3, 0, 8][..], &[0x60, 1, 2, 3, 4, 5, 6, 7]].concat();
         let mode = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 1, 0x04];
-        assert_eq!(caching(&mode), 0x04);
+        assert_eq!(caching(&mode), Some(0x04));
         for n in 0..mode.len() {
             let cut = |b: &[u8]| b[..n.min(b.len())].to_vec();
             Properties::read(&Answers {

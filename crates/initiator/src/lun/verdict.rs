@@ -24,25 +24,31 @@ pub enum Verdict {
 }
 
 /// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides.
-pub fn judge(c: &Completion, tries: u32, tell: impl FnOnce(Sense)) -> Verdict {
+/// What was aborted may have been carried out: it is sent again only if it is `repeatable`.
+pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Verdict {
     let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
     let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what));
     match c.status {
         s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => Verdict::Done,
         s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Verdict::Later(pause),
-        s if s == Status::TaskAborted as u8 && tries < TRIES => Verdict::Again,
+        s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Verdict::Again,
         s if s == Status::ReservationConflict as u8 => {
-            failed(Kind::Reserved, "another initiator holds a reservation".into())
+            failed(Kind::Reserved, "somebody else holds a reservation, or we under another ISID".into())
         }
         s if s == Status::CheckCondition as u8 => match c.sense() {
-            Some(sense) => by_sense(sense, tries, pause, tell),
+            Some(sense) => by_sense(sense, (tries, repeatable), pause, tell),
             None => failed(Kind::Scsi, "CHECK CONDITION without sense data".into()),
         },
         s => failed(Kind::Scsi, format!("SCSI status {s:02x}")),
     }
 }
 
-fn by_sense(sense: Sense, tries: u32, pause: Duration, tell: impl FnOnce(Sense)) -> Verdict {
+fn by_sense(
+    sense: Sense,
+    (tries, repeatable): (u32, bool),
+    pause: Duration,
+    tell: impl FnOnce(Sense),
+) -> Verdict {
     match (sense.key, sense.asc, sense.ascq) {
         // No sense, recovered error, completed.
         (0 | 1 | 0xf, ..) => return Verdict::Done,
@@ -54,7 +60,7 @@ fn by_sense(sense: Sense, tries: u32, pause: Duration, tell: impl FnOnce(Sense))
         }
         // Becoming ready; in transition between access states.
         (2, 0x04, 0x00 | 0x01 | 0x0a) => return Verdict::Later(pause),
-        (0xb, ..) if tries < TRIES => return Verdict::Again,
+        (0xb, ..) if repeatable && tries < TRIES => return Verdict::Again,
         _ => {}
     }
     Verdict::Failed(Error::new(Kind::Scsi, sense.to_string()).with_sense(Some(sense)))
@@ -68,7 +74,7 @@ mod tests {
         let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
         let c = Completion { status: status as u8, sense, transferred: 0, overflow: 0 };
         let mut told = None;
-        let verdict = judge(&c, tries, |s| told = Some(s));
+        let verdict = judge(&c, tries, true, |s| told = Some(s));
         (verdict, told)
     }
 
@@ -78,6 +84,22 @@ mod tests {
         assert_eq!((verdict, told), (Verdict::Again, Some(Sense::CAPACITY_CHANGED)));
         let (verdict, _) = judged(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
         assert!(matches!(verdict, Verdict::Failed(_)), "not for ever");
+    }
+
+    #[test]
+    fn what_was_aborted_is_sent_again_only_if_that_comes_to_the_same() {
+        let sense = Sense { key: 0xb, asc: 0x47, ascq: 0x05, ..Sense::READ_ERROR };
+        let end = |status: Status, sense: Option<Sense>, repeatable| {
+            let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
+            let c = Completion { status: status as u8, sense, transferred: 0, overflow: 0 };
+            judge(&c, 1, repeatable, |_| {})
+        };
+        for (status, sense) in [(Status::TaskAborted, None), (Status::CheckCondition, Some(sense))] {
+            assert_eq!(end(status, sense, true), Verdict::Again, "{status:?}");
+            assert!(matches!(end(status, sense, false), Verdict::Failed(_)), "{status:?}");
+        }
+        let attention = end(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), false);
+        assert_eq!(attention, Verdict::Again, "it was not carried out");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod tests;
 mod way;
 
 use crate::{Error, Kind};
+use block::range::{Hold, Ranges};
 use block::{Backend, Extent, Facts, Finished, Future};
 use choice::Paths;
 pub use choice::{Policy, State};
@@ -46,6 +47,10 @@ pub struct Multipath {
     settings: Settings,
     /// Rings when a path comes back.
     back: Bell,
+    /// Who writes where, whatever the path.
+    ranges: Arc<Ranges>,
+    /// Bytes of a block.
+    block_size: u64,
 }
 
 impl Multipath {
@@ -59,7 +64,9 @@ impl Multipath {
     pub async fn join(ways: Vec<Arc<dyn Way>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
         same_unit(&ways)?;
         let paths = Paths::new(ways.len(), settings.policy);
-        let joined = Arc::new(Multipath { ways, paths, settings, back: Bell::new() });
+        let block_size = ways.iter().map(|way| way.block_size()).max().unwrap_or(0).into();
+        let (back, ranges) = (Bell::new(), Arc::default());
+        let joined = Arc::new(Multipath { ways, paths, settings, back, ranges, block_size });
         for at in 0..joined.ways.len() {
             joined.look(at).await;
             compio::runtime::spawn(look_after(Arc::downgrade(&joined), at)).detach();
@@ -95,6 +102,12 @@ impl Multipath {
         }
     }
 
+    /// Waits until these bytes may be written: parts of one block are written by one at a time, on all paths.
+    async fn hold(&self, offset: u64, len: u64) -> Hold {
+        let (bytes, share) = Ranges::around(&(offset..offset.saturating_add(len)), self.block_size);
+        self.ranges.hold(bytes, share).await
+    }
+
     /// Does something on a path, on others while paths fail, and waits for one when none is left.
     async fn run<T, R>(
         &self,
@@ -116,6 +129,7 @@ impl Multipath {
                 Err(e) if let Some(state) = way::fault(&e) => {
                     tracing::debug!(path = self.ways[turn.at].name(), "{e}");
                     self.set(turn.at, state);
+                    self.ways[turn.at].give_up_strays().await;
                 }
                 end => return (end, what),
             }
@@ -194,7 +208,10 @@ impl Backend for Multipath {
     }
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
-        Box::pin(self.run(buf, move |way, buf| way.write(offset, buf, stable)))
+        Box::pin(async move {
+            let _hold = self.hold(offset, buf.len() as u64).await;
+            self.run(buf, move |way, buf| way.write(offset, buf, stable)).await
+        })
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {
@@ -205,12 +222,14 @@ impl Backend for Multipath {
 
     fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
+            let _hold = self.hold(offset, len).await;
             self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
         })
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
+            let _hold = self.hold(offset, len).await;
             self.run((), move |way, ()| {
                 Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
             })

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 struct Wire {
     medium: Arc<dyn Backend>,
     up: AtomicBool,
+    given_up: AtomicBool,
     identity: Vec<u8>,
     news: flume::Receiver<Event>,
     tell: flume::Sender<Event>,
@@ -19,6 +20,7 @@ impl Wire {
         Arc::new(Wire {
             medium: medium.clone(),
             up: AtomicBool::new(true),
+            given_up: AtomicBool::new(false),
             identity: identity.to_vec(),
             news,
             tell,
@@ -42,9 +44,16 @@ impl Way for Wire {
     fn identity(&self) -> Vec<u8> {
         self.identity.clone()
     }
+    fn block_size(&self) -> u32 {
+        512
+    }
     fn check(&self) -> Future<'_, State> {
         let state = if self.state().is_ok() { State::Optimized } else { State::Down };
         Box::pin(async move { state })
+    }
+    fn give_up_strays(&self) -> Future<'_, ()> {
+        self.given_up.store(true, Relaxed);
+        Box::pin(async {})
     }
     fn news(&self) -> flume::Receiver<Event> {
         self.news.clone()
@@ -125,6 +134,18 @@ fn writing_goes_on_while_one_path_lives() {
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
         }
+    });
+}
+
+#[test]
+fn what_failed_on_one_path_is_given_up_there_before_it_goes_on_another() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        // Nobody has noticed when the write comes.
+        wires[0].up.store(false, Relaxed);
+        write(&joined, 1).await.expect("the other path lives");
+        assert!(wires[0].given_up.load(Relaxed) && !wires[1].given_up.load(Relaxed));
     });
 }
 

@@ -20,8 +20,15 @@ pub trait Way: Backend {
     /// What has to be the same on all paths; empty if the logical unit does not tell.
     fn identity(&self) -> Vec<u8>;
 
+    /// Bytes of a block; 0 if that is not known yet.
+    fn block_size(&self) -> u32;
+
     /// Asks whether it works.
     fn check(&self) -> Future<'_, State>;
+
+    /// Before an operation that was late is done on another path: makes sure that it is not carried out on this
+    /// one later.
+    fn give_up_strays(&self) -> Future<'_, ()>;
 
     /// Events that are a reason to ask.
     fn news(&self) -> flume::Receiver<Event>;
@@ -37,6 +44,10 @@ impl Way for Lun {
         self.properties().identity
     }
 
+    fn block_size(&self) -> u32 {
+        Lun::block_size(self)
+    }
+
     fn check(&self) -> Future<'_, State> {
         Box::pin(async move {
             match self.perform(cdb::test_unit_ready(), Direction::None).await.0 {
@@ -44,6 +55,10 @@ impl Way for Lun {
                 Err(e) => state_after(&e).unwrap_or(State::Optimized),
             }
         })
+    }
+
+    fn give_up_strays(&self) -> Future<'_, ()> {
+        Box::pin(self.session().give_up_strays())
     }
 
     fn news(&self) -> flume::Receiver<Event> {

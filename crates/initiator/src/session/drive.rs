@@ -2,16 +2,23 @@
 //! they want to send, at once.
 
 use super::home::{self, Home, Mail};
-use super::task::Waiter;
+use super::task::{State, Task, Waiter};
 use super::{escalate, recover};
 use crate::connect::Connected;
 use crate::{Error, Kind};
+use net::Patience;
 use net::iscsi::receive::{Received, Receiver};
+use std::fmt::Display;
 use std::future::{Future, poll_fn};
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
+
+/// With so many commands under way, the first answer is not worth an interruption of who makes the others;
+/// with so few, it is.
+const MANY: usize = 8;
+const FEW: usize = 2;
 
 /// Starts the tasks of a session.
 pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>) {
@@ -33,6 +40,12 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
             Mail::Manage(function, lun, reply) => {
                 compio::runtime::spawn(escalate::manage(home.clone(), function, lun, reply)).detach();
             }
+            Mail::GiveUpStrays(reply) => {
+                home.give_up_strays();
+                // Who has stopped to wait does not want it.
+                let _ = reply.send(());
+            }
+            Mail::Changed(lun) => home.mark(lun, recover::Seen::Changed),
             Mail::Pin(lun, identity) => home.pinned.borrow_mut().push((lun, identity)),
             Mail::Close(reply) => {
                 let _ = reply.send(recover::close(&home).await);
@@ -58,8 +71,14 @@ fn after_others() -> impl Future<Output = ()> {
 /// Runs one connection to its end, and says why it ended.
 pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
     let mut started = receiver.has_begun();
+    let patience = Patience::default();
     loop {
         home.flush();
+        match home.machine.borrow().in_flight() {
+            MANY.. => patience.set(true),
+            ..=FEW => patience.set(false),
+            _ => {}
+        }
         let Some(stream) = home.stream.borrow().clone() else {
             return Error::new(Kind::Lost, "the connection was given up");
         };
@@ -80,7 +99,7 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
         match received {
             Ok(Received::More | Received::Full) => {}
             Ok(Received::End) => return home.why_it_ended(),
-            Err(e) => return Error::new(Kind::Lost, e.to_string()),
+            Err(e) => return home.why_it_ended_by(&e),
         }
         home.in_turn.set(true);
         after_others().await;
@@ -123,12 +142,40 @@ impl Home {
         .detach();
     }
 
-    /// Ends the connection from our side: the receiving loop finds it closed.
+    /// Ends the connection from our side: the receiving loop finds it closed. What the kernel has not delivered
+    /// yet never is: it would come behind what is written later on another connection.
     pub fn give_up_connection(&self, why: Error) {
         self.machine.borrow_mut().broken.get_or_insert(why);
         if let Some(stream) = &*self.stream.borrow() {
+            stream.reset();
+        }
+    }
+
+    /// Ends a connection on which the logout was answered: nothing is left to be thrown away.
+    pub fn part_in_order(&self, why: Error) {
+        self.machine.borrow_mut().broken.get_or_insert(why);
+        if let Some(stream) = &*self.stream.borrow() {
+            // Should it fail, the target sees a reset after its answer.
+            _ = stream.reset_on_close(false);
+            self.parted.set(true);
             stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Gives the connection up if the target has commands whose owners wait no longer: it must not carry them
+    /// out after what their owners do next.
+    pub fn give_up_strays(&self) {
+        let stray = |t: &mut Task| t.state == State::Sent && matches!(t.waiter, Waiter::Gone);
+        let are_there = self.machine.borrow_mut().tasks.iter().any(stray);
+        if are_there {
+            self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));
+        }
+    }
+
+    /// The reason for which we gave up, or else what the kernel says.
+    fn why_it_ended_by(&self, e: &impl Display) -> Error {
+        let broken = self.machine.borrow_mut().broken.take();
+        broken.unwrap_or_else(|| Error::new(Kind::Lost, e.to_string()))
     }
 
     fn why_it_ended(&self) -> Error {
@@ -141,6 +188,9 @@ impl Home {
         let mut machine = self.machine.borrow_mut();
         if machine.leave && !self.leaving.replace(true) {
             compio::runtime::spawn(recover::take_leave(self.clone())).detach();
+        }
+        if std::mem::take(&mut machine.to_check) {
+            compio::runtime::spawn(recover::admit(self.clone())).detach();
         }
         if machine.events.is_empty() {
             return;

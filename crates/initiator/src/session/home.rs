@@ -44,6 +44,8 @@ pub struct Home {
     pub closing: Cell<bool>,
     /// It has ended.
     pub over: Cell<bool>,
+    /// The logout on this connection was answered.
+    pub parted: Cell<bool>,
     /// A logout that the target asked for is under way.
     pub leaving: Cell<bool>,
     /// Rings when a command ends, the connection changes, or the session is to end.
@@ -62,6 +64,8 @@ pub enum Mail {
     Command(Command, flume::Sender<Finished>),
     Manage(Function, u64, flume::Sender<Result<u8, Error>>),
     Pin(u64, Vec<u8>),
+    Changed(u64),
+    GiveUpStrays(flume::Sender<()>),
     Close(flume::Sender<Result<(), Error>>),
 }
 
@@ -94,6 +98,7 @@ impl Home {
             last_error: RefCell::default(),
             closing: Cell::new(false),
             over: Cell::new(false),
+            parted: Cell::new(false),
             leaving: Cell::new(false),
             bell: Bell::new(),
             in_turn: Cell::new(false),

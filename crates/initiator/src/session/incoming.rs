@@ -3,7 +3,7 @@
 
 use super::Event;
 use super::control::Asked;
-use super::machine::Machine;
+use super::machine::{Machine, Online};
 use super::task::Data as TaskData;
 use super::transfer::Segment;
 use crate::{Completion, Error, Kind};
@@ -14,7 +14,7 @@ use proto::window::precedes;
 use wire::be;
 use wire::iscsi::request;
 use wire::iscsi::{Bhs, NONE, opcode};
-use wire::scsi::Sense;
+use wire::scsi::{Sense, Status};
 
 /// S of a Data-In.
 const STATUS: u8 = 0x01;
@@ -170,6 +170,9 @@ impl Machine {
                 "{received} bytes came of the {transferred} that the command {tag:08x} is told to have read"
             )));
         }
+        if status == Status::CheckCondition as u8 && Sense::decode(&sense).is_some_and(|s| raises_doubt(&s)) {
+            self.doubt();
+        }
         let completion = Completion { status, sense, transferred: transferred as usize, overflow: over };
         self.finish(header.itt(), Ok(completion));
         self.pump();
@@ -219,6 +222,9 @@ impl Machine {
         match header.0[36] {
             0 => {
                 if let Some(sense) = Sense::decode(&sense_of(data)?) {
+                    if raises_doubt(&sense) {
+                        self.doubt();
+                    }
                     self.events.push(Event::Attention { lun: header.lun(), sense });
                 }
             }
@@ -270,6 +276,15 @@ impl Machine {
 }
 
 impl Machine {
+    /// Sends nothing more until the logical units were looked at.
+    fn doubt(&mut self) {
+        self.in_doubt = true;
+        if self.online == Online::Yes {
+            self.online = Online::Checking;
+            self.to_check = true;
+        }
+    }
+
     /// The command was not carried out; a damaged one is sent again. If the target still waits for its CmdSN,
     /// nothing behind it goes on: a ping takes its place (RFC 7143 section 7.3).
     fn rejected_command(&mut self, header: &Bhs, tag: u32, error: Error) {
@@ -284,6 +299,12 @@ impl Machine {
         }
         self.pump();
     }
+}
+
+/// A unit attention after which another logical unit may be behind a LUN: NOT READY TO READY CHANGE, a reset,
+/// INQUIRY DATA HAS CHANGED, REPORTED LUNS DATA HAS CHANGED (SAM-5 section 5.14).
+fn raises_doubt(sense: &Sense) -> bool {
+    sense.key == 6 && matches!((sense.asc, sense.ascq), (0x28 | 0x29, _) | (0x3f, 0x03 | 0x0e))
 }
 
 /// The sense data of a segment: their length goes before them.

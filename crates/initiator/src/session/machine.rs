@@ -39,6 +39,10 @@ pub struct Machine {
     limit: usize,
     /// There is a connection, and commands may be sent on it.
     pub online: Online,
+    /// A unit attention told that a logical unit may be another one than it was: it is to be looked at first.
+    pub in_doubt: bool,
+    /// Nobody looks yet.
+    pub to_check: bool,
     /// Why the connection cannot go on.
     pub broken: Option<Error>,
     /// The target wants us to log out.
@@ -82,6 +86,8 @@ impl Machine {
             sent: 0,
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
+            in_doubt: false,
+            to_check: false,
             broken: None,
             leave: false,
             time2wait_s: 0,
@@ -107,6 +113,7 @@ impl Machine {
     /// The connection is gone. Commands that may be repeated wait for the next one; the others end.
     pub fn disconnect(&mut self, why: &Error) {
         self.online = Online::No;
+        (self.in_doubt, self.to_check) = (false, false);
         self.out = Out::default();
         self.sent = 0;
         self.drop_controls(why);
@@ -114,8 +121,10 @@ impl Machine {
         let mut back: Vec<(u32, u32)> = Vec::new();
         let mut over = Vec::new();
         for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
-            let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
-            if again {
+            // The check of an identity is that of one connection, and an owner who was told that it is late has
+            // done something else since.
+            let wanted = !matches!(task.waiter, Waiter::Gone) && task.expired.is_none() && !task.urgent;
+            if wanted && task.repeatable && task.tries < TRIES {
                 task.rewind();
                 back.push((task.cmd_sn, task.tag));
             } else {
@@ -230,8 +239,14 @@ impl Machine {
         let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
         if again && !task.is_leaving() && task.expired.is_none() {
             task.rewind();
+            // Behind commands that wait for the check of an identity, the check would wait for itself.
+            let urgent = task.urgent;
             self.sent -= 1;
-            self.queue.push_back(tag);
+            if urgent {
+                self.queue.push_front(tag);
+            } else {
+                self.queue.push_back(tag);
+            }
             self.pump();
         } else {
             self.finish(tag, Err(Error::new(Kind::TimedOut, what)));
@@ -275,6 +290,11 @@ impl Machine {
     pub fn say(&mut self, mut header: Bhs, payload: Payload) {
         request::stamp(&mut header, self.numbers.cmd_sn, self.numbers.exp_stat_sn);
         self.out.push(header, payload, self.digests);
+    }
+
+    /// Commands that the target has.
+    pub fn in_flight(&self) -> usize {
+        self.sent
     }
 
     /// Nothing is in flight.

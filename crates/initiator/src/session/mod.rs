@@ -191,6 +191,23 @@ impl Session {
         let _ = self.mail(Mail::Pin(lun, identity));
     }
 
+    /// A logical unit was seen to be another one: it takes no commands until a new connection finds it back.
+    pub(crate) fn expel(&self, lun: u64) -> Error {
+        // The session is over: nothing will be sent any more.
+        let _ = self.mail(Mail::Changed(lun));
+        recover::changed()
+    }
+
+    /// Resets the connection if the target still has commands whose owners were told that their time is over: one
+    /// of them may be done elsewhere by now, and must not be carried out once more after that.
+    pub(crate) async fn give_up_strays(&self) {
+        let (reply, answer) = flume::bounded(1);
+        if self.mail(Mail::GiveUpStrays(reply)).is_ok() {
+            // The session is over: it has no connection any more.
+            let _ = answer.recv_async().await;
+        }
+    }
+
     /// Logs out, after the commands in flight have ended; whatever is sent later fails.
     ///
     /// # Errors

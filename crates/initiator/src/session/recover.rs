@@ -66,15 +66,20 @@ impl Home {
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
         machine.connect(login.parameters, numbers);
+        // Should it fail, a reset is asked for again at the end.
+        _ = stream.reset_on_close(true);
         *self.stream.borrow_mut() = Some(Rc::new(stream));
+        self.parted.set(false);
         self.leaving.set(false);
         let max = machine.parameters.max_recv_data_segment_length as usize;
         Receiver::new(machine.digests, max, begun)
     }
 
     fn remove_connection(&self, why: &Error) {
-        if let Some(stream) = self.stream.borrow_mut().take() {
-            stream.shutdown(std::net::Shutdown::Both);
+        if let Some(stream) = self.stream.borrow_mut().take()
+            && !self.parted.get()
+        {
+            stream.reset();
         }
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
@@ -88,22 +93,32 @@ impl Home {
 }
 
 /// Lets commands through once all logical units that are in use are seen to be what they were.
-async fn admit(home: Rc<Home>) {
-    let pinned = home.pinned.borrow().clone();
-    let stream = home.stream.borrow().clone();
-    for (lun, identity) in pinned {
-        if !is_unchanged(&home, lun, &identity).await {
-            tracing::error!(lun, "{}", changed());
-            home.changed.borrow_mut().push(lun);
-            home.machine.borrow_mut().fail_queued(&changed(), |t| t.lun == lun);
+pub async fn admit(home: Rc<Home>) {
+    // Held weakly: the socket of a connection that is lost is to be closed at once.
+    let Some(stream) = home.stream.borrow().as_ref().map(Rc::downgrade) else { return };
+    let is_current = || home.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == stream.as_ptr());
+    loop {
+        home.machine.borrow_mut().in_doubt = false;
+        let pinned = home.pinned.borrow().clone();
+        for (lun, identity) in pinned {
+            let seen = look_at(&home, lun, &identity, is_current).await;
+            if !is_current() {
+                // The next connection has a check of its own.
+                return;
+            }
+            match seen {
+                Ok(seen) => home.mark(lun, seen),
+                // Nothing is sent to what is not known.
+                Err(e) => return home.give_up_connection(e.during("the check of an identity")),
+            }
         }
-    }
-    let same = |a: &Option<Rc<net::Stream>>| match (a, &stream) {
-        (Some(a), Some(b)) => Rc::ptr_eq(a, b),
-        _ => false,
-    };
-    if !same(&home.stream.borrow()) {
-        return;
+        if !is_current() {
+            return;
+        }
+        // A unit attention that came meanwhile may tell of a change after the answer.
+        if !home.machine.borrow().in_doubt {
+            break;
+        }
     }
     let mut machine = home.machine.borrow_mut();
     machine.online = Online::Yes;
@@ -124,24 +139,74 @@ async fn admit(home: Rc<Home>) {
     home.flush_soon();
 }
 
-/// Whether a logical unit has the identity that it had. One that does not answer is asked again until the
-/// connection is gone: nothing is sent to what is not known.
-async fn is_unchanged(home: &Rc<Home>, lun: u64, identity: &[u8]) -> bool {
-    loop {
-        let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
-        let command = Command::new(lun, cdb::inquiry(Some(0x83), IDENTITY_LEN), data);
-        let tag = home.machine.borrow_mut().submit_urgently(command, Waiter::Unknown);
-        let Ok(tag) = tag else { return true };
-        home.flush_soon();
-        match home.pending(tag).await {
-            (Ok(done), Some(buf)) if done.status == 0 => {
-                return lun::identity(&buf[..done.transferred]) == identity;
+/// What a logical unit is, seen anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// What it was.
+    Unchanged,
+    /// Another one.
+    Changed,
+}
+
+impl Home {
+    /// Keeps what was seen of a logical unit: what is another one takes no commands until it is seen to be back.
+    pub fn mark(&self, lun: u64, seen: Seen) {
+        let was = self.changed.borrow().contains(&lun);
+        match seen {
+            Seen::Changed => {
+                if !was {
+                    tracing::error!(lun, "{}", changed());
+                    self.changed.borrow_mut().push(lun);
+                }
+                self.machine.borrow_mut().fail_queued(&changed(), |t| t.lun == lun && !t.urgent);
             }
-            (Ok(_), _) => compio::time::sleep(ASK_AGAIN).await,
-            // The connection went meanwhile: the next one is checked too.
-            (Err(_), _) => return true,
+            Seen::Unchanged if was => {
+                tracing::info!(lun, "the logical unit is again the one that it was");
+                self.changed.borrow_mut().retain(|l| *l != lun);
+            }
+            Seen::Unchanged => {}
         }
     }
+
+    /// An INQUIRY that passes all other commands: its data, None if it was refused.
+    async fn inquire(self: &Rc<Self>, lun: u64, page: Option<u8>) -> Result<Option<Vec<u8>>, Error> {
+        let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
+        let command = Command::new(lun, cdb::inquiry(page, IDENTITY_LEN), data);
+        let tag = self.machine.borrow_mut().submit_urgently(command, Waiter::Unknown);
+        let tag = tag.map_err(|_| Error::new(Kind::Invalid, "too many commands"))?;
+        self.flush_soon();
+        let (result, buf) = self.pending(tag).await;
+        let done = result?;
+        Ok(buf.filter(|_| done.status == 0).map(|buf| buf[..done.transferred.min(buf.len())].to_vec()))
+    }
+
+    /// Nothing can be sent: the time for recovery runs.
+    fn wait_for_unit(&self) {
+        self.lost.set(self.lost.get().or(Some(Instant::now())));
+    }
+}
+
+/// Whether a logical unit has the identity that it had. One that does not answer, or is not there (PERIPHERAL
+/// QUALIFIER, SPC-5 section 6.6.2), is asked again: a target that starts may add it later. Meanwhile the time for
+/// recovery runs.
+async fn look_at(
+    home: &Rc<Home>,
+    lun: u64,
+    identity: &[u8],
+    is_current: impl Fn() -> bool,
+) -> Result<Seen, Error> {
+    while is_current() {
+        let inquiry = home.inquire(lun, None).await?;
+        if inquiry.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0))
+            && let Some(page) = home.inquire(lun, Some(0x83)).await?
+        {
+            let same = lun::identity(&page) == identity;
+            return Ok(if same { Seen::Unchanged } else { Seen::Changed });
+        }
+        home.wait_for_unit();
+        compio::time::sleep(ASK_AGAIN).await;
+    }
+    Err(Error::new(Kind::Lost, "the connection was lost"))
 }
 
 /// The next connection, however long it takes; None when the session is to end.
@@ -198,11 +263,14 @@ pub async fn take_leave(home: Rc<Home>) {
     let answer = home.machine.borrow_mut().log_out();
     home.flush_soon();
     let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
+    let why = Error::new(Kind::Lost, "the target asked for a logout");
     if matches!(heard, Ok(Ok(Ok(_)))) {
         // The end was in good order: there is nothing to wait for (section 11.15.3).
         home.machine.borrow_mut().time2wait_s = 0;
+        home.part_in_order(why);
+    } else {
+        home.give_up_connection(why);
     }
-    home.give_up_connection(Error::new(Kind::Lost, "the target asked for a logout"));
 }
 
 /// Waits until nothing is in flight, for as long as a logout may take.
@@ -233,11 +301,15 @@ pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
         let answer = home.machine.borrow_mut().log_out();
         home.flush_soon();
         let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
-        if !matches!(heard, Ok(Ok(Ok(_)))) {
+        if matches!(heard, Ok(Ok(Ok(_)))) {
+            home.part_in_order(closed());
+        } else {
             result = Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
         }
     }
-    home.give_up_connection(closed());
+    if !home.parted.get() {
+        home.give_up_connection(closed());
+    }
     while !home.over.get() {
         let rung = home.bell.listen();
         if !home.over.get() {

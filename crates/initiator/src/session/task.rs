@@ -70,6 +70,8 @@ pub struct Task {
     pub data: Data,
     /// Expected Data Transfer Length.
     pub expected: u32,
+    /// The bytes of Data-In that have come, where they may come in any order: apart, and in rising order.
+    pub pieces: Vec<(u32, u32)>,
     /// CmdSN of its latest sending.
     pub cmd_sn: u32,
     /// Data-In and R2T PDUs that have come for it: DataSN or R2TSN of the next one.
@@ -112,6 +114,7 @@ impl Task {
     pub fn rewind(&mut self) {
         self.state = State::Queued;
         self.data_sn = 0;
+        self.pieces.clear();
         let expected = self.expected as usize;
         match &mut self.data {
             Data::None | Data::Out(_) => {}
@@ -173,6 +176,7 @@ impl Tasks {
             state: State::Queued,
             data,
             expected,
+            pieces: Vec::new(),
             cmd_sn: 0,
             data_sn: 0,
             tries: 0,

@@ -91,6 +91,11 @@ impl Session {
     pub fn receive(&mut self, bytes: &[u8]) {
         let broken = self.receiver.feed(bytes, &mut self.machine).is_err() || self.machine.broken.is_some();
         self.machine.events.clear();
+        if std::mem::take(&mut self.machine.to_check) {
+            // The check found all as it was.
+            self.machine.online = Online::Yes;
+            self.machine.pump();
+        }
         if broken {
             self.reconnect();
         }

@@ -137,6 +137,65 @@ impl Peer {
     }
 }
 
+/// A unit attention after which a LUN may be another disk holds back what waits, until somebody has looked.
+#[test]
+fn what_may_be_another_disk_is_looked_at_before_more_is_sent() {
+    let attention = |asc, ascq| Sense { key: 6, asc, ascq, ..Sense::CAPACITY_CHANGED }.encode(false);
+    for (asc, ascq, holds) in [
+        (0x29, 0, true),
+        (0x29, 7, true),
+        (0x28, 0, true),
+        (0x3f, 3, true),
+        (0x3f, 0x0e, true),
+        (0x2a, 9, false),
+    ] {
+        let mut peer = Peer::new(parameters());
+        let tag = peer.write(512);
+        peer.sent();
+        peer.respond(tag, 0, 2, 0, &attention(asc, ascq));
+        let again = peer.write(512);
+        assert_eq!(peer.sent().is_empty(), holds, "{asc:02x}/{ascq:02x}");
+        assert_eq!((peer.machine.to_check, peer.machine.in_doubt), (holds, holds));
+        let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
+        peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+        assert_eq!(peer.sent().len(), 1, "the check passes");
+        peer.machine.online = Online::Yes;
+        peer.machine.pump();
+        assert_eq!(peer.sent().len(), usize::from(holds), "{again:08x}");
+    }
+}
+
+/// The check of an identity is not held back by what waits for it, also when it has to be sent again.
+#[test]
+fn a_check_that_was_aborted_goes_first_again() {
+    let mut peer = Peer::new(parameters());
+    peer.machine.online = Online::Checking;
+    let write = peer.write(512);
+    let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
+    let check = peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+    assert_eq!(peer.sent().len(), 1);
+    peer.machine.ended_by_abort(check, "late");
+    let sent = peer.sent();
+    assert_eq!(sent.iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [check]);
+    // It is that of its connection: the next one has its own.
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    assert!(matches!(peer.end(check), Some((Err(_), _))) && peer.end(write).is_none());
+}
+
+/// Its owner was told that it is late, and may have written something else since.
+#[test]
+fn what_is_late_is_not_sent_again_on_the_next_connection() {
+    let mut peer = Peer::new(parameters());
+    let late = peer.write(512);
+    peer.sent();
+    peer.machine.tasks.expire(late, Error::new(Kind::TimedOut, "late"));
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.log_in(parameters());
+    assert!(peer.sent().is_empty());
+    assert_eq!(peer.end(late).expect("it has ended").0.expect_err("late").kind, Kind::TimedOut);
+    assert_eq!(peer.machine.tasks.count(), 0);
+}
+
 /// FRM-005: however the bytes are cut.
 #[test]
 fn data_come_in_whatever_the_pieces() {

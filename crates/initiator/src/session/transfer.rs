@@ -12,6 +12,9 @@ use std::rc::Rc;
 use wire::iscsi::request::{self, Burst};
 use wire::iscsi::{Bhs, NONE};
 
+/// Pieces of Data-In that may lie apart where they come in any order.
+const PIECES: usize = 256;
+
 /// Queues a command and the data that may go without being asked for.
 #[inline]
 pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
@@ -128,14 +131,21 @@ impl Machine {
         if in_order && len > 0 && offset != *received {
             return Err(broke(format!("Data-In at {offset} where {received} was next")));
         }
+        if !in_order && task.pieces.iter().any(|(from, to)| *from < offset + len && offset < *to) {
+            return Err(broke(format!("Data-In of {len} bytes at {offset}, some of which came before")));
+        }
         Ok(offset as usize)
     }
 
     /// Takes the segment of a Data-In: copies it, or puts the buffer back in which it landed.
     pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
         let offset = self.data_in_offset(header)?;
+        let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
         let Some(task) = self.tasks.get(header.itt()) else { return Ok(()) };
         task.data_sn += 1;
+        if !in_order && !join(&mut task.pieces, (offset as u32, (offset + header.data_len()) as u32)) {
+            return Err(broke(format!("Data-In in more than {PIECES} pieces that lie apart")));
+        }
         let Data::In(buf, received) = &mut task.data else { return Ok(()) };
         let len = header.data_len();
         match (segment, &mut *buf) {
@@ -146,6 +156,20 @@ impl Machine {
         *received += len as u32;
         Ok(())
     }
+}
+
+/// Adds a piece to those that have come, none of which it overlaps; false if too many lie apart.
+fn join(pieces: &mut Vec<(u32, u32)>, (mut from, mut to): (u32, u32)) -> bool {
+    if from == to {
+        return true;
+    }
+    let first = pieces.partition_point(|p| p.1 < from);
+    let touching = pieces[first..].iter().take_while(|p| p.0 <= to).count();
+    for piece in pieces.drain(first..first + touching) {
+        (from, to) = (from.min(piece.0), to.max(piece.1));
+    }
+    pieces.insert(first, (from, to));
+    pieces.len() <= PIECES
 }
 
 /// The segment of a Data-In.

@@ -22,7 +22,7 @@ Operands, as of dd:
   if= of=        a target, or /dev/zero to read from, /dev/null to write to; both a target: a copy.
                  Several if= (or of=) run at once, with the aggregate below: two simultaneous reads
   bs=512         bytes of a block; a list such as 64k,128k,256k does all of it once for each
-  count=N        blocks; otherwise as many as there are
+  count=N        blocks; otherwise, or where the input ends before, as many as there are
   skip=N seek=N  blocks to pass over in the input and the output
   iflag=direct oflag=direct   past the page cache
   oflag=dsync    each write is stable when it is over
@@ -109,6 +109,7 @@ impl Settings {
             input: End::named("if", Some(input), bytes("skip")?.unwrap_or(0), self.direct[0])?,
             output: End::named("of", Some(output), bytes("seek")?.unwrap_or(0), self.direct[1])?,
             bytes: bytes("count")?,
+            until_end: true,
             stable: self.stable,
             go_on: false,
             destroy: self.destroy,

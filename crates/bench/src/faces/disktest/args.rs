@@ -26,7 +26,8 @@ Not there: sweeps up and down (d), -m, -d, -t, -o.";
 
 /// `lunar bench disktest`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(about = "Sector I/O with options and lines of LTP's disktest v1.1.12", after_long_help = ABOUT, disable_help_flag = true, disable_version_flag = true)]
+#[command(about = "Sector I/O with options and lines of LTP's disktest v1.1.12", after_long_help = ABOUT)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
 pub struct Args {
     /// Where chance begins
     #[arg(short = 'a', value_name = "SEED")]

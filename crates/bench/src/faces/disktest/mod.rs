@@ -59,10 +59,7 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
     }
     let areas = rigs.iter().map(|rig| plan.area(rig.capacity())).collect::<Result<Vec<_>, _>>()?;
     if !plan.direct && plan.targets.iter().any(is_remote) {
-        paper
-            .document
-            .notes
-            .push("no page cache of this host stands before remote targets: as with -I bd".into());
+        paper.remark("no page cache of this host stands before remote targets: as with -I bd")?;
     }
     let (news, told) = channel();
     let result = thread::scope(|scope| {

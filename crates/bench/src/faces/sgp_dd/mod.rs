@@ -103,6 +103,7 @@ impl Settings {
                 input: end("if", "skip", &input)?,
                 output: end("of", "seek", &output)?,
                 bytes: given.number("count")?.map(|count| bytes(count, bs)).transpose()?,
+                until_end: false,
                 stable: output.contains(&"dsync") || shape(&output, 1).fua,
                 go_on: given.is_set("coe")? || input.contains(&"coe") || output.contains(&"coe"),
                 destroy: args.destroy,

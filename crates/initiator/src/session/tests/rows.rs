@@ -232,6 +232,19 @@ fn data_come_in_any_order_where_agreed() {
     assert_eq!((buf[0], buf[511], buf[512], buf[1023]), (1, 1, 2, 2));
 }
 
+/// DAT-021: bytes that come twice are not those that are missing.
+#[test]
+fn data_that_come_twice_are_no_other_data() {
+    for second in [0, 1, 511] {
+        let mut peer = Peer::new(Parameters { data_pdu_in_order: false, ..parameters() });
+        let tag = peer.read(1024);
+        peer.say(piece(tag, 0, 0, 0), &[2; 512], false);
+        let end = encode(Digests::default(), piece(tag, 1, second, 0x81), &[], &[1; 512]);
+        _ = peer.receiver.feed(&end, &mut peer.machine);
+        assert!(peer.broken().what.contains("came before"), "{second}: {}", peer.broken());
+    }
+}
+
 /// DAT-027: a Data-In without data changes nothing.
 #[test]
 fn empty_data_in_are_accepted() {
