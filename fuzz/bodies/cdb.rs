@@ -3,7 +3,7 @@
 //! bit) and the bytes of the CDB beyond 16, in words, the CDB, the length of the parameters as a byte, the
 //! parameters.
 
-use device::{Answer, CopyResult, Identity, Kind, Lu, Nexus, Op, Plan, Port, Settings};
+use device::{Answer, Commit, CopyResult, Identity, Kind, Lu, Nexus, Op, Plan, Port, Settings};
 use std::sync::Arc;
 use wire::scsi::Status;
 
@@ -55,12 +55,13 @@ pub fn run(input: &[u8]) {
         rest = after;
         let nexus = &mut nexuses[which];
         nexus.order(&cdb);
-        let answer = nexus.begin(&cdb);
+        let answer = kept(&lu, nexus.begin(&cdb));
         check(&answer, &settings);
         end(&lu, nexus, &answer);
         if let Ok(Plan::Parameters { len }) = answer {
             assert!(len > 0);
-            let answer = nexus.parameters(&cdb, &parameters[..parameters.len().min(len as usize)]);
+            let parameters = &parameters[..parameters.len().min(len as usize)];
+            let answer = kept(&lu, nexus.parameters(&cdb, parameters));
             assert!(!matches!(answer, Ok(Plan::Parameters { .. })), "parameters are wanted twice");
             check(&answer, &settings);
             end(&lu, nexus, &answer);
@@ -79,6 +80,24 @@ fn command(input: &[u8]) -> Option<Command<'_>> {
     let (len, rest) = rest.split_first()?;
     let (parameters, rest) = rest.split_at(usize::from(*len).min(rest.len()));
     Some((usize::from(first & 1), cdb.to_vec(), parameters, rest))
+}
+
+/// What is to be kept is kept: the command is done.
+fn kept(lu: &Lu, answer: Answer) -> Answer {
+    match answer? {
+        Plan::Op(op) => match *op {
+            Op::Keep(draft) => match lu.commit(draft) {
+                Commit::Done(answer) => {
+                    let again = matches!(&answer, Ok(Plan::Op(op)) if matches!(**op, Op::Keep(_)));
+                    assert!(!again, "it is to be kept twice");
+                    answer
+                }
+                Commit::Again(_) => panic!("nobody changed anything meanwhile"),
+            },
+            op => Ok(Plan::Op(Box::new(op))),
+        },
+        plan => Ok(plan),
+    }
 }
 
 /// What outlives its command comes to its end.
@@ -111,7 +130,7 @@ fn check(answer: &Answer, settings: &Settings) {
             | Op::OrWrite { offset, len, .. } => (*offset, u64::from(*len), true),
             Op::LbaStatus { offset, .. } => (*offset, 1, false),
             Op::Sanitize { .. } => (0, 0, true),
-            Op::Unmap(extents) => {
+            Op::Unmap { extents, .. } => {
                 assert!(extents.iter().all(|(o, n)| inside(*o, *n, settings)), "{plan:?}");
                 (0, 0, true)
             }

@@ -6,7 +6,8 @@ pub const TARGET: &str = "iqn.2026-11.org.example:disks";
 pub const INITIATOR: &str = "iqn.2026-11.org.example:host";
 
 /// One portal, no keepalive, and the target with LUN 0 (memory, 64 MiB), LUN 1 (null, 1 GiB) and LUN 2
-/// (memory, 16 MiB, half a second late in reads and writes).
+/// (memory, 16 MiB, half a second late in reads and writes). LUN 0 has a serial number: it is the same disk after a
+/// restart, and keeps reservations.
 pub fn standard() -> String {
     with("", "", "")
 }
@@ -29,6 +30,7 @@ name = "{TARGET}"
 lun = 0
 backend = "memory"
 size = "64MiB"
+serial = "memory-0"
 [[target.lun]]
 lun = 1
 backend = "null"

@@ -447,7 +447,7 @@ fn all_that_are_saved() {
     let folder = host.path("config/lunar/attach");
     fs::write(folder.join("more.toml"), format!("url = \"{}\"\nnbd = \"127.0.0.1:0\"\n", url(&server)))
         .expect("write");
-    assert!(host.ends(15, &["attach", "--all"]).contains("more: it is attached already: data as"));
+    assert!(host.ends(0, &["attach", "--all"]).contains("more is attached already, as data"));
     assert!(host.is("data", "attached"));
     fs::write(folder.join("more.toml"), "url = \"iscsi://h\"\nulbk = true\n").expect("write");
     let said = host.ends(1, &["attach", "--all"]);
@@ -456,6 +456,84 @@ fn all_that_are_saved() {
         "{said}"
     );
     host.ends(7, &["attach", "data", "--read-only"]);
+    host.ends(0, &["detach", "data"]);
+    // What cannot be attached is not hidden by what is.
+    fs::remove_file(folder.join("more.toml")).expect("remove");
+    let dead = format!("url = \"iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1\"\n");
+    fs::write(folder.join("a.toml"), dead).expect("write");
+    host.attach(&[&url(&server), "--name", "z"]);
+    let said = host.ends(4, &["attach", "--all"]);
+    assert!(
+        said.contains("a: login to 127.0.0.1:1: ") && said.contains("data is attached already, as z"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_failure_leaves_nothing_behind() {
+    let (server, host) = (server(), Host::new());
+    let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1");
+    host.ends(4, &["attach", &dead, "--save", "--name", "a1"]);
+    assert!(!host.path("config/lunar/attach/a1.toml").exists(), "it was saved");
+    assert!(!host.path("run/a1.log").exists(), "its log is left");
+    host.attach(&[&url(&server), "--name", "a1"]);
+    let log = || fs::read_to_string(host.path("run/a1.log")).expect("a log");
+    let before = log();
+    assert!(before.contains("a1 is attached"), "{before}");
+    host.ends(15, &["attach", &dead, "--name", "a1"]);
+    assert_eq!(log(), before, "another's log");
+    host.ends(0, &["detach", "a1"]);
+    host.ends(4, &["attach", &dead, "--name", "a1"]);
+    assert!(log().starts_with(&before), "the log of one that was attached stays");
+}
+
+#[test]
+fn what_was_not_written_cannot_be_lost() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (mut server, host) = (server(), Host::new());
+    let io = |words: &str, uri: &str| {
+        tool::must("qemu-io", &["-f", "raw", "-c", words, uri]);
+    };
+    let uri = host.attach(&[&url(&server), "--recovery-timeout", "1"]);
+    io("write -P 9 0 1M", &uri); // and it flushes at its end
+    io("read -P 9 0 1M", &uri);
+    server.kill9();
+    host.becomes("disks-0", "lost");
+    host.ends(0, &["detach", "disks-0"]);
+}
+
+#[test]
+fn a_target_that_is_not_there_is_told_of_while_it_is_waited_for() {
+    let (server, host) = (server(), Host::new());
+    let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0");
+    let said = host.ends(8, &["attach", &dead, "--timeout", "2"]);
+    assert!(said.contains("warning: login to 127.0.0.1:1: Connection refused; trying again\n"), "{said}");
+    assert!(said.contains("in time: login to 127.0.0.1:1: Connection refused\n"), "{said}");
+    // A dead path keeps nobody waiting: it would be tried for longer than there is time.
+    host.attach(&[&dead, "--path", &url(&server), "--timeout", "10", "--name", "b"]);
+    assert!(host.is("b", "degraded"));
+}
+
+#[test]
+fn what_is_told_has_its_form_and_its_time() {
+    let (server, host) = (server(), Host::new());
+    host.attach(&[&url(&server)]);
+    assert!(host.told("disks-0", "identity").starts_with("naa."), "as lunar ls tells it");
+    assert!(host.told("disks-0", "since_unix_s").parse::<u64>().expect("a number") > 1_700_000_000);
+    host.ends(0, &["attached", "--timeout", "3"]);
+    let pid = host.pid("disks-0").to_string();
+    tool::must("kill", &["-STOP", &pid]);
+    host.ends(8, &["attached", "--timeout", "1"]);
+    // With --force it is killed when the time is over, for which it need not be looked at for longer.
+    let told = host.ends(0, &["detach", "disks-0", "--timeout", "2", "--force", "--json"]);
+    assert!(told.contains("\"name\": \"disks-0\"") && told.contains("\"killed\": true"), "{told}");
+    host.attach(&[&url(&server)]);
+    tool::must("kill", &["-HUP", &host.pid("disks-0").to_string()]);
+    assert!(host.is("disks-0", "attached"), "SIGHUP means nothing to it");
+    let told = host.ends(0, &["detach", "disks-0", "--json"]);
+    assert!(told.contains("\"killed\": false"), "{told}");
 }
 
 #[test]
@@ -492,13 +570,17 @@ fn failures_have_their_status() {
     let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0");
     host.ends(4, &["attach", &format!("{dead}?login_tries=1")]);
     host.ends(8, &["attach", &dead, "--timeout", "1"]);
-    host.ends(7, &["attach", "iscsi://h/no-name/0"]);
+    host.ends(7, &["attach", "iscsi://h/no%0aname/0"]);
     host.ends(7, &["attach", &dead, "--name", "a/b"]);
     host.ends(7, &["attach", &dead, "--nbd", "nowhere"]);
     host.ends(2, &["attach", &dead, "--nbd", "unix:/x", "--ublk"]);
     let server = server();
     host.ends(21, &["attach", &format!("iscsi://{}/{TARGET}/7", server.portal())]);
     assert!(host.ends(1, &["attach", &url(&server), "--fuse", "not-there"]).contains("not-there"));
+    fs::create_dir_all(host.path("full/of")).expect("folders");
+    assert!(host.ends(1, &["attach", &url(&server), "--fuse", "full"]).contains("full: is not empty"));
+    let busy = server.portal().to_string();
+    assert!(host.ends(28, &["attach", &url(&server), "--nbd", &busy]).contains("listens there already"));
     assert!(host.ends(0, &["attached", "--json"]).starts_with("[]"));
 }
 

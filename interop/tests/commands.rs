@@ -97,6 +97,44 @@ fn a_silent_peer_is_waited_for_as_long_as_told() {
     let portal = silent.local_addr().expect("an address").to_string();
     assert_eq!(fails(&["ls", &portal, "--timeout", "1"]), 8);
     assert_eq!(fails(&["discover", &format!("iscsi://{portal}?login_timeout=0.2")]), 8);
+    for arguments in [
+        &["doctor", &portal, "--timeout", "1"][..],
+        &["doctor", &format!("iscsi://{portal}/{}?login_timeout=0.5", config::TARGET)],
+    ] {
+        let ran = lunar(arguments, &[]);
+        assert_eq!(ran.status, 8, "{}", ran.err);
+        for part in [
+            "\n  connect ",
+            "login, request 1: security stage, no answer\n",
+            "it waits for the answer to login request 1",
+            "hint: is it an iSCSI target that listens there?",
+        ] {
+            assert!(ran.out.contains(part), "{part}: {}", ran.out);
+        }
+        assert!(
+            !ran.out.contains("lunar doctor") && ran.out.matches("  connect ").count() == 1,
+            "{}",
+            ran.out
+        );
+    }
+    let told = lunar(&["doctor", &portal, "--timeout", "1", "--json"], &[]).out;
+    assert!(told.contains("\"took_us\": null") && told.contains("\"usable\": false"), "{told}");
+}
+
+#[test]
+fn targets_are_named_in_many_ways() {
+    let server = Server::start(&config::standard());
+    let portal = server.portal();
+    for url in
+        [format!("ISCSI://{portal}/{}/0/", config::TARGET), format!("iscsi://{portal}/{}/", config::TARGET)]
+    {
+        assert_eq!(lunar(&["ls", &url], &[]).status, 0, "{url}");
+    }
+    // No target listens there, but the address is one.
+    for address in ["::1", "[::1%lo]:1", "fe80::1%lo"] {
+        let ran = lunar(&["discover", address, "--timeout", "5"], &[]);
+        assert!(ran.status == 4 || ran.status == 8, "{address}: {}", ran.err);
+    }
 }
 
 #[test]

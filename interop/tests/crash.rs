@@ -261,6 +261,33 @@ fn registrations_with_aptpl_survive_and_hold() {
     assert_eq!(other.write_blocks(0, 0, &[2; BLOCK]).status, CONFLICT);
 }
 
+/// What cannot be kept is not done, and a restart finds what held before.
+#[test]
+fn a_preemption_that_cannot_be_kept_does_not_happen() {
+    let mut server = registered(APTPL);
+    let state = server.dir().join("lu");
+    let mut holder = registrant(&server);
+    let mut other = Raw::session(server.portal(), &[]);
+    other.clear_attentions(0);
+    reserve_out(&mut other, 0, REGISTER, 0, 0, 2, APTPL).good();
+    std::fs::rename(&state, server.dir().join("away")).expect("the folder of state");
+    std::fs::write(&state, "no folder").expect("in its place");
+    const PREEMPT: u8 = 4;
+    const PREEMPT_AND_ABORT: u8 = 5;
+    for action in [PREEMPT, PREEMPT_AND_ABORT] {
+        reserve_out(&mut other, 0, action, WRITE_EXCLUSIVE, 2, 0xabcd, 0).check(0x044400);
+        assert_eq!(read_keys(&mut other, 0).len(), 2);
+        holder.write_blocks(0, 0, &[1; BLOCK]).good();
+        assert_eq!(other.write_blocks(0, 0, &[2; BLOCK]).status, CONFLICT);
+    }
+    std::fs::remove_file(&state).expect("out of the way");
+    std::fs::rename(server.dir().join("away"), &state).expect("and back");
+    server.restart();
+    let mut holder = registrant(&server);
+    assert_eq!(read_keys(&mut holder, 0).len(), 2);
+    holder.write_blocks(0, 0, &[3; BLOCK]).good();
+}
+
 #[test]
 fn registrations_without_aptpl_do_not_survive() {
     let server = registered(0);

@@ -237,7 +237,11 @@ impl Reader {
         }
         let Some(running) = &self.running else { return line.into() };
         let line = line.replace("127.0.0.1:3260", &running.portals[0].to_string());
-        line.replace("$(pidof lunar)", &running.child.id().to_string())
+        // Other servers run beside it.
+        match line.strip_prefix("pkill ").and_then(|rest| rest.split_once(" -f ")) {
+            Some((signal, _)) => format!("kill {signal} {}", running.child.id()),
+            None => line,
+        }
     }
 }
 
@@ -353,6 +357,7 @@ fn options_without_a_command_are_there() {
         &["info"],
         &["pr"],
         &["copy"],
+        &["bench"],
     ];
     let known: String = commands.iter().filter_map(|words| help(words)).collect();
     let mut seen = 0;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use interop::config::TARGET;
-use interop::script::{Link, Script, Target, Turn};
+use interop::script::{self, Link, Script, Target, Turn};
 use interop::server::lunar_bin;
 use interop::tool::{Ran, run};
 use interop::{NONE, Pdu, op};
@@ -179,7 +179,7 @@ fn text_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target 
 #[test]
 fn dsc_012_fields_of_a_discovery_response() {
     type Change = fn(Pdu) -> Pdu;
-    let changes: [(&str, Change); 17] = [
+    let changes: [(&str, Change); 14] = [
         ("a Login Response", |p| p.byte(0, op::LOGIN_RESPONSE)),
         ("an R2T", |p| p.byte(0, op::R2T)),
         ("Data-In", |p| p.byte(0, op::DATA_IN)),
@@ -191,10 +191,7 @@ fn dsc_012_fields_of_a_discovery_response() {
         ("more than was declared", |p| p.data(&[b'a'; 32769])),
         ("another StatSN", |p| p.set32(24, 99)),
         ("controls in a name", |p| p.data(b"TargetName=iqn.2026-11.org.example:\x1b[2J\0")),
-        ("controls in an address", |p| p.data(b"TargetName=iqn.2026-11.org.example:a\0TargetAddress=\x07\0")),
         ("an address of nobody", |p| p.data(b"TargetAddress=127.0.0.1:3260,1\0")),
-        ("a name that is none", |p| p.data(b"TargetName=disk\0")),
-        ("a tag that is none", |p| p.data(b"TargetName=iqn.2026-11.org.example:a\0TargetAddress=a:1,x\0")),
         ("no last NUL", |p| p.data(b"TargetName=iqn.2026-11.org.example:a")),
         ("no text", |p| p.data(&[0xfe; 100])),
     ];
@@ -202,6 +199,27 @@ fn dsc_012_fields_of_a_discovery_response() {
         discover(name, &text_response(change), &[GENERAL]);
     }
     discover("nothing", &text_response(|p| p.data(b"")), &[NOT_FOUND]);
+}
+
+/// DSC-012, NAM-001: names and addresses that are none hide nothing else, and nobody's terminal is steered.
+#[test]
+fn dsc_012_what_is_odd_hides_nothing() {
+    let target = text_response(|p| {
+        p.data(
+            b"TargetName=foo\0TargetAddress=a:1,x\0TargetName=a\x1b[2J\0TargetAddress=127.0.0.1\0\
+              TargetName=iqn.2026-11.org.example:a\0TargetAddress=\x07\0",
+        )
+    });
+    let ran = script::lunar(&["discover", &target.address().to_string()]);
+    let at = target.address();
+    assert!(ran.ok(), "{ran:?}");
+    for line in [&format!("{at},-1 foo\n"), &format!("{at},-1 iqn.2026-11.org.example:a\n")] {
+        assert!(ran.said.contains(line), "{line}: {}", ran.said);
+    }
+    assert!(ran.said.contains("foo: no iSCSI name by the rules") && !ran.said.contains(['\x1b', '\x07']));
+    assert_eq!(ran.said.matches("passed over").count(), 3, "{}", ran.said);
+    let ran = script::lunar(&["ls", &format!("iscsi://{at}/foo/0")]);
+    assert!(ran.ok() && ran.said.contains("LUN 0: disk"), "{ran:?}");
 }
 
 /// DSC-012: lists without end, and pings instead of a list.

@@ -56,6 +56,9 @@ fn what_is_written_is_read() {
     assert_eq!((err.as_str(), status), ("status: GOOD (00h)\n", 0));
     let (out, _, _) = lunar(&["scsi", &url, "28:00:00:00:00:03:00:00:01:00", "--in", "512", "--json"]);
     assert!(out.contains(&format!("\"data\": \"{}\"", "a5".repeat(512))), "{out}");
+    let (_, err, status) = lunar(&["scsi", &url, "28:00:00:00:00:03"]);
+    assert!(status == 7 && err.contains("operation code 28h have 10") && err.contains("--raw"), "{err}");
+    assert_eq!(lunar(&["scsi", &url, "00", "--raw"]).2, 0);
     for wrong in [&["zz"][..], &["00", "--out", "hex:"], &["00", "--out", "/no/such/file"]] {
         let (_, err, status) = lunar(&[&["scsi", url.as_str()][..], wrong].concat());
         assert!(status == 7 && err.contains("hint: "), "{wrong:?}: {err}");
@@ -124,6 +127,10 @@ fn reservations_are_made_kept_and_taken() {
     let write = "hex:".to_owned() + &"00".repeat(512);
     let ran = lunar_as(OTHER, &["scsi", &url, "2a000000000000000100", "--out", &write]);
     assert!(ran.2 == 13 && ran.1.starts_with("status: RESERVATION CONFLICT"), "{}", ran.1);
+
+    let (_, err, status) =
+        lunar_as(config::INITIATOR, &["pr", &format!("{url}?isid=800000000009"), "clear", "--key", "abc"]);
+    assert!(status == 13 && err.contains("our own name") && err.contains("isid=804c756e6172"), "{err}");
 
     done(pr(OTHER, &["register", "--new-key", "def"]));
     let (_, err, status) = pr(OTHER, &["release", "--key", "1", "--type", "we-ro"]);

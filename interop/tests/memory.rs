@@ -1,6 +1,6 @@
 //! Memory that runs out: whoever holds all of it, others go on, and what waits for it can be ended.
 
-use interop::scsi::{READ, WRITE, read10, write10};
+use interop::scsi::{READ, WRITE, write10};
 use interop::{Got, Login, Pdu, Raw, Server, TARGET, op};
 use std::time::{Duration, Instant};
 

@@ -88,6 +88,8 @@ pub struct Job {
     pub ramp: Duration,
     /// When commands begin.
     pub pace: Pace,
+    /// Pause of each of those in flight after its command, before the next one.
+    pub think: Duration,
     /// What is written.
     pub fill: Fill,
     /// What is read must be what `fill` would have written; the number of the first wrong byte ends the job.
@@ -120,6 +122,7 @@ impl Default for Job {
             amount: None,
             ramp: Duration::ZERO,
             pace: Pace::Closed,
+            think: Duration::ZERO,
             fill: Fill::Random,
             compare: false,
             stable: false,

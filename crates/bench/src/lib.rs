@@ -4,10 +4,12 @@
 //! [`Outcome`]. Faces of tools and whole experiments are jobs, and a [`Document`] is what is kept of them.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 mod content;
 mod cpu;
 pub mod document;
 mod error;
+pub mod faces;
 mod host;
 pub mod job;
 mod offsets;
@@ -15,9 +17,15 @@ pub mod outcome;
 pub mod people;
 pub mod plain;
 mod record;
+pub mod report;
+pub mod reproduce;
 mod rig;
 pub mod rounds;
 mod run;
+#[cfg(test)]
+mod sample;
+mod terse;
+pub mod verify;
 mod watch;
 pub mod words;
 
@@ -27,4 +35,5 @@ pub use host::Host;
 pub use job::Job;
 pub use outcome::Outcome;
 pub use rig::{Opening, Rig, Target};
+pub use terse::terse;
 pub use watch::Watch;

@@ -60,15 +60,16 @@ impl Offsets {
         }
     }
 
-    /// The next command. `read` is asked only where both ways go on at once.
-    pub fn next(&mut self, read: bool) -> Next {
+    /// The next command, of at most `left` bytes. `read` is asked only where both ways go on at once.
+    pub fn next(&mut self, read: bool, left: u64) -> Next {
         let read = match self.way {
             Way::Read => true,
             Way::Write => false,
             Way::Mix(percent) => self.random.random_range(0..100) < percent,
             Way::Both => read,
         };
-        let len = self.len();
+        // Shortened before its place is chosen: what is left over may be just the end of the span.
+        let len = u64::from(self.len()).min(left) as u32;
         let at = match self.order {
             Order::Sequential => self.walk(read, len, u64::from(len)),
             Order::Strided(stride) => self.walk(read, len, stride),
@@ -122,7 +123,7 @@ mod tests {
     }
 
     fn visited(offsets: &mut Offsets, n: usize) -> Vec<u64> {
-        (0..n).map(|_| offsets.next(true).offset).collect()
+        (0..n).map(|_| offsets.next(true, u64::MAX).offset).collect()
     }
 
     #[test]
@@ -135,10 +136,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_over_lies_at_the_end() {
+        let job = Job { sizes: vec![(512, 1)], ..Job::default() };
+        let mut offsets = offsets(&job, 1600, 0, 1);
+        let visited: Vec<(u64, u32)> = [1600, 1088, 576, 64]
+            .map(|left| offsets.next(true, left))
+            .map(|next| (next.offset, next.len))
+            .to_vec();
+        assert_eq!(visited, [(0, 512), (512, 512), (1024, 512), (1536, 64)]);
+    }
+
+    #[test]
     fn reads_and_writes_that_run_at_once_walk_by_themselves() {
         let job = Job { way: Way::Both, ..Job::default() };
         let mut both = offsets(&job, 1 << 20, 0, 1);
-        assert_eq!((both.next(true).offset, both.next(true).offset, both.next(false).offset), (0, 4096, 0));
+        assert_eq!(
+            (
+                both.next(true, u64::MAX).offset,
+                both.next(true, u64::MAX).offset,
+                both.next(false, u64::MAX).offset
+            ),
+            (0, 4096, 0)
+        );
     }
 
     #[test]
@@ -146,7 +165,7 @@ mod tests {
         let job = Job { order: Order::Random, sizes: vec![(4096, 3), (8192, 1)], ..Job::default() };
         let draw = |seed| {
             let mut offsets = offsets(&Job { seed, ..job.clone() }, 1 << 20, 0, 1);
-            (0..4000).map(|_| offsets.next(true)).collect::<Vec<_>>()
+            (0..4000).map(|_| offsets.next(true, u64::MAX)).collect::<Vec<_>>()
         };
         let places = draw(7);
         assert_eq!(places, draw(7));
@@ -160,7 +179,7 @@ mod tests {
     fn a_mix_keeps_its_proportion() {
         let job = Job { way: Way::Mix(70), order: Order::Random, ..Job::default() };
         let mut offsets = offsets(&job, 1 << 20, 0, 1);
-        let reads = (0..10_000).filter(|_| offsets.next(false).read).count();
+        let reads = (0..10_000).filter(|_| offsets.next(false, u64::MAX).read).count();
         assert!((6800..7200).contains(&reads), "{reads} of 10000");
     }
 

@@ -95,20 +95,6 @@ pub struct Cpu {
     pub cores: usize,
 }
 
-impl Latency {
-    /// The time in nanoseconds within which so many of a hundred ended; 0 where nothing did.
-    pub fn at(&self, percent: f64) -> u64 {
-        let all: u64 = self.histogram.iter().map(|bin| bin.1).sum();
-        let wanted = (all as f64 * percent / 100.0).ceil() as u64;
-        let mut sum = 0;
-        let bin = self.histogram.iter().find(|bin| {
-            sum += bin.1;
-            sum >= wanted
-        });
-        bin.map_or(0, |bin| bin.0)
-    }
-}
-
 impl Totals {
     /// Commands a second.
     pub fn iops(&self, elapsed_s: f64) -> f64 {
@@ -121,15 +107,34 @@ impl Totals {
     }
 }
 
+impl Latency {
+    /// How many times it holds.
+    pub fn count(&self) -> u64 {
+        self.histogram.iter().fold(0, |sum, bin| sum.saturating_add(bin.1))
+    }
+
+    /// The time that this share (0 to 1) of all has not exceeded, in nanoseconds, to the three digits of the
+    /// histogram; none without one.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        let rank = (self.count() as f64 * share).ceil().max(1.0);
+        let mut below = 0f64;
+        let reached = |bin: &&(u64, u64)| {
+            below += bin.1 as f64;
+            below >= rank
+        };
+        self.histogram.iter().find(reached).or(self.histogram.last()).map(|bin| bin.0)
+    }
+}
+
 impl Outcome {
     /// Commands, both directions.
     pub fn ios(&self) -> u64 {
-        self.read.ios + self.write.ios
+        self.read.ios.saturating_add(self.write.ios)
     }
 
     /// Bytes, both directions.
     pub fn bytes(&self) -> u64 {
-        self.read.bytes + self.write.bytes
+        self.read.bytes.saturating_add(self.write.bytes)
     }
 
     /// Commands a second, both directions.
@@ -143,6 +148,12 @@ impl Outcome {
     }
 }
 
+/// How long each step is, in seconds.
+pub fn widths(series: &[Step]) -> Vec<f64> {
+    let begins = [0.0].into_iter().chain(series.iter().map(|step| step.until_s));
+    series.iter().zip(begins).map(|(step, begin)| step.until_s - begin).collect()
+}
+
 /// How many for each of something that may be nothing.
 fn per(many: f64, of: f64) -> f64 {
     if of > 0.0 { many / of } else { 0.0 }
@@ -153,11 +164,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_found_in_the_histogram() {
+    fn quantiles_are_read_from_the_histogram() {
         let latency = Latency { histogram: vec![(10, 50), (20, 49), (30, 1)], ..Latency::default() };
-        let at = |percent| latency.at(percent);
-        assert_eq!([at(0.0), at(50.0), at(50.1), at(99.0), at(99.9), at(100.0)], [10, 10, 20, 20, 30, 30]);
-        assert_eq!(Latency::default().at(50.0), 0);
+        let at = |share| latency.quantile(share);
+        assert_eq!([at(0.0), at(0.5), at(0.51), at(0.99), at(1.0)].map(Option::unwrap), [10, 10, 20, 20, 30]);
+        assert_eq!((latency.count(), Latency::default().quantile(0.5)), (100, None));
     }
 
     #[test]

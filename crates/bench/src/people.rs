@@ -104,7 +104,7 @@ fn cell(cell: &Cell) -> String {
 }
 
 /// About four digits.
-fn short(figure: f64) -> String {
+pub(crate) fn short(figure: f64) -> String {
     match figure.abs() {
         0.0 => "0".into(),
         x if x < 0.1 => format!("{figure:.4}"),
@@ -127,7 +127,7 @@ fn tenth(figure: f64) -> String {
 }
 
 /// Nanoseconds in a unit that suits them.
-fn time(ns: f64) -> String {
+pub(crate) fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
         ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
@@ -137,7 +137,7 @@ fn time(ns: f64) -> String {
 }
 
 /// Rows of cells below each other: the first to the left, the others to the right.
-fn columns(rows: &[Vec<String>]) -> String {
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let many = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..many).map(|at| width(at).unwrap_or(0)).collect();
@@ -172,7 +172,8 @@ mod tests {
             columns: vec!["SCST".into(), "STGT".into(), "IET".into()],
             rows: vec![("read".into(), cells)],
         };
-        let expected = "NULLIO [MB/s (10^6); published / measured = ratio]\n                      SCST      STGT  IET\nread  106.0 / 2,120 = 20.0  55.0 / -    -\n";
+        let expected = "NULLIO [MB/s (10^6); published / measured = ratio]\n                      \
+                        SCST      STGT  IET\nread  106.0 / 2,120 = 20.0  55.0 / -    -\n";
         assert_eq!(of_table(&table), expected);
     }
 

@@ -150,11 +150,6 @@ impl Record {
         step.max_ns = step.max_ns.max(ns);
     }
 
-    /// Commands and bytes so far.
-    pub fn done(&self) -> (u64, u64) {
-        (self.read.ios + self.write.ios, self.read.bytes + self.write.bytes)
-    }
-
     /// Adds what another session did.
     pub fn merge(&mut self, other: &Record) {
         self.read.merge(&other.read);
@@ -226,7 +221,7 @@ mod tests {
             (1, Share::default(), 1)
         );
         assert_eq!((series[1].until_s, series[2].until_s), (2.0, 2.6));
-        assert_eq!((a.share().read_bytes, a.done()), (512, (2, 1536)));
+        assert_eq!((a.share().read_bytes, a.share().write_bytes), (512, 1024));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Targets, open on the cores of this machine, ready for jobs.
 
 use crate::document::TargetFacts;
+use crate::verify::Ledger;
 use crate::{Error, Kind, cpu};
-use block::{Backend, Spec};
+use block::{Backend, Spec, nbd};
 use control::config::{self, Cores as Chosen};
 use initiator::{Lun, Url};
 use net::Cores;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 pub enum Target {
     /// A logical unit: `iscsi://...`.
     Lun(Box<Url>),
+    /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
+    Nbd(nbd::Url),
     /// A disk that reads as zeros and forgets: `null:SIZE`.
     Null(u64),
     /// A disk in this process: `memory:SIZE`.
@@ -57,9 +60,14 @@ impl Default for Opening {
 }
 
 /// A session with a target.
+#[derive(Clone)]
 pub(crate) struct Place {
     pub core: usize,
     pub disk: Arc<dyn Backend>,
+    /// The target's number.
+    pub target: usize,
+    /// What the target must hold, where that is verified.
+    pub ledger: Option<Arc<Ledger>>,
 }
 
 /// Targets that are open. Sessions are logged out when it is closed.
@@ -84,10 +92,11 @@ impl Target {
         Ok(match text.split_once(':') {
             Some(("null", size)) => Target::Null(sized(size)?),
             Some(("memory", size)) => Target::Memory(sized(size)?),
-            Some(("iscsi", rest)) if rest.starts_with("//") => {
+            _ if initiator::without_scheme(text).is_some() => {
                 let url = Url::parse(text).and_then(|url| url.with_default("login_tries", "1"));
                 Target::Lun(Box::new(url.map_err(refused)?))
             }
+            Some(_) if nbd::is_url(text) => Target::Nbd(text.parse().map_err(not_open)?),
             _ => Target::Path(text.into()),
         })
     }
@@ -97,6 +106,7 @@ impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Target::Lun(url) => url.fmt(f),
+            Target::Nbd(url) => url.fmt(f),
             Target::Null(size) => write!(f, "null:{size}"),
             Target::Memory(size) => write!(f, "memory:{size}"),
             Target::Path(path) => path.display().fmt(f),
@@ -165,6 +175,26 @@ impl Rig {
         }
     }
 
+    /// Puts one disk, made of those of all sessions, in their place, with so many sessions that use it.
+    pub(crate) fn share(
+        &mut self,
+        sessions: usize,
+        made_of: impl FnOnce(Vec<Arc<dyn Backend>>) -> Arc<dyn Backend>,
+    ) {
+        let disk = made_of(self.places.drain(..).map(|place| place.disk).collect());
+        for _ in 0..sessions {
+            self.place(disk.clone());
+        }
+    }
+
+    /// From now on jobs keep account of what they write, and check what they read: a ledger for each target,
+    /// in their order.
+    pub(crate) fn keep_account(&mut self, ledgers: &[Arc<Ledger>]) {
+        for place in &mut self.places {
+            place.ledger = ledgers.get(place.target).cloned();
+        }
+    }
+
     /// Logs out.
     pub fn close(self) {
         for (core, lun) in self.luns {
@@ -181,6 +211,10 @@ impl Rig {
                 let luns = (0..sessions).map(|_| self.add_lun(url)).collect::<Result<Vec<_>, _>>()?;
                 facts_of_lun(&luns[0])
             }
+            Target::Nbd(url) => {
+                let exports = (0..sessions).map(|_| self.add_nbd(url)).collect::<Result<Vec<_>, _>>()?;
+                exports[0].describe()
+            }
             local => {
                 let disk = open_local(local, opening)?;
                 for _ in 0..sessions {
@@ -196,7 +230,7 @@ impl Rig {
 
     fn place(&mut self, disk: Arc<dyn Backend>) -> usize {
         let core = self.places.len() % self.cores.count();
-        self.places.push(Place { core, disk });
+        self.places.push(Place { core, disk, target: self.facts.len(), ledger: None });
         core
     }
 
@@ -207,6 +241,14 @@ impl Rig {
         self.place(lun.clone());
         self.luns.push((core, lun.clone()));
         Ok(lun)
+    }
+
+    fn add_nbd(&mut self, url: &nbd::Url) -> Result<Arc<nbd::Disk>, Error> {
+        let (core, url) = (self.places.len() % self.cores.count(), url.clone());
+        let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
+        let disk = disk.map_err(|e| system("an event loop", &e))?.map_err(not_open)?;
+        self.place(disk.clone());
+        Ok(disk)
     }
 
     /// Looks at the first and the last mebibyte of the target that was opened last.
@@ -232,6 +274,10 @@ fn system(what: &str, e: &std::io::Error) -> Error {
     Error::new(Kind::System, format!("{what}: {e}"), "LUNAR_LOG=debug tells more")
 }
 
+fn not_open(e: block::OpenError) -> Error {
+    Error::new(Kind::Target(None), format!("{}: {}", e.subject, e.what), e.hint)
+}
+
 fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Error> {
     let spec = match target {
         Target::Null(size) => Spec::sized(block::Kind::Null, *size),
@@ -243,10 +289,9 @@ fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Er
             size: opening.create,
             ..Spec::path(path)
         },
-        Target::Lun(_) => unreachable!("a logical unit is no local disk"),
+        Target::Lun(_) | Target::Nbd(_) => unreachable!("it is no local disk"),
     };
-    block::open(&spec)
-        .map_err(|e| Error::new(Kind::Target(None), format!("{}: {}", e.subject, e.what), e.hint))
+    block::open(&spec).map_err(not_open)
 }
 
 /// What a logical unit tells of itself, and what was negotiated (RFC 7143 section 13).

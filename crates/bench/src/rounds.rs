@@ -3,7 +3,7 @@
 
 use crate::document::Run;
 use crate::job::{Job, Pace};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Totals};
 use crate::{Error, Kind, Rig, Watch, plain};
 use std::time::Duration;
 
@@ -125,7 +125,8 @@ const SERVED: f64 = 0.95;
 impl Bound {
     fn is_kept(self, outcome: &Outcome, rate: f64) -> bool {
         let within = self.within.as_nanos() as u64;
-        let late = |totals: &crate::outcome::Totals| totals.ios > 0 && totals.total.at(self.percent) > within;
+        let late =
+            |totals: &Totals| totals.total.quantile(self.percent / 100.0).is_some_and(|ns| ns > within);
         outcome.ended_early.is_none()
             && outcome.errors == 0
             && outcome.iops() >= rate * SERVED
@@ -176,7 +177,7 @@ pub fn highest_rate(rig: &Rig, job: &Job, bound: Bound, watch: &Watch) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Latency, Totals};
+    use crate::outcome::Latency;
     use crate::{Opening, Target};
 
     #[test]

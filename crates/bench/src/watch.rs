@@ -1,7 +1,8 @@
 //! Looking at a job while it runs, and ending it.
 
-use std::sync::Arc;
+use crate::outcome::Share;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A handle on running jobs: how far they are, and the wish that they end. Clones are the same handle.
 #[derive(Clone, Debug, Default)]
@@ -9,15 +10,30 @@ pub struct Watch(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    ios: AtomicU64,
-    bytes: AtomicU64,
+    /// Commands and bytes that were read, and that were written.
+    read: [AtomicU64; 2],
+    write: [AtomicU64; 2],
     end: AtomicBool,
+    doing: Mutex<String>,
 }
 
 impl Watch {
     /// Commands and bytes since the handle was made. Sessions add to them a few times a second.
     pub fn done(&self) -> (u64, u64) {
-        (self.0.ios.load(Ordering::Relaxed), self.0.bytes.load(Ordering::Relaxed))
+        let Share { read_ios, read_bytes, write_ios, write_bytes } = self.share();
+        (read_ios + write_ios, read_bytes + write_bytes)
+    }
+
+    /// The same by direction.
+    pub fn share(&self) -> Share {
+        let load = |counts: &[AtomicU64; 2], n: usize| counts[n].load(Ordering::Relaxed);
+        let Shared { read, write, .. } = &*self.0;
+        Share {
+            read_ios: load(read, 0),
+            read_bytes: load(read, 1),
+            write_ios: load(write, 0),
+            write_bytes: load(write, 1),
+        }
     }
 
     /// Asks what runs to end now; what was measured so far stands.
@@ -30,8 +46,22 @@ impl Watch {
         self.0.end.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, ios: u64, bytes: u64) {
-        self.0.ios.fetch_add(ios, Ordering::Relaxed);
-        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// What it does now, for people; empty where there is but one thing to do.
+    pub fn doing(&self) -> String {
+        self.0.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn says(&self, what: impl Into<String>) {
+        *self.0.doing.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+
+    /// What was done between two moments.
+    pub(crate) fn add(&self, before: &Share, now: &Share) {
+        let add = |count: &AtomicU64, before: u64, now: u64| count.fetch_add(now - before, Ordering::Relaxed);
+        let Shared { read, write, .. } = &*self.0;
+        add(&read[0], before.read_ios, now.read_ios);
+        add(&read[1], before.read_bytes, now.read_bytes);
+        add(&write[0], before.write_ios, now.write_ios);
+        add(&write[1], before.write_bytes, now.write_bytes);
     }
 }

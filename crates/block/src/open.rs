@@ -4,6 +4,7 @@ use crate::file::File;
 use crate::memory::Memory;
 use crate::null::Null;
 use crate::{Backend, within};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,11 +79,18 @@ pub struct OpenError {
     pub subject: String,
     /// What to do about it.
     pub hint: String,
+    /// What the operating system said; `ResourceBusy` when somebody else has it.
+    pub kind: io::ErrorKind,
 }
 
 impl OpenError {
     pub(crate) fn new(subject: impl Into<String>, what: impl ToString, hint: impl Into<String>) -> Self {
-        OpenError { what: what.to_string(), subject: subject.into(), hint: hint.into() }
+        let kind = io::ErrorKind::Other;
+        OpenError { what: what.to_string(), subject: subject.into(), hint: hint.into(), kind }
+    }
+
+    pub(crate) fn of(self, kind: io::ErrorKind) -> Self {
+        OpenError { kind, ..self }
     }
 }
 

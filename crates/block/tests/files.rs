@@ -83,6 +83,17 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
 }
 
 #[test]
+fn a_file_that_cannot_be_made_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let e = refused(&scratch.spec(i64::MAX as u64 - 511));
+    assert!(e.what.starts_with("cannot be created"), "{}", e.what);
+    assert!(!scratch.0.exists());
+    std::fs::write(&scratch.0, []).expect("written");
+    assert!(open(&scratch.spec(i64::MAX as u64 - 511)).is_err());
+    assert!(scratch.0.exists(), "it was there before");
+}
+
+#[test]
 fn only_one_server_writes_a_file() {
     let scratch = Scratch::new();
     let first = open(&scratch.spec(MIB)).expect("open");
@@ -90,6 +101,7 @@ fn only_one_server_writes_a_file() {
     let path = scratch.0.display().to_string();
     assert_eq!((e.subject.as_str(), e.what.as_str()), (path.as_str(), "is in use by another server"));
     assert!(e.to_string().contains("\nhint: stop that server"));
+    assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
     let reader = Spec { read_only: true, ..scratch.spec(MIB) };
     assert_eq!(refused(&reader).what, "is being written by another server");
     drop(first);

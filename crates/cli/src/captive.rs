@@ -2,38 +2,53 @@
 
 use crate::paste::Reach;
 use crate::serve::Event;
-use rustix::process::{Pid, Signal, kill_process};
-use std::io;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use std::io::{self, IsTerminal};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::mpsc::Sender;
 
 /// A running command.
-pub struct Captive(Option<Pid>);
+pub struct Captive {
+    pid: Option<Pid>,
+    /// It leads a process group, and all that it began ends with it. Not on a terminal: only the group in the
+    /// foreground may read from one.
+    leads: bool,
+}
 
 impl Captive {
     /// Runs a shell command that knows where the server is. Its end is told as [`Event::Ended`].
     pub fn start(command: &str, reach: &Reach, events: Sender<Event>) -> io::Result<Captive> {
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", command])
-            .env("LUNAR_URL", &reach.url)
-            .env("LUNAR_PORTAL", &reach.portal)
-            .spawn()?;
+        let leads = !io::stdin().is_terminal();
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", command]).env("LUNAR_URL", &reach.url).env("LUNAR_PORTAL", &reach.portal);
+        if leads {
+            shell.process_group(0);
+        }
+        let mut child = shell.spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let wait = move || {
+            if let Some(pid) = pid.filter(|_| leads) {
+                // Before the number is free for another: whoever of its group is left.
+                _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+                _ = kill_process_group(pid, Signal::TERM);
+            }
             if let Ok(status) = child.wait() {
                 // The main thread may have gone.
                 _ = events.send(Event::Ended(status));
             }
         };
         std::thread::Builder::new().name("captive".into()).spawn(wait)?;
-        Ok(Captive(pid))
+        Ok(Captive { pid, leads })
     }
 
     /// Asks it to end.
     pub fn terminate(&self) {
-        if let Some(pid) = self.0 {
-            // It may have ended by itself.
-            _ = kill_process(pid, Signal::TERM);
+        // It may have ended by itself.
+        match self.pid {
+            Some(pid) if self.leads => _ = kill_process_group(pid, Signal::TERM),
+            Some(pid) => _ = kill_process(pid, Signal::TERM),
+            None => {}
         }
     }
 }

@@ -6,6 +6,7 @@ use control::Problem;
 use initiator::Url;
 use net::Cores;
 use serde::Serialize;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 /// What every command that uses a target can be told.
@@ -38,7 +39,8 @@ where
     ended.unwrap_or_else(|e| Err(cannot_start(&e)))
 }
 
-fn late(seconds: u64) -> Failure {
+/// The time is over.
+pub fn late(seconds: u64) -> Failure {
     let what = format!("not done within {seconds} s");
     Failure::new(Exit::TimedOut, what, "look at the network with lunar doctor, or give it more time")
 }
@@ -54,7 +56,11 @@ fn cannot_start(e: &std::io::Error) -> Failure {
 /// What is wrong with it.
 pub fn url(text: &str) -> Result<Url, Failure> {
     let is_portal = !text.contains("://") && !text.contains('/');
-    let url = if is_portal { Url::parse(&format!("iscsi://{text}")) } else { Url::parse(text) };
+    let url = match text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
+        true => Url::parse(&format!("iscsi://[{text}]")),
+        false if is_portal => Url::parse(&format!("iscsi://{text}")),
+        false => Url::parse(text),
+    };
     Ok(url?.with_default("login_tries", "1")?)
 }
 
@@ -75,6 +81,8 @@ mod tests {
     #[test]
     fn a_portal_alone_is_a_url() {
         assert_eq!(url("[::1]:4000").unwrap().to_string(), "iscsi://[::1]:4000");
+        assert_eq!(url("::1").unwrap().to_string(), "iscsi://[::1]:3260");
+        assert_eq!(url("fe80::1%lo").unwrap().to_string(), "iscsi://[fe80::1%lo]:3260");
         assert_eq!(url("iscsi://moon").unwrap().to_string(), "iscsi://moon:3260");
         assert_eq!(url("moon/disk").unwrap_err().exit, Exit::Invalid);
     }

@@ -1,6 +1,6 @@
 //! Exit statuses, one table for all commands that use targets: those that users of Open-iSCSI know.
 
-use control::Problem;
+use control::{Cause, Problem};
 use initiator::{Error, Kind};
 use std::process::ExitCode;
 
@@ -45,7 +45,7 @@ pub const TABLE: [(Exit, &str); 14] = [
     (Exit::Refused, "the target refused the login"),
     (Exit::Invalid, "a URL or an argument is wrong"),
     (Exit::TimedOut, "time-out"),
-    (Exit::NoAccess, "no access, or another initiator holds a reservation"),
+    (Exit::NoAccess, "no access, or somebody else holds a reservation"),
     (Exit::Exists, "it is already there"),
     (Exit::NotFound, "nothing found: no such target, LUN or portal"),
     (Exit::UnknownHost, "the host's name has no address"),
@@ -86,6 +86,11 @@ impl Failure {
     }
 }
 
+/// A problem of the command line.
+pub fn invalid(problem: Problem) -> Failure {
+    Failure { exit: Exit::Invalid, problems: vec![problem] }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit as u8)
@@ -100,7 +105,17 @@ impl From<Failure> for ExitCode {
 
 impl From<Vec<Problem>> for Failure {
     fn from(problems: Vec<Problem>) -> Failure {
-        Failure { exit: Exit::General, problems }
+        // Several problems of one kind have its status.
+        let first = problems.first().map(|problem| problem.cause).unwrap_or_default();
+        let cause = if problems.iter().all(|p| p.cause == first) { first } else { Cause::Other };
+        let exit = match cause {
+            Cause::Other => Exit::General,
+            Cause::Argument => Exit::Invalid,
+            Cause::InUse => Exit::InUse,
+            Cause::NoAccess => Exit::NoAccess,
+            Cause::NotFound => Exit::NotFound,
+        };
+        Failure { exit, problems }
     }
 }
 
@@ -127,7 +142,10 @@ fn of(kind: Kind) -> (Exit, &'static str) {
         Kind::Lost => (Exit::Unreachable, "look at the network and at the target's log"),
         Kind::Protocol => (Exit::General, "the target is at fault; LUNAR_LOG=debug tells more"),
         Kind::Scsi => (Exit::Scsi, "the logical unit refused it; lunar scsi shows all that it says"),
-        Kind::Reserved => (Exit::NoAccess, "ask who holds the reservation, or wait until it is released"),
+        Kind::Reserved => (
+            Exit::NoAccess,
+            "lunar pr URL read-full-status tells who; if it is we under another ISID, name that: isid=",
+        ),
         Kind::Identity => (Exit::General, "the LUN is not the one that it was: look at the target"),
         Kind::Closed => (Exit::General, "open it again"),
     }

@@ -4,7 +4,7 @@ use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use crate::info::pages;
 use crate::tree::{self, Node};
-use crate::unit::Unit;
+use crate::unit::{Unit, is_refusal};
 use clap::{Args, ValueEnum};
 use initiator::{Error, Kind};
 use wire::scsi::cdb;
@@ -17,6 +17,10 @@ Examples:
   lunar pr iscsi://127.0.0.1 reserve --key 0xabc --type we-ro
   lunar pr iscsi://127.0.0.1 preempt --key 0xabc --new-key 0xdef --type we-ro
   lunar pr iscsi://127.0.0.1 register --key 0xabc --new-key 0
+  lunar pr iscsi://127.0.0.1 register reserve read-keys --new-key 0xabc --type we-ro
+
+Several actions are carried out in one session, one after the other; after register the new key is ours. Some
+targets, such as STGT, forget a registration when its session ends: there all has to be done in one.
 
 A registration belongs to our name and to the ISID of the session. lunar pr uses the same
 ISID each time, unless the URL names one: isid=800000000001.";
@@ -84,9 +88,9 @@ pub struct Pr {
     /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
     url: String,
 
-    /// What to do
-    #[arg(value_enum)]
-    action: Action,
+    /// What to do; several are done in one session
+    #[arg(value_enum, required = true, value_name = "ACTION")]
+    actions: Vec<Action>,
 
     /// The key that we are registered with, in hexadecimal digits
     #[arg(long, visible_alias = "param-rk", value_name = "KEY", value_parser = key)]
@@ -132,18 +136,42 @@ fn kind(text: &str) -> Result<u8, String> {
 /// [`Exit::NoAccess`] with who holds the reservation when it is refused.
 pub fn pr(args: Pr) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
-    let order = args.action.out().map(|needs| order(&args, needs)).transpose()?;
-    let (asked, action) = (args.asked, args.action);
-    let facts = run(asked, move || async move {
+    let (asked, steps) = (args.asked, steps(&args)?);
+    let mut told = run(asked, move || async move {
         let unit = Unit::open(&url, Some(ISID)).await?;
-        let ended = match order {
-            Some(order) => send(&unit, order).await,
-            None => look(&unit, action).await.map_err(Failure::from),
-        };
+        let ended = perform(&unit, steps).await;
         unit.close().await;
         ended
     })?;
+    let facts = match told.len() {
+        1 => told.remove(0).1,
+        _ => told.into_iter().map(|(name, facts)| (name, Node::Map(facts))).collect(),
+    };
     Ok(if asked.json { json(&Node::Map(facts))? } else { tree::lines(&facts) })
+}
+
+/// One after the other, up to the first that fails; what those that read have found, by their names.
+async fn perform(unit: &Unit, steps: Vec<Step>) -> Result<Vec<(String, pages::Facts)>, Failure> {
+    let mut told = Vec::new();
+    for Step { action, order } in steps {
+        match order {
+            Some(order) => send(unit, order).await?,
+            None => told.push((name(action), look(unit, action).await?)),
+        }
+    }
+    Ok(told)
+}
+
+/// An action as the command line has it, with underscores.
+fn name(action: Action) -> String {
+    let value = action.to_possible_value();
+    value.map_or(String::new(), |value| value.get_name().replace('-', "_"))
+}
+
+/// An action, and what is sent for it; None for those that read.
+struct Step {
+    action: Action,
+    order: Option<Order>,
 }
 
 /// What is sent.
@@ -153,9 +181,28 @@ struct Order {
     parameters: Parameters,
 }
 
-fn order(args: &Pr, needs: Needs) -> Result<Order, Failure> {
+/// What the arguments ask for.
+fn steps(args: &Pr) -> Result<Vec<Step>, Failure> {
+    let mut key = args.key;
+    let mut registers = false;
+    let mut steps = Vec::new();
+    for &action in &args.actions {
+        if registers && matches!(action, Register | RegisterIgnore | Preempt | PreemptAbort) {
+            let what = "--new-key can be meant for one action only";
+            return Err(Failure::new(Exit::Invalid, what, "give them to two commands"));
+        }
+        let order = action.out().map(|needs| order(args, key, &needs)).transpose()?;
+        if matches!(action, Register | RegisterIgnore) {
+            (key, registers) = (args.new_key, true);
+        }
+        steps.push(Step { action, order });
+    }
+    Ok(steps)
+}
+
+fn order(args: &Pr, key: Option<u64>, needs: &Needs) -> Result<Order, Failure> {
     let missing = [
-        (needs.key && args.key.is_none(), "--key", "it is the key that we are registered with"),
+        (needs.key && key.is_none(), "--key", "it is the key that we are registered with"),
         (needs.new_key && args.new_key.is_none(), "--new-key", "see lunar pr --help"),
         (needs.kind && args.kind.is_none(), "--type", "such as --type we-ro"),
     ];
@@ -163,37 +210,41 @@ fn order(args: &Pr, needs: Needs) -> Result<Order, Failure> {
         return Err(Failure::new(Exit::Invalid, format!("{option} is missing"), *hint));
     }
     let parameters = Parameters {
-        key: args.key.unwrap_or(0),
-        action_key: args.new_key.unwrap_or(0),
+        key: key.unwrap_or(0),
+        action_key: if needs.new_key { args.new_key.unwrap_or(0) } else { 0 },
         all_ports: args.all_ports,
         aptpl: args.aptpl,
     };
     Ok(Order { action: needs.action, kind: args.kind.unwrap_or(0), parameters })
 }
 
+async fn ask(unit: &Unit, number: u8) -> Result<Vec<u8>, Error> {
+    unit.read(cdb::persistent_reserve_in(number, u16::MAX), u16::MAX.into()).await
+}
+
 async fn look(unit: &Unit, action: Action) -> Result<pages::Facts, Error> {
-    let number = match action {
-        ReadKeys => 0,
-        ReadReservation => 1,
-        ReportCapabilities => 2,
-        _ => 3,
-    };
-    let b = unit.read(cdb::persistent_reserve_in(number, u16::MAX), u16::MAX.into()).await?;
     Ok(match action {
-        ReadKeys => pages::keys(&b),
-        ReadReservation => pages::reservation(&b),
-        ReportCapabilities => tree::read(pr::CAPABILITIES, &b),
-        _ => vec![
-            ("generation".into(), Node::number(pr::generation(&b))),
-            ("registrations".into(), pages::registrations(&b)),
-        ],
+        ReadKeys => pages::keys(&ask(unit, 0).await?),
+        ReadReservation => pages::reservation(&ask(unit, 1).await?),
+        ReportCapabilities => tree::read(pr::CAPABILITIES, &ask(unit, 2).await?),
+        _ => match ask(unit, 3).await {
+            Ok(b) => vec![
+                ("generation".into(), Node::number(pr::generation(&b))),
+                ("registrations".into(), pages::registrations(&b)),
+            ],
+            Err(e) if is_refusal(&e) => {
+                eprintln!("warning: READ FULL STATUS: {e}; keys and reservation are told instead");
+                [pages::keys(&ask(unit, 0).await?), pages::reservation(&ask(unit, 1).await?)].concat()
+            }
+            Err(e) => return Err(e),
+        },
     })
 }
 
-async fn send(unit: &Unit, order: Order) -> Result<pages::Facts, Failure> {
+async fn send(unit: &Unit, order: Order) -> Result<(), Failure> {
     let cdb = cdb::persistent_reserve_out(order.action, order.kind, pr::PARAMETERS_LEN as u32);
     match unit.write(cdb, &order.parameters.encode()).await {
-        Ok(()) => Ok(Vec::new()),
+        Ok(()) => Ok(()),
         Err(e) if e.kind == Kind::Reserved => Err(conflict(unit, order.parameters.key).await),
         Err(e) => Err(e.into()),
     }
@@ -201,22 +252,33 @@ async fn send(unit: &Unit, order: Order) -> Result<pages::Facts, Failure> {
 
 /// RESERVATION CONFLICT: who holds it, and who we are to the logical unit.
 async fn conflict(unit: &Unit, given: u64) -> Failure {
-    let cdb = cdb::persistent_reserve_in(3, u16::MAX);
-    let all: Vec<Registration> = match unit.read(cdb, u16::MAX.into()).await {
-        Ok(b) => pr::registrations(&b).collect(),
-        Err(e) => {
-            return Failure::new(
-                Exit::NoAccess,
-                "reservation conflict",
-                format!("nor can it be told why: {e}"),
-            );
-        }
+    let told = match ask(unit, 3).await {
+        Ok(b) => Ok(why(&pr::registrations(&b).collect::<Vec<_>>(), &unit.our_port(), given)),
+        Err(e) if is_refusal(&e) => why_by_keys(unit, given).await,
+        Err(e) => Err(e),
     };
-    let (what, hint) = why(&all, &unit.our_port(), given);
+    let unknown = |e| ("reservation conflict".to_owned(), format!("nor can it be told why: {e}"));
+    let (what, hint) = told.unwrap_or_else(unknown);
     Failure::new(Exit::NoAccess, what, hint)
 }
 
-fn why(all: &[Registration], our_port: &str, given: u64) -> (String, &'static str) {
+/// What can be told where READ FULL STATUS is refused.
+async fn why_by_keys(unit: &Unit, given: u64) -> Result<(String, String), Error> {
+    let (keys, held) = (ask(unit, 0).await?, ask(unit, 1).await?);
+    let mut what = "reservation conflict".to_owned();
+    if let Some(held) = pr::reservation(&held) {
+        let kind = pr::type_name(held.kind).unwrap_or("of an unknown type");
+        what += &format!("\n  held by somebody with key {:#x}: {kind}", held.key);
+    }
+    if !pr::keys(&keys).any(|key| key == given) {
+        what += &format!("\n  nobody is registered with key {given:#x}");
+    }
+    let hint = "some targets, such as STGT, forget a registration when its session ends: give all actions to \
+                one command, such as: lunar pr URL register reserve --new-key KEY --type TYPE";
+    Ok((what, hint.into()))
+}
+
+fn why(all: &[Registration], our_port: &str, given: u64) -> (String, String) {
     let mut what = "reservation conflict".to_owned();
     for one in all.iter().filter(|one| one.holds.is_some()) {
         let kind = one.holds.and_then(pr::type_name).unwrap_or("of an unknown type");
@@ -224,13 +286,32 @@ fn why(all: &[Registration], our_port: &str, given: u64) -> (String, &'static st
     }
     let ours = all.iter().find(|one| one.initiator.eq_ignore_ascii_case(our_port));
     match ours {
-        None => (what + "\n  we are not registered", "lunar pr URL register --new-key KEY registers us"),
+        None if our_other_isid(all, our_port).is_some() => {
+            let isid = our_other_isid(all, our_port).unwrap_or_default();
+            (
+                what + "\n  that is our own name, in a session with another ISID",
+                format!("to come as that one: add isid={isid} to the URL"),
+            )
+        }
+        None => (
+            what + "\n  we are not registered",
+            "lunar pr URL register --new-key KEY registers us".to_owned(),
+        ),
         Some(one) if one.key != given => (
             format!("{what}\n  we are registered with key {:#x}, not {given:#x}", one.key),
-            "give that key: --key",
+            "give that key: --key".into(),
         ),
-        Some(_) => (what, "wait until it is released, or preempt it"),
+        Some(_) => (what, "wait until it is released, or preempt it".into()),
     }
+}
+
+/// The ISID of the holder, if that has our name (SPC-5 section 7.6.4.6: NAME,i,0xISID).
+fn our_other_isid<'a>(all: &'a [Registration], our_port: &str) -> Option<&'a str> {
+    const SIGN: &str = ",i,0x";
+    let (us, _) = our_port.split_once(SIGN)?;
+    let holders = all.iter().filter(|one| one.holds.is_some());
+    let mut ports = holders.filter_map(|one| one.initiator.split_once(SIGN));
+    ports.find(|(name, _)| name.eq_ignore_ascii_case(us)).map(|(_, isid)| isid)
 }
 
 #[cfg(test)]
@@ -243,6 +324,27 @@ mod tests {
         assert!(["", "0x", "+1", "0x11111111111111111", "g"].iter().all(|text| key(text).is_err()));
         assert_eq!((kind("we-ro"), kind("8"), kind("ea")), (Ok(5), Ok(8), Ok(3)));
         assert!(["2", "0", "WE", "wero"].iter().all(|text| kind(text).is_err()));
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        pr: Pr,
+    }
+
+    #[test]
+    fn after_register_the_new_key_is_ours() {
+        use clap::Parser;
+        let steps = |line: &str| steps(&Line::parse_from(line.split(' ')).pr);
+        let all = steps("pr iscsi://h register reserve read-keys --new-key abc --type we").unwrap();
+        let sent = |n: usize| all[n].order.as_ref().map(|order| order.parameters);
+        let parameters = |key, action_key| Parameters { key, action_key, ..Parameters::default() };
+        assert_eq!(sent(0), Some(parameters(0, 0xabc)));
+        assert_eq!(sent(1), Some(parameters(0xabc, 0)));
+        assert_eq!((sent(2), name(all[2].action).as_str()), (None, "read_keys"));
+        for line in ["pr u reserve --type we", "pr u register preempt --new-key 1 --type we --key 2"] {
+            assert_eq!(steps(line).err().map(|failure| failure.exit), Some(Exit::Invalid), "{line}");
+        }
     }
 
     fn registered(initiator: &str, key: u64, holds: Option<u8>) -> Registration {
@@ -260,5 +362,7 @@ mod tests {
         assert!(what.ends_with("we are not registered") && hint.contains("register"), "{what}");
         assert!(why(&all, "IQN.B,i,0x80", 3).0.ends_with("with key 0x2, not 0x3"));
         assert!(why(&all, "iqn.b,i,0x80", 2).1.starts_with("wait"));
+        let (what, hint) = why(&all, "iqn.a,i,0x81", 1);
+        assert!(what.ends_with("another ISID") && hint.contains("isid=80 "), "{what}; {hint}");
     }
 }

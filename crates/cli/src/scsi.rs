@@ -45,6 +45,10 @@ pub struct Scsi {
     #[arg(long = "out", value_name = "FILE|-|hex:BYTES", conflicts_with = "take")]
     give: Option<String>,
 
+    /// Send a CDB of another length than its operation code has; what is missing becomes zeros
+    #[arg(long)]
+    raw: bool,
+
     /// Send it once, even if the logical unit is busy or has a unit attention to tell
     #[arg(long)]
     once: bool,
@@ -111,7 +115,7 @@ struct Answer {
 pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
     let order = Order {
         url: client::url(&args.url)?,
-        cdb: cdb(&args.cdb.join(" "))?,
+        cdb: cdb(&args.cdb.join(" "), args.raw)?,
         data: args.give.as_deref().map(given).transpose()?.unwrap_or_default(),
         take: args.take.unwrap_or(0) as usize,
         once: args.once,
@@ -166,7 +170,18 @@ async fn send(order: Order) -> Result<Answer, Failure> {
     Ok(Answer { completion, expected, data })
 }
 
-fn cdb(text: &str) -> Result<Cdb, Failure> {
+/// Bytes of the CDBs of an operation code's group (SPC-5 section 4.2.5.1); None where they may have any.
+fn cdb_len(code: u8) -> Option<usize> {
+    match code >> 5 {
+        0 => Some(6),
+        1 | 2 => Some(10),
+        4 => Some(16),
+        5 => Some(12),
+        _ => None,
+    }
+}
+
+fn cdb(text: &str, raw: bool) -> Result<Cdb, Failure> {
     let hint = "such as 12:00:00:00:60:00, six bytes of an INQUIRY";
     let bytes =
         hex::parse(text).map_err(|why| Failure::new(Exit::Invalid, format!("the CDB: {why}"), hint))?;
@@ -178,7 +193,15 @@ fn cdb(text: &str) -> Result<Cdb, Failure> {
             return Err(Failure::new(Exit::Invalid, what, hint));
         }
     }
-    Ok(cdb)
+    match cdb_len(cdb[0]).filter(|len| !raw && *len != bytes.len()) {
+        None => Ok(cdb),
+        Some(len) => {
+            let (has, code) = (bytes.len(), cdb[0]);
+            let what =
+                format!("the CDB has {has} bytes, and those with operation code {code:02x}h have {len}");
+            Err(Failure::new(Exit::Invalid, what, "mend it, or send it all the same: --raw"))
+        }
+    }
 }
 
 /// The bytes that `--out` means.
@@ -256,6 +279,16 @@ mod tests {
 
     #[test]
     fn a_cdb_has_up_to_sixteen_bytes() {
+        let raw = |text| cdb(text, true);
+        assert_eq!(raw("9e10").unwrap()[..3], [0x9e, 0x10, 0]);
+        for good in
+            [("00", 6), ("28", 10), ("43", 10), ("88", 16), ("a0", 12), ("7f", 9), ("7e", 3), ("c0", 1)]
+        {
+            let text = good.0.to_owned() + &"00".repeat(good.1 - 1);
+            cdb(&text, false).unwrap();
+            assert!(cdb(&(text + "00"), false).is_err() == (good.0 < "7" || good.0 > "7f" && good.0 < "c"));
+        }
+        let cdb = |text| cdb(text, false);
         assert_eq!(cdb("12 00 00 00 60 00").unwrap()[..6], [0x12, 0, 0, 0, 0x60, 0]);
         for bad in ["", "1", &"00".repeat(17), "zz"] {
             assert_eq!(cdb(bad).unwrap_err().exit, Exit::Invalid, "{bad:?}");

@@ -6,7 +6,7 @@ use crate::server::Server;
 use crate::{paste, say};
 use control::admin::Admin;
 use control::config::{self, Config, Cores};
-use control::{Arguments, Place, Problem, Units, folders};
+use control::{Arguments, Cause, Place, Problem, Units, folders};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -192,7 +192,7 @@ fn arguments(args: &Serve) -> Arguments {
 }
 
 fn of_argument(argument: &str, problem: Problem) -> Problem {
-    Problem { what: format!("{argument}: {}", problem.what), ..problem }
+    Problem { what: format!("{argument}: {}", problem.what), ..problem.because(Cause::Argument) }
 }
 
 fn cannot_serve(e: &io::Error) -> Problem {
@@ -204,7 +204,7 @@ fn cannot_serve(e: &io::Error) -> Problem {
         io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
         _ => "look at the limits of this process: ulimit -a",
     };
-    Problem::new(format!("cannot serve: {e}"), hint)
+    Problem::new(format!("cannot serve: {e}"), hint).because(Cause::of(e.kind()))
 }
 
 /// The admin socket. At its default path, or beside another server's, it is not worth a failure.

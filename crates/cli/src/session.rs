@@ -3,7 +3,7 @@
 use crate::args::{Asked, Session};
 use crate::client::json;
 use control::admin::{self, Session as Told};
-use control::{Problem, folders};
+use control::{Cause, Problem, folders};
 use std::path::PathBuf;
 
 /// The text to print.
@@ -68,7 +68,8 @@ fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, P
         return Err(Problem::new(
             format!("there is no session {id}"),
             "lunar session list tells which there are",
-        ));
+        )
+        .because(Cause::NotFound));
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }
 }

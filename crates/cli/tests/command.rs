@@ -197,7 +197,7 @@ fn serve_tells_where_it_listens_and_ends_well() {
     assert_eq!(folder.run(&["session", "list"]), (0, "no sessions\n".into(), String::new()));
     assert_eq!(folder.run(&["session", "show", "--json"]), (0, "[]\n".into(), String::new()));
     let none = "error: there is no session 9\n  hint: lunar session list tells which there are\n";
-    assert_eq!(folder.run(&["session", "show", "9"]), (1, String::new(), none.into()));
+    assert_eq!(folder.run(&["session", "show", "9"]), (21, String::new(), none.into()));
     let (status, out, _) = server.end(Signal::INT);
     assert_eq!((status, out.as_str()), (0, ""));
     let (status, _, told) = folder.run(&["session", "list"]);
@@ -235,6 +235,17 @@ fn a_captive_command_decides_the_exit_status() {
     assert!(out.ends_with("/0\n") && out.lines().count() == 1, "{out}");
 }
 
+/// Its stdout is a pipe that ends when the last of them has gone.
+#[test]
+fn what_a_captive_command_leaves_behind_ends_with_it() {
+    let folder = Folder::new("orphans");
+    let begun = Instant::now();
+    let command = "sleep 60 & echo begun; exit 5";
+    let (status, out, _) = folder.run(&["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", command]);
+    assert_eq!((status, out.as_str()), (5, "begun\n"));
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for the sleeper");
+}
+
 #[test]
 fn nothing_at_all_is_a_disk_that_is_kept() {
     let folder = Folder::new("default");
@@ -268,20 +279,34 @@ fn a_size_that_is_not_what_is_there_is_told() {
 #[test]
 fn what_cannot_be_served_says_why() {
     let folder = Folder::new("cannot");
-    let told = |args: &[&str]| {
+    let told = |args: &[&str], wanted: i32| {
         let (status, out, err) = folder.run(args);
-        assert_eq!((status, out.as_str()), (1, ""), "{err}");
+        assert_eq!((status, out.as_str()), (wanted, ""), "{args:?}: {err}");
         err
     };
+    for args in [
+        &["serve", "memory:x"][..],
+        &["serve", "null:1G", "--listen", "localhost:0"],
+        &["serve", "null:1G", "--target", "disks"],
+        &["serve", "null:1G", "--cores", "none"],
+        &["serve", "", "--size", "1G"],
+    ] {
+        told(args, 7);
+    }
     assert_eq!(
-        told(&["serve", "none.img"]),
+        told(&["serve", "none.img"], 7),
         "error: LUN: none.img does not exist\n  hint: check the path, or add --size 10G to create it\n"
     );
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let in_use = told(&["serve", "null:1G", "--listen", &address]);
+    let in_use = told(&["serve", "null:1G", "--listen", &address], 28);
     assert!(in_use.contains(&address), "{in_use}");
     assert!(in_use.contains("hint: something listens there already"), "{in_use}");
+    let held = std::fs::File::create(folder.0.join("held.img")).unwrap();
+    held.set_len(1 << 20).unwrap();
+    held.try_lock().unwrap();
+    let in_use = told(&["serve", "held.img", "--listen", "127.0.0.1:0"], 28);
+    assert!(in_use.contains("held.img: is in use by another server"), "{in_use}");
     let mut command = folder.lunar(&["serve", "null:1G"]);
     for (words, told) in [
         ("=loud=", "error: LUNAR_LOG is not understood: "),

@@ -44,8 +44,18 @@ impl Folder {
 
     /// It must be refused with these words.
     fn bad(&self, args: &str, words: &str) {
-        let (status, out, said) = self.run(args);
-        assert_eq!((status, out.as_str()), (1, ""), "{args}: {said}");
+        self.ends(1, args, words);
+    }
+
+    /// The command line cannot be meant.
+    fn invalid(&self, args: &str, words: &str) {
+        self.ends(7, args, words);
+    }
+
+    /// Ends with this status, says these words and what to do, and prints nothing.
+    fn ends(&self, status: i32, args: &str, words: &str) {
+        let (ended, out, said) = self.run(args);
+        assert_eq!((ended, out.as_str()), (status, ""), "{args}: {said}");
         assert!(said.starts_with("error: ") && said.contains("\n  hint: "), "{args}: {said}");
         assert!(said.contains(words), "{args}: {said}");
     }
@@ -151,24 +161,24 @@ fn what_would_do_harm_is_refused() {
     folder.make("small", &noise(1, MIB));
     folder.make("large", &noise(2, 2 * MIB));
     let before = folder.read("small");
-    folder.bad("large small", "small has data already");
+    folder.ends(15, "large small", "small has data already");
     folder.bad("large small --force", "it does not fit, and nothing was written");
     folder.bad("small large --force --exact", "--exact was asked for: nothing was written");
-    folder.bad("small ./small --force", "are the same");
-    folder.bad("small . --force", ". is a directory");
+    folder.invalid("small ./small --force", "are the same");
+    folder.invalid("small . --force", ". is a directory");
     folder.bad("none new", "No such file");
     folder.bad("small none/new", "No such file");
-    folder.bad("small null:1G --verify", "cannot be read again");
-    folder.bad("small null:1G --resume", "no place to keep");
-    folder.bad("small - --json", "both go to stdout");
-    folder.bad("- new --resume", "a stream cannot be resumed");
-    folder.bad("- new --verify", "a stream cannot be compared");
-    folder.bad("- new --exact", "does not tell its size");
-    folder.bad("small - --resume", "no place to keep");
-    folder.bad("small new --block 100000", "--block");
-    folder.bad("small new --block 32M --depth 1024", "too much memory");
-    folder.bad("small new --checkpoint much", "--checkpoint");
-    folder.bad("null:much new", "is not a size");
+    folder.invalid("small null:1G --verify", "cannot be read again");
+    folder.invalid("small null:1G --resume", "no place to keep");
+    folder.invalid("small - --json", "both go to stdout");
+    folder.invalid("- new --resume", "a stream cannot be resumed");
+    folder.invalid("- new --verify", "a stream cannot be compared");
+    folder.invalid("- new --exact", "does not tell its size");
+    folder.invalid("small - --resume", "no place to keep");
+    folder.invalid("small new --block 100000", "--block");
+    folder.invalid("small new --block 32M --depth 1024", "too much memory");
+    folder.invalid("small new --checkpoint much", "--checkpoint");
+    folder.invalid("null:much new", "is not a size");
     assert!(folder.read("small") == before && !folder.is_there("new"), "nothing was touched");
     assert_eq!(folder.run("small").0, 2);
     assert_eq!(folder.run("small new --depth 0").0, 2);
@@ -447,11 +457,28 @@ fn an_interrupt_is_obeyed_and_the_copy_goes_on_later() {
     }
     let kept = stable(&folder, "b.lunar-copy");
     assert!(kept > 0);
-    folder.bad("a b", "--resume goes on with the copy that was interrupted");
+    folder.ends(15, "a b", "--resume goes on with the copy that was interrupted");
     assert_eq!(stable(&folder, "b.lunar-copy"), kept, "a refusal changes nothing");
     let told = folder.json("a b --resume --verify");
     assert_eq!(told["resumed_at"].as_u64(), Some(kept));
     assert!(folder.read("a") == folder.read("b") && !folder.is_there("b.lunar-copy"));
+}
+
+#[test]
+fn nohup_keeps_it_from_the_end_of_its_terminal() {
+    let folder = Folder::new("nohup");
+    folder.make("a", &noise(7, 64 * MIB));
+    let words = [
+        "-c",
+        "trap '' HUP; exec \"$0\" copy a b --resume --block 64K --depth 2 --checkpoint 64K",
+        env!("CARGO_BIN_EXE_lunar"),
+    ];
+    let mut child =
+        Command::new("sh").args(words).current_dir(folder.path(".")).stderr(Stdio::piped()).spawn().unwrap();
+    assert!(until(&mut child, || stable(&folder, "b.lunar-copy") > 0), "it was too fast");
+    signal(&child, Signal::HUP);
+    assert!(child.wait().unwrap().success());
+    assert!(folder.read("a") == folder.read("b"));
 }
 
 #[test]
@@ -462,9 +489,9 @@ fn an_interrupt_without_a_journal_leaves_one() {
     let mut child = folder.copy("a b --block 64K --depth 1 --sparse never").spawn().unwrap();
     let written = || fs::metadata(folder.path("b")).is_ok_and(|found| found.blocks() > 2048);
     assert!(until(&mut child, written), "it was too fast");
-    signal(&child, Signal::INT);
+    signal(&child, Signal::HUP);
     let (code, _, said) = told(child.wait_with_output().unwrap());
-    assert_eq!(code, 130, "{said}");
+    assert_eq!(code, 129, "{said}");
     assert!(said.contains("the same command with --resume goes on"), "{said}");
     assert!(stable(&folder, "b.lunar-copy") > 0);
     let told = folder.json("a b --resume --verify");

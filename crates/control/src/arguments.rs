@@ -1,9 +1,9 @@
 //! `lunar serve` without a configuration file: a configuration made of arguments and defaults.
 
 use crate::build::create_folder;
-use crate::config::{self, Config, Lun, Source};
+use crate::config::{self, Config, Lun, OneFile, Source};
 use crate::problem::{Wrong, nearest, wrong};
-use crate::{Problem, identity};
+use crate::{Cause, Problem, identity};
 use ::target::setup::{Portal, PortalGroup};
 use device::Kind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,8 @@ impl Arguments {
     pub fn config(&self, place: Place<'_>) -> Result<Config, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut note = |argument: &str, wrong: Wrong| {
-            problems.push(Problem::new(format!("{argument}: {}", wrong.what), wrong.hint));
+            let problem = Problem::new(format!("{argument}: {}", wrong.what), wrong.hint);
+            problems.push(problem.because(Cause::Argument));
         };
         let size = self.size.as_deref().map(disk_size).transpose();
         let size = size.unwrap_or_else(|wrong| {
@@ -94,14 +95,22 @@ impl Arguments {
                 ),
             }
         }
-        let mut seen = BTreeSet::new();
+        let mut seen: BTreeMap<OneFile, (&str, bool)> = BTreeMap::new();
         let mut luns = Vec::new();
         for text in &self.luns {
             match lun(target, text, size) {
-                Ok(lun) if lun.serial.is_none() || lun.read_only || seen.insert(lun.serial.clone()) => {
-                    luns.push(lun)
+                Ok(lun) => {
+                    let (Source::File { path, .. } | Source::Device { path }) = &lun.source else {
+                        luns.push(lun);
+                        continue;
+                    };
+                    match seen.insert(OneFile::of(path), (text, lun.read_only)) {
+                        Some((first, read_only)) if !(read_only && lun.read_only) => {
+                            note("LUN", one_file(first, text));
+                        }
+                        _ => luns.push(lun),
+                    }
                 }
-                Ok(_) => note("LUN", twice(text)),
                 Err(wrong) => note("LUN", wrong),
             }
         }
@@ -111,6 +120,14 @@ impl Arguments {
 
 fn twice(what: &str) -> Wrong {
     Wrong { what: format!("{} stands twice", what.escape_debug()), hint: "remove one of them".into() }
+}
+
+fn one_file(first: &str, second: &str) -> Wrong {
+    if config::one_name(Path::new(first)) == config::one_name(Path::new(second)) {
+        return twice(second);
+    }
+    let what = format!("{} and {} are one file", first.escape_debug(), second.escape_debug());
+    Wrong { what, hint: "serve one of them".into() }
 }
 
 fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
@@ -133,6 +150,9 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
 
 /// A LUN as it is written on the command line.
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
+    if text.is_empty() {
+        return wrong("a LUN without a name", "write a path, null:SIZE or memory:SIZE");
+    }
     match text.split_once(':') {
         Some(("null", size)) => Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, Kind::Disk)),
         Some(("memory", size)) => Ok(Lun::new(Source::Memory { size: memory_size(text, size)? }, Kind::Disk)),

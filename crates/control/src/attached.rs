@@ -28,7 +28,8 @@ pub struct Record {
     pub urls: Vec<String>,
     /// Capacity when it was attached, in bytes.
     pub size_bytes: u64,
-    /// Which logical unit it is, as VPD page 83h tells, in hexadecimal; empty if that is not told.
+    /// Which logical unit it is, as `lunar ls` tells it: the best designator of VPD page 83h, or else the whole page
+    /// in hexadecimal; empty if that is not told.
     pub identity: String,
     /// Writes are refused.
     pub read_only: bool,
@@ -37,7 +38,7 @@ pub struct Record {
     /// Its process.
     pub pid: u32,
     /// When it was attached, in seconds since 1970.
-    pub since_s: u64,
+    pub since_unix_s: u64,
     /// Our part of the identifier of the session of each path, in hexadecimal. Who attaches it after its process
     /// has died comes with the same: the target then ends the session of the dead before it lets the next one in
     /// (RFC 7143 section 6.3.5), and no write of the dead comes behind those of the living.
@@ -76,6 +77,9 @@ pub struct State {
 const MAX_STATE_BYTES: u64 = 1 << 20;
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A time-out of a socket may not be zero.
+const LEAST: Duration = Duration::from_millis(1);
 
 /// The folder of what is attached.
 #[derive(Clone, Debug)]
@@ -118,10 +122,11 @@ impl Attached {
         Ok(Look { attached: self, _lock: lock.map_err(|e| cannot("lock", &path, &e))? })
     }
 
-    /// Asks the process of an attachment how it is; None when it does not answer.
-    pub fn ask(&self, name: &str) -> Option<State> {
+    /// Asks the process of an attachment how it is; None when it does not answer within 5 s, or in this time if
+    /// that is shorter.
+    pub fn ask(&self, name: &str, limit: Duration) -> Option<State> {
         let socket = UnixStream::connect(self.file(name, "ctl")).ok()?;
-        socket.set_read_timeout(Some(PATIENCE)).ok()?;
+        socket.set_read_timeout(Some(PATIENCE.min(limit).max(LEAST))).ok()?;
         let mut text = String::new();
         socket.take(MAX_STATE_BYTES).read_to_string(&mut text).ok()?;
         serde_json::from_str(&text).ok()
@@ -222,7 +227,7 @@ mod tests {
             read_only: false,
             recovery_timeout_s: 120,
             pid: std::process::id(),
-            since_s: 1,
+            since_unix_s: 1,
             isids: vec!["800000000001".into()],
             failure: None,
         }
@@ -296,6 +301,6 @@ mod tests {
     fn a_process_that_is_gone_tells_nothing() {
         let folder = Folder::new("gone");
         let attached = Attached::at(folder.0.clone()).unwrap();
-        assert_eq!(attached.ask("a"), None);
+        assert_eq!(attached.ask("a", Duration::from_secs(1)), None);
     }
 }

@@ -2,7 +2,7 @@
 //! place.
 
 use crate::config::{Config, Fail, Filter, Lun, Source, show_size};
-use crate::{Problem, identity, io_text, plain};
+use crate::{Cause, Problem, identity, io_text, plain};
 use ::target::setup::{Setup, Target};
 use ::target::{Resting, Unit};
 use block::{Backend, Facts, Spec};
@@ -97,8 +97,12 @@ impl Units {
         let media = Media::release(staying, leaving, changed.iter().map(|(name, lun)| (*name, lun)));
         let (mut next, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, lun) in changed {
+            if let Some(problem) = leaving.get(name).and_then(|open| would_forget(&open.lun, &lun)) {
+                problems.push(of_lun(name, problem));
+                continue;
+            }
             let before = leaving.get(name).filter(|open| goes_on(name, open, &lun));
-            match self.next(name, lun, max_registrants, &media, before.is_none()) {
+            match self.next(name, lun, max_registrants, &media, before) {
                 Ok(one) => _ = next.insert(name.clone(), one),
                 Err(problem) => problems.push(of_lun(name, problem)),
             }
@@ -139,7 +143,7 @@ impl Units {
         lun: Lun,
         max_registrants: usize,
         media: &Media<'_>,
-        is_fresh: bool,
+        before: Option<&Open>,
     ) -> Result<Next, Problem> {
         let medium = match media.find(name, &lun) {
             Some(medium) => medium,
@@ -149,17 +153,19 @@ impl Units {
                 medium
             }
         };
-        let settings = settings(name, &lun, medium.facts(), max_registrants)?;
-        let fresh = match is_fresh {
-            false => {
+        let settings = settings(name, &known(&lun, before)?, medium.facts(), max_registrants)?;
+        let fresh = match before {
+            Some(_) => {
                 Lu::new(settings.clone(), None).map_err(wrong)?;
                 None
             }
-            true => {
-                let state_file = self.state_file(name, &lun)?;
-                ::target::remove_leftovers(&state_file);
-                let lu = Arc::new(load(settings.clone(), &state_file)?);
-                Some(Arc::new(Unit::new(lu, filtered(medium.clone(), &lun), Some(state_file))))
+            None => {
+                let state_file = if is_nameless(&lun) { None } else { Some(self.state_file(name, &lun)?) };
+                let lu = match &state_file {
+                    Some(file) => restored(name, settings.clone(), file)?,
+                    None => Lu::new(settings.clone(), None).map_err(wrong)?,
+                };
+                Some(Arc::new(Unit::new(Arc::new(lu), filtered(medium.clone(), &lun), state_file)))
             }
         };
         Ok(Next { lun, settings, medium, fresh })
@@ -242,6 +248,35 @@ fn same_place(a: &Lun, b: &Lun) -> bool {
     }
 }
 
+/// Memory that is known by no serial number: a disk of its own each time, with an identity that nobody had
+/// before and nothing that is kept.
+fn is_nameless(lun: &Lun) -> bool {
+    lun.serial.is_none() && matches!(lun.source, Source::Memory { .. })
+}
+
+/// A LUN with the serial number by which hosts know it, where neither configuration nor names can say it.
+fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Problem> {
+    if !is_nameless(lun) {
+        return Ok(lun.clone());
+    }
+    let serial = match before.filter(|open| is_nameless(&open.lun)) {
+        Some(open) => open.unit.lu.settings().identity.serial.clone(),
+        None => identity::random_serial()?,
+    };
+    Ok(Lun { serial: Some(serial), ..lun.clone() })
+}
+
+/// Memory cannot have another size without losing all that is in it.
+fn would_forget(open: &Lun, lun: &Lun) -> Option<Problem> {
+    match (&open.source, &lun.source) {
+        (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Problem::new(
+            format!("its memory has {} and would lose its data for {}", show_size(*old), show_size(*new)),
+            "leave the size as it was; a restart begins with an empty one",
+        )),
+        _ => None,
+    }
+}
+
 impl Next {
     /// The unit at rest goes on as this.
     fn succeed(&self, open: &Open, resting: &Resting) {
@@ -302,7 +337,7 @@ impl<'a> Media<'a> {
                 true => "restart lunar to open the device in another way".into(),
                 false => e.hint,
             };
-            Problem::new(format!("{}: {}", e.subject, plain(&e.what)), hint)
+            Problem::new(format!("{}: {}", e.subject, plain(&e.what)), hint).because(Cause::of(e.kind))
         })
     }
 
@@ -428,6 +463,24 @@ pub(crate) fn load(settings: Settings, state_file: &Path) -> Result<Lu, Problem>
             "restore it from a backup, or move it away to begin without reservations and saved mode pages",
         )
     })
+}
+
+/// As [`load`]; what comes back and may keep hosts out is told.
+fn restored(name: &Name, settings: Settings, state_file: &Path) -> Result<Lu, Problem> {
+    ::target::remove_leftovers(state_file);
+    let lu = load(settings, state_file)?;
+    let (registrations, reserved) = lu.reservations();
+    if registrations > 0 {
+        tracing::info!(
+            "LUN {} of {}: restored {registrations} registration{}{} from {}",
+            name.1,
+            name.0,
+            if registrations == 1 { "" } else { "s" },
+            if reserved { " and a reservation" } else { "" },
+            state_file.display()
+        );
+    }
+    Ok(lu)
 }
 
 fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Problem> {

@@ -3,6 +3,7 @@
 use device::Identity;
 use sha2::{Digest, Sha256};
 
+use crate::Problem;
 use crate::config::Lun;
 
 /// The identity of a logical unit of a target.
@@ -22,6 +23,15 @@ pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> Identity {
 /// Sixteen hexadecimal digits made of names.
 pub(crate) fn serial(parts: &[&str]) -> String {
     hash("serial", parts)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Sixteen hexadecimal digits that nobody had before.
+pub(crate) fn random_serial() -> Result<String, Problem> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|e| {
+        Problem::new(format!("no random bytes for a serial number: {e}"), "give the LUN a serial")
+    })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// A locally assigned NAA designator (3h): 60 bits made of target name and serial number.

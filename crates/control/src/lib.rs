@@ -14,7 +14,7 @@ mod problem;
 pub use arguments::{Arguments, Place};
 pub use build::{Rest, Units, create_folder};
 pub use examine::examine;
-pub use problem::{Position, Problem};
+pub use problem::{Cause, Position, Problem};
 
 /// What the operating system says about an error, without its number.
 pub(crate) fn io_text(e: &std::io::Error) -> String {

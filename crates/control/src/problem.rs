@@ -2,6 +2,7 @@
 
 pub(crate) use proto::nearest::nearest;
 use std::fmt;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,35 @@ impl fmt::Display for Position {
     }
 }
 
+/// What a problem is, for the exit status of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Anything else.
+    #[default]
+    Other,
+    /// An argument is wrong.
+    Argument,
+    /// Somebody else uses it.
+    InUse,
+    /// It is not allowed.
+    NoAccess,
+    /// There is none.
+    NotFound,
+}
+
+impl Cause {
+    /// What the operating system means.
+    pub fn of(kind: ErrorKind) -> Cause {
+        match kind {
+            ErrorKind::ResourceBusy | ErrorKind::AddrInUse => Cause::InUse,
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Cause::NoAccess,
+            ErrorKind::NotFound => Cause::NotFound,
+            ErrorKind::AddrNotAvailable => Cause::Argument,
+            _ => Cause::Other,
+        }
+    }
+}
+
 /// Something wrong, where it stands, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -31,12 +61,20 @@ pub struct Problem {
     pub what: String,
     /// What to do.
     pub hint: Option<String>,
+    /// What it is.
+    pub cause: Cause,
 }
 
 impl Problem {
     /// A problem that stands in no file.
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Problem {
-        Problem { file: None, position: None, what: what.into(), hint: Some(hint.into()) }
+        let (what, hint) = (what.into(), Some(hint.into()));
+        Problem { file: None, position: None, what, hint, cause: Cause::Other }
+    }
+
+    /// The same with a cause.
+    pub fn because(self, cause: Cause) -> Problem {
+        Problem { cause, ..self }
     }
 }
 
@@ -87,7 +125,8 @@ impl<'a> Problems<'a> {
     pub(crate) fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
         let position = Some(self.position(at.start));
         let hint = Some(hint.into());
-        self.list.push(Problem { file: Some(self.file.to_path_buf()), position, what: what.into(), hint });
+        let (file, what) = (Some(self.file.to_path_buf()), what.into());
+        self.list.push(Problem { file, position, what, hint, cause: Cause::Other });
     }
 
     /// Notes a value that is wrong; None, to go on without it.

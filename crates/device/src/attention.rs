@@ -6,7 +6,7 @@ use wire::scsi::Sense;
 const MAX: usize = 16;
 
 /// Pending conditions, the next to report first. Each is there once.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Queue(Vec<Sense>);
 
 impl Queue {

@@ -51,7 +51,7 @@ fn sixteen(cx: &mut Cx<'_>) -> Answer {
     Ok(Plan::data_cut(b, be::get32(&cx.cdb[10..])))
 }
 
-/// An empty medium has no last block; what hosts make of that is a capacity of one block.
+/// An empty medium has no last block, and is not ready.
 fn last_lba(cx: &Cx<'_>) -> u64 {
     cx.state.blocks.saturating_sub(1)
 }
@@ -78,6 +78,21 @@ mod tests {
         let mut n = nexus(&lu(Settings { capacity: 1 << 42, thin: false, ..disk() }), "a");
         assert_eq!(data(&mut n, &[op::READ_CAPACITY_10])[..4], [255; 4]);
         assert_eq!(data(&mut n, &SIXTEEN)[..16], [0, 0, 0, 1, 255, 255, 255, 255, 0, 0, 2, 0, 0, 3, 0, 0]);
+    }
+
+    #[test]
+    fn a_medium_without_a_block_is_none() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        lu.resized(511);
+        assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::CAPACITY_CHANGED));
+        for cdb in [&[op::TEST_UNIT_READY][..], &[op::READ_CAPACITY_10], &SIXTEEN, &[op::READ_10]] {
+            assert_eq!(run(&mut n, cdb), fails(Sense::NOT_READY_NO_MEDIUM), "{cdb:02x?}");
+        }
+        assert!(run(&mut n, &[op::INQUIRY, 0, 0, 0, 36, 0]).is_ok());
+        lu.resized(512);
+        assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::CAPACITY_CHANGED));
+        assert_eq!(data(&mut n, &[op::READ_CAPACITY_10]), [0, 0, 0, 0, 0, 0, 2, 0]);
     }
 
     #[test]

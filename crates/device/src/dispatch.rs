@@ -2,6 +2,7 @@
 //! handler.
 
 use crate::NexusId;
+use crate::draft;
 use crate::fast::Fast;
 use crate::table::{self, Cx, Row};
 use crate::{Answer, Failure, Kind, Nexus, Port, Settings, State};
@@ -33,7 +34,8 @@ impl Nexus {
             port: &self.port,
             read_only: self.read_only,
         };
-        let answer = run(&mut cx, who);
+        let keeps = table::find(&self.lu.settings(), cdb).is_ok_and(|row| row.keeps);
+        let answer = if keeps { draft::run(&mut cx, who, &self.port) } else { run(&mut cx, who) };
         self.fast = Fast::new(&self.lu, &change, who);
         answer
     }
@@ -48,7 +50,7 @@ impl Nexus {
 }
 
 /// The checks in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write protection.
-fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
+pub(crate) fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
     // A command that goes on with its parameter data was let in when it began.
     let begins = cx.parameters.is_none();
     if begins && cx.state.busy {
@@ -79,7 +81,7 @@ fn attention(state: &mut State, nexus: NexusId) -> Result<(), Failure> {
 fn ready(row: &Row, state: &State, settings: &Settings, who: Who<'_>) -> Result<(), Sense> {
     let sanitizing = state.sanitize.not_ready().filter(|_| !row.while_sanitizing);
     let standby = state.alua.refuses(row, who.port);
-    let medium = state.medium.not_ready().filter(|_| row.medium);
+    let medium = state.no_medium().filter(|_| row.medium);
     if let Some(sense) = sanitizing.or(standby).or(medium) {
         return Err(sense);
     }

@@ -20,6 +20,7 @@ mod defects;
 mod designators;
 mod diagnostic;
 mod dispatch;
+mod draft;
 mod fast;
 mod inquiry;
 mod log;
@@ -45,6 +46,7 @@ mod verify;
 mod vpd;
 
 pub use copy::{CopyRange, CopyResult};
+pub use draft::{Commit, Draft};
 pub use log::Count;
 pub use lu::{Identity, Invalid, Kind, Lu, Settings};
 pub use luns::{absent, report_luns, well_known};

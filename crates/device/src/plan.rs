@@ -1,6 +1,6 @@
 //! What a command comes to.
 
-use crate::NexusId;
+use crate::{Draft, NexusId};
 use wire::scsi::{Sense, Status};
 
 /// A command's plan, or why it fails.
@@ -82,10 +82,11 @@ pub enum Op {
     /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to
     /// convert.
     LbaStatus { offset: u64, allocation_len: u32, block_size: u32 },
-    /// Keep the state of the logical unit ([`Lu::saved`](crate::Lu::saved)) on stable storage.
-    Save,
-    /// As `Save` when `save`, and abort every task of these nexuses (PREEMPT AND ABORT).
-    Preempt { victims: Vec<NexusId>, save: bool },
+    /// Nothing is done yet: keep [`Draft::bytes`] on stable storage, and go on with what
+    /// [`Lu::commit`](crate::Lu::commit) says.
+    Keep(Draft),
+    /// Abort every task of these nexuses (PREEMPT AND ABORT).
+    Preempt { victims: Vec<NexusId> },
     /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
     ReportLuns { select: u8, allocation_len: u32 },
     /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every

@@ -73,6 +73,7 @@ fn is_sound(answer: &Answer, capacity: u64) -> bool {
 
 /// Brings what outlives its command to its end, so that the next commands find more than that.
 fn end(lu: &Lu, nexus: &Nexus, answer: Answer) -> Answer {
+    let answer = commit(lu, answer).map(|(plan, _)| plan);
     if let Ok(Plan::Op(op)) = &answer {
         match &**op {
             Op::Sanitize { .. } => lu.sanitized(Ok::<(), ()>(())),

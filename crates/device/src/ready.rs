@@ -20,7 +20,7 @@ fn request_sense(cx: &mut Cx<'_>) -> Answer {
     let sense = pending
         .or_else(|| cx.state.sanitize.not_ready())
         .or_else(|| cx.state.alua.not_ready(cx.port))
-        .or_else(|| cx.state.medium.not_ready())
+        .or_else(|| cx.state.no_medium())
         .unwrap_or(Sense::NO_SENSE);
     Ok(sense_data(cx.cdb, sense))
 }

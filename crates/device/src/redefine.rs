@@ -158,7 +158,7 @@ mod tests {
         // MODE SELECT(6) with SP: the caching page, WCE set.
         let mut list = vec![0, 0, 0, 0, 0x08, 0x12, 0x04];
         list.resize(24, 0);
-        run_with(&mut a, &[op::MODE_SELECT_6, 0x11, 0, 0, 24, 0], &list).unwrap();
+        commit(&lu, run_with(&mut a, &[op::MODE_SELECT_6, 0x11, 0, 0, 24, 0], &list)).unwrap();
         lu.redefine(Settings { write_cache: false, ..disk() }, false).unwrap();
         assert_eq!(told(&mut a), []);
         assert!(lu.write_cache());

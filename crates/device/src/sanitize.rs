@@ -18,7 +18,7 @@ const AUSE: u8 = 0x20;
 pub(crate) const ROWS: &[Row] = &[
     row(overwrite, OVERWRITE, &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).writes(),
     row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes().thin(),
-    row(exit_failure_mode, EXIT_FAILURE_MODE, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0]),
+    row(exit_failure_mode, EXIT_FAILURE_MODE, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0]).keeps(),
 ];
 
 const fn row(handler: fn(&mut Cx<'_>) -> Answer, action: u16, usage: &'static [u8]) -> Row {
@@ -138,7 +138,7 @@ fn exit_failure_mode(cx: &mut Cx<'_>) -> Answer {
         State::Failed { unrestricted: true } => {
             cx.state.sanitize = State::Idle;
             cx.state.changed_what_is_saved();
-            Ok(Plan::op(Op::Save))
+            Ok(Plan::Done)
         }
         State::Running { .. } => {
             cx.state.sanitize.may_begin(false)?;
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(run(&mut n, &[op::SANITIZE, 0xa2]), erased(true));
         lu.sanitized(Err(()));
         assert_eq!(run(&mut n, TUR), fails(Sense::SANITIZE_FAILED));
-        assert_eq!(run(&mut n, EXIT), Ok(Plan::op(Op::Save)));
+        assert_eq!(commit(&lu, run(&mut n, EXIT)), Ok((Plan::Done, true)));
         assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
     }
 

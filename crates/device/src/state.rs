@@ -64,11 +64,16 @@ impl State {
         self.touched = true;
     }
 
-    /// Marks a change that is to be kept: the command that made it must end with
-    /// [`Op::Save`](crate::Op::Save).
+    /// Marks a change that is to be kept: where a command made it, its row must say so (`Row::keeps`).
     pub(crate) fn changed_what_is_saved(&mut self) {
         self.saves += 1;
         self.touch();
+    }
+
+    /// Why there is nothing to read or write. A medium of less than a block is none: READ CAPACITY has no way to
+    /// say "no blocks".
+    pub(crate) fn no_medium(&self) -> Option<Sense> {
+        self.medium.not_ready().or((self.blocks == 0).then_some(Sense::NOT_READY_NO_MEDIUM))
     }
 
     /// Raises a unit attention on the nexuses that `on` picks.

@@ -64,6 +64,8 @@ pub(crate) struct Row {
     pub thin: bool,
     /// The amount of Data-Out is part of its meaning: another amount is refused.
     pub exact: bool,
+    /// It may change what is kept on stable storage, and does so when that is there.
+    pub keeps: bool,
 }
 
 impl Row {
@@ -89,6 +91,7 @@ impl Row {
             while_sanitizing: false,
             thin: false,
             exact: false,
+            keeps: false,
         }
     }
 
@@ -140,6 +143,11 @@ impl Row {
     /// Takes as much Data-Out as its CDB asks for, or none of it.
     pub const fn exact(self) -> Row {
         Row { exact: true, ..self }
+    }
+
+    /// May change what is kept on stable storage.
+    pub const fn keeps(self) -> Row {
+        Row { keeps: true, ..self }
     }
 
     fn is_for(&self, settings: &Settings) -> bool {

@@ -1,6 +1,6 @@
 //! What tests of this crate build on.
 
-use crate::{Answer, Failure, Identity, Kind, Lu, Nexus, Plan, Port, Settings};
+use crate::{Answer, Commit, Failure, Identity, Kind, Lu, Nexus, Op, Plan, Port, Settings};
 use std::sync::Arc;
 use wire::scsi::{Sense, Status, op};
 
@@ -68,6 +68,21 @@ pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> Answ
     match run(nexus, cdb)? {
         Plan::Parameters { .. } => nexus.parameters(&padded(cdb), parameters),
         other => panic!("{other:?} instead of a wish for parameters"),
+    }
+}
+
+/// The plan that follows when what it asks to be kept is kept, and whether there was something to keep.
+pub(crate) fn commit(lu: &Lu, answer: Answer) -> Result<(Plan, bool), Failure> {
+    let draft = match answer? {
+        Plan::Op(op) => match *op {
+            Op::Keep(draft) => draft,
+            op => return Ok((Plan::op(op), false)),
+        },
+        plan => return Ok((plan, false)),
+    };
+    match lu.commit(draft) {
+        Commit::Done(answer) => answer.map(|plan| (plan, true)),
+        Commit::Again(_) => panic!("nobody changed anything meanwhile"),
     }
 }
 

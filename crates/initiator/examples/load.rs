@@ -56,7 +56,7 @@ async fn run(url: Url, load: Load) -> Result<(u64, Duration), String> {
     let workers: Vec<_> = (1..=load.depth as u64)
         .map(|seed| compio::runtime::spawn(work(lun.clone(), load, seed, on.clone())))
         .collect();
-    compio::time::sleep(load.time).await;
+    net::sleep_until(start + load.time).await;
     on.set(false);
     let mut sum = 0;
     for worker in workers {

@@ -5,9 +5,10 @@ use crate::{Error, Kind, Options};
 use net::Stream;
 use net::iscsi::out::{Digests, Out, Payload};
 use proto::Pdu;
+use proto::chap::Algorithm;
 use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use proto::login::SessionType;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::time::Duration;
 use wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 
@@ -103,7 +104,11 @@ impl Watch for () {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    log_in(Wire::connect(portal, options.timeouts.login).await?, portal, goal, options, &mut ()).await
+    let wire = Wire::connect(portal, options.timeouts.login).await?;
+    if let Some(bytes) = options.window {
+        wire.stream.set_window(bytes as usize).map_err(lost)?;
+    }
+    log_in(wire, portal, goal, options, &mut ()).await
 }
 
 /// Logs in on a connection.
@@ -144,8 +149,19 @@ pub async fn log_in(
                 return Ok(Attempt::In(Box::new(Connected { stream, portal: portal.clone(), login, begun })));
             }
             Step::Moved { address, .. } => return told(&address).map(Attempt::Moved),
-            Step::Failed(failure) => return Err(failed(failure)),
+            Step::Failed(failure) => return Err(with_algorithms(failed(failure), options)),
         }
+    }
+}
+
+/// MD5 is the one algorithm that every target knows (RFC 7143 section 12.1.3).
+fn with_algorithms(e: Error, options: &Options) -> Error {
+    let has_md5 = options.credentials.as_ref().is_none_or(|c| c.algorithms.contains(&Algorithm::Md5));
+    match e.kind {
+        Kind::Authentication | Kind::Refused if !has_md5 => e.with_hint(
+            "the target may not know this algorithm: many, such as STGT, know MD5 alone; leave auth= out, or auth=md5",
+        ),
+        _ => e,
     }
 }
 
@@ -292,6 +308,9 @@ fn lost(e: std::io::Error) -> Error {
 
 /// The addresses of a portal.
 pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
+    if let Some(address) = with_zone(portal)? {
+        return Ok(vec![address]);
+    }
     let (host, port) = (portal.host.clone(), portal.port);
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
@@ -299,10 +318,35 @@ pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
     asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(io_text(&e)))
 }
 
+/// An IPv6 address with a zone: the number of an interface, or its name. Resolvers take names for link-local
+/// addresses alone.
+fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
+    let Some((address, zone)) = portal.host.split_once('%') else { return Ok(None) };
+    let by_name =
+        || std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex")).ok()?.trim().parse().ok();
+    let unknown = |what: String| Error::new(Kind::UnknownHost, format!("\"{}\": {what}", portal.host));
+    let address = address.parse().map_err(|_| unknown("no IPv6 address before the zone".into()))?;
+    let number = zone.parse().ok().or_else(by_name);
+    let number = number.ok_or_else(|| unknown(format!("this host has no interface {zone}")))?;
+    Ok(Some(SocketAddrV6::new(address, portal.port, 0, number).into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_zone_is_the_name_or_the_number_of_an_interface() {
+        let zone = |host: &str| with_zone(&Portal { host: host.into(), port: 7 });
+        assert_eq!(
+            zone("fe80::1%1").unwrap(),
+            Some(SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 1).into())
+        );
+        assert_eq!(zone("::1%lo").unwrap(), zone("::1%1").unwrap(), "the loopback interface is the first");
+        assert_eq!(zone("::1").unwrap(), None);
+        assert_eq!(zone("::1%no-such-thing").unwrap_err().kind, Kind::UnknownHost);
+    }
 
     #[test]
     fn an_address_that_is_silent_leaves_time_for_the_next() {

@@ -55,12 +55,13 @@ async fn ask(connected: Connected) -> Result<Vec<FoundTarget>, Error> {
             TextStep::Failed(why) => return Err(Error::new(Kind::Protocol, why)),
         }
     };
-    let found = targets::parse(&told).map_err(|why| Error::new(Kind::Protocol, why))?;
+    let told = targets::parse(&told).map_err(|why| Error::new(Kind::Protocol, why))?;
+    told.notes.iter().for_each(|note| tracing::warn!("{note}"));
     // What was asked for is there: a target that does not answer the logout changes nothing.
     if exchange.send(Pdu::new(request::logout(2), Vec::new())).await.is_ok() {
         let _ = exchange.receive().await;
     }
-    Ok(found)
+    Ok(told.found)
 }
 
 /// A discovery session: one request, one answer.

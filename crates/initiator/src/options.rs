@@ -101,6 +101,8 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// Commands in flight at most, 1 to 4096.
     pub commands: u16,
+    /// Receive and send buffer of the socket in bytes; None leaves them to the kernel.
+    pub window: Option<u32>,
     /// Our part of the session's identifier; None is a new one for each session. Persistent reservations
     /// belong to it and our name together: who wants them back later has to come with the same.
     pub isid: Option<[u8; 6]>,
@@ -116,6 +118,7 @@ impl Options {
             crc32c_first: false,
             timeouts: Timeouts::default(),
             commands: 128,
+            window: None,
             isid: None,
         }
     }

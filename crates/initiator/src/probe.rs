@@ -44,39 +44,45 @@ pub struct Exchange {
     pub received: Vec<(String, String)>,
     /// Status-Class and Status-Detail, once there is a response.
     pub status: Option<(u8, u8)>,
-    /// What the response took.
-    pub took: Duration,
-}
-
-/// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`].
-pub async fn probe(portal: Portal, target: Option<String>, options: &Options) -> Probe {
-    let mut probe = Probe {
-        portals: vec![portal.clone()],
-        addresses: Vec::new(),
-        resolved_in: Duration::ZERO,
-        connections: Vec::new(),
-        route: Route::default(),
-        exchanges: Vec::new(),
-        login: Err(Error::new(Kind::Protocol, "more redirections than anybody follows")),
-    };
-    let goal = Goal { portal, target, isid: connect::new_isid() };
-    let limit = options.timeouts.login;
-    for _ in 0..=REDIRECTIONS {
-        let step = compio::time::timeout(limit, probe.step(&goal, options)).await;
-        let late = || Err(Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32())));
-        match step.unwrap_or_else(|_| late()) {
-            Ok(Some(portal)) => probe.portals.push(portal),
-            Ok(None) => break,
-            Err(e) => {
-                probe.login = Err(e);
-                break;
-            }
-        }
-    }
-    probe
+    /// What the response took; None while there is none.
+    pub took: Option<Duration>,
 }
 
 impl Probe {
+    /// Nothing has been tried yet.
+    pub fn of(portal: Portal) -> Probe {
+        Probe {
+            portals: vec![portal],
+            addresses: Vec::new(),
+            resolved_in: Duration::ZERO,
+            connections: Vec::new(),
+            route: Route::default(),
+            exchanges: Vec::new(),
+            login: Err(Error::new(Kind::TimedOut, "not done")),
+        }
+    }
+
+    /// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`]; what
+    /// has happened so far stands here at any time.
+    pub async fn log_in(&mut self, target: Option<String>, options: &Options) {
+        let goal = Goal { portal: self.portals[0].clone(), target, isid: connect::new_isid() };
+        let limit = options.timeouts.login;
+        for _ in 0..=REDIRECTIONS {
+            let step = compio::time::timeout(limit, self.step(&goal, options)).await;
+            let late =
+                || Err(Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32())));
+            match step.unwrap_or_else(|_| late()) {
+                Ok(Some(portal)) => self.portals.push(portal),
+                Ok(None) => return,
+                Err(e) => {
+                    self.login = Err(e);
+                    return;
+                }
+            }
+        }
+        self.login = Err(Error::new(Kind::Protocol, "more redirections than anybody follows"));
+    }
+
     /// One portal: a redirection tells of the next.
     async fn step(&mut self, goal: &Goal, options: &Options) -> Result<Option<Portal>, Error> {
         let portal = self.portals.last().expect("the first one").clone();
@@ -139,14 +145,14 @@ impl Watch for Notes<'_> {
                     sent: keys(data),
                     received: Vec::new(),
                     status: None,
-                    took: Duration::ZERO,
+                    took: None,
                 });
             }
             _ => {
                 if let Some(last) = self.exchanges.last_mut() {
                     last.received = keys(data);
                     last.status = Some((header.0[36], header.0[37]));
-                    last.took = self.since.elapsed();
+                    last.took = Some(self.since.elapsed());
                 }
             }
         }

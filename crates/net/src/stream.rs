@@ -58,6 +58,19 @@ impl Stream {
         SockRef::from(&self.fd).set_tcp_keepalive(&how)
     }
 
+    /// Sets both buffers of the socket in bytes, which bound the window of TCP. The kernel gives no more than
+    /// its limits allow (tcp(7), socket(7): rmem_max and wmem_max), unless the process has CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// Those of setsockopt.
+    pub fn set_window(&self, bytes: usize) -> io::Result<()> {
+        use rustix::net::sockopt;
+        if sockopt::set_socket_recv_buffer_size_force(&self.fd, bytes).is_err() {
+            sockopt::set_socket_recv_buffer_size(&self.fd, bytes)?;
+        }
+        Ok(sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
+    }
+
     /// What the kernel says of the way of this connection.
     pub fn route(&self) -> Route {
         let socket = SockRef::from(&self.fd);

@@ -111,6 +111,21 @@ impl Key {
     }
 }
 
+impl Key {
+    /// What its values may be, for people.
+    pub fn rule(&self) -> String {
+        match &self.kind {
+            Kind::And(_) | Kind::Or(_) => "Yes or No".into(),
+            Kind::Min(range, _) | Kind::Max(range, _) | Kind::DeclaredNumber(range, _) => {
+                format!("a number of {} to {}", range.start(), range.end())
+            }
+            Kind::Digest(..) | Kind::Reporting => "none of these may be used".into(),
+            Kind::Declared => format!("{VALUE_LEN} bytes at most"),
+            Kind::Security | Kind::Request | Kind::Fixed(_) => "it has no place here".into(),
+        }
+    }
+}
+
 /// The index of a key in [`TABLE`].
 pub fn find(name: &str) -> Option<usize> {
     TABLE.iter().position(|k| k.name == name)

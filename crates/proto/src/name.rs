@@ -16,6 +16,12 @@ pub fn is_valid(name: &str) -> bool {
     }
 }
 
+/// Whether a target of this name can be used: other targets let names through that are none by the rules, and
+/// their users are to get at them all the same.
+pub fn is_usable(name: &str) -> bool {
+    (1..=NAME_LEN).contains(&name.len()) && !name.contains(char::is_control)
+}
+
 /// Of ASCII: letters, digits, dash, dot, colon, and the underscore that some initiators use. Upper case
 /// belongs into the hex of eui and naa names alone, but initiators in the field do not fold theirs: it is let
 /// through, and compared byte for byte. Beyond ASCII: neither controls nor spaces.
@@ -68,7 +74,7 @@ mod tests {
             "naa.62004567ba64678d0123456789abcdef",
             &longest,
         ] {
-            assert!(is_valid(n), "{n}");
+            assert!(is_valid(n) && is_usable(n), "{n}");
         }
     }
 
@@ -94,6 +100,16 @@ mod tests {
             &too_long,
         ] {
             assert!(!is_valid(n), "{n}");
+        }
+    }
+
+    #[test]
+    fn names_of_the_field() {
+        for n in ["foo", "iqn.test:x", "a b", "disk\u{e9}", &"a".repeat(NAME_LEN)] {
+            assert!(is_usable(n) && !is_valid(n), "{n}");
+        }
+        for n in ["", "a\n", "\u{9b}2J", &"a".repeat(NAME_LEN + 1)] {
+            assert!(!is_usable(n), "{n:?}");
         }
     }
 }

@@ -6,6 +6,7 @@ mod exec;
 mod gate;
 mod registry;
 mod rest;
+mod seldom;
 mod server;
 mod session;
 pub mod setup;

@@ -28,6 +28,8 @@ pub struct Key {
 pub enum Letter {
     /// End all tasks, then the connection.
     End {
+        /// For the log.
+        why: &'static str,
         /// Dropped once it is over.
         done: Done,
     },
@@ -148,7 +150,7 @@ impl Registry {
                     let (done, ended) = flume::bounded(0);
                     // Either the letter arrives, or the connection is already gone.
                     // A letter that nobody read goes with the last sender: ours must not outlive the wait.
-                    let _ = old.send(Letter::End { done });
+                    let _ = old.send(Letter::End { why: "its initiator logged in again", done });
                     drop(old);
                     let _ = ended.recv_async().await;
                     // A reinstated connection keeps the handle of its session.

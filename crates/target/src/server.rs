@@ -2,6 +2,7 @@
 
 use crate::access::Door;
 use crate::registry::{Letter, Registry};
+use crate::seldom::Seldom;
 use crate::session::Info;
 use crate::setup::Setup;
 use crate::tcp;
@@ -37,9 +38,18 @@ pub struct Shared {
     pub before_login: AtomicUsize,
     /// No new connections or commands.
     pub stopping: AtomicBool,
+    /// Lines about those who did not get in.
+    turned_away: Seldom,
 }
 
 impl Shared {
+    /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
+    pub fn turned_away(&self, peer: SocketAddr, reason: &str) {
+        if let Some(left_out) = self.turned_away.may(Instant::now()) {
+            tracing::info!(%peer, reason, left_out, "connection closed before login");
+        }
+    }
+
     /// The configuration in force.
     pub fn setup(&self) -> Arc<Setup> {
         self.setup.read().unwrap_or_else(|e| e.into_inner()).clone()
@@ -78,6 +88,7 @@ impl Server {
             connections: AtomicUsize::new(0),
             before_login: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
+            turned_away: Seldom::default(),
         });
         let cores = Arc::new(Cores::start(cpus)?);
         for (i, socket) in sockets.into_iter().enumerate() {
@@ -223,9 +234,13 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                if let (Some(peer), Some(count)) = (peer.as_socket(), Counted::new(&shared)) {
-                    next = (next + 1) % cores.count();
-                    hand_over(&shared, &cores, next, stream.into(), peer, portal, count);
+                let Some(peer) = peer.as_socket() else { continue };
+                match Counted::new(&shared) {
+                    Ok(count) => {
+                        next = (next + 1) % cores.count();
+                        hand_over(&shared, &cores, next, stream.into(), peer, portal, count);
+                    }
+                    Err(reason) => shared.turned_away(peer, reason),
                 }
             }
             Err(e) => {
@@ -251,21 +266,30 @@ fn hand_over(
     });
 }
 
-/// A connection's place in the counts; None when there is no room.
+/// A connection's place in the counts.
 pub struct Counted {
     shared: Arc<Shared>,
     logged_in: bool,
 }
 
 impl Counted {
-    fn new(shared: &Arc<Shared>) -> Option<Counted> {
+    /// A place, or why there is none.
+    fn new(shared: &Arc<Shared>) -> Result<Counted, &'static str> {
         let limits = &shared.setup().limits;
         let all = shared.connections.fetch_add(1, SeqCst);
         let fresh = shared.before_login.fetch_add(1, SeqCst);
         // Made before the checks, so that the counts go down again when it is dropped.
         let counted = Counted { shared: shared.clone(), logged_in: false };
-        let room = all < limits.connections && fresh < limits.connections_before_login;
-        (room && !shared.stopping.load(SeqCst)).then_some(counted)
+        if shared.stopping.load(SeqCst) {
+            return Err("the server stops");
+        }
+        if all >= limits.connections {
+            return Err("there are as many as `connections` of [limits] allows");
+        }
+        if fresh >= limits.connections_before_login {
+            return Err("there are as many as `connections_before_login` of [limits] allows");
+        }
+        Ok(counted)
     }
 
     /// The login is done.
@@ -291,8 +315,11 @@ async fn refresh(shared: Arc<Shared>) {
         next += REFRESH;
         net::sleep_until(next).await;
         let setup = shared.setup();
-        let units = setup.targets.values().flat_map(|t| t.luns.values()).cloned().collect::<Vec<_>>();
-        for unit in units.into_iter().filter(|u| u.refresh()) {
+        let all =
+            setup.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));
+        for (name, lun, unit) in all.filter(|(_, _, unit)| unit.refresh()) {
+            let bytes = unit.backend().facts().capacity;
+            tracing::info!("LUN {lun} of {name} has another size now: {bytes} bytes");
             shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
         }
     }

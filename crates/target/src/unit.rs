@@ -3,9 +3,9 @@
 use crate::gate::Gate;
 use crate::state_file;
 use block::Backend;
-use device::{Invalid, Lu};
+use device::{Answer, Commit, Draft, Invalid, Lu};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A logical unit with its backend. It stays the same for as long as the LUN is served, whatever of its
@@ -53,6 +53,58 @@ impl Unit {
     pub async fn save(self: &Arc<Self>) -> io::Result<()> {
         let unit = self.clone();
         net::blocking(move || unit.save_now()).await
+    }
+
+    /// Keeps what a command is to change on stable storage, and then changes it.
+    ///
+    /// # Errors
+    /// Those of the file system; nothing has changed then.
+    pub async fn keep(self: &Arc<Self>, draft: Draft) -> io::Result<Answer> {
+        let unit = self.clone();
+        net::blocking(move || unit.keep_now(draft)).await
+    }
+
+    fn keep_now(&self, mut draft: Draft) -> io::Result<Answer> {
+        let Some(path) = &self.state_file else { return Ok(self.commit_unkept(draft)) };
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        if saved.retired {
+            return Err(io::Error::other("the logical unit is gone"));
+        }
+        // Others who keep something wait for the lock; only SANITIZE changes something before it.
+        loop {
+            let bytes = draft.bytes().to_vec();
+            state_file::replace(path, &bytes).inspect_err(|_| self.put_back(path))?;
+            match self.lu.commit(draft) {
+                Commit::Again(next) => draft = next,
+                Commit::Done(answer) => {
+                    let (version, now) = self.lu.saved();
+                    // A command that failed after all, or a change that its own command keeps in a moment.
+                    let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
+                    saved.version = kept.is_ok().then_some(version);
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+
+    /// Without a file there is nothing that a draft could be ahead of.
+    fn commit_unkept(&self, mut draft: Draft) -> Answer {
+        loop {
+            match self.lu.commit(draft) {
+                Commit::Done(answer) => return answer,
+                Commit::Again(next) => draft = next,
+            }
+        }
+    }
+
+    /// A state file that was replaced, but not to the end, is to be again what holds.
+    fn put_back(&self, path: &Path) {
+        let (_, holds) = self.lu.saved();
+        if std::fs::read(path).is_ok_and(|found| found != holds)
+            && let Err(error) = state_file::replace(path, &holds)
+        {
+            tracing::error!(%error, state_file = ?path, "it holds what was refused");
+        }
     }
 
     fn save_now(&self) -> io::Result<()> {

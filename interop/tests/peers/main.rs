@@ -2,6 +2,7 @@
 //! targets that nobody here wrote with the commands that use targets.
 #![forbid(unsafe_code)]
 
+mod fio;
 mod iscsi_test_cu;
 mod libiscsi_tools;
 mod qemu;

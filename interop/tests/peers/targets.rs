@@ -90,12 +90,29 @@ fn a_target(peer: &Peer) {
     is_copied_to_and_verified(peer);
 }
 
+/// STGT forgets a registration with its session, and has no READ FULL STATUS.
+fn is_reserved_in_one_session(peer: &Peer) {
+    let url = peer.open("");
+    good(&["pr", &url, "register", "--new-key", "0xabc"]);
+    let reserve = ["pr", &url, "reserve", "--key", "0xabc", "--type", "we"];
+    fails(13, "nobody is registered with key 0xabc", &reserve);
+    let said =
+        good(&["pr", &url, "register", "reserve", "read-full-status", "--new-key", "0xabc", "--type", "we"]);
+    assert!(
+        said.contains("reserved") && said.contains("0xabc") && said.contains("write exclusive"),
+        "{said}"
+    );
+}
+
 #[test]
 fn stgt() {
     if let Some(peer) = Peer::tgt() {
         a_target(&peer);
         // STGT has digests, but only where it is told to.
         fails(1, "HeaderDigest=None", &["ls", &peer.open(DIGESTS)]);
+        let url = peer.url(peer.address(), &credentials().0, CHAP, "auth=sha-256");
+        fails(5, "the target may not know this algorithm", &["ls", &url]);
+        is_reserved_in_one_session(&peer);
     }
 }
 
@@ -103,6 +120,8 @@ fn stgt() {
 fn istgt() {
     if let Some(peer) = Peer::istgt() {
         a_target(&peer);
+        let told = good(&["pr", &peer.open(""), "register", "read-full-status", "--new-key", "0xabc"]);
+        assert!(told.contains("initiator") && told.contains(" iqn."), "{told}");
         let user = credentials().0;
         // Where istgt has a user of its own, it lets in only those who want it to prove itself.
         fails(24, "02/01", &["ls", &peer.url(peer.address(), &user, MUTUAL, "")]);

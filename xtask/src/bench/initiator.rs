@@ -20,6 +20,8 @@ const BLOCK: u32 = 512;
 pub enum Client<'a> {
     /// Lunar's library, driven by its example `load`
     Lunar(&'a Path),
+    /// `lunar bench`, which measures all that a user may want to know
+    Engine(&'a Path),
     /// iscsi-perf
     Libiscsi,
     /// The neutral load generator
@@ -31,6 +33,7 @@ impl Client<'_> {
     pub fn run(self, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
         match self {
             Client::Lunar(program) => lunar(program, server, load, seconds),
+            Client::Engine(program) => engine(program, server, load, seconds),
             Client::Libiscsi => libiscsi(server, load, seconds),
             Client::Blast(program) => load::run(program, server, load, seconds),
         }
@@ -61,6 +64,22 @@ fn lunar(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<R
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "load: {}: {said}", output.status);
     Ok(Reached { iops: after(&said, "iops")?, cpu_us_per_io: after(&said, "cpu_us_per_io")? })
+}
+
+fn engine(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+    let mut command = pinned(program);
+    let (work, bytes, depth) = (format!("rand{}", load.op), load.bytes.to_string(), load.depth.to_string());
+    // As much of the disk as the others use.
+    command.args(["bench", &work, &url(server), "--span", "256m", "--bs", &bytes, "--depth", &depth]);
+    command.args(["--runtime", &seconds.to_string(), "--json"]);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot run lunar bench")?;
+    ensure!(output.status.success(), "lunar bench: {}", output.status);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).context("its JSON")?;
+    let outcome = &told["runs"][0]["outcome"];
+    let figure = |value: &serde_json::Value| value.as_f64().context("a figure of lunar bench");
+    let ios = figure(&outcome[load.op]["ios"])?;
+    let iops = ios / figure(&outcome["elapsed_s"])?;
+    Ok(Reached { iops, cpu_us_per_io: figure(&outcome["cpu"]["client_s"])? * 1e6 / ios.max(1.0) })
 }
 
 /// `iscsi-perf` says `iops average N (N MB/s)` in the end; its CPU time is that of a child that has ended.
@@ -101,7 +120,11 @@ impl Export {
         let socket = format!("unix:{}", dir.join("nbd.sock").display());
         let mut command = pinned(program);
         command.args(["attach", "--foreground", "--name", "bench", "--nbd", &socket, &url(server)]);
-        command.env("XDG_RUNTIME_DIR", &dir).env("XDG_STATE_HOME", &dir).env("XDG_CONFIG_HOME", &dir);
+        command
+            .env("LUNAR_RUN_DIR", &dir)
+            .env("XDG_RUNTIME_DIR", &dir)
+            .env("XDG_STATE_HOME", &dir)
+            .env("XDG_CONFIG_HOME", &dir);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().context("cannot run lunar attach")?;
         let mut lines = BufReader::new(child.stdout.take().context("piped")?).lines();

@@ -86,6 +86,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
         Bench::idle_sessions,
         Bench::start,
         Bench::initiator_on_floor,
+        Bench::engine,
         Bench::initiator_on_stgt,
         Bench::initiator_large,
         Bench::nbd,
@@ -251,6 +252,18 @@ impl Bench<'_> {
             outcomes.extend(of_libiscsi(name, lunar, *libiscsi, OF_LIBISCSI));
         }
         Ok(outcomes)
+    }
+
+    fn engine(&self) -> Result<Vec<Outcome>> {
+        let name = "lunar bench, 4 KiB random read, depth 32, on floor";
+        if !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let floor = server::floor(&self.programs.floor)?;
+        let clients = [Client::Engine(&self.programs.lunar), Client::Blast(&self.programs.blast)];
+        let reached = self.clients(&clients, &floor, &SMALL_READ)?;
+        let limit = Limit::AtLeast(OF_BLAST);
+        Ok(vec![Outcome::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
     }
 
     /// STGT is the limit here: only what it costs to use it can differ much.

@@ -27,6 +27,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("fio", "fio"),
+    ("chromium", "chromium"),
     ("nbdinfo", "libnbd-bin"),
     ("nbd-client", "nbd-client"),
     ("nbd-server", "nbd-server"),

@@ -2,6 +2,7 @@
 
 use crate::job::{Fill, Job, Order, Pace};
 use crate::rounds::{Bound, Figure};
+use crate::verify::Checks;
 use crate::{Error, Kind, Opening, Target, words};
 use control::config::{Cores, read_size};
 
@@ -47,6 +48,9 @@ pub struct Args {
     /// Do not count what happens in this time at the begin
     #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time")]
     pub ramp: String,
+    /// Pause of each of those in flight after its command
+    #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "thinktime")]
+    pub think: String,
 
     /// So many commands are due each second, however long they take; latency counts from then on
     #[arg(long, value_name = "IOPS", visible_alias = "rate-iops")]
@@ -79,6 +83,18 @@ pub struct Args {
     /// What is read must be what --fill writes
     #[arg(long)]
     pub compare: bool,
+
+    /// Writes carry checks; all that was written is read back at the end, and what is read meanwhile is checked
+    #[arg(long, conflicts_with_all = ["compare", "fill"])]
+    pub verify: bool,
+
+    /// As --verify, and keep account in this file, so that another run can go on, or check, after a crash
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "fill"])]
+    pub verify_state: Option<std::path::PathBuf>,
+
+    /// Write nothing: read and check all that the file of --verify-state knows
+    #[arg(long, requires = "verify_state", conflicts_with_all = ["steady", "latency_target", "create"])]
+    pub verify_only: bool,
 
     /// Writes are stable when they are acknowledged (FUA)
     #[arg(long, visible_alias = "sync")]
@@ -182,6 +198,7 @@ impl Args {
             amount,
             ramp: words::time(&self.ramp)?,
             pace: words::pace(self.rate, self.poisson)?,
+            think: words::time(&self.think)?,
             fill: words::fill(&self.fill)?,
             compare: self.compare,
             stable: self.fua,
@@ -209,6 +226,15 @@ impl Args {
         }
         let within = self.latency_target.as_deref().map(words::time).transpose()?;
         Ok(within.map(|within| Bound { percent, within }))
+    }
+
+    /// How what is written is verified, if it is.
+    pub fn checks(&self) -> Checks {
+        Checks {
+            is_on: self.verify || self.verify_state.is_some(),
+            state: self.verify_state.clone(),
+            is_only: self.verify_only,
+        }
     }
 
     fn order(&self, order: Order) -> Result<Order, Error> {
@@ -267,6 +293,7 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
     also("runtime", job.time.map(time));
     also("amount", job.amount.map(words::of_size));
     also("ramp", (!job.ramp.is_zero()).then(|| time(job.ramp)));
+    also("think", (!job.think.is_zero()).then(|| time(job.think)));
     also(
         "rate",
         if let Pace::Even(rate) | Pace::Poisson(rate) = job.pace { Some(rate.to_string()) } else { None },

@@ -14,16 +14,22 @@ use crate::{Document, Error, Job, Rig, Watch, rounds, words};
 /// # Errors
 /// When the job or a target cannot be used as asked: nothing was measured.
 pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
-    let (targets, job) = (args.on()?, args.job()?);
-    let rig = Rig::open(&targets, &args.opening(&job)?)?;
+    let (targets, checks) = (args.on()?, args.checks());
+    let job = checks.limit(args.job()?);
+    let mut rig = Rig::open(&targets, &args.opening(&job)?)?;
+    let verification = checks.prepare(&mut rig, &job)?;
     let mut document = Document::new(title(&job, args.sessions));
     let (runs, note) = match (args.steady, args.bound()?) {
+        _ if checks.is_only => (Vec::new(), String::new()),
         (Some(figure), _) => rounds::until_steady(&rig, &job, figure, args.rounds.into(), watch)?,
         (None, Some(bound)) => rounds::highest_rate(&rig, &job, bound, watch)?,
         (None, None) => (vec![one(&rig, &job, watch)?], String::new()),
     };
     document.runs = runs;
     document.notes.extend(Some(note).filter(|note| !note.is_empty()));
+    if let Some(verification) = verification {
+        verification.finish(&rig, &job, &mut document, watch)?;
+    }
     rig.close();
     Ok(document)
 }

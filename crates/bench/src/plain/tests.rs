@@ -37,7 +37,7 @@ fn every_option_reaches_the_job() {
     let all = job(
         "randwrite null:1M --bs 4k/3:8k --iodepth 32 --runtime 500ms --amount 1G --ramp-time 2 --rate-iops 1000 \
          --poisson --zipf 1.2 --offset 1M --span 2M --fill 0xff --compare --fua --flush --continue-on-error \
-         --seed 7 --interval 100ms",
+         --seed 7 --interval 100ms --thinktime 3ms",
     );
     let expected = Job {
         order: Order::Zipf(1.2),
@@ -48,6 +48,7 @@ fn every_option_reaches_the_job() {
         amount: Some(1 << 30),
         ramp: Duration::from_secs(2),
         pace: Pace::Poisson(1000.0),
+        think: Duration::from_millis(3),
         fill: crate::job::Fill::Bytes([0xff; 8]),
         compare: true,
         stable: true,
@@ -91,6 +92,26 @@ fn what_contradicts_itself_is_refused() {
         let e = args(line).job().unwrap_err();
         assert!(e.kind == Kind::Invalid && e.what.contains(said) && !e.hint.is_empty(), "{line}: {e}");
     }
+}
+
+#[test]
+fn verification_is_asked_for() {
+    let checks = |line: &str| args(line).checks();
+    assert!(!checks("write null:1M").is_on);
+    assert!(checks("write null:1M --verify").is_on);
+    let kept = checks("write null:1M --verify --verify-state kept --verify-only");
+    assert!(kept.is_on && kept.is_only && kept.state.is_some_and(|path| path.ends_with("kept")));
+    assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").way, Way::Read);
+    for wrong in
+        ["--verify --compare", "--verify --fill lba", "--verify-only", "--verify-state kept --fill lba"]
+    {
+        let line = format!("bench write null:1M {wrong}");
+        assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{wrong}");
+    }
+}
+
+fn kept_job(line: &str) -> Job {
+    args(line).checks().limit(job(line))
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use crate::content::Content;
 use crate::job::{Job, Pace, Way};
 use crate::offsets::{Next, Offsets};
-use crate::outcome::{Cpu, Outcome};
+use crate::outcome::{Cpu, Outcome, Share};
 use crate::record::{Record, Times};
 use crate::rig::Place;
+use crate::verify::{Claim, Ledger};
 use crate::{Error, Kind, Rig, Watch, cpu};
 use block::Backend;
 use compio::runtime::spawn;
@@ -39,6 +40,20 @@ struct Clock {
     deadline: Option<Instant>,
 }
 
+/// Which of the sessions of a job one is.
+#[derive(Clone, Copy)]
+struct Seat {
+    index: usize,
+    sessions: usize,
+    /// It reads what the ledgers know, once, wherever the job would go.
+    is_read_back: bool,
+}
+
+/// How often a worker looks for a place that nobody is at, before it sleeps.
+const LOOKS: u32 = 16;
+/// How long it sleeps then.
+const NAP: Duration = Duration::from_millis(1);
+
 /// What a session tells at its end.
 struct Ended {
     index: usize,
@@ -57,6 +72,8 @@ struct Session {
     job: Job,
     clock: Clock,
     disk: Arc<dyn Backend>,
+    ledger: Option<Arc<Ledger>>,
+    is_read_back: bool,
     watch: Watch,
     offsets: RefCell<Offsets>,
     record: RefCell<Record>,
@@ -65,7 +82,7 @@ struct Session {
     left: Cell<u64>,
     errors: Cell<u64>,
     /// What the watch knows.
-    told: Cell<(u64, u64)>,
+    told: Cell<Share>,
     last: Cell<Instant>,
     why: RefCell<Option<String>>,
 }
@@ -115,16 +132,27 @@ impl Rig {
     /// When the job does not make sense on these targets: nothing ran.
     pub fn run(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
         let span = check(job, self.capacity())?;
+        self.perform(job, span, watch, false)
+    }
+
+    /// Reads all that the targets' ledgers know, once, with the lengths, depth and pace of a job.
+    ///
+    /// # Errors
+    /// As [`Rig::run`].
+    pub(crate) fn read_back(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
+        self.perform(job, u64::from(job.longest()), watch, true)
+    }
+
+    fn perform(&self, job: &Job, span: u64, watch: &Watch, is_read_back: bool) -> Result<Outcome, Error> {
         let (start, sessions) = (Instant::now(), self.sessions());
         let begin = start + job.ramp;
         let clock = Clock { begin, deadline: job.time.map(|time| begin + time) };
         let (done, ends) = flume::unbounded();
         for (index, place) in self.places.iter().enumerate() {
             let (job, done, watch) = (job.clone(), done.clone(), watch.clone());
-            let Place { core, disk } = place;
-            let disk = disk.clone();
-            self.cores.run_on(*core, move || {
-                let session = Rc::new(Session::new(job, clock, start, span, disk, watch, (index, sessions)));
+            let (place, seat) = (place.clone(), Seat { index, sessions, is_read_back });
+            self.cores.run_on(place.core, move || {
+                let session = Rc::new(Session::new(job, clock, start, span, place, watch, seat));
                 spawn(async move { drop(done.send(session.run(index).await)) }).detach();
             });
         }
@@ -155,7 +183,7 @@ impl Rig {
 }
 
 /// Bytes that the job uses on a target of this capacity.
-fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
+pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
     let invalid = |what: String, hint: &str| Err(Error::new(Kind::Invalid, what, hint));
     let room = capacity.saturating_sub(job.offset);
     let span = job.span.unwrap_or(room);
@@ -185,26 +213,30 @@ impl Session {
         clock: Clock,
         start: Instant,
         span: u64,
-        disk: Arc<dyn Backend>,
+        place: Place,
         watch: Watch,
-        (index, sessions): (usize, usize),
+        seat: Seat,
     ) -> Session {
+        let Seat { index, sessions, is_read_back } = seat;
         let granule = job.granule();
-        let share = |amount: u64| amount / sessions as u64 / granule * granule;
-        let rest = |amount: u64| amount - share(amount) * (sessions as u64 - 1);
-        let left = job.amount.map_or(u64::MAX, |sum| if index == 0 { rest(sum) } else { share(sum) });
+        let part = |amount: u64| amount / sessions as u64 / granule * granule;
+        let rest = |amount: u64| amount - part(amount) * (sessions as u64 - 1);
+        let amount = job.amount.filter(|_| !is_read_back);
+        let left = amount.map_or(u64::MAX, |sum| if index == 0 { rest(sum) } else { part(sum) });
         Session {
             offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, sessions)),
             record: RefCell::new(Record::new(clock.begin, job.interval, job.pace != Pace::Closed)),
             arrivals: RefCell::new(Arrivals::new(&job, start, index, sessions)),
             left: Cell::new(left),
             errors: Cell::new(0),
-            told: Cell::new((0, 0)),
+            told: Cell::new(Share::default()),
             last: Cell::new(clock.begin),
             why: RefCell::new(None),
             job,
             clock,
-            disk,
+            disk: place.disk,
+            ledger: place.ledger,
+            is_read_back,
             watch,
         }
     }
@@ -261,9 +293,8 @@ impl Session {
     }
 
     fn tell(&self) {
-        let (done, told) = (self.record.borrow().done(), self.told.get());
-        self.watch.add(done.0 - told.0, done.1 - told.1);
-        self.told.set(done);
+        let done = self.record.borrow().share();
+        self.watch.add(&self.told.replace(done), &done);
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -288,20 +319,64 @@ impl Session {
             if count.is_multiple_of(TURN) {
                 let_others_run().await;
             }
-            let Some(next) = self.next(read) else { break };
+            let Some((next, mut claim)) = self.claim(read).await else { break };
             let due = self.due(now).await;
             if self.clock.deadline.is_some_and(|deadline| due >= deadline) {
                 break;
             }
             buf.set_visible(next.len as usize);
-            if !next.read {
-                content.prepare(next.offset, &mut buf, was_read);
+            match &mut claim {
+                _ if next.read => {}
+                None => content.prepare(next.offset, &mut buf, was_read),
+                Some(claim) => {
+                    if let Err(why) = claim.begin(&mut buf) {
+                        self.fail(why);
+                        break;
+                    }
+                }
             }
-            let begun = if self.job.pace == Pace::Closed { now } else { Instant::now() };
+            // Where checks are made, they take time that the target is not to blame for.
+            let is_next = self.job.pace == Pace::Closed && claim.is_none();
+            let begun = if is_next { now } else { Instant::now() };
             let (result, back) = self.transfer(next, buf).await;
             (buf, now, was_read) = (back, Instant::now(), next.read);
-            self.note(next, Times { due, begun, done: now }, result, &mut content, &buf);
+            let is_done = self.note(next, Times { due, begun, done: now }, result);
+            if is_done && let Err(why) = right(next, &mut content, claim.as_ref(), &buf) {
+                self.fail(why);
+            }
+            if !self.job.think.is_zero() {
+                sleep(self.job.think).await;
+                now = Instant::now();
+            }
         }
+    }
+
+    /// What is next. Where a ledger is kept, at a place that no other command is at.
+    async fn claim(&self, read: bool) -> Option<(Next, Option<Claim>)> {
+        match &self.ledger {
+            None => Some((self.take(self.next(read)?), None)),
+            Some(ledger) if self.is_read_back => {
+                let claim = ledger.claim_known(self.job.longest())?;
+                Some((Next { read: true, offset: claim.offset(), len: claim.len() }, Some(claim)))
+            }
+            Some(ledger) => self.free(read, ledger).await,
+        }
+    }
+
+    async fn free(&self, read: bool, ledger: &Arc<Ledger>) -> Option<(Next, Option<Claim>)> {
+        for look in 1u32.. {
+            let next = self.next(read)?;
+            if let Some(claim) = ledger.claim(next.offset, next.len) {
+                return Some((self.take(next), Some(claim)));
+            }
+            if look.is_multiple_of(LOOKS) {
+                sleep(NAP).await;
+                if self.is_over(Instant::now()) {
+                    return None;
+                }
+            }
+        }
+        None
     }
 
     /// None when the amount is reached.
@@ -309,10 +384,12 @@ impl Session {
         if self.left.get() == 0 {
             return None;
         }
-        let mut next = self.offsets.borrow_mut().next(read);
-        next.len = u64::from(next.len).min(self.left.get()) as u32;
+        Some(self.offsets.borrow_mut().next(read, self.left.get()))
+    }
+
+    fn take(&self, next: Next) -> Next {
         self.left.set(self.left.get() - u64::from(next.len));
-        Some(next)
+        next
     }
 
     /// The moment at which the next command is due, once it is there; `now` in a closed loop.
@@ -332,23 +409,35 @@ impl Session {
         }
     }
 
-    fn note(&self, next: Next, times: Times, result: io::Result<()>, content: &mut Content, buf: &Buf) {
+    /// Counts a command; false if it failed.
+    fn note(&self, next: Next, times: Times, result: io::Result<()>) -> bool {
         let way = if next.read { "read" } else { "write" };
         if let Err(e) = result {
             self.errors.set(self.errors.get() + 1);
             if !self.job.go_on {
                 self.fail(format!("{way} of {} bytes at {}: {e}", next.len, next.offset));
             }
-            return;
-        }
-        if let Some(at) = next.read.then(|| content.wrong(next.offset, buf)).flatten() {
-            self.fail(format!("byte {at} is not what was written there"));
+            return false;
         }
         let is_late = self.clock.deadline.is_some_and(|deadline| times.done > deadline);
         if times.done >= self.clock.begin && !is_late {
             self.record.borrow_mut().add(next.read, next.len, times);
             self.last.set(times.done);
         }
+        true
+    }
+}
+
+/// Whether what was read is right; what was written is, from now on.
+fn right(next: Next, content: &mut Content, claim: Option<&Claim>, buf: &[u8]) -> Result<(), String> {
+    match (claim, next.read) {
+        (Some(claim), true) => claim.check(buf),
+        (Some(claim), false) => claim.acknowledge(),
+        (None, true) => match content.wrong(next.offset, buf) {
+            Some(at) => Err(format!("byte {at} is not what was written there")),
+            None => Ok(()),
+        },
+        (None, false) => Ok(()),
     }
 }
 

@@ -44,9 +44,19 @@ pub(super) struct Medium {
 impl Medium {
     pub(super) fn open(spec: &Spec) -> Result<Medium, OpenError> {
         let fault = Fault { spec };
+        fault.check_type(spec.kind == Kind::Device)?;
+        let (file, is_new) = open(spec).map_err(|e| fault.open(&e))?;
+        Medium::of(file, spec).inspect_err(|_| {
+            if is_new {
+                // What cannot be used is not left behind.
+                _ = std::fs::remove_file(&spec.path);
+            }
+        })
+    }
+
+    fn of(file: File, spec: &Spec) -> Result<Medium, OpenError> {
+        let fault = Fault { spec };
         let device = spec.kind == Kind::Device;
-        fault.check_type(device)?;
-        let file = options(spec).open(&spec.path).map_err(|e| fault.open(&e))?;
         if !device {
             lock(&file, spec.read_only).map_err(|e| fault.lock(e))?;
             if spec.create && !spec.read_only {
@@ -158,11 +168,18 @@ impl Medium {
     }
 }
 
-fn options(spec: &Spec) -> OpenOptions {
+/// Opens it, and tells whether it was made for that.
+fn open(spec: &Spec) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
-    options.read(true).write(!spec.read_only).create(spec.creates()).mode(0o600);
-    options.custom_flags(claims(spec).bits() as i32);
-    options
+    options.read(true).write(!spec.read_only).mode(0o600).custom_flags(claims(spec).bits() as i32);
+    if spec.creates() {
+        match options.clone().create_new(true).open(&spec.path) {
+            // It is there; or a link leads to where nothing is yet.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => _ = options.create(true),
+            made => return made.map(|file| (file, true)),
+        }
+    }
+    options.open(&spec.path).map(|file| (file, false))
 }
 
 /// The flags of a descriptor besides reading and writing.
@@ -272,18 +289,21 @@ impl Fault<'_> {
             }
             _ => "check that it is a disk or a disk image in good order",
         };
-        self.error(e, hint)
+        self.error(e, hint).of(e.kind())
     }
 
     pub(super) fn lock(&self, e: TryLockError) -> OpenError {
         match e {
             TryLockError::WouldBlock if self.spec.read_only => {
-                self.error("is being written by another server", "stop that server (fuser -v tells which)")
+                let hint = "stop that server (fuser -v tells which)";
+                self.error("is being written by another server", hint).of(io::ErrorKind::ResourceBusy)
             }
-            TryLockError::WouldBlock => self.error(
-                "is in use by another server",
-                "stop that server (fuser -v tells which), or serve the file read-only in both",
-            ),
+            TryLockError::WouldBlock => self
+                .error(
+                    "is in use by another server",
+                    "stop that server (fuser -v tells which), or serve the file read-only in both",
+                )
+                .of(io::ErrorKind::ResourceBusy),
             TryLockError::Error(e) => self.error(
                 format!("cannot be locked: {e}"),
                 "put it on a file system with locks, so that two servers cannot write it at once",

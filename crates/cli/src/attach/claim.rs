@@ -95,6 +95,18 @@ fn obstacle(look: &Look<'_>, record: &Record) -> Result<Option<Record>, Failure>
     Ok(before)
 }
 
+/// What has the disk already in the same way, and lives.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn alive(look: &Look<'_>, attachment: &Attachment) -> Result<Option<Record>, Failure> {
+    let wanted = record(attachment);
+    let has_it = |other: &Record| {
+        other.how == wanted.how && same_disk(&other.urls, &wanted.urls) && look.is_alive(&other.name)
+    };
+    Ok(look.all()?.into_iter().find(has_it))
+}
+
 /// It is attached already.
 pub fn exists(record: &Record) -> Failure {
     let what = match &record.device {
@@ -144,7 +156,7 @@ fn record(attachment: &Attachment) -> Record {
         read_only: attachment.read_only,
         recovery_timeout_s: attachment.recovery_timeout_s.unwrap_or(super::disk::RECOVERY_S),
         pid: std::process::id(),
-        since_s: since,
+        since_unix_s: since,
         isids: Vec::new(),
         failure: None,
     }

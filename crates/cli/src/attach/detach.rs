@@ -3,11 +3,13 @@
 use super::claim::{left_behind, same_disk};
 use super::export::failed;
 use super::{absolute, open_attached, users};
+use crate::client::json;
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use control::Problem;
 use control::attached::{Attached, Record};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -33,10 +35,25 @@ pub struct Detach {
     /// How long it may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was taken away, as JSON has it.
+#[derive(Serialize)]
+struct Told {
+    name: String,
+    device: Option<String>,
+    /// Its process did not end in time, and was killed.
+    killed: bool,
 }
 
 /// How often the end of a process is looked for.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long the kernel may take to end a process that is killed.
+const KILLED: Duration = Duration::from_secs(5);
 
 /// The text to print.
 ///
@@ -44,13 +61,15 @@ const LOOK: Duration = Duration::from_millis(20);
 /// [`Exit::NotFound`], [`Exit::InUse`], [`Exit::TimedOut`]; [`Exit::General`] when not everything could be made
 /// stable.
 pub fn detach(args: Detach) -> Result<String, Failure> {
+    let limit = Instant::now().checked_add(Duration::from_secs(args.timeout));
     let attached = open_attached()?;
     let (record, is_alive) = find(&attached, &args.what)?;
-    if is_alive {
-        end(&attached, &record, &args)?;
-    }
+    let killed = is_alive && end(&attached, &record, &args, limit)?;
     finish(&attached, &record, args.force)?;
-    Ok(format!("{} is detached\n", record.name))
+    match args.json {
+        true => Ok(json(&Told { name: record.name, device: record.device, killed })?),
+        false => Ok(format!("{} is detached\n", record.name)),
+    }
 }
 
 /// What was meant, and whether its process lives.
@@ -80,16 +99,17 @@ fn is_meant(record: &Record, what: &str) -> bool {
     record.name == what || is_place || is_left || is_url
 }
 
-/// Asks its process to end, and waits for that.
-fn end(attached: &Attached, record: &Record, args: &Detach) -> Result<(), Failure> {
-    let state = attached.ask(&record.name);
+/// Asks its process to end, and waits for that; whether it had to be killed.
+fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instant>) -> Result<bool, Failure> {
+    // At most half of the time goes for the question.
+    let state = attached.ask(&record.name, left(limit) / 2);
     let used = state.map(|state| state.users).unwrap_or_default();
     if !used.is_empty() && !args.force {
         return Err(in_use(record, &used));
     }
     signal(attached, record, Signal::TERM)?;
-    if is_over(attached, &record.name, Duration::from_secs(args.timeout))? {
-        return Ok(());
+    if is_over(attached, &record.name, left(limit))? {
+        return Ok(false);
     }
     if !args.force {
         let what =
@@ -99,7 +119,12 @@ fn end(attached: &Attached, record: &Record, args: &Detach) -> Result<(), Failur
     }
     eprintln!("process {} does not end, and is killed: what is in flight is lost", record.pid);
     signal(attached, record, Signal::KILL)?;
-    is_over(attached, &record.name, Duration::from_secs(args.timeout)).map(drop)
+    is_over(attached, &record.name, KILLED).map(|_| true)
+}
+
+/// What is left of the time.
+fn left(limit: Option<Instant>) -> Duration {
+    limit.map_or(Duration::MAX, |limit| limit.saturating_duration_since(Instant::now()))
 }
 
 fn in_use(record: &Record, users: &[String]) -> Failure {
@@ -120,12 +145,12 @@ fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Fa
 
 /// Waits until the process is gone; false when the time is over before.
 fn is_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Failure> {
-    let end = Instant::now() + limit;
+    let end = Instant::now().checked_add(limit);
     loop {
         if !attached.look()?.is_alive(name) {
             return Ok(true);
         }
-        if Instant::now() > end {
+        if end.is_some_and(|end| Instant::now() > end) {
             return Ok(false);
         }
         sleep(LOOK);

@@ -14,6 +14,8 @@ use std::time::Duration;
 pub const RECOVERY_S: u64 = 120;
 /// So often a path is asked whether it is still as it was.
 const LOOK: Duration = Duration::from_secs(5);
+/// So long the other paths are waited for when one is open.
+const MOMENT: Duration = Duration::from_secs(1);
 /// An operation may take so much longer than the recovery that it waits for.
 const AFTER_RECOVERY: Duration = Duration::from_secs(60);
 
@@ -23,7 +25,7 @@ pub struct Disk {
     pub backend: Arc<dyn Backend>,
     /// Bytes of a logical block.
     pub block_size: u32,
-    /// VPD page 83h in hexadecimal.
+    /// The best designator of VPD page 83h, or else the page in hexadecimal.
     pub identity: String,
     /// How long a lost network is waited out.
     pub recovery: Duration,
@@ -32,11 +34,14 @@ pub struct Disk {
 }
 
 /// Opens the disk, inside an event loop. Where there are several paths, one that works is enough; the others
-/// are tried again and again.
+/// are tried again and again. `missing` is told of each try that fails.
 ///
 /// # Errors
-/// Those of the first path, when none can be opened; when the paths lead to different logical units.
-pub async fn open(attachment: &Attachment) -> Result<Disk, Failure> {
+/// Those of the first path that fails, when none can be opened; when the paths lead to different logical units.
+pub async fn open(
+    attachment: &Attachment,
+    missing: impl Fn(&Error) + Clone + 'static,
+) -> Result<Disk, Failure> {
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
     let Some(first) = urls.first_mut() else {
         return Err(Failure::new(Exit::Invalid, "there is no URL", "name the disk: iscsi://HOST/TARGET/LUN"));
@@ -51,8 +56,10 @@ pub async fn open(attachment: &Attachment) -> Result<Disk, Failure> {
         timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
     }
     let paths: Vec<Arc<Path>> = urls.into_iter().map(Path::new).collect();
-    let lun = open_all(&paths).await?;
-    let identity = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let lun = open_all(&paths, missing).await?;
+    let properties = lun.properties();
+    let whole = || properties.identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let identity = properties.designator.clone().unwrap_or_else(whole);
     let block_size = lun.block_size();
     let (backend, joined): (Arc<dyn Backend>, _) = if several {
         paths.iter().for_each(|path| path.expect(lun.properties().identity, lun.facts()));
@@ -66,27 +73,39 @@ pub async fn open(attachment: &Attachment) -> Result<Disk, Failure> {
     Ok(Disk { backend, block_size, identity, recovery, paths, joined })
 }
 
-/// Opens all paths at a time; the first that is open.
-async fn open_all(paths: &[Arc<Path>]) -> Result<Arc<Lun>, Failure> {
+/// Opens all paths at a time; the first that is open. The others have a moment more; what is missing then is
+/// looked for while the disk is in use.
+async fn open_all(
+    paths: &[Arc<Path>],
+    missing: impl Fn(&Error) + Clone + 'static,
+) -> Result<Arc<Lun>, Failure> {
+    let (done, ended) = flume::unbounded();
     let open = |path: &Arc<Path>| {
-        let (done, end) = flume::bounded(1);
-        let (path, to_open) = (path.clone(), path.clone());
-        // Who waited may be gone.
-        compio::runtime::spawn(async move { drop(done.send(to_open.open().await)) }).detach();
-        (path, end)
+        let (path, done, missing) = (path.clone(), done.clone(), missing.clone());
+        compio::runtime::spawn(async move {
+            let opened = path.open_patiently(missing).await;
+            // Who waited may be gone.
+            _ = done.send(opened.inspect_err(|e| tracing::warn!("the path {} is missing: {e}", path.name())));
+        })
     };
-    let opening: Vec<_> = paths.iter().map(open).collect();
+    // Dropped, they end: a path is opened by one task at a time.
+    let _openers: Vec<_> = paths.iter().map(open).collect();
+    drop(done);
     let mut failure = None;
-    for (path, end) in opening {
-        if let Ok(Err(e)) = end.recv_async().await {
-            if paths.len() > 1 {
-                tracing::warn!("the path {} is missing: {e}", path.name());
+    loop {
+        match ended.recv_async().await {
+            Ok(Ok(())) => break,
+            Ok(Err(e)) => failure = failure.or(Some(e)),
+            Err(_) => {
+                let none = || Error::new(Kind::Closed, "no path was opened");
+                return Err(failure.unwrap_or_else(none).into());
             }
-            failure = failure.or(Some(e));
         }
     }
+    let rest = async { while ended.recv_async().await.is_ok() {} };
+    _ = compio::time::timeout(MOMENT, rest).await;
     let open = paths.iter().find_map(|path| path.lun().cloned());
-    open.ok_or_else(|| failure.unwrap_or_else(|| Error::new(Kind::Closed, "no path was opened")).into())
+    open.ok_or_else(|| Error::new(Kind::Closed, "no path was opened").into())
 }
 
 /// A host that only waits would not hear that the capacity has changed: the target tells it with an answer.

@@ -156,7 +156,13 @@ fn nbd_server(
             io::ErrorKind::InvalidInput => "choose a shorter path, with --nbd unix:PATH",
             _ => "choose another address: --nbd unix:PATH or --nbd ADDR:PORT",
         };
-        Problem::new(e.to_string(), hint)
+        let exit = match e.kind() {
+            io::ErrorKind::AddrInUse => Exit::InUse,
+            io::ErrorKind::InvalidInput => Exit::Invalid,
+            io::ErrorKind::PermissionDenied => Exit::NoAccess,
+            _ => Exit::General,
+        };
+        Failure::new(exit, e.to_string(), hint)
     })?))
 }
 

@@ -1,7 +1,8 @@
 //! The process of an attachment is this program anew: what it is to do comes on its stdin, for secrets have no
 //! place among arguments, and one line on its stdout says how it went.
 
-use super::{cannot, open_attached, process};
+use super::process::{self, Watch};
+use super::{cannot, open_attached};
 use crate::exit::{Exit, Failure};
 use control::Problem;
 use control::attached::{Attached, Record};
@@ -27,6 +28,8 @@ struct Handed {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
+    /// A path could not be opened, and is tried again.
+    Missing(String),
     /// It is attached, as this.
     Ready(Box<Record>),
     /// It is not.
@@ -44,39 +47,49 @@ enum Answer {
 pub fn launch(attachment: Attachment, timeout_s: Option<u64>) -> Result<Record, Failure> {
     let attached = open_attached()?;
     let name = attachment.name.clone();
-    let log = log(&attached.file(&name, "log")).map_err(|e| cannot("open its log", &e))?;
     let handed = serde_json::to_string(&Handed { attachment, timeout_s });
     let handed = handed.map_err(|e| cannot("tell the process what to do", &io::Error::other(e)))?;
-    let mut child = start(&name, log).map_err(|e| cannot("start a process", &e))?;
+    let mut child = start(&name).map_err(|e| cannot("start a process", &e))?;
     // A process that is gone already is told of below.
     _ = child.stdin.take().map(|mut stdin| stdin.write_all(handed.as_bytes()));
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        _ = BufReader::new(stdout).read_line(&mut line);
-    }
-    match serde_json::from_str(&line) {
-        Ok(Answer::Ready(record)) => Ok(*record),
-        Ok(Answer::Failed { exit, problems }) => {
-            _ = child.wait();
-            let problem = |(what, hint)| Problem { hint, ..Problem::new(what, "") };
-            Err(Failure { exit: Exit::of(exit), problems: problems.into_iter().map(problem).collect() })
+    let lines = child
+        .stdout
+        .take()
+        .into_iter()
+        .flat_map(|stdout| BufReader::new(stdout).lines().map_while(Result::ok));
+    for line in lines {
+        match serde_json::from_str(&line) {
+            Ok(Answer::Missing(why)) => eprintln!("warning: {why}; trying again"),
+            Ok(Answer::Ready(record)) => return Ok(*record),
+            Ok(Answer::Failed { exit, problems }) => {
+                _ = child.wait();
+                let problem = |(what, hint)| Problem { hint, ..Problem::new(what, "") };
+                let problems = problems.into_iter().map(problem).collect();
+                return Err(Failure { exit: Exit::of(exit), problems });
+            }
+            Err(_) => break,
         }
-        Err(_) => Err(died(&mut child, &attached, &name)),
     }
+    Err(died(&mut child, &attached, &name))
 }
 
-fn log(path: &Path) -> io::Result<File> {
+/// From here on what the process says stands in its log; true if that is a new one.
+fn log_to(path: &Path) -> io::Result<bool> {
+    let is_new = !path.exists();
     let file = File::options().create(true).append(true).mode(0o600).open(path)?;
     if file.metadata()?.len() > MAX_LOG_BYTES {
         file.set_len(0)?;
     }
-    Ok(file)
+    rustix::stdio::dup2_stderr(&file)?;
+    Ok(is_new)
 }
 
-fn start(name: &str, log: File) -> io::Result<Child> {
+/// Until it has its name, it says what it has to say where we do.
+fn start(name: &str) -> io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["attach", "--handed", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
-    command.spawn()
+    // What may be a terminal now is a file later.
+    command.args(["attach", "--handed", name]).env("NO_COLOR", "1");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
 }
 
 /// It ended without a word.
@@ -118,18 +131,32 @@ pub fn handed() -> Result<(), Failure> {
     })?;
     // It leads its group already when a shell has started it: then it stays where it is.
     _ = rustix::process::setsid();
-    let mut was_ready = false;
-    let ended = process::serve(&handed.attachment, handed.timeout_s, |record| {
-        was_ready = true;
-        // Nothing of where it was started is kept busy.
-        _ = std::env::set_current_dir("/");
-        answer(&Answer::Ready(Box::new(record.clone())))
-    });
-    match ended {
+    let attached = open_attached()?;
+    let log = attached.file(&handed.attachment.name, "log");
+    let (mut was_ready, mut new_log) = (false, false);
+    let watch = Watch {
+        claimed: |_: &Record| {
+            new_log = log_to(&log).map_err(|e| cannot("open its log", &e))?;
+            Ok(())
+        },
+        missing: |why: &str| _ = answer(&Answer::Missing(why.to_owned())),
+        ready: |record: &Record| {
+            was_ready = true;
+            // Nothing of where it was started is kept busy.
+            _ = std::env::set_current_dir("/");
+            answer(&Answer::Ready(Box::new(record.clone())))
+        },
+        ends_with_terminal: false,
+    };
+    match process::serve(&handed.attachment, handed.timeout_s, watch) {
         Err(failure) if !was_ready => {
+            if new_log {
+                // Nothing was attached: nobody would look for it.
+                _ = std::fs::remove_file(&log);
+            }
             let problems = failure.problems.iter().map(|problem| (shown(problem), problem.hint.clone()));
             answer(&Answer::Failed { exit: failure.exit as u8, problems: problems.collect() });
-            Err(failure)
+            Ok(())
         }
         ended => ended,
     }

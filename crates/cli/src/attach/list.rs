@@ -2,7 +2,7 @@
 
 use super::launch::last_lines;
 use super::open_attached;
-use crate::client::json;
+use crate::client::{self, Asked, json};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use control::attached::{PathState, Record, State};
@@ -10,7 +10,7 @@ use control::config::show_size;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Arguments of `lunar attached`.
 #[derive(Args, Debug)]
@@ -19,9 +19,8 @@ pub struct List {
     /// Tell all of this one, with the end of its log
     name: Option<String>,
 
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    asked: Asked,
 }
 
 /// Lines of the log that are shown.
@@ -42,21 +41,22 @@ struct Told {
 /// The text to print.
 ///
 /// # Errors
-/// [`Exit::NotFound`] when there is none of this name.
+/// [`Exit::NotFound`] when there is none of this name; [`Exit::TimedOut`].
 pub fn list(args: List) -> Result<String, Failure> {
-    let all = all(args.name.as_deref())?;
+    let all = all(args.name.as_deref(), args.asked.timeout)?;
     let Some(name) = &args.name else {
-        return if args.json { Ok(json(&all)?) } else { Ok(table(&all)) };
+        return if args.asked.json { Ok(json(&all)?) } else { Ok(table(&all)) };
     };
     let Some(one) = all.first() else {
         let what = format!("\"{}\" is not attached", name.escape_debug());
         return Err(Failure::new(Exit::NotFound, what, "lunar attached lists what is"));
     };
-    if args.json { Ok(json(one)?) } else { Ok(details(one)) }
+    if args.asked.json { Ok(json(one)?) } else { Ok(details(one)) }
 }
 
-/// All attachments, or the one of a name.
-fn all(name: Option<&str>) -> Result<Vec<Told>, Failure> {
+/// All attachments, or the one of a name. Those that are silent may take the time of all.
+fn all(name: Option<&str>, limit_s: Option<u64>) -> Result<Vec<Told>, Failure> {
+    let end = limit_s.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     let attached = open_attached()?;
     let records: Vec<(Record, bool)> = {
         let look = attached.look()?;
@@ -65,7 +65,8 @@ fn all(name: Option<&str>) -> Result<Vec<Told>, Failure> {
     };
     let told = |(mut record, is_alive): (Record, bool)| {
         let log = attached.file(&record.name, "log");
-        let state = if is_alive { attached.ask(&record.name) } else { None };
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        let state = if is_alive { attached.ask(&record.name, left) } else { None };
         let word = word(&record, is_alive, state.as_ref());
         let (paths, users) = match state {
             Some(State { size_bytes, paths, users }) => {
@@ -76,7 +77,11 @@ fn all(name: Option<&str>) -> Result<Vec<Told>, Failure> {
         };
         Told { record, state: word, paths, users, log }
     };
-    Ok(records.into_iter().map(told).collect())
+    let told = records.into_iter().map(told).collect();
+    match (end, limit_s) {
+        (Some(end), Some(seconds)) if Instant::now() > end => Err(client::late(seconds)),
+        _ => Ok(told),
+    }
 }
 
 fn word(record: &Record, is_alive: bool, state: Option<&State>) -> &'static str {
@@ -123,7 +128,7 @@ fn table(all: &[Told]) -> String {
 }
 
 fn details(told: &Told) -> String {
-    let Record { name, how, device, size_bytes, read_only, recovery_timeout_s, pid, since_s, .. } =
+    let Record { name, how, device, size_bytes, read_only, recovery_timeout_s, pid, since_unix_s, .. } =
         &told.record;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let users = if told.users.is_empty() { "nobody".to_owned() } else { told.users.join(", ") };
@@ -137,7 +142,7 @@ fn details(told: &Told) -> String {
         ("used by", users),
         ("recovery timeout", format!("{recovery_timeout_s} s")),
         ("process", pid.to_string()),
-        ("since", format!("{} s", now.saturating_sub(*since_s))),
+        ("since", format!("{} s", now.saturating_sub(*since_unix_s))),
         ("identity", told.record.identity.clone()),
     ];
     if told.paths.is_empty() {
@@ -180,7 +185,7 @@ mod tests {
             read_only: false,
             recovery_timeout_s: 120,
             pid: 7,
-            since_s: 0,
+            since_unix_s: 0,
             isids: Vec::new(),
             failure: None,
         }

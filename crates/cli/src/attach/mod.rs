@@ -10,14 +10,16 @@ mod notify;
 mod path;
 mod process;
 mod users;
+mod written;
 
 use crate::client::{Asked, json};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, invalid};
 use clap::Args;
 use control::attached::{Attached, Record};
 use control::config::attachment::{self, Attachment, How};
 use control::{Problem, folders};
 use initiator::Url;
+use process::Watch;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -104,18 +106,29 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
     }
     let attachment = wanted(&args)?;
     if args.save {
-        save(&attachment)?;
+        // Better known before than when it is attached.
+        attachment::check_save(&attachment)?;
     }
     if args.foreground {
-        return process::serve(&attachment, timeout_s, |record| {
+        let ready = |record: &Record| {
             told(record, args.asked.json);
+            if let Err(failure) = saved_if(args.save, &attachment) {
+                failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
+            }
             notify::ready();
             true
-        });
+        };
+        let watch = Watch { claimed: |_: &_| Ok(()), missing: |_: &str| {}, ready, ends_with_terminal: true };
+        return process::serve(&attachment, timeout_s, watch);
     }
-    let record = launch::launch(attachment, timeout_s)?;
+    let record = launch::launch(attachment.clone(), timeout_s)?;
     told(&record, args.asked.json);
-    Ok(())
+    saved_if(args.save, &attachment)
+}
+
+/// What is attached is kept, if that was asked for.
+fn saved_if(asked: bool, attachment: &Attachment) -> Result<(), Failure> {
+    if asked { save(attachment) } else { Ok(()) }
 }
 
 /// All that are saved; what is attached already is left alone. The last failure is the command's.
@@ -129,17 +142,27 @@ fn all(asked: Asked) -> Result<(), Failure> {
     let attached = open_attached()?;
     let mut failures: Vec<Failure> = Vec::new();
     for name in names {
-        if attached.look()?.is_alive(&name) {
-            continue;
-        }
-        let launched = saved(&name).and_then(|attachment| launch::launch(attachment, asked.timeout));
-        match launched {
-            Ok(record) => told(&record, asked.json),
+        match one_of_all(&attached, &name, asked) {
+            Ok(Some(record)) => told(&record, asked.json),
+            Ok(None) => {}
             Err(failure) => failures.push(of(&name, failure)),
         }
     }
     let Some(exit) = failures.last().map(|failure| failure.exit) else { return Ok(()) };
     Err(Failure { exit, problems: failures.into_iter().flat_map(|failure| failure.problems).collect() })
+}
+
+/// None if it is attached already, by its own name or as something else.
+fn one_of_all(attached: &Attached, name: &str, asked: Asked) -> Result<Option<Record>, Failure> {
+    if attached.look()?.is_alive(name) {
+        return Ok(None);
+    }
+    let attachment = saved(name)?;
+    if let Some(other) = claim::alive(&attached.look()?, &attachment)? {
+        eprintln!("{name} is attached already, as {}", other.name);
+        return Ok(None);
+    }
+    launch::launch(attachment, asked.timeout).map(Some)
 }
 
 /// Problems of one of several attachments name it, or its file.
@@ -183,10 +206,6 @@ fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     attachment::check_name(&name).map_err(invalid)?;
     let (read_only, recovery_timeout_s) = (args.read_only, args.recovery_timeout);
     Ok(Attachment { name, urls, how, place, read_only, recovery_timeout_s })
-}
-
-fn invalid(problem: Problem) -> Failure {
-    Failure { exit: Exit::Invalid, problems: vec![problem] }
 }
 
 fn cannot(what: &str, e: &std::io::Error) -> Failure {

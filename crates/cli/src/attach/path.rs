@@ -8,10 +8,18 @@ use net::Buf;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Between the first two tries.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// It grows, up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// A path to a logical unit.
 pub struct Path {
     url: Url,
+    /// Times that it is tried at first.
+    tries: u32,
     lun: OnceLock<Arc<Lun>>,
     /// What the logical unit is, as another path tells while this one is missing.
     expected: OnceLock<(Vec<u8>, Facts)>,
@@ -22,9 +30,10 @@ pub struct Path {
 
 impl Path {
     /// A path that is not open yet.
-    pub fn new(url: Url) -> Arc<Path> {
+    pub fn new(mut url: Url) -> Arc<Path> {
+        let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
         let (lun, expected) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Path { url, lun, expected, was_tried: false.into(), silence: flume::bounded(1) })
+        Arc::new(Path { url, tries, lun, expected, was_tried: false.into(), silence: flume::bounded(1) })
     }
 
     /// Opens it, inside an event loop.
@@ -41,6 +50,27 @@ impl Path {
         // Nobody else opens it: it is looked at by one task.
         _ = self.lun.set(lun);
         Ok(())
+    }
+
+    /// Opens it; while the target cannot be reached it is tried again, as often as the URL says, and `missing` is
+    /// told why.
+    ///
+    /// # Errors
+    /// As [`Path::open`].
+    pub async fn open_patiently(&self, missing: impl Fn(&Error)) -> Result<(), Error> {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..self.tries.max(1) {
+            match self.open().await {
+                Err(e) if matches!(e.kind, Kind::Unreachable | Kind::TimedOut | Kind::Lost) => {
+                    tracing::warn!("{e}; trying again");
+                    missing(&e);
+                    compio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                end => return end,
+            }
+        }
+        self.open().await
     }
 
     /// What it has to be, should it be opened later; and then at the first try.

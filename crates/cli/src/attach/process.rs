@@ -4,12 +4,14 @@ use super::claim::{Claim, claim, left_behind, with_isids};
 use super::disk::{self, Disk};
 use super::export::Export;
 use super::open_attached;
+use super::written::Written;
 use crate::exit::{Exit, Failure};
 use control::Problem;
 use control::attached::{Attached, Record, State};
 use control::config::attachment::Attachment;
+use initiator::Error;
 use net::Cores;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -29,38 +31,66 @@ enum Event {
     Stop,
     /// The disk is open, or will not be.
     Opened(Box<Result<Disk, Failure>>),
+    /// A path could not be opened, and is tried again.
+    Missing(String),
     /// Somebody asks how it is.
     Asked(UnixStream),
 }
 
-/// Attaches, and stays until a signal. `ready` is called when the disk is there; if it says that nobody waits
-/// for that any more, all is taken back.
+/// Who hears how it goes.
+pub struct Watch<C, M, R> {
+    /// The name is taken.
+    pub claimed: C,
+    /// A path could not be opened, and is tried again.
+    pub missing: M,
+    /// The disk is there; false if nobody waits for that any more, and all is to be taken back.
+    pub ready: R,
+    /// SIGHUP ends it, as SIGTERM does; otherwise it means nothing.
+    pub ends_with_terminal: bool,
+}
+
+/// Attaches, and stays until a signal.
 ///
 /// # Errors
 /// When it cannot be attached, or not everything could be made stable at the end.
 pub fn serve(
     attachment: &Attachment,
     timeout_s: Option<u64>,
-    ready: impl FnOnce(&Record) -> bool,
+    mut watch: Watch<
+        impl FnOnce(&Record) -> Result<(), Failure>,
+        impl FnMut(&str),
+        impl FnOnce(&Record) -> bool,
+    >,
 ) -> Result<(), Failure> {
     let stopping = Arc::new(AtomicBool::new(false));
     let (events, inbox) = channel();
-    watch_signals(events.clone(), &stopping).map_err(|e| cannot("watch for signals", &e))?;
+    let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal);
+    watched.map_err(|e| cannot("watch for signals", &e))?;
     let attached = open_attached()?;
     let Claim { alive, mut record, before } = claim(&attached, attachment)?;
     let name = record.name.clone();
+    if let Err(failure) = (watch.claimed)(&record) {
+        return leave(&attached, &record, Err(failure));
+    }
     let attachment = &with_isids(attachment, &record);
     let end = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
-    let mut service =
-        match begin(&cores, attachment, &mut record, before.as_ref(), &attached, (&events, &inbox), end) {
-            Ok(Some(service)) => service,
-            // It was told to stop meanwhile.
-            Ok(None) => return leave(&attached, &record, Ok(())),
-            Err(failure) => return leave(&attached, &record, Err(failure)),
-        };
+    let mut service = match begin(
+        &cores,
+        attachment,
+        &mut record,
+        before.as_ref(),
+        &attached,
+        (&events, &inbox),
+        (end, &mut watch.missing),
+    ) {
+        Ok(Some(service)) => service,
+        // It was told to stop meanwhile.
+        Ok(None) => return leave(&attached, &record, Ok(())),
+        Err(failure) => return leave(&attached, &record, Err(failure)),
+    };
     tracing::info!(device = record.device, "{name} is attached");
-    if ready(&record) {
+    if (watch.ready)(&record) {
         service.run(&inbox);
     } else {
         tracing::warn!("nobody waits for {name} any more");
@@ -92,12 +122,18 @@ fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Resu
 }
 
 /// SIGINT while it stops already ends the process at once. SIGTERM does not: `lunar detach` may be asked twice.
-fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+fn watch_signals(
+    events: Sender<Event>,
+    stopping: &Arc<AtomicBool>,
+    ends_with_terminal: bool,
+) -> io::Result<()> {
     signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, stopping.clone())?;
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let watch = move || {
-        for _ in signals.forever() {
-            if events.send(Event::Stop).is_err() {
+        for signal in signals.forever() {
+            if signal == SIGHUP && !ends_with_terminal {
+                tracing::info!("SIGHUP: there is nothing to read again");
+            } else if events.send(Event::Stop).is_err() {
                 return;
             }
         }
@@ -112,6 +148,9 @@ fn cannot(what: &str, e: &io::Error) -> Failure {
 /// Where events come from and arrive.
 type Events<'a> = (&'a Sender<Event>, &'a Receiver<Event>);
 
+/// How long the disk is waited for, and who is told what it still waits for.
+type Patience<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
+
 /// Opens the disk and hands it to the host; None when it is to stop before.
 fn begin(
     cores: &Arc<Cores>,
@@ -120,19 +159,25 @@ fn begin(
     before: Option<&Record>,
     attached: &Attached,
     (events, inbox): Events<'_>,
-    end: Option<Instant>,
+    patience: Patience<'_>,
 ) -> Result<Option<Service>, Failure> {
     record.ublk_id = before.and_then(|before| before.ublk_id);
     let (told, wanted) = (events.clone(), attachment.clone());
     cores.run_on(0, move || {
         // Who waited may be gone.
-        let open = async move { drop(told.send(Event::Opened(Box::new(disk::open(&wanted).await)))) };
+        let open = async move {
+            let missing = told.clone();
+            let missing = move |e: &Error| drop(missing.send(Event::Missing(e.to_string())));
+            drop(told.send(Event::Opened(Box::new(disk::open(&wanted, missing).await))));
+        };
         compio::runtime::spawn(open).detach();
     });
-    let Some(disk) = opened(inbox, end)? else { return Ok(None) };
+    let Some(mut disk) = opened(inbox, patience)? else { return Ok(None) };
     if let Some(before) = before {
         is_the_same(before, &disk)?;
     }
+    // What the process before it has written may not be stable.
+    disk.backend = Written::over(disk.backend, before.is_some());
     let export = Export::start(cores, &disk, record, before, attached)?;
     record.device = Some(export.device());
     record.place = export.place().or(record.place.take());
@@ -147,7 +192,8 @@ fn begin(
 }
 
 /// Waits for the disk; None when it is to stop before.
-fn opened(inbox: &Receiver<Event>, end: Option<Instant>) -> Result<Option<Disk>, Failure> {
+fn opened(inbox: &Receiver<Event>, (end, missing): Patience<'_>) -> Result<Option<Disk>, Failure> {
+    let mut last = None;
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let event = match left {
@@ -158,9 +204,15 @@ fn opened(inbox: &Receiver<Event>, end: Option<Instant>) -> Result<Option<Disk>,
             Ok(Event::Opened(disk)) => return disk.map(Some),
             Ok(Event::Stop) => return Ok(None),
             Ok(Event::Asked(_)) => {}
+            Ok(Event::Missing(why)) => {
+                missing(&why);
+                last = Some(why);
+            }
             Err(_) => {
+                let why = last.map_or(String::new(), |why| format!(": {why}"));
                 let hint = "look at the network with lunar doctor, or give it more time: --timeout";
-                return Err(Failure::new(Exit::TimedOut, "the disk could not be opened in time", hint));
+                let what = format!("the disk could not be opened in time{why}");
+                return Err(Failure::new(Exit::TimedOut, what, hint));
             }
         }
     }
@@ -212,7 +264,7 @@ impl Service {
             match inbox.recv_timeout(look.saturating_duration_since(Instant::now())) {
                 Ok(Event::Asked(asked)) => self.tell(asked),
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Event::Opened(_)) => {}
+                Ok(Event::Opened(_) | Event::Missing(_)) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     look = Instant::now() + LOOK;
                     if self.export.is_over() {

@@ -4,11 +4,15 @@ mod progress;
 
 use crate::exit::{Exit, Failure};
 use crate::say;
-use bench::{Document, Watch, people, plain};
+use bench::faces::{self, Stage};
+use bench::{Document, Watch, compare, people, plain, reproduce, terse};
 use clap::{Args, Subcommand};
 use control::Problem;
 use progress::Progress;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -22,6 +26,8 @@ Examples:
   lunar bench randrw /dev/sdb --bs 4k/60:64k/40 --direct --destroy --runtime 1m
   lunar bench randread iscsi://192.0.2.10/IQN/0 --rate 5000 --poisson --json >result.json
   lunar bench null:1T --depth 32               what measuring itself costs
+  lunar bench compare before.json after.json   what has changed, and is that chance
+  lunar bench reproduce scst-srpt-2010 --quick a published experiment, here
 
 Writes are refused where the first or last mebibyte holds data, unless --destroy is given.
 SIGINT ends it early: what was measured is told.
@@ -43,35 +49,123 @@ pub struct Bench {
 #[derive(Args, Debug)]
 struct Told {
     /// Print JSON (schema lunar.bench/1)
-    #[arg(long, global = true)]
+    #[arg(long, global = true, conflicts_with = "terse")]
     json: bool,
+
+    /// Print a line for each run with the fields of fio's terse version 3 that mean the same here
+    #[arg(long, global = true)]
+    terse: bool,
+
+    /// Write a page with tables and plots
+    #[arg(long, global = true, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 }
 
 /// Measurements of a kind of their own.
 #[derive(Debug, Subcommand)]
-enum Face {}
+enum Face {
+    /// Repeat a published experiment, and show its figures beside ours
+    Reproduce(reproduce::Args),
+    /// Compare two results of --json
+    Compare(compare::Args),
+    BlockdevPerftest(faces::blockdev_perftest::Args),
+    Disktest(Box<faces::disktest::Args>),
+    #[command(name = "sgp_dd")]
+    SgpDd(faces::sgp_dd::Args),
+    Dd(faces::dd::Args),
+    DbMix(faces::db_mix::Args),
+}
 
 /// Runs it.
 pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
+    let Bench { face, plain, told } = args;
+    if let Some(Face::Compare(files)) = &face {
+        let (text, is_worse) = compare::run(files, told.json)?;
+        crate::print(&text);
+        return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
+    }
+    let report = told.report.as_deref().map(Report::begin).transpose()?;
     let watch = Watch::default();
     let signal = heed_signals(&watch)?;
-    let progress = Progress::start(&watch);
-    let document = match (args.face, args.plain) {
-        (Some(face), _) => match face {},
-        (None, Some(plain)) => plain::run(&plain, &watch)?,
+    let measured = match (face, plain) {
+        (Some(face), _) => play(face, told.json || told.terse, &watch)?,
+        (None, Some(plain)) => {
+            let progress = Progress::start(&watch);
+            let document = plain::run(&plain, &watch)?;
+            drop(progress);
+            Measured { text: people::text(&document), document, problem: None }
+        }
         (None, None) => {
             return Err(Failure::new(Exit::Invalid, "there is nothing to measure", "name a target"));
         }
     };
-    drop(progress);
-    tell(&document, &args.told)?;
-    Ok(ended(&document, signal.load(Ordering::Relaxed)))
+    crate::print(&match (told.json, told.terse) {
+        (true, _) => json(&measured.document)?,
+        (_, true) => terse(&measured.document),
+        _ => measured.text,
+    });
+    if let Some(report) = report {
+        report.write(&measured.document)?;
+    }
+    match measured.problem {
+        Some(problem) => Err(problem.into()),
+        None => Ok(ended(&measured.document, signal.load(Ordering::Relaxed))),
+    }
 }
 
-fn tell(document: &Document, told: &Told) -> Result<(), Failure> {
-    let text = if told.json { json(document)? } else { people::text(document) };
-    crate::print(&text);
-    Ok(())
+/// What was measured, and what is told of it beside what was told while it ran.
+struct Measured {
+    document: Document,
+    text: String,
+    problem: Option<bench::Error>,
+}
+
+/// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
+fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
+    let (mut stdout, mut nothing) = (io::stdout(), io::sink());
+    let out: &mut dyn Write = if silent { &mut nothing } else { &mut stdout };
+    let stage = Stage { watch, out };
+    let document = match face {
+        Face::Reproduce(seed) => {
+            let progress = Progress::start(watch);
+            let done = reproduce::run(&seed, watch)?;
+            drop(progress);
+            return Ok(Measured { document: done.document, text: done.text, problem: done.problem });
+        }
+        Face::Compare(_) => unreachable!("it measures nothing"),
+        Face::BlockdevPerftest(args) => faces::blockdev_perftest::run(&args, stage)?,
+        Face::Disktest(args) => faces::disktest::run(&args, stage)?,
+        Face::SgpDd(args) => faces::sgp_dd::run(&args, stage)?,
+        Face::Dd(args) => faces::dd::run(&args, stage)?,
+        Face::DbMix(args) => faces::db_mix::run(&args, stage)?,
+    };
+    let text = document.notes.iter().map(|note| format!("note: {note}\n")).collect();
+    Ok(Measured { document, text, problem: None })
+}
+
+/// The page that is written at the end. Whether it can be is found out before anything is measured.
+struct Report {
+    path: PathBuf,
+    file: File,
+}
+
+impl Report {
+    fn begin(path: &Path) -> Result<Report, Failure> {
+        let file = File::options().create(true).append(true).open(path);
+        let file = file.map_err(|e| Report::cannot(path, &e))?;
+        Ok(Report { path: path.into(), file })
+    }
+
+    fn write(mut self, document: &Document) -> Result<(), Failure> {
+        let page = bench::report::html(document);
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all(page.as_bytes()));
+        written.map_err(|e| Report::cannot(&self.path, &e))
+    }
+
+    fn cannot(path: &Path, e: &io::Error) -> Failure {
+        let what = format!("cannot write the report {}: {e}", path.display());
+        Failure::new(Exit::General, what, "name a file that you may write")
+    }
 }
 
 /// On one line: histograms are long, and programs do not mind.
@@ -87,7 +181,7 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
         (0, Some(why)) => {
             let problem =
                 Problem::new(format!("it ended early: {why}"), "what was measured until then is told");
-            eprint!("{}", say::problems(&[problem], say::colours(&std::io::stderr())));
+            eprint!("{}", say::problems(&[problem], say::colours(&io::stderr())));
             Exit::General.into()
         }
         (signal, _) => ExitCode::from(128 + signal as u8),

@@ -28,7 +28,9 @@ impl Progress {
             let (mut before, mut since) = (watch.done(), Instant::now());
             while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let (now, done) = (Instant::now(), watch.done());
-                bar.set_message(line(before, done, now - since));
+                bar.set_message(
+                    format!("{} {}", watch.doing(), line(before, done, now - since)).trim_start().to_owned(),
+                );
                 bar.tick();
                 (before, since) = (done, now);
             }

@@ -18,7 +18,7 @@ Examples:
   lunar copy iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 iscsi://192.0.2.10/iqn.2026-11.org.example:disks/1
 
 Exit status: 0 all is copied and stable, 1 it failed, 8 --timeout, 40 what could not be read was left out,
-41 --verify found a difference, 130 SIGINT, 143 SIGTERM; of a LUN also those of lunar --help.";
+41 --verify found a difference, 129 SIGHUP, 130 SIGINT, 143 SIGTERM; also those of lunar --help.";
 
 /// Arguments of `lunar copy`.
 #[derive(clap::Args, Clone, Debug)]

@@ -1,7 +1,7 @@
 //! The two ends of a copy: from what was written to what can be read or written.
 
 use crate::client;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure, invalid};
 use block::{Backend, Kind, OpenError, Spec, nbd};
 use control::{Problem, config};
 use initiator::Lun;
@@ -86,8 +86,8 @@ impl End {
 pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(side)?,
-        Some(("null", size)) => null(text, config::read_size(size)?)?,
-        Some(("iscsi", rest)) if rest.starts_with("//") => remote(text).await?,
+        Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?)?,
+        _ if is_url(text) => remote(text).await?,
         _ if nbd::is_url(text) => export(text, side).await?,
         _ => at_path(text, Path::new(text), side).await?,
     })
@@ -116,9 +116,13 @@ async fn remote(text: &str) -> Result<End, Failure> {
     Ok(End { lun: Some(lun.clone()), ..End::disk(&url.to_string(), identity, lun) })
 }
 
+fn is_url(text: &str) -> bool {
+    initiator::without_scheme(text).is_some()
+}
+
 /// Whether it is read as a path.
 pub fn is_path(text: &str) -> bool {
-    text != "-" && !text.starts_with("null:") && !text.starts_with("iscsi://") && !nbd::is_url(text)
+    text != "-" && !text.starts_with("null:") && !is_url(text) && !nbd::is_url(text)
 }
 
 /// stdin or stdout.
@@ -140,22 +144,22 @@ fn null(text: &str, size: u64) -> Result<End, Problem> {
     Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
 }
 
-async fn at_path(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
+async fn at_path(text: &str, path: &Path, side: Side) -> Result<End, Failure> {
     let found = match std::fs::metadata(path) {
         Ok(found) => Some(found),
         Err(e) if e.kind() == io::ErrorKind::NotFound && side != Side::Source => None,
-        Err(e) => return Err(cannot_open(text, side, e)),
+        Err(e) => return Err(cannot_open(text, side, e).into()),
     };
     match (&found, side) {
         (Some(found), _) if found.is_dir() => {
-            Err(Problem::new(format!("{text} is a directory"), "name a file in it"))
+            Err(Failure::new(Exit::Invalid, format!("{text} is a directory"), "name a file in it"))
         }
         // What has no bytes is a stream that ends at once.
-        (Some(found), Side::Source) if found.is_file() && found.len() == 0 => stream(text, path, side),
+        (Some(found), Side::Source) if found.is_file() && found.len() == 0 => Ok(stream(text, path, side)?),
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
-            stream(text, path, side)
+            Ok(stream(text, path, side)?)
         }
-        (_, Side::Source) => source(text, path),
+        (_, Side::Source) => Ok(source(text, path)?),
         (found, Side::Destination { size, overwrite }) => {
             destination(text, path, found.as_ref(), size, overwrite).await
         }
@@ -186,7 +190,7 @@ async fn destination(
     before: Option<&Metadata>,
     size: u64,
     overwrite: bool,
-) -> Result<End, Problem> {
+) -> Result<End, Failure> {
     let side = Side::Destination { size, overwrite };
     let disk = open(text, side, &Spec { create: true, size: Some(size), ..Spec::path(path) })?;
     let found = std::fs::metadata(path).map_err(|e| cannot_open(text, side, e))?;
@@ -194,7 +198,7 @@ async fn destination(
     let created = is_file && before.is_none_or(|before| before.len() == 0);
     let zeroed = is_file && (created || has_no_data(&*disk).await);
     if is_file && !zeroed && !overwrite {
-        return Err(Problem::new(format!("{text} has data already"), "--force overwrites it"));
+        return Err(Failure::new(Exit::Exists, format!("{text} has data already"), "--force overwrites it"));
     }
     let file = is_file.then(|| path.into());
     Ok(End { zeroed, file, created, ..End::disk(text, identity(path, &found), disk) })
@@ -239,6 +243,6 @@ pub fn same(source: &str, destination: &str) -> bool {
             a.rdev() == b.rdev()
         }
         (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => source == destination && (source.starts_with("iscsi://") || nbd::is_url(source)),
+        _ => source == destination && (is_url(source) || nbd::is_url(source)),
     }
 }

@@ -94,16 +94,32 @@ impl Journal {
     pub fn save(&self, ends: &(Mark, Mark), stable: u64, unreadable: &[Range<u64>]) -> io::Result<()> {
         let (source, destination) = ends.clone();
         let state = State { form: FORM, source, destination, stable, unreadable: unreadable.to_vec() };
-        let new = with_end(&self.path, ".new");
-        let mut file = File::create(&new)?;
-        file.write_all(&serde_json::to_vec(&state)?)?;
+        let new = self.new_one();
+        let replaced = self.replace(&new, &serde_json::to_vec(&state)?);
+        if replaced.is_err() {
+            // What could not be written whole is of no use.
+            _ = fs::remove_file(&new);
+        }
+        replaced
+    }
+
+    fn replace(&self, new: &Path, text: &[u8]) -> io::Result<()> {
+        let mut file = File::create(new)?;
+        file.write_all(text)?;
         file.sync_all()?;
-        fs::rename(&new, &self.path)?;
+        fs::rename(new, &self.path)?;
         self.folder()?.sync_all()
+    }
+
+    /// Where the next one is written.
+    fn new_one(&self) -> PathBuf {
+        with_end(&self.path, ".new")
     }
 
     /// The copy is over.
     pub fn remove(&self) -> io::Result<()> {
+        // Left by a copy that was killed while it wrote.
+        _ = fs::remove_file(self.new_one());
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
@@ -161,8 +177,19 @@ mod tests {
             fs::write(journal.path(), damage).unwrap();
             assert!(journal.read().unwrap_err().what.contains("is no journal"), "{damage}");
         }
+        fs::write(journal.new_one(), "half").unwrap();
         journal.remove().unwrap();
-        assert!(!journal.exists());
+        assert!(!journal.exists() && !journal.new_one().exists());
         journal.remove().unwrap();
+    }
+
+    #[test]
+    fn what_could_not_be_kept_leaves_nothing() {
+        let folder = std::env::temp_dir().join(format!("lunar-journal-in-the-way-{}", std::process::id()));
+        fs::create_dir_all(folder.join("x")).unwrap();
+        let journal = Journal::at(folder.clone());
+        journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap_err();
+        assert!(!journal.new_one().exists());
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -19,7 +19,7 @@ use block::copy::Stop;
 use control::Problem;
 use net::Cores;
 use report::{End, Report};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -154,10 +154,15 @@ fn exit(end: End, early: Option<Early>) -> ExitCode {
 
 /// The first signal stops it in good order, a second one ends the process at once.
 fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
-    for signal in [SIGINT, SIGTERM] {
+    let mut wanted = vec![SIGINT, SIGTERM];
+    // nohup has it ignored, and so it stays.
+    if !is_ignored(SIGHUP) {
+        wanted.push(SIGHUP);
+    }
+    for &signal in &wanted {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
     }
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     let watch = move || {
         for signal in signals.forever() {
             if events.send(Event::Signal(signal)).is_err() {
@@ -166,6 +171,14 @@ fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Resul
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+/// Whether this process was started with a signal ignored (proc(5), SigIgn).
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 != 0
 }
 
 fn cannot_start(e: &io::Error) -> Problem {

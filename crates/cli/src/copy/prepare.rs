@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::ends::{End, Side, is_path, open_end, same};
 use super::journal::Journal;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure, invalid};
 use control::Problem;
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub fn arguments(args: &Args, source: &End) -> Result<(), Problem> {
 }
 
 /// What is known only of open ends, before a byte is written.
-pub fn ends(args: &Args, source: &End, destination: &End) -> Result<(), Problem> {
+pub fn ends(args: &Args, source: &End, destination: &End) -> Result<(), Failure> {
     let null = destination.as_disk().is_some_and(|disk| disk.facts().null);
     let to_stream = destination.size().is_none();
     let refusals = [
@@ -37,18 +37,20 @@ pub fn ends(args: &Args, source: &End, destination: &End) -> Result<(), Problem>
         ),
         ((to_stream || null) && args.verify, "what goes there cannot be read again", "leave out --verify"),
     ];
-    refused(&refusals)?;
+    refused(&refusals).map_err(invalid)?;
     let (Some(from), Some(to)) = (source.size(), destination.size()) else { return Ok(()) };
     let sizes = format!("{} has {from} bytes, {} has {to}", source.name, destination.name);
     match () {
         () if to < from => Err(Problem::new(
             format!("{sizes}: it does not fit, and nothing was written"),
             "choose a larger destination, or make it larger",
-        )),
+        )
+        .into()),
         () if to > from && args.exact => Err(Problem::new(
             format!("{sizes}, and --exact was asked for: nothing was written"),
             "without --exact the rest is left alone",
-        )),
+        )
+        .into()),
         () => Ok(()),
     }
 }
@@ -81,7 +83,7 @@ pub async fn destination(
 ) -> Result<End, Failure> {
     if args.every()?.is_some() && journal.is_none() {
         let what = format!("there is no place to keep how far the copy to {} is", args.destination);
-        return Err(Problem::new(what, "name one: --journal FILE").into());
+        return Err(Failure::new(Exit::Invalid, what, "name one: --journal FILE"));
     }
     if resumed && is_path(&args.destination) && !Path::new(&args.destination).exists() {
         let what = format!("{} is gone, and the copy to it cannot be resumed", args.destination);

@@ -62,9 +62,10 @@ struct Copy {
 
 impl Copy {
     async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, exit::Failure> {
-        let (style, every) = (args.style()?, args.every()?);
+        let style = args.style().map_err(exit::invalid)?;
+        let every = args.every().map_err(exit::invalid)?;
         let source = open_end(&args.source, Side::Source).await?;
-        prepare::arguments(&args, &source)?;
+        prepare::arguments(&args, &source).map_err(exit::invalid)?;
         let journal = prepare::journal(&args);
         let state = match (&journal, every) {
             (Some(journal), Some(_)) => journal.read()?,

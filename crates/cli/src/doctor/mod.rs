@@ -5,12 +5,14 @@ mod measure;
 mod report;
 
 use crate::client::{self, Asked, json, run};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use clap::Args;
 use initiator::{Error, Kind, Options, Probe, Url};
 use proto::chap::Algorithm;
+use proto::initiator::login::LoggedIn;
 use report::{Finding, Lun, Report, Session, Weight};
 use std::sync::Arc;
+use std::time::Duration;
 use wire::iscsi::lun::decode;
 
 const EXAMPLES: &str = "\
@@ -36,32 +38,50 @@ pub struct Doctor {
 /// The text to print, and why the URL cannot be used, if so.
 ///
 /// # Errors
-/// When there is nothing to look at, or the time is over.
+/// When there is nothing to look at.
 pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
     let url = client::url(&args.url)?;
-    let (report, failure) = run(args.asked, move || async move { examine(&url).await })?;
+    // What was seen until the time is over is told.
+    let (limit, unlimited) = (args.asked.timeout, Asked { timeout: None, ..args.asked });
+    let (report, failure) = run(unlimited, move || async move { examine(&url, limit).await })?;
     let text = if args.asked.json { json(&report)? } else { report.text() };
     Ok((text, failure))
 }
 
-async fn examine(url: &Url) -> Result<(Report, Option<Failure>), Failure> {
+async fn examine(url: &Url, limit_s: Option<u64>) -> Result<(Report, Option<Failure>), Failure> {
     let mut options = url.options()?;
     // What cannot be reached is what is asked for here.
     options.timeouts.login_tries = 1;
     let initiator = options.initiator.clone();
     let mut report = Report { url: url.to_string(), initiator, usable: true, ..Report::default() };
-    let failure = match look(url, &options, &mut report).await {
-        Ok(()) => None,
-        Err(e) => Some(broken(&mut report, e)),
-    };
+    let mut probe = Probe::of(url.portal.clone());
+    let limit = limit_s.map_or(Duration::MAX, Duration::from_secs);
+    let looked = within(limit, look(url, &options, &mut report, &mut probe)).await;
+    report.take(&probe);
+    let failure = looked.err().map(|e| broken(&mut report, e));
     let mut found = findings::of(&report, options.credentials.is_some(), url.lun.is_none());
     report.findings.append(&mut found);
     Ok((report, failure))
 }
 
+async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    if limit == Duration::MAX {
+        return look.await;
+    }
+    let late = || Error::new(Kind::TimedOut, format!("not done within {} s", limit.as_secs()));
+    compio::time::timeout(limit, look).await.unwrap_or_else(|_| Err(late()))
+}
+
 /// What makes it unusable.
 fn broken(report: &mut Report, e: Error) -> Failure {
-    let failure = Failure::from(e);
+    let mut failure = Failure::from(e);
+    if failure.exit == Exit::TimedOut {
+        let (what, hint) = report.waits_for();
+        failure.problems.iter_mut().for_each(|problem| {
+            problem.what += &format!(": it waits for {what}");
+            problem.hint = Some(hint.into());
+        });
+    }
     report.usable = false;
     for problem in &failure.problems {
         let hint = problem.hint.clone().unwrap_or_default();
@@ -70,20 +90,20 @@ fn broken(report: &mut Report, e: Error) -> Failure {
     failure
 }
 
-/// Goes on until something fails.
-async fn look(url: &Url, options: &Options, report: &mut Report) -> Result<(), Error> {
-    let url = match initiator::resolve(url, options).await {
-        Ok(url) => url,
-        Err(e) => {
-            // How far discovery comes tells why there is no target.
-            report.take(&initiator::probe(url.portal.clone(), None, options).await);
-            return Err(e);
-        }
-    };
-    let probe = initiator::probe(url.portal.clone(), url.target.clone(), options).await;
-    report.take(&probe);
-    let Probe { login, .. } = probe;
-    let login = login.map_err(|e| e.during(format!("login to {}", url.portal)))?;
+async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<LoggedIn>, Error> {
+    probe.log_in(url.target.clone(), options).await;
+    probe.login.clone().map_err(|e| e.during(format!("login to {}", url.portal)))
+}
+
+/// Goes on until something fails. The probe is that of the last login.
+async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Probe) -> Result<(), Error> {
+    let mut url = url.clone();
+    if url.target.is_none() {
+        log_in(probe, &url, options).await?;
+        url = initiator::resolve(&url, options).await?;
+        *probe = Probe::of(url.portal.clone());
+    }
+    let login = log_in(probe, &url, options).await?;
     let target = url.target.clone().unwrap_or_default();
     let session = initiator::Session::open(url.portal.clone(), &target, options.clone()).await?;
     let luns: Vec<u16> = initiator::luns(&session).await?.into_iter().filter_map(decode).collect();

@@ -51,7 +51,8 @@ pub struct Exchange {
     pub offered: Vec<(String, String)>,
     pub answered: Vec<(String, String)>,
     pub status: Option<String>,
-    pub took_us: u64,
+    /// None: there was no response.
+    pub took_us: Option<u64>,
 }
 
 /// A session that was opened.
@@ -155,9 +156,32 @@ impl Report {
             offered: e.sent.clone(),
             answered: e.received.clone(),
             status: e.status.map(|(class, detail)| format!("{class:02x}{detail:02x}")),
-            took_us: us(e.took),
+            took_us: e.took.map(us),
         };
         self.login = probe.exchanges.iter().map(exchange).collect();
+    }
+
+    /// What it waits for, and what to do about that; judged by what there is not yet.
+    pub fn waits_for(&self) -> (String, &'static str) {
+        let portal = self.portals.last().cloned().unwrap_or_default();
+        let is_connected = self.connections.iter().any(|c| c.error.is_none());
+        match self.login.last() {
+            _ if self.addresses.is_empty() => {
+                (format!("the address of {portal}"), "look at the name service of this host")
+            }
+            _ if !is_connected => (
+                format!("a connection to {portal}"),
+                "a firewall may drop what is sent there; look at the network between (ping, traceroute)",
+            ),
+            Some(last) if last.took_us.is_none() => (
+                format!("the answer to login request {}, to {portal}", self.login.len()),
+                "is it an iSCSI target that listens there? If so, look at its log and its load",
+            ),
+            _ => (
+                format!("{portal}, after a login that went well"),
+                "look at the target's log, and at the disk behind the LUN",
+            ),
+        }
     }
 
     /// The whole report for people.
@@ -202,7 +226,8 @@ impl Report {
 
     fn steps(&self, text: &mut String) {
         for (n, step) in self.login.iter().enumerate() {
-            _ = writeln!(text, "\nlogin, request {}: {} stage, {}", n + 1, step.stage, time(step.took_us));
+            let took = step.took_us.map_or("no answer".into(), time);
+            _ = writeln!(text, "\nlogin, request {}: {} stage, {took}", n + 1, step.stage);
             for (key, value) in &step.offered {
                 let answer = step.answered.iter().find(|(answered, _)| answered == key);
                 let answer = answer.map_or(String::new(), |(_, value)| format!("  -> {value}"));

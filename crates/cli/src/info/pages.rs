@@ -87,7 +87,11 @@ pub fn mode_pages(b: &[u8]) -> Facts {
             None => inner.push(("bytes".into(), Node::text(hex::digits(page.bytes)))),
         }
         inner.push(("saveable".into(), Node::flag(page.saveable)));
-        facts.push((key(page.code, page.subpage), Node::Map(inner)));
+        let key = key(page.code, page.subpage);
+        // istgt sends one twice, and a key of JSON stands once.
+        if facts.iter().all(|(there, _)| *there != key) {
+            facts.push((key, Node::Map(inner)));
+        }
     }
     facts
 }
@@ -168,6 +172,17 @@ pub fn commands(b: &[u8]) -> Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As istgt sends it.
+    #[test]
+    fn a_page_that_comes_twice_is_told_once() {
+        let page = |byte: u8| [&[0x0a, 0x0a, byte][..], &[0; 9]].concat();
+        let b = [&[0, 30, 0, 0, 0, 0, 0, 0][..], &page(2), &page(4)].concat();
+        let facts = mode_pages(&b);
+        let told: Vec<_> = facts.iter().filter(|(key, _)| key == "0x0a").collect();
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0], mode_pages(&b[..20]).last().expect("the first"));
+    }
     use crate::tree::lines;
 
     #[test]

@@ -72,6 +72,8 @@ fn wrong_arguments_say_what_to_do() {
     let here = |name: &str| folder.0.join(name).to_str().unwrap().to_string();
     let disk = folder.file("disk.img", vec![0; 4096], 0o600);
     let disk = disk.to_str().unwrap();
+    let hard = here("hard.img");
+    std::fs::hard_link(disk, &hard).unwrap();
     let cases = [
         (
             arguments(&[&here("none")]),
@@ -85,6 +87,11 @@ fn wrong_arguments_say_what_to_do() {
              or KB, MB, GB, TB (powers of 1000): 64KiB, 10G",
         ),
         (arguments(&[disk, disk]), "LUN: disk.img stands twice\n  hint: remove one of them"),
+        (arguments(&[disk, &hard]), "LUN: disk.img and hard.img are one file\n  hint: serve one of them"),
+        (
+            Arguments { size: Some("1G".into()), ..arguments(&[""]) },
+            "LUN: a LUN without a name\n  hint: write a path, null:SIZE or memory:SIZE",
+        ),
         (
             Arguments { size: Some("1G".into()), ..arguments(&[&here("a.iso")]) },
             "LUN: a.iso does not exist\n  hint: check the path; an ISO image cannot be created",

@@ -235,6 +235,49 @@ fn saved_state_is_loaded() {
 }
 
 #[test]
+fn nameless_memory_is_another_disk_each_time() {
+    let folder = Folder::new("nameless");
+    let who = |units: &mut Units, keys: &str| {
+        let setup = units.setup(&config(&folder, keys), &rest).map_err(|list| list[0].to_string()).unwrap();
+        let unit = unit(&setup, 2).clone();
+        (unit.lu.settings().identity.clone(), unit.state_file.clone())
+    };
+    let new = || Units::new(folder.0.join("state"));
+    let mut units = new();
+    let (first, file) = who(&mut units, MEMORY);
+    assert_eq!(file, None, "a reservation must not outlive what it protects");
+    assert_eq!(who(&mut units, &format!("{MEMORY}write_cache = false\n")).0, first, "it goes on");
+    let (second, _) = who(&mut new(), MEMORY);
+    assert_ne!(first.serial, second.serial);
+    assert_ne!(first.naa, second.naa);
+    who(&mut units, &MEMORY.replace("\"memory\"", "\"null\""));
+    assert_ne!(who(&mut units, MEMORY).0, first, "its data are gone");
+    let named = format!("{MEMORY}serial = \"7\"\n");
+    let (third, file) = who(&mut new(), &named);
+    assert_eq!(
+        (&third, file.is_some()),
+        (&who(&mut new(), &named).0, true),
+        "whoever names it answers for it"
+    );
+}
+
+#[test]
+fn memory_keeps_its_size_and_its_data() {
+    let folder = Folder::new("memory-size");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, MEMORY), &rest).ok().unwrap();
+    let backend = unit(&old, 2).backend();
+    let other = config(&folder, &MEMORY.replace("1MiB", "2MiB"));
+    assert_eq!(
+        told(units.setup(&other, &rest), &folder),
+        "LUN 2 of iqn.2026-11.org.example:disks: its memory has 1 MiB and would lose its data for 2 MiB\n  \
+         hint: leave the size as it was; a restart begins with an empty one"
+    );
+    assert!(Arc::ptr_eq(&backend, &unit(&old, 2).backend()));
+    assert_eq!(unit(&old, 2).lu.refuses(), None);
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_is_told() {
     let folder = Folder::new("folder");
     let file = folder.file("state", "in the way", 0o600);

@@ -140,20 +140,34 @@ pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Problem>> {
     Ok(Some(attachment))
 }
 
+/// Whether an attachment can be saved under its name.
+///
+/// # Errors
+/// When there is one of this name that says something else.
+pub fn check_save(attachment: &Attachment) -> Result<(), Vec<Problem>> {
+    is_saved(attachment).map(drop)
+}
+
+/// Where it is saved already; None if there is none of this name.
+fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Problem>> {
+    let Some(before) = load(&attachment.name)? else { return Ok(None) };
+    let path = path(&attachment.name).map_err(|problem| vec![problem])?;
+    if before == *attachment {
+        return Ok(Some(path));
+    }
+    let what = format!("{} is saved already, and says something else", attachment.name);
+    Err(vec![Problem::new(what, format!("change or remove {}, or use --name", path.display()))])
+}
+
 /// Saves an attachment, in a file that others can read only if it holds no secret; where it is.
 ///
 /// # Errors
 /// When there is one of this name that says something else, or it cannot be written.
 pub fn save(attachment: &Attachment) -> Result<PathBuf, Vec<Problem>> {
-    if let Some(before) = load(&attachment.name)? {
-        let path = path(&attachment.name).map_err(|problem| vec![problem])?;
-        if before == *attachment {
-            return Ok(path);
-        }
-        let what = format!("{} is saved already, and says something else", attachment.name);
-        return Err(vec![Problem::new(what, format!("change or remove {}, or use --name", path.display()))]);
+    match is_saved(attachment)? {
+        Some(path) => Ok(path),
+        None => write(attachment).map_err(|problem| vec![problem]),
     }
-    write(attachment).map_err(|problem| vec![problem])
 }
 
 fn write(attachment: &Attachment) -> Result<PathBuf, Problem> {

@@ -56,17 +56,44 @@ impl Unique {
 
 /// The files of a configuration, whatever they are called: only what nobody writes may stand twice.
 #[derive(Default)]
-struct Files(BTreeMap<PathBuf, (Range<usize>, bool)>);
+struct Files(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
 
 impl Files {
     fn add(&mut self, p: &mut Problems<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
-        let same = self.0.entry(one_name(path)).or_insert_with(|| (at.clone(), read_only));
-        if same.0 == *at || (same.1 && read_only) {
+        let same = self.0.entry(OneFile::of(path));
+        let (name, stands, reads) = same.or_insert_with(|| (path.to_path_buf(), at.clone(), read_only));
+        if stands == at || (*reads && read_only) {
             return;
         }
-        let (first, second) = (p.position(same.0.start).line, p.position(at.start).line);
-        let what = format!("{} stands twice, line {first} and line {second}", path.display());
+        let (first, second) = (p.position(stands.start).line, p.position(at.start).line);
+        let how = match one_name(name) == one_name(path) {
+            true => format!("{} stands twice", path.display()),
+            false => format!("{} and {} are one file", name.display(), path.display()),
+        };
+        let what = format!("{how}, line {first} and line {second}");
         p.add(at, what, "remove one of them, or write read_only = true in both");
+    }
+}
+
+/// By what it is told that two paths lead to the same bytes.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum OneFile {
+    /// Device and inode of a file.
+    Inode(u64, u64),
+    /// Number of a device.
+    Device(u64),
+    /// Of what is not there yet.
+    Name(PathBuf),
+}
+
+impl OneFile {
+    pub(crate) fn of(path: &Path) -> OneFile {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        match path.metadata() {
+            Ok(found) if found.file_type().is_block_device() => OneFile::Device(found.rdev()),
+            Ok(found) => OneFile::Inode(found.dev(), found.ino()),
+            Err(_) => OneFile::Name(one_name(path)),
+        }
     }
 }
 

@@ -9,8 +9,8 @@ mod reader;
 mod target;
 mod value;
 
-pub(crate) use lun::one_name;
 pub use lun::{Fail, Filter, Lun, Source};
+pub(crate) use lun::{OneFile, one_name};
 use value::cores;
 pub use value::{Cores, PORT, read_size, show_size};
 pub(crate) use value::{iscsi_name, listen, size};
@@ -107,12 +107,8 @@ pub(crate) fn defaults() -> Config {
 }
 
 fn read(path: &Path) -> Result<String, Problem> {
-    let problem = |what: String, hint: &str| Problem {
-        file: Some(path.to_path_buf()),
-        position: None,
-        what,
-        hint: Some(hint.into()),
-    };
+    let problem =
+        |what: String, hint: &str| Problem { file: Some(path.to_path_buf()), ..Problem::new(what, hint) };
     let failed = |e: std::io::Error| {
         problem(
             format!("cannot read the configuration: {}", crate::io_text(&e)),

@@ -494,6 +494,9 @@ fn a_file_stands_once_unless_nobody_writes_it() {
     };
     let (file, reading) = ("path = \"disk.img\"", "path = \"disk.img\"\nread_only = true");
     assert_eq!(told(file, "path = \"link.img\""), "link.img stands twice, line 6 and line 10");
+    std::fs::hard_link(folder.0.join("disk.img"), folder.0.join("hard.img")).unwrap();
+    let one = "disk.img and hard.img are one file, line 6 and line 10";
+    assert_eq!(told(file, "path = \"hard.img\""), one);
     assert_eq!(told(file, "path = \"./disk.img\""), "./disk.img stands twice, line 6 and line 10");
     assert_eq!(told(file, reading), "disk.img stands twice, line 6 and line 10");
     assert_eq!(told(reading, file), "disk.img stands twice, line 6 and line 11");

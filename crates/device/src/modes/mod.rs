@@ -21,7 +21,7 @@ const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
 }
 
 const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, select::mode_select, Allowed::Never, usage).in_standby()
+    Row::new(opcode, select::mode_select, Allowed::Never, usage).in_standby().keeps()
 }
 
 /// What mode pages can change: a set of the bits below.
@@ -48,7 +48,7 @@ impl Values {
 }
 
 /// Current, default and saved values.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct State {
     current: Values,
     default: Values,

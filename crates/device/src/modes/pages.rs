@@ -15,7 +15,7 @@ pub(super) struct Page {
 }
 
 /// PS: the page can be saved.
-const PS: u8 = 0x80;
+pub(super) const PS: u8 = 0x80;
 
 /// All pages, by code; the order in which 3Fh returns them.
 const PAGES: &[Page] = &[

@@ -2,7 +2,7 @@
 
 use super::{Values, pages};
 use crate::table::Cx;
-use crate::{Answer, Op, Plan, Settings, State};
+use crate::{Answer, Plan, Settings, State};
 use wire::be;
 use wire::scsi::{Sense, op};
 
@@ -20,6 +20,9 @@ pub(super) fn mode_select(cx: &mut Cx<'_>) -> Answer {
     if len != 0 && cx.cdb[1] & PF == 0 {
         return Err(Sense::cdb_field(1, 4).into());
     }
+    if cx.cdb[1] & SP != 0 && !cx.state.reservations.can_persist() {
+        return Err(Sense::cdb_field(1, 0).into());
+    }
     let list = match cx.parameters {
         _ if len == 0 => &[][..],
         None => return Ok(Plan::Parameters { len }),
@@ -35,15 +38,14 @@ pub(super) fn mode_select(cx: &mut Cx<'_>) -> Answer {
 fn apply(cx: &mut Cx<'_>, values: Values) -> Plan {
     let modes = &mut cx.state.modes;
     let changed = std::mem::replace(&mut modes.current, values) != values;
-    let save = cx.cdb[1] & SP != 0;
-    if save {
+    if cx.cdb[1] & SP != 0 {
         modes.saved = Some(values);
         cx.state.changed_what_is_saved();
     }
     if changed {
         cx.state.raise_on_others(Sense::MODE_PARAMETERS_CHANGED, cx.nexus);
     }
-    if save { Plan::op(Op::Save) } else { Plan::Done }
+    Plan::Done
 }
 
 /// Header, block descriptor, pages.

@@ -11,6 +11,9 @@ use wire::scsi::{Sense, op};
 const ALL: u8 = 0x3f;
 const ALL_SUBPAGES: u8 = 0xff;
 
+/// PC of the saved values.
+const SAVED: u8 = 3;
+
 /// DBD and LLBAA, byte 1.
 const DBD: u8 = 0x08;
 const LLBAA: u8 = 0x10;
@@ -44,12 +47,20 @@ fn wanted(cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
     if subpage != 0 && subpage != ALL_SUBPAGES {
         return Err(Sense::cdb_field(3, 7));
     }
-    let modes = &cx.state.modes;
-    let make = |page: &Page| match cx.cdb[2] >> 6 {
-        0 => page.with(modes.current),
-        1 => page.changeable(),
-        2 => page.with(modes.default),
-        _ => page.with(modes.saved_or_default()),
+    let (modes, can_save) = (&cx.state.modes, cx.state.reservations.can_persist());
+    let control = cx.cdb[2] >> 6;
+    if control == SAVED && !can_save {
+        return Err(Sense::SAVING_NOT_SUPPORTED);
+    }
+    let make = |page: &Page| {
+        let mut bytes = match control {
+            0 => page.with(modes.current),
+            1 => page.changeable(),
+            2 => page.with(modes.default),
+            _ => page.with(modes.saved_or_default()),
+        };
+        bytes[0] &= if can_save { 0xff } else { !pages::PS };
+        bytes
     };
     let pages: Vec<u8> =
         pages::of(cx.lu.settings().kind).filter(|p| code == ALL || p.code == code).flat_map(make).collect();

@@ -1,5 +1,5 @@
 use crate::testing::*;
-use crate::{Answer, Lu, Op, Plan};
+use crate::{Answer, Lu, Plan};
 use wire::scsi::{Sense, op};
 
 const SENSE_6: u8 = op::MODE_SENSE_6;
@@ -112,7 +112,8 @@ fn saved_values_survive_reset_and_restart() {
     let mut n = nexus(&lu, "a");
     assert_eq!(lu.saved().0, 0);
     let off = list(&caching(0));
-    assert_eq!(run_with(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0], &off), Ok(Plan::Op(Box::new(Op::Save))));
+    let answer = run_with(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0], &off);
+    assert_eq!(commit(&lu, answer), Ok((Plan::Done, true)));
     let (version, saved) = lu.saved();
     assert_eq!(version, 1);
     let reborn = std::sync::Arc::new(Lu::new(disk(), Some(&saved)).unwrap());
@@ -121,6 +122,18 @@ fn saved_values_survive_reset_and_restart() {
     select(&mut n, &list(&caching(4))).unwrap();
     reborn.reset();
     assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::LUN_RESET));
+    assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
+}
+
+#[test]
+fn where_nothing_is_kept_no_page_is_saved() {
+    let lu = lu(disk());
+    lu.set_volatile();
+    let mut n = nexus(&lu, "a");
+    assert_eq!(data(&mut n, &[SENSE_6, 8, 8, 0, 255, 0])[4], 0x08, "PS");
+    assert_eq!(run(&mut n, &[SENSE_6, 8, 0xc8, 0, 255, 0]), fails(Sense::SAVING_NOT_SUPPORTED));
+    assert_eq!(run(&mut n, &[SELECT_6, 0x11, 0, 0, 24, 0]), fails(Sense::cdb_field(1, 0)));
+    select(&mut n, &list(&caching(0))).unwrap();
     assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
 }
 

@@ -19,7 +19,7 @@ const fn prin(action: u16, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [
 }
 
 const fn prout(action: u16, usage: &'static [u8]) -> Row {
-    row(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby()
+    row(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby().keeps()
 }
 
 /// Rows of the command table. Keys decide of PERSISTENT RESERVE OUT, and handlers of RESERVE and RELEASE: as rows
@@ -117,8 +117,7 @@ fn finish(state: &mut State, action: Action, effect: Effect, save: bool) -> Plan
     state.touch();
     let victims: Vec<NexusId> = effect.victims.iter().filter_map(|v| ids.get(v)).flatten().copied().collect();
     match action {
-        Action::PreemptAndAbort if !victims.is_empty() => Plan::Op(Box::new(Op::Preempt { victims, save })),
-        _ if save => Plan::Op(Box::new(Op::Save)),
+        Action::PreemptAndAbort if !victims.is_empty() => Plan::op(Op::Preempt { victims }),
         _ => Plan::Done,
     }
 }

@@ -41,14 +41,20 @@ const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 impl Lu {
     /// Nobody keeps what [`Lu::saved`] gives: registrations that ask to persist through power loss (APTPL)
-    /// are refused.
+    /// are refused, and so are mode pages that are to be saved (SP).
     pub fn set_volatile(&self) {
         self.change().reservations.registry.can_persist = false;
+    }
+
+    /// How many are registered, and whether there is a persistent reservation.
+    pub fn reservations(&self) -> (usize, bool) {
+        let registry = &self.change().reservations.registry;
+        (registry.keys.len(), registry.reservation.is_some())
     }
 }
 
 /// Registrations and reservations of a logical unit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct State {
     /// Who reserved the logical unit by RESERVE.
     reserved: Option<NexusId>,
@@ -77,6 +83,11 @@ impl State {
             Some(_) => !DESPITE_RESERVE.contains(&(row.opcode, row.service_action)),
             None => !self.registry.lets(port, row.allowed),
         }
+    }
+
+    /// What is to persist is kept.
+    pub(crate) fn can_persist(&self) -> bool {
+        self.registry.can_persist
     }
 
     /// A nexus went: its RESERVE ends, its registration stays.

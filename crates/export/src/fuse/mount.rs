@@ -77,7 +77,7 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
     let end = Instant::now() + PATIENCE;
     loop {
         let refused = match std::fs::metadata(dir) {
-            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(found) if found.is_dir() => return empty(dir, subject),
             Ok(_) => return Err(Error::new(subject, "is no folder", "name an empty folder")),
             Err(e) => e,
         };
@@ -89,6 +89,15 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
             return Err(Error::refused(subject, "use it: a file system there has died", refused, hint));
         }
         sleep(Duration::from_millis(20));
+    }
+}
+
+/// What lies in the folder would be out of sight.
+fn empty(dir: &Path, subject: &str) -> Result<(), Error> {
+    let first = std::fs::read_dir(dir).map(|mut entries| entries.next());
+    match first.map_err(|e| Error::refused(subject, "read it", e, "name a folder of your own"))? {
+        None => Ok(()),
+        Some(_) => Err(Error::new(subject, "is not empty", "name an empty folder")),
     }
 }
 

@@ -33,7 +33,7 @@ pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sen
         s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Verdict::Later(pause),
         s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Verdict::Again,
         s if s == Status::ReservationConflict as u8 => {
-            failed(Kind::Reserved, "another initiator holds a reservation".into())
+            failed(Kind::Reserved, "somebody else holds a reservation, or we under another ISID".into())
         }
         s if s == Status::CheckCondition as u8 => match c.sense() {
             Some(sense) => by_sense(sense, (tries, repeatable), pause, tell),

@@ -19,8 +19,8 @@ const LUNS: u16 = 0x4000;
 
 /// `iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]`
 ///
-/// HOST is a name, an IPv4 address, or an IPv6 address in brackets. Without LUN it is a target, without TARGET
-/// a portal.
+/// HOST is a name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone (`[fe80::1%eth0]`).
+/// Without LUN it is a target, without TARGET a portal.
 ///
 /// `USER%PASSWORD` is what libiscsi has: the first `%` divides, and what follows is taken as it stands, so it
 /// can hold neither `@` nor `?`. In `USER:PASSWORD`, with the colon before any percent sign, the password is
@@ -30,8 +30,8 @@ const LUNS: u16 = 0x4000;
 /// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth`
 /// (md5, sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both),
 /// every key of the negotiation by its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or
-/// `max_burst_length`, the time-outs of [`Timeouts`] in seconds, such as `login_timeout`, and `commands` in
-/// flight.
+/// `max_burst_length`, the time-outs of [`Timeouts`] in seconds, such as `login_timeout`, `commands` in flight,
+/// and `window`, the socket's buffers in bytes.
 ///
 /// Neither `Display` nor `Debug` show a secret.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ impl Url {
     /// [`Kind::Invalid`], with a hint.
     pub fn parse(text: &str) -> Result<Url, Error> {
         let form = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
-        let Some(rest) = text.strip_prefix("iscsi://").filter(|_| text.len() <= LONGEST) else {
+        let Some(rest) = without_scheme(text).filter(|_| text.len() <= LONGEST) else {
             return Err(wrong("this is no URL of iSCSI", form));
         };
         if rest.contains(char::is_control) {
@@ -164,6 +164,12 @@ impl Url {
     }
 }
 
+/// What follows `iscsi://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such URL.
+pub fn without_scheme(text: &str) -> Option<&str> {
+    let (scheme, rest) = text.split_once("://")?;
+    scheme.eq_ignore_ascii_case("iscsi").then_some(rest)
+}
+
 fn defaults() -> Settings {
     let options = Options::new("");
     Settings {
@@ -171,6 +177,7 @@ fn defaults() -> Settings {
         crc32c_first: options.crc32c_first,
         timeouts: Timeouts::default(),
         commands: options.commands,
+        window: None,
         isid: None,
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),
@@ -196,6 +203,7 @@ fn badly_encoded(what: &str) -> Error {
 
 /// Target and LUN.
 fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
+    let path = path.strip_suffix('/').unwrap_or(path);
     let (target, lun) = match path.split_once('/') {
         Some((target, lun)) => (target, Some(lun).filter(|lun| !lun.is_empty())),
         None => (path, None),
@@ -204,12 +212,9 @@ fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
         return Ok((None, None));
     }
     let target = percent::decode(target).ok_or_else(|| badly_encoded("the target"))?;
-    if !name::is_valid(&target) {
-        let what = format!("\"{}\" in the URL is no iSCSI name", target.escape_debug());
-        return Err(wrong(
-            what,
-            "a target is called iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hex digits",
-        ));
+    if !name::is_usable(&target) {
+        let what = format!("\"{}\" in the URL is no name of a target", target.escape_debug());
+        return Err(wrong(what, "a name has 1 to 223 bytes, such as iqn.YEAR-MONTH.DOMAIN:NAME"));
     }
     let number = |lun: &str| match lun.parse().ok().filter(|n| *n < LUNS && !lun.starts_with('+')) {
         Some(number) => Ok(number),

@@ -18,6 +18,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Commands in flight.
     pub commands: u16,
+    /// Buffers of the socket in bytes.
+    pub window: Option<u32>,
     /// Our part of the session's identifier.
     pub isid: Option<[u8; 6]>,
     /// CHAP algorithms, preferred first.
@@ -47,6 +49,7 @@ enum Takes {
     Bytes(fn(&mut Offer) -> &mut u32),
     Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
     Isid,
+    Window,
     Tries(fn(&mut Timeouts) -> &mut u32),
     /// The one value that this initiator supports.
     Only(&'static str),
@@ -78,6 +81,9 @@ const LONGEST: f64 = 30.0 * 86400.0;
 /// Sizes of data segments and bursts in bytes (RFC 7143 section 13).
 const SIZES: RangeInclusive<u32> = 512..=0xff_ffff;
 
+/// Sizes of socket buffers in bytes.
+const WINDOW: RangeInclusive<u32> = 4096..=1 << 30;
+
 /// All settings.
 pub static TABLE: &[Row] = &[
     row("target_user", Text(|t| &mut t.target_user)),
@@ -87,6 +93,7 @@ pub static TABLE: &[Row] = &[
     row("auth", Algorithms),
     row("initiator", Text(|t| &mut t.initiator)),
     row("isid", Isid),
+    row("window", Window),
     row("header_digest", Digest(|o| &mut o.header_digest)),
     row("data_digest", Digest(|o| &mut o.data_digest)),
     row("initial_r2t", Flag(|o| &mut o.initial_r2t)),
@@ -140,6 +147,7 @@ impl Row {
             Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
             Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
             Count(range, place) => *place(settings) = number(value, range)?,
+            Window => settings.window = Some(number(value, &WINDOW)?),
             Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}

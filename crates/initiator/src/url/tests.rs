@@ -19,6 +19,13 @@ fn the_three_forms() {
     assert_eq!(u.target.as_deref(), Some("iqn.2026-11.org.example:a"));
     let u = url("iscsi://[fe80::1]/iqn.2026-11.org.example:a");
     assert_eq!((u.portal.host.as_str(), u.portal.port, u.lun), ("fe80::1", 3260, None));
+    let u = url("ISCSI://[fe80::1%lo]:3261/iqn.2026-11.org.example:a/7/");
+    assert_eq!(u.to_string(), "iscsi://[fe80::1%lo]:3261/iqn.2026-11.org.example:a/7");
+    assert_eq!(
+        url("iscsi://h/a disk,b/0").to_string(),
+        "iscsi://h:3260/a%20disk,b/0",
+        "no name by the rules"
+    );
     for text in ["iscsi://host", "iscsi://host/", "iscsi://host:3260,1"] {
         let u = url(text);
         assert_eq!((u.portal.to_string().as_str(), u.target), ("host:3260", None), "{text}");
@@ -48,8 +55,9 @@ fn what_is_wrong_is_told_with_what_to_do() {
         ("iscsi://", "no name and no address"),
         ("iscsi://h:0/iqn.2026-11.org.example:a", "no port"),
         ("iscsi://::1/iqn.2026-11.org.example:a", "brackets"),
-        ("iscsi://h/disk/0", "no iSCSI name"),
-        ("iscsi://h//0", "no iSCSI name"),
+        ("iscsi://h/disk%0A/0", "percent"),
+        (&format!("iscsi://h/{}/0", "a".repeat(224)), "no name of a target"),
+        ("iscsi://h//0", "no name of a target"),
         ("iscsi://h/iqn.2026-11.org.example:a/x", "no LUN"),
         ("iscsi://h/iqn.2026-11.org.example:a/16384", "no LUN"),
         ("iscsi://h/iqn.2026-11.org.example:a/1/2", "no LUN"),

@@ -33,6 +33,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         crc32c_first: s.crc32c_first,
         timeouts: s.timeouts.clone(),
         commands: s.commands,
+        window: s.window,
         isid: s.isid,
     };
     check(url, &options)?;
@@ -176,7 +177,12 @@ impl Side<'_> {
 /// Reads a secret as the configuration of a target has it: bytes, or `0x` and hexadecimal digits.
 fn from_file(path: &str) -> Result<Secret, Error> {
     let read = net::host::secret_file(Path::new(path), 2 * SECRET_LEN + 4);
-    let bytes = read.map_err(|refused| wrong(refused.what, refused.hint))?;
+    let bytes = read.map_err(|refused| match Path::new(path).exists() {
+        true => wrong(refused.what, refused.hint),
+        false => {
+            wrong(refused.what, "put the secret there that the target has for this user, and chmod 0600 it")
+        }
+    })?;
     let what = || format!("the secret {path} begins with 0x, and no hexadecimal bytes follow");
     secret(secret_of_text(bytes).ok_or_else(|| wrong(what(), "write two digits for each byte"))?)
 }
@@ -261,5 +267,6 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(from_file(&shown).unwrap_err().hint.as_ref().unwrap().starts_with("run: chmod 0600"));
         std::fs::remove_file(path).unwrap();
+        assert!(from_file(&shown).unwrap_err().hint.as_ref().unwrap().contains("that the target has"));
     }
 }

@@ -9,8 +9,13 @@ use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use wire::iscsi::{BHS_LEN, Bhs, padded};
 
-/// Bytes of one receive.
-const SCRATCH: usize = 1 << 20;
+/// Bytes of one receive: what is copied from here once more is still in the cache.
+const SCRATCH: usize = 256 << 10;
+/// Receives go on until the socket is empty or has given so many bytes: others want their turn.
+const TURN: usize = 1 << 20;
+/// After a large segment the next is expected. So much is received to see where it belongs, for what comes
+/// with its header has to be copied.
+const PEEK: usize = 4 * BHS_LEN;
 /// A data segment above this that did not arrive whole gets a buffer of its own.
 const LARGE: usize = 16 << 10;
 /// BHS, AHS of 255 words, header digest.
@@ -123,13 +128,15 @@ pub struct Receiver {
     /// The start of a PDU whose rest has not come.
     partial: Vec<u8>,
     gather: Option<Gather>,
+    /// The latest PDU was a large one.
+    after_large: bool,
 }
 
 impl Receiver {
     /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data`
     /// bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
-        Receiver { digests, max_data, partial: begun, gather: None }
+        Receiver { digests, max_data, partial: begun, gather: None, after_large: false }
     }
 
     /// PDUs that came with the login may already be whole.
@@ -137,27 +144,45 @@ impl Receiver {
         !self.partial.is_empty()
     }
 
-    /// Receives once and hands every whole PDU over.
+    /// Receives what is there, up to a limit, and hands every whole PDU over.
     pub fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
         BUFFER.with_borrow_mut(|buffer| {
-            let have = self.partial.len();
-            buffer[..have].copy_from_slice(&self.partial);
-            let got = match &mut self.gather {
-                Some(g) if g.filled < g.end => {
-                    let (filled, end) = (g.filled, g.end);
-                    let mut into = [IoSliceMut::new(&mut g.buf[filled..end]), IoSliceMut::new(buffer)];
-                    stream.receive_vectored(&mut into)?
+            let mut left = TURN;
+            loop {
+                let have = self.partial.len();
+                let Some((got, room)) = self.receive_once(stream, buffer)? else {
+                    return Ok(Received::More);
+                };
+                if got == 0 {
+                    return Ok(Received::End);
                 }
-                _ => stream.receive(&mut buffer[have..])?,
-            };
-            let Some(got) = got else { return Ok(Received::More) };
-            if got == 0 {
-                return Ok(Received::End);
+                self.partial.clear();
+                let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
+                let received = self.parse(&buffer[..have + got - direct], sink)?;
+                left = left.saturating_sub(got);
+                if received != Received::More || got < room || left == 0 {
+                    return Ok(received);
+                }
             }
-            self.partial.clear();
-            let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
-            self.parse(&buffer[..have + got - direct], sink)
         })
+    }
+
+    /// One receive: into the buffer of a gathered segment up to the header behind it, or behind what there is
+    /// of a PDU. The bytes that came, and for how many there was room.
+    fn receive_once(&mut self, stream: &Stream, buffer: &mut [u8]) -> io::Result<Option<(usize, usize)>> {
+        let have = self.partial.len();
+        if let Some(g) = self.gather.as_mut().filter(|g| g.filled < g.end) {
+            let (filled, end) = (g.filled, g.end);
+            let next = g.tail(self.digests) + BHS_LEN + self.digests.header_len();
+            let mut into = [IoSliceMut::new(&mut g.buf[filled..end]), IoSliceMut::new(&mut buffer[..next])];
+            let got = stream.receive_vectored(&mut into)?;
+            return Ok(got.map(|got| (got, end - filled + next)));
+        }
+        buffer[..have].copy_from_slice(&self.partial);
+        let peek = std::mem::take(&mut self.after_large) && have < BHS_LEN;
+        let room = if peek { PEEK } else { buffer.len() - have };
+        let got = stream.receive(&mut buffer[have..have + room])?;
+        Ok(got.map(|got| (got, room)))
     }
 
     /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was
@@ -260,13 +285,13 @@ impl Receiver {
     /// the sink wants more, or None if they have not all come.
     fn end_gather(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<(usize, bool)> {
         let g = self.gather.as_ref()?;
-        let len = g.end - g.start;
-        let tail = padded(len) - len + self.digests.data_len(len);
+        let tail = g.tail(self.digests);
         if g.filled < g.end || bytes.len() < tail {
             return None;
         }
         let intact = self.is_intact(&g.buf[g.start..g.end], &bytes[..tail]);
         let g = self.gather.take()?;
+        self.after_large = true;
         let data = if g.landing { Data::Landed(g.buf) } else { Data::Buf(g.buf) };
         let more = sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact });
         Some((tail, more))
@@ -274,6 +299,12 @@ impl Receiver {
 }
 
 impl Gather {
+    /// Bytes of padding and digest.
+    fn tail(&self, digests: Digests) -> usize {
+        let len = self.end - self.start;
+        padded(len) - len + digests.data_len(len)
+    }
+
     /// Counts what a receive brought; the bytes of it that went into this buffer.
     fn fill(&mut self, got: usize) -> usize {
         let direct = got.min(self.end - self.filled);
@@ -302,6 +333,7 @@ pub fn encode(digests: Digests, mut header: Bhs, ahs: &[u8], data: &[u8]) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     /// Collects PDUs; large ones land at offset 8 of a task's buffer when told so.
     #[derive(Default)]
@@ -358,6 +390,40 @@ mod tests {
                 for ((_, ahs, data, intact), (a, d)) in seen.pdus.iter().zip(parts) {
                     assert_eq!((&ahs[..], &data[..], *intact), (a, d, true), "steps of {step}");
                 }
+            }
+        }
+    }
+
+    /// Large segments after each other, small ones between them, and a peer that sends in pieces of all sizes.
+    #[test]
+    fn pdus_arrive_from_a_socket() {
+        const LENGTHS: [usize; 9] = [50_001, 262_144, 262_143, 0, 5, 20_000, 300_000, 100, 17_002];
+        let data: Vec<Vec<u8>> =
+            LENGTHS.iter().map(|len| (0..*len).map(|i| (i * 7 + len) as u8).collect()).collect();
+        for (digest, landing, piece) in
+            [(false, true, 1 << 20), (true, true, 70_001), (false, false, 47), (true, false, 262_192)]
+        {
+            let digests = Digests { header: digest, data: digest };
+            let bytes: Vec<u8> = data.iter().flat_map(|d| pdu(digests, &[], d)).collect();
+            let (mut peer, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            let sender = std::thread::spawn(move || {
+                bytes.chunks(piece).for_each(|c| peer.write_all(c).expect("sent"));
+            });
+            let seen = compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+                let stream = Stream::new(ours).expect("a stream");
+                let mut receiver = Receiver::new(digests, 1 << 20, vec![]);
+                let mut seen = Seen { landing, ..Seen::default() };
+                loop {
+                    stream.readable().await.expect("bytes");
+                    if receiver.receive(&stream, &mut seen).expect("good bytes") == Received::End {
+                        return seen;
+                    }
+                }
+            });
+            sender.join().expect("all sent");
+            assert_eq!(seen.pdus.len(), LENGTHS.len());
+            for ((_, _, got, intact), sent) in seen.pdus.iter().zip(&data) {
+                assert!(got == sent && *intact, "{} bytes in pieces of {piece}", sent.len());
             }
         }
     }

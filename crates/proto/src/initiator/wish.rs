@@ -71,7 +71,9 @@ impl Wish {
         let named =
             |n: &String| if name::is_valid(n) { Ok(()) } else { Err(format!("no iSCSI name: {n:?}")) };
         named(&self.initiator)?;
-        self.target.as_ref().map_or(Ok(()), named)?;
+        if let Some(target) = self.target.as_ref().filter(|target| !name::is_usable(target)) {
+            return Err(format!("no name of a target: {target:?}"));
+        }
         if self.target.is_none() && self.session_type == SessionType::Normal {
             return Err("a session needs the name of its target".into());
         }

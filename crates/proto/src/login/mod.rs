@@ -98,6 +98,7 @@ pub struct Login {
     declared: bool,
     exchanges: u32,
     stat_sn: u32,
+    reason: Option<String>,
 }
 
 const _: () = assert!(keys::TABLE.len() <= 64, "one bit of `seen` per key");
@@ -124,6 +125,7 @@ impl Login {
             declared: false,
             exchanges: 0,
             stat_sn: 1,
+            reason: None,
         }
     }
 
@@ -150,9 +152,12 @@ impl Login {
         if !self.out.is_empty() {
             // The rest of an answer; the initiator only asks for it.
             let asks = data.is_empty() && !header.continues();
-            return if asks { self.answer(header, policy) } else { Err(LoginStatus::INITIATOR_ERROR) };
+            let early = "text before the rest of our answer was asked for";
+            return if asks { self.answer(header, policy) } else { Err(self.blame(early)) };
         }
-        let text = self.gather.take(data, header.continues()).map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+        let Ok(text) = self.gather.take(data, header.continues()) else {
+            return Err(self.blame("more text than a negotiation may have"));
+        };
         match text {
             None => Ok(Step::Reply(self.reply(header, 0, vec![]))),
             Some(text) => {
@@ -175,30 +180,75 @@ impl Login {
         self.exchanges += 1;
         let moves = !header.is_final() || matches!((current, next), (0, 1 | 3) | (1, 3));
         let fits = current == self.csg() && moves && !(header.is_final() && header.continues());
-        let bounded = data.len() <= SEGMENT_LEN && self.exchanges <= EXCHANGES;
-        if fits && bounded { Ok(()) } else { Err(LoginStatus::INITIATOR_ERROR) }
+        if data.len() > SEGMENT_LEN {
+            return Err(
+                self.blame(format!("a data segment of {} bytes, more than {SEGMENT_LEN}", data.len()))
+            );
+        }
+        if self.exchanges > EXCHANGES {
+            return Err(self.blame(format!("more than {EXCHANGES} requests")));
+        }
+        match fits {
+            true => Ok(()),
+            false => Err(self.blame(format!("T, C, CSG and NSG of {:02x}h do not fit here", header.flags()))),
+        }
+    }
+
+    /// An initiator error, and why it is one.
+    fn blame(&mut self, why: impl Into<String>) -> LoginStatus {
+        self.reason = Some(why.into());
+        LoginStatus::INITIATOR_ERROR
+    }
+
+    /// The same about a key.
+    fn blame_key(&mut self, key: &str, value: &str, rule: &str) -> LoginStatus {
+        let secret = keys::find(key).is_some_and(|row| matches!(keys::TABLE[row].kind, Kind::Security));
+        let value = if secret { "(not shown)".to_owned() } else { excerpt(value) };
+        self.blame(format!("{}={value}: {rule}", excerpt(key)))
+    }
+
+    /// Why the login was refused, as far as its status does not say it: the key, its value in printable
+    /// characters, and the rule.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
     }
 
     /// Takes the text of one C-bit series and appends the answers to `out`.
     fn take(&mut self, text: &[u8], policy: &dyn Policy) -> Result<(), LoginStatus> {
         let mut found = vec![];
         for pair in pairs(text) {
-            let (key, value) = pair.map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+            let Ok((key, value)) = pair else {
+                return Err(self.blame("text that is no list of KEY=VALUE, each with a NUL behind it"));
+            };
             if !self.is_said_again(key, value) {
-                found.push((self.admit(key)?, key, value));
+                let row = self.admit(key).map_err(|rule| self.blame_key(key, value, rule))?;
+                found.push((row, key, value));
             }
         }
         found.sort_by_key(|f| f.0.unwrap_or(usize::MAX));
         match &self.identity {
             None => self.identify(&found, policy)?,
-            Some(identity) => stays(identity, &found)?,
+            Some(identity) => {
+                if let Some((_, key, value)) = found.iter().find(|f| !stays(identity, f)) {
+                    return Err(self.blame_key(key, value, "it was said before"));
+                }
+            }
         }
         let mut security = Keys::default();
+        let brought = found.iter().map(|f| f.1).collect::<Vec<_>>().join(", ");
         for (row, key, value) in found {
             self.settle(row, key, value, &mut security)?;
         }
         match self.phase {
-            Phase::Security => self.security.step(&security, &self.demand, &mut self.out),
+            Phase::Security => {
+                let step = self.security.step(&security, &self.demand, &mut self.out);
+                step.map_err(|status| match status {
+                    LoginStatus::INITIATOR_ERROR => {
+                        self.blame(format!("{}: not what this step takes", excerpt(&brought)))
+                    }
+                    other => other,
+                })
+            }
             _ => {
                 self.declare();
                 Ok(())
@@ -221,18 +271,25 @@ impl Login {
     }
 
     /// The row of a key that may stand here and now, and was not brought before; None for one of no row.
-    fn admit(&mut self, key: &str) -> Result<Option<usize>, LoginStatus> {
-        let row = keys::find(key);
-        let fresh = match row {
-            Some(row) => {
-                let (bit, k) = (1 << row, &keys::TABLE[row]);
-                let fresh = self.seen & bit == 0;
-                self.seen |= bit;
-                fresh && k.sender != Sender::Target && k.may_stand(self.phase, self.tsih() == 0)
-            }
-            None => self.unknown.len() < UNKNOWN_KEYS && self.unknown.insert(key.to_owned()),
+    fn admit(&mut self, key: &str) -> Result<Option<usize>, &'static str> {
+        const TWICE: &str = "it was said before";
+        let Some(row) = keys::find(key) else {
+            return match self.unknown.len() < UNKNOWN_KEYS {
+                true if self.unknown.insert(key.to_owned()) => Ok(None),
+                true => Err(TWICE),
+                false => Err("too many unknown keys"),
+            };
         };
-        if fresh { Ok(row) } else { Err(LoginStatus::INITIATOR_ERROR) }
+        let (bit, k) = (1 << row, &keys::TABLE[row]);
+        if self.seen & bit != 0 {
+            return Err(TWICE);
+        }
+        self.seen |= bit;
+        match k.sender {
+            Sender::Target => Err("only targets say it"),
+            _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("it has no place in this stage"),
+            _ => Ok(Some(row)),
+        }
     }
 
     /// The first text: who wants what, and what does the target say to that?
@@ -242,7 +299,11 @@ impl Login {
         policy: &dyn Policy,
     ) -> Result<(), LoginStatus> {
         // Kept even if the login is refused: who it was is told in the log.
-        let identity = self.identity.insert(identity(found)?).clone();
+        let identity = identity(found).map_err(|(status, why)| {
+            self.reason = Some(why);
+            status
+        })?;
+        let identity = self.identity.insert(identity).clone();
         let target = identity.target.as_deref().map(|t| policy.target(t, &identity.initiator)).transpose()?;
         self.demand = match (&target, identity.session_type) {
             (Some(target), SessionType::Normal) => target.authentication.clone(),
@@ -295,7 +356,8 @@ impl Login {
             push(&mut self.out, key, "Irrelevant");
         } else {
             let answer = keys::settle(row, value, &self.offer, &mut self.parameters);
-            if let Some(answer) = answer.map_err(|_| LoginStatus::INITIATOR_ERROR)? {
+            let answer = answer.map_err(|_| self.blame_key(key, value, &row.rule()))?;
+            if let Some(answer) = answer {
                 push(&mut self.out, key, &answer);
             }
         }
@@ -448,21 +510,28 @@ pub(crate) fn stages(header: &Bhs) -> (u8, u8) {
 }
 
 /// The names of a first text, well-formed and complete.
-fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, LoginStatus> {
+fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginStatus, String)> {
     let value = |key| found.iter().find(|f| f.1 == key).map(|f| f.2);
     let named = |key| match value(key) {
-        Some(n) if !name::is_valid(n) => Err(LoginStatus::INITIATOR_ERROR),
+        Some(n) if !name::is_valid(n) => {
+            let why = format!("{key}={}: an iqn., eui. or naa. name of RFC 7143 section 4.2.7", excerpt(n));
+            Err((LoginStatus::INITIATOR_ERROR, why))
+        }
         n => Ok(n.map(str::to_owned)),
     };
     let session_type = match value("SessionType") {
         None | Some("Normal") => SessionType::Normal,
         Some("Discovery") => SessionType::Discovery,
-        Some(_) => return Err(LoginStatus::SESSION_TYPE_UNSUPPORTED),
+        Some(other) => {
+            let why = format!("SessionType={}: Normal or Discovery", excerpt(other));
+            return Err((LoginStatus::SESSION_TYPE_UNSUPPORTED, why));
+        }
     };
-    let initiator = named("InitiatorName")?.ok_or(LoginStatus::MISSING_PARAMETER)?;
+    let missing = |key| (LoginStatus::MISSING_PARAMETER, format!("no {key}"));
+    let initiator = named("InitiatorName")?.ok_or_else(|| missing("InitiatorName"))?;
     let target = named("TargetName")?;
     if target.is_none() && session_type == SessionType::Normal {
-        return Err(LoginStatus::MISSING_PARAMETER);
+        return Err(missing("TargetName"));
     }
     // It is shown to people: nothing in it may steer their terminal.
     let initiator_alias = value("InitiatorAlias").map(|a| a.replace(char::is_control, "?"));
@@ -470,11 +539,19 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, LoginStat
 }
 
 /// Later texts may not change who wants what.
-fn stays(identity: &Identity, found: &[(Option<usize>, &str, &str)]) -> Result<(), LoginStatus> {
-    let same = |f: &(Option<usize>, &str, &str)| match f.1 {
+fn stays(identity: &Identity, (_, key, value): &(Option<usize>, &str, &str)) -> bool {
+    match *key {
         "TargetName" | "InitiatorName" => false,
-        "SessionType" => f.2 == "Normal" && identity.session_type == SessionType::Normal,
+        "SessionType" => *value == "Normal" && identity.session_type == SessionType::Normal,
         _ => true,
-    };
-    if found.iter().all(same) { Ok(()) } else { Err(LoginStatus::INITIATOR_ERROR) }
+    }
+}
+
+/// Characters of a text of the initiator that a log shows.
+const EXCERPT: usize = 64;
+
+/// The beginning of a text, printable.
+fn excerpt(text: &str) -> String {
+    let shown: String = text.chars().take(EXCERPT).flat_map(char::escape_debug).collect();
+    if text.chars().nth(EXCERPT).is_some() { shown + "..." } else { shown }
 }

@@ -695,3 +695,35 @@ fn key_text() -> impl Strategy<Value = Vec<u8>> {
         text
     })
 }
+
+#[test]
+fn a_refusal_has_its_reason() {
+    let long = "x".repeat(200);
+    let cases = [
+        (format!("{NAMES}MaxBurstLength=12\0"), "MaxBurstLength=12: a number of 512 to 16777215".to_owned()),
+        (format!("{NAMES}InitialR2T=\x1b[1mmaybe\0"), "InitialR2T=\\u{1b}[1mmaybe: Yes or No".to_owned()),
+        (
+            format!("{NAMES}X-a={long}\0X-a={long}\0"),
+            format!("X-a={}...: it was said before", "x".repeat(64)),
+        ),
+        (format!("{NAMES}CHAP_A=5\0"), "CHAP_A=(not shown): it has no place in this stage".to_owned()),
+        (
+            format!("{NAMES}TargetAddress=192.0.2.1\0"),
+            "TargetAddress=192.0.2.1: only targets say it".to_owned(),
+        ),
+        ("SessionType=Normal\0".to_owned(), "no InitiatorName".to_owned()),
+        (
+            "InitiatorName=me\0".to_owned(),
+            "InitiatorName=me: an iqn., eui. or naa. name of RFC 7143 section 4.2.7".to_owned(),
+        ),
+        (
+            format!("{NAMES}InitialR2T=Yes"),
+            "text that is no list of KEY=VALUE, each with a NUL behind it".to_owned(),
+        ),
+    ];
+    for (text, reason) in cases {
+        let mut p = Pair::new(House::default());
+        p.refused(DIRECT, &text);
+        assert_eq!(p.login.reason(), Some(&*reason), "{text:?}");
+    }
+}

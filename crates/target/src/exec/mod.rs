@@ -54,7 +54,7 @@ pub fn gone() -> Failure {
     Status::TaskAborted.into()
 }
 
-/// Does what a plan says. `data` is the Data-Out, of the length that the plan asked for, or a buffer with room
+/// Does what a plan says that [`keep`] gave back. `data` is the Data-Out, of the length that the plan asked for, or a buffer with room
 /// for what is to be read.
 pub async fn run(
     unit: &Arc<Unit>,
@@ -97,12 +97,11 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
-        Op::Save => save(unit).await,
-        Op::Preempt { victims, save: keep } => {
-            // They are preempted, whether that can be kept or not: none of their tasks may go on.
-            let kept = if keep { save(unit).await } else { Ok(Outcome::Good) };
+        // `keep` is over when this begins.
+        Op::Keep(_) => Err(Sense::INTERNAL_FAILURE.into()),
+        Op::Preempt { victims } => {
             around.abort(victims).await;
-            kept
+            Ok(Outcome::Good)
         }
         Op::ReportLuns { select, allocation_len } => {
             answer(device::report_luns(&around.luns(), select, allocation_len))
@@ -209,12 +208,20 @@ pub async fn flush(unit: &Arc<Unit>) -> Ended {
     Ok(Outcome::Good)
 }
 
-async fn save(unit: &Arc<Unit>) -> Ended {
-    unit.save().await.map_err(|e| {
-        tracing::error!(error = %e, state_file = ?unit.state_file, "state could not be kept");
-        Failure::from(Sense::INTERNAL_FAILURE)
-    })?;
-    Ok(Outcome::Good)
+/// Keeps on stable storage what a command is to change, then changes it; the plan is that of what remains to be
+/// done. What cannot be kept is not changed.
+pub async fn keep(unit: &Arc<Unit>, plan: Plan) -> Answer {
+    let draft = match plan {
+        Plan::Op(op) => match *op {
+            Op::Keep(draft) => draft,
+            op => return Ok(Plan::Op(Box::new(op))),
+        },
+        plan => return Ok(plan),
+    };
+    unit.keep(draft).await.unwrap_or_else(|e| {
+        tracing::error!(error = %e, state_file = ?unit.state_file, "state cannot be kept: the command that changes it fails");
+        Err(Sense::INTERNAL_FAILURE.into())
+    })
 }
 
 /// How an access of the medium is counted, and what the failure of the medium is to an initiator.

@@ -106,6 +106,7 @@ impl Disk {
             Plan::Parameters { .. } => self.nexus.parameters(&padded, data)?,
             plan => plan,
         };
+        let plan = keep(&self.unit, plan).await?;
         let data = (plan.data_out_len() > 0).then(|| {
             let mut buf = Buf::zeroed(data.len());
             buf.copy_from_slice(data);
@@ -319,5 +320,76 @@ fn an_aborted_operation_stops() {
         }
         let read = disk.unit.backend().read(0, Buf::zeroed(BLOCK)).await;
         assert!(read.1.iter().all(|b| *b == 0), "nothing was written after the abort");
+    });
+}
+
+/// A PERSISTENT RESERVE OUT: service action, key, service action key; everything persists (APTPL).
+fn reserve_out(action: u8, key: u8, action_key: u8) -> ([u8; 10], [u8; 24]) {
+    let mut list = [0; 24];
+    (list[7], list[15], list[20]) = (key, action_key, (action == 0) as u8);
+    ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+/// A folder that a state file can be written to, or not: a file stands in its place.
+fn block_folder(folder: &std::path::Path, blocked: bool) {
+    _ = std::fs::remove_dir_all(folder);
+    _ = std::fs::remove_file(folder);
+    if blocked {
+        std::fs::write(folder, "").expect("a file");
+    }
+}
+
+#[test]
+fn a_command_whose_change_cannot_be_kept_changes_nothing() {
+    const CACHE_OFF: [u8; 24] =
+        [0, 0, 0, 0, 0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const SELECT: [u8; 6] = [op::MODE_SELECT_6, 0x11, 0, 0, 24, 0];
+    const KEYS: [u8; 10] = [op::PERSISTENT_RESERVE_IN, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    const HELD: [u8; 10] = [op::PERSISTENT_RESERVE_IN, 1, 0, 0, 0, 0, 0, 1, 0, 0];
+    let folder = std::env::temp_dir().join(format!("lunar-exec-keep-{}", std::process::id()));
+    let file = folder.join("0.state");
+    runs(async {
+        block_folder(&folder, false);
+        let mut disk = Disk::new(true);
+        let lu = lu(true);
+        let other = Arc::new(Port { isid: [0x80, 0, 0, 2, 0, 0], ..(*port()).clone() });
+        (disk.unit, disk.nexus) =
+            (Arc::new(Unit::new(lu.clone(), memory(), Some(file.clone()))), lu.attach(port(), false));
+        let mut victim = lu.attach(other, false);
+        for nexus in [&mut disk.nexus, &mut victim] {
+            assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
+        }
+        let (cdb, list) = reserve_out(0, 0, 1);
+        disk.good(&cdb, &list).await;
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        disk.good(&cdb, &list).await;
+        let (cdb, list) = reserve_out(1, 1, 0);
+        disk.good(&cdb, &list).await;
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        let kept = std::fs::read(&file).expect("a state file");
+        assert_eq!(kept, lu.saved().1);
+
+        block_folder(&folder, true);
+        let before = (disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved());
+        for (cdb, list) in
+            [reserve_out(5, 1, 1), reserve_out(4, 1, 1), reserve_out(0, 1, 9), reserve_out(3, 1, 0)]
+        {
+            let ended = disk.end(&cdb, &list).await;
+            assert!(ended.is_err_and(|f| f.sense == Some(Sense::INTERNAL_FAILURE)), "{cdb:02x?}");
+        }
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        let ended = disk.end(&SELECT, &CACHE_OFF).await;
+        assert!(ended.is_err_and(|f| f.sense == Some(Sense::INTERNAL_FAILURE)));
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        assert!(lu.write_cache());
+        assert_eq!((disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved()), before);
+        assert!(victim.begin(&[0; 16]).is_ok(), "nobody is told of what did not happen");
+
+        block_folder(&folder, false);
+        std::mem::swap(&mut disk.nexus, &mut victim);
+        disk.good(&SELECT, &CACHE_OFF).await;
+        assert!(!lu.write_cache());
+        assert_eq!(std::fs::read(&file).expect("a state file"), lu.saved().1);
+        block_folder(&folder, false);
     });
 }

@@ -107,6 +107,8 @@ pub struct Session {
     pub pings: Pings,
     /// How far its life has come.
     pub life: Life,
+    /// Why it ends, if it is not that the initiator closed the connection.
+    pub end: Option<&'static str>,
     /// Those who wait for its end.
     pub farewells: Vec<Done>,
     /// The answer to a logout: it goes when no task is left.
@@ -141,15 +143,13 @@ pub async fn run(begun: Begun) {
     let p = &info.parameters;
     let digests = Digests { header: p.header_digest, data: p.data_digest };
     let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, pending);
-    let seated = Seated { tsih: seat.tsih, cmd_sn, stat_sn, digests };
-    let peer = fresh.peer;
-    let conn = Connection::new(shared, fresh, door, info, seated);
+    let tsih = seat.tsih;
+    let seated = Seated { tsih, cmd_sn, stat_sn, digests };
+    let conn = Connection::new(shared, fresh, door, info.clone(), seated);
     compio::runtime::spawn(letters::serve(Rc::downgrade(&conn), letters)).detach();
     compio::runtime::spawn(services::keep_alive(Rc::downgrade(&conn))).detach();
-    match conn.receive(receiver).await {
-        Ok(()) => tracing::debug!(%peer, "connection ended"),
-        Err(e) => tracing::info!(%peer, error = %e, "connection ended"),
-    }
+    let received = conn.receive(receiver).await;
+    goodbye(&info, tsih, conn.session.borrow().end, received);
     conn.finish().await;
     let farewells = {
         let mut session = conn.session.borrow_mut();
@@ -160,6 +160,20 @@ pub async fn run(begun: Begun) {
     drop(conn);
     drop((seat, count));
     drop(farewells);
+}
+
+/// Tells of the end as `login::welcome` tells of the beginning.
+fn goodbye(info: &Info, tsih: u16, end: Option<&'static str>, received: Result<(), Broken>) {
+    let reason = match (end, received) {
+        (Some(end), _) => end.to_owned(),
+        (None, Err(broken)) => broken.to_string(),
+        (None, Ok(())) => "the initiator closed the connection".to_owned(),
+    };
+    let Info { initiator, address, .. } = info;
+    match &info.target {
+        Some(target) => tracing::info!(%initiator, %address, %target, tsih, reason, "session ended"),
+        None => tracing::debug!(%initiator, %address, tsih, reason, "discovery ended"),
+    }
 }
 
 /// What a login left to a session.
@@ -217,6 +231,7 @@ impl Connection {
                 local: fresh.local,
                 pings: Pings::default(),
                 life: Life::Running,
+                end: None,
                 farewells: Vec::new(),
                 last_word: None,
                 serial: 0,
@@ -282,7 +297,7 @@ impl Connection {
     fn lost(&self) {
         let mut session = self.session.borrow_mut();
         session.out = Out::default();
-        session.life = Life::Over;
+        session.is_over("the connection was lost");
         drop(session);
         self.task_ended.notify(usize::MAX);
         self.stream.shutdown(Shutdown::Both);
@@ -367,6 +382,12 @@ async fn write(conn: Rc<Connection>) {
 }
 
 impl Session {
+    /// Takes nothing more; the first reason is the one that counts.
+    pub fn is_over(&mut self, why: &'static str) {
+        self.life = Life::Over;
+        self.end.get_or_insert(why);
+    }
+
     /// Wakes those who wait for tasks.
     pub fn task_ended(&self) {
         if let Some(conn) = self.conn.upgrade() {

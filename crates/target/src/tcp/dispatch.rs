@@ -88,8 +88,7 @@ impl Session {
             Admit::Ignore => return,
             Admit::Hold => {
                 if data.bytes().len() > HELD_LARGE && self.held.len() >= HELD {
-                    tracing::info!("too much waits for a command that does not come; the session ends");
-                    self.life = Life::Over;
+                    self.is_over("too much waits for a command that does not come");
                     return;
                 }
                 let held = Held { header, ahs: ahs.to_vec(), data: data.bytes().to_vec() };
@@ -135,8 +134,8 @@ impl Session {
     #[inline]
     fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: Data<'_>) {
         let Some(c) = Command::read(header, ahs) else {
-            tracing::info!(?header, "format error: a SCSI Command contradicts itself; the session ends");
-            self.life = Life::Over;
+            tracing::debug!(?header, "a SCSI Command that contradicts itself");
+            self.is_over("format error: a SCSI Command contradicts itself");
             return;
         };
         let refusal = if c.itt == NONE {

@@ -27,7 +27,7 @@ pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
     while let Ok(letter) = letters.recv_async().await {
         let Some(conn) = conn.upgrade() else { return };
         match letter {
-            Letter::End { done } => conn.end(done),
+            Letter::End { why, done } => conn.end(why, done),
             Letter::Abort { which, done } => {
                 // Beside the next letters: a task may take its time to end.
                 compio::runtime::spawn(async move {
@@ -41,7 +41,7 @@ pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
             Letter::Luns(None) => {
                 conn.session.borrow_mut().announce(0, SESSION_DROP, [0, 2, 0], Vec::new());
                 conn.flush();
-                conn.end(flume::bounded(0).0);
+                conn.end("its target, or its access to it, is gone", flume::bounded(0).0);
             }
             Letter::Attention(unit) => conn.tell(Sense::CAPACITY_CHANGED, |v| Arc::ptr_eq(&v.unit, &unit)),
         }
@@ -50,10 +50,10 @@ pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
 
 impl Connection {
     /// Ends the connection; `done` goes once all is over.
-    fn end(&self, done: Done) {
+    fn end(&self, why: &'static str, done: Done) {
         let mut session = self.session.borrow_mut();
         session.farewells.push(done);
-        session.life = Life::Over;
+        session.is_over(why);
         drop(session);
         self.task_ended.notify(usize::MAX);
         self.close();
@@ -80,7 +80,7 @@ impl Connection {
             let left = self.wait_until(|s| s.life == Life::Over);
             let _ = compio::time::timeout(Duration::from_secs(TIME_TO_LOG_OUT_S as u64), left).await;
         }
-        self.session.borrow_mut().life = Life::Over;
+        self.session.borrow_mut().is_over("the server stops");
         self.close();
     }
 

@@ -32,11 +32,11 @@ pub async fn login(shared: &Arc<Shared>, fresh: Fresh, portal: usize, count: Cou
     match compio::time::timeout(limit, negotiate(shared, fresh, portal, count)).await {
         Ok(Ok(session)) => session,
         Ok(Err(e)) => {
-            tracing::info!(%peer, error = %e, "login ended");
+            shared.turned_away(peer, &e.to_string());
             None
         }
         Err(_) => {
-            tracing::info!(%peer, "login took too long and was cut");
+            shared.turned_away(peer, "the login took too long");
             None
         }
     }
@@ -52,12 +52,20 @@ async fn negotiate(
     let bound = shared.portals[portal].clone();
     let door = Door { setup: setup.clone(), group: bound.tag, peer: fresh.peer.ip() };
     let mut machine = Login::new(setup.session.offer(), bound.tag, setup.limits.text_bytes);
-    let mut pending = Vec::new();
+    let (mut pending, mut begun) = (Vec::new(), false);
     loop {
-        let Some((header, data)) = next_pdu(&fresh.stream, &mut pending).await? else { return Ok(None) };
+        let Some((header, data)) = next_pdu(&fresh.stream, &mut pending).await? else {
+            if begun {
+                return Err(io::Error::other("the initiator closed it within its login"));
+            }
+            // Nothing was said: somebody looked whether the port is open.
+            tracing::debug!(peer = %fresh.peer, "connection closed before login");
+            return Ok(None);
+        };
+        begun = true;
         match machine.request(&header, &data, &door) {
             Step::Reply(pdu) => send(&fresh.stream, &pdu).await?,
-            Step::Drop => return Ok(None),
+            Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
             Step::Refuse(pdu) => {
                 refused(&fresh, &machine, &pdu);
                 send(&fresh.stream, &pdu).await?;
@@ -68,13 +76,7 @@ async fn negotiate(
     }
     let info = info(&machine, &fresh, bound.tag, shared.registry.find(machine.tsih()));
     let (mailbox, letters) = flume::unbounded();
-    let key = Key {
-        initiator: info.initiator.clone(),
-        isid: info.isid,
-        target: info.target.clone(),
-        tag: bound.tag,
-        portal: info.target.is_none().then_some(bound.address),
-    };
+    let key = key(&info, &bound);
     let request = Request { key, tsih: machine.tsih(), cid: info.cid, mailbox, info: info.clone() };
     let seat = match shared.registry.enter(&request, &setup.limits).await {
         Ok(seat) => seat,
@@ -108,6 +110,17 @@ async fn negotiate(
     }))
 }
 
+/// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
+fn key(info: &Info, bound: &crate::server::Bound) -> Key {
+    Key {
+        initiator: info.initiator.clone(),
+        isid: info.isid,
+        target: info.target.clone(),
+        tag: bound.tag,
+        portal: info.target.is_none().then_some(bound.address),
+    }
+}
+
 /// What is known of the connection; `session` is the one that it reinstates.
 fn info(machine: &Login, fresh: &Fresh, tag: u16, session: Option<Arc<Info>>) -> Arc<Info> {
     let own = machine.parameters();
@@ -139,18 +152,20 @@ fn welcome(info: &Info, seat: &Seat) {
 fn refused(fresh: &Fresh, machine: &Login, pdu: &Pdu) {
     let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
-    tracing::info!(peer = %fresh.peer, ?initiator, ?target, %status, "login refused");
+    // It is printable already.
+    let reason = machine.reason().map(tracing::field::display);
+    tracing::info!(peer = %fresh.peer, ?initiator, ?target, %status, reason, "login refused");
 }
 
-/// The next whole PDU, or None when the peer has closed or sends what no login has. `pending` holds bytes
-/// beyond it.
+/// The next whole PDU, or None when the peer has closed without a word. `pending` holds bytes beyond it.
 async fn next_pdu(stream: &Stream, pending: &mut Vec<u8>) -> io::Result<Option<(Bhs, Vec<u8>)>> {
-    let mut chunk = [0; 4096];
+    let (mut chunk, mut silent) = ([0; 4096], pending.is_empty());
     loop {
         if let Some(b) = pending.first_chunk::<BHS_LEN>() {
             let header = Bhs(*b);
             if header.data_len() > SEGMENT_LEN {
-                return Ok(None);
+                let what = format!("it sent a data segment of {} bytes", header.data_len());
+                return Err(io::Error::other(what));
             }
             let start = BHS_LEN + header.ahs_len();
             let whole = start + padded(header.data_len());
@@ -162,8 +177,12 @@ async fn next_pdu(stream: &Stream, pending: &mut Vec<u8>) -> io::Result<Option<(
         }
         stream.readable().await?;
         match stream.receive(&mut chunk)? {
-            Some(0) => return Ok(None),
-            Some(n) => pending.extend_from_slice(&chunk[..n]),
+            Some(0) if silent => return Ok(None),
+            Some(0) => return Err(io::Error::other("the initiator closed it within a PDU")),
+            Some(n) => {
+                silent = false;
+                pending.extend_from_slice(&chunk[..n]);
+            }
             None => {}
         }
     }

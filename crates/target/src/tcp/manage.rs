@@ -213,9 +213,10 @@ impl Connection {
             (session.shared.clone(), session.info.target.clone())
         };
         self.flushed().await;
-        shared
-            .registry
-            .tell_each(|info| (info.target == target).then(|| Letter::End { done: flume::bounded(0).0 }));
+        shared.registry.tell_each(|info| {
+            (info.target == target)
+                .then(|| Letter::End { why: "TARGET COLD RESET", done: flume::bounded(0).0 })
+        });
     }
 
     /// Ends the tasks that another session has a say in.

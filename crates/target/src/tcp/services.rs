@@ -108,7 +108,7 @@ impl Session {
         };
         let answer = pdu::logout_response(header.itt(), response, wait, retain);
         if response == 0 {
-            self.life = Life::Over;
+            self.is_over("logout");
             self.last_word = Some(answer);
         } else {
             self.reply(answer, Payload::Empty);
@@ -168,7 +168,7 @@ pub async fn keep_alive(conn: Weak<Connection>) {
         net::sleep_until(Instant::now() + timeout).await;
         let Some(c) = conn.upgrade() else { return };
         if !c.session.borrow_mut().is_alive() {
-            tracing::info!(initiator = %c.session.borrow().info.initiator, "no answer to a ping; connection ended");
+            c.session.borrow_mut().end.get_or_insert("no answer to a ping");
             c.stream.shutdown(std::net::Shutdown::Both);
             return;
         }

@@ -100,6 +100,9 @@ pub struct Registration {
     pub initiator: String,
 }
 
+/// So iSCSI names begin (RFC 7143 section 4.2.7).
+const NAMES: [&[u8]; 3] = [b"iqn.", b"eui.", b"naa."];
+
 /// READ FULL STATUS.
 pub fn registrations(answer: &[u8]) -> impl Iterator<Item = Registration> {
     let all = split(list(answer), |b| (b.len() >= 24).then(|| 24 + get(b, 20, 4) as usize));
@@ -120,8 +123,17 @@ fn transport_id(b: &[u8]) -> String {
             let end = name.iter().position(|c| *c == 0).unwrap_or(name.len());
             fields::utf8(&name[..end])
         }
-        _ => b.iter().map(|byte| format!("{byte:02x}")).collect(),
+        _ => text(b).unwrap_or_else(|| b.iter().map(|byte| format!("{byte:02x}")).collect()),
     }
+}
+
+/// A name of iSCSI that some target, such as istgt, tells in a form of its own: it stands somewhere, and NULs
+/// follow.
+fn text(b: &[u8]) -> Option<String> {
+    let start = b.windows(4).position(|four| NAMES.contains(&four))?;
+    let end = b.iter().rposition(|byte| *byte != 0)? + 1;
+    let name = &b[start..end];
+    name.iter().all(u8::is_ascii_graphic).then(|| fields::utf8(name))
 }
 
 /// The parameter list of PERSISTENT RESERVE OUT.
@@ -184,6 +196,15 @@ mod tests {
         assert_eq!(all[0].initiator, "iqn.a,i,0x80?0000000001");
         assert_eq!((all[1].holds, all[1].initiator.as_str()), (None, "0601"));
         (0..b.len()).for_each(|n| assert!(registrations(&b[..n]).count() < 2));
+    }
+
+    #[test]
+    fn a_name_in_another_form_is_told_as_text() {
+        assert_eq!(transport_id(b"\0\0\0\x10iqn.a,i,0x80\0\0\0\0"), "iqn.a,i,0x80");
+        assert_eq!(transport_id(b"iqn.2026-11.b\0"), "iqn.2026-11.b");
+        assert_eq!(transport_id(b"\x06\0\0\0ABCDEFGH"), "060000004142434445464748");
+        assert_eq!(transport_id(b"\0iqn.\x1b[2J\0"), "0069716e2e1b5b324a00");
+        assert_eq!((transport_id(b""), transport_id(&[0; 2])), (String::new(), "0000".into()));
     }
 
     #[test]

@@ -94,7 +94,8 @@ fn capabilities() {
     let mut world = World::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1d, 0xb0, 0xea, 0x01, 0, 0]);
-    assert!(send(a, 0, 0, &basic(0, 1, 1)).is_ok());
+    let answer = send(a, 0, 0, &basic(0, 1, 1));
+    assert!(crate::testing::commit(&world.lu, answer).is_ok());
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1d, 0xb1, 0xea, 0x01, 0, 0]);
     let mut world = World::new("A");
     world.lu.set_volatile();
@@ -151,12 +152,11 @@ fn ten_thousand_registrants() {
         port.isid = [0x80, 0, 0, a, b, c];
         let mut nexus = lu.attach(port.into(), false);
         assert!(run(&mut nexus, &[0; 6]).is_err(), "POWER ON");
-        match send(&mut nexus, 0, 0, &basic(0, 1 + n as u64, 1)) {
-            Ok(_) => {}
-            answer => {
-                assert_eq!(answer, fails(Sense::INSUFFICIENT_REGISTRATIONS));
-                refused += 1;
-            }
+        let persists = (n == 9_998) as u8;
+        let answer = send(&mut nexus, 0, 0, &basic(0, 1 + n as u64, persists));
+        if let Err(failure) = crate::testing::commit(&lu, answer) {
+            assert_eq!(failure.sense, Some(Sense::INSUFFICIENT_REGISTRATIONS));
+            refused += 1;
         }
     }
     assert_eq!(refused, 1);

@@ -144,12 +144,12 @@ impl World {
     }
 
     fn outcome(&self, answer: Answer) -> String {
-        match answer {
-            Ok(Plan::Done | Plan::Read { .. } | Plan::Write { .. } | Plan::Data(_)) => "good".into(),
-            Ok(Plan::Op(op)) => match *op {
-                Op::Save => "save".into(),
-                Op::Preempt { victims, save } => {
-                    format!("abort{}{}", self.names(&victims), if save { " save" } else { "" })
+        match crate::testing::commit(&self.lu, answer) {
+            Ok((Plan::Done, true)) => "save".into(),
+            Ok((Plan::Done | Plan::Read { .. } | Plan::Write { .. } | Plan::Data(_), _)) => "good".into(),
+            Ok((Plan::Op(op), kept)) => match *op {
+                Op::Preempt { victims } => {
+                    format!("abort{}{}", self.names(&victims), if kept { " save" } else { "" })
                 }
                 _ => "good".into(),
             },

@@ -475,7 +475,7 @@ fn wishes_are_checked() {
         (with(forged), "control"),
         (with(Credentials { algorithms: vec![], ..alice() }), "algorithm"),
         (Wish { target: None, ..wish() }, "target"),
-        (Wish { target: Some("disks".into()), ..wish() }, "disks"),
+        (Wish { target: Some("disks\n".into()), ..wish() }, "disks"),
         (Wish { initiator: format!("iqn.2026-11.org.example:{}", "a".repeat(200)), ..wish() }, "iSCSI name"),
     ] {
         assert!(wish.check().unwrap_err().contains(why), "{why}");

@@ -1,0 +1,330 @@
+//! Which figures of two documents belong together, and how they differ.
+
+use super::statistics::{Bounded, Mean, difference, moments, quantile, welch};
+use super::{Row, Verdict};
+use crate::Document;
+use crate::document::{Run, Table};
+use crate::outcome::{Latency, Outcome, Share, Totals, widths};
+
+/// Steps that a time series must have before it tells of chance.
+const STEPS: usize = 3;
+
+/// What is compared of a direction of a run.
+struct Metric {
+    name: &'static str,
+    unit: &'static str,
+    larger_is_better: bool,
+    /// The figure of a run.
+    figure: fn(&Outcome, &Totals) -> Option<f64>,
+    /// Its spread within a run.
+    spread: Spread,
+}
+
+/// How far a figure of one run may be off.
+enum Spread {
+    /// It is a rate of something that each step counts.
+    Steps(fn(bool, &Share) -> u64),
+    /// It is the mean of all commands.
+    Mean,
+    /// It is a quantile of all commands.
+    Quantile(f64),
+}
+
+const METRICS: [Metric; 5] = [
+    Metric {
+        name: "IOPS",
+        unit: "1/s",
+        larger_is_better: true,
+        figure: |outcome, totals| Some(totals.iops(outcome.elapsed_s)),
+        spread: Spread::Steps(|read, share| if read { share.read_ios } else { share.write_ios }),
+    },
+    Metric {
+        name: "bandwidth",
+        unit: "B/s",
+        larger_is_better: true,
+        figure: |outcome, totals| Some(totals.rate(outcome.elapsed_s)),
+        spread: Spread::Steps(|read, share| if read { share.read_bytes } else { share.write_bytes }),
+    },
+    Metric {
+        name: "mean latency",
+        unit: "ns",
+        larger_is_better: false,
+        figure: |_, totals| (totals.total.count() > 0).then_some(totals.total.mean_ns),
+        spread: Spread::Mean,
+    },
+    Metric {
+        name: "p50 latency",
+        unit: "ns",
+        larger_is_better: false,
+        figure: |_, totals| totals.total.quantile(0.5).map(|ns| ns as f64),
+        spread: Spread::Quantile(0.5),
+    },
+    Metric {
+        name: "p99 latency",
+        unit: "ns",
+        larger_is_better: false,
+        figure: |_, totals| totals.total.quantile(0.99).map(|ns| ns as f64),
+        spread: Spread::Quantile(0.99),
+    },
+];
+
+/// All rows, and what a reader must know besides.
+pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String>) {
+    let mut notes = machines(a, b);
+    let mut rows = Vec::new();
+    for label in labels(a) {
+        let (before, after) = (of_label(a, label), of_label(b, label));
+        if after.is_empty() {
+            notes.push(format!("only in A: {label}"));
+            continue;
+        }
+        notes.extend(about(label, &before, &after));
+        rows.extend(of_runs(label, &before, &after, threshold));
+    }
+    let only = labels(b).into_iter().filter(|label| of_label(a, label).is_empty());
+    notes.extend(only.map(|label| format!("only in B: {label}")));
+    rows.extend(a.tables.iter().flat_map(|table| of_table(table, b, threshold)));
+    (rows, notes)
+}
+
+/// Labels of runs, each once.
+fn labels(document: &Document) -> Vec<&str> {
+    let mut seen = std::collections::HashSet::new();
+    document.runs.iter().map(|run| run.label.as_str()).filter(|label| seen.insert(*label)).collect()
+}
+
+fn of_label<'a>(document: &'a Document, label: &str) -> Vec<&'a Run> {
+    document.runs.iter().filter(|run| run.label == label).collect()
+}
+
+fn machines(a: &Document, b: &Document) -> Vec<String> {
+    let (x, y) = (&a.host, &b.host);
+    let pairs = [
+        ("machine", &x.name, &y.name),
+        ("kernel", &x.kernel, &y.kernel),
+        ("processor", &x.cpu, &y.cpu),
+        ("version of Lunar", &x.lunar, &y.lunar),
+    ];
+    let differ = pairs.into_iter().filter(|(_, a, b)| a != b);
+    let mut notes: Vec<String> =
+        differ.map(|(what, a, b)| format!("another {what}: {a}, then {b}")).collect();
+    if x.cores != y.cores {
+        notes.push(format!("another number of cores: {}, then {}", x.cores, y.cores));
+    }
+    notes
+}
+
+/// What differs in what was asked for, and what went wrong.
+fn about(label: &str, before: &[&Run], after: &[&Run]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (a, b) = (before[0], after[0]);
+    let word = |run: &Run, name: &str| run.job.iter().find(|word| word.0 == name).map(|word| word.1.clone());
+    let mut names: Vec<&String> = a.job.iter().chain(&b.job).map(|word| &word.0).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let (x, y) = (word(a, name), word(b, name));
+        if x != y {
+            let [x, y] = [x, y].map(|value| value.unwrap_or_else(|| "not set".into()));
+            notes.push(format!("{label}: {name} was {x}, then {y}"));
+        }
+    }
+    if before.len() != after.len() && before.len().min(after.len()) == 1 {
+        let (a, b) = (before.len(), after.len());
+        notes.push(format!("{label}: {a} runs in A and {b} in B; the first of each are compared"));
+    }
+    for (file, runs) in [("A", before), ("B", after)] {
+        let early = runs.iter().filter_map(|run| run.outcome.ended_early.as_ref());
+        notes.extend(early.map(|why| format!("{label}: ended early in {file}: {why}")));
+    }
+    notes
+}
+
+fn of_runs(label: &str, before: &[&Run], after: &[&Run], threshold: f64) -> Vec<Row> {
+    let judge = Judge { of: label, threshold };
+    let mut rows = Vec::new();
+    for is_read in [true, false] {
+        let totals = |run: &Run| if is_read { run.outcome.read.clone() } else { run.outcome.write.clone() };
+        let is_there = |runs: &[&Run]| runs.iter().any(|run| totals(run).ios > 0);
+        if is_there(before) && is_there(after) {
+            let way = if is_read { "read" } else { "write" };
+            let of_metric = |metric: &Metric| of_metric(&judge, metric, (way, is_read), before, after);
+            rows.extend(METRICS.iter().filter_map(of_metric));
+        }
+    }
+    rows.extend(of_cpu(&judge, before, after));
+    rows.extend(of_errors(label, before, after));
+    rows
+}
+
+fn of_metric(
+    judge: &Judge,
+    metric: &Metric,
+    (way, is_read): (&str, bool),
+    before: &[&Run],
+    after: &[&Run],
+) -> Option<Row> {
+    let figure = |run: &&Run| {
+        let totals = if is_read { &run.outcome.read } else { &run.outcome.write };
+        (metric.figure)(&run.outcome, totals)
+    };
+    let figures = [before, after].map(|runs| runs.iter().filter_map(figure).collect::<Vec<f64>>());
+    let within = || within_run(metric, is_read, &before[0].outcome, &after[0].outcome);
+    let what = format!("{way} {}", metric.name);
+    judge.samples(what, metric.unit, metric.larger_is_better, figures, within)
+}
+
+/// The interval of a difference that the runs themselves tell of.
+fn within_run(metric: &Metric, is_read: bool, a: &Outcome, b: &Outcome) -> Option<(f64, f64)> {
+    let direction = |outcome: &Outcome| if is_read { outcome.read.clone() } else { outcome.write.clone() };
+    match metric.spread {
+        Spread::Steps(count) => {
+            let mean = |outcome: &Outcome| Mean::of(&rates(outcome, |share| count(is_read, share))?);
+            Some(welch(mean(a)?, mean(b)?))
+        }
+        Spread::Mean => {
+            let mean = |outcome: &Outcome| {
+                let (effect, steps) = effect(outcome)?;
+                let Latency { mean_ns, stddev_ns, .. } = direction(outcome).total;
+                let many = direction(outcome).ios.max(1) as f64;
+                let error2 = stddev_ns.powi(2) * effect / many;
+                Some(Mean { mean: mean_ns, error2, freedom: steps - 1.0 })
+            };
+            Some(welch(mean(a)?, mean(b)?))
+        }
+        Spread::Quantile(share) => {
+            let bounded = |outcome: &Outcome| -> Option<Bounded> {
+                quantile(&direction(outcome).total, share, effect(outcome)?.0)
+            };
+            Some(difference(bounded(a)?, bounded(b)?))
+        }
+    }
+}
+
+/// Rates of the whole steps; None if there are too few.
+fn rates(outcome: &Outcome, count: impl Fn(&Share) -> u64) -> Option<Vec<f64>> {
+    let widths = widths(&outcome.series);
+    let usual = widths.iter().copied().fold(0.0, f64::max);
+    let whole = outcome.series.iter().zip(widths).filter(|(_, width)| *width > 0.9 * usual);
+    let rates: Vec<f64> = whole.map(|(step, width)| count(&step.share) as f64 / width).collect();
+    (rates.len() >= STEPS).then_some(rates)
+}
+
+/// The design effect: how many commands tell as much as one that is independent of the others; and the number of
+/// steps it comes from.
+fn effect(outcome: &Outcome) -> Option<(f64, f64)> {
+    let ios = |share: &Share| (share.read_ios as f64) + (share.write_ios as f64);
+    let busy: Vec<_> = outcome.series.iter().filter(|step| ios(&step.share) > 0.0).collect();
+    if busy.len() < STEPS {
+        return None;
+    }
+    let means: Vec<f64> = busy.iter().map(|step| step.mean_ns).collect();
+    let each = busy.iter().map(|step| ios(&step.share)).sum::<f64>() / busy.len() as f64;
+    let (_, between) = moments(&means)?;
+    let all = outcome.ios().max(1) as f64;
+    let variance = |totals: &Totals| totals.total.stddev_ns.powi(2) * totals.ios as f64 / all;
+    let within = variance(&outcome.read) + variance(&outcome.write);
+    let effect = if within > 0.0 { between * each / within } else { 1.0 };
+    Some((effect.max(1.0), busy.len() as f64))
+}
+
+fn of_cpu(judge: &Judge, before: &[&Run], after: &[&Run]) -> Vec<Row> {
+    type Seconds = fn(&Outcome) -> Option<f64>;
+    let sides: [(&str, Seconds); 2] = [
+        ("client CPU/IO", |o| Some(o.cpu.client_s).filter(|s| *s > 0.0)),
+        ("target CPU/IO", |o| o.cpu.target_s),
+    ];
+    let of_side = |(what, seconds): (&str, Seconds)| {
+        let each = |run: &&Run| {
+            let ios = run.outcome.ios();
+            seconds(&run.outcome).filter(|_| ios > 0).map(|s| s * 1e9 / ios as f64)
+        };
+        let figures = [before, after].map(|runs| runs.iter().filter_map(each).collect::<Vec<f64>>());
+        judge.samples(what.into(), "ns", false, figures, || None)
+    };
+    sides.into_iter().filter_map(of_side).collect()
+}
+
+/// Commands that failed, and runs that ended early: no chance is assumed.
+fn of_errors(label: &str, before: &[&Run], after: &[&Run]) -> Option<Row> {
+    let failed =
+        |run: &&Run| run.outcome.errors as f64 + f64::from(u8::from(run.outcome.ended_early.is_some()));
+    let mean = |runs: &[&Run]| runs.iter().map(failed).sum::<f64>() / runs.len() as f64;
+    let (a, b) = (mean(before), mean(after));
+    let verdict = match b.total_cmp(&a) {
+        std::cmp::Ordering::Greater => Verdict::Worse,
+        std::cmp::Ordering::Less => Verdict::Better,
+        std::cmp::Ordering::Equal => Verdict::Same,
+    };
+    (a > 0.0 || b > 0.0).then(|| Row {
+        of: label.into(),
+        what: "failures".into(),
+        unit: "1".into(),
+        a,
+        b,
+        change_percent: (a > 0.0).then(|| (b - a) / a * 100.0),
+        interval_percent: None,
+        verdict,
+    })
+}
+
+fn of_table(table: &Table, b: &Document, threshold: f64) -> Vec<Row> {
+    let Some(other) = b.tables.iter().find(|other| other.title == table.title && other.unit == table.unit)
+    else {
+        return Vec::new();
+    };
+    let mut rows = Vec::new();
+    for (head, cells) in &table.rows {
+        let Some((_, others)) = other.rows.iter().find(|row| row.0 == *head) else { continue };
+        let of = format!("{}, {head}", table.title);
+        let judge = Judge { of: &of, threshold };
+        for (column, cell) in table.columns.iter().zip(cells) {
+            let at = other.columns.iter().position(|name| name == column);
+            let figures = [Some(cell), at.and_then(|at| others.get(at))]
+                .map(|cell| cell.and_then(|cell| cell.measured).into_iter().collect::<Vec<f64>>());
+            rows.extend(judge.samples(column.clone(), &table.unit, table.larger_is_better, figures, || None));
+        }
+    }
+    rows
+}
+
+/// Makes rows and their verdicts.
+struct Judge<'a> {
+    of: &'a str,
+    threshold: f64,
+}
+
+impl Judge<'_> {
+    /// A row from the figures of all runs before and after; `within` is asked where they do not tell of chance.
+    fn samples(
+        &self,
+        what: String,
+        unit: &str,
+        larger_is_better: bool,
+        [before, after]: [Vec<f64>; 2],
+        within: impl FnOnce() -> Option<(f64, f64)>,
+    ) -> Option<Row> {
+        let (first_a, first_b) = (*before.first()?, *after.first()?);
+        let (a, b, interval) = match (Mean::of(&before), Mean::of(&after)) {
+            (Some(a), Some(b)) => (a.mean, b.mean, Some(welch(a, b))),
+            _ => (first_a, first_b, within()),
+        };
+        let in_percent = |difference: f64| difference / a * 100.0;
+        let change_percent = (a > 0.0).then(|| in_percent(b - a));
+        let interval_percent =
+            interval.filter(|_| a > 0.0).map(|(low, high)| (in_percent(low), in_percent(high)));
+        let verdict = self.verdict(change_percent?, interval_percent, larger_is_better);
+        let (of, unit) = (self.of.to_owned(), unit.to_owned());
+        Some(Row { of, what, unit, a, b, change_percent, interval_percent, verdict })
+    }
+
+    fn verdict(&self, change: f64, interval: Option<(f64, f64)>, larger_is_better: bool) -> Verdict {
+        let is_chance = interval.is_some_and(|(low, high)| low <= 0.0 && high >= 0.0);
+        match interval {
+            _ if change.abs() <= self.threshold || is_chance => Verdict::Same,
+            None => Verdict::Unsure,
+            Some(_) if (change > 0.0) == larger_is_better => Verdict::Better,
+            Some(_) => Verdict::Worse,
+        }
+    }
+}

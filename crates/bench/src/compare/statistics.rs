@@ -1,0 +1,127 @@
+//! Differences, and how far chance may have made them.
+
+/// Bounds of 95 % of the t distribution for 1 to 30 degrees of freedom.
+const T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+/// The same of the normal distribution.
+const Z: f64 = 1.959964;
+
+/// Bounds of 95 % for so many degrees of freedom.
+pub fn t(freedom: f64) -> f64 {
+    // Rounded down, which makes an interval rather too wide.
+    match freedom.floor() {
+        f if f < 1.0 || f.is_nan() => T[0],
+        f if f <= 30.0 => T[f as usize - 1],
+        f => {
+            Z + (Z.powi(3) + Z) / (4.0 * f) + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * f * f)
+        }
+    }
+}
+
+/// Mean and variance (of a sample); none of less than two.
+pub fn moments(sample: &[f64]) -> Option<(f64, f64)> {
+    if sample.len() < 2 {
+        return None;
+    }
+    let many = sample.len() as f64;
+    let mean = sample.iter().sum::<f64>() / many;
+    Some((mean, sample.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (many - 1.0)))
+}
+
+/// A mean, the square of its standard error, and the degrees of freedom of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Mean {
+    /// The mean.
+    pub mean: f64,
+    /// The square of its standard error.
+    pub error2: f64,
+    /// Degrees of freedom.
+    pub freedom: f64,
+}
+
+impl Mean {
+    /// Of a sample of independent figures; none of less than two.
+    pub fn of(sample: &[f64]) -> Option<Mean> {
+        let many = sample.len() as f64;
+        moments(sample).map(|(mean, variance)| Mean { mean, error2: variance / many, freedom: many - 1.0 })
+    }
+}
+
+/// The difference `b - a` of two means with its interval of 95 %, by Welch's t: variances may differ.
+pub fn welch(a: Mean, b: Mean) -> (f64, f64) {
+    let error2 = a.error2 + b.error2;
+    let parts = [a, b].map(|of| of.error2.powi(2) / of.freedom).iter().sum::<f64>();
+    let freedom = if parts > 0.0 { error2.powi(2) / parts } else { f64::MAX };
+    let (difference, half) = (b.mean - a.mean, t(freedom) * error2.sqrt());
+    (difference - half, difference + half)
+}
+
+/// A figure between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounded {
+    /// Lower bound.
+    pub low: f64,
+    /// The figure.
+    pub figure: f64,
+    /// Upper bound.
+    pub high: f64,
+}
+
+/// A quantile of a histogram with bounds of 95 % from the ranks of a binomial distribution. `effect` is how many
+/// commands tell as much as one that is independent of the others.
+pub fn quantile(latency: &crate::outcome::Latency, share: f64, effect: f64) -> Option<Bounded> {
+    let many = latency.count() as f64;
+    let half = Z * (share * (1.0 - share) * effect.max(1.0) / many).sqrt();
+    let at = |share: f64| latency.quantile(share.clamp(0.0, 1.0)).map(|ns| ns as f64);
+    Some(Bounded { low: at(share - half)?, figure: at(share)?, high: at(share + half)? })
+}
+
+/// Bounds of the difference `b - a` of two figures that have bounds (the method of variance estimates recovery).
+pub fn difference(a: Bounded, b: Bounded) -> (f64, f64) {
+    let figure = b.figure - a.figure;
+    let down = ((b.figure - b.low).powi(2) + (a.high - a.figure).powi(2)).sqrt();
+    let up = ((b.high - b.figure).powi(2) + (a.figure - a.low).powi(2)).sqrt();
+    (figure - down, figure + up)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Latency;
+
+    #[test]
+    fn t_is_that_of_the_tables() {
+        for (freedom, expected) in [(1.0, 12.706), (10.9, 2.228), (40.0, 2.021), (120.0, 1.980), (1e9, 1.960)]
+        {
+            assert!((t(freedom) - expected).abs() < 0.001, "{freedom}: {}", t(freedom));
+        }
+        assert_eq!([t(0.0), t(f64::NAN)], [12.706; 2]);
+    }
+
+    /// Two samples whose interval was worked out by hand: means 5 and 8, variances 2.5 and 2.5, 8 degrees.
+    #[test]
+    fn welch_is_as_in_books() {
+        let a = Mean::of(&[3.0, 4.0, 5.0, 6.0, 7.0]).unwrap();
+        let b = Mean::of(&[6.0, 7.0, 8.0, 9.0, 10.0]).unwrap();
+        let (low, high) = welch(a, b);
+        assert!((low - (3.0 - 2.306)).abs() < 1e-3 && (high - (3.0 + 2.306)).abs() < 1e-3, "{low} {high}");
+        let same = Mean::of(&[4.0, 4.0]).unwrap();
+        assert_eq!(welch(same, same), (0.0, 0.0), "no variance, no width");
+        assert!(Mean::of(&[1.0]).is_none());
+    }
+
+    #[test]
+    fn quantiles_have_bounds_that_widen_with_dependence() {
+        let histogram = (1..=1000).map(|ns| (ns, 1)).collect();
+        let latency = Latency { histogram, ..Latency::default() };
+        let median = quantile(&latency, 0.5, 1.0).unwrap();
+        assert_eq!(median, Bounded { low: 470.0, figure: 500.0, high: 531.0 });
+        let wide = quantile(&latency, 0.5, 4.0).unwrap();
+        assert_eq!((wide.low, wide.high), (439.0, 562.0));
+        assert_eq!(quantile(&Latency::default(), 0.5, 1.0), None);
+        let (low, high) = difference(median, Bounded { low: 590.0, figure: 600.0, high: 610.0 });
+        assert!(low < 100.0 - 30.0 && high > 100.0 + 30.0, "{low} {high}");
+    }
+}

@@ -1,0 +1,174 @@
+use super::*;
+use crate::document::Run;
+use crate::sample;
+use clap::Parser;
+use std::fs;
+
+fn document(runs: Vec<Run>) -> Document {
+    Document { runs, ..sample::empty("runs") }
+}
+
+fn read(rate: f64, wave: f64) -> Run {
+    sample::run("4 KiB read", 4096, true, rate, wave)
+}
+
+fn verdicts(comparison: &Comparison) -> Vec<(&str, Verdict)> {
+    comparison.rows.iter().map(|row| (row.what.as_str(), row.verdict)).collect()
+}
+
+#[test]
+fn a_slower_run_is_a_regression_and_a_faster_one_is_not() {
+    let (fast, slow) = (document(vec![read(1e8, 0.02)]), document(vec![read(0.8e8, 0.02)]));
+    let worse = compare(&fast, &slow, 5.0).unwrap();
+    let expected = [
+        ("read IOPS", Verdict::Worse),
+        ("read bandwidth", Verdict::Worse),
+        ("read mean latency", Verdict::Worse),
+        ("read p50 latency", Verdict::Worse),
+        ("read p99 latency", Verdict::Worse),
+        ("client CPU/IO", Verdict::Same),
+        ("target CPU/IO", Verdict::Same),
+    ];
+    assert_eq!((verdicts(&worse), worse.worse), (expected.to_vec(), 5));
+    let iops = &worse.rows[0];
+    let (low, high) = iops.interval_percent.unwrap();
+    assert!((iops.change_percent.unwrap() + 20.0).abs() < 0.5, "{iops:?}");
+    assert!(low < -20.0 && low > -25.0 && high > -20.0 && high < -15.0, "{iops:?}");
+    let better = compare(&slow, &fast, 5.0).unwrap();
+    assert!(better.rows[..5].iter().all(|row| row.verdict == Verdict::Better) && better.worse == 0);
+    assert_eq!(compare(&fast, &slow, 30.0).unwrap().worse, 0, "below the threshold");
+}
+
+#[test]
+fn what_chance_may_have_done_is_no_difference() {
+    let (a, b) = (document(vec![read(1e8, 0.6)]), document(vec![read(0.9e8, 0.6)]));
+    let comparison = compare(&a, &b, 5.0).unwrap();
+    let iops = &comparison.rows[0];
+    let (low, high) = iops.interval_percent.unwrap();
+    assert!(iops.change_percent.unwrap() < -5.0 && low < 0.0 && high > 0.0, "{iops:?}");
+    assert_eq!((iops.verdict, comparison.worse), (Verdict::Same, 0), "{:?}", comparison.rows);
+}
+
+#[test]
+fn repeated_runs_give_every_figure_an_interval() {
+    let three =
+        |factor: f64| document([1.0, 1.01, 0.99].map(|spread| read(1e8 * factor * spread, 0.0)).to_vec());
+    let comparison = compare(&three(1.0), &three(0.8), 5.0).unwrap();
+    assert!(comparison.rows.iter().all(|row| row.interval_percent.is_some()), "{:?}", comparison.rows);
+    assert_eq!(comparison.rows[0].verdict, Verdict::Worse);
+    let one = compare(&three(1.0), &document(vec![read(1e8, 0.1)]), 5.0).unwrap();
+    assert!(one.notes.iter().any(|note| note.contains("3 runs in A and 1 in B")), "{:?}", one.notes);
+}
+
+#[test]
+fn single_figures_are_unsure_and_no_regression() {
+    let (a, mut b) = (sample::large(), sample::large());
+    b.runs[0].outcome.cpu.client_s *= 2.0;
+    b.tables[0].rows[0].1[0].measured = Some(1.0);
+    let comparison = compare(&a, &b, 5.0).unwrap();
+    let unsure: Vec<_> = comparison
+        .rows
+        .iter()
+        .filter(|row| row.verdict == Verdict::Unsure)
+        .map(|row| (row.of.as_str(), row.what.as_str()))
+        .collect();
+    let table = "blockdev-perftest -f -d -s 30 -m 12, 67108864";
+    assert_eq!((unsure, comparison.worse), (vec![("4 KiB write", "client CPU/IO"), (table, "W")], 0));
+}
+
+#[test]
+fn a_short_run_has_no_interval() {
+    let mut a = document(vec![read(1e8, 0.1)]);
+    a.runs[0].outcome.series.truncate(2);
+    let comparison = compare(&a, &document(vec![read(0.5e8, 0.1)]), 5.0).unwrap();
+    assert!(
+        comparison.rows[..5]
+            .iter()
+            .all(|row| row.verdict == Verdict::Unsure && row.interval_percent.is_none())
+    );
+}
+
+#[test]
+fn a_run_that_failed_only_now_is_a_regression() {
+    let (a, mut b) = (document(vec![read(1e8, 0.1)]), document(vec![read(1e8, 0.1)]));
+    b.runs[0].outcome.ended_early = Some("the target went away".into());
+    let comparison = compare(&a, &b, 5.0).unwrap();
+    assert_eq!((comparison.worse, comparison.rows.last().unwrap().what.as_str()), (1, "failures"));
+    assert_eq!(comparison.notes, ["4 KiB read: ended early in B: the target went away"]);
+    assert_eq!(compare(&b, &b, 5.0).unwrap().worse, 0);
+}
+
+#[test]
+fn what_differs_besides_is_told() {
+    let (a, mut b) = (sample::large(), sample::large());
+    b.host.kernel = "Linux 6.13".into();
+    b.runs[0].job[2].1 = "32".into();
+    b.runs[1].label = "another".into();
+    let comparison = compare(&a, &b, 5.0).unwrap();
+    let expected = [
+        "another kernel: Linux 6.12.9 x86_64, then Linux 6.13",
+        "4 KiB write: depth was 1, then 32",
+        "only in A: 4 KiB read",
+        "only in B: another",
+    ];
+    assert_eq!(comparison.notes, expected);
+}
+
+#[test]
+fn nothing_in_common_is_an_error() {
+    let other = document(vec![sample::run("other", 4096, true, 1e8, 0.1)]);
+    let e = compare(&document(vec![read(1e8, 0.1)]), &other, 5.0).unwrap_err();
+    assert_eq!(e.what, "the measurements have nothing in common: \"4 KiB read\" here, \"other\" there");
+}
+
+#[test]
+fn files_that_are_no_documents_are_told_apart() {
+    let good = serde_json::to_string(&sample::large()).unwrap();
+    let what = |text: &str| read::parse(text, "F").unwrap_err().what;
+    assert_eq!(read::parse(&good, "F").unwrap(), sample::large());
+    assert!(what("no").starts_with("F is no measurement of lunar bench: no JSON, "));
+    assert_eq!(what("[1]"), "F is no measurement of lunar bench: it names no schema");
+    assert_eq!(what(r#"{"schema":"x"}"#), "F is no measurement of lunar bench: its schema is x");
+    assert_eq!(
+        what(r#"{"schema":"lunar.bench/2"}"#),
+        "F has schema lunar.bench/2, and this version reads lunar.bench/1"
+    );
+    assert!(what(r#"{"schema":"lunar.bench/1"}"#).contains("missing field"));
+    assert!(what(&"[".repeat(100_000)).contains("no JSON"));
+    let missing = super::read(std::path::Path::new("/nowhere/a.json")).unwrap_err();
+    assert!(missing.what.starts_with("/nowhere/a.json: "), "{missing}");
+}
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+#[test]
+fn the_command_prints_a_table_or_json_and_says_whether_something_is_worse() {
+    let folder = std::env::temp_dir().join(format!("lunar-compare-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, rate: f64| {
+        let path = folder.join(name).display().to_string();
+        fs::write(&path, serde_json::to_string(&document(vec![read(rate, 0.02)])).unwrap()).unwrap();
+        path
+    };
+    let (a, b) = (write("a.json", 1e8), write("b.json", 0.8e8));
+    let parse =
+        |more: &[&str]| Line::try_parse_from([["x", &a, &b].as_slice(), more].concat()).map(|line| line.args);
+    let (text, is_worse) = run(&parse(&[]).unwrap(), false).unwrap();
+    assert!(is_worse && text.contains("A: runs, 2026-11-20T22:11:51Z\n"), "{text}");
+    let row: Vec<&str> = text.lines().nth(5).unwrap().split_whitespace().collect();
+    assert_eq!(row[..4], ["read", "IOPS", "24,461", "19,569"], "{text}");
+    assert_eq!((row[4], row.last()), ("-20.0", Some(&"WORSE")), "{text}");
+    assert!(text.ends_with("0 better, 5 worse, 2 the same, 0 unsure, beyond 5 %\n"), "{text}");
+    let (json, is_worse) = run(&parse(&["--threshold", "50%"]).unwrap(), true).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (json["schema"].as_str(), json["rows"][0]["verdict"].as_str(), is_worse),
+        (Some(SCHEMA), Some("same"), false)
+    );
+    assert!(parse(&["--threshold", "-1"]).is_err() && parse(&["--threshold", "much"]).is_err());
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,140 @@
+use super::*;
+use crate::Kind;
+use crate::faces::testing::{Scratch, play, without_figures};
+use crate::outcome::Totals;
+use clap::Parser;
+use std::process::Command;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(line: &str) -> Args {
+    let words = std::iter::once("dd").chain(line.split_whitespace());
+    Cli::try_parse_from(words).map(|cli| cli.args).expect("understood")
+}
+
+fn dd(line: &str) -> Result<(Document, String), Error> {
+    play(|stage| run(&args(line), stage))
+}
+
+#[test]
+fn lines_of_known_times_are_those_of_the_tool() {
+    let read = Totals { ios: 41, bytes: 4_194_304, ..Totals::default() };
+    let outcome = Outcome { elapsed_s: 0.007_983_06, read, ..Outcome::default() };
+    let expected = [
+        "40+1 records in",
+        "40+1 records out",
+        "4194304 bytes (4.2 MB, 4.0 MiB) copied, 0.00798306 s, 525 MB/s",
+    ];
+    assert_eq!(lines(&outcome, 102_400, (true, true)), expected);
+    assert_eq!(lines(&outcome, 102_400, (true, false)), expected[..2]);
+    // The seed of 2002: 16.74 + 16.54 = 33.28 MB/s, for 500 MB each.
+    let run = |rate: f64| {
+        let read = Totals { bytes: 500_000_000, ..Totals::default() };
+        Outcome { elapsed_s: 500.0 / rate, read, ..Outcome::default() }
+    };
+    let text = aggregate(&[run(16.74), run(16.54)]);
+    assert!(text.ends_with("s, 33.1 MB/s; sum of the rates 33.3 MB/s"), "{text}");
+    assert!(text.starts_with("aggregate: 1000000000 bytes (1.0 GB, 954 MiB) copied, 30.2297 s"), "{text}");
+}
+
+#[test]
+fn every_operand_is_understood() {
+    let line = "if=null:8M of=memory:8M bs=4k count=10 skip=1 seek=2 iflag=direct,fullblock oflag=direct,dsync \
+                conv=fsync,fdatasync,notrunc status=noxfer --destroy";
+    let settings = Settings::read(&args(line)).expect("understood");
+    let plan = settings.plan(("null:8M", "memory:8M"), 4096, 0).expect("a plan");
+    assert_eq!((plan.bytes, plan.input.start, plan.output.start), (Some(40960), 4096, 8192));
+    assert!(plan.input.direct && plan.output.direct && plan.stable && plan.destroy && settings.flush);
+    assert_eq!(settings.status, (true, false));
+    let (document, text) = dd(line).expect("it copies");
+    assert_eq!(text, "10+0 records in\n10+0 records out\n");
+    assert_eq!(document.runs[0].label, "copy bs=4k");
+    assert_eq!(dd("if=null:1M of=/dev/null status=none").expect("it reads").1, "");
+    let (_, text) = dd("if=null:1M of=/dev/null bs=600k count=5 status=noxfer").expect("it reads to the end");
+    assert_eq!(text, "1+1 records in\n1+1 records out\n");
+}
+
+#[test]
+fn a_list_of_block_sizes_is_gone_through() {
+    let (document, text) = dd("if=null:4M of=/dev/null bs=64k,128k,2048k").expect("it reads");
+    let expected = "+ dd if=null:4M of=/dev/null bs=64k\n64+0 records in\n64+0 records out\n\
+                    4194304 bytes (# MB, # MiB) copied, # s, # GB/s\n";
+    let shown = without_figures(&text).replace("MB/s", "GB/s");
+    assert!(shown.starts_with(expected) || shown.contains(" GB/s\n"), "{shown}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("+ dd")).count(), 3);
+    assert!(text.contains("bs=2048k\n2+0 records in\n"), "{text}");
+    let labels: Vec<&str> = document.runs.iter().map(|run| run.label.as_str()).collect();
+    assert_eq!(labels, ["read bs=64k", "read bs=128k", "read bs=2048k"]);
+}
+
+#[test]
+fn two_at_once_are_added_up() {
+    let (document, text) = dd("if=null:1M if=null:2M of=/dev/null bs=256k").expect("it reads");
+    assert_eq!(document.runs.len(), 2);
+    assert_eq!(document.runs[1].outcome.read.bytes, 2 << 20);
+    let last = text.lines().last().expect("a line");
+    assert!(last.starts_with("aggregate: 3145728 bytes (3.1 MB, 3.0 MiB) copied, "), "{text}");
+    let (document, _) = dd("if=/dev/zero of=null:1M of=null:1M bs=256k count=2").expect("it writes");
+    assert!(document.runs.iter().all(|run| run.outcome.write.bytes == 512 << 10));
+}
+
+#[test]
+fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
+    let scratch = Scratch::folder();
+    let (a, b) = (scratch.file("a", 0), scratch.path("b"));
+    let bytes: Vec<u8> = (0..100_352u32).map(|n| (n % 251) as u8).collect();
+    std::fs::write(&a, &bytes).expect("written");
+    let line = format!("if={a} of={b} bs=4096 conv=fsync");
+    let (_, text) = dd(&line).expect("it copies");
+    assert!(
+        text.starts_with("24+1 records in\n24+1 records out\n100352 bytes (100 kB, 98 KiB) copied, "),
+        "{text}"
+    );
+    assert!(std::fs::read(&b).expect("made") == bytes);
+    assert_eq!(dd(&line).expect_err("it holds data").kind, Kind::HoldsData);
+    dd(&format!("{line} --destroy")).expect("it is wanted");
+    // A list looks for data once, before the first.
+    let c = scratch.path("c");
+    dd(&format!("if={a} of={c} bs=4k,8k")).expect("it copies twice");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_hint() {
+    let refused = |line: &str| dd(line).expect_err(line).to_string();
+    assert!(refused("if=null:1M").contains("/dev/null"));
+    assert!(refused("if=/dev/zero of=/dev/null count=1").contains("neither"));
+    assert!(refused("if=null:1M of=/dev/null ibs=1k").contains("ibs=1k"));
+    assert!(refused("if=null:1M of=/dev/null bs=64k,foo").contains("foo"));
+    assert!(refused("if=null:1M of=/dev/null bs=0").contains("bounds"));
+    assert!(refused("if=null:1M of=/dev/null conv=swab").contains("conv=swab"));
+    assert!(refused("if=null:1M of=/dev/null status=all").contains("noxfer"));
+    assert!(refused("if=/dev/zero of=null:1M bs=1M count=2").contains("smaller count"));
+    assert!(refused("if=a if=b of=c of=d of=e").contains("as often"));
+    assert!(refused("if=/nowhere/at/all of=/dev/null").contains("/nowhere/at/all"));
+}
+
+#[test]
+fn the_lines_are_those_of_dd() {
+    let scratch = Scratch::folder();
+    let (a, b) = (scratch.file("a", 1_000_000), scratch.file("b", 0));
+    for more in ["bs=64k", "bs=3000 count=7", "bs=4096 count=1", "bs=1 count=3", "bs=64k status=noxfer"] {
+        let line = format!("if={a} of=/dev/null {more}");
+        let Ok(theirs) = Command::new("dd").env("LC_ALL", "C").args(line.split_whitespace()).output() else {
+            return eprintln!("skipped: needs dd (coreutils)");
+        };
+        let theirs = String::from_utf8(theirs.stderr).expect("text");
+        let (_, ours) = dd(&line).expect("it reads");
+        assert_eq!(shape(&ours), shape(&theirs), "{ours}\n{theirs}");
+    }
+    drop(b);
+}
+
+/// Lines without the two figures that were measured: what stands behind "copied, ".
+fn shape(text: &str) -> String {
+    let cut = |line: &str| line.split_once("copied, ").map_or(line, |(before, _)| before).to_owned();
+    text.lines().map(cut).collect::<Vec<_>>().join("\n")
+}

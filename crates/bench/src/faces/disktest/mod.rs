@@ -1,0 +1,319 @@
+//! disktest: threads that seek and transfer, and a line about it at every heartbeat.
+
+mod args;
+mod lines;
+
+use super::paper::{self, Paper};
+use super::{Stage, is_remote, one_core};
+use crate::document::Run;
+use crate::outcome::Share;
+use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch};
+pub use args::Args;
+use args::{Phase, Plan};
+use control::config::Cores;
+use lines::{Done, Head, VERSION};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a device looks whether it is to end.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What a device tells while it is tested.
+enum News {
+    Line(String),
+    Run(Box<Run>),
+    /// All that it did.
+    Total(Done),
+}
+
+/// A device under test.
+struct Device<'a> {
+    args: &'a Args,
+    plan: &'a Plan,
+    rig: &'a Rig,
+    head: Head,
+    /// First byte and bytes that are used.
+    area: (u64, u64),
+    news: Sender<News>,
+    /// Ends this device; told by that of all.
+    watch: Watch,
+    all: Watch,
+    begun: Instant,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When a target cannot be opened, is too small or holds data, or an option makes no sense here.
+pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
+    let mut paper = Paper::new(format!("disktest {}", told(args).join(" ")), stage);
+    if args.version {
+        paper.line(VERSION)?;
+        return Ok(paper.finish());
+    }
+    let plan = Plan::of(args)?;
+    let mut rigs = Vec::new();
+    for (index, target) in plan.targets.iter().enumerate() {
+        rigs.push(open(args, &plan, target, index)?);
+    }
+    let areas = rigs.iter().map(|rig| plan.area(rig.capacity())).collect::<Result<Vec<_>, _>>()?;
+    if !plan.direct && plan.targets.iter().any(is_remote) {
+        paper.remark("no page cache of this host stands before remote targets: as with -I bd")?;
+    }
+    let (news, told) = channel();
+    let result = thread::scope(|scope| {
+        for (index, rig) in rigs.iter().enumerate() {
+            let (args, plan, news, all) = (args, &plan, news.clone(), paper.watch.clone());
+            let (area, is_one) = (areas[index], rigs.len() == 1);
+            scope.spawn(move || {
+                let head = head(args, &plan.targets[index], is_one);
+                let (watch, begun) = (Watch::default(), Instant::now());
+                Device { args, plan, rig, head, area, news, watch, all, begun }.test()
+            });
+        }
+        drop(news);
+        let result = tell(&mut paper, &told);
+        if result.is_err() {
+            paper.watch.end();
+        }
+        result
+    });
+    rigs.into_iter().for_each(Rig::close);
+    sum(&plan, &result?, &mut paper)?;
+    Ok(paper.finish())
+}
+
+fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<Rig, Error> {
+    let cores = if plan.targets.len() == 1 { Cores::All } else { one_core(index)? };
+    let opening = Opening {
+        direct: plan.direct,
+        write: plan.writes,
+        destroy: args.destroy,
+        cores,
+        ..Opening::default()
+    };
+    Rig::open(std::slice::from_ref(target), &opening)
+}
+
+fn head(args: &Args, target: &Target, is_one: bool) -> Head {
+    let thread = || rustix::thread::gettid().as_raw_pid() as u32;
+    let pid = if is_one { std::process::id() } else { thread() };
+    Head { pid, device: target.to_string(), is_bare: args.bare, is_quiet: args.quiet }
+}
+
+/// Prints and keeps what devices tell, until all of them are done; what each did.
+fn tell(paper: &mut Paper, told: &Receiver<News>) -> Result<Vec<Done>, Error> {
+    let mut dones = Vec::new();
+    for news in told.iter() {
+        match news {
+            News::Line(line) => paper.line(line)?,
+            News::Run(run) => paper.keep(*run),
+            News::Total(done) => dones.push(done),
+        }
+    }
+    Ok(dones)
+}
+
+/// The options as they were given, for the START line and the document.
+fn told(args: &Args) -> Vec<String> {
+    let valued = [
+        ("-B", Some(args.blocks.clone())),
+        ("-K", Some(args.threads.to_string())),
+        ("-p", Some(args.order.clone())),
+        ("-I", Some(args.kind.clone())),
+        ("-a", args.seed.map(|seed| seed.to_string())),
+        ("-C", args.cycles.map(|cycles| cycles.to_string())),
+        ("-D", args.duty.clone()),
+        ("-E", args.compare.clone()),
+        ("-f", args.fixed.clone()),
+        ("-h", args.heartbeat.clone()),
+        ("-L", args.seeks.clone()),
+        ("-N", args.sectors.clone()),
+        ("-P", args.tell.clone()),
+        ("-s", args.lba.clone()),
+        ("-S", args.block_range.clone()),
+        ("-T", args.time.clone()),
+    ];
+    let flags = [
+        ("-A", args.go_on),
+        ("-c", args.counting),
+        ("-n", args.numbers),
+        ("-q", args.quiet),
+        ("-Q", args.bare),
+        ("-r", args.read),
+        ("-w", args.write),
+        ("-z", args.random),
+    ];
+    let valued = valued.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    let flags = flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0.to_owned());
+    valued.chain(flags).collect()
+}
+
+/// What was not said, in parentheses.
+fn assumed(args: &Args) -> String {
+    let read = if args.read || args.write { "" } else { " (-r)" };
+    let counting = args.write && !(args.counting || args.numbers || args.random || args.fixed.is_some());
+    format!("{read}{}", if counting { " (-c)" } else { "" })
+}
+
+impl Device<'_> {
+    fn say(&self, level: &str, message: &str) {
+        // Who reads may have gone: then all of it ends.
+        _ = self.head.line(level, message).map(|line| self.news.send(News::Line(line)));
+    }
+
+    fn test(self) {
+        let options = told(self.args).join(" ") + &assumed(self.args);
+        self.say("START", &format!("Start args: {options} (assumed defaults in parentheses)"));
+        let why = self.passes();
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let (share, ways) = (self.watch.share(), ways(&self.plan.phases));
+        let total = Done { share, seconds, ways, is_total: true };
+        self.stat(total);
+        _ = self.news.send(News::Total(total));
+        if let Err(why) = &why {
+            self.say("ERROR", why);
+        }
+        let verdict = if why.is_ok() { "Passed" } else { "Failed" };
+        self.say("END", &format!("Test Done ({verdict})"));
+    }
+
+    /// Pass after pass; why not all of them took place, if something failed.
+    fn passes(&self) -> Result<(), String> {
+        let cycles = self.plan.cycles;
+        for pass in 1..=cycles.unwrap_or(u64::MAX) {
+            for phase in &self.plan.phases {
+                let left = self.plan.time.map(|time| time.saturating_sub(self.begun.elapsed()));
+                if left == Some(Duration::ZERO) || self.all.is_ended() {
+                    return Ok(());
+                }
+                self.say(
+                    "INFO",
+                    &match phase.name {
+                        Some(name) => format!("Starting {name} pass {pass} of {}", cycles.unwrap_or(0)),
+                        None => "Starting pass".into(),
+                    },
+                );
+                self.pass(phase, left, pass)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&self, phase: &Phase, left: Option<Duration>, pass: u64) -> Result<(), String> {
+        let mut job = phase.job.clone();
+        let mean = job.sizes.iter().map(|size| u64::from(size.0)).sum::<u64>() / job.sizes.len() as u64;
+        let ways = if job.way == crate::job::Way::Both { 2 } else { 1 };
+        let seeks = self.plan.seeks.unwrap_or((self.area.1 / mean).max(1) * ways);
+        // Parts of a pass come one after the other, so each of them must end.
+        let is_bounded = self.plan.seeks_rule || self.plan.phases.len() > 1;
+        job.amount = is_bounded.then(|| seeks.saturating_mul(mean));
+        job.time = left;
+        (job.offset, job.span) = (self.area.0, Some(self.area.1));
+        job.seed = job.seed.wrapping_add(pass);
+        let (before, start) = (self.watch.share(), Instant::now());
+        let run = || self.rig.run(&job, &self.watch);
+        let outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
+        if self.plan.heartbeat.is_some() {
+            self.stat_of_pass(before, outcome.elapsed_s, phase);
+        }
+        let why = outcome.ended_early.clone();
+        let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
+        let words = [("tool", "disktest".to_owned()), ("options", told(self.args).join(" "))];
+        let run = paper::run(label, &words, self.rig.facts(), outcome);
+        _ = self.news.send(News::Run(Box::new(run)));
+        why.map_or(Ok(()), Err)
+    }
+
+    /// Heartbeats, until it is over.
+    fn while_it_runs(
+        &self,
+        run: impl FnOnce() -> Result<Outcome, Error> + Send,
+        before: Share,
+        start: Instant,
+        phase: &Phase,
+    ) -> Result<Outcome, Error> {
+        thread::scope(|scope| {
+            let (over, ended) = channel::<()>();
+            let running = scope.spawn(move || {
+                let outcome = run();
+                drop(over);
+                outcome
+            });
+            let mut beats = 1;
+            while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                if self.all.is_ended() {
+                    self.watch.end();
+                }
+                let Some(beat) = self.plan.heartbeat.filter(|beat| start.elapsed() >= *beat * beats) else {
+                    continue;
+                };
+                self.stat_of_pass(before, (beat * beats).as_secs_f64(), phase);
+                beats += 1;
+            }
+            running
+                .join()
+                .unwrap_or_else(|_| Err(super::refused("a pass died", "this is a fault of Lunar: report it")))
+        })
+    }
+
+    /// What was done in a pass so far.
+    fn stat_of_pass(&self, before: Share, seconds: f64, phase: &Phase) {
+        let share = since(self.watch.share(), before);
+        self.stat(Done { share, seconds, ways: ways(std::slice::from_ref(phase)), is_total: false });
+    }
+
+    fn stat(&self, done: Done) {
+        let wanted = self.plan.wanted;
+        if wanted.performance {
+            _ = self.news.send(News::Line(done.performance(&self.head.device, wanted)));
+            return;
+        }
+        done.messages(wanted).iter().for_each(|message| self.say("STAT", message));
+    }
+}
+
+/// Whether parts of a pass read, and whether they write.
+fn ways(phases: &[Phase]) -> (bool, bool) {
+    (phases.iter().any(|p| p.job.way.reads()), phases.iter().any(|p| p.job.way.writes()))
+}
+
+fn since(now: Share, before: Share) -> Share {
+    Share {
+        read_ios: now.read_ios - before.read_ios,
+        read_bytes: now.read_bytes - before.read_bytes,
+        write_ios: now.write_ios - before.write_ios,
+        write_bytes: now.write_bytes - before.write_bytes,
+    }
+}
+
+/// All devices together, as the seed added them by hand: the rate of each over its own time, added up.
+fn sum(plan: &Plan, dones: &[Done], paper: &mut Paper) -> Result<(), Error> {
+    if plan.targets.len() < 2 || !plan.wanted.throughput || plan.wanted.performance {
+        return Ok(());
+    }
+    let of = |count: fn(&Share) -> u64| -> u64 {
+        let rate =
+            |done: &Done| if done.seconds > 0.0 { count(&done.share) as f64 / done.seconds } else { 0.0 };
+        dones.iter().map(rate).sum::<f64>().round() as u64
+    };
+    let share = Share {
+        read_ios: of(|s| s.read_ios),
+        read_bytes: of(|s| s.read_bytes),
+        write_ios: of(|s| s.write_ios),
+        write_bytes: of(|s| s.write_bytes),
+    };
+    let Some(ways) = dones.first().map(|done| done.ways) else { return Ok(()) };
+    let all = Done { share, seconds: 1.0, ways, is_total: true };
+    let device = format!("{} devices", dones.len());
+    let head = Head { pid: std::process::id(), device, is_bare: false, is_quiet: false };
+    let wanted = lines::Wanted { throughput: true, ..lines::Wanted::default() };
+    all.messages(wanted)
+        .iter()
+        .filter_map(|message| head.line("STAT", message))
+        .try_for_each(|line| paper.line(line))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! The page in a browser: Chromium without a window.
+
+use super::html;
+use crate::sample;
+use interop::tool::{self, Tool};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const CHROMIUM: Tool = Tool { program: "chromium", package: "chromium" };
+/// A page beside the page: looks into it, and writes down what a test wants to know.
+const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body>
+<iframe id="page" src="page.html" width="WIDTH" height="3000"></iframe>
+<pre id="seen">nothing</pre><script>
+document.getElementById("page").onload = event => {
+  const inside = event.target.contentDocument, window_ = event.target.contentWindow;
+  const style = window_.getComputedStyle(inside.body), seen = [];
+  seen.push("paper " + style.backgroundColor, "ink " + style.color);
+  seen.push("overflow " + (inside.documentElement.scrollWidth - inside.documentElement.clientWidth));
+  seen.push("plots " + inside.querySelectorAll("svg").length);
+  for (const svg of inside.querySelectorAll("svg")) {
+    const box = svg.viewBox.baseVal, texts = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBBox()]);
+    for (const [text, b] of texts)
+      if (b.x < -1 || b.y < -1 || b.x + b.width > box.width + 1 || b.y + b.height > box.height + 1) seen.push("outside " + text);
+    for (const [n, [text, a]] of texts.entries()) for (const [other, b] of texts.slice(n + 1))
+      if (a.x < b.x + b.width && b.x < a.x + a.width && a.y + 3 < b.y + b.height - 1 && b.y + 3 < a.y + a.height - 1)
+        seen.push("over " + text + " and " + other);
+  }
+  document.getElementById("seen").textContent = seen.join("\n");
+};
+</script>"#;
+
+fn chromium(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("chromium");
+    command.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        "--hide-scrollbars",
+    ]);
+    command
+        .arg("--allow-file-access-from-files")
+        .arg(format!("--user-data-dir={}/profile", folder.display()));
+    let ran = tool::run(command.args(arguments), Duration::from_secs(120));
+    assert!(ran.ok(), "chromium {arguments:?}: {:?}\n{}", ran.status, ran.said);
+    assert!(!ran.said.contains(":CONSOLE"), "the browser complains: {}", ran.said);
+    ran.said
+}
+
+/// A folder with the page; `$LUNAR_REPORT_DIR`, for those who want to look at it, or one that goes away.
+struct Folder(PathBuf, bool);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let kept = std::env::var_os("LUNAR_REPORT_DIR").map(PathBuf::from);
+        let is_kept = kept.is_some();
+        let folder = kept
+            .unwrap_or_else(std::env::temp_dir)
+            .join(format!("lunar-report-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        Folder(folder, is_kept)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.1 {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// What the probe saw on a page of some width.
+fn seen(folder: &Path, width: u32, scheme: &str) -> Vec<String> {
+    let probe = folder.join("probe.html");
+    fs::write(&probe, PROBE.replace("WIDTH", &width.to_string())).expect("a file");
+    let url = format!("file://{}", probe.display());
+    let dom = chromium(folder, &[scheme, "--window-size=1300,2000", "--dump-dom", &url]);
+    let seen = dom.split_once("<pre id=\"seen\">").and_then(|rest| rest.1.split_once("</pre>"));
+    seen.unwrap_or_else(|| panic!("no probe: {dom}")).0.lines().map(String::from).collect()
+}
+
+const LIGHT: &str = "--blink-settings=preferredColorScheme=1";
+const DARK: &str = "--blink-settings=preferredColorScheme=0";
+
+/// Looks at the page of a document, light and dark, wide and narrow; pictures of it as well.
+fn look(name: &str, document: &crate::Document) {
+    if !tool::have(&[CHROMIUM]) {
+        return;
+    }
+    let folder = Folder::new(name);
+    let page = folder.0.join("page.html");
+    let markup = html(document);
+    let plots = markup.matches("<svg ").count();
+    fs::write(&page, markup).expect("a file");
+    let url = format!("file://{}", page.display());
+    for (scheme, name, paper) in
+        [(LIGHT, "light", "paper rgb(255, 255, 255)"), (DARK, "dark", "paper rgb(21, 24, 28)")]
+    {
+        for width in [1200, 420] {
+            let seen = seen(&folder.0, width, scheme);
+            assert_eq!(seen[0], paper, "{name}: {seen:?}");
+            assert_ne!(seen[1].split_once(' ').expect("ink").1, paper, "ink is seen on paper");
+            assert_eq!(seen[2], "overflow 0", "{name} at {width}");
+            assert_eq!(seen[3..], [format!("plots {plots}")], "{name} at {width}");
+        }
+        let picture = folder.0.join(format!("{name}.png"));
+        let shot = format!("--screenshot={}", picture.display());
+        chromium(&folder.0, &[scheme, "--window-size=1100,5200", &shot, &url]);
+        let bytes = fs::read(&picture).expect("a picture");
+        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, "{} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn a_browser_shows_a_seed_in_light_and_dark_on_wide_and_narrow_screens() {
+    look("seed", &sample::large());
+}
+
+#[test]
+fn a_browser_shows_what_a_rig_measured() {
+    look("rig", &sample::measured());
+}
+
+/// No script runs, nothing is loaded: the browser would complain of both, as the page forbids them.
+#[test]
+fn a_browser_finds_nothing_to_run_in_a_hostile_document() {
+    if !tool::have(&[CHROMIUM]) {
+        return;
+    }
+    let folder = Folder::new("hostile");
+    let page = folder.0.join("page.html");
+    fs::write(&page, html(&sample::hostile())).expect("a file");
+    let dom = chromium(&folder.0, &["--dump-dom", &format!("file://{}", page.display())]);
+    assert!(!dom.contains("<script") && !dom.contains("<img") && dom.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn a_browser_prints_it() {
+    if !tool::have(&[CHROMIUM]) {
+        return;
+    }
+    let folder = Folder::new("print");
+    let (page, pdf) = (folder.0.join("page.html"), folder.0.join("page.pdf"));
+    fs::write(&page, html(&sample::large())).expect("a file");
+    let (print, url) = (format!("--print-to-pdf={}", pdf.display()), format!("file://{}", page.display()));
+    chromium(&folder.0, &["--no-pdf-header-footer", &print, &url]);
+    assert!(fs::read(&pdf).expect("a document").starts_with(b"%PDF"));
+}

@@ -1,0 +1,260 @@
+//! A document as one page of HTML: nothing is loaded from elsewhere, and no script runs.
+//!
+//! All that comes from a document is escaped, whoever made it: names of targets come from targets.
+
+mod chart;
+mod figures;
+mod plots;
+mod scale;
+mod series;
+mod sweep;
+mod tables;
+
+use crate::Document;
+use crate::document::{Run, TargetFacts};
+use figures::{escape, short, time, whole};
+use plots::Figure;
+
+/// How it looks: on paper, on a light screen and on a dark one.
+const STYLE: &str = include_str!("style.css");
+/// What the browser may do with the page: show it. A name that got through as markup could still do nothing.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+/// Runs whose time series are drawn.
+const SERIES: usize = 12;
+/// Labels of the runs that tell what measuring itself costs begin so.
+const OVERHEAD: &str = "overhead";
+
+/// The page, and how many plots it has so far.
+struct Page {
+    body: String,
+    plots: usize,
+}
+
+/// The page of a document. The same document gives the same page.
+pub fn html(document: &Document) -> String {
+    let is_overhead = |run: &&Run| run.label.to_lowercase().starts_with(OVERHEAD);
+    let (overhead, runs): (Vec<&Run>, Vec<&Run>) = document.runs.iter().partition(is_overhead);
+    let mut page = Page { body: String::new(), plots: 0 };
+    page.head(document, &overhead);
+    page.tables(document);
+    page.runs(&runs);
+    page.over_time(&runs);
+    page.setup(document, &runs);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         <body>\n<main>\n{}</main>\n<footer>Made by Lunar {} from a document of schema {}.</footer>\n</body>\n</html>\n",
+        escape(&document.title),
+        page.body,
+        escape(&document.host.lunar),
+        escape(&document.schema)
+    )
+}
+
+impl Page {
+    fn add(&mut self, markup: &str) {
+        self.body += markup;
+        self.body.push('\n');
+    }
+
+    fn heading(&mut self, text: &str) {
+        self.add(&format!("<h2>{}</h2>", escape(text)));
+    }
+
+    fn head(&mut self, document: &Document, overhead: &[&Run]) {
+        let host = &document.host;
+        self.add(&format!("<header>\n<h1>{}</h1>", escape(&document.title)));
+        let seed =
+            document.seed.as_ref().map(|seed| format!(", repeating {}", escape(seed))).unwrap_or_default();
+        self.add(&format!(
+            "<p class=\"byline\">Measured on {} at {}{seed}.</p>\n</header>",
+            escape(&host.name),
+            escape(&document.begun)
+        ));
+        let governor = host.governor.as_deref().unwrap_or("not told by the kernel");
+        self.add(&list(&[
+            ("Processor", &format!("{}, {} cores used", host.cpu, host.cores)),
+            ("Frequency policy", governor),
+            ("Memory", &figures::size(host.memory as f64)),
+            ("Kernel", &host.kernel),
+            ("Software", &format!("Lunar {}", host.lunar)),
+        ]));
+        self.add(&format!("<pre>{}</pre>", escape(&command(&document.command))));
+        for run in overhead {
+            self.add(&format!("<p class=\"overhead\">{}</p>", overhead_line(run)));
+        }
+        for run in document.runs.iter() {
+            if let Some(why) = &run.outcome.ended_early {
+                let (label, why) = (escape(&run.label), escape(why));
+                self.add(&format!("<p class=\"failed\"><b>{label}</b> ended early: {why}. What was measured until then stands.</p>"));
+            }
+        }
+        if !document.notes.is_empty() {
+            let notes: String =
+                document.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+            self.add(&format!("<ul>\n{notes}</ul>"));
+        }
+    }
+
+    fn tables(&mut self, document: &Document) {
+        if document.tables.is_empty() {
+            return;
+        }
+        let is_published = |table: &crate::document::Table| {
+            table.rows.iter().flat_map(|row| &row.1).any(|cell| cell.published.is_some())
+        };
+        let is_any = document.tables.iter().any(is_published);
+        self.heading(if is_any { "Published and measured" } else { "Tables" });
+        for table in &document.tables {
+            self.add(&format!("<h3>{}</h3>", escape(&table.title)));
+            for figure in plots::of_table(table) {
+                self.figure(&figure);
+            }
+            self.add(&tables::published(table));
+        }
+    }
+
+    fn runs(&mut self, runs: &[&Run]) {
+        let measured: Vec<&Run> = runs.iter().filter(|run| run.outcome.ios() > 0).copied().collect();
+        if measured.is_empty() {
+            return;
+        }
+        self.heading("Runs");
+        let sweeps = sweep::sweeps(&measured);
+        for figure in plots::throughput(&sweeps).iter().chain(&plots::latency(&sweeps)) {
+            self.figure(figure);
+        }
+        self.add(&tables::runs(&measured));
+        let figures = plots::percentiles(&measured, &sweeps);
+        if !figures.is_empty() {
+            self.heading("Percentiles of latency");
+            figures.iter().for_each(|figure| self.figure(figure));
+            self.add(&tables::percentiles(&measured));
+        }
+    }
+
+    fn over_time(&mut self, runs: &[&Run]) {
+        let (shown, there) = plots::with_series(runs, SERIES);
+        if shown.is_empty() {
+            return;
+        }
+        self.heading("Over time");
+        if shown.len() < there {
+            let text = format!("{} of {there} runs, at even distances; the document has all.", shown.len());
+            self.add(&format!("<p class=\"small\">{text}</p>"));
+        }
+        for run in shown {
+            let Some((rates, latencies, moments)) = plots::over_time(run) else { continue };
+            self.add(&format!("<section>\n<h3>{}</h3>\n<div class=\"pair\">", escape(&run.label)));
+            for chart in [rates, latencies] {
+                self.plots += 1;
+                self.add(&chart::svg(&chart, self.plots));
+            }
+            let values = tables::steps(&moments);
+            self.add(&format!("</div>\n<details><summary>Values</summary>\n{values}</details>\n</section>"));
+        }
+    }
+
+    fn figure(&mut self, figure: &Figure) {
+        self.plots += 1;
+        let plot = chart::svg(&figure.chart, self.plots);
+        let caption = escape(&figure.caption);
+        self.add(&format!("<figure>\n{plot}<figcaption>{caption}</figcaption>\n</figure>"));
+    }
+
+    /// Targets with what was negotiated, and the jobs.
+    fn setup(&mut self, document: &Document, runs: &[&Run]) {
+        let mut targets: Vec<&TargetFacts> = Vec::new();
+        for target in document.runs.iter().flat_map(|run| &run.targets) {
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        if !targets.is_empty() {
+            self.heading("Targets and their sessions");
+        }
+        for target in targets {
+            let sessions = if target.sessions == 1 {
+                "1 session".into()
+            } else {
+                format!("{} sessions", target.sessions)
+            };
+            let size = whole(target.capacity as f64);
+            self.add(&format!("<section class=\"many\">\n<h3>{}</h3>", escape(&target.name)));
+            self.add(&format!(
+                "<p class=\"small\">{sessions}, {} ({size} bytes)</p>",
+                figures::size(target.capacity as f64)
+            ));
+            let pairs = target.facts.iter().map(|(name, value)| pair(name, value));
+            self.add(&format!("<dl>\n{}</dl>\n</section>", pairs.collect::<String>()));
+        }
+        self.jobs(runs);
+    }
+
+    /// The words of the jobs: those of all, and for each run the others.
+    fn jobs(&mut self, runs: &[&Run]) {
+        let Some(first) = runs.first() else { return };
+        let (same, _): (Vec<_>, Vec<_>) =
+            first.job.iter().partition(|word| runs.iter().all(|run| run.job.contains(word)));
+        let words = |run: &Run, is_same: bool| {
+            let words = run.job.iter().filter(|word| same.contains(word) == is_same);
+            words.map(|word| format!("{} {}", word.0, word.1)).collect::<Vec<_>>().join(", ")
+        };
+        self.heading("Jobs");
+        if !same.is_empty() {
+            let who = if runs.len() == 1 { "" } else { "All runs: " };
+            self.add(&format!("<p class=\"small\">{who}{}.</p>", escape(&words(first, true))));
+        }
+        let differ: Vec<String> = runs
+            .iter()
+            .map(|run| (&run.label, words(run, false)))
+            .filter(|(_, words)| !words.is_empty())
+            .map(|(label, words)| format!("<li><b>{}</b>: {}</li>\n", escape(label), escape(&words)))
+            .collect();
+        if !differ.is_empty() {
+            self.add(&format!("<ul class=\"small\">\n{}</ul>", differ.concat()));
+        }
+    }
+}
+
+fn list(pairs: &[(&str, &str)]) -> String {
+    let items =
+        pairs.iter().map(|(name, value)| format!("<dt>{}</dt><dd>{}</dd>\n", escape(name), escape(value)));
+    format!("<dl>\n{}</dl>", items.collect::<String>())
+}
+
+fn pair(name: &str, value: &str) -> String {
+    format!("<div><dt>{}</dt><dd>{}</dd></div>\n", escape(name), escape(value))
+}
+
+/// A command line that a shell reads as these words.
+fn command(words: &[String]) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// What measuring itself costs; markup.
+fn overhead_line(run: &Run) -> String {
+    let outcome = &run.outcome;
+    let targets: Vec<&str> = run.targets.iter().map(|target| target.name.as_str()).collect();
+    let cpu = outcome.cpu.client_s * 1e9 / outcome.ios().max(1) as f64;
+    format!(
+        "<b>Overhead of measuring</b> ({}, on {}): {} IOPS, {} MB/s, {} of CPU for each command.",
+        escape(&run.label),
+        escape(&targets.join(", ")),
+        whole(outcome.iops()),
+        short(outcome.rate() / 1e6),
+        time(cpu)
+    )
+}
+
+#[cfg(test)]
+mod browser;
+#[cfg(test)]
+mod tests;

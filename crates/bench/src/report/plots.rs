@@ -1,0 +1,280 @@
+//! What is plotted of a document.
+
+use super::chart::{Axis, COLOURS, Chart, Line};
+use super::figures::{self, read_size};
+use super::scale::{Division, Quantity};
+use super::series::{Moment, moments};
+use super::sweep::{Point, Sweep};
+use super::tables::{directions, title};
+use crate::document::{Cell, Run, Table};
+use crate::outcome::{Latency, Step};
+
+/// A plot across the page.
+const LARGE: (f64, f64) = (800.0, 320.0);
+/// One of two beside each other.
+const SMALL: (f64, f64) = (400.0, 170.0);
+/// Points of a time series or of a curve of percentiles.
+const POINTS: usize = 240;
+/// Between the largest figure of a plot and the smallest; beyond it the axis is one of decades.
+const RANGE: f64 = 60.0;
+/// Curves of percentiles in one plot that comes from a sweep.
+const CURVES: usize = 5;
+
+/// A plot and what is written under it.
+pub struct Figure {
+    /// The plot.
+    pub chart: Chart,
+    /// What a reader must know of it.
+    pub caption: String,
+}
+
+fn axis(name: &str, division: Division, quantity: Quantity) -> Axis {
+    Axis { name: name.into(), division, quantity }
+}
+
+fn sizes() -> Axis {
+    axis("block size", Division::Sizes(Vec::new()), Quantity::Figure)
+}
+
+/// Even from zero, unless the figures lie too far apart for that.
+fn suited<'a>(name: &str, lines: impl IntoIterator<Item = &'a Line>) -> Axis {
+    let values = lines.into_iter().flat_map(|line| line.points.iter().map(|p| p.1)).filter(|v| *v > 0.0);
+    let (low, high) = values.fold((f64::MAX, 0f64), |(low, high), v| (low.min(v), high.max(v)));
+    match high > low * RANGE {
+        true => axis(&format!("{name}, logarithmic"), Division::Decades, Quantity::Figure),
+        false => axis(name, Division::Even, Quantity::Figure),
+    }
+}
+
+/// A table as a plot, where its rows are block sizes: some columns at a time.
+pub fn of_table(table: &Table) -> Vec<Figure> {
+    let sizes: Option<Vec<f64>> =
+        table.rows.iter().map(|row| read_size(&row.0).map(|bytes| bytes as f64)).collect();
+    let Some(sizes) = sizes.filter(|sizes| sizes.len() > 2) else { return Vec::new() };
+    let heads: Vec<(f64, String)> =
+        sizes.iter().copied().zip(table.rows.iter().map(|row| head(&row.0))).collect();
+    let columns: Vec<usize> = (0..table.columns.len()).collect();
+    let groups: Vec<&[usize]> =
+        columns.chunks(columns.len().div_ceil(columns.len().div_ceil(4).max(1)).max(1)).collect();
+    let of = |(n, group): (usize, &&[usize])| of_columns(table, &heads, group, (n, groups.len()));
+    groups.iter().enumerate().filter_map(of).collect()
+}
+
+/// A head of a row as it stands at an axis.
+fn head(text: &str) -> String {
+    match text.parse::<u64>() {
+        Ok(bytes) if bytes >= 512 => figures::size(bytes as f64),
+        _ => text.trim().to_owned(),
+    }
+}
+
+fn of_columns(
+    table: &Table,
+    heads: &[(f64, String)],
+    columns: &[usize],
+    (part, parts): (usize, usize),
+) -> Option<Figure> {
+    type Kind = (&'static str, fn(&Cell) -> Option<f64>);
+    let kinds: [Kind; 2] = [("measured", |cell| cell.measured), ("published", |cell| cell.published)];
+    let line = |at: usize, (kind, figure): Kind| {
+        let value = |row: &(String, Vec<Cell>)| row.1.get(at).and_then(figure);
+        let points = heads.iter().zip(&table.rows).filter_map(|(head, row)| Some((head.0, value(row)?)));
+        let mut points: Vec<(f64, f64)> = points.collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let name = &table.columns[at];
+        let label = if name.is_empty() { kind.to_owned() } else { format!("{name}, {kind}") };
+        Line { label, colour: at, is_faint: kind == "published", has_marks: true, points }
+    };
+    let lines = columns.iter().flat_map(|at| kinds.map(|kind| line(*at, kind)));
+    let lines: Vec<Line> = lines.filter(|line| line.points.len() > 1).collect();
+    let is_published = lines.iter().any(|line| line.is_faint);
+    let mut heads = heads.to_vec();
+    heads.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let of = if parts > 1 { format!(" ({} of {parts})", part + 1) } else { String::new() };
+    let chart = Chart {
+        title: format!("{}{of}", table.title),
+        about: format!("{} by block size; the values are in the table", table.unit),
+        x: axis("block size", Division::Sizes(heads), Quantity::Figure),
+        y: suited(&table.unit, &lines),
+        lines,
+        size: LARGE,
+    };
+    let legend = if is_published { " Solid: measured here; dashed: published." } else { "" };
+    let caption = format!("{}.{legend}", chart.title);
+    (!chart.lines.is_empty()).then_some(Figure { chart, caption })
+}
+
+/// Throughput by block size.
+pub fn throughput(sweeps: &[Sweep]) -> Vec<Figure> {
+    let line = |(n, sweep): (usize, &Sweep)| {
+        let points = sweep.points.iter().map(|p| (p.bytes as f64, p.rate / 1e6)).collect();
+        Line { label: sweep.name.clone(), colour: n, is_faint: false, has_marks: true, points }
+    };
+    let figure = |sweeps: &[Sweep]| {
+        let lines: Vec<Line> = sweeps.iter().enumerate().map(line).collect();
+        let chart = Chart {
+            title: "Throughput by block size".into(),
+            about: "Megabytes a second over the size of commands; the values are in the table of runs".into(),
+            x: sizes(),
+            y: suited("MB/s (10⁶ bytes a second)", &lines),
+            lines,
+            size: LARGE,
+        };
+        let caption = format!("Throughput by block size{}.", repeated(sweeps));
+        Figure { chart, caption }
+    };
+    sweeps.chunks(COLOURS).map(figure).collect()
+}
+
+fn repeated(sweeps: &[Sweep]) -> &'static str {
+    let is_repeated = sweeps.iter().flat_map(|sweep| &sweep.points).any(|point| point.runs.len() > 1);
+    if is_repeated { "; means of the runs of a size" } else { "" }
+}
+
+/// Latency by block size: mean and 99 percent.
+pub fn latency(sweeps: &[Sweep]) -> Vec<Figure> {
+    let line = |n: usize, sweep: &Sweep, is_p99: bool| {
+        let value = |point: &Point| if is_p99 { point.p99_ns } else { Some(point.mean_ns) };
+        let points =
+            sweep.points.iter().filter_map(|p| Some((p.bytes as f64, value(p).filter(|ns| *ns > 0.0)?)));
+        let label = format!("{}, {}", sweep.name, if is_p99 { "p99" } else { "mean" });
+        Line { label, colour: n, is_faint: is_p99, has_marks: true, points: points.collect() }
+    };
+    let figure = |sweeps: &[Sweep]| {
+        let both = |(n, sweep)| [line(n, sweep, false), line(n, sweep, true)];
+        let lines: Vec<Line> =
+            sweeps.iter().enumerate().flat_map(both).filter(|line| line.points.len() > 1).collect();
+        let chart = Chart {
+            title: "Latency by block size".into(),
+            about: "Total latency over the size of commands; the values are in the table of runs".into(),
+            x: sizes(),
+            y: axis("total latency, logarithmic", Division::Decades, Quantity::Time),
+            lines,
+            size: LARGE,
+        };
+        let caption = format!("Latency by block size{}. Solid: mean; dashed: p99.", repeated(sweeps));
+        (!chart.lines.is_empty()).then_some(Figure { chart, caption })
+    };
+    sweeps.chunks(COLOURS / 2).filter_map(figure).collect()
+}
+
+/// Percentiles of latency: a plot for each sweep, and for the rest of the runs some at a time.
+pub fn percentiles(runs: &[&Run], sweeps: &[Sweep]) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = sweeps.iter().filter_map(percentiles_of_sweep).collect();
+    let is_in = |run: &Run| {
+        sweeps.iter().flat_map(|s| &s.points).flat_map(|p| &p.runs).any(|of| std::ptr::eq(of.0, run))
+    };
+    let rest: Vec<Line> = runs.iter().filter(|run| !is_in(run)).flat_map(|run| curves(run)).collect();
+    for lines in rest.chunks(COLOURS) {
+        let lines: Vec<Line> =
+            lines.iter().enumerate().map(|(n, line)| Line { colour: n, ..line.clone() }).collect();
+        figures.push(percentile_figure("Percentiles of latency".into(), lines));
+    }
+    figures
+}
+
+fn curves(run: &Run) -> Vec<Line> {
+    let curve = |(direction, totals): (&'static str, &crate::outcome::Totals)| {
+        let total = Line { label: title(run, direction), ..curve(&totals.total) };
+        let is_paced = !totals.submit.histogram.is_empty();
+        let service = Line { label: format!("{}, service", title(run, direction)), ..curve(&totals.service) };
+        [total].into_iter().chain(is_paced.then_some(service))
+    };
+    directions(&run.outcome).flat_map(curve).filter(|line| line.points.len() > 1).collect()
+}
+
+fn percentiles_of_sweep(sweep: &Sweep) -> Option<Figure> {
+    let many = sweep.points.len();
+    let shown = many.min(CURVES);
+    let points: Vec<&Point> =
+        (0..shown).map(|n| &sweep.points[n * (many - 1) / (shown - 1).max(1)]).collect();
+    let line = |(n, point): (usize, &&Point)| {
+        let label = figures::size(point.bytes as f64);
+        Some(Line { label, colour: n, ..curve(&point.runs.first()?.2.total) })
+    };
+    let lines: Vec<Line> =
+        points.iter().enumerate().filter_map(line).filter(|line| line.points.len() > 1).collect();
+    let some = if shown < many { format!("; {shown} of {many} block sizes") } else { String::new() };
+    let name = format!("Percentiles of latency, {}{some}", sweep.name);
+    (!lines.is_empty()).then(|| percentile_figure(name, lines))
+}
+
+fn percentile_figure(title: String, lines: Vec<Line>) -> Figure {
+    let caption =
+        format!("{title}. So many percent of the commands took no longer; each nine has the same width.");
+    let chart = Chart {
+        title,
+        about: "Latency over the percentage of commands that took no longer".into(),
+        x: axis("percent of commands", Division::Nines, Quantity::Figure),
+        y: axis("total latency, logarithmic", Division::Decades, Quantity::Time),
+        lines,
+        size: LARGE,
+    };
+    Figure { chart, caption }
+}
+
+/// As many points as a plot shows of a distribution, up to the slowest command but one.
+fn curve(latency: &Latency) -> Line {
+    let count = latency.count() as f64;
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    let (mut below, mut drawn) = (0f64, -1.0);
+    let step = count.max(10.0).log10() / POINTS as f64;
+    for (ns, many) in &latency.histogram {
+        below += *many as f64;
+        let nines = -(1.0 - below / count.max(1.0)).log10();
+        if below < count && nines - drawn >= step && *ns > 0 {
+            points.push((100.0 * below / count, *ns as f64));
+            drawn = nines;
+        }
+    }
+    if latency.histogram.is_empty() {
+        points = latency.percentiles.iter().filter(|p| p.0 < 100.0).map(|p| (p.0, p.1 as f64)).collect();
+    }
+    Line { label: String::new(), colour: 0, is_faint: false, has_marks: false, points }
+}
+
+/// A time series: throughput and latency, and the moments that they show; None if there are too few.
+pub fn over_time(run: &Run) -> Option<(Chart, Chart, Vec<Moment>)> {
+    let moments = moments(&run.outcome.series, POINTS);
+    (moments.len() > 2).then(|| (rates(run, &moments), latencies(run, &moments), moments))
+}
+
+fn along(moments: &[Moment], label: &str, colour: usize, value: impl Fn(&Moment) -> f64) -> Line {
+    let points = moments.iter().map(|moment| (moment.middle_s, value(moment))).collect();
+    Line { label: label.into(), colour, is_faint: false, has_marks: false, points }
+}
+
+fn rates(run: &Run, moments: &[Moment]) -> Chart {
+    let both = [along(moments, "read", 0, |m| m.read / 1e6), along(moments, "write", 1, |m| m.write / 1e6)];
+    let names: Vec<&str> = directions(&run.outcome).map(|direction| direction.0).collect();
+    Chart {
+        title: format!("Throughput over time: {}", run.label),
+        about: "Megabytes a second in each step; the values are in the table below".into(),
+        x: axis("seconds", Division::Even, Quantity::Figure),
+        y: axis("MB/s (10⁶)", Division::Even, Quantity::Figure),
+        lines: both.into_iter().filter(|line| names.contains(&line.label.as_str())).collect(),
+        size: SMALL,
+    }
+}
+
+fn latencies(run: &Run, moments: &[Moment]) -> Chart {
+    let busy: Vec<Moment> = moments.iter().filter(|moment| moment.iops > 0.0).copied().collect();
+    let longest = Line { is_faint: true, ..along(&busy, "longest", 2, |m| m.max_ns as f64) };
+    Chart {
+        title: format!("Latency over time: {}", run.label),
+        about: "Mean and longest total latency in each step; the values are in the table below".into(),
+        x: axis("seconds", Division::Even, Quantity::Figure),
+        y: axis("total latency, logarithmic", Division::Decades, Quantity::Time),
+        lines: vec![along(&busy, "mean", 2, |m| m.mean_ns), longest],
+        size: SMALL,
+    }
+}
+
+/// The runs whose time series are shown: all, or some at even distances.
+pub fn with_series<'a>(runs: &[&'a Run], many: usize) -> (Vec<&'a Run>, usize) {
+    let has = |series: &[Step]| moments(series, POINTS).len() > 2;
+    let there: Vec<&Run> = runs.iter().filter(|run| has(&run.outcome.series)).copied().collect();
+    let shown = there.len().min(many);
+    let pick = |n: usize| there[n * (there.len() - 1) / (shown - 1).max(1)];
+    ((0..shown).map(pick).collect(), there.len())
+}

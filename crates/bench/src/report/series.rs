@@ -1,0 +1,86 @@
+//! Time series, as few points as a plot has room for.
+
+use crate::outcome::{Step, widths};
+
+/// Rates in a step of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment {
+    /// Middle of the step, seconds.
+    pub middle_s: f64,
+    /// End of the step, seconds.
+    pub until_s: f64,
+    /// Bytes a second that were read.
+    pub read: f64,
+    /// Bytes a second that were written.
+    pub write: f64,
+    /// Commands a second.
+    pub iops: f64,
+    /// Mean latency, nanoseconds.
+    pub mean_ns: f64,
+    /// The longest latency, nanoseconds.
+    pub max_ns: u64,
+}
+
+/// Not more than `many` moments of a time series; steps beside each other are added up to get there. A last step
+/// that is shorter than half of the others tells rates of nearly nothing, and is left out.
+pub fn moments(series: &[Step], many: usize) -> Vec<Moment> {
+    let widths = widths(series);
+    let usual = widths.iter().copied().fold(0.0, f64::max);
+    let whole = match widths.last() {
+        Some(last) if *last < usual / 2.0 => series.len() - 1,
+        _ => series.len(),
+    };
+    let each = whole.div_ceil(many.max(1)).max(1);
+    let mut begin = 0.0;
+    let mut moment = |steps: &[Step]| {
+        let moment = added(begin, steps);
+        begin = steps.last().map_or(begin, |step| step.until_s);
+        moment
+    };
+    series[..whole].chunks(each).filter_map(&mut moment).collect()
+}
+
+fn added(begin: f64, steps: &[Step]) -> Option<Moment> {
+    let until_s = steps.last()?.until_s;
+    let width = until_s - begin;
+    let sum = |of: fn(&Step) -> f64| steps.iter().map(of).sum::<f64>();
+    let ios = |step: &Step| (step.share.read_ios as f64) + (step.share.write_ios as f64);
+    let many = sum(ios);
+    (width > 0.0).then(|| Moment {
+        middle_s: begin + width / 2.0,
+        until_s,
+        read: sum(|step| step.share.read_bytes as f64) / width,
+        write: sum(|step| step.share.write_bytes as f64) / width,
+        iops: many / width,
+        mean_ns: steps.iter().map(|step| step.mean_ns * ios(step)).sum::<f64>() / many.max(1.0),
+        max_ns: steps.iter().map(|step| step.max_ns).max().unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Share;
+
+    fn step(until_s: f64, read_ios: u64, mean_ns: f64) -> Step {
+        let share = Share { read_ios, read_bytes: read_ios * 1000, ..Share::default() };
+        Step { until_s, share, mean_ns, max_ns: mean_ns as u64 * 2 }
+    }
+
+    #[test]
+    fn steps_are_added_up_until_there_are_few_enough() {
+        let steps = [step(1.0, 10, 100.0), step(2.0, 30, 200.0), step(3.0, 50, 300.0), step(4.0, 0, 0.0)];
+        let two = moments(&steps, 2);
+        assert_eq!((two[0].until_s, two[0].middle_s, two[0].read, two[0].iops), (2.0, 1.0, 20000.0, 20.0));
+        assert_eq!((two[0].mean_ns, two[0].max_ns), (175.0, 400));
+        assert_eq!((two.len(), two[1].read), (2, 25000.0));
+    }
+
+    #[test]
+    fn a_rest_of_a_step_is_left_out() {
+        let steps = [step(1.0, 10, 1.0), step(2.0, 10, 1.0), step(2.1, 10, 1.0)];
+        assert_eq!(moments(&steps, 100).len(), 2);
+        assert_eq!(moments(&[step(0.0, 10, 1.0)], 100), [], "no time, no rate");
+        assert_eq!(moments(&[], 100), []);
+    }
+}

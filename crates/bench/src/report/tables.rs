@@ -1,0 +1,197 @@
+//! Tables of the page.
+
+use super::figures::{escape, percentile, short, time, whole};
+use crate::document::{Cell, Run, Table};
+use crate::outcome::{Latency, Outcome, Totals};
+
+/// Percentiles that have a column.
+const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+/// A ratio this far from one is told apart by its colour.
+const NOTABLE: f64 = 0.05;
+
+/// A table: caption and heads are text, cells of the body are markup.
+fn table(caption: &str, heads: &[&str], rows: Vec<Vec<String>>) -> String {
+    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
+    format!(
+        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr>{heads}</tr></thead>\
+         <tbody>\n{}</tbody></table></div>\n",
+        escape(caption),
+        rows.into_iter().map(row).collect::<String>()
+    )
+}
+
+fn row(cells: Vec<String>) -> String {
+    let mut cells = cells.into_iter();
+    let head = cells.next().unwrap_or_default();
+    let rest: String = cells.map(|cell| format!("<td>{cell}</td>")).collect();
+    format!("<tr><th scope=\"row\">{head}</th>{rest}</tr>\n")
+}
+
+/// The directions of a run in which there was something to do.
+pub fn directions(outcome: &Outcome) -> impl Iterator<Item = (&'static str, &Totals)> {
+    [("read", &outcome.read), ("write", &outcome.write)].into_iter().filter(|(_, totals)| totals.ios > 0)
+}
+
+/// Figures beside those that were published: a group of columns for each of published, measured, ratio.
+pub fn published(table: &Table) -> String {
+    let has = |figure: fn(&Cell) -> Option<f64>| {
+        table.rows.iter().flat_map(|row| &row.1).any(|cell| figure(cell).is_some())
+    };
+    type Group = (&'static str, fn(&Cell) -> Option<f64>);
+    let groups: [Group; 3] = [
+        ("published", |cell| cell.published),
+        ("measured here", |cell| cell.measured),
+        ("ratio", |cell| cell.ratio),
+    ];
+    let groups: Vec<Group> = groups.into_iter().filter(|group| has(group.1)).collect();
+    let columns = table.columns.len();
+    let over: String = groups
+        .iter()
+        .map(|group| {
+            format!(
+                "<th class=\"group first\" scope=\"colgroup\" colspan=\"{}\">{}</th>",
+                columns.max(1),
+                group.0
+            )
+        })
+        .collect();
+    let heads: String = groups.iter().map(|_| heads(&table.columns)).collect();
+    let mut body = String::new();
+    for (head, cells) in &table.rows {
+        body += &format!("<tr><th scope=\"row\">{}</th>", escape(head));
+        for (name, figure) in &groups {
+            body.extend((0..columns).map(|at| cell_of(table, name, cells.get(at).and_then(figure), at == 0)));
+        }
+        body += "</tr>\n";
+    }
+    format!(
+        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr><td></td>{over}</tr>\
+         <tr><th></th>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>\n",
+        escape(&format!("{}. {}.", table.unit, better(table)))
+    )
+}
+
+fn better(table: &Table) -> &'static str {
+    if table.larger_is_better { "Larger is better" } else { "Smaller is better" }
+}
+
+fn heads(columns: &[String]) -> String {
+    let head = |(at, column): (usize, &String)| {
+        format!("<th scope=\"col\"{}>{}</th>", if at == 0 { " class=\"first\"" } else { "" }, escape(column))
+    };
+    columns.iter().enumerate().map(head).collect()
+}
+
+fn cell_of(table: &Table, group: &str, figure: Option<f64>, is_first: bool) -> String {
+    let mut class = match group {
+        "published" => "published".to_owned(),
+        "ratio" => format!("ratio{}", judged(table, figure)),
+        _ => String::new(),
+    };
+    if is_first {
+        class += " first";
+    }
+    format!("<td class=\"{}\">{}</td>", class.trim(), figure.map_or("–".into(), short))
+}
+
+fn judged(table: &Table, ratio: Option<f64>) -> &'static str {
+    let Some(gain) = ratio.map(|ratio| if table.larger_is_better { ratio - 1.0 } else { 1.0 - ratio }) else {
+        return "";
+    };
+    match gain {
+        gain if gain > NOTABLE => " better",
+        gain if gain < -NOTABLE => " worse",
+        _ => "",
+    }
+}
+
+/// What came of each run, a row for each direction. Columns that say nothing of any run are left out.
+pub fn runs(runs: &[&Run]) -> String {
+    const HEADS: [&str; 11] =
+        ["run", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "max", "CPU/IO", "target CPU/IO", "errors"];
+    let told = |head: &str| match head {
+        "target CPU/IO" => runs.iter().any(|run| run.outcome.cpu.target_s.is_some()),
+        "errors" => runs.iter().any(|run| run.outcome.errors > 0),
+        _ => true,
+    };
+    let heads: Vec<&str> = HEADS.into_iter().filter(|head| told(head)).collect();
+    let only_told = |row: [String; 11]| {
+        row.into_iter().zip(HEADS).filter(|(_, head)| told(head)).map(|(cell, _)| cell).collect::<Vec<_>>()
+    };
+    let rows = runs.iter().flat_map(|run| directions(&run.outcome).map(|way| only_told(row_of(run, way))));
+    let caption = "MB/s is 10⁶ bytes a second, MiB/s 2²⁰. Latency is total: from the moment a command was due until \
+                   its end. CPU time is that of the process, shared out among all commands of the run.";
+    table(caption, &heads, rows.collect())
+}
+
+fn row_of(run: &Run, (direction, totals): (&str, &Totals)) -> [String; 11] {
+    let outcome = &run.outcome;
+    let rate = totals.rate(outcome.elapsed_s);
+    let each = |seconds: f64| time(seconds * 1e9 / outcome.ios().max(1) as f64);
+    let at = |percent| of_percentile(&totals.total, percent).map_or("–".into(), time);
+    [
+        name(run, direction),
+        whole(totals.iops(outcome.elapsed_s)),
+        short(rate / 1e6),
+        short(rate / 1048576.0),
+        time(totals.total.mean_ns),
+        at(50.0),
+        at(99.0),
+        time(totals.total.max_ns as f64),
+        each(outcome.cpu.client_s),
+        outcome.cpu.target_s.map_or("–".into(), each),
+        whole(outcome.errors as f64),
+    ]
+}
+
+/// Label of a run, with the direction where there are both; markup.
+fn name(run: &Run, direction: &str) -> String {
+    escape(&title(run, direction))
+}
+
+/// Label of a run, with the direction where there are both.
+pub fn title(run: &Run, direction: &str) -> String {
+    match directions(&run.outcome).count() {
+        0 | 1 => run.label.clone(),
+        _ => format!("{}, {direction}", run.label),
+    }
+}
+
+/// A percentile that is listed, or from the histogram; nanoseconds.
+pub fn of_percentile(latency: &Latency, percent: f64) -> Option<f64> {
+    let listed = latency.percentiles.iter().find(|p| p.0 == percent).map(|p| p.1 as f64);
+    listed.or_else(|| latency.quantile(percent / 100.0).map(|ns| ns as f64))
+}
+
+/// Percentiles of each run and direction.
+pub fn percentiles(runs: &[&Run]) -> String {
+    let heads: Vec<String> = PERCENTILES.iter().map(|p| percentile(*p)).collect();
+    let mut names = vec!["run"];
+    names.extend(heads.iter().map(String::as_str));
+    names.push("max");
+    let row = |run: &Run, direction: &str, totals: &Totals| {
+        let figures = PERCENTILES.iter().map(|p| of_percentile(&totals.total, *p).map_or("–".into(), time));
+        let max = time(totals.total.max_ns as f64);
+        [name(run, direction)].into_iter().chain(figures).chain([max]).collect()
+    };
+    let each = runs
+        .iter()
+        .flat_map(|run| directions(&run.outcome).map(move |(name, totals)| row(run, name, totals)));
+    table("Total latency.", &names, each.collect())
+}
+
+/// The steps of a time series.
+pub fn steps(steps: &[super::series::Moment]) -> String {
+    let heads = ["until", "read MB/s", "write MB/s", "IOPS", "mean latency", "longest"];
+    let row = |step: &super::series::Moment| {
+        vec![
+            format!("{:.2}\u{a0}s", step.until_s),
+            short(step.read / 1e6),
+            short(step.write / 1e6),
+            whole(step.iops),
+            time(step.mean_ns),
+            time(step.max_ns as f64),
+        ]
+    };
+    table("Rates of each step; MB/s is 10⁶ bytes a second.", &heads, steps.iter().map(row).collect())
+}

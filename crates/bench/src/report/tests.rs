@@ -1,0 +1,119 @@
+//! The page as text; what a browser makes of it is in `browser.rs`.
+
+use super::*;
+use crate::document::Cell;
+use crate::sample;
+
+/// How often something stands in a page.
+fn count(page: &str, what: &str) -> usize {
+    page.matches(what).count()
+}
+
+#[test]
+fn a_seed_has_its_table_its_plots_and_all_that_a_reader_must_know() {
+    let page = html(&sample::large());
+    assert_eq!(page, html(&sample::large()), "the same document gives the same page");
+    assert!(page.starts_with("<!DOCTYPE html>\n<html lang=\"en\">"), "{}", &page[..60]);
+    for told in [
+        "<h1>SRP target of SCST, 2010",
+        "Measured on moon at 2026-11-20T22:11:51Z, repeating scst-srpt-2010.",
+        "<pre>lunar bench reproduce scst-srpt-2010</pre>",
+        "<b>Overhead of measuring</b> (overhead, randread 4k depth 32, on null:1G):",
+        "<li>Amounts are scaled down",
+        "MiB/s (2^20), mean of three rates. Larger is better.",
+        "<th class=\"group first\" scope=\"colgroup\" colspan=\"2\">published</th>",
+        "<td class=\"published first\">78.8</td>",
+        "<dt>FirstBurstLength</dt><dd>262144</dd>",
+        "All runs: depth 1, runtime 30.",
+        "<li><b>4 KiB write</b>: rw write, bs 4096</li>",
+        "MB/s (10⁶ bytes a second)",
+        "12 of 30 runs, at even distances",
+        "Percentiles of latency, read; 5 of 15 block sizes",
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
+    // One of the table, throughput, latency, two of percentiles, and twelve pairs over time.
+    assert_eq!((count(&page, "<svg "), count(&page, "<figure>")), (29, 5));
+    for element in
+        ["svg", "figure", "table", "section", "div", "text", "details", "ul", "dl", "p", "td", "th"]
+    {
+        let opened = count(&page, &format!("<{element} ")) + count(&page, &format!("<{element}>"));
+        assert_eq!(opened, count(&page, &format!("</{element}>")), "{element}");
+    }
+    assert_eq!(count(&page, "<title id=\"plot"), 29, "each plot tells what it is");
+    assert_eq!(count(&page, "NaN") + count(&page, "inf\""), 0);
+}
+
+#[test]
+fn ratios_and_published_columns_stand_only_where_there_are_some() {
+    let mut document = sample::large();
+    for row in &mut document.tables[0].rows {
+        row.1.iter_mut().for_each(|cell| *cell = Cell::new(None, cell.measured));
+    }
+    let page = html(&document);
+    assert!(
+        page.contains("<h2>Tables</h2>")
+            && !page.contains(">published</th>")
+            && !page.contains(">ratio</th>")
+    );
+}
+
+#[test]
+fn there_are_plots_only_of_what_is_there() {
+    let mut document = sample::empty("nothing");
+    assert_eq!(count(&html(&document), "<svg "), 0);
+    document.runs.push(sample::run("4 KiB read", 4096, true, 1e8, 0.1));
+    document.runs[0].outcome.series.truncate(2);
+    let page = html(&document);
+    assert_eq!(count(&page, "<svg "), 1, "percentiles alone");
+    assert!(!page.contains("Over time") && !page.contains("by block size"));
+}
+
+#[test]
+fn nothing_of_a_document_becomes_markup() {
+    let page = html(&sample::hostile());
+    for evil in ["<script", "<img", "onerror=alert(2)>", "onload='", "\u{0}", "\u{202e}"] {
+        assert!(!page.contains(evil), "{evil:?}");
+    }
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+}
+
+#[test]
+fn figures_that_cannot_be_do_not_break_the_page() {
+    let mut document = sample::large();
+    for (n, run) in document.runs.iter_mut().enumerate() {
+        let outcome = &mut run.outcome;
+        outcome.elapsed_s = [0.0, -1.0, f64::MAX, 1e-300][n % 4];
+        (outcome.read.ios, outcome.read.bytes) = (u64::MAX, u64::MAX);
+        (outcome.write.ios, outcome.write.bytes) = (u64::MAX, u64::MAX);
+        outcome.read.total.histogram = vec![(0, u64::MAX), (u64::MAX, u64::MAX)];
+        outcome.series.iter_mut().rev().step_by(3).for_each(|step| step.until_s = -f64::MAX);
+        outcome.series.iter_mut().step_by(2).for_each(|step| step.mean_ns = f64::MAX);
+        run.label.clear();
+    }
+    for row in &mut document.tables[0].rows {
+        row.1.truncate(1);
+        row.1.iter_mut().for_each(|cell| cell.measured = Some(f64::MAX));
+    }
+    let page = html(&document);
+    assert!(!page.contains("NaN") && page.contains("</html>"));
+    let text = crate::terse(&document);
+    assert_eq!(text.lines().count(), document.runs.len());
+    crate::compare::compare(&document, &document, 5.0).expect("the same labels");
+}
+
+#[test]
+fn a_run_at_a_given_rate_shows_what_waiting_adds() {
+    let page = html(&sample::measured());
+    for told in
+        ["mixed 4k at a rate, read, service</text>", "Throughput over time: read 64k", "memory:16777216"]
+    {
+        assert!(page.contains(told), "{told}\n{page}");
+    }
+}
+
+#[test]
+fn a_command_can_be_pasted() {
+    let words = ["lunar", "it's", "", "a b", "iscsi://h/t/0"].map(String::from);
+    assert_eq!(command(&words), r"lunar 'it'\''s' '' 'a b' iscsi://h/t/0");
+}

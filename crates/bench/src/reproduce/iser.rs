@@ -1,0 +1,166 @@
+//! stgt-iser-null-2008: sgp_dd on null storage by block size and threads, with the CPU of both sides.
+
+use super::lab::{Lab, Open};
+use super::media::{Disk, Medium};
+use super::peers::{Server, Who};
+use super::published::{Published, put};
+use crate::Error;
+use crate::document::Table;
+use crate::job::{Job, Way};
+use crate::outcome::Outcome;
+use std::time::Duration;
+
+/// Bytes of each null disk.
+const SIZE: u64 = 64 << 30;
+const QUICK_MS: u64 = 550;
+const MB: f64 = 1e6;
+/// Way and threads of each column.
+const COLUMNS: [(&str, Way, usize); 4] = [
+    ("READ 10 threads", Way::Read, 10),
+    ("READ 2 threads", Way::Read, 2),
+    ("WRITE 10 threads", Way::Write, 10),
+    ("WRITE 2 threads", Way::Write, 2),
+];
+/// Where reads, and where writes, were at their best.
+const BEST: [(&str, Way, usize); 2] = [COLUMNS[0], COLUMNS[3]];
+/// The tables of one server.
+const MEASURED: [&str; 8] = [
+    "bandwidth-b-a",
+    "cpu-b-a",
+    "kiops",
+    "two-initiators",
+    "two-initiators-cpu",
+    "two-instances",
+    "two-instances-cpu",
+    "bidirectional",
+];
+
+/// The tables of a server while they are filled.
+struct Tables(Vec<(&'static str, Table)>);
+
+impl Tables {
+    fn put(&mut self, id: &str, row: &str, column: &str, measured: Option<f64>) {
+        let (_, table) = self.0.iter_mut().find(|table| table.0 == id).expect("a table of this seed");
+        put(table, row, column, measured);
+    }
+
+    fn cpu(&mut self, id: &str, row: &str, column: &str, outcome: &Outcome) {
+        let percent = |seconds: f64| seconds / outcome.elapsed_s / outcome.cpu.cores as f64 * 100.0;
+        self.put(id, row, &format!("{column} Ini"), Some(percent(outcome.cpu.client_s)));
+        self.put(id, row, &format!("{column} Tgt"), outcome.cpu.target_s.map(percent));
+    }
+}
+
+/// Repeats it.
+///
+/// # Errors
+/// None: what cannot be measured is noted.
+pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
+    lab.note("tcp on loopback stands in for iSER over InfiniBand");
+    lab.note("there is one machine: its figures stand beside those of two fast ones (B -> A)");
+    lab.note("CPU is a share of all cores of this machine, and initiator and target have to share them");
+    lab.note("A -> B -> C needs a router, which Lunar does not have yet: only the published figures");
+    for id in ["bandwidth-c-b", "cpu-c-b", "bandwidth-b-c", "cpu-b-c"] {
+        lab.table(published.table(id));
+    }
+    for who in lab.all() {
+        if !who.has_null() && matches!(who, Who::Istgt) {
+            lab.note("istgt has no null storage: it is left out");
+            continue;
+        }
+        let mut tables = Tables(MEASURED.map(|id| (id, published.table(id))).into());
+        measure(lab, &who, &mut tables);
+        for (_, mut table) in tables.0 {
+            table.title += &format!(", {}", who.name());
+            lab.table(table);
+        }
+    }
+    lab.table(published.table("chain"));
+    Ok(())
+}
+
+fn job(lab: &Lab, way: Way, kib: u32, threads: usize) -> Job {
+    let time = lab.cap(QUICK_MS).unwrap_or(Duration::from_secs(10));
+    Job { way, sizes: vec![(kib << 10, 1)], depth: threads, time: Some(time), ..Job::default() }
+}
+
+fn measure(lab: &mut Lab, who: &Who, tables: &mut Tables) {
+    let disks = [Disk::new(Medium::Null, SIZE), Disk::new(Medium::Null, SIZE)];
+    let Some(server) = lab.serve(who, &disks, 1) else { return };
+    let name = who.name();
+    if let Some(open) = open(lab, &server, &[0], 1) {
+        by_size(lab, &name, &open, tables);
+        open.rig.close();
+    }
+    for (devices, sessions, row) in [(&[0][..], 2, "1 dev"), (&[0, 1], 1, "2 devs")] {
+        let Some(open) = open(lab, &server, devices, sessions) else { continue };
+        two_instances(lab, &name, &open, row, tables);
+        open.rig.close();
+    }
+    bidirectional(lab, &name, &server, tables);
+}
+
+fn open(lab: &mut Lab, server: &Server, disks: &[usize], sessions: usize) -> Option<Open> {
+    let targets: Option<Vec<_>> = disks.iter().map(|disk| server.target(*disk, "")).collect();
+    lab.open(&targets?, sessions, Some(server))
+}
+
+fn by_size(lab: &mut Lab, name: &str, open: &Open, tables: &mut Tables) {
+    for kib in (0..9).map(|n| 1u32 << n) {
+        for (column, way, threads) in COLUMNS {
+            let job = job(lab, way, kib, threads);
+            let label = format!("{name} {kib} KiB {column}");
+            let Some(outcome) = lab.measure(&label, open, &job) else { continue };
+            let row = kib.to_string();
+            tables.put("bandwidth-b-a", &row, column, Some(outcome.rate() / MB));
+            tables.cpu("cpu-b-a", &row, column, &outcome);
+            if kib == 1 {
+                tables.put("kiops", "fast -> fast", column, Some(outcome.iops() / 1e3));
+            }
+        }
+    }
+}
+
+/// Two at once: the sessions of one process are both two initiators and two instances on one.
+fn two_instances(lab: &mut Lab, name: &str, open: &Open, row: &str, tables: &mut Tables) {
+    for (column, way, threads) in BEST {
+        let job = job(lab, way, 1, threads);
+        let label = format!("{name} two at once, {row}, {column}");
+        let Some(outcome) = lab.measure(&label, open, &job) else { continue };
+        let kiops = |at: usize| {
+            let share = outcome.sessions.get(at)?;
+            Some((share.read_ios + share.write_ios) as f64 / outcome.elapsed_s / 1e3)
+        };
+        tables.put("two-instances", row, &format!("{column}, first"), kiops(0));
+        tables.put("two-instances", row, &format!("{column}, second"), kiops(1));
+        tables.cpu("two-instances-cpu", row, column, &outcome);
+        if row == "1 dev" {
+            for (at, initiator) in ["slow", "fast"].into_iter().enumerate() {
+                tables.put("two-initiators", initiator, column, kiops(at));
+                tables.cpu("two-initiators-cpu", initiator, column, &outcome);
+            }
+        }
+    }
+}
+
+/// Reads and writes of 256 KiB, one after the other, at once in one session, and at once in two.
+fn bidirectional(lab: &mut Lab, name: &str, server: &Server, tables: &mut Tables) {
+    let (Some(one), Some(two)) = (open(lab, server, &[0], 1), open(lab, server, &[0], 1)) else { return };
+    let [read, write] = BEST.map(|(_, way, threads)| job(lab, way, 256, threads));
+    let both = job(lab, Way::Both, 256, 10);
+    let read_rate = |outcome: &Outcome| Some(outcome.read.rate(outcome.elapsed_s) / MB);
+    let write_rate = |outcome: &Outcome| Some(outcome.write.rate(outcome.elapsed_s) / MB);
+    let mut row = |head: &str, read: Option<f64>, write: Option<f64>| {
+        tables.put("bidirectional", head, "READ", read);
+        tables.put("bidirectional", head, "WRITE", write);
+    };
+    let reads = lab.measure(&format!("{name} single dir READ"), &one, &read);
+    let writes = lab.measure(&format!("{name} single dir WRITE"), &one, &write);
+    row("single dir", reads.as_ref().and_then(read_rate), writes.as_ref().and_then(write_rate));
+    let mixed = lab.measure(&format!("{name} bi-dir 1 ini"), &one, &both);
+    row("bi-dir 1 ini", mixed.as_ref().and_then(read_rate), mixed.as_ref().and_then(write_rate));
+    let [reads, writes] = lab.measure_both(&format!("{name} bi-dir 2 ini"), (&one, &read), (&two, &write));
+    row("bi-dir 2 ini", reads.as_ref().and_then(read_rate), writes.as_ref().and_then(write_rate));
+    one.rig.close();
+    two.rig.close();
+}

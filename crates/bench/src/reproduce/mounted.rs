@@ -1,0 +1,155 @@
+//! A file system on a logical unit: the kernel of this host uses it through `lunar attach`.
+
+use super::media::{Folder, Loop};
+use crate::Target;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const START: Duration = Duration::from_secs(20);
+const STOP: Duration = Duration::from_secs(20);
+
+/// What carries a logical unit to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As a block device.
+    Ublk,
+    /// As a file, with a loop device over it.
+    Fuse,
+}
+
+/// ext3 on a logical unit, mounted. All of it is taken down on drop.
+pub struct Mounted {
+    device: PathBuf,
+    is_mounted: bool,
+    looped: Option<Loop>,
+    attach: Child,
+    dir: Folder,
+}
+
+impl Mounted {
+    /// Attaches a logical unit, makes the file system and mounts it.
+    ///
+    /// # Errors
+    /// Why that cannot be, for people.
+    pub fn on(lunar: &Path, target: &Target, dir: Folder) -> Result<Mounted, String> {
+        let way = way()?;
+        for folder in ["fuse", "mnt"] {
+            fs::create_dir(dir.join(folder)).map_err(|e| e.to_string())?;
+        }
+        let attach = attach(lunar, target, way, &dir)?;
+        let device = PathBuf::new();
+        let mut mounted = Mounted { device, is_mounted: false, looped: None, attach, dir };
+        let file = mounted.told()?;
+        mounted.device = match way {
+            Way::Ublk => file,
+            Way::Fuse => {
+                let looped = Loop::over(&file).ok_or("no loop device can be made")?;
+                mounted.looped.insert(looped).path().to_owned()
+            }
+        };
+        run(Command::new("mkfs.ext3").args(["-q", "-F", "-E", "nodiscard"]).arg(&mounted.device))?;
+        mounted.mount()?;
+        Ok(mounted)
+    }
+
+    /// A file on it, of this size.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn file(&self, size: u64) -> Result<PathBuf, String> {
+        let path = self.folder().join("q");
+        let made = File::create(&path).and_then(|file| file.set_len(size));
+        made.map(|()| path).map_err(|e| format!("a file on it: {e}"))
+    }
+
+    /// Takes all of it out of the page cache of this host.
+    ///
+    /// # Errors
+    /// When it cannot be mounted again.
+    pub fn make_cold(&mut self) -> Result<(), String> {
+        run(Command::new("umount").arg(self.folder()))?;
+        self.is_mounted = false;
+        super::media::make_cold(&self.device);
+        self.mount()
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    fn mount(&mut self) -> Result<(), String> {
+        run(Command::new("mount").arg(&self.device).arg(self.folder()))?;
+        self.is_mounted = true;
+        Ok(())
+    }
+
+    /// The device or file that `lunar attach` names when it is there.
+    fn told(&mut self) -> Result<PathBuf, String> {
+        let stdout = self.attach.stdout.take().ok_or("it has no output")?;
+        let (send, lines) = mpsc::channel();
+        thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)))
+        });
+        lines.recv_timeout(START).map(PathBuf::from).map_err(|_| {
+            let said = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            let said = said.replace(&self.dir.display().to_string(), "");
+            format!("lunar attach: {}", said.lines().next().unwrap_or("it does not answer"))
+        })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            let _ = run(Command::new("umount").arg(self.folder()));
+        }
+        drop(self.looped.take());
+        let _ = kill_process(Pid::from_child(&self.attach), Signal::TERM);
+        let end = Instant::now() + STOP;
+        while matches!(self.attach.try_wait(), Ok(None)) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.attach.kill();
+        let _ = self.attach.wait();
+    }
+}
+
+fn way() -> Result<Way, String> {
+    let there = |device: &str| Path::new(device).exists();
+    match (geteuid().is_root(), there("/dev/ublk-control"), there("/dev/fuse")) {
+        (false, ..) => Err("that needs root".into()),
+        (_, true, _) => Ok(Way::Ublk),
+        (_, _, true) => Ok(Way::Fuse),
+        _ => Err("the kernel has neither ublk nor FUSE".into()),
+    }
+}
+
+fn attach(lunar: &Path, target: &Target, way: Way, dir: &Folder) -> Result<Child, String> {
+    let log = File::create(dir.join("log")).map_err(|e| e.to_string())?;
+    let mut command = Command::new(lunar);
+    command.args(["attach", &target.to_string(), "--foreground", "--name", "reproduce"]);
+    command.args(["--recovery-timeout", "10"]);
+    match way {
+        Way::Ublk => command.arg("--ublk"),
+        Way::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
+    };
+    command.env("XDG_RUNTIME_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
+    // ^C ends the experiment, and that ends this.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+    command.spawn().map_err(|e| format!("lunar attach: {e}"))
+}
+
+/// Runs a program to its end.
+fn run(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let ran = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
+    let said = || format!("{name}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+    if ran.status.success() { Ok(()) } else { Err(said()) }
+}

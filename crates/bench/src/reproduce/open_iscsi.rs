@@ -1,0 +1,98 @@
+//! open-iscsi-2005: disktest on two sessions, each with a disk of its own.
+
+use super::lab::Lab;
+use super::media::{Disk, Folder, Medium, memory_folder};
+use super::peers::Who;
+use super::published::{Published, put};
+use crate::Error;
+use crate::document::Table;
+use crate::job::{Job, Way};
+use crate::outcome::{Outcome, Share};
+use std::time::Duration;
+
+/// disktest's number of threads unless told otherwise; each does one transfer at a time.
+const THREADS: usize = 4;
+const MIB: f64 = (1 << 20) as f64;
+const RUNS: [(&str, &str, Way, u32); 3] = [
+    ("256K write", "Write", Way::Write, 256 << 10),
+    ("256K read", "Read", Way::Read, 256 << 10),
+    ("1K read", "Read", Way::Read, 1 << 10),
+];
+
+/// Repeats it.
+///
+/// # Errors
+/// When the disks cannot be made.
+pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
+    lab.note(format!(
+        "disktest ran with {THREADS} threads a session (its default; the publication does not tell)"
+    ));
+    lab.note("the disks are files in memory: what the publication's were is not told");
+    let memory = Folder::below(&memory_folder())?;
+    let size = lab.scaled(512 << 20, 128 << 20);
+    let disk = |name: &str| Ok(Disk::new(Medium::Cached(memory.file(name, size)?), size));
+    let disks = [disk("sda")?, disk("sdb")?];
+    for who in lab.all() {
+        let (mut throughput, mut iops) = (published.table("throughput"), published.table("iops"));
+        measure(lab, &who, &disks, &mut throughput, &mut iops);
+        for mut table in [throughput, iops] {
+            table.title += &format!(", {}", who.name());
+            lab.table(table);
+        }
+    }
+    Ok(())
+}
+
+fn measure(lab: &mut Lab, who: &Who, disks: &[Disk; 2], throughput: &mut Table, iops: &mut Table) {
+    let Some(server) = lab.serve(who, disks, 1) else { return };
+    let targets: Option<Vec<_>> = (0..disks.len()).map(|disk| server.target(disk, "")).collect();
+    let Some(open) = targets.and_then(|targets| lab.open(&targets, 1, Some(&server))) else { return };
+    for (row, word, way, size) in RUNS {
+        let time = lab.cap(5000).unwrap_or(Duration::from_secs(60));
+        let job = Job { way, sizes: vec![(size, 1)], depth: THREADS, time: Some(time), ..Job::default() };
+        let Some(outcome) = lab.measure(&format!("{} {row}", who.name()), &open, &job) else { continue };
+        lab.lines.push(format!("{}, {row}:", who.name()));
+        for (at, share) in outcome.sessions.iter().enumerate() {
+            let (bytes_per_s, rate) = rates(share, &outcome);
+            put(throughput, row, &format!("Session #{at}"), Some(bytes_per_s / MIB));
+            put(iops, row, &format!("Session #{at}"), Some(rate));
+            lab.lines.push(line(&lab.document.begun, &format!("session{at}"), word, bytes_per_s, rate));
+        }
+        put(throughput, row, "Total", Some(outcome.rate() / MIB));
+        put(iops, row, "Total", Some(outcome.iops()));
+    }
+    open.rig.close();
+}
+
+/// Bytes and commands a second.
+fn rates(share: &Share, outcome: &Outcome) -> (f64, f64) {
+    let bytes = share.read_bytes + share.write_bytes;
+    let ios = share.read_ios + share.write_ios;
+    (bytes as f64 / outcome.elapsed_s, ios as f64 / outcome.elapsed_s)
+}
+
+/// A line as disktest 1.1.12 writes it. Its rate is that of the whole run, and MB are 2^20 bytes.
+fn line(begun: &str, device: &str, word: &str, bytes_per_s: f64, iops: f64) -> String {
+    let time = begun.trim_end_matches('Z').replace('T', "-").replacen('-', "/", 2);
+    let (pid, mb) = (std::process::id(), bytes_per_s / MIB);
+    format!(
+        "| {time} | STAT  | {pid} | v1.1.12 | {device} | {word} throughput: {bytes_per_s:.1}B/s ({mb:.2}MB/s), \
+         IOPS {iops:.1}/s."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_that_of_the_publication() {
+        let told = line("2005-04-11T09:39:42Z", "/dev/sda", "Write", 430646600.1, 1642.9);
+        let expected = format!(
+            "| 2005/04/11-09:39:42 | STAT  | {} | v1.1.12 | /dev/sda | Write throughput: 430646600.1B/s \
+             (410.70MB/s), IOPS 1642.9/s.",
+            std::process::id()
+        );
+        assert_eq!(told, expected);
+    }
+}

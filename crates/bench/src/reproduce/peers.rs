@@ -1,0 +1,376 @@
+//! Targets that run for the time of an experiment: Lunar's, and those of others. On loopback, on free ports,
+//! with control sockets in a folder of their own.
+
+use super::media::{Disk, Folder, Medium};
+use crate::Target;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const START: Duration = Duration::from_secs(20);
+const STOP: Duration = Duration::from_secs(5);
+const TARGET: &str = "iqn.2026-11.org.example:reproduce";
+
+/// Whose target is measured.
+#[derive(Clone, Debug)]
+pub enum Who {
+    /// Lunar's.
+    Lunar,
+    /// STGT.
+    Stgt,
+    /// istgt.
+    Istgt,
+    /// One that runs already; all experiments use its one logical unit.
+    Running(Target),
+}
+
+impl Who {
+    /// Its name in tables.
+    pub fn name(&self) -> String {
+        match self {
+            Who::Lunar => "Lunar".into(),
+            Who::Stgt => "STGT".into(),
+            Who::Istgt => "istgt".into(),
+            Who::Running(target) => target.to_string(),
+        }
+    }
+
+    /// What has to be installed for it, and is not.
+    pub fn missing(&self) -> Option<&'static str> {
+        self.missing_from(&folders())
+    }
+
+    fn missing_from(&self, folders: &[PathBuf]) -> Option<&'static str> {
+        let (program, what) = match self {
+            Who::Stgt => ("tgtd", "stgt is not installed: apt install tgt"),
+            Who::Istgt => ("istgt", "istgt is not installed: apt install istgt"),
+            Who::Lunar | Who::Running(_) => return None,
+        };
+        find(program, folders).is_none().then_some(what)
+    }
+
+    /// It has something that reads zeros and forgets.
+    pub fn has_null(&self) -> bool {
+        matches!(self, Who::Lunar | Who::Stgt)
+    }
+}
+
+/// Where programs are. Those of the administrator are not in everybody's PATH.
+fn folders() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]).collect()
+}
+
+fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+    folders.iter().map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The command that runs a program of a peer.
+fn command(program: &str) -> Result<Command, String> {
+    find(program, &folders()).map(Command::new).ok_or_else(|| format!("{program} is missing"))
+}
+
+/// A target that runs. One that was started here is stopped on drop.
+pub struct Server {
+    who: Who,
+    child: Option<Child>,
+    portals: Vec<SocketAddr>,
+    /// The number of the logical unit of each disk.
+    luns: Vec<Option<u16>>,
+    dir: Folder,
+}
+
+impl Server {
+    /// Starts one with these disks. `lunar` is the program for Lunar's.
+    ///
+    /// # Errors
+    /// Why it did not start, for people.
+    pub fn start(
+        who: &Who,
+        lunar: &Path,
+        disks: &[Disk],
+        portals: usize,
+        dir: Folder,
+    ) -> Result<Server, String> {
+        let luns = numbers(who, disks);
+        let mut server = Server { who: who.clone(), child: None, portals: Vec::new(), luns, dir };
+        match who {
+            Who::Lunar => server.lunar(lunar, disks, portals)?,
+            Who::Stgt => server.stgt(disks, portals)?,
+            Who::Istgt => server.istgt(disks, portals)?,
+            Who::Running(_) => {}
+        }
+        Ok(server)
+    }
+
+    /// The process, if it was started here.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Its portals, if it was started here.
+    pub fn portals(&self) -> &[SocketAddr] {
+        &self.portals
+    }
+
+    /// A disk at its first portal, with settings of a URL; None if it cannot serve such a disk.
+    pub fn target(&self, disk: usize, settings: &str) -> Option<Target> {
+        match &self.who {
+            Who::Running(target) => Some(target.clone()),
+            _ => self.at(*self.portals.first()?, disk, settings),
+        }
+    }
+
+    /// The same at another address.
+    pub fn at(&self, address: SocketAddr, disk: usize, settings: &str) -> Option<Target> {
+        let lun = (*self.luns.get(disk)?)?;
+        Target::parse(&format!("iscsi://{address}/{TARGET}/{lun}?{settings}")).ok()
+    }
+
+    fn lunar(&mut self, program: &Path, disks: &[Disk], portals: usize) -> Result<(), String> {
+        let file = self.dir.join("lunar.toml");
+        fs::write(&file, lunar_config(&self.dir, served(disks, &self.luns), portals))
+            .map_err(|e| e.to_string())?;
+        let mut command = Command::new(program);
+        command.args(["serve", "--config"]).arg(&file).stdout(Stdio::piped());
+        let child = self.spawn(&mut command)?;
+        let stdout = child.stdout.take().ok_or("it has no output")?;
+        let (send, lines) = mpsc::channel();
+        // To its end, so that the server never waits for us.
+        thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
+        });
+        let end = Instant::now() + START;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = lines.recv_timeout(left).map_err(|_| self.said("it is not ready"))?;
+            if line == "ready" {
+                return Ok(());
+            }
+            if let Some(rest) = line.strip_prefix("listening on ") {
+                let address = rest.split(',').next().unwrap_or(rest);
+                self.portals.push(address.parse().map_err(|e| format!("{line}: {e}"))?);
+            }
+        }
+    }
+
+    fn stgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
+        self.portals = free_ports(portals)?;
+        let listen: Vec<String> = self.portals.iter().map(|portal| format!("portal={portal}")).collect();
+        let mut command = command("tgtd")?;
+        command.args(["-f", "-C", "1", "--iscsi", &listen.join(",")]).stdout(Stdio::null());
+        command.env("TGT_IPC_SOCKET", self.dir.join("tgt"));
+        self.spawn(&mut command)?;
+        self.until(|server| server.tgtadm("--op show --mode target").is_ok())?;
+        self.tgtadm(&format!("--op new --mode target --tid 1 -T {TARGET}"))?;
+        for (disk, lun) in served(disks, &self.luns) {
+            let (path, kind) = match &disk.medium {
+                Medium::Null => (Path::new("/dev/null"), "--bstype null"),
+                Medium::Cached(path) => (path.as_path(), "--bstype rdwr"),
+                Medium::Direct(path) => (path.as_path(), "--bstype rdwr --bsoflags direct"),
+            };
+            let unit = format!("--op new --mode logicalunit --tid 1 --lun {lun} {kind} -b");
+            self.tgtadm_of(&unit, Some(path))?;
+        }
+        // Last: until then nobody is let in.
+        self.tgtadm("--op bind --mode target --tid 1 -I ALL")
+    }
+
+    fn tgtadm(&self, words: &str) -> Result<(), String> {
+        self.tgtadm_of(words, None)
+    }
+
+    fn tgtadm_of(&self, words: &str, path: Option<&Path>) -> Result<(), String> {
+        let mut command = command("tgtadm")?;
+        command.args(["-C", "1", "--lld", "iscsi"]).args(words.split_whitespace()).args(path);
+        command.env("TGT_IPC_SOCKET", self.dir.join("tgt")).stdin(Stdio::null());
+        let ran = command.output().map_err(|e| format!("tgtadm: {e}"))?;
+        let said = || format!("tgtadm {words}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+        if ran.status.success() { Ok(()) } else { Err(said()) }
+    }
+
+    fn istgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
+        self.portals = free_ports(portals)?;
+        let (file, auth) = (self.dir.join("istgt.conf"), self.dir.join("auth.conf"));
+        fs::write(&auth, "").map_err(|e| e.to_string())?;
+        fs::write(&file, istgt_config(&self.dir, &self.portals, served(disks, &self.luns)))
+            .map_err(|e| e.to_string())?;
+        let mut command = command("istgt")?;
+        command.args(["-D", "-q", "-c"]).arg(&file).stdout(Stdio::null());
+        self.spawn(&mut command)?;
+        let last = *self.portals.last().ok_or("it has no portal")?;
+        self.until(|_| TcpStream::connect(last).is_ok())
+    }
+
+    /// In a process group of its own: ^C ends the experiment, and that ends the server.
+    fn spawn(&mut self, command: &mut Command) -> Result<&mut Child, String> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let log = fs::File::create(self.dir.join("log")).map_err(|e| e.to_string())?;
+        let child = command.stdin(Stdio::null()).stderr(log).process_group(0).spawn();
+        Ok(self.child.insert(child.map_err(|e| format!("cannot run {program}: {e}"))?))
+    }
+
+    fn until(&mut self, is_so: impl Fn(&Server) -> bool) -> Result<(), String> {
+        let end = Instant::now() + START;
+        while !is_so(self) {
+            let gone = self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
+            if gone || Instant::now() > end {
+                return Err(self.said("it is not ready"));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// What went wrong, with the last words of the server.
+    fn said(&self, what: &str) -> String {
+        let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        log.trim().lines().next_back().map_or(what.to_owned(), |line| format!("{what}: {line}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(child) = &mut self.child else { return };
+        // The others do not listen to a polite word while they have sessions.
+        if matches!(self.who, Who::Lunar) {
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+            let end = Instant::now() + STOP;
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// The number of the logical unit of each disk, in turn; none for what it cannot serve.
+fn numbers(who: &Who, disks: &[Disk]) -> Vec<Option<u16>> {
+    let can = |disk: &Disk| {
+        let is_null = matches!(disk.medium, Medium::Null);
+        (!is_null || who.has_null()) && (disk.bytes_per_s == 0 || matches!(who, Who::Lunar))
+    };
+    // STGT keeps 0 for a controller.
+    let mut next = u16::from(matches!(who, Who::Stgt))..;
+    disks.iter().map(|disk| if can(disk) { next.next() } else { None }).collect()
+}
+
+/// Ports that were free a moment ago: these programs take none by themselves.
+fn free_ports(many: usize) -> Result<Vec<SocketAddr>, String> {
+    let held: Result<Vec<_>, _> = (0..many).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let addresses = held.and_then(|held| held.iter().map(TcpListener::local_addr).collect());
+    addresses.map_err(|e: std::io::Error| format!("no port is free: {e}"))
+}
+
+/// The disks that are served, and their numbers.
+fn served<'a>(disks: &'a [Disk], luns: &'a [Option<u16>]) -> impl Iterator<Item = (&'a Disk, u16)> {
+    disks.iter().zip(luns).filter_map(|(disk, lun)| Some((disk, (*lun)?)))
+}
+
+/// A string of TOML.
+fn quoted(path: &Path) -> String {
+    toml::Value::String(path.display().to_string()).to_string()
+}
+
+fn lunar_config<'a>(dir: &Path, disks: impl Iterator<Item = (&'a Disk, u16)>, portals: usize) -> String {
+    let listen = vec!["\"127.0.0.1:0\""; portals].join(", ");
+    let mut text = format!(
+        "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{listen}]\n\
+         [[target]]\nname = \"{TARGET}\"\n",
+        quoted(dir),
+        quoted(&dir.join("admin.sock"))
+    );
+    for (disk, lun) in disks {
+        text += &format!("[[target.lun]]\nlun = {lun}\n");
+        text += &match &disk.medium {
+            Medium::Null => format!("backend = \"null\"\nsize = \"{}\"\n", disk.size),
+            Medium::Cached(path) => format!("{}direct = false\n", backend(path)),
+            Medium::Direct(path) => format!("{}direct = true\n", backend(path)),
+        };
+        if disk.bytes_per_s > 0 {
+            text += &format!("filters = [{{ kind = \"rate\", bytes_per_s = {} }}]\n", disk.bytes_per_s);
+        }
+    }
+    text
+}
+
+fn backend(path: &Path) -> String {
+    let kind = if path.starts_with("/dev/loop") || is_device(path) { "device" } else { "file" };
+    format!("backend = \"{kind}\"\npath = {}\n", quoted(path))
+}
+
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+fn istgt_config<'a>(
+    dir: &Path,
+    portals: &[SocketAddr],
+    disks: impl Iterator<Item = (&'a Disk, u16)>,
+) -> String {
+    let mut text = format!(
+        "[Global]\n  NodeBase \"iqn.2026-11.org.example\"\n  PidFile {0}/istgt.pid\n  AuthFile {0}/auth.conf\n  \
+         MediaDirectory {0}\n  Timeout 30\n  NopInInterval 20\n  DiscoveryAuthMethod Auto\n  MaxSessions 16\n  \
+         MaxConnections 4\n  MaxR2T 32\n  MaxOutstandingR2T 16\n  DefaultTime2Wait 2\n  DefaultTime2Retain 60\n  \
+         FirstBurstLength 262144\n  MaxBurstLength 1048576\n  MaxRecvDataSegmentLength 262144\n  InitialR2T Yes\n  \
+         ImmediateData Yes\n  DataPDUInOrder Yes\n  DataSequenceInOrder Yes\n  ErrorRecoveryLevel 0\n\
+         [UnitControl]\n  AuthMethod Auto\n  AuthGroup None\n[PortalGroup1]\n",
+        dir.display()
+    );
+    for (at, portal) in portals.iter().enumerate() {
+        text += &format!("  Portal P{at} {portal}\n");
+    }
+    text += &format!(
+        "[InitiatorGroup1]\n  InitiatorName \"ALL\"\n  Netmask 127.0.0.1\n[LogicalUnit1]\n  TargetName {TARGET}\n  \
+         Mapping PortalGroup1 InitiatorGroup1\n  AuthMethod None\n  UseDigest Auto\n  UnitType Disk\n"
+    );
+    for (disk, lun) in disks {
+        if let Some(path) = disk.path() {
+            text += &format!("  LUN{lun} Storage {} Auto\n", path.display());
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_cannot_break_out_of_the_configuration() {
+        let path = PathBuf::from("/tmp/a \"b\"\nc");
+        let disk = Disk { bytes_per_s: 5, ..Disk::new(Medium::Cached(path.clone()), 1 << 20) };
+        let text = lunar_config(Path::new("/tmp"), [(&disk, 0)].into_iter(), 2);
+        let table: toml::Table = text.parse().expect("TOML");
+        let lun = &table["target"][0]["lun"][0];
+        assert_eq!(lun["path"].as_str(), Some(path.display().to_string().as_str()));
+        assert_eq!(lun["filters"][0]["bytes_per_s"].as_integer(), Some(5));
+    }
+
+    #[test]
+    fn what_is_not_installed_is_told() {
+        assert_eq!(Who::Stgt.missing_from(&[]), Some("stgt is not installed: apt install tgt"));
+        assert_eq!(Who::Istgt.missing_from(&[]), Some("istgt is not installed: apt install istgt"));
+        assert_eq!(Who::Lunar.missing_from(&[]), None);
+    }
+
+    #[test]
+    fn each_has_its_numbers_and_what_it_cannot_serve() {
+        let null = Disk::new(Medium::Null, 1);
+        let file = Disk::new(Medium::Cached("x".into()), 1);
+        let slow = Disk { bytes_per_s: 1, ..file.clone() };
+        let disks = [null, slow, file];
+        assert_eq!(numbers(&Who::Lunar, &disks), [Some(0), Some(1), Some(2)]);
+        assert_eq!(numbers(&Who::Stgt, &disks), [Some(1), None, Some(2)]);
+        assert_eq!(numbers(&Who::Istgt, &disks), [None, None, Some(0)]);
+    }
+}

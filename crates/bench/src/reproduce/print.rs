@@ -1,0 +1,106 @@
+//! Tables as people read them: published, measured, ratio.
+
+use crate::document::{Cell, Table};
+
+/// Lines are not longer than this where there is a choice.
+const WIDTH: usize = 110;
+
+/// One of the three groups of columns.
+type Group = (&'static str, fn(&Cell) -> Option<f64>);
+
+const GROUPS: [Group; 3] =
+    [("published", |cell| cell.published), ("measured", |cell| cell.measured), ("ratio", |cell| cell.ratio)];
+
+/// A table, its groups side by side where there is room, otherwise below each other.
+pub fn table(table: &Table) -> String {
+    let measured = table.rows.iter().flat_map(|row| &row.1).any(|cell| cell.measured.is_some());
+    let groups = if measured { &GROUPS[..] } else { &GROUPS[..1] };
+    let mut text = format!("{} [{}]\n", table.title, table.unit);
+    let wide = lines(table, groups);
+    match wide.iter().all(|line| line.chars().count() <= WIDTH) {
+        true => text += &joined(&wide),
+        false => groups.iter().for_each(|group| text += &joined(&lines(table, std::slice::from_ref(group)))),
+    }
+    text
+}
+
+fn joined(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn lines(table: &Table, groups: &[Group]) -> Vec<String> {
+    let first = table.rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
+    let figure = |(_, of): &Group, cell: &Cell| of(cell).map_or("-".to_owned(), short);
+    let width = |group: &Group, at: usize| {
+        let cells = table.rows.iter().filter_map(|row| row.1.get(at)).map(|cell| figure(group, cell).len());
+        cells.chain([table.columns[at].chars().count()]).max().unwrap_or(0)
+    };
+    let mut names = " ".repeat(first);
+    let mut heads = names.clone();
+    let mut rows: Vec<String> = table.rows.iter().map(|row| format!("{:<first$}", row.0)).collect();
+    for group in groups {
+        let widths: Vec<usize> = (0..table.columns.len()).map(|at| width(group, at)).collect();
+        let sum = widths.iter().map(|width| width + 2).sum::<usize>().max(group.0.len() + 1);
+        names += &format!(" | {:<w$}", group.0, w = sum - 1);
+        let line = |cells: Vec<String>| {
+            let cells: String =
+                cells.iter().zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
+            format!(" |{cells:<sum$}")
+        };
+        heads += &line(table.columns.clone());
+        for (text, row) in rows.iter_mut().zip(&table.rows) {
+            *text += &line(row.1.iter().map(|cell| figure(group, cell)).collect());
+        }
+    }
+    [names, heads].into_iter().chain(rows).collect()
+}
+
+/// Three digits at least.
+fn short(figure: f64) -> String {
+    match figure.abs() {
+        0.0 => "0".into(),
+        x if x < 0.1 => format!("{figure:.4}"),
+        x if x < 100.0 => format!("{figure:.2}"),
+        x if x < 10_000.0 => format!("{figure:.1}"),
+        _ => format!("{figure:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example(columns: usize, measured: Option<f64>) -> Table {
+        Table {
+            title: "Reads".into(),
+            unit: "MB/s (10^6)".into(),
+            larger_is_better: true,
+            columns: (0..columns).map(|n| format!("column {n}")).collect(),
+            rows: vec![("NULLIO".into(), vec![Cell::new(Some(106.0), measured); columns])],
+        }
+    }
+
+    #[test]
+    fn groups_stand_side_by_side() {
+        let expected = [
+            "Reads [MB/s (10^6)]",
+            "       | published | measured  | ratio",
+            "       |  column 0 |  column 0 |  column 0",
+            "NULLIO |     106.0 |    2120.0 |     20.00",
+        ];
+        assert_eq!(table(&example(1, Some(2120.0))).lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_is_too_wide_stands_below_each_other() {
+        let text = table(&example(6, Some(1.0)));
+        assert_eq!(text.lines().count(), 1 + 3 * 3, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn without_measurements_there_is_one_group() {
+        let text = table(&example(2, None));
+        assert!(!text.contains("ratio") && text.contains("106.0"), "{text}");
+    }
+}

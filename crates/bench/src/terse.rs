@@ -1,0 +1,210 @@
+//! A line per run as `fio --minimal` prints it (terse version 3), for scripts that read those.
+
+use crate::Document;
+use crate::document::Run;
+use crate::outcome::{Latency, Outcome, Share, Step, Totals, widths};
+
+/// Percentiles of fio, in its order; three more of its twenty fields are not used.
+const PERCENTILES: [f64; 17] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+/// Fields of percentiles.
+const FIELDS: usize = 20;
+/// Ends of fio's buckets of latency in microseconds; the last one has no end.
+const BUCKETS: [u64; 21] = [
+    2, 4, 10, 20, 50, 100, 250, 500, 750, 1_000, 2_000, 4_000, 10_000, 20_000, 50_000, 100_000, 250_000,
+    500_000, 750_000, 1_000_000, 2_000_000,
+];
+/// Depths that fio tells apart: up to 1, 2 ... 32, and more.
+const DEPTHS: [u64; 7] = [1, 2, 4, 8, 16, 32, u64::MAX];
+
+/// A line for each run, of the 121 fields that fio has without disk utilization, as its HOWTO lists them.
+///
+/// The same as with fio: KiB, KiB/s, IOPS, milliseconds; completion latency (our service) and its percentiles in
+/// microseconds; total latency (with a given rate it begins when the command was due, where fio's begins when it
+/// is taken up); bandwidth of the steps of the time series; shares of total latency by bucket; number of errors.
+/// `error` is 1 if the run ended early. Nothing of ours means the same as submission latency, user and system CPU
+/// time apart, context switches, and page faults: they are 0. The share of a depth is 100 % for the depth of the
+/// job. Names have `_` instead of `;`.
+pub fn terse(document: &Document) -> String {
+    document.runs.iter().map(|run| line(run, &document.host.lunar) + "\n").collect()
+}
+
+fn line(run: &Run, version: &str) -> String {
+    let outcome = &run.outcome;
+    let name = |text: &str| text.replace([';', '\n', '\r'], "_");
+    let error = u8::from(outcome.ended_early.is_some());
+    let mut fields =
+        vec!["3".into(), format!("lunar-{}", name(version)), name(&run.label), "0".into(), error.to_string()];
+    fields.extend(direction(outcome, &outcome.read, |share| share.read_bytes));
+    fields.extend(direction(outcome, &outcome.write, |share| share.write_bytes));
+    fields.extend(["0.000000%", "0.000000%", "0", "0", "0"].map(String::from));
+    fields.extend(depths(run));
+    fields.extend(buckets(outcome));
+    if outcome.errors > 0 {
+        fields.extend([outcome.errors.to_string(), "0".into()]);
+    }
+    fields.join(";")
+}
+
+/// 41 fields.
+fn direction(outcome: &Outcome, totals: &Totals, bytes: fn(&Share) -> u64) -> Vec<String> {
+    let elapsed_s = outcome.elapsed_s;
+    let runtime_ms = if totals.ios > 0 { elapsed_s * 1e3 } else { 0.0 };
+    let whole = |figure: f64| format!("{figure:.0}");
+    let mut fields = vec![
+        (totals.bytes / 1024).to_string(),
+        whole((totals.rate(elapsed_s) / 1024.0).floor()),
+        whole(totals.iops(elapsed_s).floor()),
+        whole(runtime_ms),
+    ];
+    fields.extend(latency(&Latency::default()));
+    fields.extend(latency(&totals.service));
+    fields.extend(PERCENTILES.iter().map(|percent| {
+        let ns = totals.service.quantile(percent / 100.0).unwrap_or(0);
+        format!("{percent:.6}%={}", ns / 1000)
+    }));
+    fields.extend((PERCENTILES.len()..FIELDS).map(|_| "0%=0".into()));
+    fields.extend(latency(&totals.total));
+    fields.extend(bandwidth(&outcome.series, totals, bytes));
+    fields
+}
+
+/// Least, most, mean, standard deviation; microseconds.
+fn latency(latency: &Latency) -> [String; 4] {
+    let Latency { mean_ns, stddev_ns, min_ns, max_ns, .. } = latency;
+    [
+        (min_ns / 1000).to_string(),
+        (max_ns / 1000).to_string(),
+        format!("{:.6}", mean_ns / 1e3),
+        format!("{:.6}", stddev_ns / 1e3),
+    ]
+}
+
+/// Least, most, share of the group, mean, standard deviation; KiB/s.
+fn bandwidth(series: &[Step], totals: &Totals, bytes: fn(&Share) -> u64) -> [String; 5] {
+    let widths = widths(series);
+    let steps = series.iter().zip(widths).filter(|step| step.1 > 0.0 && totals.ios > 0);
+    let rates: Vec<f64> = steps.map(|(step, width)| bytes(&step.share) as f64 / width / 1024.0).collect();
+    let many = rates.len().max(1) as f64;
+    // A sum of nothing would be -0.
+    let sum = |of: fn(f64, f64) -> f64, mean: f64| rates.iter().fold(0.0, |sum, rate| sum + of(*rate, mean));
+    let mean = sum(|rate, _| rate, 0.0) / many;
+    let square = sum(|rate, mean| (rate - mean).powi(2), mean) / (many - 1.0).max(1.0);
+    let least = rates.iter().copied().reduce(f64::min).unwrap_or(0.0);
+    let most = rates.iter().copied().reduce(f64::max).unwrap_or(0.0);
+    let share = if totals.ios > 0 { 100.0 } else { 0.0 };
+    let [least, most] = [least, most].map(|rate| format!("{:.0}", rate.floor()));
+    [least, most, format!("{share:.6}%"), format!("{mean:.6}"), format!("{:.6}", square.sqrt())]
+}
+
+fn depths(run: &Run) -> Vec<String> {
+    let depth = run.job.iter().find(|word| word.0 == "depth").and_then(|word| word.1.parse::<u64>().ok());
+    let bucket = depth.and_then(|depth| DEPTHS.iter().position(|end| depth <= *end));
+    let share = |at| if bucket == Some(at) { "100.0%".into() } else { "0.0%".into() };
+    (0..DEPTHS.len()).map(share).collect()
+}
+
+/// Shares of all commands by total latency, 22 fields: below 2 µs, from there below 4 µs, and so on.
+fn buckets(outcome: &Outcome) -> Vec<String> {
+    let mut counts = [0f64; BUCKETS.len() + 1];
+    for (ns, many) in outcome.read.total.histogram.iter().chain(&outcome.write.total.histogram) {
+        counts[BUCKETS.partition_point(|end| end * 1000 <= *ns)] += *many as f64;
+    }
+    let all = counts.iter().sum::<f64>().max(1.0);
+    counts.iter().map(|count| format!("{:.2}%", count * 100.0 / all)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, document::SCHEMA};
+
+    fn document() -> Document {
+        let latency = Latency {
+            mean_ns: 2500.0,
+            stddev_ns: 500.0,
+            min_ns: 1000,
+            max_ns: 5_000_000,
+            percentiles: vec![],
+            histogram: vec![(1000, 50), (3000, 49), (5_000_000, 1)],
+        };
+        let read = Totals {
+            ios: 100,
+            bytes: 409_600,
+            service: latency.clone(),
+            total: latency,
+            ..Totals::default()
+        };
+        let step = |until_s, read_bytes| Step {
+            until_s,
+            share: Share { read_bytes, ..Share::default() },
+            ..Step::default()
+        };
+        let series = vec![step(1.0, 102_400), step(2.0, 307_200)];
+        let outcome = Outcome { elapsed_s: 2.0, read, series, ..Outcome::default() };
+        let run =
+            Run { label: "a;b".into(), job: vec![("depth".into(), "32".into())], targets: vec![], outcome };
+        Document {
+            schema: SCHEMA.into(),
+            title: String::new(),
+            command: vec![],
+            begun: String::new(),
+            host: Host { lunar: "0.1.0".into(), ..Host::here() },
+            seed: None,
+            runs: vec![run],
+            tables: vec![],
+            notes: vec![],
+        }
+    }
+
+    #[test]
+    fn fields_stand_where_fio_has_them() {
+        let line = terse(&document());
+        let fields: Vec<&str> = line.trim_end().split(';').collect();
+        assert_eq!(fields.len(), 121);
+        assert_eq!(fields[..9], ["3", "lunar-0.1.0", "a_b", "0", "0", "400", "200", "50", "2000"]);
+        assert_eq!(fields[9..13], ["0", "0", "0.000000", "0.000000"], "submission");
+        assert_eq!(fields[13..17], ["1", "5000", "2.500000", "0.500000"], "completion");
+        assert_eq!(
+            (fields[17], fields[23], fields[33], fields[34]),
+            ("1.000000%=1", "50.000000%=1", "99.990000%=5000", "0%=0")
+        );
+        assert_eq!(fields[37..41], fields[13..17], "total");
+        assert_eq!(fields[41..46], ["100", "300", "100.000000%", "200.000000", "141.421356"]);
+        assert_eq!(fields[46..50], ["0", "0", "0", "0"], "nothing was written");
+        assert_eq!(fields[92..99], ["0.0%", "0.0%", "0.0%", "0.0%", "0.0%", "100.0%", "0.0%"]);
+        assert_eq!((fields[99], fields[100], fields[110]), ("50.00%", "49.00%", "0.00%"));
+        assert_eq!(fields[111], "1.00%", "from 4 ms to 10 ms");
+    }
+
+    #[test]
+    fn errors_have_fields_where_there_are_some() {
+        let mut document = document();
+        document.runs[0].outcome.errors = 7;
+        document.runs[0].outcome.ended_early = Some("why".into());
+        let line = terse(&document);
+        let fields: Vec<&str> = line.trim_end().split(';').collect();
+        assert_eq!((fields.len(), fields[4], fields[121], fields[122]), (123, "1", "7", "0"));
+    }
+
+    /// Fields of one name lie at one place, and values have one shape.
+    #[test]
+    fn fio_prints_the_same_fields() {
+        let fio = interop::tool::Tool { program: "fio", package: "fio" };
+        if !interop::tool::have(&[fio]) {
+            return;
+        }
+        let theirs = interop::tool::must(
+            "fio",
+            &["--minimal", "--name=a", "--ioengine=null", "--size=1m", "--bs=4k", "--rw=read"],
+        );
+        let shape =
+            |field: &str| field.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect::<String>();
+        let shapes = |line: &str| -> Vec<String> {
+            let fields = line.trim_end().split(';').skip(3).map(shape);
+            fields.map(|field| field.replace("99", "9").replace("99", "9").replace("99", "9")).collect()
+        };
+        let line = theirs.lines().find(|line| line.starts_with("3;")).expect("a terse line");
+        assert_eq!(shapes(&terse(&document())), shapes(line));
+    }
+}

@@ -1,0 +1,185 @@
+//! `lunar bench reproduce`: each experiment in a very short form, against Lunar's own target.
+
+use bench::Document;
+use bench::document::Table;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// A folder that goes away, where everything of a test happens.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("lunar-again-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
+        command.args(["bench", "reproduce"]).args(args).current_dir(&self.0).env("TMPDIR", &self.0);
+        command.env_remove("LUNAR_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.start(args).wait_with_output().expect("it ends")
+    }
+
+    /// The document of the only result.
+    fn document(&self) -> Document {
+        let files: Vec<PathBuf> = fs::read_dir(self.0.join("results"))
+            .expect("results")
+            .map(|f| f.expect("a file").path())
+            .collect();
+        let files: Vec<_> =
+            files.iter().filter(|file| file.extension().is_some_and(|e| e == "json")).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        serde_json::from_slice(&fs::read(files[0]).expect("the result")).expect("a document")
+    }
+
+    /// What is there besides results.
+    fn rest(&self) -> Vec<PathBuf> {
+        let all = fs::read_dir(&self.0).expect("the folder").map(|file| file.expect("a file").path());
+        all.filter(|path| !path.ends_with("results")).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a seed against Lunar alone; its document, once everything else of it is gone.
+fn reproduce(seed: &str) -> Document {
+    let folder = Folder::new(seed);
+    let output = folder.run(&[seed, "--against", "none", "--brief", "150"]);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("| published") && said.contains("| ratio"), "{said}");
+    assert_eq!(folder.rest(), Vec::<PathBuf>::new());
+    assert!(!is_open_by_a_loop(&folder.0));
+    let document = folder.document();
+    assert_eq!(document.seed.as_deref(), Some(seed));
+    assert_eq!(document.ended_early(), None);
+    document
+}
+
+/// Whether a loop device still has a file below a folder.
+fn is_open_by_a_loop(folder: &Path) -> bool {
+    let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let files = disks.filter_map(|disk| fs::read_to_string(disk.path().join("loop/backing_file")).ok());
+    files.into_iter().any(|file| file.starts_with(&folder.display().to_string()))
+}
+
+fn table<'a>(document: &'a Document, title: &str) -> &'a Table {
+    let found = document.tables.iter().find(|table| table.title.contains(title));
+    found.unwrap_or_else(|| panic!("no table {title}: {:?}", document.tables))
+}
+
+/// Every cell of these rows was measured, and its ratio is that of its figures.
+fn is_measured(table: &Table, rows: &[&str]) {
+    for (head, cells) in
+        table.rows.iter().filter(|(head, _)| rows.is_empty() || rows.contains(&head.as_str()))
+    {
+        for (column, cell) in table.columns.iter().zip(cells) {
+            let measured = cell.measured.unwrap_or_else(|| panic!("{}: {head}, {column}", table.title));
+            assert!(measured >= 0.0, "{}: {head}, {column}", table.title);
+            if let Some(published) = cell.published.filter(|published| *published != 0.0) {
+                let ratio = cell.ratio.expect("a ratio");
+                assert!((ratio - measured / published).abs() < 1e-9, "{}: {head}, {column}", table.title);
+            }
+        }
+    }
+}
+
+/// The same of one column.
+fn has_column(table: &Table, column: &str) {
+    let at = table.columns.iter().position(|head| head == column).expect("the column");
+    for (head, cells) in &table.rows {
+        assert!(cells[at].measured.is_some(), "{}: {head}, {column}", table.title);
+    }
+}
+
+#[test]
+fn scst_iet_stgt_2009() {
+    let document = reproduce("scst-iet-stgt-2009");
+    assert_eq!(document.tables.len(), 7);
+    for table in &document.tables {
+        has_column(table, "Lunar (ISCSI-SCST)");
+    }
+    let two = table(&document, "two lines").rows.iter().map(|row| row.1[0].measured.expect("measured"));
+    // Two lines of 12.5 MB/s each, what their queues hold aside.
+    assert!(two.into_iter().all(|rate| rate < 40.0), "the lines are too fast");
+}
+
+#[test]
+fn open_iscsi_2005() {
+    let document = reproduce("open-iscsi-2005");
+    assert_eq!(document.tables.len(), 2);
+    document.tables.iter().for_each(|table| is_measured(table, &[]));
+}
+
+#[test]
+fn sn5420_2002() {
+    let document = reproduce("sn5420-2002");
+    assert_eq!(document.tables.len(), 4);
+    let rows = ["Linux/with iSCSI", "Linux/with Fibre", "Remote Linux/with iSCSI"];
+    for title in ["Read performance", "Write performance", "Two simultaneous"] {
+        is_measured(table(&document, title), &rows);
+    }
+    is_measured(table(&document, "TCP window"), &[]);
+    let far = table(&document, "Read performance").rows.iter().find(|row| row.0 == rows[2]).expect("the row");
+    assert!(far.1.iter().all(|cell| cell.measured < Some(110.0)), "622 Mbit/s are 78 MB/s: {far:?}");
+}
+
+#[test]
+fn stgt_iser_null_2008() {
+    let document = reproduce("stgt-iser-null-2008");
+    assert_eq!(document.tables.len(), 4 + 8 + 1);
+    for title in ["fast -> fast), Lunar", "two initiators", "two instances", "Bidirectional"] {
+        is_measured(table(&document, title), &[]);
+    }
+    let cpu = document
+        .tables
+        .iter()
+        .filter(|table| table.title.starts_with("CPU by") && table.title.ends_with("Lunar"));
+    cpu.for_each(|table| is_measured(table, &[]));
+    is_measured(table(&document, "Commands of 1 KB, Lunar"), &["fast -> fast"]);
+}
+
+#[test]
+fn scst_srpt_2010() {
+    let document = reproduce("scst-srpt-2010");
+    assert_eq!(document.tables.len(), 4 * 3);
+    document.tables.iter().for_each(|table| is_measured(table, &[]));
+}
+
+#[test]
+fn the_first_signal_ends_it_and_keeps_what_was_measured() {
+    let folder = Folder::new("signal");
+    let child = folder.start(&["stgt-iser-null-2008", "--against", "none"]);
+    std::thread::sleep(Duration::from_secs(3));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("note: it was asked to end"), "{said}");
+    assert_eq!(folder.rest(), Vec::<PathBuf>::new());
+    let document = folder.document();
+    assert!(!document.runs.is_empty() && document.runs[0].outcome.ios() > 0);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_told_before_anything_runs() {
+    let folder = Folder::new("unwritable");
+    let output = folder.run(&["open-iscsi-2005", "--out", "/proc/nowhere"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("cannot write /proc/nowhere"), "{said}");
+    assert!(said.contains("hint: --out"), "{said}");
+}

@@ -1,0 +1,194 @@
+//! The faces of `lunar bench` on the wire: what reaches a scripted target, and what becomes of them when it vanishes.
+
+use bench::faces::{Stage, blockdev_perftest, dd, disktest, sgp_dd};
+use bench::{Document, Error, Watch};
+use clap::Parser;
+use interop::script::{BLOCK, BLOCKS, Link, Script, Target, Turn};
+use interop::{Pdu, op};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+#[derive(Parser)]
+#[command(name = "bench")]
+enum Cli {
+    BlockdevPerftest(blockdev_perftest::Args),
+    Disktest(Box<disktest::Args>),
+    #[command(name = "sgp_dd")]
+    SgpDd(sgp_dd::Args),
+    Dd(dd::Args),
+}
+
+/// Runs a face; gives its document and its lines.
+fn play(words: &[&str]) -> Result<(Document, String), Error> {
+    let cli = Cli::try_parse_from([&["bench"], words].concat()).unwrap_or_else(|e| panic!("{e}"));
+    let (watch, mut out) = (Watch::default(), Vec::new());
+    let stage = Stage { watch: &watch, out: &mut out };
+    let document = match cli {
+        Cli::BlockdevPerftest(args) => blockdev_perftest::run(&args, stage),
+        Cli::Disktest(args) => disktest::run(&args, stage),
+        Cli::SgpDd(args) => sgp_dd::run(&args, stage),
+        Cli::Dd(args) => dd::run(&args, stage),
+    }?;
+    Ok((document, String::from_utf8(out).expect("text")))
+}
+
+/// CDBs of the commands with one of these operation codes.
+fn cdbs(target: &Target, codes: &[u8]) -> Vec<[u8; 16]> {
+    let commands = target.requests(op::SCSI).into_iter();
+    let cdbs = commands.map(|pdu| <[u8; 16]>::try_from(&pdu.bhs[32..48]).expect("16 bytes"));
+    cdbs.filter(|cdb| codes.contains(&cdb[0])).collect()
+}
+
+/// Answers READ and WRITE of any size: zeros, and nothing is kept.
+fn any_size(link: &mut Link, pdu: &Pdu) -> Turn {
+    let cdb = &pdu.bhs[32..48];
+    match cdb[0] {
+        _ if pdu.opcode() != op::SCSI => return Turn::Usual,
+        0x08 => link.data_in(pdu, &vec![0; usize::from(cdb[4]) * BLOCK]),
+        0xa8 => link.data_in(pdu, &vec![0; usize::from(cdb[9]) * BLOCK]),
+        0x0a | 0x2a | 0xaa | 0x8a => link.good(pdu),
+        _ => return Turn::Usual,
+    }
+    Turn::Done
+}
+
+#[test]
+fn cdb_sizes_and_fua_of_sgp_dd_reach_the_wire() {
+    for (size, read, write, fua) in
+        [("6", 0x08, 0x0a, "0"), ("10", 0x28, 0x2a, "3"), ("12", 0xa8, 0xaa, "3"), ("16", 0x88, 0x8a, "3")]
+    {
+        let target = Script::new().hook(any_size).listen();
+        let url = target.url("");
+        let common =
+            [format!("cdbsz={size}"), format!("fua={fua}"), "bpt=4".into(), "thr=1".into(), "count=8".into()];
+        let common: Vec<&str> = common.iter().map(String::as_str).collect();
+        let (from, to) = (format!("if={url}"), format!("of={url}"));
+        let run = |ends: &[&str]| {
+            play(&[&["sgp_dd"], ends, &common[..]].concat()).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let (document, said) = run(&[&from, "of=/dev/null", "skip=3"]);
+        assert_eq!((document.ended_early(), said.as_str()), (None, "8+0 records in\n8+0 records out\n"));
+        run(&["if=/dev/zero", &to, "seek=16", "--destroy", "sync=1"]);
+        let (reads, writes) = (cdbs(&target, &[read]), cdbs(&target, &[write]));
+        assert_eq!((reads.len(), writes.len()), (2, 2), "cdbsz={size}");
+        let lba_at = match size {
+            "6" => 3,
+            "16" => 9,
+            _ => 5,
+        };
+        assert_eq!(
+            [reads[0][lba_at], reads[1][lba_at], writes[0][lba_at], writes[1][lba_at]],
+            [3, 7, 16, 20]
+        );
+        let bit = if fua == "3" { 8 } else { 0 };
+        assert!(size == "6" || reads.iter().chain(&writes).all(|cdb| cdb[1] == bit), "{reads:?} {writes:?}");
+        assert_eq!(cdbs(&target, &[0x35]).len(), 1, "sync=1");
+    }
+}
+
+#[test]
+fn sgp_dd_takes_only_the_block_size_that_is_there_and_cdbs_that_reach() {
+    let target = Script::new().listen();
+    let from = format!("if={}", target.url(""));
+    let refused =
+        |words: &[&str]| play(&[&["sgp_dd", &from, "of=."], words].concat()).expect_err(words[0]).to_string();
+    assert!(refused(&["bs=4096"]).contains("use bs=512"));
+    assert!(refused(&["cdbsz=6", "bpt=257"]).contains("do not fit into a 6-byte CDB"));
+    assert!(refused(&["cdbsz=6", "fua=2"]).contains("FUA"));
+}
+
+#[test]
+fn threads_of_sgp_dd_are_commands_in_flight() {
+    let target = Script::new().listen();
+    let (document, _) =
+        play(&["sgp_dd", &format!("if={}", target.url("")), "of=.", "bpt=2", "thr=16", "time=1"])
+            .unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(document.runs[0].outcome.read.ios, BLOCKS as u64 / 2);
+    assert_eq!(cdbs(&target, &[0x28]).len(), BLOCKS / 2);
+    assert!(document.runs[0].targets[0].facts.iter().any(|fact| fact.0 == "MaxBurstLength"));
+}
+
+#[test]
+fn without_direct_small_blocks_travel_in_large_requests() {
+    let target = Script::new().listen();
+    let url = target.url("");
+    let perftest = |how: &str| {
+        let options = ["blockdev-perftest", how, "-r", "-i", "1", "-s", "19", "-m", "12", "-M", "12", &url];
+        play(&options).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let (document, said) = perftest("-a");
+    assert!(said.contains("# -a: no page cache stands before iscsi://"), "{said}");
+    assert_eq!(document.runs[0].outcome.read.ios, 128, "as its user sees it");
+    let reads = cdbs(&target, &[0x28]).len();
+    assert!(reads < 16, "{reads} reads");
+    perftest("-d");
+    assert_eq!(cdbs(&target, &[0x28]).len() - reads, 128);
+}
+
+#[test]
+fn what_dd_writes_without_direct_arrives_whole() {
+    let target = Script::new().listen();
+    let to = format!("of={}", target.url(""));
+    let (document, said) = play(&["dd", "if=/dev/zero", &to, "bs=3k", "count=100", "seek=1", "--destroy"])
+        .unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(document.ended_early(), None, "{said}");
+    assert!(
+        said.starts_with("100+0 records in\n100+0 records out\n307200 bytes (307 kB, 300 KiB) copied, "),
+        "{said}"
+    );
+    let disk = target.disk();
+    assert!(disk[3072..310_272].iter().all(|byte| *byte == 0));
+    assert!(disk[..3072].iter().any(|byte| *byte != 0) && disk[310_272..].iter().any(|byte| *byte != 0));
+}
+
+#[test]
+fn disktest_has_a_session_for_each_device_that_is_named() {
+    let target = Script::new().listen();
+    let url = target.url("");
+    let (document, said) = play(&["disktest", "-B", "4k", "-K", "2", "-P", "T", "-L", "64", &url, &url])
+        .unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(document.runs.len(), 2);
+    assert!(said.contains("| 2 devices | Total read throughput: "), "{said}");
+    let logins: Vec<usize> =
+        target.seen().iter().filter(|seen| !seen.full_feature).map(|seen| seen.link).collect();
+    assert_eq!(logins.iter().max(), Some(&1));
+    assert_eq!(cdbs(&target, &[0x28]).len(), 128);
+}
+
+/// A target that closes every connection from the 20th read on.
+fn vanishing() -> Target {
+    let reads = AtomicUsize::new(0);
+    let hook = move |_: &mut Link, pdu: &Pdu| {
+        let is_read = pdu.opcode() == op::SCSI && pdu.bhs[32] == 0x28;
+        let gone = reads.load(SeqCst) >= 20 || (is_read && reads.fetch_add(1, SeqCst) + 1 >= 20);
+        if gone { Turn::Close } else { Turn::Usual }
+    };
+    Script::new().hook(hook).listen()
+}
+
+#[test]
+fn when_the_target_vanishes_what_was_measured_is_told() {
+    for face in ["sgp_dd", "dd", "disktest", "blockdev-perftest"] {
+        let target = vanishing();
+        let url = target.url("recovery_timeout=1&operation_timeout=3&login_timeout=1");
+        let from = format!("if={url}");
+        let words: Vec<&str> = match face {
+            "sgp_dd" => vec![face, &from, "of=.", "bpt=1", "thr=1", "time=1"],
+            "dd" => vec![face, &from, "of=/dev/null", "bs=512", "iflag=direct"],
+            "disktest" => vec![face, "-B", "512", "-K", "1", "-P", "X", &url],
+            _ => vec![face, "-r", "-s", "18", "-m", "9", "-M", "9", &url],
+        };
+        let start = Instant::now();
+        let (document, said) = play(&words).unwrap_or_else(|e| panic!("{face}: {e}"));
+        assert!(start.elapsed() < Duration::from_secs(20), "{face}: {:?}", start.elapsed());
+        let why = document.ended_early().unwrap_or_else(|| panic!("{face}: {said}"));
+        assert!(said.contains(why), "{face}: {why} in {said}");
+        assert_eq!(document.runs[0].outcome.read.ios, 19, "{face}: {said}");
+        if face == "sgp_dd" {
+            assert!(said.contains("  remaining block count=1005\n19+0 records in\n"), "{said}");
+        }
+        if face == "disktest" {
+            assert!(said.contains("| ERROR | ") && said.ends_with("Test Done (Failed)\n"), "{said}");
+        }
+    }
+}

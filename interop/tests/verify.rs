@@ -1,0 +1,102 @@
+//! `lunar bench --verify` through deaths: of the server, and of itself. Nothing that was acknowledged is lost,
+//! and what is altered behind its back is found.
+
+use interop::{Folder, Server, TARGET, lunar_bin};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Bytes of the disk that are used: few, so that blocks are written again and again.
+const SPAN: u64 = 2 << 20;
+const UNIT: u64 = 4096;
+
+fn server() -> Server {
+    let toml = format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+    );
+    Server::start_in(Folder::fresh(), &toml)
+}
+
+/// `lunar bench` on the server, with the state in its folder.
+fn bench(server: &Server, more: &[&str]) -> Command {
+    let mut command = Command::new(lunar_bin());
+    command.args(["bench", "randwrite", &format!("iscsi://{}/{TARGET}/0", server.portal())]);
+    command.args(["--depth", "16", "--sessions", "2", "--span", "2m", "--destroy", "--verify"]);
+    command.arg("--verify-state").arg(server.dir().join("verify.state")).args(more);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn told(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// How many blocks hold what was acknowledged.
+fn verified(output: &Output) -> u64 {
+    let (out, err) = told(output);
+    assert!(output.status.success(), "{out}{err}");
+    let note = out.lines().find_map(|line| line.strip_prefix("note: verified: "));
+    let note = note.unwrap_or_else(|| panic!("nothing was verified: {out}{err}"));
+    note.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+fn check(server: &Server) -> u64 {
+    verified(&bench(server, &["--verify-only"]).output().expect("lunar runs"))
+}
+
+fn begin(server: &Server, runtime: &str) -> Child {
+    bench(server, &["--runtime", runtime]).spawn().expect("lunar runs")
+}
+
+#[test]
+fn nothing_is_lost_when_the_server_dies_and_comes_back() {
+    let mut server = server();
+    for round in 0..3 {
+        let child = begin(&server, "4");
+        sleep(Duration::from_millis(700 + 300 * round));
+        server.kill9();
+        server.restart();
+        // Its sessions come back, and it reads back all of it at the end.
+        assert!(verified(&child.wait_with_output().expect("it ends")) > SPAN / UNIT / 2);
+        assert!(check(&server) > SPAN / UNIT / 2);
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_it_dies_itself_and_another_goes_on() {
+    let server = server();
+    for round in 0..4 {
+        let mut child = begin(&server, "60");
+        sleep(Duration::from_millis(600 + 200 * round));
+        child.kill().expect("it lives");
+        child.wait().expect("it ends");
+        assert!(check(&server) > SPAN / UNIT / 2, "round {round}");
+    }
+    let output = bench(&server, &["--amount", "4m"]).output().expect("lunar runs");
+    assert!(verified(&output) > SPAN / UNIT / 2);
+}
+
+#[test]
+fn a_disk_that_is_altered_behind_its_back_is_found_out() {
+    let mut server = server();
+    let output = bench(&server, &["--amount", "8m"]).output().expect("lunar runs");
+    assert!(verified(&output) > SPAN / UNIT / 2);
+    server.kill9();
+    let disk = File::options().read(true).write(true).open(server.dir().join("disk.img")).expect("the disk");
+    let written = |n: &u64| {
+        let mut head = [0; 8];
+        disk.read_exact_at(&mut head, n * UNIT).expect("a block");
+        head != [0; 8]
+    };
+    let block = (0..SPAN / UNIT).find(written).expect("something was written");
+    disk.write_all_at(b"!", block * UNIT + 777).expect("altered");
+    server.restart();
+    let output = bench(&server, &["--verify-only"]).output().expect("lunar runs");
+    let (out, err) = told(&output);
+    let expected = format!("block {block} (byte {}): CRC wrong", block * UNIT);
+    assert!(output.status.code() == Some(1) && err.contains(&expected), "{out}{err}");
+}
