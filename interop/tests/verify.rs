@@ -6,11 +6,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of the disk that are used: few, so that blocks are written again and again.
 const SPAN: u64 = 2 << 20;
 const UNIT: u64 = 4096;
+/// Bytes that the state grows by for each write.
+const RECORDS: u64 = 48;
+/// Writes after which most blocks were written.
+const MANY: u64 = 2 * SPAN / UNIT;
 
 fn server() -> Server {
     let toml = format!(
@@ -48,16 +52,23 @@ fn check(server: &Server) -> u64 {
     verified(&bench(server, &["--verify-only"]).output().expect("lunar runs"))
 }
 
-fn begin(server: &Server, runtime: &str) -> Child {
-    bench(server, &["--runtime", runtime]).spawn().expect("lunar runs")
+/// Begins to write, and comes back when the state tells of so many writes more.
+fn begin(server: &Server, runtime: &str, writes: u64) -> Child {
+    let len = || std::fs::metadata(server.dir().join("verify.state")).map_or(0, |state| state.len());
+    let (before, end) = (len(), Instant::now() + Duration::from_secs(30));
+    let child = bench(server, &["--runtime", runtime]).spawn().expect("lunar runs");
+    while len() < before + writes * RECORDS {
+        assert!(Instant::now() < end, "it does not write");
+        sleep(Duration::from_millis(5));
+    }
+    child
 }
 
 #[test]
 fn nothing_is_lost_when_the_server_dies_and_comes_back() {
     let mut server = server();
     for round in 0..3 {
-        let child = begin(&server, "4");
-        sleep(Duration::from_millis(700 + 300 * round));
+        let child = begin(&server, "6", MANY + 300 * round);
         server.kill9();
         server.restart();
         // Its sessions come back, and it reads back all of it at the end.
@@ -70,8 +81,7 @@ fn nothing_is_lost_when_the_server_dies_and_comes_back() {
 fn nothing_is_lost_when_it_dies_itself_and_another_goes_on() {
     let server = server();
     for round in 0..4 {
-        let mut child = begin(&server, "60");
-        sleep(Duration::from_millis(600 + 200 * round));
+        let mut child = begin(&server, "60", MANY + 300 * round);
         child.kill().expect("it lives");
         child.wait().expect("it ends");
         assert!(check(&server) > SPAN / UNIT / 2, "round {round}");

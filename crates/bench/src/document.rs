@@ -105,7 +105,7 @@ impl Document {
 }
 
 /// A word of a command line; what may be a URL with a password is shown as the URL shows itself.
-fn without_secrets(word: &str) -> String {
+pub(crate) fn without_secrets(word: &str) -> String {
     let (before, at) = word.split_at(word.to_ascii_lowercase().find("iscsi://").unwrap_or(word.len()));
     match (at, initiator::Url::parse(at)) {
         ("", _) => word.into(),

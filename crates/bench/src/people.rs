@@ -172,7 +172,8 @@ mod tests {
             columns: vec!["SCST".into(), "STGT".into(), "IET".into()],
             rows: vec![("read".into(), cells)],
         };
-        let expected = "NULLIO [MB/s (10^6); published / measured = ratio]\n                      SCST      STGT  IET\nread  106.0 / 2,120 = 20.0  55.0 / -    -\n";
+        let expected = "NULLIO [MB/s (10^6); published / measured = ratio]\n                      \
+                        SCST      STGT  IET\nread  106.0 / 2,120 = 20.0  55.0 / -    -\n";
         assert_eq!(of_table(&table), expected);
     }
 

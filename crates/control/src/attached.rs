@@ -39,6 +39,11 @@ pub struct Record {
     pub pid: u32,
     /// When it was attached, in seconds since 1970.
     pub since_unix_s: u64,
+    /// Our part of the identifier of the session of each path, in hexadecimal. Who attaches it after its process
+    /// has died comes with the same: the target then ends the session of the dead before it lets the next one in
+    /// (RFC 7143 section 6.3.5), and no write of the dead comes behind those of the living.
+    #[serde(default)]
+    pub isids: Vec<String>,
     /// Why it did not end well, if its process has ended so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
@@ -223,6 +228,7 @@ mod tests {
             recovery_timeout_s: 120,
             pid: std::process::id(),
             since_unix_s: 1,
+            isids: vec!["800000000001".into()],
             failure: None,
         }
     }
@@ -295,6 +301,6 @@ mod tests {
     fn a_process_that_is_gone_tells_nothing() {
         let folder = Folder::new("gone");
         let attached = Attached::at(folder.0.clone()).unwrap();
-        assert_eq!(attached.ask("a"), None);
+        assert_eq!(attached.ask("a", Duration::from_secs(1)), None);
     }
 }

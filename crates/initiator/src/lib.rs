@@ -21,6 +21,7 @@ mod session;
 mod url;
 
 pub use command::{Command, Completion, Direction, Finished};
+pub use connect::new_isid;
 pub use discovery::discover;
 pub use error::{Details, Error, Kind};
 pub use lun::{Lun, Properties, properties};

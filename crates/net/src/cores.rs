@@ -1,6 +1,5 @@
 //! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
 
-use crate::patience;
 use crate::threads::THREADS;
 use crate::timer;
 use compio::driver::{DriverType, ProactorBuilder};
@@ -9,15 +8,10 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Wakes from other cores that a loop holds until it takes them up; who finds no room there has to wait for
 /// it.
 const WAKES: usize = 1 << 14;
-
-/// Rounds of tasks before a loop asks the kernel for news: who is woken runs in the next round, and asking
-/// costs as much as some commands.
-const ROUNDS: usize = 4;
 
 /// Work for a core; None ends its loop.
 type Job = Option<Box<dyn FnOnce() + Send>>;
@@ -41,14 +35,14 @@ impl Cores {
             let (started, result) = flume::bounded(1);
             let body = move || match runtime(cpu) {
                 Ok(rt) => {
-                    patience::allow();
                     let _ = started.send(Ok(rt.driver_type()));
+                    // A task of its own: what is blocked on is looked at whenever anything happens.
                     let jobs = rt.spawn(async move {
                         while let Ok(Some(job)) = inbox.recv_async().await {
                             job();
                         }
                     });
-                    rt.enter(|| turn(&rt, &jobs));
+                    drop(rt.block_on(jobs));
                 }
                 Err(e) => drop(started.send(Err(e))),
             };
@@ -119,17 +113,6 @@ impl Drop for Cores {
         for jobs in &self.jobs {
             let _ = jobs.send(None);
         }
-    }
-}
-
-/// Runs the tasks of an event loop until its jobs are over.
-fn turn(rt: &Runtime, jobs: &compio::runtime::JoinHandle<()>) {
-    loop {
-        let idle = (0..ROUNDS).any(|_| !rt.run());
-        if jobs.is_finished() {
-            return;
-        }
-        rt.poll_with(if idle { rt.current_timeout() } else { Some(Duration::ZERO) });
     }
 }
 

@@ -1,14 +1,13 @@
 //! The edge of the runtime: per-core event loops, sockets and buffers.
 //!
 //! The one crate of the data path that holds `unsafe`: a buffer that the kernel fills must tell the runtime
-//! how much of it is valid, and a thread says how it is to be scheduled.
+//! how much of it is valid.
 
 pub mod buf;
 pub mod cores;
 pub mod host;
 pub mod iscsi;
 pub mod out;
-mod patience;
 pub mod pool;
 mod race;
 pub mod stream;
@@ -17,7 +16,6 @@ mod timer;
 
 pub use buf::Buf;
 pub use cores::Cores;
-pub use patience::Patience;
 pub use pool::Pool;
 pub use race::either;
 pub use stream::{Listener, Stream};

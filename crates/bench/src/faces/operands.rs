@@ -2,6 +2,7 @@
 
 use super::refused;
 use crate::Error;
+use crate::document::without_secrets;
 
 /// Multipliers behind numbers: those of dd, which are those of sg3_utils too.
 const SUFFIXES: [(&str, u64); 22] = [
@@ -120,9 +121,9 @@ impl Operands {
         }
     }
 
-    /// The operands as (name, value), for the document.
+    /// The operands as (name, value), for the document: without secrets.
     pub fn words(&self) -> Vec<(&str, String)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value.clone())).collect()
+        self.0.iter().map(|(key, value)| (key.as_str(), without_secrets(value))).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a face prints and keeps.
 
 use super::Stage;
-use crate::document::{Run, TargetFacts};
+use crate::document::{Run, TargetFacts, without_secrets};
 use crate::{Document, Error, Kind, Outcome, Watch};
 use std::fmt::Display;
 use std::io::Write;
@@ -55,14 +55,36 @@ impl<'a> Paper<'a> {
     /// The document.
     pub fn finish(mut self) -> Document {
         if self.left_out > 0 {
-            self.document.notes.push(format!("{} further runs are not kept", self.left_out));
+            // All else has been told: if nobody reads any more, that is no failure of the measurement.
+            _ = self.remark(format!("{} further runs are not kept", self.left_out));
         }
         self.document
     }
+}
+
+/// Words of a command line as a title: without secrets.
+pub fn title(tool: &str, words: &[String]) -> String {
+    let words = words.iter().map(|word| without_secrets(word));
+    std::iter::once(tool.to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// A run of a face: its label, its options as (name, value), its targets and what came of it.
 pub fn run(label: String, words: &[(&str, String)], targets: Vec<TargetFacts>, outcome: Outcome) -> Run {
     let job = words.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     Run { label, job, targets, outcome }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_secret_is_kept() {
+        let words = ["if=iscsi://ann%hush@127.0.0.1/iqn.2026-11.org.example:a/0", "of=."].map(String::from);
+        let told = title("dd", &words);
+        assert!(
+            told.starts_with("dd if=iscsi://") && told.ends_with(" of=.") && !told.contains("hush"),
+            "{told}"
+        );
+    }
 }

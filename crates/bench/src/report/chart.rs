@@ -182,7 +182,10 @@ fn draw_line<'a>(
 /// A value as it is told by itself.
 fn told(axis: &Axis, value: f64) -> String {
     match (&axis.division, axis.quantity) {
-        (Division::Sizes(_), _) => super::figures::size(value),
+        (Division::Sizes(heads), _) => {
+            let head = heads.iter().find(|head| head.0 == value);
+            head.map_or_else(|| super::figures::size(value), |head| head.1.clone())
+        }
         (Division::Nines, _) => super::figures::percentile(value),
         (_, Quantity::Time) => super::figures::time(value),
         (_, Quantity::Figure) => format!("{} {}", super::figures::short(value), axis.name),

@@ -21,7 +21,7 @@ const STYLE: &str = include_str!("style.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// Runs whose time series are drawn.
 const SERIES: usize = 12;
-/// Labels of the runs that tell what measuring itself costs begin so.
+/// Labels of the runs and notes that tell what measuring itself costs begin so.
 const OVERHEAD: &str = "overhead";
 
 /// The page, and how many plots it has so far.
@@ -91,9 +91,13 @@ impl Page {
                 self.add(&format!("<p class=\"failed\"><b>{label}</b> ended early: {why}. What was measured until then stands.</p>"));
             }
         }
-        if !document.notes.is_empty() {
-            let notes: String =
-                document.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+        let is_overhead = |note: &&String| note.to_lowercase().starts_with(OVERHEAD);
+        let (overhead, notes): (Vec<&String>, Vec<&String>) = document.notes.iter().partition(is_overhead);
+        for note in overhead {
+            self.add(&format!("<p class=\"overhead\">{}</p>", escape(note)));
+        }
+        if !notes.is_empty() {
+            let notes: String = notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
             self.add(&format!("<ul>\n{notes}</ul>"));
         }
     }

@@ -46,18 +46,52 @@ fn suited<'a>(name: &str, lines: impl IntoIterator<Item = &'a Line>) -> Axis {
     }
 }
 
-/// A table as a plot, where its rows are block sizes: some columns at a time.
+/// A table as a plot, where its rows or its columns are block sizes: some lines at a time.
 pub fn of_table(table: &Table) -> Vec<Figure> {
-    let sizes: Option<Vec<f64>> =
-        table.rows.iter().map(|row| read_size(&row.0).map(|bytes| bytes as f64)).collect();
-    let Some(sizes) = sizes.filter(|sizes| sizes.len() > 2) else { return Vec::new() };
-    let heads: Vec<(f64, String)> =
-        sizes.iter().copied().zip(table.rows.iter().map(|row| head(&row.0))).collect();
+    if !are_sizes(table.rows.iter().map(|row| &row.0)) && are_sizes(&table.columns) {
+        return of_rows(&turned(table));
+    }
+    of_rows(table)
+}
+
+fn are_sizes<'a>(heads: impl IntoIterator<Item = &'a String>) -> bool {
+    let read: Vec<Option<u64>> = heads.into_iter().map(|head| read_size(head)).collect();
+    read.len() > 2 && read.iter().all(Option::is_some)
+}
+
+/// The same table with its columns as rows.
+fn turned(table: &Table) -> Table {
+    let row = |(at, head): (usize, &String)| {
+        let cells = table.rows.iter().map(|row| row.1.get(at).copied().unwrap_or_default());
+        (head.clone(), cells.collect())
+    };
+    Table {
+        columns: table.rows.iter().map(|row| row.0.clone()).collect(),
+        rows: table.columns.iter().enumerate().map(row).collect(),
+        ..table.clone()
+    }
+}
+
+fn of_rows(table: &Table) -> Vec<Figure> {
+    if !are_sizes(table.rows.iter().map(|row| &row.0)) {
+        return Vec::new();
+    }
+    let place = |row: &(String, Vec<Cell>)| Some((read_size(&row.0)? as f64, head(&row.0)));
+    let heads: Vec<(f64, String)> = table.rows.iter().filter_map(place).collect();
     let columns: Vec<usize> = (0..table.columns.len()).collect();
-    let groups: Vec<&[usize]> =
-        columns.chunks(columns.len().div_ceil(columns.len().div_ceil(4).max(1)).max(1)).collect();
+    let each = columns.len().div_ceil(columns.len().div_ceil(4).max(1)).max(1);
+    let groups: Vec<&[usize]> = columns.chunks(each).collect();
     let of = |(n, group): (usize, &&[usize])| of_columns(table, &heads, group, (n, groups.len()));
     groups.iter().enumerate().filter_map(of).collect()
+}
+
+/// What block sizes are counted in: a table may say so in its title, and have bare figures.
+fn size_axis(table: &Table) -> &'static str {
+    let is_bare = |row: &(String, Vec<Cell>)| row.0.parse::<u64>().is_ok_and(|figure| figure < 512);
+    match table.title.contains("KiB") && table.rows.iter().any(is_bare) {
+        true => "block size, KiB",
+        false => "block size",
+    }
 }
 
 /// A head of a row as it stands at an axis.
@@ -83,7 +117,7 @@ fn of_columns(
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let name = &table.columns[at];
         let label = if name.is_empty() { kind.to_owned() } else { format!("{name}, {kind}") };
-        Line { label, colour: at, is_faint: kind == "published", has_marks: true, points }
+        Line { label, colour: at - columns[0], is_faint: kind == "published", has_marks: true, points }
     };
     let lines = columns.iter().flat_map(|at| kinds.map(|kind| line(*at, kind)));
     let lines: Vec<Line> = lines.filter(|line| line.points.len() > 1).collect();
@@ -94,7 +128,7 @@ fn of_columns(
     let chart = Chart {
         title: format!("{}{of}", table.title),
         about: format!("{} by block size; the values are in the table", table.unit),
-        x: axis("block size", Division::Sizes(heads), Quantity::Figure),
+        x: axis(size_axis(table), Division::Sizes(heads), Quantity::Figure),
         y: suited(&table.unit, &lines),
         lines,
         size: LARGE,

@@ -82,7 +82,10 @@ fn block_size(run: &Run, totals: &Totals) -> Option<u64> {
 
 /// What a run does, without its block size: from its label, or else from the words in which runs differ.
 fn work(run: &Run, all: &[&Run], bytes: u64, direction: &str) -> String {
-    let rest = without_size(&run.label, bytes).unwrap_or_else(|| differing(run, all));
+    let rest = match without_size(&run.label, bytes) {
+        Some(name) => without_number(&name, run, all).unwrap_or(name),
+        None => differing(run, all),
+    };
     match (rest.as_str(), directions(&run.outcome).count()) {
         ("", _) => direction.to_owned(),
         (_, 1) => rest,
@@ -106,6 +109,25 @@ fn without_size(label: &str, bytes: u64) -> Option<String> {
     let mut rest: Vec<&str> = words[..found.start].to_vec();
     rest.extend(&words[found.end..]);
     Some(rest.join(" ").trim_matches([' ', ',', ':', ';']).to_owned())
+}
+
+/// A name without the number at its end, if that only counts runs of the same job: `write 1`, `write 2`.
+fn without_number(name: &str, run: &Run, all: &[&Run]) -> Option<String> {
+    let ending = |name: &str| {
+        let (rest, number) = name.rsplit_once(' ')?;
+        number.parse::<u16>().ok().map(|_| rest.to_owned())
+    };
+    let rest = ending(name)?;
+    let words = |run: &Run| -> Vec<(String, String)> {
+        run.job.iter().filter(|word| !matches!(word.0.as_str(), "bs" | "amount")).cloned().collect()
+    };
+    let own = words(run);
+    let is_other = |other: &&&Run| {
+        let mut sizes = directions(&other.outcome).filter_map(|(_, totals)| block_size(other, totals));
+        let label = sizes.next().and_then(|bytes| without_size(&other.label, bytes));
+        label.and_then(|label| ending(&label)).is_some_and(|label| label == rest)
+    };
+    all.iter().filter(is_other).all(|other| words(other) == own).then_some(rest)
 }
 
 fn differing(run: &Run, all: &[&Run]) -> String {
@@ -144,6 +166,19 @@ mod tests {
             run("once 4096", "4k", "1", 4096),
         ];
         assert_eq!(names(&runs), [("read".into(), vec![4096, 8192]), ("direct".into(), vec![4096, 8192])]);
+    }
+
+    #[test]
+    fn a_number_at_the_end_counts_runs_only_if_the_jobs_are_the_same() {
+        let runs = ["4096 write 1", "4096 write 2", "8192 write 1", "8192 write 2"];
+        let sizes = [4096, 4096, 8192, 8192];
+        let same: Vec<Run> =
+            runs.iter().zip(sizes).map(|(label, size)| run(label, "4k", "1", size)).collect();
+        assert_eq!(names(&same), [("write".into(), vec![4096, 8192])]);
+        let mut depths = same;
+        depths.iter_mut().skip(1).step_by(2).for_each(|run| run.job[1].1 = "2".into());
+        let expected = [("write 1".into(), vec![4096, 8192]), ("write 2".into(), vec![4096, 8192])];
+        assert_eq!(names(&depths), expected);
     }
 
     #[test]

@@ -59,6 +59,32 @@ fn ratios_and_published_columns_stand_only_where_there_are_some() {
 }
 
 #[test]
+fn sizes_may_be_the_columns_and_bare_figures() {
+    let cell = |n: usize| Cell::new(Some(n as f64), Some(2.0 * n as f64));
+    let mut document = sample::empty("tables");
+    let table = |title: &str, columns: &[&str], rows: &[&str]| crate::document::Table {
+        title: title.into(),
+        unit: "MB/s (10^6)".into(),
+        larger_is_better: true,
+        columns: columns.iter().map(|head| head.to_string()).collect(),
+        rows: rows.iter().map(|head| (head.to_string(), (1..=columns.len()).map(cell).collect())).collect(),
+    };
+    document.tables.push(table("dd by bs", &["64k", "128k", "256k"], &["direct disk", "through iSCSI"]));
+    document.tables.push(table("by block size in KiB", &["READ"], &["1", "2", "4"]));
+    document.tables.push(table("modes", &["READ", "WRITE", "BOTH"], &["NULLIO", "FILEIO"]));
+    let page = html(&document);
+    assert_eq!(count(&page, "<svg "), 2, "the last one has no sizes");
+    for told in [
+        "through iSCSI, published</text>",
+        "<title>direct disk, measured: 128k, 4.00 MB/s (10^6)</title>",
+        "block size, KiB</text>",
+        "<title>READ, published: 4, 1.00 MB/s (10^6)</title>",
+    ] {
+        assert!(page.contains(told), "{told}\n{page}");
+    }
+}
+
+#[test]
 fn there_are_plots_only_of_what_is_there() {
     let mut document = sample::empty("nothing");
     assert_eq!(count(&html(&document), "<svg "), 0);

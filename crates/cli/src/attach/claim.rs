@@ -24,8 +24,9 @@ pub struct Claim {
 /// another disk.
 pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Failure> {
     let look = attached.look()?;
-    let record = record(attachment);
+    let mut record = record(attachment);
     let before = obstacle(&look, &record)?;
+    record.isids = isids(&look, &record)?;
     let Some(alive) = look.take(&attachment.name)? else { return Err(exists(&record)) };
     match &before {
         // Should this process die too, the device must still be found.
@@ -39,6 +40,37 @@ pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Fail
         None => look.write(&record)?,
     }
     Ok(Claim { alive, record, before })
+}
+
+/// An ISID for each path: that of a process that is gone and had the path, or a new one.
+fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
+    let (alive, dead): (Vec<Record>, Vec<Record>) =
+        look.all()?.into_iter().partition(|other| look.is_alive(&other.name));
+    let mut taken: Vec<String> = alive.into_iter().flat_map(|other| other.isids).collect();
+    let plain = |url: &String| Url::parse(url).map_or_else(|_| url.clone(), |url| url.plain());
+    let left: Vec<(String, String)> =
+        dead.iter().flat_map(|other| other.urls.iter().map(plain).zip(other.isids.iter().cloned())).collect();
+    let mut isid_of = |url: &String| {
+        let url = plain(url);
+        let old = left.iter().find(|(of, isid)| *of == url && !taken.contains(isid));
+        let isid = old.map_or_else(|| crate::hex::digits(&initiator::new_isid()), |(_, isid)| isid.clone());
+        taken.push(isid.clone());
+        isid
+    };
+    Ok(record.urls.iter().map(&mut isid_of).collect())
+}
+
+/// The URLs with the ISIDs of the record, where they name none.
+pub fn with_isids(attachment: &Attachment, record: &Record) -> Attachment {
+    let with = |(url, isid): (&String, &String)| match Url::parse(url) {
+        Ok(parsed) if !parsed.has("isid") => {
+            let joint = if url.contains('?') { '&' } else { '?' };
+            format!("{url}{joint}isid={isid}")
+        }
+        _ => url.clone(),
+    };
+    let urls = attachment.urls.iter().zip(&record.isids).map(with).collect();
+    Attachment { urls, ..attachment.clone() }
 }
 
 /// Whatever keeps this from being attached; the record of a device to take over, if there is one.
@@ -125,6 +157,7 @@ fn record(attachment: &Attachment) -> Record {
         recovery_timeout_s: attachment.recovery_timeout_s.unwrap_or(super::disk::RECOVERY_S),
         pid: std::process::id(),
         since_unix_s: since,
+        isids: Vec::new(),
         failure: None,
     }
 }
@@ -153,6 +186,27 @@ mod tests {
         assert_eq!(again("b", A, How::Fuse).unwrap(), "b", "in another way");
         drop(first);
         assert_eq!(again("a", A, How::Nbd).unwrap(), "a", "the process was gone");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn who_comes_after_a_dead_process_has_its_isids() {
+        let folder = std::env::temp_dir().join(format!("lunar-isids-{}", std::process::id()));
+        let attached = Attached::at(folder.clone()).unwrap();
+        let claimed =
+            |name, how| claim(&attached, &attachment(name, &format!("{A}?commands=3"), how)).unwrap();
+        let first = claimed("a", How::Nbd);
+        let other = claimed("b", How::Fuse);
+        let isids = first.record.isids.clone();
+        assert!(isids.len() == 1 && isids != other.record.isids);
+        drop(first);
+        let second = claimed("c", How::Nbd);
+        assert_eq!(second.record.isids, isids, "of the same disk, under another name");
+        let urls = with_isids(&attachment("c", &format!("{A}?commands=3"), How::Nbd), &second.record).urls;
+        assert_eq!(urls, [format!("{A}?commands=3&isid={}", isids[0])]);
+        let named = attachment("c", &format!("{A}?isid=800000000001"), How::Nbd);
+        assert_eq!(with_isids(&named, &second.record).urls, named.urls);
+        drop((second, other));
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -186,6 +186,7 @@ mod tests {
             recovery_timeout_s: 120,
             pid: 7,
             since_unix_s: 0,
+            isids: Vec::new(),
             failure: None,
         }
     }

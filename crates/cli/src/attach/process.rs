@@ -1,6 +1,6 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
-use super::claim::{Claim, claim, left_behind};
+use super::claim::{Claim, claim, left_behind, with_isids};
 use super::disk::{self, Disk};
 use super::export::Export;
 use super::open_attached;
@@ -72,6 +72,7 @@ pub fn serve(
     if let Err(failure) = (watch.claimed)(&record) {
         return leave(&attached, &record, Err(failure));
     }
+    let attachment = &with_isids(attachment, &record);
     let end = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
     let mut service = match begin(
@@ -147,6 +148,9 @@ fn cannot(what: &str, e: &io::Error) -> Failure {
 /// Where events come from and arrive.
 type Events<'a> = (&'a Sender<Event>, &'a Receiver<Event>);
 
+/// How long the disk is waited for, and who is told what it still waits for.
+type Patience<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
+
 /// Opens the disk and hands it to the host; None when it is to stop before.
 fn begin(
     cores: &Arc<Cores>,
@@ -155,7 +159,7 @@ fn begin(
     before: Option<&Record>,
     attached: &Attached,
     (events, inbox): Events<'_>,
-    patience: (Option<Instant>, &mut dyn FnMut(&str)),
+    patience: Patience<'_>,
 ) -> Result<Option<Service>, Failure> {
     record.ublk_id = before.and_then(|before| before.ublk_id);
     let (told, wanted) = (events.clone(), attachment.clone());
@@ -188,10 +192,7 @@ fn begin(
 }
 
 /// Waits for the disk; None when it is to stop before.
-fn opened(
-    inbox: &Receiver<Event>,
-    (end, missing): (Option<Instant>, &mut dyn FnMut(&str)),
-) -> Result<Option<Disk>, Failure> {
+fn opened(inbox: &Receiver<Event>, (end, missing): Patience<'_>) -> Result<Option<Disk>, Failure> {
     let mut last = None;
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));

@@ -69,7 +69,7 @@ enum Face {
     /// Compare two results of --json
     Compare(compare::Args),
     BlockdevPerftest(faces::blockdev_perftest::Args),
-    Disktest(faces::disktest::Args),
+    Disktest(Box<faces::disktest::Args>),
     #[command(name = "sgp_dd")]
     SgpDd(faces::sgp_dd::Args),
     Dd(faces::dd::Args),
@@ -139,8 +139,8 @@ fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
         Face::Dd(args) => faces::dd::run(&args, stage)?,
         Face::DbMix(args) => faces::db_mix::run(&args, stage)?,
     };
-    let text = document.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    Ok(Measured { document, text, problem: None })
+    // Their notes have been told as they came up.
+    Ok(Measured { document, text: String::new(), problem: None })
 }
 
 /// The page that is written at the end. Whether it can be is found out before anything is measured.

@@ -6,7 +6,6 @@ use super::task::{State, Task, Waiter};
 use super::{escalate, recover};
 use crate::connect::Connected;
 use crate::{Error, Kind};
-use net::Patience;
 use net::iscsi::receive::{Received, Receiver};
 use std::fmt::Display;
 use std::future::{Future, poll_fn};
@@ -14,11 +13,6 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
-
-/// With so many commands under way, the first answer is not worth an interruption of who makes the others;
-/// with so few, it is.
-const MANY: usize = 8;
-const FEW: usize = 2;
 
 /// Starts the tasks of a session.
 pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>) {
@@ -71,14 +65,8 @@ fn after_others() -> impl Future<Output = ()> {
 /// Runs one connection to its end, and says why it ended.
 pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
     let mut started = receiver.has_begun();
-    let patience = Patience::default();
     loop {
         home.flush();
-        match home.machine.borrow().in_flight() {
-            MANY.. => patience.set(true),
-            ..=FEW => patience.set(false),
-            _ => {}
-        }
         let Some(stream) = home.stream.borrow().clone() else {
             return Error::new(Kind::Lost, "the connection was given up");
         };

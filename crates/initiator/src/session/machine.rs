@@ -292,11 +292,6 @@ impl Machine {
         self.out.push(header, payload, self.digests);
     }
 
-    /// Commands that the target has.
-    pub fn in_flight(&self) -> usize {
-        self.sent
-    }
-
     /// Nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.sent == 0 && self.controls.is_empty()

@@ -19,8 +19,8 @@ const LUNS: u16 = 0x4000;
 
 /// `iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]`
 ///
-/// HOST is a name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone (`[fe80::1%eth0]`). Without LUN it is a target, without TARGET
-/// a portal.
+/// HOST is a name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone (`[fe80::1%eth0]`).
+/// Without LUN it is a target, without TARGET a portal.
 ///
 /// `USER%PASSWORD` is what libiscsi has: the first `%` divides, and what follows is taken as it stands, so it
 /// can hold neither `@` nor `?`. In `USER:PASSWORD`, with the colon before any percent sign, the password is
@@ -151,6 +151,11 @@ impl Url {
         let set = row.set(&mut self.settings, value);
         set.map_err(|takes| wrong(format!("{key}: {takes}"), "docs/use.md has all keys"))?;
         Ok(self)
+    }
+
+    /// It names this key.
+    pub fn has(&self, key: &str) -> bool {
+        self.named.contains(&key)
     }
 
     /// The shape without settings and user: what a person can paste.

@@ -210,8 +210,8 @@ pub async fn flush(unit: &Arc<Unit>) -> Ended {
 
 /// Keeps on stable storage what a command is to change, then changes it; the plan is that of what remains to be
 /// done. What cannot be kept is not changed.
-pub async fn keep(unit: &Arc<Unit>, plan: Plan) -> Answer {
-    let draft = match plan {
+pub async fn keep(unit: &Arc<Unit>, answer: Answer) -> Answer {
+    let draft = match answer? {
         Plan::Op(op) => match *op {
             Op::Keep(draft) => draft,
             op => return Ok(Plan::Op(Box::new(op))),

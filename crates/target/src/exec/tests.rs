@@ -106,7 +106,7 @@ impl Disk {
             Plan::Parameters { .. } => self.nexus.parameters(&padded, data)?,
             plan => plan,
         };
-        let plan = keep(&self.unit, plan).await?;
+        let plan = keep(&self.unit, Ok(plan)).await?;
         let data = (plan.data_out_len() > 0).then(|| {
             let mut buf = Buf::zeroed(data.len());
             buf.copy_from_slice(data);

@@ -282,16 +282,10 @@ impl Run {
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
             return gone();
         }
-        // While it waited, the unit may have gone; or a reservation, write protection, the size, the medium or
-        // the write cache may have changed.
-        if unit.lu.epoch() != self.epoch
-            && let Some(status) = unit.lu.refuses()
-        {
-            return (Err(status.into()), 0);
+        if let Err(failure) = self.is_still_meant(&unit) {
+            return (Err(failure), 0);
         }
-        if unit.lu.medium() != self.medium {
-            return (Err(Sense::MEDIUM_CHANGED.into()), 0);
-        }
+        // While it waited, a reservation, write protection, the size or the write cache may have changed.
         let stands = |a: &Answer| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
         let plan = match answer.filter(stands).unwrap_or_else(|| conn.decide(&self.command, &unit, None)) {
             Ok(plan) => plan,
@@ -311,10 +305,7 @@ impl Run {
             }
             plan => fitted(&unit, &self.command, plan, exact, &mut data),
         };
-        let plan = match plan {
-            Ok(plan) => exec::keep(&unit, plan).await,
-            Err(f) => Err(f),
-        };
+        let plan = exec::keep(&unit, plan).await;
         // While it sanitizes, the logical unit answers others at once: that it does. PREEMPT AND ABORT waits
         // for tasks that may wait at the gate themselves. And a copy passes other gates, which it must not
         // wait for while it is inside this one.
@@ -334,6 +325,16 @@ impl Run {
             Err(f) => Err(f),
         };
         (ended, needed as u64)
+    }
+
+    /// While it waited, the unit may have gone, or its medium may have become another one.
+    fn is_still_meant(&self, unit: &Unit) -> Result<(), Failure> {
+        if unit.lu.epoch() != self.epoch
+            && let Some(status) = unit.lu.refuses()
+        {
+            return Err(status.into());
+        }
+        if unit.lu.medium() == self.medium { Ok(()) } else { Err(Sense::MEDIUM_CHANGED.into()) }
     }
 
     /// The buffer of a READ. It is taken before the gate, where nobody waits for one. And it is not waited for

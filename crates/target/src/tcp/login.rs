@@ -54,12 +54,8 @@ async fn negotiate(
     let mut machine = Login::new(setup.session.offer(), bound.tag, setup.limits.text_bytes);
     let (mut pending, mut begun) = (Vec::new(), false);
     loop {
-        let Some((header, data)) = next_pdu(&fresh.stream, &mut pending).await? else {
-            if begun {
-                return Err(io::Error::other("the initiator closed it within its login"));
-            }
-            // Nothing was said: somebody looked whether the port is open.
-            tracing::debug!(peer = %fresh.peer, "connection closed before login");
+        // Nothing was said: somebody looked whether the port is open.
+        let Some((header, data)) = next_pdu(&fresh.stream, &mut pending, begun).await? else {
             return Ok(None);
         };
         begun = true;
@@ -76,13 +72,7 @@ async fn negotiate(
     }
     let info = info(&machine, &fresh, bound.tag, shared.registry.find(machine.tsih()));
     let (mailbox, letters) = flume::unbounded();
-    let key = Key {
-        initiator: info.initiator.clone(),
-        isid: info.isid,
-        target: info.target.clone(),
-        tag: bound.tag,
-        portal: info.target.is_none().then_some(bound.address),
-    };
+    let key = key(&info, &bound);
     let request = Request { key, tsih: machine.tsih(), cid: info.cid, mailbox, info: info.clone() };
     let seat = match shared.registry.enter(&request, &setup.limits).await {
         Ok(seat) => seat,
@@ -114,6 +104,17 @@ async fn negotiate(
         stat_sn,
         pending,
     }))
+}
+
+/// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
+fn key(info: &Info, bound: &crate::server::Bound) -> Key {
+    Key {
+        initiator: info.initiator.clone(),
+        isid: info.isid,
+        target: info.target.clone(),
+        tag: bound.tag,
+        portal: info.target.is_none().then_some(bound.address),
+    }
 }
 
 /// What is known of the connection; `session` is the one that it reinstates.
@@ -152,9 +153,10 @@ fn refused(fresh: &Fresh, machine: &Login, pdu: &Pdu) {
     tracing::info!(peer = %fresh.peer, ?initiator, ?target, %status, reason, "login refused");
 }
 
-/// The next whole PDU, or None when the peer has closed without a word. `pending` holds bytes beyond it.
-async fn next_pdu(stream: &Stream, pending: &mut Vec<u8>) -> io::Result<Option<(Bhs, Vec<u8>)>> {
-    let (mut chunk, mut silent) = ([0; 4096], pending.is_empty());
+/// The next whole PDU, or None when the peer has closed without a word: nor has it `begun` before. `pending`
+/// holds bytes beyond the PDU.
+async fn next_pdu(stream: &Stream, pending: &mut Vec<u8>, begun: bool) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+    let (mut chunk, mut silent) = ([0; 4096], !begun && pending.is_empty());
     loop {
         if let Some(b) = pending.first_chunk::<BHS_LEN>() {
             let header = Bhs(*b);
@@ -173,7 +175,7 @@ async fn next_pdu(stream: &Stream, pending: &mut Vec<u8>) -> io::Result<Option<(
         stream.readable().await?;
         match stream.receive(&mut chunk)? {
             Some(0) if silent => return Ok(None),
-            Some(0) => return Err(io::Error::other("the initiator closed it within a PDU")),
+            Some(0) => return Err(io::Error::other("the initiator closed it within its login")),
             Some(n) => {
                 silent = false;
                 pending.extend_from_slice(&chunk[..n]);

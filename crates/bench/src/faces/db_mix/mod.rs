@@ -266,7 +266,7 @@ impl Drop for Files {
 /// When a place cannot be used, is too small or holds data, or an option makes no sense.
 pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
     let settings = Settings::of(args)?;
-    let mut paper = Paper::new(format!("db-mix on {}", settings.places.join(" ")), stage);
+    let mut paper = Paper::new(paper::title("db-mix on", &settings.places), stage);
     match &settings.places[..] {
         [folder] if Path::new(folder).is_dir() => in_folder(args, &settings, Path::new(folder), &mut paper)?,
         places => on_targets(args, &settings, places, &mut paper)?,

@@ -6,7 +6,7 @@ use super::operands::{self, Operands};
 use super::paper::{self, Paper};
 use super::route::{End, Plan, Route};
 use super::{Stage, flush, like_a_block_device, one_core, refused};
-use crate::document::Run;
+use crate::document::{Run, without_secrets};
 use crate::job::{Fill, Job, Way};
 use crate::{Document, Error, Outcome, Watch};
 use std::thread;
@@ -148,7 +148,7 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
     let mut settings = Settings::read(args)?;
     let pairs: Vec<(String, String)> =
         settings.pairs()?.into_iter().map(|(input, output)| (input.to_owned(), output.to_owned())).collect();
-    let mut paper = Paper::new(format!("dd {}", args.operands.join(" ")), stage);
+    let mut paper = Paper::new(paper::title("dd", &args.operands), stage);
     for bs in settings.sizes.clone() {
         let opened = |(index, (input, output)): (usize, &(String, String))| {
             settings.open(&settings.plan((input, output), bs, index)?)
@@ -179,7 +179,8 @@ fn one_size(
     let outcomes = at_once(settings, routes, bs, &paper.watch)?;
     for (((input, output), route), outcome) in pairs.iter().zip(routes).zip(&outcomes) {
         if is_list && settings.status.0 {
-            paper.line(format!("+ dd if={input} of={output} bs={}", shorten(bs)))?;
+            let ends = [format!("if={input}"), format!("of={output}"), format!("bs={}", shorten(bs))];
+            paper.line(paper::title("+ dd", &ends))?;
         }
         if let Some(why) = &outcome.ended_early {
             paper.remark(format!("it ended early: {why}"))?;
@@ -224,11 +225,12 @@ fn kept(settings: &Settings, route: &Route, pair: (&str, &str), bs: u64, outcome
     };
     let given = settings.given.words();
     let others = given.into_iter().filter(|(key, _)| !["if", "of", "bs"].contains(key));
-    let words: Vec<_> = [("tool", "dd".to_owned()), ("if", pair.0.to_owned()), ("of", pair.1.to_owned())]
-        .into_iter()
-        .chain([("bs", bs.to_string())])
-        .chain(others)
-        .collect();
+    let words: Vec<_> =
+        [("tool", "dd".to_owned()), ("if", without_secrets(pair.0)), ("of", without_secrets(pair.1))]
+            .into_iter()
+            .chain([("bs", bs.to_string())])
+            .chain(others)
+            .collect();
     paper::run(format!("{name} bs={}", shorten(bs)), &words, route.facts(), outcome.clone())
 }
 

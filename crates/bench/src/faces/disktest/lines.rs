@@ -53,8 +53,12 @@ pub struct Wanted {
 pub struct Done {
     /// What was done.
     pub share: Share,
-    /// Seconds of it.
-    pub seconds: f64,
+    /// Seconds in which it read.
+    pub read_s: f64,
+    /// Seconds in which it wrote.
+    pub write_s: f64,
+    /// Seconds from begin to end.
+    pub overall_s: f64,
     /// Whether it reads, and whether it writes.
     pub ways: (bool, bool),
     /// All passes.
@@ -81,10 +85,10 @@ impl Done {
         rows.into_iter().filter(|row| row.0).map(|row| row.1).collect()
     }
 
-    fn counts(&self, name: &str) -> (u64, u64) {
+    fn counts(&self, name: &str) -> (u64, u64, f64) {
         match name {
-            "read" => (self.share.read_ios, self.share.read_bytes),
-            _ => (self.share.write_ios, self.share.write_bytes),
+            "read" => (self.share.read_ios, self.share.read_bytes, self.read_s),
+            _ => (self.share.write_ios, self.share.write_bytes, self.write_s),
         }
     }
 
@@ -92,7 +96,7 @@ impl Done {
     pub fn messages(&self, wanted: Wanted) -> Vec<String> {
         let mut messages = Vec::new();
         for [name, title, past] in self.directions() {
-            let (transfers, bytes) = self.counts(name);
+            let (transfers, bytes, seconds) = self.counts(name);
             if wanted.transfers {
                 messages.push(match self.is_total {
                     true => format!("Total bytes {past} in {transfers} transfers: {bytes}"),
@@ -100,7 +104,7 @@ impl Done {
                 });
             }
             if wanted.throughput {
-                let tail = throughput(bytes, transfers, self.seconds);
+                let tail = throughput(bytes, transfers, seconds);
                 messages.push(match self.is_total {
                     true => format!("Total {name} {tail}"),
                     false => format!("{title} {tail}"),
@@ -108,11 +112,11 @@ impl Done {
             }
             if wanted.times {
                 let total = if self.is_total { "Total " } else { "" };
-                messages.push(format!("{total}{title} Time: {}", duration(self.seconds)));
+                messages.push(format!("{total}{title} Time: {}", duration(seconds)));
             }
         }
         if self.is_total && wanted.times {
-            messages.push(format!("Total overall runtime: {}", duration(self.seconds)));
+            messages.push(format!("Total overall runtime: {}", duration(self.overall_s)));
         }
         messages
     }
@@ -120,22 +124,26 @@ impl Done {
     /// The line for programs: fields end in semicolons.
     pub fn performance(&self, device: &str, wanted: Wanted) -> String {
         let (t, s) = (if self.is_total { "T" } else { "" }, self.share);
-        let per_s = |n: u64| if self.seconds > 0.0 { n as f64 / self.seconds } else { 0.0 };
+        let per_s = |n: u64, seconds: f64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        let reads = [s.read_bytes, s.read_ios].map(|n| per_s(n, self.read_s));
+        let writes = [s.write_bytes, s.write_ios].map(|n| per_s(n, self.write_s));
         let mut line = format!("{device};");
         if wanted.transfers {
             line += &format!("{};{t}Rbytes;{};{t}Rxfers;", s.read_bytes, s.read_ios);
             line += &format!("{};{t}Wbytes;{};{t}Wxfers;", s.write_bytes, s.write_ios);
         }
         if wanted.throughput {
-            line += &format!("{:.1};{t}RB/s;{:.1};{t}RIOPS;", per_s(s.read_bytes), per_s(s.read_ios));
-            line += &format!("{:.1};{t}WB/s;{:.1};{t}WIOPS;", per_s(s.write_bytes), per_s(s.write_ios));
+            line += &format!("{:.1};{t}RB/s;{:.1};{t}RIOPS;", reads[0], reads[1]);
+            line += &format!("{:.1};{t}WB/s;{:.1};{t}WIOPS;", writes[0], writes[1]);
         }
         if wanted.times {
-            let seconds = (self.seconds.round() as u64).max(1);
-            let of = |way: bool| if way { seconds } else { 0 };
+            let whole = |seconds: f64| (seconds.round() as u64).max(1);
+            let of = |way: bool, seconds: f64| if way { whole(seconds) } else { 0 };
             line += &match self.is_total {
-                true => format!("{seconds};secs;"),
-                false => format!("{};Rsecs;{};Wsecs;", of(self.ways.0), of(self.ways.1)),
+                true => format!("{};secs;", whole(self.overall_s)),
+                false => {
+                    format!("{};Rsecs;{};Wsecs;", of(self.ways.0, self.read_s), of(self.ways.1, self.write_s))
+                }
             };
         }
         line
@@ -148,7 +156,7 @@ mod tests {
 
     fn wrote(bytes: u64, ios: u64, seconds: f64, is_total: bool) -> Done {
         let share = Share { write_bytes: bytes, write_ios: ios, ..Share::default() };
-        Done { share, seconds, ways: (false, true), is_total }
+        Done { share, read_s: 0.0, write_s: seconds, overall_s: seconds, ways: (false, true), is_total }
     }
 
     /// Rates of the seed of 2005: block size, B/s, MB/s and IOPS as they were published.
@@ -195,7 +203,8 @@ mod tests {
             ]
         );
         let share = Share { read_bytes: 4096, read_ios: 8, ..Share::default() };
-        let read = Done { share, seconds: 0.2, ways: (true, false), is_total: true };
+        let read =
+            Done { share, read_s: 0.2, write_s: 0.0, overall_s: 0.2, ways: (true, false), is_total: true };
         assert_eq!(
             read.messages(all),
             [

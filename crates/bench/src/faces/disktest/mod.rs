@@ -166,10 +166,11 @@ impl Device<'_> {
     fn test(self) {
         let options = told(self.args).join(" ") + &assumed(self.args);
         self.say("START", &format!("Start args: {options} (assumed defaults in parentheses)"));
-        let why = self.passes();
-        let seconds = self.begun.elapsed().as_secs_f64();
+        let mut spent = (0.0, 0.0);
+        let why = self.passes(&mut spent);
         let (share, ways) = (self.watch.share(), ways(&self.plan.phases));
-        let total = Done { share, seconds, ways, is_total: true };
+        let overall_s = self.begun.elapsed().as_secs_f64();
+        let total = Done { share, read_s: spent.0, write_s: spent.1, overall_s, ways, is_total: true };
         self.stat(total);
         _ = self.news.send(News::Total(total));
         if let Err(why) = &why {
@@ -179,8 +180,9 @@ impl Device<'_> {
         self.say("END", &format!("Test Done ({verdict})"));
     }
 
-    /// Pass after pass; why not all of them took place, if something failed.
-    fn passes(&self) -> Result<(), String> {
+    /// Pass after pass; why not all of them took place, if something failed. `spent` are the seconds of those that
+    /// read and of those that wrote.
+    fn passes(&self, spent: &mut (f64, f64)) -> Result<(), String> {
         let cycles = self.plan.cycles;
         for pass in 1..=cycles.unwrap_or(u64::MAX) {
             for phase in &self.plan.phases {
@@ -195,13 +197,22 @@ impl Device<'_> {
                         None => "Starting pass".into(),
                     },
                 );
-                self.pass(phase, left, pass)?;
+                let (elapsed_s, why) = self.pass(phase, left, pass)?;
+                spent.0 += if phase.job.way.reads() { elapsed_s } else { 0.0 };
+                spent.1 += if phase.job.way.writes() { elapsed_s } else { 0.0 };
+                why.map_or(Ok(()), Err)?;
             }
         }
         Ok(())
     }
 
-    fn pass(&self, phase: &Phase, left: Option<Duration>, pass: u64) -> Result<(), String> {
+    /// One pass: its seconds, and why it ended early, if it did.
+    fn pass(
+        &self,
+        phase: &Phase,
+        left: Option<Duration>,
+        pass: u64,
+    ) -> Result<(f64, Option<String>), String> {
         let mut job = phase.job.clone();
         let mean = job.sizes.iter().map(|size| u64::from(size.0)).sum::<u64>() / job.sizes.len() as u64;
         let ways = if job.way == crate::job::Way::Both { 2 } else { 1 };
@@ -218,12 +229,12 @@ impl Device<'_> {
         if self.plan.heartbeat.is_some() {
             self.stat_of_pass(before, outcome.elapsed_s, phase);
         }
-        let why = outcome.ended_early.clone();
+        let ended = (outcome.elapsed_s, outcome.ended_early.clone());
         let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
         let words = [("tool", "disktest".to_owned()), ("options", told(self.args).join(" "))];
         let run = paper::run(label, &words, self.rig.facts(), outcome);
         _ = self.news.send(News::Run(Box::new(run)));
-        why.map_or(Ok(()), Err)
+        Ok(ended)
     }
 
     /// Heartbeats, until it is over.
@@ -261,7 +272,9 @@ impl Device<'_> {
     /// What was done in a pass so far.
     fn stat_of_pass(&self, before: Share, seconds: f64, phase: &Phase) {
         let share = since(self.watch.share(), before);
-        self.stat(Done { share, seconds, ways: ways(std::slice::from_ref(phase)), is_total: false });
+        let ways = ways(std::slice::from_ref(phase));
+        let [read_s, write_s, overall_s] = [seconds; 3];
+        self.stat(Done { share, read_s, write_s, overall_s, ways, is_total: false });
     }
 
     fn stat(&self, done: Done) {
@@ -293,19 +306,18 @@ fn sum(plan: &Plan, dones: &[Done], paper: &mut Paper) -> Result<(), Error> {
     if plan.targets.len() < 2 || !plan.wanted.throughput || plan.wanted.performance {
         return Ok(());
     }
-    let of = |count: fn(&Share) -> u64| -> u64 {
-        let rate =
-            |done: &Done| if done.seconds > 0.0 { count(&done.share) as f64 / done.seconds } else { 0.0 };
-        dones.iter().map(rate).sum::<f64>().round() as u64
+    let of = |count: fn(&Done) -> (u64, f64)| -> u64 {
+        let rate = |(n, seconds): (u64, f64)| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        dones.iter().map(|done| rate(count(done))).sum::<f64>().round() as u64
     };
     let share = Share {
-        read_ios: of(|s| s.read_ios),
-        read_bytes: of(|s| s.read_bytes),
-        write_ios: of(|s| s.write_ios),
-        write_bytes: of(|s| s.write_bytes),
+        read_ios: of(|done| (done.share.read_ios, done.read_s)),
+        read_bytes: of(|done| (done.share.read_bytes, done.read_s)),
+        write_ios: of(|done| (done.share.write_ios, done.write_s)),
+        write_bytes: of(|done| (done.share.write_bytes, done.write_s)),
     };
     let Some(ways) = dones.first().map(|done| done.ways) else { return Ok(()) };
-    let all = Done { share, seconds: 1.0, ways, is_total: true };
+    let all = Done { share, read_s: 1.0, write_s: 1.0, overall_s: 1.0, ways, is_total: true };
     let device = format!("{} devices", dones.len());
     let head = Head { pid: std::process::id(), device, is_bare: false, is_quiet: false };
     let wanted = lines::Wanted { throughput: true, ..lines::Wanted::default() };

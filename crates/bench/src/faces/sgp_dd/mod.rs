@@ -199,7 +199,7 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
 }
 
 fn copy(args: &Args, settings: &Settings, route: &Route, stage: Stage) -> Result<Document, Error> {
-    let mut paper = Paper::new(format!("sgp_dd {}", args.operands.join(" ")), stage);
+    let mut paper = Paper::new(paper::title("sgp_dd", &args.operands), stage);
     let ends = [&settings.plan.input, &settings.plan.output];
     let plain = ends.iter().filter_map(|end| end.target.as_ref()).find(|t| !matches!(t, Target::Lun(_)));
     if let Some(target) = plain.filter(|_| settings.sized) {

@@ -1,0 +1,179 @@
+//! The library against a target that plays a script: disks that become others, that are late, and connections
+//! that are given up.
+#![forbid(unsafe_code)]
+
+use block::Backend;
+use initiator::{Error, Kind, Lun, Url};
+use interop::script::{Script, Target, Turn};
+use interop::{Pdu, op};
+use net::{Buf, Cores};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+const INQUIRY: u8 = 0x12;
+const READ_10: u8 = 0x28;
+const WRITE_10: u8 = 0x2a;
+
+/// Opens the disk of a target and does something with it, on an event loop of its own.
+fn with_disk<T: Send + 'static, W: Future<Output = T> + 'static>(
+    target: &Target,
+    settings: &str,
+    work: impl FnOnce(Arc<Lun>) -> W + Send + 'static,
+) -> T {
+    let url = Url::parse(&target.url(settings)).expect("a URL");
+    let limited = move || async move {
+        let lun = initiator::open(&url).await.expect("a LUN");
+        compio::time::timeout(LIMIT, work(lun)).await.expect("it hangs")
+    };
+    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop")
+}
+
+fn is(pdu: &Pdu, code: u8) -> bool {
+    pdu.opcode() == op::SCSI && pdu.bhs[32] == code
+}
+
+fn writes(target: &Target) -> usize {
+    target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).count()
+}
+
+fn kind(e: &io::Error) -> Kind {
+    e.get_ref().and_then(|e| e.downcast_ref::<Error>()).expect("one of ours").kind
+}
+
+/// VPD page 83h of another disk.
+const OTHER: [u8; 16] = [0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
+
+#[test]
+fn a_lun_that_becomes_another_disk_is_not_written_on() {
+    for sense in [[6, 0x3f, 0x0e], [6, 0x3f, 0x03], [6, 0x29, 0], [6, 0x28, 0]] {
+        let is_other = AtomicBool::new(false);
+        let target = Script::new().hook(move |link, pdu| {
+            if is(pdu, WRITE_10) && !is_other.swap(true, SeqCst) {
+                link.check_condition(pdu, sense);
+                return Turn::Done;
+            }
+            if is(pdu, INQUIRY) && pdu.bhs[33] == 1 && pdu.bhs[34] == 0x83 && is_other.load(SeqCst) {
+                link.data_in(pdu, &OTHER);
+                return Turn::Done;
+            }
+            Turn::Usual
+        });
+        let target = target.listen();
+        let before = target.disk();
+        let kinds = with_disk(&target, "", |lun| async move {
+            let mut kinds = Vec::new();
+            for _ in 0..2 {
+                let end = lun.write(0, Buf::zeroed(4096), false).await.0;
+                kinds.push(kind(&end.expect_err("another disk")));
+            }
+            kinds
+        });
+        assert_eq!(kinds, [Kind::Identity; 2]);
+        assert_eq!(writes(&target), 1, "only the one that was answered");
+        assert!(target.disk() == before);
+    }
+}
+
+#[test]
+fn a_lun_that_is_still_the_same_is_written_on_after_the_look() {
+    let told = AtomicBool::new(false);
+    let target = Script::new().scsi(WRITE_10, move |link, pdu| {
+        if told.swap(true, SeqCst) {
+            return Turn::Usual;
+        }
+        link.check_condition(pdu, [6, 0x29, 0]);
+        Turn::Done
+    });
+    let target = target.listen();
+    with_disk(&target, "", |lun| async move { lun.write(0, Buf::zeroed(4096), false).await.0 })
+        .expect("written");
+    let commands = target.requests(op::SCSI);
+    let first = commands.iter().position(|pdu| is(pdu, WRITE_10)).expect("a write");
+    let codes: Vec<u8> = commands[first..].iter().map(|pdu| pdu.bhs[32]).collect();
+    assert_eq!(codes[..4], [WRITE_10, INQUIRY, INQUIRY, WRITE_10]);
+}
+
+/// A target that starts lets us in before it has its LUNs.
+#[test]
+fn a_lun_that_is_added_after_the_login_is_waited_for() {
+    let asked = AtomicUsize::new(0);
+    let target = Script::new().hook(move |link, pdu| {
+        if link.number == 0 {
+            return if is(pdu, READ_10) { Turn::Close } else { Turn::Usual };
+        }
+        if !is(pdu, INQUIRY) || asked.load(SeqCst) >= 3 {
+            return Turn::Usual;
+        }
+        if pdu.bhs[33] & 1 == 1 {
+            link.data_in(pdu, &OTHER);
+        } else {
+            asked.fetch_add(1, SeqCst);
+            link.data_in(pdu, &[&[0x7f, 0, 6, 2, 31][..], &[0; 31]].concat());
+        }
+        Turn::Done
+    });
+    let target = target.listen();
+    let recoveries = with_disk(&target, "", |lun| async move {
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("it is there at last");
+        lun.session().facts().recoveries
+    });
+    assert_eq!(recoveries, 1);
+}
+
+/// One that was another on one connection may be back on the next.
+#[test]
+fn a_lun_that_is_back_is_used_again() {
+    let target = Script::new().hook(|link, pdu| {
+        if link.number == 0 && is(pdu, READ_10) {
+            return Turn::Close;
+        }
+        if link.number == 1 && is(pdu, INQUIRY) && pdu.bhs[33] & 1 == 1 {
+            link.data_in(pdu, &OTHER);
+            return Turn::Done;
+        }
+        // Whatever follows on the second connection ends it.
+        if link.number == 1 && pdu.opcode() == op::NOP_OUT { Turn::Close } else { Turn::Usual }
+    });
+    let target = target.listen();
+    let kind = with_disk(&target, "noop_interval=1", |lun| async move {
+        let kind = kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("another disk"));
+        while lun.read(0, Buf::zeroed(4096)).await.0.is_err() {
+            compio::time::sleep(Duration::from_millis(50)).await;
+        }
+        kind
+    });
+    assert_eq!(kind, Kind::Identity);
+}
+
+/// What the kernel still holds of a connection that was given up is thrown away: the target sees a reset, and
+/// not all of the data.
+#[test]
+fn what_was_given_up_is_not_delivered_later() {
+    const LEN: usize = 256 << 10;
+    let (tell, told) = std::sync::mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let target =
+        Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes").hook(move |link, pdu| {
+            if !is(pdu, WRITE_10) || link.number > 0 {
+                return Turn::Usual;
+            }
+            // Not read until long after the initiator has given up.
+            std::thread::sleep(Duration::from_secs(4));
+            let mut rest = Vec::new();
+            let end = link.stream.read_to_end(&mut rest).map_err(|e| e.kind());
+            tell.lock().expect("no panic").send(end.map(drop)).expect("somebody waits");
+            Turn::Close
+        });
+    let target = target.listen();
+    let settings = format!("noop_interval=1&noop_timeout=1&first_burst_length={LEN}");
+    let written = with_disk(&target, &settings, |lun| async move {
+        lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written on the next connection");
+        lun.session().facts().recoveries
+    });
+    assert_eq!(written, 1);
+    assert_eq!(told.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
+}
