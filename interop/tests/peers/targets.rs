@@ -99,7 +99,7 @@ fn is_reserved_in_one_session(peer: &Peer) {
     let said =
         good(&["pr", &url, "register", "reserve", "read-full-status", "--new-key", "0xabc", "--type", "we"]);
     assert!(
-        said.contains("reserved") && said.contains("0xabc") && said.contains("write exclusive"),
+        said.contains("reserved") && said.contains("0x0000000000000abc") && said.contains("write exclusive"),
         "{said}"
     );
 }
