@@ -99,7 +99,7 @@ fn settings_go_where_they_belong() {
 fn every_setting_can_be_set() {
     for row in settings::TABLE {
         let works = |value: &&str| row.set(&mut defaults(), value).is_ok();
-        let values = ["yes", "1", "0", "600", "none", "ResponseFence", "md5", "800000000001"];
+        let values = ["yes", "1", "0", "600", "4096", "none", "ResponseFence", "md5", "800000000001"];
         assert!(values.iter().any(works), "{}", row.name);
         assert!(row.set(&mut defaults(), "").is_err(), "{}", row.name);
     }
