@@ -311,9 +311,10 @@ fn invocations(line: &str) -> Vec<Vec<String>> {
     words.filter(|words| words.first().is_some_and(|word| word == "lunar")).collect()
 }
 
-/// Whether a help text has an option, with or without a value, in columns or in paragraphs.
+/// Whether a help text has an option, with or without a value, in columns or in paragraphs, or as another name
+/// of one.
 fn lists(help: &str, option: &str) -> bool {
-    [" ", "\n"].iter().any(|end| help.contains(&format!("{option}{end}")))
+    [" ", "\n", "]"].iter().any(|end| help.contains(&format!("{option}{end}")))
 }
 
 #[test]
@@ -323,8 +324,12 @@ fn commands_and_options_are_there() {
     for document in documents() {
         let lines = blocks(&document).into_iter().filter(Block::is_shell).flat_map(|b| b.commands());
         for words in lines.chain(spans(&document)).flat_map(|line| invocations(&line)) {
-            let is_name = |word: &&String| word.chars().all(|c| c.is_ascii_lowercase());
-            let depth = if words.get(1).is_some_and(|word| word == "session") { 2 } else { 1 };
+            let is_name = |word: &&String| {
+                let is_of_names = |c: char| c.is_ascii_lowercase() || "-_".contains(c);
+                word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
+            };
+            let has_more = |word: &String| ["bench", "session"].contains(&word.as_str());
+            let depth = if words.get(1).is_some_and(has_more) { 2 } else { 1 };
             let command: Vec<String> = words[1..].iter().take_while(is_name).take(depth).cloned().collect();
             let text = known.entry(command.clone()).or_insert_with(|| {
                 let names: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -358,6 +363,9 @@ fn options_without_a_command_are_there() {
         &["pr"],
         &["copy"],
         &["bench"],
+        &["bench", "reproduce"],
+        &["bench", "compare"],
+        &["bench", "db-mix"],
     ];
     let known: String = commands.iter().filter_map(|words| help(words)).collect();
     let mut seen = 0;

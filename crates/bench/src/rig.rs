@@ -96,7 +96,9 @@ impl Target {
                 let url = Url::parse(text).and_then(|url| url.with_default("login_tries", "1"));
                 Target::Lun(Box::new(url.map_err(refused)?))
             }
-            Some(_) if nbd::is_url(text) => Target::Nbd(text.parse().map_err(not_open)?),
+            Some(_) if nbd::is_url(text) => {
+                Target::Nbd(text.parse().map_err(|e| Error { kind: Kind::Invalid, ..not_open(e) })?)
+            }
             _ => Target::Path(text.into()),
         })
     }

@@ -240,8 +240,8 @@ fn a_lun_is_an_end_like_others() {
 fn what_a_lun_cannot_give_is_left_out() {
     let folder = Folder::new("damage");
     let config = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\n\
-        name = \"iqn.2026-11.org.example:a\"\n[[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"1M\"\n\
-        thin = false\nfilters = [{ kind = \"error\", rate = 1.0, op = \"read\" }]\n";
+        name = \"iqn.2026-11.org.example:a\"\n[[target.lun]]\nlun = 0\nbackend = \"memory\"\nserial = \"damaged\"\n\
+        size = \"1M\"\nthin = false\nfilters = [{ kind = \"error\", rate = 1.0, op = \"read\" }]\n";
     folder.make("lunar.toml", config.as_bytes());
     let (status, _, said) = beside(&folder, "--config lunar.toml", &format!("{LUNAR} copy $LUNAR_URL b"));
     assert!(status == 1 && said.contains("cannot read the source"), "{said}");
@@ -688,10 +688,10 @@ fn an_export_that_will_not_do_is_told_of() {
     folder.bad(&format!("a {url}fixed"), "read-only");
     folder.bad(&format!("a {url}disk"), "it does not fit, and nothing was written");
     folder.bad(&format!("odd {url}disk"), "takes only multiples of 512 bytes");
-    folder.bad(&format!("{url}disk {url}disk"), "are the same");
-    folder.bad(&format!("a {url}disk --resume"), "no place to keep");
-    folder.bad("a nbds://127.0.0.1/disk", "no TLS");
-    folder.bad("a nbd+unix:///disk", "names no socket");
+    folder.invalid(&format!("{url}disk {url}disk"), "are the same");
+    folder.invalid(&format!("a {url}disk --resume"), "no place to keep");
+    folder.invalid("a nbds://127.0.0.1/disk", "no TLS");
+    folder.invalid("a nbd+unix:///disk", "names no socket");
     folder.bad("nbd+unix:///?socket=nowhere b", "No such file");
     drop(server);
     assert!(!folder.is_there("b"));

@@ -7,7 +7,9 @@ mod tests;
 pub use args::Args;
 
 use crate::document::Run;
-use crate::{Document, Error, Job, Rig, Watch, rounds, words};
+use crate::job::Pace;
+use crate::{Document, Error, Job, Opening, Rig, Target, Watch, rounds, words};
+use std::time::Duration;
 
 /// Opens the targets, runs the job, and tells what came of it.
 ///
@@ -26,12 +28,41 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
         (None, None) => (vec![one(&rig, &job, watch)?], String::new()),
     };
     document.runs = runs;
+    if !checks.is_only && !watch.is_ended() && targets.iter().any(|target| !matches!(target, Target::Null(_)))
+    {
+        document.notes.push(overhead(args, &job, rig.capacity())?);
+    }
     document.notes.extend(Some(note).filter(|note| !note.is_empty()));
     if let Some(verification) = verification {
         verification.finish(&rig, &job, &mut document, watch)?;
     }
     rig.close();
     Ok(document)
+}
+
+/// Time in which it is measured what measuring costs.
+const OVERHEAD: Duration = Duration::from_millis(200);
+
+/// What the same work costs where there is nothing to wait for and nothing to move: what is left is measuring.
+fn overhead(args: &Args, job: &Job, capacity: u64) -> Result<String, Error> {
+    let job = Job {
+        time: Some(OVERHEAD),
+        amount: None,
+        ramp: Duration::ZERO,
+        pace: Pace::Closed,
+        think: Duration::ZERO,
+        compare: false,
+        flush: false,
+        ..job.clone()
+    };
+    let opening = Opening { create: None, target_pid: None, ..args.opening(&job)? };
+    let rig = Rig::open(&[Target::Null(capacity)], &opening)?;
+    let outcome = rig.run(&job, &Watch::default())?;
+    rig.close();
+    let us = outcome.cpu.client_s * 1e6 / outcome.ios().max(1) as f64;
+    Ok(format!(
+        "overhead: measuring takes {us:.2} us of the CPU time of each command (the same work on null:)"
+    ))
 }
 
 /// One run of a job, labelled by what it does.

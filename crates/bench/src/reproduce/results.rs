@@ -65,7 +65,8 @@ mod tests {
         assert!(name.starts_with("x-2000-") && name.ends_with("Z.json"), "{name}");
         let read: Document = serde_json::from_slice(&fs::read(&file).expect("the file")).expect("a document");
         assert_eq!(read, document);
-        assert_eq!(fs::read_dir(&out).expect("the folder").count(), 1);
+        assert!(file.with_extension("html").exists());
+        assert_eq!(fs::read_dir(&out).expect("the folder").count(), 2, "no draft is left");
     }
 
     #[test]

@@ -94,14 +94,14 @@ pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
 }
 
 /// An export of an NBD server. Nothing but its place and its size tells it from others.
-async fn export(text: &str, side: Side) -> Result<End, Problem> {
+async fn export(text: &str, side: Side) -> Result<End, Failure> {
     let cannot = |e: OpenError| Problem::new(format!("{}: {}", e.subject, e.what), e.hint);
-    let url: nbd::Url = text.parse().map_err(cannot)?;
+    let url: nbd::Url = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let facts = disk.facts();
     if facts.read_only && side != Side::Source {
         let what = format!("{url}: the server offers this export read-only");
-        return Err(Problem::new(what, "name another, or have it served for writing"));
+        return Err(Problem::new(what, "name another, or have it served for writing").into());
     }
     let identity = format!("{url}, {} bytes", facts.capacity);
     Ok(End { export: Some(disk.clone()), ..End::disk(&url.to_string(), identity, disk) })
