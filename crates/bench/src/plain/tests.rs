@@ -73,7 +73,7 @@ fn every_option_reaches_the_job() {
 fn what_measuring_itself_costs_is_told_beside_what_it_measures() {
     let notes = |line| run(&args(line), &Watch::default()).expect("a document").notes;
     let told = notes("randwrite memory:1M --runtime 20ms --fill lba");
-    assert!(told.len() == 1 && told[0].starts_with("overhead: measuring takes 0."), "{told:?}");
+    assert!(told.len() == 1 && told[0].starts_with("overhead: measuring takes "), "{told:?}");
     assert_eq!(notes("read null:1M --runtime 20ms"), [""; 0], "there it is what is measured");
 }
 
