@@ -486,7 +486,11 @@ fn an_interrupt_without_a_journal_leaves_one() {
     let folder = Folder::new("unasked");
     // Without checkpoints it is over soon: the file must be large.
     folder.sparse("a", 4096 * MIB, &[(0, 300 * MIB)]);
-    let mut child = folder.copy("a b --block 64K --depth 1 --sparse never").spawn().unwrap();
+    // Whoever runs this may ignore SIGHUP, and its children would then ignore it too.
+    let mut child = Command::new("env");
+    child.args(["--default-signal=HUP", LUNAR, "copy", "a", "b", "--block", "64K", "--depth", "1"]);
+    child.args(["--sparse", "never"]).current_dir(&folder.0).stdin(Stdio::null());
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let written = || fs::metadata(folder.path("b")).is_ok_and(|found| found.blocks() > 2048);
     assert!(until(&mut child, written), "it was too fast");
     signal(&child, Signal::HUP);
