@@ -60,13 +60,14 @@ fn frm_003_reserved_bits_of_requests_are_ignored() {
     assert_eq!(raw.ask(&noise(ping, 0x7f, &[(2, 4), (36, 48)])).data, b"x");
     let read = raw.command(0, 0x80 | READ, &read10(0, 1), 512);
     assert_eq!(raw.execute(&noise(read, 0x18, &[(2, 4)]), &[]).good().len(), 512);
-    let write = raw.command(0, 0x80 | WRITE, &write10(0, 1), 512);
+    // A place of its own: others write to the begin of this disk at the same time.
+    let write = raw.command(0, 0x80 | WRITE, &write10(3000, 1), 512);
     raw.send(&write);
     let r2t = raw.recv_for(write.tag());
     let data = raw.data_out(write.tag(), r2t.transfer_tag(), 0, 0, &[7; 512]).bytes(8, &r2t.bhs[8..16]);
     raw.send(&noise(data, 0x7f, &[(2, 4), (24, 28), (32, 36), (44, 48)]));
     raw.collect(write.tag(), &[]).good();
-    assert_eq!(raw.read_blocks(0, 0, 1), [7; 512]);
+    assert_eq!(raw.read_blocks(0, 3000, 1), [7; 512]);
     let tmf = raw.tmf(2, 0, NONE, 0);
     assert_eq!(raw.ask(&noise(tmf, 0, &[(2, 4), (40, 48)])).bhs[2], 0);
     let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("X-com.example.a", "b")]);
