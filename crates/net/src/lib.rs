@@ -17,7 +17,7 @@ mod timer;
 pub use buf::Buf;
 pub use cores::Cores;
 pub use pool::Pool;
-pub use race::either;
+pub use race::{after_others, either};
 pub use stream::{Listener, Stream};
 pub use threads::{Turn, blocking};
 pub use timer::sleep_until;

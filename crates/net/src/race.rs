@@ -1,4 +1,4 @@
-//! Waiting for more than one thing.
+//! Waiting for more than one thing, and letting others go first.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -12,4 +12,16 @@ pub async fn either<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -
         Poll::Pending => b.as_mut().poll(cx),
     })
     .await
+}
+
+/// Lets everybody else on this core who is ready run first.
+pub fn after_others() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
 }

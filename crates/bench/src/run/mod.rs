@@ -19,7 +19,6 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// How often a session looks whether it is to end, and tells how far it is.
@@ -317,7 +316,7 @@ impl Session {
                 break;
             }
             if count.is_multiple_of(TURN) {
-                let_others_run().await;
+                net::after_others().await;
             }
             let Some((next, mut claim)) = self.claim(read).await else { break };
             let due = self.due(now).await;
@@ -439,18 +438,6 @@ fn right(next: Next, content: &mut Content, claim: Option<&Claim>, buf: &[u8]) -
         },
         (None, false) => Ok(()),
     }
-}
-
-async fn let_others_run() {
-    let mut asked = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut asked, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
 }
 
 fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outcome {

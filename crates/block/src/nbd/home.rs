@@ -5,7 +5,7 @@ use super::receive::{Broken, Receiver};
 use event_listener::Event;
 use net::{Stream, either};
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -124,7 +124,7 @@ async fn live(home: Rc<Home>, mut receiver: Receiver, place: usize) {
         }
         // Those whose commands have ended go on first: what they ask for leaves together.
         home.in_turn.set(true);
-        after_others().await;
+        net::after_others().await;
         home.in_turn.set(false);
         home.flush();
     };
@@ -134,18 +134,6 @@ async fn live(home: Rc<Home>, mut receiver: Receiver, place: usize) {
     home.machine.borrow_mut().lost(&format!("the connection to {} is lost: {broken}", home.name));
     home.ended.notify(usize::MAX);
     HERE.with_borrow_mut(|here| here[place] = None);
-}
-
-/// Lets everybody else who is ready run first.
-fn after_others() -> impl Future<Output = ()> {
-    let mut yielded = false;
-    poll_fn(move |cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
 }
 
 impl Home {

@@ -8,10 +8,8 @@ use crate::connect::Connected;
 use crate::{Error, Kind};
 use net::iscsi::receive::{Received, Receiver};
 use std::fmt::Display;
-use std::future::{Future, poll_fn};
 use std::net::Shutdown;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Instant;
 
 /// Starts the tasks of a session.
@@ -50,18 +48,6 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
     let _ = recover::close(&home).await;
 }
 
-/// Lets everybody else who is ready run first.
-fn after_others() -> impl Future<Output = ()> {
-    let mut yielded = false;
-    poll_fn(move |cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-}
-
 /// Runs one connection to its end, and says why it ended.
 pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
     let mut started = receiver.has_begun();
@@ -90,7 +76,7 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
             Err(e) => return home.why_it_ended_by(&e),
         }
         home.in_turn.set(true);
-        after_others().await;
+        net::after_others().await;
         home.in_turn.set(false);
     }
 }

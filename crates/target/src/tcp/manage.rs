@@ -9,10 +9,8 @@ use crate::registry::{Letter, Which};
 use device::NexusId;
 use proto::window::precedes;
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, lun, pdu};
@@ -201,7 +199,7 @@ impl Connection {
             }
             unit.lu.reset();
             // Each of them tells all of its nexuses: others of this core come first.
-            let_others_run().await;
+            net::after_others().await;
         }
         COMPLETE
     }
@@ -241,19 +239,6 @@ impl Which {
         let placed = task.place.as_ref().is_some_and(|(unit, nexus)| self.names(unit, *nexus));
         placed || matches!(self, Which::Nexuses(list) if task.reaches.iter().any(|n| list.contains(n)))
     }
-}
-
-/// Whatever else is ready to run on this core runs once.
-async fn let_others_run() {
-    let mut again = false;
-    poll_fn(|cx| match std::mem::replace(&mut again, true) {
-        true => Poll::Ready(()),
-        false => {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-    })
-    .await
 }
 
 impl Session {
