@@ -1,9 +1,9 @@
 //! Two nexuses of one logical unit. Input: a byte of settings (CD, removable, blocks of 4096 bytes, write
-//! cache off, read-only, not thin), the blocks as two bytes, then commands: a byte with the nexus (its lowest
-//! bit) and the bytes of the CDB beyond 16, in words, the CDB, the length of the parameters as a byte, the
-//! parameters.
+//! cache off, read-only, not thin, passed on with a shared nexus, with one of its own), the blocks as two bytes,
+//! then commands: a byte with the nexus (its lowest bit) and the bytes of the CDB beyond 16, in words, the CDB, the
+//! length of the parameters as a byte, the parameters.
 
-use device::{Answer, Commit, CopyResult, Identity, Kind, Lu, Nexus, Op, Plan, Port, Settings};
+use device::{Answer, Commit, CopyResult, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Settings};
 use std::sync::Arc;
 use wire::scsi::Status;
 
@@ -22,6 +22,7 @@ fn settings(flags: u8, blocks: u64) -> Settings {
             revision: "0001".into(),
             serial: "0123456789abcdef".into(),
             naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+            designators: None,
         },
         block_size,
         physical_block_size: block_size,
@@ -31,6 +32,13 @@ fn settings(flags: u8, blocks: u64) -> Settings {
         write_cache: flags & 8 == 0,
         thin: !cd && flags & 32 == 0,
         max_registrants: 4,
+        reservable: flags & 0xc0 != 0xc0,
+        passes: match flags & 0xc0 {
+            0x40 => Passes::Shared,
+            0x80 => Passes::Own,
+            _ => Passes::None,
+        },
+        explicit_access: flags & 0xc0 != 0xc0,
     }
 }
 

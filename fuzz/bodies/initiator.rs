@@ -2,7 +2,8 @@
 //! (data digests), then pieces: a byte of form, the length as two bytes, the bytes. Form 0 is raw bytes. Form
 //! 1 is a PDU: 48 bytes of header, data; lengths, digests, StatSN, ExpCmdSN and MaxCmdSN are made right. Form 2
 //! is the same with the tag of a command in flight, of which byte 16 says which. Form 3 sends a command: a byte
-//! of direction, its length as two bytes. Form 4 cuts the connection.
+//! of direction, its length as two bytes. Form 4 cuts the connection. Form 5 asks in key text. Form 6 is form 1 with
+//! the tag of that exchange. Form 7 gives a command up, of which a byte says which.
 
 use initiator::testing::Session;
 use wire::iscsi::{BHS_LEN, Bhs};
@@ -15,17 +16,20 @@ pub fn run(input: &[u8]) {
         let len = usize::from(u16::from_be_bytes([*hi, *lo])).min(rest.len());
         let (piece, after) = rest.split_at(len);
         pieces = after;
-        act(&mut session, form % 5, piece);
+        act(&mut session, form % 8, piece);
     }
 }
 
 fn act(session: &mut Session, form: u8, piece: &[u8]) {
     match form {
         0 => session.receive(piece),
-        1 | 2 => {
+        1 | 2 | 6 => {
             let Some((header, data)) = piece.split_first_chunk::<BHS_LEN>() else { return };
             let mut header = Bhs(*header);
             if let Some(tag) = session.tag(header.0[16].into()).filter(|_| form == 2) {
+                header.set_word(16, tag);
+            }
+            if let Some(tag) = session.text_tag().filter(|_| form == 6) {
                 header.set_word(16, tag);
             }
             let bytes = session.encode(header, data);
@@ -38,6 +42,8 @@ fn act(session: &mut Session, form: u8, piece: &[u8]) {
             let [reads, hi, lo, ..] = piece else { return };
             session.submit(reads & 1 != 0, u16::from_be_bytes([*hi, *lo]).into());
         }
-        _ => session.reconnect(),
+        4 => session.reconnect(),
+        5 => session.ask(piece),
+        _ => session.abort(piece.first().map_or(0, |which| usize::from(*which))),
     }
 }

@@ -1,7 +1,7 @@
 //! Key text. Input: a byte of flags for a Text Request that the rest is the data of.
 
 use proto::login::SessionType;
-use proto::text::{Exchange, TargetRecord, TextStep};
+use proto::text::{Exchange, SendTargets, TargetRecord, TextStep};
 use wire::iscsi::text::{binary, number, pairs, push};
 use wire::iscsi::{Bhs, NONE, opcode};
 
@@ -37,10 +37,12 @@ fn exchange(session_type: SessionType, flags: u8, text: &[u8]) {
         let mut header = Bhs::new(opcode::TEXT);
         header.0[1] = flags;
         header.set_word(20, ttt);
-        let step = exchange.request(&header, data, MAX_XMIT, |_| {
+        let targets = |_: SendTargets<'_>| {
             let addresses = vec!["192.0.2.1:3260,1".to_owned(); 40];
             vec![TargetRecord { name: "iqn.2026-11.org.example:a".into(), addresses }]
-        });
+        };
+        let own = |key: &str, value: &str| key.len().is_multiple_of(2).then(|| value.repeat(2));
+        let step = exchange.request(&header, data, MAX_XMIT, targets, own);
         let TextStep::Reply { pdu, .. } = step else { return };
         assert!(pdu.data.len() <= MAX_XMIT as usize);
         if pdu.header.is_final() {

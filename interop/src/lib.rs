@@ -16,6 +16,7 @@ pub mod pdu;
 pub mod peer;
 pub mod raw;
 pub mod relay;
+pub mod routed;
 pub mod script;
 pub mod scsi;
 pub mod server;

@@ -1,7 +1,8 @@
-//! A way to a server that a test can cut and restore.
+//! A way to a server that a test can cut, silence and restore.
 
-use std::io;
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -15,6 +16,8 @@ pub struct Relay {
 #[derive(Default)]
 struct State {
     is_cut: bool,
+    /// What comes is swallowed: shared by the connections of one time between two silences.
+    silence: Arc<AtomicBool>,
     passing: Vec<TcpStream>,
 }
 
@@ -43,9 +46,18 @@ impl Relay {
         state.passing.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
-    /// Passes connections again.
+    /// Swallows all that comes from now on, and says nothing: a connection is half open, and so is a new one.
+    pub fn silence(&self) {
+        self.state.lock().expect("no thread panics with it").silence.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes connections again; those that were silenced stay silent.
     pub fn restore(&self) {
-        self.state.lock().expect("no thread panics with it").is_cut = false;
+        let mut state = self.state.lock().expect("no thread panics with it");
+        state.is_cut = false;
+        if state.silence.load(Ordering::Relaxed) {
+            state.silence = Arc::default();
+        }
     }
 }
 
@@ -63,10 +75,22 @@ fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
     let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
     let (there, back) = ((clone(&client), clone(&server)), (server, client));
     for (mut from, mut to) in [there, back] {
+        let silence = state.silence.clone();
         thread::spawn(move || {
-            // However it ends, the other side is to see the end too.
-            let _ = io::copy(&mut from, &mut to);
-            let _ = to.shutdown(Shutdown::Both);
+            copy(&mut from, &mut to, &silence);
+            // However it ends, the other side is to see the end too; unless nothing is to be seen.
+            if !silence.load(Ordering::Relaxed) {
+                let _ = to.shutdown(Shutdown::Both);
+            }
         });
+    }
+}
+
+fn copy(from: &mut TcpStream, to: &mut TcpStream, silence: &AtomicBool) {
+    let mut chunk = [0; 65536];
+    while let Ok(n @ 1..) = from.read(&mut chunk) {
+        if !silence.load(Ordering::Relaxed) && to.write_all(&chunk[..n]).is_err() {
+            return;
+        }
     }
 }

@@ -295,7 +295,9 @@ fn a_document_has_something_to_run_and_no_unknown_mark() {
 #[test]
 fn the_example_is_a_configuration() {
     let reader = Reader::new(true);
-    reader.check(&read("docs/lunar.example.toml"), "docs/lunar.example.toml");
+    for example in ["docs/lunar.example.toml", "docs/router.example.toml"] {
+        reader.check(&read(example), example);
+    }
 }
 
 /// What `lunar COMMAND --help` says; None if there is no such command.
@@ -328,7 +330,7 @@ fn commands_and_options_are_there() {
                 let is_of_names = |c: char| c.is_ascii_lowercase() || "-_".contains(c);
                 word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
             };
-            let has_more = |word: &String| ["bench", "session"].contains(&word.as_str());
+            let has_more = |word: &String| ["bench", "session", "router"].contains(&word.as_str());
             let depth = if words.get(1).is_some_and(has_more) { 2 } else { 1 };
             let command: Vec<String> = words[1..].iter().take_while(is_name).take(depth).cloned().collect();
             let text = known.entry(command.clone()).or_insert_with(|| {
@@ -396,7 +398,7 @@ fn tasks_are_there() {
 
 #[test]
 fn keys_are_those_of_the_example() {
-    let example = read("docs/lunar.example.toml");
+    let example = read("docs/lunar.example.toml") + &read("docs/router.example.toml");
     let settings = read("crates/initiator/src/url/settings.rs");
     let saved = read("crates/control/src/config/attachment.rs");
     let report = read("crates/cli/src/copy/report.rs");

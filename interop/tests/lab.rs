@@ -215,10 +215,10 @@ fn the_kernels_own_target() {
     Guest::alone("lio", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
 
-/// A program of `crates/export/examples`, from the folder of the program that is tested.
-fn example(name: &str) -> PathBuf {
+/// A program of the examples of a crate, from the folder of the program that is tested.
+fn example(package: &str, name: &str) -> PathBuf {
     let bin = interop::lunar_bin().with_file_name("examples").join(name);
-    let build = format!("cargo build --release -p export --example {name}");
+    let build = format!("cargo build --release -p {package} --example {name}");
     assert!(bin.exists(), "{} is missing; build it: {build}", bin.display());
     bin
 }
@@ -226,9 +226,23 @@ fn example(name: &str) -> PathBuf {
 #[test]
 fn a_ublk_device_outlives_kill_9_of_its_process() {
     let Some(_turn) = lab() else { return };
-    let program = example("ublk");
+    let program = example("export", "ublk");
     let program = program.to_str().expect("a path in UTF-8");
     Guest::alone("ublk", &[("UBLK", program)]).must_pass();
+}
+
+#[test]
+fn commands_are_passed_to_the_kernels_scsi_devices() {
+    let Some(_turn) = lab() else { return };
+    let program = example("router", "sg");
+    Guest::alone("sg", &[("SG", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+#[test]
+fn the_router_between_the_kernels_initiator_and_its_target() {
+    let Some(_turn) = lab() else { return };
+    let program = interop::lunar_bin();
+    Guest::alone("router", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
 
 #[test]

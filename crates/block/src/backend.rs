@@ -96,6 +96,12 @@ pub trait Backend: Send + Sync {
     /// The bytes read as zeros afterwards; with `unmap` space may be given back.
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>>;
 
+    /// Bytes that are best asked for at a time, where they come from afar: who reads more sends on what has come
+    /// while the rest is on its way. None: reads are not cut.
+    fn stride(&self) -> Option<usize> {
+        None
+    }
+
     /// Asks the medium to bring bytes near; a hint.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 

@@ -20,6 +20,11 @@ pub use open::{Found, Kind, OpenError, Spec, examine, open};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// No blocks at all: for what has none of its own.
+pub fn nothing() -> std::sync::Arc<dyn Backend> {
+    std::sync::Arc::new(null::Null::new(0))
+}
+
 /// Fails for what reaches beyond `capacity`: the medium has become shorter than the caller knows.
 fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
     match offset.checked_add(len) {

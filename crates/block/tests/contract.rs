@@ -3,7 +3,7 @@
 
 mod common;
 
-use block::filter::{Op, delay, error, rate, stats};
+use block::filter::{Op, Rate, delay, error, rate, stats};
 use block::testing::Lossy;
 use block::{Backend, Extent, Inline, Kind, Spec, nbd, open};
 use common::{Scratch, filled, runtimes};
@@ -175,7 +175,7 @@ fn lossy(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
 fn filtered(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
     let slow = delay(inner, Duration::from_nanos(1), Duration::ZERO);
     let sound = error(error(slow, Op::Flush, 0.0, Some(1)), Op::Write, 0.0, None);
-    stats(rate(sound, 100_000_000, 0)).0
+    stats(rate(sound, Rate::new(100_000_000, 0))).0
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use block::filter::{Counts, Op, delay, error, rate, stats};
+use block::filter::{Counts, Op, Rate, delay, error, rate, stats};
 use block::testing::Lossy;
 use block::{Backend, Inline, Kind, Spec, open};
 use common::{filled, runtimes};
@@ -30,7 +30,7 @@ async fn write_ok(disk: &dyn Backend) -> bool {
 #[test]
 fn a_null_backend_behind_a_filter_is_no_longer_left_out() {
     assert!(null().facts().null);
-    for disk in [rate(null(), 0, 0), stats(null()).0, error(null(), Op::Read, 0.5, None)] {
+    for disk in [rate(null(), Rate::new(0, 0)), stats(null()).0, error(null(), Op::Read, 0.5, None)] {
         assert!(!disk.facts().null, "{:?}", disk.describe());
     }
 }
@@ -137,7 +137,7 @@ fn stats_count_what_ended_on_every_thread() {
 fn rate_lets_no_more_through_than_it_says() {
     for runtime in runtimes() {
         // 100 a second, of which the burst gives ten at once: 20 more take a fifth of a second.
-        let disk = rate(memory(4096), 100, 0);
+        let disk = rate(memory(4096), Rate::new(100, 0));
         runtime.block_on(async {
             let begin = Instant::now();
             for _ in 0..30 {
@@ -152,7 +152,7 @@ fn rate_lets_no_more_through_than_it_says() {
 
 #[test]
 fn rate_counts_bytes_too() {
-    let disk = rate(memory(1 << 20), 0, 1 << 20);
+    let disk = rate(memory(1 << 20), Rate::new(0, 1 << 20));
     runtimes().remove(0).block_on(async {
         let begin = Instant::now();
         for _ in 0..5 {

@@ -98,6 +98,20 @@ pub enum Command {
     /// Look at the sessions of a running server
     #[command(subcommand)]
     Session(Session),
+    /// Look at the routers of a running server, and steer them
+    #[command(subcommand)]
+    Router(Router),
+    /// Tell what a configuration would change in the running server
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff {
+        /// The file [default: the one that the server was started with]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        asked: Asked,
+    },
+    /// Let a running server use a configuration
+    #[command(after_help = APPLY_EXAMPLES)]
+    Apply(Apply),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  lunar completions bash > ~/.local/share/bash-completion/completions/lunar"
@@ -161,6 +175,84 @@ pub enum Session {
         #[command(flatten)]
         asked: Asked,
     },
+}
+
+const DIFF_EXAMPLES: &str = "Example:\n  lunar diff new.toml";
+const APPLY_EXAMPLES: &str = "Examples:
+  lunar apply new.toml --confirm-within 60s   rolled back by itself after a minute,
+  lunar apply --confirm                       unless this is said in time";
+
+/// Arguments of `lunar apply`.
+#[derive(Args, Debug)]
+pub struct Apply {
+    /// The file [default: the one that the server was started with]
+    #[arg(conflicts_with_all = ["confirm", "rollback"])]
+    pub file: Option<PathBuf>,
+
+    /// Go back to what was before by itself, unless it is confirmed in this time
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["confirm", "rollback"])]
+    pub confirm_within: Option<String>,
+
+    /// Keep what was applied
+    #[arg(long, conflicts_with = "rollback")]
+    pub confirm: bool,
+
+    /// Go back to what was before now
+    #[arg(long)]
+    pub rollback: bool,
+
+    /// The server's admin socket [default: in your runtime or state folder]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// What to do about routers.
+#[derive(Debug, Subcommand)]
+pub enum Router {
+    /// List the routing instances
+    List(Asked),
+    /// Show targets, LUNs and upstreams
+    Show(OneRouter),
+    /// Logins, refusals, and the times of each hop
+    Stats(OneRouter),
+    /// The sessions of their targets
+    Sessions(OneRouter),
+    /// The paths to their upstreams
+    Paths(OneRouter),
+    /// Take no new logins and ask hosts to leave; of a pair, the other one takes over
+    Drain(Steered),
+    /// Serve again after a drain
+    Resume(Steered),
+    /// Change places in a pair
+    Failover(Steered),
+    /// Say whether it may become active in a pair
+    Eligible {
+        #[command(flatten)]
+        which: Steered,
+        /// on or off
+        #[arg(value_parser = ["on", "off"])]
+        may: String,
+    },
+}
+
+/// One routing instance, or all.
+#[derive(Args, Debug)]
+pub struct OneRouter {
+    /// Its name; all if none is named
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub asked: Asked,
+}
+
+/// A routing instance that is told to do something.
+#[derive(Args, Debug)]
+pub struct Steered {
+    /// Its name
+    pub name: String,
+
+    /// The server's admin socket [default: in your runtime or state folder]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 }
 
 /// How a running server is asked.

@@ -140,6 +140,7 @@ fn of(kind: Kind) -> (Exit, &'static str) {
             (Exit::TimedOut, "look at the network with lunar doctor, or wait longer: --timeout")
         }
         Kind::Lost => (Exit::Unreachable, "look at the network and at the target's log"),
+        Kind::Aborted => (Exit::General, "run it again"),
         Kind::Protocol => (Exit::General, "the target is at fault; LUNAR_LOG=debug tells more"),
         Kind::Scsi => (Exit::Scsi, "the logical unit refused it; lunar scsi shows all that it says"),
         Kind::Reserved => (
@@ -186,6 +187,7 @@ mod tests {
             (Kind::NotFound, 21),
             (Kind::TimedOut, 8),
             (Kind::Lost, 4),
+            (Kind::Aborted, 1),
             (Kind::Protocol, 1),
             (Kind::Reserved, 13),
             (Kind::Scsi, 30),

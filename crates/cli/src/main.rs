@@ -5,6 +5,7 @@ mod args;
 mod attach;
 mod bench;
 mod captive;
+mod check;
 mod client;
 mod copy;
 mod discover;
@@ -15,6 +16,7 @@ mod info;
 mod ls;
 mod paste;
 mod pr;
+mod router;
 mod say;
 mod scsi;
 mod serve;
@@ -25,10 +27,9 @@ mod unit;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use control::{Problem, config, folders};
+use control::Problem;
 use exit::Failure;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -62,7 +63,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             print(&text);
             return failure.map_or(Ok(ExitCode::SUCCESS), Err);
         }
-        Command::Check { file, media } => print(&check(&file, media)?),
+        Command::Check { file, media } => print(&check::check(&file, media)?),
         Command::Info(args) => {
             log("warn")?;
             print(&info::info(args)?)
@@ -96,6 +97,9 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             print(&attach::detach::detach(args)?)
         }
         Command::Session(command) => print(&session::session(command)?),
+        Command::Router(command) => print(&router::router(command)?),
+        Command::Diff { file, asked } => print(&router::diff(file.as_deref(), &asked)?),
+        Command::Apply(args) => print(&router::apply(&args)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
@@ -143,33 +147,6 @@ fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
             "set it to error, warn, info, debug or trace",
         )
     })
-}
-
-/// Checks a configuration file and says what it has.
-fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
-    let config = config::load(file)?;
-    if media {
-        check_media(&config)?;
-    }
-    let luns = config.targets.iter().map(|target| target.luns.len()).sum();
-    let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
-    let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
-    let access = if access == 1 { "1 access entry".into() } else { format!("{access} access entries") };
-    Ok(format!(
-        "{} is fine: {}, {}, {}, {access}\n",
-        file.display(),
-        say::count(config.targets.len(), "target"),
-        say::count(luns, "LUN"),
-        say::count(portals, "portal"),
-    ))
-}
-
-/// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
-fn check_media(config: &config::Config) -> Result<(), Vec<Problem>> {
-    let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
-    let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
-    notes.iter().for_each(|note| eprintln!("warning: {note}"));
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// A manual page, of lunar itself or of one of its commands.

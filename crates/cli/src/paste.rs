@@ -1,6 +1,6 @@
 //! What `lunar serve` prints when it serves: where it listens, and lines to paste.
 
-use control::config::{Config, Lun, Source, show_size};
+use control::config::{Config, Lun};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -64,12 +64,8 @@ pub fn banner(config: &Config, portals: &[(SocketAddr, u16)]) -> String {
 }
 
 fn describe(lun: &Lun) -> String {
-    let what = match &lun.source {
-        Source::Null { size } => format!("null, {}", show_size(*size)),
-        Source::Memory { size } => format!("memory, {}", show_size(*size)),
-        Source::File { path, .. } | Source::Device { path } => path.display().to_string(),
-    };
-    if lun.read_only { format!("{what}, read-only") } else { what }
+    let what = &lun.source;
+    if lun.read_only { format!("{what}, read-only") } else { what.to_string() }
 }
 
 #[cfg(test)]

@@ -276,6 +276,7 @@ fn words(answer: &Answer) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_cdb_has_up_to_sixteen_bytes() {
@@ -306,14 +307,20 @@ mod tests {
     #[test]
     fn everything_is_told() {
         let sense = Sense::cdb_field(2, 7).encode(false).into();
-        let completion = Completion { status: 2, sense, transferred: 0, overflow: 0 };
+        let completion = Completion { status: 2, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
         let text = words(&Answer { completion, expected: 96, data: Vec::new() });
         assert!(
             text.starts_with("status: CHECK CONDITION (02h)\nsense: illegal request (5/24/00)"),
             "{text}"
         );
         assert!(text.ends_with("residual: 96 of 96 bytes were not transferred\n"), "{text}");
-        let completion = Completion { status: 0, sense: Box::default(), transferred: 4, overflow: 92 };
+        let completion = Completion {
+            status: 0,
+            sense: Box::default(),
+            transferred: 4,
+            overflow: 92,
+            queued: Duration::ZERO,
+        };
         let text = words(&Answer { completion, expected: 4, data: vec![0; 4] });
         assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit has or wants 92 bytes more\n");
     }

@@ -1,19 +1,27 @@
 //! `lunar serve`: from arguments to a running server, and what happens to it until it ends.
 
+mod change;
+mod routed;
+
 use crate::args::Serve;
 use crate::captive::Captive;
 use crate::server::Server;
 use crate::{paste, say};
-use control::admin::Admin;
+use change::Trial;
+use control::admin::{Admin, Request, Response, Running};
 use control::config::{self, Config, Cores};
+use control::routes::{Found, expand};
 use control::{Arguments, Cause, Place, Problem, Units, folders};
+use routed::{Desk, tell};
+use router::loops::Loops;
+use router::routes::Routes;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use target::setup::Setup;
 
 /// What wakes the main thread.
@@ -24,6 +32,12 @@ pub enum Event {
     Reload,
     /// The captive command ended.
     Ended(ExitStatus),
+    /// Something else was found at the upstreams of routers.
+    Found,
+    /// Somebody asks for something at the admin socket.
+    Asked(Request, Sender<Response>),
+    /// The time for a configuration to be confirmed is over: the one of this number.
+    Unconfirmed(u64),
 }
 
 /// Serves until a signal, or until the captive command ends.
@@ -34,7 +48,7 @@ pub fn serve<S: Server>(
     let stopping = Arc::new(AtomicBool::new(false));
     let (events, inbox) = channel();
     watch_signals(events.clone(), &stopping).map_err(|e| vec![cannot("watch for signals", &e)])?;
-    let mut service = Service::start(&args, start)?;
+    let mut service = Service::start(&args, &events, start)?;
     let captive = match &args.run {
         Some(command) => Some(service.captive(command, events)?),
         None => {
@@ -58,6 +72,12 @@ fn wait<S: Server>(
         match inbox.recv() {
             Ok(Event::Reload) => service.reload(),
             Ok(Event::Ended(status)) => return Some(status),
+            Ok(Event::Found) => service.found(),
+            Ok(Event::Asked(request, reply)) => {
+                // Who does not wait for the answer any more does not need it.
+                _ = reply.send(service.answer(request));
+            }
+            Ok(Event::Unconfirmed(number)) => service.unconfirmed(number),
             Ok(Event::Stop) => {
                 stopping.store(true, Ordering::SeqCst);
                 match &captive {
@@ -102,15 +122,22 @@ fn cannot(what: &str, e: &io::Error) -> Problem {
 /// A running server with what it was made of.
 struct Service<S> {
     file: Option<PathBuf>,
+    /// As it was read.
     config: Config,
+    /// With what was found at the upstreams of its routers.
+    whole: Config,
     units: Units,
+    routes: Arc<Routes>,
     server: Arc<S>,
     admin: Option<Admin>,
+    trial: Trial,
+    events: Sender<Event>,
 }
 
 impl<S: Server> Service<S> {
     fn start(
         args: &Serve,
+        events: &Sender<Event>,
         start: impl FnOnce(Setup, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Problem>> {
         let one = |problem| vec![problem];
@@ -127,12 +154,28 @@ impl<S: Server> Service<S> {
         };
         let cores = cores.usable().map_err(one)?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
-        let mut units = Units::new(state_dir);
-        let setup = units.setup(&config, &|_| Ok(Vec::new()))?;
+        let found = Mutex::new(events.clone());
+        // Who routes nothing is in no loop, and needs no name that lasts.
+        let loops = match config.routers.is_empty() {
+            true => Loops::default(),
+            false => Loops::kept_in(&state_dir.join("router.id")),
+        };
+        let routes =
+            Routes::start(loops, move || tell(&found, Event::Found)).map_err(|e| vec![cannot_serve(&e)])?;
+        let routes = Arc::new(routes);
+        let mut units = Units::new(state_dir).with(routes.clone());
+        // What routers lead to is found while it serves.
+        let whole = expand(&config, &Found::default())?;
+        let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
         let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
         let server = Arc::new(server);
-        let admin = admin(config.server.admin_socket.as_deref(), &server).map_err(one)?;
-        Ok(Service { file: args.config.clone(), config, units, server, admin })
+        let desk = Arc::new(Desk { server: server.clone(), events: Mutex::new(events.clone()) });
+        let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
+        let (trial, events) = (Trial::default(), events.clone());
+        let service =
+            Service { file: args.config.clone(), config, whole, units, routes, server, admin, trial, events };
+        service.route();
+        Ok(service)
     }
 
     fn captive(&self, command: &str, events: Sender<Event>) -> Result<Captive, Vec<Problem>> {
@@ -157,12 +200,10 @@ impl<S: Server> Service<S> {
             tracing::info!("SIGHUP: there is no configuration file to read again");
             return;
         };
-        let rest = |units| self.server.rest(units);
-        match config::load(file).and_then(|config| Ok((self.units.setup(&config, &rest)?, config))) {
-            Ok((setup, config)) => {
-                self.server.reload(setup);
-                warn_of_what_stays(&self.config, &config);
-                self.config = config;
+        let file = file.clone();
+        match config::load(&file).and_then(|config| self.apply(config)) {
+            Ok(()) => {
+                self.trial.is_over();
                 tracing::info!("{} read again", file.display());
             }
             Err(problems) => {
@@ -173,6 +214,8 @@ impl<S: Server> Service<S> {
     }
 
     fn stop(self) -> Result<(), Vec<Problem>> {
+        // While it still answers: hosts and the other router of a pair hear of it.
+        self.routes.leave();
         let result = self.server.stop();
         drop(self.admin);
         result.map_err(|e| {
@@ -208,15 +251,15 @@ fn cannot_serve(e: &io::Error) -> Problem {
 }
 
 /// The admin socket. At its default path, or beside another server's, it is not worth a failure.
-fn admin<S: Server>(configured: Option<&Path>, server: &Arc<S>) -> Result<Option<Admin>, Problem> {
+fn admin(configured: Option<&Path>, server: Arc<dyn Running>) -> Result<Option<Admin>, Problem> {
     if let Some(path) = configured {
-        return Admin::start(path, server.clone()).map(Some);
+        return Admin::start(path, server).map(Some);
     }
     let started = folders::admin_socket().and_then(|path| {
         if let Some(folder) = path.parent() {
             control::create_folder(folder)?;
         }
-        Admin::start_beside(&path, server.clone()).map(|admin| (admin, path))
+        Admin::start_beside(&path, server).map(|admin| (admin, path))
     });
     match started {
         Ok((admin, path)) => {

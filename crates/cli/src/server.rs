@@ -1,6 +1,6 @@
 //! The target as `lunar serve` runs it.
 
-use control::admin::{Counters, Parameters, Running, Session};
+use control::admin::{Counters, Parameters, Session};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -8,7 +8,7 @@ use target::setup::Setup;
 use target::{Info, Resting, Unit};
 
 /// A target that runs.
-pub trait Server: Running {
+pub trait Server: Send + Sync + 'static {
     /// Where it listens, with portal group tags.
     fn portals(&self) -> Vec<(SocketAddr, u16)>;
 
@@ -17,6 +17,12 @@ pub trait Server: Running {
 
     /// Replaces the configuration.
     fn reload(&self, setup: Setup);
+
+    /// Asks the sessions of a routing instance to leave.
+    fn dismiss(&self, instance: &str);
+
+    /// All sessions.
+    fn sessions(&self) -> Vec<Session>;
 
     /// Takes no more commands, finishes those in flight, says goodbye, makes everything stable.
     fn stop(&self) -> io::Result<()>;
@@ -36,14 +42,18 @@ impl Live {
     }
 }
 
-impl Running for Live {
+impl Server for Live {
     fn sessions(&self) -> Vec<Session> {
         let list = self.server().as_ref().map(target::Server::sessions).unwrap_or_default();
         list.iter().map(|(tsih, info)| session(*tsih, info)).collect()
     }
-}
 
-impl Server for Live {
+    fn dismiss(&self, instance: &str) {
+        if let Some(server) = &*self.server() {
+            server.dismiss(instance);
+        }
+    }
+
     fn portals(&self) -> Vec<(SocketAddr, u16)> {
         let server = self.server();
         let portals = server.as_ref().map(target::Server::portals).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `lunar session`: what a running server tells of its sessions.
 
-use crate::args::{Asked, Session};
+use crate::args::Session;
 use crate::client::json;
 use control::admin::{self, Session as Told};
 use control::{Cause, Problem, folders};
@@ -9,15 +9,17 @@ use std::path::PathBuf;
 /// The text to print.
 pub fn session(command: Session) -> Result<String, Problem> {
     match command {
-        Session::List(asked) if asked.json => json(&admin::sessions(&one(servers(&asked)?)?)?),
-        Session::List(asked) => list_all(&servers(&asked)?),
-        Session::Show { id, asked } => show(admin::sessions(&one(servers(&asked)?)?)?, id, asked.json),
+        Session::List(asked) if asked.json => json(&admin::sessions(&one(servers(asked.socket.as_ref())?)?)?),
+        Session::List(asked) => list_all(&servers(asked.socket.as_ref())?),
+        Session::Show { id, asked } => {
+            show(admin::sessions(&one(servers(asked.socket.as_ref())?)?)?, id, asked.json)
+        }
     }
 }
 
 /// The sockets of the servers that are asked: at least one, whether it answers or not.
-fn servers(asked: &Asked) -> Result<Vec<PathBuf>, Problem> {
-    if let Some(path) = &asked.socket {
+pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
+    if let Some(path) = socket {
         return Ok(vec![path.clone()]);
     }
     let first = folders::admin_socket()?;
@@ -26,7 +28,7 @@ fn servers(asked: &Asked) -> Result<Vec<PathBuf>, Problem> {
 }
 
 /// The server, if it is clear which is meant.
-fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
+pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
     if servers.len() > 1 {
         let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
         let what = format!("{} servers answer: {}", servers.len(), sockets.join(", "));

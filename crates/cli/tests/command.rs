@@ -161,6 +161,18 @@ fn check_says_fine_or_what_is_wrong() {
 }
 
 #[test]
+fn check_shows_what_routers_serve() {
+    let folder = Folder::new("check-router");
+    let router = "[router.r1.upstream.a]\nurls = [\"iscsi://192.0.2.1\"]\n[[router.r1.target]]\n\
+        map = \"transparent\"\nupstream = \"a\"\naccess = \"all\"\n";
+    folder.write("lunar.toml", router);
+    let fine = "lunar.toml is fine: 0 targets, 0 LUNs, 1 portal, 0 access entries, 1 router\n\n\
+        ROUTER  MAP          NAME         UPSTREAM                   ACCESS\n\
+        r1      transparent  as upstream  a: iscsi://192.0.2.1:3260  all\n";
+    assert_eq!(folder.run(&["check", "lunar.toml"]), (0, fine.into(), String::new()));
+}
+
+#[test]
 fn check_looks_at_media_when_asked() {
     let folder = Folder::new("check-media");
     let file = "[[target.lun]]\nlun = 9\nbackend = \"file\"\npath = \"disk.img\"\n";

@@ -1,9 +1,13 @@
 //! The admin socket: a running server answers its own user. One JSON object a line, each way.
 
+pub mod router;
+mod rows;
 mod session;
 
+pub use router::Router;
 pub use session::{Counters, Parameters, Session, table};
 
+pub use crate::Difference;
 use crate::{Problem, folders, io_text};
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,6 +25,47 @@ use std::time::{Duration, Instant};
 pub enum Request {
     /// All sessions.
     Sessions {},
+    /// All SCSI routing instances.
+    Routers {},
+    /// Something is to be done with one of them.
+    Router {
+        /// Its name.
+        name: String,
+        /// What.
+        action: Action,
+    },
+    /// What another configuration would change.
+    Diff {
+        /// Its file; None: the server's own.
+        file: Option<PathBuf>,
+    },
+    /// Another configuration is to hold from now on.
+    Apply {
+        /// Its file; None: the server's own.
+        file: Option<PathBuf>,
+        /// Seconds after which everything is as before, unless it is confirmed; None: at once for good.
+        confirm_within_s: Option<u64>,
+    },
+    /// What was applied stays.
+    Confirm {},
+    /// What was applied goes, before its time is over.
+    Rollback {},
+}
+
+/// What is to be done with a SCSI routing instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Take no logins, and ask hosts to leave; in a pair the other one takes over.
+    Drain,
+    /// Serve again after [`Action::Drain`].
+    Resume,
+    /// In a pair, change places.
+    Failover,
+    /// In a pair, it may become active.
+    Eligible,
+    /// In a pair, it does not become active.
+    Ineligible,
 }
 
 /// What is answered.
@@ -29,6 +74,12 @@ pub enum Request {
 pub enum Response {
     /// All sessions.
     Sessions(Vec<Session>),
+    /// All SCSI routing instances.
+    Routers(Vec<Router>),
+    /// What changes, a line each.
+    Differences(Vec<Difference>),
+    /// It is done, and this is to be said.
+    Done(String),
     /// It could not be answered.
     Error {
         /// What is wrong.
@@ -42,6 +93,9 @@ pub enum Response {
 pub trait Running: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<Session>;
+
+    /// Anything else.
+    fn ask(&self, request: Request) -> Response;
 }
 
 /// A request longer than this is refused.
@@ -50,6 +104,9 @@ const MAX_REQUEST_BYTES: usize = 4096;
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// Who asks must do so within this time; others wait for it.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A reload waits for commands of hosts, and others that ask wait for it.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// The admin socket of a running server. It goes away when this is dropped.
 pub struct Admin {
@@ -180,12 +237,19 @@ fn answer(mut stream: UnixStream, server: &dyn Running) -> io::Result<()> {
 fn respond(line: &[u8], server: &dyn Running) -> Response {
     match serde_json::from_slice(line) {
         Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
+        Ok(request) => server.ask(request),
         Err(e) => refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}"),
     }
 }
 
 fn refused(what: impl Into<String>, hint: &str) -> Response {
     Response::Error { what: what.into(), hint: hint.into() }
+}
+
+impl From<Problem> for Response {
+    fn from(problem: Problem) -> Response {
+        Response::Error { what: problem.what, hint: problem.hint.unwrap_or_default() }
+    }
 }
 
 /// Reads up to a newline; None if it does not come within `most` bytes.
@@ -225,6 +289,41 @@ pub fn answering(first: &Path) -> Vec<PathBuf> {
 
 /// Asks the server at `path` for its sessions.
 pub fn sessions(path: &Path) -> Result<Vec<Session>, Problem> {
+    match request(path, &Request::Sessions {})? {
+        Response::Sessions(sessions) => Ok(sessions),
+        _ => Err(strange()),
+    }
+}
+
+/// Asks the server at `path` for its SCSI routing instances.
+pub fn routers(path: &Path) -> Result<Vec<Router>, Problem> {
+    match request(path, &Request::Routers {})? {
+        Response::Routers(routers) => Ok(routers),
+        _ => Err(strange()),
+    }
+}
+
+/// Asks the server at `path` what another configuration would change.
+pub fn diff(path: &Path, file: Option<PathBuf>) -> Result<Vec<Difference>, Problem> {
+    match request(path, &Request::Diff { file })? {
+        Response::Differences(differences) => Ok(differences),
+        _ => Err(strange()),
+    }
+}
+
+/// Asks the server at `path` to do something; what it says then.
+pub fn tell(path: &Path, what: &Request) -> Result<String, Problem> {
+    match request(path, what)? {
+        Response::Done(said) => Ok(said),
+        _ => Err(strange()),
+    }
+}
+
+fn strange() -> Problem {
+    Problem::new("the server answers something else", "it may be of another version: restart it")
+}
+
+fn request(path: &Path, request: &Request) -> Result<Response, Problem> {
     let failed = |e: io::Error| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Problem::new(
             format!("no server answers at {}", path.display()),
@@ -239,9 +338,9 @@ pub fn sessions(path: &Path) -> Result<Vec<Session>, Problem> {
             "look at its log",
         ),
     };
-    match ask(path, &Request::Sessions {}).map_err(failed)? {
-        Response::Sessions(sessions) => Ok(sessions),
+    match ask(path, request).map_err(failed)? {
         Response::Error { what, hint } => Err(Problem::new(what, hint)),
+        response => Ok(response),
     }
 }
 
@@ -250,7 +349,7 @@ fn ask(path: &Path, request: &Request) -> io::Result<Response> {
     let mut bytes = serde_json::to_vec(request)?;
     bytes.push(b'\n');
     stream.write_all(&bytes)?;
-    let line = line(&mut stream, MAX_RESPONSE_BYTES, Instant::now() + 5 * PATIENCE)?;
+    let line = line(&mut stream, MAX_RESPONSE_BYTES, Instant::now() + ANSWER)?;
     Ok(serde_json::from_slice(&line.ok_or(ErrorKind::UnexpectedEof)?)?)
 }
 

@@ -144,6 +144,8 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
         mutual: None,
         luns: (0..).zip(luns).collect::<BTreeMap<u16, Lun>>(),
         access: Vec::new(),
+        router: None,
+        depth: None,
     }];
     config
 }

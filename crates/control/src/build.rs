@@ -1,17 +1,20 @@
 //! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
 //! place.
 
-use crate::config::{Config, Fail, Filter, Lun, Source, show_size};
+use crate::config::{Config, Fail, Filter, Lun, Share, Source, show_size};
 use crate::{Cause, Problem, identity, io_text, plain};
-use ::target::setup::{Setup, Target};
-use ::target::{Resting, Unit};
+use ::target::setup::{Answers, Setup, Target};
+use ::target::{Passage, Resting, Unit};
+use block::filter::Rate;
 use block::{Backend, Facts, Spec};
-use device::{Lu, Settings};
+use device::{Kind, Lu, Passes, Settings};
+use router::limited;
+use router::routes::{Opened, Routes, Served};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The logical units of the configuration that runs. It lives as long as the server, and makes each new
@@ -21,6 +24,10 @@ use std::time::Duration;
 pub struct Units {
     state_dir: PathBuf,
     open: BTreeMap<Name, Open>,
+    /// The ways to what is routed; None where nothing is.
+    routes: Option<Arc<Routes>>,
+    /// What routing instances let through.
+    rates: Mutex<BTreeMap<String, Arc<Rate>>>,
 }
 
 /// Target and LUN.
@@ -34,15 +41,63 @@ pub type Rest<'a> = &'a dyn Fn(Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, s
 struct Open {
     lun: Lun,
     max_registrants: usize,
-    medium: Arc<dyn Backend>,
+    medium: Medium,
     unit: Arc<Unit>,
+}
+
+/// What stands behind a logical unit.
+#[derive(Clone)]
+struct Medium {
+    blocks: Arc<dyn Backend>,
+    /// Where commands go that are not carried out here; there are no blocks then.
+    commands: Option<(Arc<dyn Passage>, Passes)>,
+    /// What all LUNs of its routing instance let through.
+    rate: Option<Arc<Rate>>,
+}
+
+impl Medium {
+    fn of(rate: Option<Arc<Rate>>, opened: Opened) -> Medium {
+        match opened {
+            Opened::Blocks(blocks) => Medium { blocks, commands: None, rate },
+            Opened::Commands(passage, passes) => {
+                Medium { blocks: block::nothing(), commands: Some((passage, passes)), rate }
+            }
+        }
+    }
+
+    /// The passage, at the rate that it has a part in.
+    fn passage(&self) -> Option<Arc<dyn Passage>> {
+        let (passage, _) = self.commands.as_ref()?;
+        Some(match &self.rate {
+            Some(rate) => limited(passage.clone(), rate.clone()),
+            None => passage.clone(),
+        })
+    }
+
+    /// The blocks behind the filters of a LUN, at the rate that it has a part in.
+    fn filtered(&self, lun: &Lun) -> Arc<dyn Backend> {
+        let blocks = filtered(self.blocks.clone(), lun);
+        match &self.rate {
+            Some(rate) => block::filter::rate(blocks, rate.clone()),
+            None => blocks,
+        }
+    }
+
+    /// Commands go the same way as to another.
+    fn passes_as(&self, other: &Medium) -> bool {
+        match (&self.commands, &other.commands) {
+            (None, None) => true,
+            (Some((a, _)), Some((b, _))) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
 }
 
 /// What a unit is to be, once nothing can go wrong any more.
 struct Next {
     lun: Lun,
     settings: Settings,
-    medium: Arc<dyn Backend>,
+    medium: Medium,
     /// None: the unit goes on.
     fresh: Option<Arc<Unit>>,
 }
@@ -50,7 +105,12 @@ struct Next {
 impl Units {
     /// Nothing open. State is kept below `state_dir`.
     pub fn new(state_dir: impl Into<PathBuf>) -> Units {
-        Units { state_dir: state_dir.into(), open: BTreeMap::new() }
+        Units { state_dir: state_dir.into(), open: BTreeMap::new(), routes: None, rates: Mutex::default() }
+    }
+
+    /// With ways to what is routed.
+    pub fn with(self, routes: Arc<Routes>) -> Units {
+        Units { routes: Some(routes), ..self }
     }
 
     /// Opens what is new, changes what is not as before, and forgets the rest. After an error everything is
@@ -145,15 +205,13 @@ impl Units {
         media: &Media<'_>,
         before: Option<&Open>,
     ) -> Result<Next, Problem> {
-        let medium = match media.find(name, &lun) {
-            Some(medium) => medium,
-            None => {
-                let medium = media.open(&lun)?;
-                warn_of_size(name, &lun, medium.facts().capacity);
-                medium
-            }
+        let medium = self.medium(name, &lun, media)?;
+        let before = before.filter(|open| open.medium.passes_as(&medium));
+        let known = known(&lun, before)?;
+        let settings = match medium.commands {
+            Some((_, passes)) => passing(name, &known, passes, max_registrants),
+            None => settings(name, &known, medium.blocks.facts(), max_registrants)?,
         };
-        let settings = settings(name, &known(&lun, before)?, medium.facts(), max_registrants)?;
         let fresh = match before {
             Some(_) => {
                 Lu::new(settings.clone(), None).map_err(wrong)?;
@@ -165,10 +223,49 @@ impl Units {
                     Some(file) => restored(name, settings.clone(), file)?,
                     None => Lu::new(settings.clone(), None).map_err(wrong)?,
                 };
-                Some(Arc::new(Unit::new(Arc::new(lu), filtered(medium.clone(), &lun), state_file)))
+                let lu = Arc::new(lu);
+                Some(Arc::new(match medium.passage() {
+                    Some(passage) => Unit::passing(lu, passage, state_file),
+                    None => Unit::new(lu, medium.filtered(&lun), state_file),
+                }))
             }
         };
         Ok(Next { lun, settings, medium, fresh })
+    }
+
+    /// The share that a LUN has a part in.
+    ///
+    /// Commands that are carried elsewhere always have one, which may be without a limit: it can have one later.
+    fn rate(&self, lun: &Lun, always: bool) -> Option<Arc<Rate>> {
+        let none = || {
+            lun.source.place().map(|place| Share { router: place.router.clone(), iops: 0, bytes_per_s: 0 })
+        };
+        let share = lun.share.clone().or_else(|| none().filter(|_| always))?;
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = rates.entry(share.router.clone()).or_insert_with(|| Rate::new(0, 0)).clone();
+        rate.set(share.iops, share.bytes_per_s);
+        Some(rate)
+    }
+
+    /// What stands behind a LUN; it is opened unless it is open in the same way already.
+    fn medium(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Problem> {
+        if let Some(place) = lun.source.place() {
+            let routes =
+                self.routes.as_ref().ok_or_else(|| Problem::new("nothing is routed", "restart lunar"))?;
+            let opened = routes.open(place);
+            let rate = |opened: &Opened| self.rate(lun, matches!(opened, Opened::Commands(..)));
+            return opened.map(|opened| Medium::of(rate(&opened), opened)).map_err(|e| {
+                let hint = e.hint.clone().unwrap_or_else(|| "look at the upstream: lunar ls URL".into());
+                Problem::new(format!("{}: {}", lun.source, e.what), hint)
+            });
+        }
+        let (commands, rate) = (None, self.rate(lun, false));
+        if let Some(blocks) = media.find(name, lun) {
+            return Ok(Medium { blocks, commands, rate });
+        }
+        let blocks = media.open(lun)?;
+        warn_of_size(name, lun, blocks.facts().capacity);
+        Ok(Medium { blocks, commands, rate })
     }
 
     /// The file that keeps a unit's state, in a folder that exists.
@@ -187,7 +284,15 @@ impl Units {
             discovery: config.discovery.clone(),
             portal_groups: config.portal_groups.clone(),
             targets,
+            answers: self.answers(),
         }
+    }
+
+    /// Who asks what is behind a target, or what this router is in its pair, is answered by the routes.
+    fn answers(&self) -> Answers {
+        let Some(routes) = &self.routes else { return Answers::default() };
+        let routes = routes.clone();
+        Answers::new(move |target, key, value| routes.answer(target, key, value))
     }
 
     fn target(&self, target: &crate::config::Target) -> Target {
@@ -202,7 +307,24 @@ impl Units {
             mutual: target.mutual.clone(),
             luns: target.luns.keys().filter_map(unit).collect(),
             access: target.access.clone(),
+            instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
+            depth: target.depth,
         }
+    }
+
+    /// What hosts see of what is routed.
+    pub fn routed(&self, config: &Config) -> Vec<Served> {
+        let tags: BTreeMap<&str, &[u16]> = config
+            .targets
+            .iter()
+            .map(|target| (target.name.as_str(), target.portal_groups.as_slice()))
+            .collect();
+        let one = |(name, open): (&Name, &Open)| {
+            let place = open.lun.source.place().filter(|_| open.medium.commands.is_none())?.clone();
+            let tags = tags.get(name.0.as_str())?.to_vec();
+            Some(Served { place, lu: open.unit.lu.clone(), tags })
+        };
+        self.open.iter().filter_map(one).collect()
     }
 }
 
@@ -223,7 +345,9 @@ fn to_rest(
     let resting: BTreeMap<Name, Resting> = names.into_iter().cloned().zip(resting).collect();
     for (name, one) in &resting {
         let Err(e) = &one.flushed else { continue };
-        if wanted.contains_key(name) {
+        // What is routed is not ours to keep: that it cannot be reached is often why it is changed.
+        let is_ours = wanted.get(name).is_some_and(|lun| lun.source.place().is_none());
+        if is_ours {
             return Err(problem(name, format!("its medium could not be made stable: {}", io_text(e))));
         }
         tracing::error!(error = %e, "the medium of LUN {} of {}, which goes, could not be made stable", name.1, name.0);
@@ -244,6 +368,11 @@ fn goes_on(name: &Name, open: &Open, lun: &Lun) -> bool {
 fn same_place(a: &Lun, b: &Lun) -> bool {
     match (&a.source, &b.source) {
         (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
+        // Whatever way leads there, it is told by its identity.
+        (Source::Routed { .. }, Source::Routed { .. }) => {
+            let identity = |lun: &Lun| lun.found.as_ref().map(|found| found.designators.clone());
+            identity(a) == identity(b) && identity(a).is_some_and(|identity| !identity.is_empty())
+        }
         (a, b) => a == b,
     }
 }
@@ -280,9 +409,10 @@ fn would_forget(open: &Lun, lun: &Lun) -> Option<Problem> {
 impl Next {
     /// The unit at rest goes on as this.
     fn succeed(&self, open: &Open, resting: &Resting) {
-        let reopened = has_path(&self.lun) && same_place(&open.lun, &self.lun);
-        let replaced = !reopened && !Arc::ptr_eq(&open.medium, &self.medium);
-        let backend = filtered(self.medium.clone(), &self.lun);
+        let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
+        let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
+        let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
+        let backend = self.medium.filtered(&self.lun);
         if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
             tracing::error!(error = %e, "a LUN could not be changed");
         }
@@ -304,35 +434,39 @@ impl<'a> Media<'a> {
     ) -> Media<'a> {
         let mut media = Media { staying, leaving, released: Vec::new() };
         let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
-        used.extend(staying.values().map(|open| open.medium.clone()));
+        used.extend(staying.values().map(|open| open.medium.blocks.clone()));
         for (name, open) in leaving {
-            if used.iter().any(|medium| Arc::ptr_eq(medium, &open.medium)) {
+            if used.iter().any(|medium| Arc::ptr_eq(medium, &open.medium.blocks)) {
                 continue;
             }
-            used.push(open.medium.clone());
-            if let Err(e) = open.medium.release() {
+            used.push(open.medium.blocks.clone());
+            if let Err(e) = open.medium.blocks.release() {
                 tracing::warn!(error = %e, "the lock of a medium could not be given up");
             }
-            media.released.push((name, open.medium.clone()));
+            media.released.push((name, open.medium.blocks.clone()));
         }
         media
     }
 
     /// The medium of a LUN if it is open in the same way already.
     fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
-        let wanted = way(lun);
-        let same = |open: &&Open| way(&open.lun) == wanted;
+        let same = |open: &&Open| same_way(&open.lun, lun);
         let here = self.leaving.get(name).filter(same);
         // Two LUNs of memory are not one.
         let all = || self.leaving.values().chain(self.staying.values()).find(same);
-        here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.clone())
+        here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
     }
 
     fn open(&self, lun: &Lun) -> Result<Arc<dyn Backend>, Problem> {
-        let spec = spec(lun);
+        let Some(spec) = spec(lun) else {
+            return Err(Problem::new(
+                format!("{} is not open", lun.source),
+                "look at the upstream: lunar ls URL",
+            ));
+        };
         block::open(&spec).map_err(|e| {
-            let held =
-                has_path(lun) && self.leaving.values().any(|open| self::spec(&open.lun).path == spec.path);
+            let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
+            let held = has_path(lun) && self.leaving.values().any(is_same);
             let hint = match held && spec.kind == block::Kind::Device {
                 true => "restart lunar to open the device in another way".into(),
                 false => e.hint,
@@ -383,7 +517,8 @@ pub(crate) fn settings(
     facts: Facts,
     max_registrants: usize,
 ) -> Result<Settings, Problem> {
-    if facts.capacity < u64::from(lun.block_size) {
+    // What is routed may have no medium now.
+    if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
         return Err(Problem::new(
             format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
             "serve a larger one",
@@ -400,7 +535,29 @@ pub(crate) fn settings(
         write_cache: lun.write_cache,
         thin: lun.thin && facts.unmap,
         max_registrants,
+        reservable: lun.reservable,
+        passes: Passes::None,
+        explicit_access: lun.source.place().is_none(),
     })
+}
+
+/// What a LUN is whose commands are carried out elsewhere: what is said there passes.
+fn passing(name: &Name, lun: &Lun, passes: Passes, max_registrants: usize) -> Settings {
+    Settings {
+        kind: Kind::Disk,
+        identity: identity::identity(&name.0, name.1, lun),
+        block_size: 512,
+        physical_block_size: 512,
+        capacity: 0,
+        read_only: lun.read_only,
+        removable: lun.removable,
+        write_cache: true,
+        thin: false,
+        max_registrants,
+        reservable: lun.reservable,
+        passes,
+        explicit_access: true,
+    }
 }
 
 /// Makes a folder, and those above it, that only the user can enter.
@@ -418,28 +575,36 @@ pub(crate) fn of_lun(name: &Name, problem: Problem) -> Problem {
     Problem { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
 }
 
-/// How a medium is opened.
-pub(crate) fn spec(lun: &Lun) -> Spec {
+/// How a medium is opened; None: it is that of an upstream.
+pub(crate) fn spec(lun: &Lun) -> Option<Spec> {
     let (kind, path, size) = match &lun.source {
-        Source::Null { size } => return Spec::sized(block::Kind::Null, *size),
-        Source::Memory { size } => return Spec::sized(block::Kind::Memory, *size),
+        Source::Null { size } => return Some(Spec::sized(block::Kind::Null, *size)),
+        Source::Memory { size } => return Some(Spec::sized(block::Kind::Memory, *size)),
         Source::File { path, size } => (block::Kind::File, path, *size),
         Source::Device { path } => (block::Kind::Device, path, None),
+        Source::Routed { .. } => return None,
     };
-    Spec {
+    Some(Spec {
         kind,
         path: path.clone(),
         size,
         read_only: lun.read_only,
         direct: lun.direct,
         create: size.is_some(),
-    }
+    })
 }
 
-/// How a medium that is there is opened: the size matters only to what is not.
-fn way(lun: &Lun) -> Spec {
-    let spec = spec(lun);
-    if spec.kind == block::Kind::File { Spec { size: None, create: false, ..spec } } else { spec }
+/// Whether a medium that is open for one LUN is as another wants it. The size matters only to what is not there
+/// yet.
+fn same_way(a: &Lun, b: &Lun) -> bool {
+    let way = |lun: &Lun| match spec(lun) {
+        Some(spec) if spec.kind == block::Kind::File => Some(Spec { size: None, create: false, ..spec }),
+        way => way,
+    };
+    match (way(a), way(b)) {
+        (None, None) => a.source == b.source,
+        (a, b) => a == b,
+    }
 }
 
 fn wrong(e: device::Invalid) -> Problem {
@@ -511,7 +676,9 @@ fn filtered(medium: Arc<dyn Backend>, lun: &Lun) -> Arc<dyn Backend> {
         Filter::Delay { read_us, write_us } => {
             block::filter::delay(inner, Duration::from_micros(read_us), Duration::from_micros(write_us))
         }
-        Filter::Rate { iops, bytes_per_s } => block::filter::rate(inner, iops, bytes_per_s),
+        Filter::Rate { iops, bytes_per_s } => {
+            block::filter::rate(inner, block::filter::Rate::new(iops, bytes_per_s))
+        }
         Filter::Error { rate, op } => block::filter::error(inner, op_of(op), rate, None),
     })
 }

@@ -1,16 +1,24 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
 use crate::build::{Name, load, of_lun, settings, spec, state_path};
-use crate::config::{Config, Lun, Source, show_size};
-use crate::{Problem, plain};
+use crate::config::router::UpstreamSource;
+use crate::config::{Config, Lun, Router, Source, show_size};
+use crate::routes::{Found, expand};
+use crate::{Cause, Problem, io_text, plain};
 use block::Facts;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// What is wrong with the media and the state files of a configuration, and what is only to be known. State
-/// is below `state_dir`.
+/// is below `state_dir`. Of upstreams those of this host are looked at.
 pub fn examine(config: &Config, state_dir: &Path) -> (Vec<Problem>, Vec<String>) {
-    let (mut problems, mut notes) = (Vec::new(), Vec::new());
-    for target in &config.targets {
+    let whole = match expand(config, &Found::default()) {
+        Ok(whole) => whole,
+        Err(problems) => return (problems, Vec::new()),
+    };
+    let (mut problems, mut notes): (Vec<Problem>, _) =
+        (config.routers.iter().flat_map(devices).collect(), Vec::new());
+    for target in &whole.targets {
         for (number, lun) in &target.luns {
             let name = (target.name.clone(), *number);
             let mut note = |text: String| notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
@@ -22,6 +30,31 @@ pub fn examine(config: &Config, state_dir: &Path) -> (Vec<Problem>, Vec<String>)
     (problems, notes)
 }
 
+/// What is wrong with the SCSI devices of a router.
+fn devices(router: &Router) -> Vec<Problem> {
+    let look = |(name, path): (&String, &Path)| {
+        let of_upstream = |what: String, hint: &str| {
+            let place = format!("upstream {name} of router {}: {}", router.name, path.display());
+            Problem::new(format!("{place}: {what}"), hint)
+        };
+        match path.metadata() {
+            Ok(found) if found.file_type().is_char_device() => None,
+            Ok(_) => {
+                Some(of_upstream("no SCSI generic device".into(), "lsscsi -g lists them: /dev/sg0 and so on"))
+            }
+            Err(e) => {
+                let hint = "lsscsi -g lists what there is; modprobe sg brings them up";
+                Some(of_upstream(io_text(&e), hint).because(Cause::of(e.kind())))
+            }
+        }
+    };
+    let upstreams = router.upstreams.iter().filter_map(|(name, upstream)| match &upstream.source {
+        UpstreamSource::Sg { path } => Some((name, path.as_path())),
+        _ => None,
+    });
+    upstreams.filter_map(look).collect()
+}
+
 fn one(
     name: &Name,
     lun: &Lun,
@@ -29,7 +62,7 @@ fn one(
     state_dir: &Path,
     note: &mut impl FnMut(String),
 ) -> Result<(), Problem> {
-    let spec = spec(lun);
+    let Some(spec) = spec(lun) else { return Ok(()) };
     let found = block::examine(&spec);
     let found = found.map_err(|e| Problem::new(format!("{}: {}", e.subject, plain(&e.what)), e.hint))?;
     let path = spec.path.display();
@@ -107,6 +140,29 @@ mod tests {
             assert_eq!(told(&folder, keys), (problems.into(), notes.into()), "{keys}");
         }
         assert!(!folder.0.join("new.img").exists() && !folder.0.join("state").exists(), "nothing is made");
+    }
+
+    #[test]
+    fn upstreams_of_this_host_are_looked_at() {
+        let folder = Folder::new("examine-upstreams");
+        folder.file("odd.img", vec![0; 5000], 0o600);
+        let source = "[router.r.upstream]\na.file = \"none.img\"\nb.file = \"odd.img\"\n\
+            c = { sg = \"odd.img\", path = \"pass\" }\nd = { sg = \"none\", path = \"pass\" }\n\
+            e = { sg = \"/dev/null\", path = \"pass\" }\nf.urls = [\"iscsi://192.0.2.1/iqn.x:t/0\"]\n\
+            [[router.r.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:d\"\naccess = \"all\"\n\
+            lun = [{ lun = 0, upstream = \"a\" }, { lun = 1, upstream = \"b\" }, { lun = 2, upstream = \"f\" }]\n";
+        let config = parse(source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();
+        let (problems, notes) = examine(&config, &folder.0.join("state"));
+        let plain = |text: &str| text.replace(&format!("{}/", folder.0.display()), "");
+        let problems: Vec<String> = problems.iter().map(|problem| plain(&problem.what)).collect();
+        let none = "LUN 0 of iqn.2026-11.org.example:d: none.img: no such file or directory";
+        let [file, gone] = [
+            "c of router r: odd.img: no SCSI generic device",
+            "d of router r: none: no such file or directory",
+        ];
+        assert_eq!(problems, [format!("upstream {file}"), format!("upstream {gone}"), none.to_owned()]);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].starts_with("LUN 1 of iqn.2026-11.org.example:d: the last 392 bytes"), "{notes:?}");
     }
 
     #[test]

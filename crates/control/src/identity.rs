@@ -9,20 +9,35 @@ use crate::config::Lun;
 /// The identity of a logical unit of a target.
 pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> Identity {
     let serial = lun.serial.clone().unwrap_or_else(|| serial(&[target, &number.to_string()]));
-    let naa = naa(target, &serial);
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    let found = lun.found.as_deref();
+    let revision = found.map_or(revision, |found| found.revision.as_str());
+    // Who is given another name on purpose is another.
+    let same = found.filter(|found| lun.serial.as_ref().is_none_or(|own| *own == found.serial));
+    // Designators have no other lengths (SPC-5 section 7.7.6.6).
+    let own = same.map(|found| &found.naa).filter(|naa| matches!(naa.len(), 8 | 16));
+    let naa = own.cloned().unwrap_or_else(|| naa(target, &serial));
+    let same = same.filter(|found| found.vendor == lun.vendor && !found.designators.is_empty());
+    let designators = same.map(|found| found.designators.clone());
     Identity {
         vendor: lun.vendor.clone(),
         product: lun.product.clone(),
         revision: revision.chars().take(4).collect(),
         serial,
         naa,
+        designators,
     }
 }
 
 /// Sixteen hexadecimal digits made of names.
 pub(crate) fn serial(parts: &[&str]) -> String {
     hash("serial", parts)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A reservation key, which is not 0.
+pub(crate) fn key(seed: &str) -> u64 {
+    let hash = hash("key", &[seed]);
+    hash[..8].iter().fold(0, |key, byte| key << 8 | u64::from(*byte)).max(1)
 }
 
 /// Sixteen hexadecimal digits that nobody had before.

@@ -6,13 +6,16 @@ mod arguments;
 pub mod attached;
 mod build;
 pub mod config;
+mod difference;
 mod examine;
 pub mod folders;
 mod identity;
 mod problem;
+pub mod routes;
 
 pub use arguments::{Arguments, Place};
 pub use build::{Rest, Units, create_folder};
+pub use difference::{Change, Difference, diff};
 pub use examine::examine;
 pub use problem::{Cause, Position, Problem};
 

@@ -139,6 +139,18 @@ impl<'a> Problems<'a> {
         self.list.is_empty()
     }
 
+    /// The mode of the file, if others than its owner can read or write it.
+    pub(crate) fn open_to_others(&self) -> Option<u32> {
+        use std::os::unix::fs::MetadataExt;
+        let mode = self.file.metadata().ok()?.mode() & 0o7777;
+        (mode & 0o077 != 0).then_some(mode)
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> &'a Path {
+        self.file
+    }
+
     /// The text of a stretch of bytes of the file.
     pub(crate) fn text(&self, at: &Range<usize>) -> &'a str {
         self.source.get(at.clone()).unwrap_or("")

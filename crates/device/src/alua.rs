@@ -4,7 +4,7 @@
 //! portal group tag.
 
 use crate::table::{Allowed, Cx, Row};
-use crate::{Answer, Kind, Plan, Port};
+use crate::{Answer, Kind, Lu, Plan, Port};
 use std::collections::BTreeMap;
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -37,16 +37,34 @@ pub(crate) const ROWS: &[Row] = &[
 
 /// ASYMMETRIC ACCESS STATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
+pub enum Access {
+    /// Active/optimized.
     Optimized = 0x0,
+    /// Active/non-optimized.
     NonOptimized = 0x1,
+    /// Standby.
     Standby = 0x2,
+    /// Unavailable.
     Unavailable = 0x3,
+    /// Transitioning.
+    Transitioning = 0xf,
 }
 
-/// U_SUP, S_SUP, AN_SUP, AO_SUP: the states that there are.
+/// A target port group, of this target or of another that serves the same logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Portal group tag.
+    pub tag: u16,
+    /// Its state.
+    pub access: Access,
+    /// PREF.
+    pub preferred: bool,
+}
+
+/// U_SUP, S_SUP, AN_SUP, AO_SUP: the states that there are for initiators; T_SUP where they are set implicitly.
 const SUPPORTED: u8 = 0x0f;
-/// Commands that work in the state unavailable; in standby those of [`Row::in_standby`] do (SPC-5 section
+const TRANSITIONS: u8 = 0x80;
+/// Commands that work in the states unavailable and transitioning; in standby those of [`Row::in_standby`] do (SPC-5 section
 /// 5.18.2.4).
 const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
     (op::INQUIRY, None),
@@ -57,8 +75,11 @@ const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
     (op::MAINTENANCE_IN, Some(TARGET_PORT_GROUPS)),
     (op::MAINTENANCE_OUT, Some(TARGET_PORT_GROUPS)),
 ];
-/// STATUS CODE: changed by SET TARGET PORT GROUPS.
+/// STATUS CODE: changed by SET TARGET PORT GROUPS, or by the device itself.
 const SET_EXPLICITLY: u8 = 0x01;
+const SET_IMPLICITLY: u8 = 0x02;
+/// PREF.
+const PREFERRED: u8 = 0x80;
 
 impl Access {
     fn of(code: u8) -> Option<Access> {
@@ -76,6 +97,24 @@ impl Access {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     groups: BTreeMap<u16, Access>,
+    /// The states are set by [`Lu::set_access`].
+    implicit: bool,
+    preferred: Vec<u16>,
+}
+
+impl Lu {
+    /// The states of target port groups from here on; groups that are none of this target's own are told beside
+    /// them. Every nexus hears ASYMMETRIC ACCESS STATE CHANGED if it is a change.
+    pub fn set_access(&self, groups: &[Group]) {
+        let mut state = self.change();
+        let now = groups.iter().map(|g| (g.tag, g.access)).collect();
+        let preferred = groups.iter().filter(|g| g.preferred).map(|g| g.tag).collect();
+        let changed = state.alua.groups != now;
+        state.alua = State { groups: now, implicit: true, preferred };
+        if changed {
+            state.raise(Sense::ACCESS_STATE_CHANGED, |_, _| true);
+        }
+    }
 }
 
 impl State {
@@ -86,13 +125,16 @@ impl State {
             Access::Optimized | Access::NonOptimized => None,
             Access::Standby => Some(Sense::NOT_READY_STANDBY),
             Access::Unavailable => Some(Sense::NOT_READY_UNAVAILABLE),
+            Access::Transitioning => Some(Sense::NOT_READY_TRANSITION),
         }
     }
 
     /// Why this command fails through this port.
     pub(crate) fn refuses(&self, row: &Row, port: &Port) -> Option<Sense> {
         let allowed = match self.groups.get(&port.tag)? {
-            Access::Unavailable => WHEN_UNAVAILABLE.contains(&(row.opcode, row.service_action)),
+            Access::Unavailable | Access::Transitioning => {
+                WHEN_UNAVAILABLE.contains(&(row.opcode, row.service_action))
+            }
             _ => row.in_standby,
         };
         self.not_ready(port).filter(|_| !allowed)
@@ -101,10 +143,15 @@ impl State {
     fn group(&self, tag: u16) -> [u8; GROUP] {
         let set = self.groups.get(&tag);
         let mut b = [0; GROUP];
-        b[0] = *set.unwrap_or(&Access::Optimized) as u8;
-        b[1] = SUPPORTED;
+        let preferred = if self.preferred.contains(&tag) { PREFERRED } else { 0 };
+        b[0] = *set.unwrap_or(&Access::Optimized) as u8 | preferred;
+        b[1] = if self.implicit { SUPPORTED | TRANSITIONS } else { SUPPORTED };
         be::put16(&mut b[2..], tag);
-        b[5] = if set.is_some() { SET_EXPLICITLY } else { 0 };
+        b[5] = match (set, self.implicit) {
+            (None, _) => 0,
+            (Some(_), true) => SET_IMPLICITLY,
+            (Some(_), false) => SET_EXPLICITLY,
+        };
         // One target port, with its relative identifier.
         b[7] = 1;
         be::put16(&mut b[10..], tag);
@@ -118,7 +165,8 @@ const GROUP: usize = 12;
 fn report(cx: &mut Cx<'_>) -> Answer {
     let extended = cx.cdb[1] & 0x20 != 0;
     let mut data = if extended { vec![0, 0, 0, 0, 0x10, 0, 0, 0] } else { vec![0; 4] };
-    for &tag in cx.port.all_tags.iter() {
+    let elsewhere = cx.state.alua.groups.keys().filter(|tag| !cx.port.all_tags.contains(tag));
+    for &tag in cx.port.all_tags.iter().chain(elsewhere) {
         data.extend_from_slice(&cx.state.alua.group(tag));
     }
     let len = data.len() as u32 - 4;
@@ -131,6 +179,9 @@ const SET_HEADER: usize = 4;
 const SET_GROUP: usize = 4;
 
 fn set(cx: &mut Cx<'_>) -> Answer {
+    if !cx.lu.settings().explicit_access {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
     let len = be::get32(&cx.cdb[6..]);
     let most = SET_HEADER + SET_GROUP * cx.port.all_tags.len();
     match cx.parameters {
@@ -177,7 +228,7 @@ fn apply(state: &mut State, wanted: &[(u16, Access)]) -> bool {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{Lu, Nexus};
+    use crate::{Nexus, Settings};
     use std::sync::Arc;
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
@@ -246,6 +297,29 @@ mod tests {
         assert!(run(&mut n, READ_ONE).is_ok());
         let none = [op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(run(&mut n, &none), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn implicit_states_are_told_to_all_and_initiators_cannot_set_them() {
+        let lu = lu(Settings { explicit_access: false, ..disk() });
+        let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
+        let group = |tag, access, preferred| Group { tag, access, preferred };
+        let groups = [group(1, Access::Standby, false), group(7, Access::Optimized, true)];
+        lu.set_access(&groups);
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_STANDBY));
+        assert_eq!(run(&mut b, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert!(run(&mut b, READ_ONE).is_ok());
+        let told = data(&mut b, REPORT);
+        assert_eq!(told[4..16], [2, 0x8f, 0, 1, 0, 2, 0, 1, 0, 0, 0, 1]);
+        assert_eq!(told[28..40], [0x80, 0x8f, 0, 7, 0, 2, 0, 1, 0, 0, 0, 7]);
+        assert_eq!(set(&mut b, &[(0, 1)]), fails(Sense::INVALID_OPCODE));
+        assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0])[5] & 0x30, 0x10);
+        lu.set_access(&groups);
+        assert!(run(&mut b, READ_ONE).is_ok(), "the same again is no change");
+        lu.set_access(&[group(1, Access::Transitioning, false)]);
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_TRANSITION));
     }
 
     #[test]

@@ -28,9 +28,13 @@ pub(crate) fn identification(cx: &Cx<'_>) -> Vec<u8> {
     let identity = &settings.identity;
     let tag = cx.port.tag.to_be_bytes();
     let number = [0, 0, tag[0], tag[1]];
+    let made = || {
+        let serial = format!("{:8}{}", identity.vendor, identity.serial);
+        let serial = designator(ASCII, UNIT, T10_VENDOR, serial.as_bytes());
+        [designator(BINARY, UNIT, NAA, &identity.naa), serial].concat()
+    };
     [
-        designator(BINARY, UNIT, NAA, &identity.naa),
-        designator(ASCII, UNIT, T10_VENDOR, format!("{:8}{}", identity.vendor, identity.serial).as_bytes()),
+        identity.designators.clone().unwrap_or_else(made),
         designator(BINARY, PORT, RELATIVE_PORT, &number),
         designator(BINARY, PORT, PORT_GROUP, &number),
         port_name(cx, cx.port.tag),

@@ -4,8 +4,9 @@
 use crate::NexusId;
 use crate::draft;
 use crate::fast::Fast;
+use crate::pass;
 use crate::table::{self, Cx, Row};
-use crate::{Answer, Failure, Kind, Nexus, Port, Settings, State};
+use crate::{Answer, Failure, Kind, Nexus, Passes, Port, Settings, State};
 use wire::scsi::{Sense, Status};
 
 /// A nexus as the checks see it.
@@ -51,6 +52,15 @@ impl Nexus {
 
 /// The checks in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write protection.
 pub(crate) fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
+    match cx.lu.settings().passes {
+        Passes::None => here(cx, who),
+        Passes::Shared => pass::shared(cx, who),
+        Passes::Own => pass::own(cx, who),
+    }
+}
+
+/// A command of a logical unit that this device server speaks for.
+pub(crate) fn here(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
     // A command that goes on with its parameter data was let in when it began.
     let begins = cx.parameters.is_none();
     if begins && cx.state.busy {
@@ -70,7 +80,7 @@ pub(crate) fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
     (row.handler)(cx)
 }
 
-fn attention(state: &mut State, nexus: NexusId) -> Result<(), Failure> {
+pub(crate) fn attention(state: &mut State, nexus: NexusId) -> Result<(), Failure> {
     match state.peers.get_mut(&nexus).and_then(|p| p.attentions.take()) {
         Some(sense) => Err(sense.into()),
         None => Ok(()),
@@ -105,6 +115,7 @@ pub(crate) fn open(opcode: u8, state: &State, settings: &Settings, who: Who<'_>)
 pub(crate) fn may(opcode: u8, state: &State, settings: &Settings, who: Who<'_>) -> bool {
     let row = table::find(settings, &[opcode, 0]);
     !state.busy
+        && settings.passes == Passes::None
         && row.is_ok_and(|row| {
             !state.reservations.conflicts(row, who.id, who.port) && ready(row, state, settings, who).is_ok()
         })

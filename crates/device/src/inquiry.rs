@@ -64,8 +64,8 @@ fn standard(settings: &Settings) -> Vec<u8> {
     let mut b = head(settings.kind.device_type(), &id.vendor, &id.product, &id.revision);
     b[1] = if settings.removable { 0x80 } else { 0 };
     if settings.kind == Kind::Disk {
-        // TPGS 11b: implicit and explicit asymmetric access; 3PC: EXTENDED COPY.
-        b[5] = 0x38;
+        // TPGS 11b: implicit and explicit asymmetric access, or 01b; 3PC: EXTENDED COPY.
+        b[5] = if settings.explicit_access { 0x38 } else { 0x18 };
     }
     // MULTIP: more than one port.
     b[6] = 0x10;

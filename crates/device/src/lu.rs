@@ -31,6 +31,21 @@ pub struct Identity {
     pub serial: String,
     /// NAA designator: locally assigned (3h, 8 bytes) or registered extended (6h, 16 bytes).
     pub naa: Vec<u8>,
+    /// What VPD 83h tells of the logical unit, descriptor after descriptor, where another target says it first;
+    /// None: made of vendor, serial number and NAA designator.
+    pub designators: Option<Vec<u8>>,
+}
+
+/// Which commands are handed to a logical unit elsewhere, as they are ([`Op::Pass`](crate::Op::Pass)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passes {
+    /// None: this device server answers all.
+    None,
+    /// Those that need the device. All nexuses share one nexus there, so reservations are kept here, and what it
+    /// tells that one is told to all ([`Lu::heard`]).
+    Shared,
+    /// All but REPORT LUNS. Each nexus has one of its own there, with its own reservations and attentions.
+    Own,
 }
 
 /// How a logical unit is set up; capacity is the backend's.
@@ -56,6 +71,12 @@ pub struct Settings {
     pub thin: bool,
     /// Persistent reservation registrants at most.
     pub max_registrants: usize,
+    /// Initiators may reserve it; otherwise it does not know the commands for that.
+    pub reservable: bool,
+    /// What is answered elsewhere.
+    pub passes: Passes,
+    /// Initiators may set ALUA states (SET TARGET PORT GROUPS); otherwise only [`Lu::set_access`] does.
+    pub explicit_access: bool,
 }
 
 /// Settings that contradict themselves, or saved state that cannot be trusted; says what is wrong.
@@ -133,6 +154,11 @@ impl Lu {
             state.blocks = blocks;
             state.raise(Sense::CAPACITY_CHANGED, |_, _| true);
         }
+    }
+
+    /// What stands behind it was reset, and may have lost what was not flushed: every nexus is told.
+    pub fn was_reset_elsewhere(&self) {
+        self.change().raise(Sense::POWER_ON, |_, _| true);
     }
 
     /// Other logical units of the target came or went: REPORTED LUNS DATA HAS CHANGED, once per nexus.

@@ -2,7 +2,8 @@
 
 use crate::fast::Fast;
 use crate::parts::{Part, Parts, Shard};
-use crate::{Answer, Lu, Order, table};
+use crate::table::{self, Row};
+use crate::{Answer, Lu, Order, Passes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::scsi::Sense;
@@ -118,13 +119,19 @@ impl Nexus {
 
     /// How the command stands to others of its logical unit.
     pub fn order(&self, cdb: &[u8]) -> Order {
-        table::find(&self.lu.settings(), cdb).map_or(Order::Shared, |row| row.order)
+        self.row(cdb).map_or(Order::Shared, |row| row.order)
     }
 
     /// The amount of Data-Out is part of the command's meaning: another one than its plan asks for is to be
     /// refused.
     pub fn takes_exactly(&self, cdb: &[u8]) -> bool {
-        table::find(&self.lu.settings(), cdb).is_ok_and(|row| row.exact)
+        self.row(cdb).is_some_and(|row| row.exact)
+    }
+
+    /// The row of a command that is carried out here.
+    fn row(&self, cdb: &[u8]) -> Option<&'static Row> {
+        let settings = self.lu.settings();
+        table::find(&settings, cdb).ok().filter(|_| settings.passes == Passes::None)
     }
 
     /// Sense data goes out in descriptor format (D_SENSE of the control mode page).
@@ -230,6 +237,19 @@ mod tests {
         lu.reset();
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::LUN_RESET));
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::LUN_RESET));
+    }
+
+    #[test]
+    fn a_reset_elsewhere_is_told_and_reservations_stay() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert_eq!(run(&mut a, &[op::RESERVE_6, 0, 0, 0, 0, 0]), Ok(Plan::Done));
+        lu.was_reset_elsewhere();
+        for n in [&mut a, &mut b] {
+            assert_eq!(run(n, TUR), fails(Sense::POWER_ON));
+        }
+        assert!(run(&mut a, READ_ONE).is_ok());
+        assert_eq!(run(&mut b, READ_ONE), Err(wire::scsi::Status::ReservationConflict.into()));
     }
 
     #[test]

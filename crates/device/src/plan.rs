@@ -99,6 +99,9 @@ pub enum Op {
     Sanitize { pattern: Option<Vec<u8>>, passes: u8, invert: bool, immediate: bool },
     /// Flush before the status, then do nothing (START STOP UNIT, medium ejected or stopped).
     Stop,
+    /// Hand the command over as it is, with all the data that its initiator offers, and tell
+    /// [`Lu::heard`](crate::Lu::heard) of unit attentions that come back.
+    Pass,
 }
 
 /// What VERIFY compares (BYTCHK).
@@ -168,6 +171,8 @@ impl Op {
             Op::WriteVerify { len, .. } | Op::OrWrite { len, .. } => *len,
             Op::WriteSame { zero: false, block_size, .. } => *block_size,
             Op::CompareAndWrite { len, .. } => 2 * len,
+            // How much that is only the device knows: all that is offered.
+            Op::Pass => u32::MAX,
             _ => 0,
         }
     }

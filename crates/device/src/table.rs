@@ -151,7 +151,8 @@ impl Row {
     }
 
     fn is_for(&self, settings: &Settings) -> bool {
-        (self.types == Types::All || self.types == Types::Only(settings.kind))
+        (settings.reservable || !crate::reservation::OPCODES.contains(&self.opcode))
+            && (self.types == Types::All || self.types == Types::Only(settings.kind))
             && (settings.thin || !self.thin)
     }
 

@@ -1,6 +1,6 @@
 //! What tests of this crate build on.
 
-use crate::{Answer, Commit, Failure, Identity, Kind, Lu, Nexus, Op, Plan, Port, Settings};
+use crate::{Answer, Commit, Failure, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Settings};
 use std::sync::Arc;
 use wire::scsi::{Sense, Status, op};
 
@@ -17,6 +17,7 @@ pub(crate) fn disk() -> Settings {
             revision: "0001".into(),
             serial: "0123456789abcdef".into(),
             naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+            designators: None,
         },
         block_size: 512,
         physical_block_size: 4096,
@@ -26,6 +27,9 @@ pub(crate) fn disk() -> Settings {
         write_cache: true,
         thin: true,
         max_registrants: 32,
+        reservable: true,
+        passes: Passes::None,
+        explicit_access: true,
     }
 }
 

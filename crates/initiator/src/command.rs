@@ -1,8 +1,9 @@
 //! A SCSI command for a logical unit, and how it ended.
 
-use crate::Error;
+use crate::{Error, Kind};
 use net::Buf;
-use wire::iscsi::request::Attribute;
+use std::time::Duration;
+use wire::iscsi::request::{self, Attribute};
 use wire::scsi::cdb::Cdb;
 use wire::scsi::{Sense, op};
 
@@ -41,8 +42,10 @@ impl Direction {
 pub struct Command {
     /// The eight bytes of the LUN (SAM-5 section 4.7).
     pub lun: u64,
-    /// The CDB, followed by zeros.
+    /// The CDB, followed by zeros; of a longer one its first 16 bytes.
     pub cdb: Cdb,
+    /// What a longer CDB has behind them.
+    pub rest: Option<Box<Rest>>,
     /// Its data.
     pub data: Direction,
     /// Its task attribute.
@@ -55,7 +58,39 @@ impl Command {
     /// A SIMPLE command; whether it may be repeated is decided by [`is_repeatable`].
     #[inline]
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
-        Command { lun, cdb, data, attribute: Attribute::Simple, repeatable: is_repeatable(&cdb) }
+        let repeatable = is_repeatable(&cdb);
+        Command { lun, cdb, rest: None, data, attribute: Attribute::Simple, repeatable }
+    }
+
+    /// The same with a CDB of any length that SPC knows.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a CDB of no byte, or of more than [`MAX_CDB_LEN`] bytes.
+    pub fn long(lun: u64, cdb: &[u8], data: Direction) -> Result<Command, Error> {
+        if cdb.is_empty() || cdb.len() > MAX_CDB_LEN {
+            let what = format!("a CDB has 1 to {MAX_CDB_LEN} bytes, not {}", cdb.len());
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let (first, rest) = cdb.split_at(cdb.len().min(16));
+        let mut short = Cdb::default();
+        short[..first.len()].copy_from_slice(first);
+        let mut command = Command::new(lun, short, data);
+        command.rest = (!rest.is_empty()).then(|| Box::new(Rest(request::extended_cdb(rest))));
+        Ok(command)
+    }
+}
+
+/// The longest CDB in bytes (SPC-5 section 4.2.3).
+pub const MAX_CDB_LEN: usize = 260;
+
+/// What a CDB has behind its first 16 bytes, as it travels: an additional header segment.
+#[derive(Debug)]
+pub struct Rest(Vec<u8>);
+
+impl Rest {
+    /// The segment, padded.
+    pub(crate) fn ahs(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -73,6 +108,9 @@ pub struct Completion {
     pub transferred: usize,
     /// The logical unit had, or wanted, so many bytes more than the buffer holds.
     pub overflow: u32,
+    /// How long it waited to be sent, because the window was closed or there was no connection; zero if it was
+    /// sent at once.
+    pub queued: Duration,
 }
 
 impl Completion {

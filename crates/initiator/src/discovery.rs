@@ -1,16 +1,17 @@
-//! Which targets are there: SendTargets in a discovery session (RFC 7143 appendix C).
+//! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal tells.
 
 use crate::connect::{self, Connected, Goal, Wire};
+use crate::text;
 use crate::{Error, Kind, Options, Portal};
 use proto::Pdu;
 use proto::initiator::targets::{self, FoundTarget};
 use proto::initiator::{Text, TextStep};
 use proto::parameters::{Digests, Offer};
+use std::future::Future;
+use std::time::Duration;
 use wire::iscsi::text::push;
 use wire::iscsi::{Bhs, NONE, opcode, request};
 
-/// Bytes of text that a target may tell.
-const TEXT_LIMIT: usize = 16 << 20;
 /// What is taken in one PDU, as Open-iSCSI does.
 const SEGMENT: u32 = 32768;
 
@@ -19,59 +20,137 @@ const SEGMENT: u32 = 32768;
 /// # Errors
 /// When the portal cannot be reached or refuses, or its answer breaks the rules.
 pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<FoundTarget>, Error> {
-    let none = Digests { none: true, crc32c: false };
-    let offer = Offer {
-        header_digest: none,
-        data_digest: none,
-        max_recv_data_segment_length: SEGMENT,
-        ..options.offer.clone()
-    };
-    let options = Options { offer, ..options.clone() };
-    let goal = Goal { portal: portal.clone(), target: None, isid: connect::new_isid() };
-    let connected = connect::patiently(&goal, &options).await?;
-    let limit = options.timeouts.login;
-    let asked = compio::time::timeout(limit, ask(connected)).await;
-    let late = || Error::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs_f32()));
-    asked.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("discovery at {portal}")))
-}
-
-async fn ask(connected: Connected) -> Result<Vec<FoundTarget>, Error> {
-    let Connected { stream, login, begun, .. } = connected;
-    let mut exchange = Exchange {
-        wire: Wire::logged_in(stream, begun),
-        cmd_sn: login.cmd_sn,
-        exp_stat_sn: login.exp_stat_sn,
-    };
+    let during = |e: Error| e.during(format!("discovery at {portal}"));
+    let mut discovery = Discovery::open(portal.clone(), options).await?;
     let mut question = Vec::new();
     push(&mut question, "SendTargets", "All");
-    let (mut text, mut request) =
-        Text::new(1, question, login.parameters.max_xmit_data_segment_length, TEXT_LIMIT);
-    let told = loop {
-        exchange.send(request).await?;
-        let (header, data) = exchange.receive().await?;
-        match text.response(&header, &data) {
-            TextStep::Send(next) => request = next,
-            TextStep::Done(told) => break told,
-            TextStep::Failed(why) => return Err(Error::new(Kind::Protocol, why)),
-        }
-    };
-    let told = targets::parse(&told).map_err(|why| Error::new(Kind::Protocol, why))?;
+    let told = discovery.exchange(question).await.map_err(answered).map_err(during)?;
+    let told = targets::parse(&told).map_err(|why| during(Error::new(Kind::Protocol, why)))?;
     told.notes.iter().for_each(|note| tracing::warn!("{note}"));
     // What was asked for is there: a target that does not answer the logout changes nothing.
-    if exchange.send(Pdu::new(request::logout(2), Vec::new())).await.is_ok() {
-        let _ = exchange.receive().await;
-    }
+    let _ = discovery.close().await;
     Ok(told.found)
 }
 
-/// A discovery session: one request, one answer.
+/// A target has to answer SendTargets: to refuse it breaks the rules (RFC 7143 appendix C).
+fn answered(e: Error) -> Error {
+    if e.kind == Kind::Refused { Error::new(Kind::Protocol, e.what.clone()) } else { e }
+}
+
+/// A discovery session that stays open, on the core that opened it. Dropping it closes the connection.
+pub struct Discovery {
+    /// None once an exchange did not come to its end: what comes next on the connection is not known.
+    exchange: Option<Exchange>,
+    /// The time that an exchange has.
+    answer: Duration,
+    /// The time that a logout has.
+    logout: Duration,
+}
+
+impl Discovery {
+    /// Logs in to a portal, without a target.
+    ///
+    /// # Errors
+    /// When the portal cannot be reached within the set tries, or refuses.
+    pub async fn open(portal: Portal, options: &Options) -> Result<Discovery, Error> {
+        let none = Digests { none: true, crc32c: false };
+        let offer = Offer {
+            header_digest: none,
+            data_digest: none,
+            max_recv_data_segment_length: SEGMENT,
+            ..options.offer.clone()
+        };
+        let options = Options { offer, ..options.clone() };
+        let goal = Goal { portal, target: None, isid: connect::new_isid() };
+        let connected = connect::patiently(&goal, &options).await?;
+        let (answer, logout) = (options.timeouts.login, options.timeouts.logout);
+        Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })
+    }
+
+    /// Asks in key text and waits for the answer, as long as a login may take. A key that the target does not
+    /// know is answered by NotUnderstood, which is no error.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] when the target rejects the request: the session stays. All others end it:
+    /// [`Kind::Lost`], [`Kind::TimedOut`], and [`Kind::Protocol`] for an answer that breaks the rules.
+    /// [`Kind::Invalid`] for what is no key text, or is settled by the login.
+    pub async fn text(&mut self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
+        text::answer(&self.exchange(text::question(asked)?).await?)
+    }
+
+    /// Logs out.
+    ///
+    /// # Errors
+    /// When the target does not answer in time; the session is over all the same.
+    pub async fn close(mut self) -> Result<(), Error> {
+        let Some(mut exchange) = self.exchange.take() else { return Ok(()) };
+        within(self.logout, exchange.log_out()).await
+    }
+
+    async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let gone = || Error::new(Kind::Lost, "the discovery session has ended");
+        // Away until it is over: who gives up in the middle of it leaves nothing behind.
+        let mut exchange = self.exchange.take().ok_or_else(gone)?;
+        let told = within(self.answer, exchange.ask(question)).await;
+        if !told.as_ref().is_err_and(|e| e.kind != Kind::Refused) {
+            self.exchange = Some(exchange);
+        }
+        told
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = || Error::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs_f32()));
+    compio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// The connection of a discovery session: one request, one answer.
 struct Exchange {
     wire: Wire,
     cmd_sn: u32,
     exp_stat_sn: u32,
+    max_xmit: u32,
+    /// The latest Initiator Task Tag.
+    tag: u32,
 }
 
 impl Exchange {
+    fn new(connected: Connected) -> Exchange {
+        let Connected { stream, login, begun, .. } = connected;
+        Exchange {
+            wire: Wire::logged_in(stream, begun),
+            cmd_sn: login.cmd_sn,
+            exp_stat_sn: login.exp_stat_sn,
+            max_xmit: login.parameters.max_xmit_data_segment_length,
+            tag: 0,
+        }
+    }
+
+    fn next_tag(&mut self) -> u32 {
+        self.tag = self.tag.wrapping_add(1) & (NONE >> 1);
+        self.tag
+    }
+
+    async fn ask(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let (mut text, mut request) = Text::new(self.next_tag(), question, self.max_xmit, text::LIMIT);
+        loop {
+            self.send(request).await?;
+            let (header, data) = self.receive().await?;
+            match text.response(&header, &data) {
+                TextStep::Send(next) => request = next,
+                TextStep::Done(told) => return Ok(told),
+                TextStep::Rejected(reason) => return Err(text::rejected(reason)),
+                TextStep::Failed(why) => return Err(Error::new(Kind::Protocol, why)),
+            }
+        }
+    }
+
+    async fn log_out(&mut self) -> Result<(), Error> {
+        let tag = self.next_tag();
+        self.send(Pdu::new(request::logout(tag), Vec::new())).await?;
+        self.receive().await.map(drop)
+    }
+
     async fn send(&mut self, mut pdu: Pdu) -> Result<(), Error> {
         request::stamp(&mut pdu.header, self.cmd_sn, self.exp_stat_sn);
         self.wire.send(pdu).await

@@ -12,7 +12,7 @@ pub enum Kind {
     UnknownHost,
     /// No connection could be made.
     Unreachable,
-    /// The target refused the login.
+    /// The target refused the login, or a request that is no command.
     Refused,
     /// One of the two sides could not prove who it is.
     Authentication,
@@ -22,6 +22,8 @@ pub enum Kind {
     TimedOut,
     /// The connection was lost, and it is not known whether the command was carried out.
     Lost,
+    /// The command was aborted on demand: [`crate::Session::abort`].
+    Aborted,
     /// The target broke a rule of the protocol.
     Protocol,
     /// A logical unit answered with an error: status and sense tell which.
@@ -45,6 +47,8 @@ pub struct Details {
     pub kind: Kind,
     /// What happened, in words.
     pub what: String,
+    /// The status with which the logical unit ended it, where it answered.
+    pub status: Option<u8>,
     /// What the logical unit told of it.
     pub sense: Option<Sense>,
     /// What a person may do about it.
@@ -54,12 +58,18 @@ pub struct Details {
 impl Error {
     /// A failure of this kind.
     pub fn new(kind: Kind, what: impl Into<String>) -> Error {
-        Error(Box::new(Details { kind, what: what.into(), sense: None, hint: None }))
+        Error(Box::new(Details { kind, what: what.into(), status: None, sense: None, hint: None }))
     }
 
     /// The same, and what a person may do about it.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Error {
         self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// The same, and the status with which the logical unit ended it.
+    pub fn with_status(mut self, status: u8) -> Error {
+        self.0.status = Some(status);
         self
     }
 
@@ -106,6 +116,7 @@ impl From<Error> for std::io::Error {
             Kind::Refused | Kind::Authentication | Kind::Reserved => Io::PermissionDenied,
             Kind::TimedOut => Io::TimedOut,
             Kind::Lost | Kind::Closed => Io::ConnectionReset,
+            Kind::Aborted => Io::ConnectionAborted,
             Kind::Protocol | Kind::Identity => Io::InvalidData,
             Kind::Scsi => e.sense.map_or(Io::Other, io_kind),
         };

@@ -58,6 +58,8 @@ pub struct Timeouts {
     pub target_reset: Duration,
     /// A lost session, until its commands fail: Open-iSCSI's replacement_timeout.
     pub recovery: Duration,
+    /// The longest pause between two tries to connect anew.
+    pub pause: Duration,
     /// A logical unit that is busy or becoming ready, until its commands fail.
     pub busy: Duration,
     /// Any one command with all its tries and recoveries: its owner hears by then.
@@ -79,6 +81,7 @@ impl Default for Timeouts {
             lun_reset: s(30),
             target_reset: s(30),
             recovery: s(120),
+            pause: s(8),
             busy: s(120),
             operation: s(180),
             login_tries: 8,

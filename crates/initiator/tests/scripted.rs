@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use block::Backend;
-use initiator::{Error, Kind, Lun, Url};
+use initiator::{Error, Event, Kind, Lun, Url};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use net::{Buf, Cores};
@@ -64,15 +64,20 @@ fn a_lun_that_becomes_another_disk_is_not_written_on() {
         });
         let target = target.listen();
         let before = target.disk();
-        let kinds = with_disk(&target, "", |lun| async move {
-            let mut kinds = Vec::new();
+        let (kinds, now) = with_disk(&target, "", |lun| async move {
+            let (mut kinds, events) = (Vec::new(), lun.session().events());
             for _ in 0..2 {
                 let end = lun.write(0, Buf::zeroed(4096), false).await.0;
                 kinds.push(kind(&end.expect_err("another disk")));
             }
-            kinds
+            let now = events.try_iter().find_map(|event| match event {
+                Event::Changed { identity, .. } => Some(identity),
+                _ => None,
+            });
+            (kinds, now)
         });
         assert_eq!(kinds, [Kind::Identity; 2]);
+        assert_eq!(now.as_deref(), Some(&OTHER[4..]), "it is told what it is now");
         assert_eq!(writes(&target), 1, "only the one that was answered");
         assert!(target.disk() == before);
     }

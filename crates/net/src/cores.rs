@@ -6,7 +6,8 @@ use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 /// Wakes from other cores that a loop holds until it takes them up; who finds no room there has to wait for
@@ -18,6 +19,9 @@ type Job = Option<Box<dyn FnOnce() + Send>>;
 
 /// The event loops. They end when this is dropped.
 pub struct Cores {
+    cpus: Vec<usize>,
+    /// How many places of each core are taken.
+    taken: Arc<[AtomicUsize]>,
     jobs: Vec<flume::Sender<Job>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -29,7 +33,8 @@ impl Cores {
     /// When a thread cannot be started, or neither io_uring nor polling works.
     pub fn start(cpus: &[usize]) -> io::Result<Cores> {
         timer::start()?;
-        let mut cores = Cores { jobs: Vec::new(), threads: Mutex::default() };
+        let taken = cpus.iter().map(|_| AtomicUsize::new(0)).collect();
+        let mut cores = Cores { cpus: cpus.to_vec(), taken, jobs: Vec::new(), threads: Mutex::default() };
         for &cpu in cpus {
             let (jobs, inbox) = flume::unbounded::<Job>();
             let (started, result) = flume::bounded(1);
@@ -66,6 +71,16 @@ impl Cores {
     /// How many.
     pub fn count(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// A place on a core for something that stays there: on one that has the fewest, and of these on the one
+    /// that runs on `cpu`.
+    pub fn place(&self, cpu: Option<usize>) -> Place {
+        let cores = self.cpus.iter().zip(self.taken.iter()).enumerate();
+        let best = cores.min_by_key(|(_, (at, taken))| (taken.load(Relaxed), Some(**at) != cpu));
+        let core = best.map_or(0, |(core, _)| core);
+        self.taken[core].fetch_add(1, Relaxed);
+        Place { core, taken: self.taken.clone() }
     }
 
     /// Runs a closure on a core's thread, inside its event loop.
@@ -116,6 +131,25 @@ impl Drop for Cores {
     }
 }
 
+/// A place on a core, given back on drop.
+pub struct Place {
+    core: usize,
+    taken: Arc<[AtomicUsize]>,
+}
+
+impl Place {
+    /// Where it is.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.taken[self.core].fetch_sub(1, Relaxed);
+    }
+}
+
 /// An event loop: io_uring with deferred task work, plain io_uring on older kernels, polling where io_uring
 /// is forbidden (as in default containers).
 fn runtime(cpu: usize) -> io::Result<Runtime> {
@@ -152,6 +186,19 @@ mod tests {
             .detach();
         });
         assert_eq!(rx.recv().expect("an answer").as_deref(), Some("core 0"));
+        cores.stop();
+    }
+
+    #[test]
+    fn places_are_where_there_are_few_and_then_near() {
+        let cpu = rustix::thread::sched_getcpu();
+        let cores = Cores::start(&[1022, cpu, 1023]).expect("event loops");
+        let first = cores.place(Some(cpu));
+        let others = [cores.place(Some(cpu)), cores.place(None)];
+        assert_eq!((first.core(), others.each_ref().map(Place::core)), (1, [0, 2]));
+        assert_eq!(cores.place(Some(cpu)).core(), 1, "all have one");
+        drop(others);
+        assert_eq!(cores.place(Some(cpu)).core(), 0, "those of others were given back");
         cores.stop();
     }
 

@@ -11,6 +11,7 @@ pub mod out;
 pub mod pool;
 mod race;
 pub mod stream;
+pub mod tally;
 pub mod threads;
 mod timer;
 

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -86,6 +86,12 @@ impl Stream {
             receive_buffer: socket.recv_buffer_size().ok(),
             send_buffer: socket.send_buffer_size().ok(),
         }
+    }
+
+    /// The CPU on which the packets of this connection arrive, where the kernel knows it.
+    pub fn arrives_on(socket: &TcpStream) -> Option<usize> {
+        let cpu = rustix::net::sockopt::socket_incoming_cpu(socket).ok()?;
+        usize::try_from(cpu).ok()
     }
 
     /// Waits until there is something to receive, or the peer is gone.

@@ -20,6 +20,9 @@ pub(crate) const CONTINUE: u8 = 0x40;
 /// Keys of one sequence.
 const KEYS: usize = 1024;
 
+/// How the names of our own keys begin (RFC 7143 section 13.26). What they mean is up to who runs the target.
+const OWN: &str = "X-org.lunar.";
+
 /// What an initiator asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTargets<'a> {
@@ -82,15 +85,17 @@ impl Exchange {
     }
 
     /// Takes a Text Request with its whole data segment. `max_xmit` is the peer's MaxRecvDataSegmentLength in
-    /// bytes; `targets` answers SendTargets with what this initiator may see.
+    /// bytes; `targets` answers SendTargets with what this initiator may see; `own` answers a key that begins with
+    /// X-org.lunar. and its value, None where it is not understood.
     pub fn request(
         &mut self,
         header: &Bhs,
         data: &[u8],
         max_xmit: u32,
         targets: impl FnMut(SendTargets<'_>) -> Vec<TargetRecord>,
+        own: impl FnMut(&str, &str) -> Option<String>,
     ) -> TextStep {
-        self.advance(header, data, max_xmit, targets).unwrap_or_else(|reason| {
+        self.advance(header, data, max_xmit, targets, own).unwrap_or_else(|reason| {
             self.sequence = None;
             TextStep::Reject(reason)
         })
@@ -102,6 +107,7 @@ impl Exchange {
         data: &[u8],
         max_xmit: u32,
         targets: impl FnMut(SendTargets<'_>) -> Vec<TargetRecord>,
+        own: impl FnMut(&str, &str) -> Option<String>,
     ) -> Result<TextStep, RejectReason> {
         if header.is_final() && header.continues() {
             return Err(RejectReason::Protocol);
@@ -115,7 +121,7 @@ impl Exchange {
             let text =
                 sequence.gather.take(data, header.continues()).map_err(|_| RejectReason::LongOperation)?;
             match text {
-                Some(text) => sequence.take(&text, self.session_type, targets)?,
+                Some(text) => sequence.take(&text, self.session_type, targets, own)?,
                 None => return Ok(self.reply(header, sequence, 0, vec![])),
             }
         }
@@ -161,11 +167,19 @@ impl Sequence {
         text: &[u8],
         session_type: SessionType,
         mut targets: impl FnMut(SendTargets<'_>) -> Vec<TargetRecord>,
+        mut own: impl FnMut(&str, &str) -> Option<String>,
     ) -> Result<(), RejectReason> {
         for pair in pairs(text) {
             let (key, value) = pair.map_err(|_| RejectReason::Protocol)?;
             if self.seen.len() == KEYS || !self.seen.insert(key.to_owned()) {
                 return Err(RejectReason::Protocol);
+            }
+            // A NUL would end the pair.
+            let answer =
+                key.starts_with(OWN).then(|| own(key, value)).flatten().filter(|a| !a.contains('\0'));
+            if let Some(answer) = answer {
+                push(&mut self.out, key, &answer);
+                continue;
             }
             let row = keys::find(key).map(|row| &keys::TABLE[row]);
             match row {
@@ -240,11 +254,12 @@ mod tests {
             header.set_word(16, itt);
             header.set_word(20, ttt);
             let n = self.targets;
-            let step = self.exchange.request(&header, text, self.max_xmit, |asked| match asked {
+            let targets = |asked: SendTargets<'_>| match asked {
                 SendTargets::All => (0..n).map(record).collect(),
                 SendTargets::Empty => vec![record(0)],
                 SendTargets::Named(name) => (0..n).map(record).filter(|r| r.name == name).collect(),
-            });
+            };
+            let step = self.exchange.request(&header, text, self.max_xmit, targets, own);
             if let TextStep::Reply { pdu, .. } = &step {
                 let h = &pdu.header;
                 assert_eq!((h.opcode(), h.itt(), h.data_len()), (opcode::TEXT_RESPONSE, itt, pdu.data.len()));
@@ -269,6 +284,17 @@ mod tests {
     fn record(i: usize) -> TargetRecord {
         let addresses = ["192.0.2.1:3260,1", "[2001:db8::1]:3260,1"].map(str::to_owned).to_vec();
         TargetRecord { name: format!("iqn.2026-11.org.example:t{i}"), addresses }
+    }
+
+    /// What this house makes of its own keys.
+    fn own(key: &str, value: &str) -> Option<String> {
+        match key {
+            "X-org.lunar.echo" => Some(value.to_owned()),
+            "X-org.lunar.long" => Some("a,".repeat(500)),
+            "X-org.lunar.broken" => Some("a\0b".into()),
+            "X-org.lunar.none" => None,
+            other => panic!("asked for {other}"),
+        }
     }
 
     fn text_of(n: usize) -> String {
@@ -300,6 +326,51 @@ mod tests {
                 Pair::new(session_type, targets, 8192).reply(FINAL, NONE, &format!("SendTargets={value}\0"));
             assert_eq!(got, (FINAL, NONE, want), "{session_type:?} {value}");
         }
+    }
+
+    /// What is not ours, or is not understood, is what it is without them; a Discovery session refuses it.
+    #[test]
+    fn own_keys_are_answered_by_who_serves() {
+        use SessionType::*;
+        for (session_type, text, want) in [
+            (Normal, "X-org.lunar.echo=?\0", Some("X-org.lunar.echo=?\0")),
+            (Discovery, "X-org.lunar.echo=?\0", Some("X-org.lunar.echo=?\0")),
+            (Discovery, "X-org.lunar.echo=\0", Some("X-org.lunar.echo=\0")),
+            (Normal, "X-org.lunar.none=?\0", Some("X-org.lunar.none=NotUnderstood\0")),
+            (Normal, "X-org.lunar.broken=?\0", Some("X-org.lunar.broken=NotUnderstood\0")),
+            (
+                Normal,
+                "X-a=1\0X-org.lunar.echo=2\0InitiatorAlias=x\0",
+                Some("X-a=NotUnderstood\0X-org.lunar.echo=2\0"),
+            ),
+            (Normal, "X-org.lunarecho=?\0", Some("X-org.lunarecho=NotUnderstood\0")),
+            (Discovery, "X-org.lunar.none=?\0", None),
+            (Discovery, "X-org.lunarecho=?\0", None),
+            (Discovery, "X-org.lunar.echo=?\0SendTargets=All\0", None),
+            (Normal, "X-org.lunar.echo=1\0X-org.lunar.echo=2\0", None),
+        ] {
+            let step = Pair::new(session_type, 1, 8192).send(FINAL, 1, NONE, text.as_bytes());
+            let got = match &step {
+                TextStep::Reply { pdu, .. } => Some(std::str::from_utf8(&pdu.data).unwrap()),
+                TextStep::Reject(RejectReason::Protocol) => None,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(got, want, "{session_type:?} {text}");
+        }
+    }
+
+    /// Question and answer of an own key in pieces, both ways.
+    #[test]
+    fn own_keys_come_in_pieces_too() {
+        let mut p = Pair::new(SessionType::Discovery, 0, 64);
+        let (_, ttt, _) = p.reply(CONTINUE, NONE, "X-org.lun");
+        let (mut flags, mut ttt, mut all) = p.reply(FINAL, ttt, "ar.long=?\0");
+        while flags & FINAL == 0 {
+            let (f, t, more) = p.reply(FINAL, ttt, "");
+            (flags, ttt) = (f, t);
+            all += &more;
+        }
+        assert_eq!(all, format!("X-org.lunar.long={}\0", "a,".repeat(500)));
     }
 
     /// DSC-012: a thousand targets through 512 bytes (spdk#1442), a list that ends in the middle of no pair.

@@ -4,6 +4,8 @@
 pub mod access;
 mod exec;
 mod gate;
+mod instance;
+mod passage;
 mod registry;
 mod rest;
 mod seldom;
@@ -12,12 +14,16 @@ mod session;
 pub mod setup;
 mod state_file;
 mod tcp;
+mod told;
 mod unit;
 
 pub use tcp::testing;
 
+pub use instance::{Instance, Visit};
+pub use passage::{Data, Passage, Passed, Reply, Way};
 pub use rest::Resting;
 pub use server::{Bound, Server};
 pub use session::{Count, Counters, Info};
 pub use state_file::remove_leftovers;
+pub use told::Told;
 pub use unit::Unit;

@@ -7,7 +7,8 @@ use crate::session::Info;
 use crate::setup::Setup;
 use crate::tcp;
 use crate::{Resting, Unit};
-use net::{Cores, Listener, Pool};
+use net::cores::Place;
+use net::{Cores, Listener, Pool, Stream};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -141,6 +142,15 @@ impl Server {
         self.shared.registry.tell_each(|info| luns_now(&setup, info));
     }
 
+    /// Asks the sessions of a SCSI routing instance to log out once their commands have ended, and ends those that
+    /// do not. It is not waited for.
+    pub fn dismiss(&self, instance: &str) {
+        self.shared.registry.tell_each(|info| {
+            let is_there = info.visit.get().is_some_and(|visit| visit.instance().name == instance);
+            is_there.then(|| Letter::Stop { done: flume::bounded(0).0 })
+        });
+    }
+
     /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium
     /// stable.
     ///
@@ -224,22 +234,21 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Takes connections of one portal and deals them out over the cores.
+/// Takes connections of one portal and deals them out over the cores: each to one that has the fewest, and of
+/// these to the one where its packets arrive.
 async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
     let listener = match Listener::new(socket) {
         Ok(l) => l,
         Err(e) => return tracing::error!(error = %e, "a portal cannot be served"),
     };
-    let mut next = portal;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let Some(peer) = peer.as_socket() else { continue };
-                match Counted::new(&shared) {
-                    Ok(count) => {
-                        next = (next + 1) % cores.count();
-                        hand_over(&shared, &cores, next, stream.into(), peer, portal, count);
-                    }
+                let stream = stream.into();
+                // To wake another CPU costs more than most commands do.
+                match Counted::new(&shared, cores.place(Stream::arrives_on(&stream))) {
+                    Ok(count) => hand_over(&shared, &cores, stream, peer, portal, count),
                     Err(reason) => shared.turned_away(peer, reason),
                 }
             }
@@ -254,14 +263,13 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
 fn hand_over(
     shared: &Arc<Shared>,
     cores: &Cores,
-    core: usize,
     stream: TcpStream,
     peer: SocketAddr,
     portal: usize,
     count: Counted,
 ) {
     let shared = shared.clone();
-    cores.run_on(core, move || {
+    cores.run_on(count.place.core(), move || {
         compio::runtime::spawn(tcp::serve(shared, stream, peer, portal, count)).detach();
     });
 }
@@ -269,17 +277,18 @@ fn hand_over(
 /// A connection's place in the counts.
 pub struct Counted {
     shared: Arc<Shared>,
+    place: Place,
     logged_in: bool,
 }
 
 impl Counted {
     /// A place, or why there is none.
-    fn new(shared: &Arc<Shared>) -> Result<Counted, &'static str> {
+    fn new(shared: &Arc<Shared>, place: Place) -> Result<Counted, &'static str> {
         let limits = &shared.setup().limits;
         let all = shared.connections.fetch_add(1, SeqCst);
         let fresh = shared.before_login.fetch_add(1, SeqCst);
         // Made before the checks, so that the counts go down again when it is dropped.
-        let counted = Counted { shared: shared.clone(), logged_in: false };
+        let counted = Counted { shared: shared.clone(), place, logged_in: false };
         if shared.stopping.load(SeqCst) {
             return Err("the server stops");
         }

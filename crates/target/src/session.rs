@@ -1,7 +1,9 @@
 //! What is known of a session from outside.
 
+use crate::Visit;
 use proto::parameters::Parameters;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -33,6 +35,8 @@ pub struct Info {
     pub since: Instant,
     /// What it has done.
     pub counters: Counters,
+    /// Its place in the SCSI routing instance of its target.
+    pub visit: OnceLock<Visit>,
 }
 
 /// Counters of a session. Written by one core alone.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Unit;
+use crate::{Instance, Unit};
 pub use proto::parameters::Digests;
 use proto::parameters::Offer;
 
@@ -22,6 +22,31 @@ pub struct Setup {
     pub portal_groups: Vec<PortalGroup>,
     /// What is served, by iSCSI name.
     pub targets: BTreeMap<String, Target>,
+    /// What keys of our own mean in Text Requests.
+    pub answers: Answers,
+}
+
+/// Who answers the keys whose names begin with X-org.lunar. (RFC 7143 section 13.26) in Text Requests, of normal
+/// and of Discovery sessions. By default nobody does, and they are keys like any other that is not known.
+#[derive(Clone, Default)]
+pub struct Answers(Option<Arc<Answer>>);
+
+/// From the target of the session (None in discovery), a key and its value to the value of the answer, without NUL;
+/// None is NotUnderstood, which a Discovery session rejects. It is called on the cores that serve, so it must not wait.
+type Answer = dyn Fn(Option<&str>, &str, &str) -> Option<String> + Send + Sync;
+
+impl Answers {
+    /// They are answered so.
+    pub fn new(
+        answer: impl Fn(Option<&str>, &str, &str) -> Option<String> + Send + Sync + 'static,
+    ) -> Answers {
+        Answers(Some(Arc::new(answer)))
+    }
+
+    /// The answer to a key.
+    pub(crate) fn ask(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
+        self.0.as_ref()?(target, key, value)
+    }
 }
 
 /// Bounds on what peers can make the process hold.
@@ -155,6 +180,11 @@ pub struct Target {
     pub luns: BTreeMap<u16, Arc<Unit>>,
     /// Who may use which of them; the first entry that matches decides. Empty: everybody, all.
     pub access: Vec<Access>,
+    /// The SCSI routing instance that it belongs to.
+    pub instance: Option<Arc<Instance>>,
+    /// Commands that a session may have in flight, where that is less than [`Limits::commands_per_session`]: as
+    /// many as the logical units behind it take.
+    pub depth: Option<u32>,
 }
 
 /// A login redirect.
@@ -169,7 +199,7 @@ pub struct Redirect {
 }
 
 /// An entry of an access list.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Access {
     /// Patterns of initiator names with * and ?; empty: all.
     pub initiators: Vec<String>,

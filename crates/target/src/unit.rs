@@ -1,5 +1,6 @@
 //! A served logical unit: the device server's side, the blocks behind it, and the file that keeps its state.
 
+use crate::Passage;
 use crate::gate::Gate;
 use crate::state_file;
 use block::Backend;
@@ -18,6 +19,8 @@ pub struct Unit {
     pub(crate) gate: Arc<Gate>,
     /// The blocks. Replaced while no command runs.
     backend: RwLock<Arc<dyn Backend>>,
+    /// Where commands are handed to that are not carried out here; it has no blocks then.
+    passage: Option<Arc<dyn Passage>>,
     /// Held while the state file is written.
     saved: Mutex<Saved>,
 }
@@ -38,7 +41,18 @@ impl Unit {
             lu.set_volatile();
         }
         let gate = Arc::new(Gate::new(lu.clone()));
-        Unit { lu, state_file, gate, backend: RwLock::new(backend), saved: Mutex::default() }
+        let (backend, passage, saved) = (RwLock::new(backend), None, Mutex::default());
+        Unit { lu, state_file, gate, backend, passage, saved }
+    }
+
+    /// A logical unit elsewhere: its device server is one that passes ([`device::Passes`]).
+    pub fn passing(lu: Arc<Lu>, passage: Arc<dyn Passage>, state_file: Option<PathBuf>) -> Unit {
+        Unit { passage: Some(passage), ..Unit::new(lu, block::nothing(), state_file) }
+    }
+
+    /// Where commands are handed to that are not carried out here.
+    pub fn passage(&self) -> Option<&Arc<dyn Passage>> {
+        self.passage.as_ref()
     }
 
     /// The blocks, as they are for as long as the caller is inside the gate.

@@ -9,8 +9,10 @@ use interop::tool::{self, Tool};
 
 use crate::{Lun, server, url};
 
-const TOOL: Tool = Tool { program: "iscsi-test-cu", package: "libiscsi-bin" };
+pub const TOOL: Tool = Tool { program: "iscsi-test-cu", package: "libiscsi-bin" };
 const LIMIT: Duration = Duration::from_secs(180);
+/// The same where a test is only compared: what hangs with one target is to hang with the other.
+const SHORT_LIMIT: Duration = Duration::from_secs(25);
 const WORKERS: usize = 2;
 const MAX_SKIPPED: usize = 8;
 /// Fewer tests than this: the list was not understood.
@@ -45,8 +47,9 @@ const NO_CRYPTO_ERASE: &str = "there is no key to forget: CRYPTOGRAPHIC ERASE is
 const WSNZ: &str =
     "the Block Limits page says WSNZ: a zero length is refused, which this test then does not try";
 
+/// What came of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+pub enum Outcome {
     Passed,
     Failed,
     Skipped,
@@ -101,28 +104,65 @@ fn excused(row: &Row) -> Option<&'static str> {
 }
 
 fn run_all(tests: Vec<String>) -> Vec<Row> {
+    by_two(tests, run_one)
+}
+
+/// `work` for each test, two at a time.
+fn by_two<R: Send>(tests: Vec<String>, work: impl Fn(String) -> R + Sync) -> Vec<R> {
     let queue = Mutex::new(tests.into_iter());
     let next = || queue.lock().expect("no worker panics with the queue").next();
-    let work = || std::iter::from_fn(next).map(run_one).collect::<Vec<Row>>();
+    let work = || std::iter::from_fn(next).map(&work).collect::<Vec<R>>();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect()
     })
 }
 
-fn run_one(test: String) -> Row {
+fn run_one(name: String) -> Row {
     let server = server();
-    let is_it = |name: &str| if name.ends_with('.') { test.starts_with(name) } else { test == name };
-    let lun = LUNS.iter().find(|(name, _)| is_it(name)).map_or(Lun::Thin, |(_, lun)| *lun);
+    let is_it = |row: &str| if row.ends_with('.') { name.starts_with(row) } else { name == row };
+    let lun = LUNS.iter().find(|(row, _)| is_it(row)).map_or(Lun::Thin, |(_, lun)| *lun);
+    let (outcome, said) = test(&name, &[url(&server, 0, lun), url(&server, 1, lun)], LIMIT);
+    Row { test: name, outcome, said }
+}
+
+/// What comes of one test with a LUN at two portals, in a short time.
+pub fn outcome(name: &str, urls: &[String; 2]) -> Outcome {
+    test(name, urls, SHORT_LIMIT).0
+}
+
+/// One test with a LUN at two portals: what came of it, and what the tool said.
+fn test(name: &str, urls: &[String; 2], limit: Duration) -> (Outcome, String) {
     let mut command = Command::new(TOOL.program);
-    command.args(["--dataloss", "--allow-sanitize", "--fail", "--test", &test]);
-    command.args([url(&server, 0, lun), url(&server, 1, lun)]);
-    let ran = tool::run(&mut command, LIMIT);
+    command.args(["--dataloss", "--allow-sanitize", "--fail", "--test", name]).args(urls);
+    let ran = tool::run(&mut command, limit);
     let outcome = match (ran.ok(), ran.said.contains("[SKIPPED]")) {
         (false, _) => Outcome::Failed,
         (true, true) => Outcome::Skipped,
         (true, false) => Outcome::Passed,
     };
     let ended = if ran.status.is_none() { "ended by the time limit\n" } else { "" };
-    Row { test, outcome, said: format!("{}{ended}", ran.said) }
+    (outcome, format!("{}{ended}", ran.said))
+}
+
+/// Every test of some families in two ways, which must come to the same. One that does not is given a second chance in
+/// both: some depend on who is faster.
+pub fn compared(
+    families: &[&str],
+    one: impl Fn(&str) -> Outcome + Sync,
+    other: impl Fn(&str) -> Outcome + Sync,
+) {
+    let is_wanted = |name: &String| name.split('.').nth(1).is_some_and(|family| families.contains(&family));
+    let tests: Vec<String> = list().into_iter().filter(is_wanted).collect();
+    assert!(tests.len() >= families.len(), "families are missing: {tests:?}");
+    let pairs = by_two(tests, |name| {
+        let both = || (one(&name), other(&name));
+        let (a, b) = both();
+        let (a, b) = if a == b { (a, b) } else { both() };
+        (name, a, b)
+    });
+    let passed = pairs.iter().filter(|(_, a, _)| *a == Outcome::Passed).count();
+    println!("iscsi-test-cu: {passed} of {} passed", pairs.len());
+    let other: Vec<_> = pairs.iter().filter(|(_, a, b)| a != b).collect();
+    assert!(other.is_empty(), "{} tests end in another way: {other:#?}", other.len());
 }

@@ -6,6 +6,7 @@ mod fio;
 mod iscsi_test_cu;
 mod libiscsi_tools;
 mod qemu;
+mod router;
 mod targets;
 
 use interop::{Server, TARGET};

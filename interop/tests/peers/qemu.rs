@@ -7,7 +7,7 @@ use interop::{Server, TARGET};
 
 use crate::{Lun, server, url};
 
-const TOOLS: [Tool; 2] = [
+pub const TOOLS: [Tool; 2] = [
     Tool { program: "qemu-img", package: "qemu-utils qemu-block-extra" },
     Tool { program: "qemu-io", package: "qemu-utils qemu-block-extra" },
 ];
@@ -24,7 +24,7 @@ fn pattern(server: &Server) -> PathBuf {
 }
 
 /// Runs commands of qemu-io on a raw or qcow2 image; each must succeed.
-fn qemu_io(format: &str, url: &str, commands: &[&str]) {
+pub fn qemu_io(format: &str, url: &str, commands: &[&str]) {
     let mut arguments = vec!["-f", format];
     for command in commands {
         arguments.extend(["-c", command]);

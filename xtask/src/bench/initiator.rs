@@ -40,10 +40,6 @@ impl Client<'_> {
     }
 }
 
-fn url(server: &Server) -> String {
-    format!("iscsi://{}/{}/{}", server.portal, server.target, server.lun)
-}
-
 fn pinned(program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", CORE]).arg(program);
@@ -58,7 +54,7 @@ fn after(text: &str, word: &str) -> Result<f64> {
 
 fn lunar(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
     let mut command = pinned(program);
-    command.args([&url(server), load.op, &load.bytes.to_string(), &load.depth.to_string()]);
+    command.args([&server.url(), load.op, &load.bytes.to_string(), &load.depth.to_string()]);
     let output =
         command.arg(seconds.to_string()).stderr(Stdio::inherit()).output().context("cannot run load")?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -70,7 +66,7 @@ fn engine(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<
     let mut command = pinned(program);
     let (work, bytes, depth) = (format!("rand{}", load.op), load.bytes.to_string(), load.depth.to_string());
     // As much of the disk as the others use.
-    command.args(["bench", &work, &url(server), "--span", "256m", "--bs", &bytes, "--depth", &depth]);
+    command.args(["bench", &work, &server.url(), "--span", "256m", "--bs", &bytes, "--depth", &depth]);
     command.args(["--runtime", &seconds.to_string(), "--json"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot run lunar bench")?;
     ensure!(output.status.success(), "lunar bench: {}", output.status);
@@ -87,8 +83,10 @@ fn libiscsi(server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
     let before = cpu_of_children()?;
     let mut command = pinned(Path::new("iscsi-perf"));
     command.args(["-r", "-m", &load.depth.to_string(), "-b", &(load.bytes / BLOCK).to_string()]);
-    let output =
-        command.args(["-t", &seconds.to_string(), &url(server)]).output().context("cannot run iscsi-perf")?;
+    let output = command
+        .args(["-t", &seconds.to_string(), &server.url()])
+        .output()
+        .context("cannot run iscsi-perf")?;
     let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
     let last = said.lines().rfind(|line| line.contains("iops average"));
     let iops = after(last.with_context(|| format!("iscsi-perf said: {said}"))?, "average")?;
@@ -119,7 +117,7 @@ impl Export {
         std::fs::create_dir_all(&dir)?;
         let socket = format!("unix:{}", dir.join("nbd.sock").display());
         let mut command = pinned(program);
-        command.args(["attach", "--foreground", "--name", "bench", "--nbd", &socket, &url(server)]);
+        command.args(["attach", "--foreground", "--name", "bench", "--nbd", &socket, &server.url()]);
         command
             .env("LUNAR_RUN_DIR", &dir)
             .env("XDG_RUNTIME_DIR", &dir)

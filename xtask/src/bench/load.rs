@@ -43,8 +43,28 @@ pub struct Reached {
     pub cpu_us_per_io: f64,
 }
 
+/// Median times of READs, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstData {
+    /// From sending a READ to its first byte of data
+    pub byte_us: f64,
+    /// From sending a READ to the last byte of its first Data-In
+    pub pdu_us: f64,
+}
+
 /// Runs `blast` for `seconds`.
 pub fn run(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+    let told = figures(&mut command(blast, server, load, seconds), load)?;
+    Ok(Reached { iops: figure(&told, "iops")?, cpu_us_per_io: figure(&told, "target_cpu_us_per_io")? })
+}
+
+/// The same for the times to the first data, which is measured at depth 1.
+pub fn first_data(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Result<FirstData> {
+    let told = figures(command(blast, server, load, seconds).arg("--first"), load)?;
+    Ok(FirstData { byte_us: figure(&told, "first_byte_us")?, pdu_us: figure(&told, "first_pdu_us")? })
+}
+
+fn command(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Command {
     let mut command = client(blast, server.portal, &server.target);
     command.args(["--op", load.op, "--lun", &server.lun.to_string()]);
     for (option, value) in [
@@ -60,15 +80,21 @@ pub fn run(blast: &Path, server: &Server, load: &Load, seconds: u64) -> Result<R
     if load.data_digest {
         command.arg("--data-digest");
     }
+    command
+}
+
+/// The names and numbers that `blast` printed.
+fn figures(command: &mut Command, load: &Load) -> Result<BTreeMap<String, f64>> {
     let output = command.stderr(Stdio::inherit()).output().context("cannot run blast")?;
     let line = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "blast {load:?}: {}: {line}", output.status);
     let words: Vec<&str> = line.split_whitespace().collect();
-    let figures: BTreeMap<&str, &str> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-    let figure = |name: &str| {
-        figures.get(name).with_context(|| format!("no {name} in: {line}"))?.parse::<f64>().context("a number")
-    };
-    Ok(Reached { iops: figure("iops")?, cpu_us_per_io: figure("target_cpu_us_per_io")? })
+    let pair = |pair: &[&str]| Ok((pair[0].to_owned(), pair[1].parse().context("a number")?));
+    words.chunks_exact(2).map(pair).collect::<Result<_>>().with_context(|| format!("blast said: {line}"))
+}
+
+fn figure(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64> {
+    figures.get(name).copied().with_context(|| format!("blast told no {name}"))
 }
 
 fn client(blast: &Path, portal: SocketAddr, target: &str) -> Command {
@@ -86,6 +112,17 @@ impl Held {
     pub fn open(blast: &Path, server: &Server, sessions: u32) -> Result<Held> {
         let mut command = client(blast, server.portal, &server.target);
         command.args(["--hold", "--lun", &server.lun.to_string(), "--sessions", &sessions.to_string()]);
+        Held::hold(&mut command, sessions)
+    }
+
+    /// Logs one session in, without a word about why it cannot be.
+    pub fn try_open(blast: &Path, server: &Server) -> Result<Held> {
+        let mut command = client(blast, server.portal, &server.target);
+        command.args(["--hold", "--lun", &server.lun.to_string()]).stderr(Stdio::null());
+        Held::hold(&mut command, 1)
+    }
+
+    fn hold(command: &mut Command, sessions: u32) -> Result<Held> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot run blast")?;
         let mut line = String::new();

@@ -1,10 +1,11 @@
-//! `cargo xtask bench`: Lunar's target against the limit of the machine (`floor`) and against STGT, and its
-//! initiator against libiscsi, as ratios of runs in one session. Client and servers are pinned to one and the
-//! same core: figures are small that way, and stable. Medians of alternating runs; no time is asserted, only
-//! ratios.
+//! `cargo xtask bench`: Lunar's target against the limit of the machine (`floor`) and against STGT, its initiator
+//! against libiscsi, and the way through its router against the direct one, as ratios of runs in one session. Client
+//! and servers are pinned to one and the same core: figures are small that way, and stable. Medians of alternating
+//! runs; no time is asserted, only ratios.
 
 mod initiator;
 mod load;
+mod router;
 mod rows;
 mod server;
 mod table;

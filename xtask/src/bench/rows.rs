@@ -69,9 +69,11 @@ const START_LUNS: u32 = 10_000;
 const START_S: f64 = 2.0;
 
 /// Everything that a row needs.
-struct Bench<'a> {
-    options: &'a Options,
-    programs: &'a Programs,
+pub struct Bench<'a> {
+    /// How long, how often
+    pub options: &'a Options,
+    /// Who takes part
+    pub programs: &'a Programs,
 }
 
 /// Runs every row that the filter lets through, in the order of the table.
@@ -90,6 +92,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
         Bench::initiator_on_stgt,
         Bench::initiator_large,
         Bench::nbd,
+        Bench::routers,
     ];
     let mut outcomes = Vec::new();
     for part in parts {
@@ -99,7 +102,8 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
 }
 
 impl Bench<'_> {
-    fn wants(&self, name: &str) -> bool {
+    /// Whether the filter lets a row through, which is then told to whoever waits.
+    pub fn wants(&self, name: &str) -> bool {
         let wanted = self.options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
         if wanted {
             eprintln!("bench: {name}");
@@ -107,12 +111,13 @@ impl Bench<'_> {
         wanted
     }
 
-    fn lunar(&self, backing: Backing) -> Result<Server> {
+    /// Starts Lunar.
+    pub fn lunar(&self, backing: Backing) -> Result<Server> {
         server::lunar(&self.programs.lunar, backing)
     }
 
     /// Medians of alternating runs, in the order of the contenders.
-    fn medians(&self, contenders: &[(&Server, Load)]) -> Result<Vec<Reached>> {
+    pub fn medians(&self, contenders: &[(&Server, Load)]) -> Result<Vec<Reached>> {
         let mut runs = vec![Vec::new(); contenders.len()];
         for _ in 0..self.options.rounds.max(1) {
             for (runs, (server, load)) in runs.iter_mut().zip(contenders) {
@@ -338,12 +343,14 @@ fn of_libiscsi(name: &str, lunar: Reached, libiscsi: Reached, iops: f64) -> [Out
 
 /// The median of each figure by itself.
 fn median(runs: &[Reached]) -> Reached {
-    let middle = |figure: fn(&Reached) -> f64| {
-        let mut figures: Vec<f64> = runs.iter().map(figure).collect();
-        figures.sort_by(f64::total_cmp);
-        figures[figures.len() / 2]
-    };
-    Reached { iops: middle(|run| run.iops), cpu_us_per_io: middle(|run| run.cpu_us_per_io) }
+    Reached { iops: middle(runs, |run| run.iops), cpu_us_per_io: middle(runs, |run| run.cpu_us_per_io) }
+}
+
+/// The median of one figure of several runs.
+pub fn middle<T>(runs: &[T], figure: fn(&T) -> f64) -> f64 {
+    let mut figures: Vec<f64> = runs.iter().map(figure).collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
 #[cfg(test)]

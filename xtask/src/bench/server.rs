@@ -9,10 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::load::Held;
+
 /// The core of everything that is measured.
 pub const CORE: &str = "0";
 const TARGET: &str = "iqn.2026-11.org.example:bench";
 const START: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(100);
+/// The kernel's USER_HZ, in which /proc/PID/stat counts.
+const TICKS_PER_S: f64 = 100.0;
 
 /// A running server; it is killed and its folder removed when this is dropped.
 #[derive(Debug)]
@@ -28,9 +33,22 @@ pub struct Server {
 }
 
 impl Server {
+    /// The URL of its first LUN.
+    pub fn url(&self) -> String {
+        format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
+    }
+
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// CPU seconds that it has used (proc(5), fields 14 and 15 of stat).
+    pub fn cpu_s(&self) -> Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+        let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).context("no CPU time");
+        Ok((ticks(11)? + ticks(12)?) / TICKS_PER_S)
     }
 
     /// Its resident memory in MiB.
@@ -84,8 +102,27 @@ pub enum Backing<'a> {
 /// Starts Lunar and waits until it is ready.
 pub fn lunar(program: &Path, backing: Backing) -> Result<Server> {
     let dir = fresh_dir("lunar")?;
+    let config = head(&dir) + &target(backing);
+    serve(program, dir, &config)
+}
+
+/// Starts Lunar as a router before another server's LUN, and waits until the LUN is there. `path` is that of its
+/// commands: `block` or `pass`.
+pub fn routed(program: &Path, blast: &Path, upstream: &Server, path: &str) -> Result<Server> {
+    let dir = fresh_dir("router")?;
+    let config = head(&dir) + &router(&upstream.url(), path);
+    let server = serve(program, dir, &config)?;
+    let end = Instant::now() + START;
+    while let Err(error) = Held::try_open(blast, &server) {
+        ensure!(Instant::now() < end, "the router has no LUN: {error:#}");
+        std::thread::sleep(AGAIN);
+    }
+    Ok(server)
+}
+
+fn serve(program: &Path, dir: PathBuf, config: &str) -> Result<Server> {
     let file = dir.join("lunar.toml");
-    std::fs::write(&file, config(&dir, backing))?;
+    std::fs::write(&file, config)?;
     let mut command = pinned(program);
     command
         .args(["serve", "--config"])
@@ -98,12 +135,24 @@ pub fn lunar(program: &Path, backing: Backing) -> Result<Server> {
     Ok(Server { child, dir, portal, target: TARGET.into(), lun: 0 })
 }
 
-fn config(dir: &Path, backing: Backing) -> String {
-    let mut text = format!(
+fn head(dir: &Path) -> String {
+    format!(
         "[server]\nstate_dir = \"{0}\"\nadmin_socket = \"{0}/admin.sock\"\n[session]\nnop_interval_s = 0\n\
-         [[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n",
+         [[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n",
         dir.display()
-    );
+    )
+}
+
+fn router(url: &str, path: &str) -> String {
+    format!(
+        "[router.bench]\npath = \"{path}\"\n[router.bench.upstream.disk]\nurls = [\"{url}\"]\n\
+         [[router.bench.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\n\
+         lun = [{{ lun = 0, upstream = \"disk\" }}]\n"
+    )
+}
+
+fn target(backing: Backing) -> String {
+    let mut text = format!("[[target]]\nname = \"{TARGET}\"\n");
     match backing {
         Backing::Null(luns) => (0..luns).for_each(|lun| {
             text += &format!("[[target.lun]]\nlun = {lun}\nbackend = \"null\"\nsize = \"1TiB\"\n");

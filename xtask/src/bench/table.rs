@@ -11,6 +11,8 @@ pub enum Limit {
     AtMost(f64),
     /// Should not be above, but nothing fails: it is a time
     Told(f64),
+    /// Should not be below, but nothing fails
+    ToldAtLeast(f64),
 }
 
 /// One line of the table.
@@ -49,27 +51,30 @@ impl Outcome {
 
     fn is_beyond(&self) -> bool {
         match self.limit {
-            Limit::AtLeast(limit) => self.value() < limit || self.value().is_nan(),
+            Limit::AtLeast(limit) | Limit::ToldAtLeast(limit) => {
+                self.value() < limit || self.value().is_nan()
+            }
             Limit::AtMost(limit) | Limit::Told(limit) => self.value() > limit || self.value().is_nan(),
         }
     }
 
     /// Is a limit that counts not kept?
     pub fn missed(&self) -> bool {
-        self.is_beyond() && !matches!(self.limit, Limit::Told(_))
+        self.is_beyond() && !matches!(self.limit, Limit::Told(_) | Limit::ToldAtLeast(_))
     }
 
     fn verdict(&self) -> &'static str {
         match (self.is_beyond(), self.limit) {
             (false, _) => "ok",
             (true, Limit::Told(_)) => "above",
+            (true, Limit::ToldAtLeast(_)) => "below",
             (true, _) => "MISSED",
         }
     }
 
     fn cells(&self) -> [String; 6] {
         let limit = match self.limit {
-            Limit::AtLeast(limit) => format!(">= {limit:.2}"),
+            Limit::AtLeast(limit) | Limit::ToldAtLeast(limit) => format!(">= {limit:.2}"),
             Limit::AtMost(limit) | Limit::Told(limit) => format!("<= {limit:.2}"),
         };
         let other = self.other.map_or(String::new(), |(name, its)| format!("{name} {}", number(its)));
@@ -119,6 +124,7 @@ fn object(outcome: &Outcome) -> Value {
         Limit::AtLeast(limit) => ("at_least", limit),
         Limit::AtMost(limit) => ("at_most", limit),
         Limit::Told(limit) => ("told", limit),
+        Limit::ToldAtLeast(limit) => ("told_at_least", limit),
     };
     json!({
         "work": outcome.name,
@@ -146,6 +152,9 @@ mod tests {
         assert!(Outcome::ratio("work", "us", 0.0, "1 LUN", 0.0, Limit::AtMost(1.10)).missed());
         let late = Outcome::figure("start", "s", 3.0, Limit::Told(2.0));
         assert!(!late.missed() && late.verdict() == "above");
+        let short = ratio(40.0, Limit::ToldAtLeast(0.5));
+        assert!(!short.missed() && short.verdict() == "below");
+        assert_eq!(ratio(50.0, Limit::ToldAtLeast(0.5)).verdict(), "ok");
     }
 
     #[test]

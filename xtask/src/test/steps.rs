@@ -105,7 +105,8 @@ fn peers() -> Result<Report> {
 
 /// One guest at a time: an emulated machine fills two cores.
 fn lab() -> Result<Report> {
-    root::must("cargo", &["build", "--release", "--quiet", "--package", "export", "--example", "ublk"])?;
+    root::build_example("export", "ublk")?;
+    root::build_example("router", "sg")?;
     cargo::test(&["--package", "interop", "--test", "lab"], &["--test-threads=1"])
 }
 

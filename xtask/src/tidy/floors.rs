@@ -5,7 +5,7 @@ use super::project::File;
 use super::source::code_only;
 
 /// A crate of the product and the crates of the product that it may use.
-const FLOORS: [(&str, &[&str]); 11] = [
+const FLOORS: [(&str, &[&str]); 12] = [
     ("wire", &[]),
     ("proto", &["wire"]),
     ("device", &["wire"]),
@@ -14,18 +14,32 @@ const FLOORS: [(&str, &[&str]); 11] = [
     ("target", &["wire", "proto", "device", "net", "block"]),
     ("initiator", &["wire", "proto", "net", "block"]),
     ("export", &["wire", "proto", "net", "block"]),
-    ("control", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
+    ("router", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
+    ("control", &["wire", "proto", "device", "net", "block", "target", "initiator", "router"]),
     ("bench", &["wire", "proto", "net", "block", "initiator", "control"]),
     (
         "cli",
-        &["wire", "proto", "device", "net", "block", "target", "initiator", "export", "control", "bench"],
+        &[
+            "wire",
+            "proto",
+            "device",
+            "net",
+            "block",
+            "target",
+            "initiator",
+            "router",
+            "export",
+            "control",
+            "bench",
+        ],
     ),
 ];
 
 /// Packages whose roots need not forbid `unsafe`, and why.
-const MAY_BE_UNSAFE: [(&str, &str); 3] = [
+const MAY_BE_UNSAFE: [(&str, &str); 4] = [
     ("crates/export", "ublk: a ring of the kernel's commands and memory shared with it"),
     ("crates/net", "the runtime's edge: system calls that the standard library lacks"),
+    ("crates/router", "sg: the kernel's SG_IO and memory that it is told of"),
     ("fuzz", "the fuzzer's macro exports a C symbol"),
 ];
 const FORBID: &str = "#![forbid(unsafe_code)]";

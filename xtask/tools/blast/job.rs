@@ -60,6 +60,10 @@ pub struct Job {
     /// Only log in, print `held N`, and keep the idle sessions until standard input ends
     #[arg(long)]
     pub hold: bool,
+    /// Report also the median times from sending a READ to its first byte of data, and to its first whole
+    /// Data-In; for reads at depth 1
+    #[arg(long)]
+    pub first: bool,
 }
 
 impl Job {

@@ -8,6 +8,7 @@
 
 #[path = "../bytes.rs"]
 mod bytes;
+mod first;
 mod hold;
 mod job;
 mod latency;
@@ -20,13 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-use job::Job;
-use latency::Latency;
+use job::{Job, Op};
 use report::Sample;
-use session::Session;
+use session::{Session, Times};
 
 /// Time for the logins and the first commands before measuring begins.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
 
 /// Runs the load and prints the report; the number of commands that failed.
 fn measure(job: &Arc<Job>) -> Result<u64> {
+    ensure!(!job.first || (job.op == Op::Read && job.depth == 1), "--first is for reads at depth 1");
     let stop = Arc::new(AtomicBool::new(false));
     let mut counters = Vec::new();
     let mut threads = Vec::new();
@@ -60,10 +61,10 @@ fn measure(job: &Arc<Job>) -> Result<u64> {
     std::thread::sleep(Duration::from_secs(job.seconds));
     let after = Sample::take(job.pid, &counters);
     stop.store(true, Ordering::Relaxed);
-    let mut latency = Latency::default();
+    let mut times = Times::default();
     for thread in threads {
-        latency.add(&thread.join().expect("a session's thread does not panic")?);
+        times.add(&thread.join().expect("a session's thread does not panic")?);
     }
-    println!("{}", report::line(job, &before, &after, &latency));
+    println!("{}", report::line(job, &before, &after, &times));
     Ok(after.errors)
 }

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::job::Job;
-use crate::latency::Latency;
-use crate::session::Counters;
+use crate::session::{Counters, Times};
 
 /// The kernel's USER_HZ, in which /proc/PID/stat counts.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -44,13 +43,14 @@ fn cpu_s(pid: &str) -> f64 {
 }
 
 /// The report of the time between two samples.
-pub fn line(job: &Job, before: &Sample, after: &Sample, latency: &Latency) -> String {
+pub fn line(job: &Job, before: &Sample, after: &Sample, times: &Times) -> String {
     let seconds = (after.at - before.at).as_secs_f64();
     let done = (after.done - before.done) as f64;
     let target_cpu_s = after.target_cpu_s - before.target_cpu_s;
     let client_cpu_s = after.client_cpu_s - before.client_cpu_s;
     let per_io = |cpu_s: f64| cpu_s * 1e6 / done.max(1.0);
-    format!(
+    let latency = &times.whole;
+    let mut line = format!(
         "iops {:.0} mb_per_s {:.1} p50_us {:.1} p99_us {:.1} p999_us {:.1} errors {} \
          target_cpu_us_per_io {:.3} target_cpu_pct {:.0} client_cpu_us_per_io {:.3}",
         done / seconds,
@@ -62,5 +62,10 @@ pub fn line(job: &Job, before: &Sample, after: &Sample, latency: &Latency) -> St
         per_io(target_cpu_s),
         target_cpu_s / seconds * 100.0,
         per_io(client_cpu_s),
-    )
+    );
+    if job.first {
+        let (byte, pdu) = (times.first.byte.quantile_us(0.5), times.first.pdu.quantile_us(0.5));
+        line += &format!(" first_byte_us {byte:.1} first_pdu_us {pdu:.1}");
+    }
+    line
 }

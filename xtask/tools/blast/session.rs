@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 
 use crate::bytes::{BHS, get24, get32, padded, put24, put32};
+use crate::first::{self, First};
 use crate::job::{Job, Op};
 use crate::latency::Latency;
 use crate::login::{Login, put_lun};
@@ -32,6 +33,24 @@ impl Counters {
     }
 }
 
+/// How long commands took.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// From sending to the status
+    pub whole: Latency,
+    /// To the first data, where that was asked for
+    pub first: First,
+}
+
+impl Times {
+    /// Takes those of another session in.
+    pub fn add(&mut self, other: &Times) {
+        self.whole.add(&other.whole);
+        self.first.byte.add(&other.first.byte);
+        self.first.pdu.add(&other.first.pdu);
+    }
+}
+
 /// A logged-in session and its commands in flight.
 #[derive(Debug)]
 pub struct Session {
@@ -52,7 +71,7 @@ pub struct Session {
     /// CRC32C of the first `len` bytes of the payload, per length
     digests: Vec<(u32, u32)>,
     counters: Arc<Counters>,
-    latency: Latency,
+    times: Times,
 }
 
 impl Session {
@@ -78,7 +97,7 @@ impl Session {
             payload: vec![0x5a; job.bytes as usize],
             digests: Vec::new(),
             counters: Arc::default(),
-            latency: Latency::default(),
+            times: Times::default(),
             job,
         })
     }
@@ -88,12 +107,15 @@ impl Session {
         Arc::clone(&self.counters)
     }
 
-    /// Sends and receives until `stop`; the latencies of all commands.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<Latency> {
-        let mut input = vec![0; RECEIVE_BUFFER];
+    /// Sends and receives until `stop`; the times of all commands.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<Times> {
+        let mut input = vec![0; if self.job.first { first::RECEIVE } else { RECEIVE_BUFFER }];
         let (mut have, mut skip) = (0, 0);
         while !stop.load(Ordering::Relaxed) {
-            self.submit()?;
+            // The status comes with the header of the last data, which are still the last command's.
+            if !self.job.first || skip == 0 {
+                self.submit()?;
+            }
             let received = self.socket.read(&mut input[have..])?;
             ensure!(received > 0, "the target closed the connection");
             have += received;
@@ -101,7 +123,7 @@ impl Session {
             input.copy_within(used..have, 0);
             have -= used;
         }
-        Ok(std::mem::take(&mut self.latency))
+        Ok(std::mem::take(&mut self.times))
     }
 
     /// Sends every command that the depth and the CmdSN window allow.
@@ -110,6 +132,9 @@ impl Session {
         while self.max_cmd_sn.wrapping_sub(self.cmd_sn) as i32 >= 0 {
             let Some(tag) = self.free_tags.pop() else { break };
             self.sent_at[tag as usize] = now;
+            if self.job.first {
+                self.times.first.sent(now);
+            }
             self.command(tag);
         }
         if !self.output.is_empty() {
@@ -167,6 +192,9 @@ impl Session {
         let now = Instant::now();
         let mut at = (*skip).min(input.len());
         *skip -= at;
+        if at > 0 {
+            self.times.first.data(now, *skip == 0);
+        }
         while *skip == 0 && input.len() - at >= BHS {
             let header = &input[at..at + BHS];
             let len = get24(header, 5);
@@ -176,6 +204,9 @@ impl Session {
             let here = whole.min(input.len() - at);
             *skip = whole - here;
             at += here;
+            if here > BHS {
+                self.times.first.data(now, *skip == 0);
+            }
         }
         Ok(at)
     }
@@ -201,7 +232,7 @@ impl Session {
         if !good {
             Counters::add(&self.counters.errors, 1);
         }
-        self.latency.count((now - self.sent_at[tag as usize]).as_nanos() as u64);
+        self.times.whole.count((now - self.sent_at[tag as usize]).as_nanos() as u64);
         self.free_tags.push(tag);
         Ok(())
     }

@@ -146,6 +146,18 @@ impl<'a> Lab<'a> {
         started.map_err(|why| self.note(format!("{} does not run: {why}", who.name()))).ok()
     }
 
+    /// Starts Lunar's router before a server. Where that fails, a note says why.
+    pub fn route(&mut self, upstream: &Server) -> Option<Server> {
+        if self.is_ended() {
+            return None;
+        }
+        self.watch.says("a router starts");
+        let started = Folder::below(&std::env::temp_dir())
+            .map_err(|e| e.to_string())
+            .and_then(|dir| Server::start_router(&self.lunar, upstream, dir));
+        started.map_err(|why| self.note(format!("the router does not run: {why}"))).ok()
+    }
+
     /// Puts a file system on a logical unit of a server that was started here.
     ///
     /// # Errors

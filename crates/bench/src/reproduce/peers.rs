@@ -2,7 +2,7 @@
 //! with control sockets in a folder of their own.
 
 use super::media::{Disk, Folder, Medium};
-use crate::Target;
+use crate::{Opening, Rig, Target};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -110,6 +110,24 @@ impl Server {
         Ok(server)
     }
 
+    /// Starts Lunar as a router before another server that was started here, with the same numbers of logical
+    /// units, and waits until they are there.
+    ///
+    /// # Errors
+    /// Why it did not start, or does not reach the other, for people.
+    pub fn start_router(lunar: &Path, upstream: &Server, dir: Folder) -> Result<Server, String> {
+        let portal = *upstream.portals.first().ok_or("there is nothing that was started here before it")?;
+        let luns = upstream.luns.clone();
+        let mut server = Server { who: Who::Lunar, child: None, portals: Vec::new(), luns, dir };
+        let config = lunar_head(&server.dir, 1) + &router_config(portal, &server.luns);
+        server.serve(lunar, &config)?;
+        let targets: Vec<Target> =
+            (0..server.luns.len()).filter_map(|disk| server.target(disk, "")).collect();
+        let are_there = |_: &Server| Rig::open(&targets, &Opening::default()).map(Rig::close).is_ok();
+        server.until(are_there)?;
+        Ok(server)
+    }
+
     /// The process, if it was started here.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
@@ -135,9 +153,14 @@ impl Server {
     }
 
     fn lunar(&mut self, program: &Path, disks: &[Disk], portals: usize) -> Result<(), String> {
+        let config = lunar_head(&self.dir, portals) + &lunar_target(served(disks, &self.luns));
+        self.serve(program, &config)
+    }
+
+    /// Lunar with a configuration.
+    fn serve(&mut self, program: &Path, config: &str) -> Result<(), String> {
         let file = self.dir.join("lunar.toml");
-        fs::write(&file, lunar_config(&self.dir, served(disks, &self.luns), portals))
-            .map_err(|e| e.to_string())?;
+        fs::write(&file, config).map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&file).stdout(Stdio::piped());
         let child = self.spawn(&mut command)?;
@@ -280,14 +303,27 @@ fn quoted(path: &Path) -> String {
     toml::Value::String(path.display().to_string()).to_string()
 }
 
-fn lunar_config<'a>(dir: &Path, disks: impl Iterator<Item = (&'a Disk, u16)>, portals: usize) -> String {
+fn lunar_head(dir: &Path, portals: usize) -> String {
     let listen = vec!["\"127.0.0.1:0\""; portals].join(", ");
-    let mut text = format!(
-        "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{listen}]\n\
-         [[target]]\nname = \"{TARGET}\"\n",
+    format!(
+        "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{listen}]\n",
         quoted(dir),
         quoted(&dir.join("admin.sock"))
-    );
+    )
+}
+
+fn router_config(upstream: SocketAddr, luns: &[Option<u16>]) -> String {
+    let lun = |lun: &u16| format!("{{ lun = {lun}, upstream = \"disks\", from = {lun} }}");
+    let luns: Vec<String> = luns.iter().flatten().map(lun).collect();
+    format!(
+        "[router.reproduce]\n[router.reproduce.upstream.disks]\nurls = [\"iscsi://{upstream}/{TARGET}\"]\n\
+         [[router.reproduce.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\nlun = [{}]\n",
+        luns.join(", ")
+    )
+}
+
+fn lunar_target<'a>(disks: impl Iterator<Item = (&'a Disk, u16)>) -> String {
+    let mut text = format!("[[target]]\nname = \"{TARGET}\"\n");
     for (disk, lun) in disks {
         text += &format!("[[target.lun]]\nlun = {lun}\n");
         text += &match &disk.medium {
@@ -349,11 +385,34 @@ mod tests {
     fn a_path_cannot_break_out_of_the_configuration() {
         let path = PathBuf::from("/tmp/a \"b\"\nc");
         let disk = Disk { bytes_per_s: 5, ..Disk::new(Medium::Cached(path.clone()), 1 << 20) };
-        let text = lunar_config(Path::new("/tmp"), [(&disk, 0)].into_iter(), 2);
+        let text = lunar_head(&path, 2) + &lunar_target([(&disk, 0)].into_iter());
         let table: toml::Table = text.parse().expect("TOML");
+        assert_eq!(table["server"]["state_dir"].as_str(), Some(path.display().to_string().as_str()));
         let lun = &table["target"][0]["lun"][0];
         assert_eq!(lun["path"].as_str(), Some(path.display().to_string().as_str()));
         assert_eq!(lun["filters"][0]["bytes_per_s"].as_integer(), Some(5));
+    }
+
+    #[test]
+    fn a_router_has_the_units_that_the_target_before_it_serves() {
+        let portal = SocketAddr::from(([127, 0, 0, 1], 3260));
+        let text = lunar_head(Path::new("/tmp"), 1) + &router_config(portal, &[Some(1), None, Some(2)]);
+        let table: toml::Table = text.parse().expect("TOML");
+        let router = &table["router"]["reproduce"];
+        let url = format!("iscsi://127.0.0.1:3260/{TARGET}");
+        assert_eq!(router["upstream"]["disks"]["urls"][0].as_str(), Some(url.as_str()));
+        let luns = router["target"][0]["lun"].as_array().expect("logical units");
+        let numbers = luns.iter().map(|lun| (lun["lun"].as_integer(), lun["from"].as_integer()));
+        assert_eq!(numbers.collect::<Vec<_>>(), [(Some(1), Some(1)), (Some(2), Some(2))]);
+    }
+
+    #[test]
+    fn a_router_needs_a_target_that_was_started_here() {
+        let folder = || Folder::below(&std::env::temp_dir()).expect("a folder");
+        let target = Target::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
+        let running = Server::start(&Who::Running(target), Path::new("lunar"), &[], 1, folder());
+        let refused = Server::start_router(Path::new("lunar"), &running.expect("it runs"), folder());
+        assert!(refused.is_err_and(|why| why.contains("started here")));
     }
 
     #[test]

@@ -57,23 +57,40 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note(
         "the file is taken out of the page cache before each read, instead of rotating among five copies",
     );
+    lab.note("behind its router: the file is at Lunar's target, and the host at Lunar's router before it");
     let size = size(lab);
     let path = lab.work.file("500mb", size)?;
     let local = local(lab, published, &path);
     for who in lab.all() {
-        let tables = Tables {
-            read: local.0.clone(),
-            write: local.1.clone(),
-            two: local.2.clone(),
-            window: published.table("window"),
-        };
-        let tables = server(lab, &who, &path, size, tables);
-        for mut table in [tables.read, tables.write, tables.two, tables.window] {
-            table.title += &format!(", {}", who.name());
-            lab.table(table);
+        let disk = Disk::new(Medium::Cached(path.clone()), size);
+        let server = lab.serve(&who, &[disk], 1);
+        tables(lab, published, &local, &who.name(), server.as_ref(), &path);
+        if let (Who::Lunar, Some(server)) = (&who, &server) {
+            let router = lab.route(server);
+            tables(lab, published, &local, "Lunar behind its router", router.as_ref(), &path);
         }
     }
     Ok(())
+}
+
+/// All tables of a server, with what was measured without one.
+fn tables(
+    lab: &mut Lab,
+    published: &Published,
+    local: &(Table, Table, Table),
+    name: &str,
+    server: Option<&Server>,
+    path: &Path,
+) {
+    let (read, write, two) = local.clone();
+    let mut tables = Tables { read, write, two, window: published.table("window") };
+    if let Some(server) = server {
+        fill(lab, name, server, path, &mut tables);
+    }
+    for mut table in [tables.read, tables.write, tables.two, tables.window] {
+        table.title += &format!(", {name}");
+        lab.table(table);
+    }
 }
 
 /// Bytes of the file. Nothing is read twice in one run: it would come from memory.
@@ -137,10 +154,7 @@ fn local(lab: &mut Lab, published: &Published, path: &Path) -> (Table, Table, Ta
     (read, write, two)
 }
 
-fn server(lab: &mut Lab, who: &Who, path: &Path, size: u64, mut tables: Tables) -> Tables {
-    let disk = Disk::new(Medium::Cached(path.to_owned()), size);
-    let Some(server) = lab.serve(who, &[disk], 1) else { return tables };
-    let name = who.name();
+fn fill(lab: &mut Lab, name: &str, server: &Server, path: &Path, tables: &mut Tables) {
     let near = server.target(0, "");
     let link = server.portals().first().map(|portal| Link::start(*portal, FAR));
     let link = link.transpose().unwrap_or_else(|e| {
@@ -151,17 +165,16 @@ fn server(lab: &mut Lab, who: &Who, path: &Path, size: u64, mut tables: Tables) 
     for (row, target) in [(NEAR_ROW, near), (FAR_ROW, far)] {
         let Some(target) = target else { continue };
         let targets = [target];
-        if let Some(open) = lab.open_device(&targets, 1, Some(&server), false) {
-            by_size(lab, &name, row, &open, path, &mut tables.read, &mut tables.write);
+        if let Some(open) = lab.open_device(&targets, 1, Some(server), false) {
+            by_size(lab, name, row, &open, path, &mut tables.read, &mut tables.write);
             open.rig.close();
         }
-        if let Some(open) = lab.open_device(&targets, 2, Some(&server), false) {
-            two_reads(lab, &name, row, &open, path, &mut tables.two);
+        if let Some(open) = lab.open_device(&targets, 2, Some(server), false) {
+            two_reads(lab, name, row, &open, path, &mut tables.two);
             open.rig.close();
         }
     }
-    windows(lab, &name, &server, path, &mut tables.window);
-    tables
+    windows(lab, name, server, path, &mut tables.window);
 }
 
 /// The same read again and again, as HiWater was tried.

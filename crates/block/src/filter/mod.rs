@@ -9,7 +9,7 @@ mod stats;
 
 pub use delay::delay;
 pub use error::error;
-pub use rate::rate;
+pub use rate::{Rate, rate};
 pub use stats::{Counters, Counts, stats};
 
 use crate::{Backend, Extent, Facts, Finished, Future, Inline};
@@ -158,6 +158,10 @@ impl<H: Hook> Backend for Filter<H> {
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
         Box::pin(self.plain(Op::Clear, move || self.inner.write_zeroes(offset, len, unmap)))
+    }
+
+    fn stride(&self) -> Option<usize> {
+        self.inner.stride()
     }
 
     fn prefetch(&self, offset: u64, len: u64) {

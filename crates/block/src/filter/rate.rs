@@ -10,102 +10,126 @@ use std::time::{Duration, Instant};
 /// What may be saved up while idle, in nanoseconds of the rate.
 const BURST_NS: u64 = 100_000_000;
 
-struct Rate {
+/// A share of operations and bytes a second, which several may have together.
+pub struct Rate {
     epoch: Instant,
-    iops: Option<Bucket>,
-    bytes: Option<Bucket>,
+    iops: Bucket,
+    bytes: Bucket,
 }
 
-/// Lets through at most `iops` operations and `bytes_per_s` bytes a second; 0: no limit. What was not used in
-/// the last tenth of a second may be used at once. Flushes pass uncounted: to hold them back keeps no
-/// resource free.
-pub fn rate(inner: Arc<dyn Backend>, iops: u64, bytes_per_s: u64) -> Arc<dyn Backend> {
-    Filter::wrap(
-        inner,
-        Rate { epoch: Instant::now(), iops: Bucket::new(iops), bytes: Bucket::new(bytes_per_s) },
-    )
+/// Lets through no more than its share. What was not used in the last tenth of a second may be used at once.
+/// Flushes pass uncounted: to hold them back keeps no resource free.
+pub fn rate(inner: Arc<dyn Backend>, rate: Arc<Rate>) -> Arc<dyn Backend> {
+    Filter::wrap(inner, rate)
 }
 
 /// A token bucket that keeps time instead of tokens: one number, and no lock between cores.
 struct Bucket {
-    per_s: u64,
+    /// 0: no limit.
+    per_s: AtomicU64,
     /// When everything let through so far is paid for, in nanoseconds since the epoch.
     paid_ns: AtomicU64,
 }
 
 impl Bucket {
-    fn new(per_s: u64) -> Option<Bucket> {
-        (per_s > 0).then_some(Bucket { per_s, paid_ns: AtomicU64::new(0) })
+    fn new(per_s: u64) -> Bucket {
+        Bucket { per_s: AtomicU64::new(per_s), paid_ns: AtomicU64::new(0) }
+    }
+
+    /// Another limit from here on; who waits already is not called back.
+    fn set(&self, per_s: u64) {
+        if self.per_s.swap(per_s, Relaxed) != per_s {
+            self.paid_ns.store(0, Relaxed);
+        }
     }
 
     fn cost_ns(&self, units: u64) -> u64 {
-        u64::try_from(u128::from(units) * 1_000_000_000 / u128::from(self.per_s)).unwrap_or(u64::MAX)
+        match self.per_s.load(Relaxed) {
+            0 => 0,
+            per_s => u64::try_from(u128::from(units) * 1_000_000_000 / u128::from(per_s)).unwrap_or(u64::MAX),
+        }
     }
 
     /// Pays for `units` and tells how long to wait, in nanoseconds.
     fn take(&self, units: u64, now: u64) -> u64 {
-        let pay =
-            |paid: u64| Some(paid.max(now.saturating_sub(BURST_NS)).saturating_add(self.cost_ns(units)));
+        let cost = self.cost_ns(units);
+        if cost == 0 {
+            return 0;
+        }
+        let pay = |paid: u64| Some(paid.max(now.saturating_sub(BURST_NS)).saturating_add(cost));
         let paid = self.paid_ns.fetch_update(Relaxed, Relaxed, pay).unwrap_or_else(|paid| paid);
         paid.saturating_sub(now)
     }
 
     /// Pays for `units` if that takes no waiting.
     fn try_take(&self, units: u64, now: u64) -> bool {
-        let pay = |paid: u64| {
-            (paid <= now).then(|| paid.max(now.saturating_sub(BURST_NS)).saturating_add(self.cost_ns(units)))
-        };
-        self.paid_ns.fetch_update(Relaxed, Relaxed, pay).is_ok()
+        let cost = self.cost_ns(units);
+        let pay =
+            |paid: u64| (paid <= now).then(|| paid.max(now.saturating_sub(BURST_NS)).saturating_add(cost));
+        cost == 0 || self.paid_ns.fetch_update(Relaxed, Relaxed, pay).is_ok()
     }
 
     fn give_back(&self, units: u64) {
-        self.paid_ns.fetch_sub(self.cost_ns(units), Relaxed);
+        let less = |paid: u64| Some(paid.saturating_sub(self.cost_ns(units)));
+        // It always gives a number.
+        _ = self.paid_ns.fetch_update(Relaxed, Relaxed, less);
     }
 }
 
 impl Rate {
+    /// At most `iops` operations and `bytes_per_s` bytes a second; 0: no limit.
+    pub fn new(iops: u64, bytes_per_s: u64) -> Arc<Rate> {
+        Arc::new(Rate { epoch: Instant::now(), iops: Bucket::new(iops), bytes: Bucket::new(bytes_per_s) })
+    }
+
+    /// Other limits from here on.
+    pub fn set(&self, iops: u64, bytes_per_s: u64) {
+        self.iops.set(iops);
+        self.bytes.set(bytes_per_s);
+    }
+
+    /// Pays for an operation that moves so many bytes; how long it has to wait.
+    pub fn pay(&self, bytes: u64) -> Duration {
+        let now = self.now_ns();
+        Duration::from_nanos(self.iops.take(1, now).max(self.bytes.take(bytes, now)))
+    }
+
     fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
     }
 
     fn try_take(&self, bytes: u64) -> bool {
         let now = self.now_ns();
-        if self.iops.as_ref().is_some_and(|bucket| !bucket.try_take(1, now)) {
+        if !self.iops.try_take(1, now) {
             return false;
         }
-        let enough = self.bytes.as_ref().is_none_or(|bucket| bucket.try_take(bytes, now));
-        if !enough && let Some(bucket) = &self.iops {
-            bucket.give_back(1);
+        let enough = self.bytes.try_take(bytes, now);
+        if !enough {
+            self.iops.give_back(1);
         }
         enough
     }
 }
 
-impl Hook for Rate {
+impl Hook for Arc<Rate> {
     fn now(&self, _op: Op, bytes: u64) -> bool {
         self.try_take(bytes)
     }
 
     fn not_now(&self, bytes: u64) {
-        for (bucket, units) in [(&self.iops, 1), (&self.bytes, bytes)] {
-            if let Some(bucket) = bucket {
-                bucket.give_back(units);
-            }
-        }
+        self.iops.give_back(1);
+        self.bytes.give_back(bytes);
     }
 
     fn before(&self, op: Op, bytes: u64) -> (Duration, io::Result<()>) {
         if op == Op::Flush {
             return (Duration::ZERO, Ok(()));
         }
-        let now = self.now_ns();
-        let wait =
-            |bucket: &Option<Bucket>, units| bucket.as_ref().map_or(0, |bucket| bucket.take(units, now));
-        (Duration::from_nanos(wait(&self.iops, 1).max(wait(&self.bytes, bytes))), Ok(()))
+        (self.pay(bytes), Ok(()))
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let told = |bucket: &Option<Bucket>| bucket.as_ref().map_or(0, |bucket| bucket.per_s).to_string();
+        let told = |bucket: &Bucket| bucket.per_s.load(Relaxed).to_string();
         vec![
             ("filter".into(), "rate".into()),
             ("iops".into(), told(&self.iops)),
@@ -122,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_bucket_lets_through_its_rate_after_its_burst() {
-        let bucket = Bucket::new(1000).expect("a limit");
+        let bucket = Bucket::new(1000);
         let now = 10 * SECOND;
         let at_once = (0..1000).filter(|_| bucket.try_take(1, now)).count();
         assert_eq!(at_once, 101, "what a tenth of a second saved, and the one that makes the debt");
@@ -134,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_was_given_back_can_be_taken_again() {
-        let bucket = Bucket::new(1).expect("a limit");
+        let bucket = Bucket::new(1);
         let now = 10 * SECOND;
         assert!(bucket.try_take(1, now));
         assert!(!bucket.try_take(1, now));
@@ -143,8 +167,18 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_can_change_and_go() {
+        let (rate, now) = (Bucket::new(1), 10 * SECOND);
+        assert!(rate.try_take(1, now) && !rate.try_take(1, now));
+        rate.set(0);
+        assert!((0..1000).all(|_| rate.try_take(1, now)) && rate.take(1000, now) == 0);
+        rate.set(2);
+        assert!(rate.try_take(1, now) && !rate.try_take(1, now));
+    }
+
+    #[test]
     fn no_request_overflows_the_clock() {
-        let bucket = Bucket::new(1).expect("a limit");
+        let bucket = Bucket::new(1);
         assert_eq!(bucket.take(u64::MAX, SECOND), 0);
         assert!(bucket.take(u64::MAX, SECOND) > 0);
         assert!(!bucket.try_take(1, SECOND));

@@ -1,5 +1,5 @@
 use super::*;
-use control::admin::{Running, Session};
+use control::admin::Session;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,13 +8,15 @@ use std::time::Duration;
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<Vec<String>>>);
 
-impl Running for Fake {
+impl Server for Fake {
     fn sessions(&self) -> Vec<Session> {
         Vec::new()
     }
-}
 
-impl Server for Fake {
+    fn dismiss(&self, instance: &str) {
+        self.note(format!("dismiss {instance}"));
+    }
+
     fn portals(&self) -> Vec<(SocketAddr, u16)> {
         vec![("127.0.0.1:3333".parse().unwrap(), 1)]
     }
@@ -83,7 +85,7 @@ fn args(config: PathBuf) -> Serve {
 }
 
 fn service(args: &Serve, fake: &Fake) -> Service<Fake> {
-    Service::start(args, |_, _| Ok(fake.clone())).map_err(|list| list[0].to_string()).unwrap()
+    Service::start(args, &channel().0, |_, _| Ok(fake.clone())).map_err(|list| list[0].to_string()).unwrap()
 }
 
 #[test]
@@ -146,7 +148,9 @@ fn what_cannot_start_says_why() {
     let folder = Folder::new("start");
     let serve = args(folder.config(1));
     let told = |kind: io::ErrorKind| {
-        let failed = Service::<Fake>::start(&serve, |_, _| Err(io::Error::new(kind, "127.0.0.1:3260: no")));
+        let failed = Service::<Fake>::start(&serve, &channel().0, |_, _| {
+            Err(io::Error::new(kind, "127.0.0.1:3260: no"))
+        });
         failed.err().unwrap()[0].to_string()
     };
     assert_eq!(
@@ -156,6 +160,6 @@ fn what_cannot_start_says_why() {
     );
     assert!(told(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 need privileges"));
     let cores = Serve { cores: Some("none".into()), ..args(folder.config(1)) };
-    let failed = Service::<Fake>::start(&cores, |_, _| Ok(Fake::default())).err().unwrap();
+    let failed = Service::<Fake>::start(&cores, &channel().0, |_, _| Ok(Fake::default())).err().unwrap();
     assert!(failed[0].to_string().starts_with("--cores: \"none\" does not say which cores to use\n  hint: "));
 }

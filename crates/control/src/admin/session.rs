@@ -1,5 +1,6 @@
 //! A session as it is told to people and programs.
 
+use super::rows::{self, duration, shown};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -158,24 +159,10 @@ impl fmt::Display for Session {
 /// Where the target of others stands.
 const DISCOVERY: &str = "(discovery)";
 
-/// Names come from peers: nothing that a terminal would obey.
-fn shown(text: &str) -> String {
-    text.escape_debug().to_string()
-}
-
 /// All sessions as a table.
 pub fn table(sessions: &[Session]) -> String {
-    let mut rows = vec![
-        ["ID", "INITIATOR", "ADDRESS", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"].map(String::from),
-    ];
-    rows.extend(sessions.iter().map(row));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let line = |row: &[String; 7]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
-    };
-    rows.iter().map(line).collect()
+    const HEAD: [&str; 7] = ["ID", "INITIATOR", "ADDRESS", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
+    rows::table(HEAD, sessions.iter().map(row))
 }
 
 fn row(session: &Session) -> [String; 7] {
@@ -188,16 +175,6 @@ fn row(session: &Session) -> [String; 7] {
         session.counters.commands.to_string(),
         duration(session.connected_s),
     ]
-}
-
-/// A duration in its two largest units.
-fn duration(s: u64) -> String {
-    match s {
-        0..60 => format!("{s}s"),
-        60..3600 => format!("{}m {}s", s / 60, s % 60),
-        3600..86400 => format!("{}h {}m", s / 3600, s % 3600 / 60),
-        _ => format!("{}d {}h", s / 86400, s % 86400 / 3600),
-    }
 }
 
 #[cfg(test)]
@@ -274,10 +251,5 @@ pub(crate) mod tests {
              1   iqn.1993-08.org.debian:01:abc  127.0.0.1:40000  iqn.2026-11.org.example:disks  1             3         1m 1s\n\
              20  iqn\\u{1b}[2J                   127.0.0.1:40000  (discovery)                    1             3         1m 1s\n"
         );
-    }
-
-    #[test]
-    fn durations() {
-        assert_eq!([5, 3599, 3600, 90000].map(duration), ["5s", "59m 59s", "1h 0m", "1d 1h"]);
     }
 }

@@ -8,6 +8,24 @@ impl Running for Fake {
     fn sessions(&self) -> Vec<Session> {
         vec![session(1), session(2)]
     }
+
+    fn ask(&self, request: Request) -> Response {
+        match request {
+            Request::Routers {} => Response::Routers(vec![Router { name: "r1".into(), ..Router::default() }]),
+            other => refused(format!("{other:?}"), "no"),
+        }
+    }
+}
+
+#[test]
+fn routers_are_told_and_refusals_are_problems() {
+    let folder = Folder::new("routers");
+    let path = folder.0.join("lunar.sock");
+    let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
+    assert_eq!(routers(&path).unwrap()[0].name, "r1");
+    let drain = Request::Router { name: "r1".into(), action: Action::Drain };
+    assert_eq!(tell(&path, &drain).unwrap_err().what, format!("{drain:?}"));
+    assert!(raw(&path, b"{\"command\":\"routers\"}\n").starts_with("{\"routers\":[{\"name\":\"r1\""));
 }
 
 fn raw(path: &Path, bytes: &[u8]) -> String {

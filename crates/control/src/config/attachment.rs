@@ -280,6 +280,9 @@ fn checked(text: &str, base: &Path) -> Result<String, Wrong> {
 /// A URL with the paths of its password files made absolute: those that are relative start at `base`.
 pub fn absolute(url: &str, base: &Path) -> String {
     let Some((head, query)) = url.split_once('?') else { return url.into() };
+    // A file that is named without a folder is in this one.
+    let base = if base.as_os_str().is_empty() { Path::new(".") } else { base };
+    let base = std::path::absolute(base).unwrap_or_else(|_| base.to_path_buf());
     let whole = |pair: &str| match pair.split_once("password_file=") {
         Some((key @ ("" | "target_"), file)) if !file.starts_with('/') && !file.starts_with("%2") => {
             let base: String = base.to_string_lossy().replace('%', "%25").replace('&', "%26");
@@ -346,6 +349,9 @@ mod tests {
         let attachment = read(&text).unwrap();
         assert_eq!(attachment.place.as_deref(), Some("/etc/lunar/attach/d"));
         assert!(attachment.urls[0].ends_with("?password_file=/etc/lunar/attach/a.secret&commands=4"));
+        let here = std::env::current_dir().unwrap();
+        let found = format!("iscsi://h?password_file={}/x", here.display());
+        assert_eq!(absolute("iscsi://h?password_file=x", Path::new("")), found, "named without a folder");
         assert_eq!(absolute("iscsi://h?password_file=/x", Path::new("/y")), "iscsi://h?password_file=/x");
     }
 

@@ -4,6 +4,8 @@ use super::reader::{Once, Section, kind, table};
 use super::value::{MAX_SIZE, scsi_text, show_size};
 use crate::problem::{Problems, Wrong, nearest, wrong};
 use device::Kind;
+use router::FoundLun;
+use router::routes::Place;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -39,13 +41,32 @@ pub struct Lun {
     pub filters: Vec<Filter>,
     /// Name of the file that keeps reservations and mode pages; None: its LUN.
     pub state_name: Option<String>,
+    /// What an upstream tells of it; None for what is not routed.
+    pub found: Option<Box<FoundLun>>,
+    /// Initiators may reserve it.
+    pub reservable: bool,
+    /// The device server here speaks for it.
+    pub is_block: bool,
+    /// The routing instance whose share of operations and bytes it has a part in; None: no limit.
+    pub share: Option<Share>,
+}
+
+/// Operations and bytes a second that all LUNs of a routing instance have together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    /// The instance.
+    pub router: String,
+    /// Operations a second; 0 is no limit.
+    pub iops: u64,
+    /// Bytes a second; 0 is no limit.
+    pub bytes_per_s: u64,
 }
 
 /// What may stand only once in a file.
 pub(super) struct Unique {
     pub(super) names: Once<String>,
-    serials: Once<String>,
-    files: Files,
+    pub(super) serials: Once<String>,
+    pub(super) files: Files,
 }
 
 impl Unique {
@@ -56,10 +77,10 @@ impl Unique {
 
 /// The files of a configuration, whatever they are called: only what nobody writes may stand twice.
 #[derive(Default)]
-struct Files(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
+pub(super) struct Files(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
 
 impl Files {
-    fn add(&mut self, p: &mut Problems<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
+    pub(super) fn add(&mut self, p: &mut Problems<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
         let same = self.0.entry(OneFile::of(path));
         let (name, stands, reads) = same.or_insert_with(|| (path.to_path_buf(), at.clone(), read_only));
         if stands == at || (*reads && read_only) {
@@ -132,6 +153,19 @@ pub enum Source {
         /// Where it is.
         path: PathBuf,
     },
+    /// A logical unit of an upstream. No file says this: it comes of the mappings of an instance
+    /// ([`crate::routes::expand`]).
+    Routed(Place),
+}
+
+impl Source {
+    /// The logical unit of an upstream that it is, if it is one.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Source::Routed(place) => Some(place),
+            _ => None,
+        }
+    }
 }
 
 /// What wraps a backend.
@@ -192,6 +226,10 @@ impl Lun {
             product: if cdrom { "VIRTUAL CD" } else { "VIRTUAL DISK" }.into(),
             filters: Vec::new(),
             state_name: None,
+            found: None,
+            reservable: true,
+            is_block: true,
+            share: None,
         }
     }
 }

@@ -1,16 +1,20 @@
-//! The configuration: `lunar.toml`, read and checked as a whole. docs/lunar.example.toml has every key.
+//! The configuration: `lunar.toml`, read and checked as a whole. docs/lunar.example.toml has every key,
+//! and docs/router.example.toml those of a router.
 
+mod access;
 pub mod attachment;
 mod chap;
 mod limits;
 mod lun;
 mod portal;
 mod reader;
+pub mod router;
 mod target;
 mod value;
 
-pub use lun::{Fail, Filter, Lun, Source};
+pub use lun::{Fail, Filter, Lun, Share, Source};
 pub(crate) use lun::{OneFile, one_name};
+pub use router::Router;
 use value::cores;
 pub use value::{Cores, PORT, read_size, show_size};
 pub(crate) use value::{iscsi_name, listen, size};
@@ -39,6 +43,8 @@ pub struct Config {
     pub portal_groups: Vec<::target::setup::PortalGroup>,
     /// What is served.
     pub targets: Vec<Target>,
+    /// What is routed. It becomes targets once it is found ([`crate::routes::expand`]).
+    pub routers: Vec<Router>,
 }
 
 /// The process itself.
@@ -53,7 +59,7 @@ pub struct Server {
 }
 
 /// A target and its logical units, not yet opened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// iSCSI name.
     pub name: String,
@@ -71,6 +77,10 @@ pub struct Target {
     pub luns: BTreeMap<u16, Lun>,
     /// Who may use which of them.
     pub access: Vec<::target::setup::Access>,
+    /// The instance that made it of its mappings; None for a `[[target]]` of the file.
+    pub router: Option<String>,
+    /// Commands that a session may have in flight, where that is less than the limit; None: as many as that.
+    pub depth: Option<u32>,
 }
 
 /// A configuration file larger than this is not read.
@@ -169,7 +179,7 @@ fn key_before(table: &DeTable<'_>, name: &str, limit: usize) -> Option<usize> {
 fn root_table(p: &mut Problems<'_>, mut root: Section<'_>, base: &Path) -> Config {
     let config = root_sections(p, &mut root, base);
     root.done(p);
-    if config.targets.is_empty() && p.is_empty() {
+    if config.targets.is_empty() && config.routers.is_empty() && p.is_empty() {
         p.add(&(0..0), "there is no target", "add [[target]] with a name and [[target.lun]]");
     }
     config
@@ -185,10 +195,15 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
     let users = chap::users(p, root, base);
     let section = root.section(p, "discovery", "[discovery]");
     let discovery = portal::discovery(p, section, &users);
-    let portal_groups = portal::portal_groups(p, root);
-    let tags: Vec<u16> = portal_groups.iter().map(|group| group.tag).collect();
-    let targets = target::targets(p, root, &target::Around { users: &users, tags: &tags, base });
-    Config { server, limits, max_registrants, session, discovery, portal_groups, targets }
+    let mut groups = portal::portal_groups(p, root);
+    let mut unique = lun::Unique::new();
+    let around = target::Around { users: &users, tags: &groups.tags(), base };
+    let targets = target::targets(p, root, &around, &mut unique);
+    let lists = access::lists(p, root, &users);
+    let routers =
+        router::routers(p, root, router::Around { lists: &lists, base, unique: &mut unique }, &mut groups);
+    let portal_groups = groups.list;
+    Config { server, limits, max_registrants, session, discovery, portal_groups, targets, routers }
 }
 
 fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {

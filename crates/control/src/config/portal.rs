@@ -19,16 +19,62 @@ pub(super) fn discovery(p: &mut Problems<'_>, mut s: Section<'_>, users: &Users)
     Discovery { disabled, chap, mutual: mutual.map(|(user, _)| user) }
 }
 
-/// All portal groups; without any, one on the loopback address.
-pub(super) fn portal_groups(p: &mut Problems<'_>, root: &mut Section<'_>) -> Vec<PortalGroup> {
+/// The portal groups of a file, and what of them may stand only once.
+pub(super) struct Groups {
+    pub(super) list: Vec<PortalGroup>,
+    /// The file has none, and this is the one that is there all the same.
+    pub(super) is_default: bool,
+    pub(super) tags: Once<u16>,
+    addresses: Once<SocketAddr>,
+}
+
+/// All `[[portal_group]]`; without any, one on the loopback address.
+pub(super) fn portal_groups(p: &mut Problems<'_>, root: &mut Section<'_>) -> Groups {
     let sections = root.sections(p, "portal_group", "[[portal_group]]");
-    if sections.is_empty() {
-        let listen = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), super::PORT);
-        return vec![PortalGroup { tag: 1, portals: vec![Portal { listen, advertise: None }] }];
+    let (mut tags, mut addresses) = (Once::new("portal group tag"), Once::new("the address"));
+    let is_default = sections.is_empty();
+    let list = match is_default {
+        true => vec![PortalGroup { tag: 1, portals: vec![default_portal()] }],
+        false => {
+            let group = |s| portal_group(p, s, &mut tags, &mut addresses);
+            sections.into_iter().filter_map(group).collect()
+        }
+    };
+    Groups { list, is_default, tags, addresses }
+}
+
+fn default_portal() -> Portal {
+    Portal { listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), super::PORT), advertise: None }
+}
+
+impl Groups {
+    /// The tags of all groups so far.
+    pub(super) fn tags(&self) -> Vec<u16> {
+        self.list.iter().map(|group| group.tag).collect()
     }
-    let mut tags = Once::new("portal group tag");
-    let mut addresses = Once::new("the address");
-    sections.into_iter().filter_map(|s| portal_group(p, s, &mut tags, &mut addresses)).collect()
+
+    /// The portals that a section lists under `key`; None if it has no such key.
+    pub(super) fn portals(
+        &mut self,
+        p: &mut Problems<'_>,
+        s: &mut Section<'_>,
+        key: &'static str,
+    ) -> Option<Vec<Portal>> {
+        let (values, at) = s.list(p, key)?;
+        if values.is_empty() {
+            p.add(&at, format!("`{key}` is empty"), "leave it out, or write [\"127.0.0.1:3260\"]");
+        }
+        Some(values.into_iter().filter_map(|value| portal(p, key, value, &mut self.addresses)).collect())
+    }
+
+    /// A group more, under this tag or the first one from 1 that is not `taken`; its tag.
+    pub(super) fn add(&mut self, portals: Vec<Portal>, tag: Option<u16>, taken: &[u16]) -> u16 {
+        let free = |tag: &u16| !taken.contains(tag) && self.list.iter().all(|group| group.tag != *tag);
+        // No file of 16 MiB has as many groups as there are tags.
+        let tag = tag.or_else(|| (1..=u16::MAX).find(free)).unwrap_or(u16::MAX);
+        self.list.push(PortalGroup { tag, portals });
+        tag
+    }
 }
 
 fn portal_group(
@@ -52,7 +98,8 @@ fn portal_group(
         _ => {}
     }
     let values = list.map(|(values, _)| values).unwrap_or_default();
-    let portals: Vec<Portal> = values.into_iter().filter_map(|value| portal(p, value, addresses)).collect();
+    let portals: Vec<Portal> =
+        values.into_iter().filter_map(|value| portal(p, "portals", value, addresses)).collect();
     s.done(p);
     Some(PortalGroup { tag: tag?, portals })
 }
@@ -61,7 +108,12 @@ fn no_portals(p: &mut Problems<'_>, at: &Range<usize>) {
     p.add(at, "the portal group has no portal", "add portals = [\"127.0.0.1:3260\"]");
 }
 
-fn portal(p: &mut Problems<'_>, value: Value<'_>, addresses: &mut Once<SocketAddr>) -> Option<Portal> {
+fn portal(
+    p: &mut Problems<'_>,
+    key: &str,
+    value: Value<'_>,
+    addresses: &mut Once<SocketAddr>,
+) -> Option<Portal> {
     let portal = if let Some(text) = value.get_ref().as_str() {
         Portal { listen: p.check(&value.span(), listen(text))?, advertise: None }
     } else if let Some(table) = value.get_ref().as_table() {
@@ -76,7 +128,7 @@ fn portal(p: &mut Problems<'_>, value: Value<'_>, addresses: &mut Once<SocketAdd
     } else {
         kind(
             p,
-            "portals",
+            key,
             value,
             "a list of addresses",
             "write \"127.0.0.1:3260\" or { listen = ..., advertise = ... }",

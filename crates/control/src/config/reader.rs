@@ -176,6 +176,31 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// The tables of a table, each under a name that the file chose and that stands at this place.
+    pub(super) fn named(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        name: &'static str,
+    ) -> Vec<(&'a str, Range<usize>, Section<'a>)> {
+        let Some(value) = self.find(key) else { return Vec::new() };
+        let Some(tables) = value.get_ref().as_table() else {
+            kind(p, key, value, "a table of tables", format!("write {name}"));
+            return Vec::new();
+        };
+        let mut list = Vec::new();
+        for (word, value) in tables {
+            p.check(&word.span(), value::word(word.get_ref()));
+            match value.get_ref().as_table() {
+                Some(table) => {
+                    list.push((&**word.get_ref(), word.span(), Section::of(name, table, value.span())))
+                }
+                None => kind(p, word.get_ref(), value, "a table", format!("write {name}")),
+            }
+        }
+        list
+    }
+
     /// The tables of an array of tables.
     pub(super) fn sections(
         &mut self,

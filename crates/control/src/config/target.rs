@@ -17,17 +17,17 @@ pub(super) struct Around<'a> {
 }
 
 /// LUNs of a single level (SAM-5 section 4.7).
-const LUN_RANGE: std::ops::RangeInclusive<u64> = 0..=16383;
+pub(super) const LUN_RANGE: std::ops::RangeInclusive<u64> = 0..=16383;
 
 /// All `[[target]]`.
 pub(super) fn targets(
     p: &mut Problems<'_>,
     root: &mut Section<'_>,
     around: &Around<'_>,
+    unique: &mut Unique,
 ) -> Vec<super::Target> {
-    let mut unique = Unique::new();
     let sections = root.sections(p, "target", "[[target]]");
-    sections.into_iter().filter_map(|s| target(p, s, around, &mut unique)).collect()
+    sections.into_iter().filter_map(|s| target(p, s, around, unique)).collect()
 }
 
 fn target(
@@ -52,7 +52,19 @@ fn target(
     let access = access_list(p, &mut s, around.users, &mutual, &numbers);
     s.done(p);
     let mutual = mutual.map(|(user, _)| user);
-    Some(super::Target { name: name?, alias, portal_groups, redirects, offline, mutual, luns, access })
+    let (name, router) = (name?, None);
+    Some(super::Target {
+        name,
+        alias,
+        portal_groups,
+        redirects,
+        offline,
+        mutual,
+        luns,
+        access,
+        router,
+        depth: None,
+    })
 }
 
 /// The portal groups that a target names.
@@ -158,7 +170,7 @@ fn access_list(
 }
 
 /// A list that matches everything when it is left out; written and empty it would seem to match nothing.
-fn not_empty<T>(
+pub(super) fn not_empty<T>(
     p: &mut Problems<'_>,
     s: &mut Section<'_>,
     key: &'static str,

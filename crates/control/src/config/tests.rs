@@ -31,7 +31,7 @@ impl Drop for Folder {
 const TARGET: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n";
 const LUN: &str = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
 
-fn problems(source: &str) -> String {
+pub(crate) fn problems(source: &str) -> String {
     let list = parse(source, Path::new("t.toml")).err().unwrap_or_default();
     list.iter().map(|problem| format!("{problem}\n")).collect()
 }
@@ -52,9 +52,9 @@ fn before_target(source: &str) -> String {
 }
 
 /// A source and the lines of what is told about it.
-type Case<'a> = (&'a str, &'a [&'a str]);
+pub(crate) type Case<'a> = (&'a str, &'a [&'a str]);
 
-fn check_all(run: impl Fn(&str) -> String, cases: &[Case<'_>]) {
+pub(crate) fn check_all(run: impl Fn(&str) -> String, cases: &[Case<'_>]) {
     let mut wrong = String::new();
     for (source, expected) in cases {
         let actual = run(source);
@@ -149,7 +149,7 @@ fn problems_of_the_file() {
                 "[weather]",
                 &[
                     "t.toml:1:2: unknown key `weather` in the file",
-                    "hint: known keys: server, limits, session, chap_user, discovery, portal_group, target",
+                    "hint: known keys: server, limits, session, chap_user, discovery, portal_group, target, access, router",
                 ],
             ),
             (

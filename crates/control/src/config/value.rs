@@ -299,6 +299,24 @@ impl Cores {
     }
 }
 
+/// The longest name of an instance, an upstream or an access list.
+const MAX_WORD: usize = 48;
+
+/// A name that the file gives to a part of itself, and that commands and logs repeat.
+pub(crate) fn word(text: &str) -> Result<(), Wrong> {
+    let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if text.len() <= MAX_WORD
+        && text.chars().all(fit)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+    {
+        return Ok(());
+    }
+    wrong(
+        format!("\"{}\" cannot be a name here", text.escape_debug()),
+        "use letters, digits, '.', '_' and '-', 48 at most, a letter or digit first",
+    )
+}
+
 /// Text that SCSI can carry: printable ASCII of at most `most` characters.
 pub(crate) fn scsi_text(text: &str, what: &str, most: usize) -> Result<String, Wrong> {
     let good = !text.is_empty() && text.len() <= most && text.bytes().all(|b| (0x20..0x7f).contains(&b));

@@ -18,6 +18,16 @@ use wire::scsi::op;
 
 pub(crate) use commands::ROWS;
 
+/// The commands that are about reservations.
+pub(crate) const OPCODES: [u8; 6] = [
+    op::PERSISTENT_RESERVE_IN,
+    op::PERSISTENT_RESERVE_OUT,
+    op::RESERVE_6,
+    op::RELEASE_6,
+    op::RESERVE_10,
+    op::RELEASE_10,
+];
+
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
 

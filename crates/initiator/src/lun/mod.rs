@@ -9,7 +9,7 @@ use crate::command::is_repeatable;
 use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
 use block::range::Ranges;
 use net::Buf;
-pub use properties::{Properties, copy_name, identity};
+pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
@@ -117,7 +117,7 @@ impl Lun {
         let properties = open::properties(&self.session, self.lun).await?;
         let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();
         if !before.is_empty() && properties.identity != before {
-            return Err(self.session.expel(self.lun));
+            return Err(self.session.expel(self.lun, properties.identity));
         }
         if properties.block_size != self.block_size {
             let what =
@@ -164,6 +164,15 @@ pub async fn properties(session: &Session, number: u16) -> Result<Properties, Er
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
+/// The same of one that need not be ready: what only a medium can tell is 0 without one.
+///
+/// # Errors
+/// When there is no such logical unit, or it does not answer.
+pub async fn inspect(session: &Session, number: u16) -> Result<Properties, Error> {
+    let read = open::whatever_state(session, wire::iscsi::lun::encode(number)).await;
+    read.map_err(|e| e.during(format!("LUN {number}")))
+}
+
 /// Reads the properties again when the logical unit tells that they changed.
 async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
     while let Ok(event) = events.recv_async().await {
@@ -173,7 +182,7 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
                 address == lun.lun && matches!(sense.asc, 0x2a | 0x3f | 0x28)
             }
             Event::Connected => true,
-            Event::Lost(_) | Event::GaveUp(_) => false,
+            Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
         };
         if look && let Err(e) = lun.reload().await {
             tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");
@@ -250,5 +259,6 @@ async fn resettle(
 
 fn unready(c: &Completion) -> Error {
     let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
-    Error::new(Kind::TimedOut, format!("it stays busy or not ready: {why}")).with_sense(c.sense())
+    let error = Error::new(Kind::TimedOut, format!("it stays busy or not ready: {why}"));
+    error.with_status(c.status).with_sense(c.sense())
 }

@@ -12,14 +12,51 @@ use wire::scsi::{Sense, op};
 const LEN: u16 = 255;
 const NO_UNIT: &str = "there is no such logical unit";
 
-/// Reads all of it.
+/// Reads all of it, once it is ready. That somebody else holds a reservation keeps nobody from looking.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
+    let inquiry = inquiry(session, lun).await?;
+    match perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
+        Err(e) if e.kind != Kind::Reserved => return Err(e),
+        _ => {}
+    }
+    read_on(session, lun, inquiry, true).await
+}
+
+/// Reads what it tells, whether it is ready or not.
+pub async fn whatever_state(session: &Session, lun: u64) -> Result<Properties, Error> {
+    let inquiry = inquiry(session, lun).await?;
+    let is_ready = match perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
+        Err(e) if e.sense.is_some_and(|s| s.key == Sense::NOT_READY_NO_MEDIUM.key) => false,
+        Err(e) if e.status.is_none() => return Err(e),
+        _ => true,
+    };
+    read_on(session, lun, inquiry, is_ready).await
+}
+
+async fn read_on(session: &Session, lun: u64, inquiry: Vec<u8>, medium: bool) -> Result<Properties, Error> {
+    let mut answers = described(session, lun, inquiry).await?;
+    if medium && is_disk(&answers) {
+        answers.capacity = capacity(session, lun).await?;
+        answers.mode = mode(session, lun).await?;
+    }
+    Ok(Properties::read(&answers))
+}
+
+fn is_disk(answers: &Answers) -> bool {
+    answers.inquiry.first().is_some_and(|b| matches!(b & 0x1f, 0 | 5 | 7 | 0x0e))
+}
+
+async fn inquiry(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     let inquiry = read(session, lun, cdb::inquiry(None, 96), 96).await.map_err(not_there)?;
     // PERIPHERAL QUALIFIER (SPC-5 section 6.6.2): there is nothing behind this LUN.
     if inquiry.first().is_none_or(|b| b >> 5 != 0) {
         return Err(Error::new(Kind::NotFound, NO_UNIT));
     }
-    perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0?;
+    Ok(inquiry)
+}
+
+/// What INQUIRY tells besides.
+async fn described(session: &Session, lun: u64, inquiry: Vec<u8>) -> Result<Answers, Error> {
     let mut answers = Answers { inquiry, ..Answers::default() };
     let pages = page(session, lun, 0x00).await?;
     let has = |p: u8| pages.get(4..).is_some_and(|list| list.contains(&p));
@@ -36,11 +73,7 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
     if has(0xb2) {
         answers.provisioning = page(session, lun, 0xb2).await?;
     }
-    if matches!(answers.inquiry[0] & 0x1f, 0 | 5 | 7 | 0x0e) {
-        answers.capacity = capacity(session, lun).await?;
-        answers.mode = mode(session, lun).await?;
-    }
-    Ok(Properties::read(&answers))
+    Ok(answers)
 }
 
 /// LIO refuses also INQUIRY where there is no logical unit.
@@ -88,13 +121,14 @@ async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>
     Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
 }
 
-/// The same for what a logical unit need not have: a refusal is an empty answer.
+/// The same for what a logical unit need not have, or not tell while it is reserved: a refusal is an empty answer.
 async fn maybe(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
     match read(session, lun, cdb, len).await {
         Err(e) if e.sense.is_some_and(|s| s.key == 5) => {
             tracing::debug!(opcode = cdb[0], is_inquiry = cdb[0] == op::INQUIRY, "not there: {e}");
             Ok(Vec::new())
         }
+        Err(e) if e.kind == Kind::Reserved => Ok(Vec::new()),
         other => other,
     }
 }

@@ -34,6 +34,8 @@ pub struct Properties {
     pub physical_block_size: u32,
     /// It cannot be written.
     pub read_only: bool,
+    /// Its medium can be removed.
+    pub removable: bool,
     /// Its write cache is on: only flushed data are stable.
     pub write_cache: bool,
     /// A single write can be made stable (FUA).
@@ -110,12 +112,13 @@ impl Properties {
             product: text(&a.inquiry, 16, 16),
             revision: text(&a.inquiry, 32, 4),
             serial: Some(vpd::serial(&a.serial)).filter(|s| !s.is_empty()),
-            designator: designator(&a.identity),
+            designator: name_of(&identity(&a.identity)),
             identity: identity(&a.identity),
             blocks: if a.capacity.len() < 12 { 0 } else { long(&a.capacity, 0).saturating_add(1) },
             block_size,
             physical_block_size: block_size << exponent.min(15),
             read_only: byte(&a.mode, 3) & 0x80 != 0 || byte(&a.inquiry, 0) & 0x1f == 5,
+            removable: byte(&a.inquiry, 1) & 0x80 != 0,
             // What is not known is taken as a cache that is on.
             write_cache: caching(&a.mode).is_none_or(|b| b & 0x04 != 0),
             fua: byte(&a.mode, 3) & 0x10 != 0,
@@ -166,16 +169,29 @@ pub fn identity(page: &[u8]) -> Vec<u8> {
     designations(page).flat_map(|d| d.whole).copied().collect()
 }
 
-/// The designator of the logical unit that tells most: NAA, EUI-64, SCSI name, T10 vendor, in this order.
-fn designator(page: &[u8]) -> Option<String> {
-    let told = designations(page).filter_map(|d| match d.kind {
+/// The designator of an identity that tells most: NAA, EUI-64, SCSI name, T10 vendor, in this order.
+pub fn name_of(identity: &[u8]) -> Option<String> {
+    ranked(identity).max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
+}
+
+/// An identity has this designator, as [`name_of`] writes it, in whatever case.
+pub fn is_named(identity: &[u8], name: &str) -> bool {
+    ranked(identity).any(|(_, known)| known.eq_ignore_ascii_case(name))
+}
+
+fn ranked(identity: &[u8]) -> impl Iterator<Item = (u8, String)> {
+    vpd::descriptors(identity).filter_map(|d| match d.kind {
         3 => Some((4, format!("naa.{}", d.text()))),
         2 => Some((3, format!("eui.{}", d.text()))),
         8 => Some((2, d.text())),
         1 => Some((1, format!("t10.{}", d.text()))),
         _ => None,
-    });
-    told.max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
+    })
+}
+
+/// The bytes of the first NAA designator of an identity.
+pub fn naa(identity: &[u8]) -> Option<&[u8]> {
+    vpd::descriptors(identity).find(|d| d.kind == 3).map(|d| d.value)
 }
 
 /// The designation descriptor by which a copy manager finds the logical unit of this identity: binary NAA, or
@@ -240,6 +256,11 @@ mod tests {
         assert_eq!(p.serial.as_deref(), Some("S?1"), "nothing in it steers a terminal");
         assert_eq!(p.identity, unit, "the port is no part of it");
         assert_eq!(p.designator.as_deref(), Some("naa.6001020304050607"));
+        assert_eq!(naa(&p.identity), Some(&unit[4..]));
+        assert!(is_named(&p.identity, "NAA.6001020304050607") && !is_named(&p.identity, "naa.6001"));
+        assert!(!p.removable);
+        a.inquiry[1] = 0x80;
+        assert!(Properties::read(&a).removable);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub enum Verdict {
 /// What was aborted may have been carried out: it is sent again only if it is `repeatable`.
 pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Verdict {
     let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
-    let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what));
+    let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what).with_status(c.status));
     match c.status {
         s if s == Status::Good as u8 || s == Status::ConditionMet as u8 => Verdict::Done,
         s if s == Status::Busy as u8 || s == Status::TaskSetFull as u8 => Verdict::Later(pause),
@@ -63,7 +63,8 @@ fn by_sense(
         (0xb, ..) if repeatable && tries < TRIES => return Verdict::Again,
         _ => {}
     }
-    Verdict::Failed(Error::new(Kind::Scsi, sense.to_string()).with_sense(Some(sense)))
+    let error = Error::new(Kind::Scsi, sense.to_string()).with_status(Status::CheckCondition as u8);
+    Verdict::Failed(error.with_sense(Some(sense)))
 }
 
 #[cfg(test)]
@@ -72,7 +73,8 @@ mod tests {
 
     fn judged(status: Status, sense: Option<Sense>, tries: u32) -> (Verdict, Option<Sense>) {
         let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
-        let c = Completion { status: status as u8, sense, transferred: 0, overflow: 0 };
+        let c =
+            Completion { status: status as u8, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
         let mut told = None;
         let verdict = judge(&c, tries, true, |s| told = Some(s));
         (verdict, told)
@@ -91,7 +93,13 @@ mod tests {
         let sense = Sense { key: 0xb, asc: 0x47, ascq: 0x05, ..Sense::READ_ERROR };
         let end = |status: Status, sense: Option<Sense>, repeatable| {
             let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
-            let c = Completion { status: status as u8, sense, transferred: 0, overflow: 0 };
+            let c = Completion {
+                status: status as u8,
+                sense,
+                transferred: 0,
+                overflow: 0,
+                queued: Duration::ZERO,
+            };
             judge(&c, 1, repeatable, |_| {})
         };
         for (status, sense) in [(Status::TaskAborted, None), (Status::CheckCondition, Some(sense))] {
@@ -120,7 +128,7 @@ mod tests {
             (Status::AcaActive, None, Kind::Scsi),
         ] {
             let Verdict::Failed(error) = judged(status, sense, 1).0 else { panic!("{status:?} {sense:?}") };
-            assert_eq!((error.kind, error.sense), (kind, sense));
+            assert_eq!((error.kind, error.sense, error.status), (kind, sense, Some(status as u8)));
         }
         assert_eq!(judged(Status::Good, None, 1).0, Verdict::Done);
     }

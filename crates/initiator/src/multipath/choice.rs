@@ -32,6 +32,19 @@ pub enum State {
     Changed,
 }
 
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            State::Optimized => "optimized",
+            State::NonOptimized => "non-optimized",
+            State::Transitioning => "transitioning",
+            State::Standby => "standby",
+            State::Down => "down",
+            State::Changed => "another",
+        })
+    }
+}
+
 impl State {
     const ALL: [State; 6] = [
         State::Optimized,
@@ -92,13 +105,16 @@ impl Paths {
         self.paths[at].load.load(Relaxed)
     }
 
-    /// A path has changed; how it was before. One that leads elsewhere stays out of use.
+    /// A path has changed; how it was before.
     pub fn set(&self, at: usize, state: State) -> State {
         let before = self.state(at);
-        if before != State::Changed {
-            self.paths[at].state.store(state as u8, Relaxed);
-        }
+        self.paths[at].state.store(state as u8, Relaxed);
         before
+    }
+
+    /// Every path leads to another logical unit.
+    pub fn all_changed(&self) -> bool {
+        (0..self.paths.len()).all(|at| self.state(at) == State::Changed)
     }
 
     /// Some path takes I/O.
@@ -168,10 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_led_elsewhere_stays_out_of_use() {
-        let p = paths(Policy::Failover, &[State::Changed]);
+    fn a_path_that_leads_elsewhere_is_out_of_use_until_it_leads_back() {
+        let p = paths(Policy::Failover, &[State::Changed, State::Down]);
+        assert!(!p.has_usable() && !p.all_changed());
+        p.set(1, State::Changed);
+        assert!(p.all_changed());
         p.set(0, State::Optimized);
-        assert_eq!(p.state(0), State::Changed);
+        assert_eq!(turns(&p, 1), [0]);
     }
 
     #[test]

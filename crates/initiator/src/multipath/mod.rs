@@ -4,6 +4,7 @@ mod alua;
 mod choice;
 #[cfg(test)]
 mod tests;
+mod times;
 mod way;
 
 use crate::{Error, Kind};
@@ -11,11 +12,13 @@ use block::range::{Hold, Ranges};
 use block::{Backend, Extent, Facts, Finished, Future};
 use choice::Paths;
 pub use choice::{Policy, State};
-use event_listener::Event as Bell;
+use event_listener::{Event as Bell, EventListener};
 use net::Buf;
+use net::tally::Tally;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+pub use times::Times;
 pub use way::Way;
 pub(crate) use way::port_group;
 
@@ -26,8 +29,11 @@ pub struct Settings {
     pub policy: Policy,
     /// So often every path is looked at.
     pub check: Duration,
-    /// So long operations wait when no path is left, before they fail; zero is not at all.
+    /// So long after the last path was lost operations wait for one; from then on they fail at once. Zero is not
+    /// at all.
     pub queue: Duration,
+    /// An operation that has lasted so long is not tried on another path.
+    pub operation: Duration,
 }
 
 impl Default for Settings {
@@ -36,6 +42,7 @@ impl Default for Settings {
             policy: Policy::LeastQueue,
             check: Duration::from_secs(5),
             queue: Duration::from_secs(120),
+            operation: Duration::MAX,
         }
     }
 }
@@ -45,8 +52,12 @@ pub struct Multipath {
     ways: Vec<Arc<dyn Way>>,
     paths: Paths,
     settings: Settings,
-    /// Rings when a path comes back.
-    back: Bell,
+    /// Rings when a path is in another state.
+    turned: Bell,
+    /// Since when there is no path.
+    outage: Mutex<Option<Instant>>,
+    queued: Tally,
+    served: Tally,
     /// Who writes where, whatever the path.
     ranges: Arc<Ranges>,
     /// Bytes of a block.
@@ -65,8 +76,17 @@ impl Multipath {
         same_unit(&ways)?;
         let paths = Paths::new(ways.len(), settings.policy);
         let block_size = ways.iter().map(|way| way.block_size()).max().unwrap_or(0).into();
-        let (back, ranges) = (Bell::new(), Arc::default());
-        let joined = Arc::new(Multipath { ways, paths, settings, back, ranges, block_size });
+        let joined = Arc::new(Multipath {
+            ways,
+            paths,
+            settings,
+            turned: Bell::new(),
+            outage: Mutex::new(Some(Instant::now())),
+            queued: Tally::default(),
+            served: Tally::default(),
+            ranges: Arc::default(),
+            block_size,
+        });
         for at in 0..joined.ways.len() {
             joined.look(at).await;
             compio::runtime::spawn(look_after(Arc::downgrade(&joined), at)).detach();
@@ -83,6 +103,30 @@ impl Multipath {
             .collect()
     }
 
+    /// Since when there is no path that takes I/O; None while there is one.
+    pub fn outage(&self) -> Option<Instant> {
+        *self.lock_outage()
+    }
+
+    /// Every path leads to another logical unit than it did: operations fail at once.
+    pub fn is_changed(&self) -> bool {
+        self.paths.all_changed()
+    }
+
+    /// Ends when a path gets into another state after this call, or when the paths are gone.
+    pub fn turn(&self) -> EventListener {
+        self.turned.listen()
+    }
+
+    /// Where the time of operations has gone.
+    pub fn times(&self) -> Times {
+        Times { queue: self.queued.total(), service: self.served.total() }
+    }
+
+    fn lock_outage(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn look(&self, at: usize) {
         let state = self.ways[at].check().await;
         self.set(at, state);
@@ -90,13 +134,19 @@ impl Multipath {
 
     fn set(&self, at: usize, state: State) {
         let before = self.paths.set(at, state);
+        if before == state {
+            return;
+        }
+        let mut outage = self.lock_outage();
+        *outage = if self.paths.has_usable() { None } else { outage.or_else(|| Some(Instant::now())) };
+        drop(outage);
+        self.turned.notify(usize::MAX);
         if before.is_usable() == state.is_usable() {
             return;
         }
         let path = self.ways[at].name();
         if state.is_usable() {
             tracing::info!(path, "the path is back");
-            self.back.notify(usize::MAX);
         } else {
             tracing::warn!(path, ?state, "the path is out of use");
         }
@@ -114,13 +164,15 @@ impl Multipath {
         mut what: T,
         does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
-        let mut alone_since = None;
+        let begun = Instant::now();
+        let mut sent = begun;
         loop {
             let Some(turn) = self.paths.choose() else {
-                let since = *alone_since.get_or_insert_with(Instant::now);
-                if !self.wait(since).await {
-                    return (Err(none_left(self.settings.queue).into()), what);
+                if let Err(e) = self.wait().await {
+                    self.queued.add(begun.elapsed());
+                    return (Err(e.into()), what);
                 }
+                sent = Instant::now();
                 continue;
             };
             let (result, back) = does(&*self.ways[turn.at], what).await;
@@ -130,20 +182,32 @@ impl Multipath {
                     tracing::debug!(path = self.ways[turn.at].name(), "{e}");
                     self.set(turn.at, state);
                     self.ways[turn.at].give_up_strays().await;
+                    if begun.elapsed() >= self.settings.operation {
+                        return (Err(e), what);
+                    }
                 }
-                end => return (end, what),
+                end => {
+                    self.queued.add(sent - begun);
+                    self.served.add(sent.elapsed());
+                    return (end, what);
+                }
             }
         }
     }
 
-    /// Waits for a path; false when the time is over.
-    async fn wait(&self, since: Instant) -> bool {
-        let back = self.back.listen();
+    /// Waits until a path is in another state than it was.
+    async fn wait(&self) -> Result<(), Error> {
+        let turn = self.turned.listen();
         if self.paths.has_usable() {
-            return true;
+            return Ok(());
         }
-        let left = self.settings.queue.saturating_sub(since.elapsed());
-        !left.is_zero() && compio::time::timeout(left, back).await.is_ok()
+        if self.paths.all_changed() {
+            return Err(Error::new(Kind::Identity, "every path leads to another logical unit than it did"));
+        }
+        let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
+        let left = self.settings.queue.saturating_sub(gone);
+        let in_time = !left.is_zero() && compio::time::timeout(left, turn).await.is_ok();
+        in_time.then_some(()).ok_or_else(|| none_left(self.settings.queue))
     }
 
     /// The first path that works, or the first.
@@ -176,6 +240,12 @@ fn same_unit(ways: &[Arc<dyn Way>]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+impl Drop for Multipath {
+    fn drop(&mut self) {
+        self.turned.notify(usize::MAX);
+    }
 }
 
 /// Looks at a path from time to time, and whenever it has news.

@@ -177,3 +177,42 @@ fn paths_to_different_units_are_refused() {
         assert!(Multipath::join(Vec::new(), Settings::default()).await.is_err());
     });
 }
+
+#[test]
+fn when_its_time_is_over_an_outage_fails_operations_at_once_until_a_path_is_back() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::from_millis(50)).await;
+        assert!(joined.outage().is_none());
+        wires.iter().for_each(|w| w.set(false));
+        write(&joined, 1).await.expect_err("nobody came back");
+        let since = joined.outage().expect("no path");
+        assert!(since.elapsed() >= Duration::from_millis(50));
+        let begun = Instant::now();
+        write(&joined, 1).await.expect_err("at once");
+        assert!(begun.elapsed() < Duration::from_millis(25), "it waited once more");
+        assert!(joined.times().queue.max_ns >= 50_000_000);
+        let turn = joined.turn();
+        wires[0].set(true);
+        turn.await;
+        write(&joined, 2).await.expect("it is back");
+        assert!(joined.outage().is_none() && joined.times().service.count == 1);
+    });
+}
+
+#[test]
+fn paths_that_all_lead_elsewhere_are_not_waited_for() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::from_secs(60)).await;
+        (0..2).for_each(|at| joined.set(at, State::Changed));
+        assert!(joined.is_changed());
+        let error = write(&joined, 1).await.expect_err("another disk");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        // The next look finds them back.
+        while joined.is_changed() || joined.outage().is_some() {
+            joined.turn().await;
+        }
+        write(&joined, 1).await.expect("they lead back");
+    });
+}

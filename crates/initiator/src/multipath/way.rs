@@ -50,7 +50,12 @@ impl Way for Lun {
 
     fn check(&self) -> Future<'_, State> {
         Box::pin(async move {
-            match self.perform(cdb::test_unit_ready(), Direction::None).await.0 {
+            let mut ready = self.perform(cdb::test_unit_ready(), Direction::None).await.0;
+            if ready.as_ref().is_err_and(|e| e.kind == Kind::Identity) {
+                self.session().look_again(self.address()).await;
+                ready = self.perform(cdb::test_unit_ready(), Direction::None).await.0;
+            }
+            match ready {
                 Ok(_) => self.access_state().await.unwrap_or(State::Optimized),
                 Err(e) => state_after(&e).unwrap_or(State::Optimized),
             }
@@ -91,12 +96,14 @@ pub fn fault(e: &io::Error) -> Option<State> {
 fn state_after(e: &Error) -> Option<State> {
     match e.kind {
         Kind::Identity => Some(State::Changed),
+        // The logical unit answered, also when it stayed busy for too long.
+        _ if e.status.is_some() => sense_state(e),
         Kind::Lost | Kind::TimedOut | Kind::Closed | Kind::Unreachable | Kind::UnknownHost => {
             sense_state(e).or(Some(State::Down))
         }
         Kind::Protocol | Kind::Refused | Kind::Authentication | Kind::NotFound => Some(State::Down),
         Kind::Scsi => sense_state(e),
-        Kind::Invalid | Kind::Reserved => None,
+        Kind::Invalid | Kind::Reserved | Kind::Aborted => None,
     }
 }
 

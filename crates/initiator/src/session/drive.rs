@@ -3,7 +3,7 @@
 
 use super::home::{self, Home, Mail};
 use super::task::{State, Task, Waiter};
-use super::{escalate, recover};
+use super::{demand, escalate, recover};
 use crate::connect::Connected;
 use crate::{Error, Kind};
 use net::iscsi::receive::{Received, Receiver};
@@ -23,8 +23,8 @@ pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>)
 async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
     while let Ok(mail) = inbox.recv_async().await {
         match mail {
-            Mail::Command(command, reply) => {
-                if let Err(finished) = home.accept(command, Waiter::There(reply.clone())) {
+            Mail::Command(command, reply, number) => {
+                if let Err(finished) = home.accept(command, Waiter::There(reply.clone(), number)) {
                     // Who has stopped to wait does not want it.
                     let _ = reply.send(*finished);
                 }
@@ -32,12 +32,21 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
             Mail::Manage(function, lun, reply) => {
                 compio::runtime::spawn(escalate::manage(home.clone(), function, lun, reply)).detach();
             }
+            Mail::Abort(command, reply) => {
+                compio::runtime::spawn(demand::abort(home.clone(), command, reply)).detach();
+            }
+            Mail::Text(question, reply) => {
+                compio::runtime::spawn(demand::text(home.clone(), question, reply)).detach();
+            }
             Mail::GiveUpStrays(reply) => {
                 home.give_up_strays();
                 // Who has stopped to wait does not want it.
                 let _ = reply.send(());
             }
-            Mail::Changed(lun) => home.mark(lun, recover::Seen::Changed),
+            Mail::Changed(lun, now) => home.mark(lun, recover::Seen::Changed(now)),
+            Mail::LookAgain(lun, reply) => {
+                compio::runtime::spawn(recover::look_again(home.clone(), lun, reply)).detach();
+            }
             Mail::Pin(lun, identity) => home.pinned.borrow_mut().push((lun, identity)),
             Mail::Close(reply) => {
                 let _ = reply.send(recover::close(&home).await);

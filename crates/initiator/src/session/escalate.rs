@@ -2,10 +2,9 @@
 //! which their owners are told.
 
 use super::Event;
-use super::control::Answer;
 use super::home::Home;
 use super::machine::{Machine, Online};
-use super::task::State;
+use super::task::{State, Task};
 use crate::{Error, Kind};
 use proto::window::precedes;
 use std::rc::Rc;
@@ -17,8 +16,8 @@ const TICK: Duration = Duration::from_millis(250);
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
 /// Function complete; Task does not exist (RFC 7143 section 11.6.1).
-const COMPLETE: u8 = 0;
-const NO_SUCH_TASK: u8 = 1;
+pub const COMPLETE: u8 = 0;
+pub const NO_SUCH_TASK: u8 = 1;
 
 /// The clock of a session.
 pub async fn watch(home: Rc<Home>) {
@@ -49,7 +48,10 @@ impl Home {
         }
         let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
         let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
-        tracing::warn!("{what}");
+        // Our own logout is the end of it, and no loss.
+        if !self.leaving.get() {
+            tracing::warn!("{what}");
+        }
         let error = Error::new(Kind::TimedOut, &what);
         self.machine.borrow_mut().fail_queued(&error, |_| true);
         *self.gave_up.borrow_mut() = Some(error);
@@ -96,18 +98,19 @@ impl Home {
         machine.tasks.iter().find(|t| t.state == State::Sent && late(t.sent)).map(|t| t.tag)
     }
 
-    async fn ask(
+    /// Asks for something on the present connection and waits for the answer.
+    pub(super) async fn ask<T>(
         self: &Rc<Self>,
         limit: Duration,
-        say: impl FnOnce(&mut Machine) -> Answer,
-    ) -> Result<u8, Error> {
+        say: impl FnOnce(&mut Machine) -> flume::Receiver<Result<T, Error>>,
+    ) -> Result<T, Error> {
         if self.machine.borrow().online == Online::No {
             return Err(Error::new(Kind::Lost, "there is no connection"));
         }
         let answer = say(&mut self.machine.borrow_mut());
         self.flush_soon();
         match compio::time::timeout(limit, answer.recv_async()).await {
-            Ok(Ok(code)) => code,
+            Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Error::new(Kind::Lost, "the connection was lost")),
             Err(_) => Err(Error::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs()))),
         }
@@ -116,7 +119,7 @@ impl Home {
     /// Commands that a function has ended: the target will not answer them.
     fn ended(&self, what: &str, before: u32, which: impl Fn(u64, u32) -> bool) {
         let mut machine = self.machine.borrow_mut();
-        let sent = |t: &&mut super::task::Task| t.state == State::Sent && precedes(t.cmd_sn, before);
+        let sent = |t: &&mut Task| t.state == State::Sent && precedes(t.cmd_sn, before);
         let tags: Vec<u32> =
             machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
         tags.into_iter().for_each(|tag| machine.ended_by_abort(tag, what));

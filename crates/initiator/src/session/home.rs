@@ -61,10 +61,13 @@ pub struct Home {
 
 /// What is sent to a session from outside.
 pub enum Mail {
-    Command(Command, flume::Sender<Finished>),
+    Command(Command, flume::Sender<Finished>, u64),
+    Abort(CommandId, flume::Sender<Result<(), Error>>),
+    Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
     Manage(Function, u64, flume::Sender<Result<u8, Error>>),
     Pin(u64, Vec<u8>),
-    Changed(u64),
+    Changed(u64, Vec<u8>),
+    LookAgain(u64, flume::Sender<()>),
     GiveUpStrays(flume::Sender<()>),
     Close(flume::Sender<Result<(), Error>>),
 }
@@ -85,7 +88,7 @@ impl Home {
         listeners: Arc<Listeners>,
     ) -> Rc<Home> {
         Rc::new(Home {
-            machine: RefCell::new(Machine::new(options.commands, Instant::now())),
+            machine: RefCell::new(Machine::new(options.commands, Instant::now)),
             stream: RefCell::default(),
             goal: RefCell::new(goal),
             options,
@@ -190,9 +193,35 @@ pub(super) fn window(shared: &Shared) -> Option<u32> {
 /// A command on its way. Dropping it gives the answer up, not the command.
 pub struct Pending(Way);
 
+/// Names a command of a session: [`super::Session::abort`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommandId(pub(super) Name);
+
+/// How a session finds a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Name {
+    /// By its tag: it came from the core of the session.
+    Tag(u32),
+    /// By its number among those that came from other cores.
+    Number(u64),
+    /// Not at all: it is over.
+    Over,
+}
+
+impl Pending {
+    /// What names the command for as long as it is not over.
+    pub fn id(&self) -> CommandId {
+        CommandId(match &self.0 {
+            Way::Here(_, tag) => Name::Tag(*tag),
+            Way::There(_, number) => Name::Number(*number),
+            Way::Refused(_) | Way::Over => Name::Over,
+        })
+    }
+}
+
 enum Way {
     Here(Rc<Home>, u32),
-    There(flume::r#async::RecvFut<'static, Finished>),
+    There(flume::r#async::RecvFut<'static, Finished>, u64),
     Refused(Box<Finished>),
     Over,
 }
@@ -207,9 +236,10 @@ pub(super) fn submit(shared: &Shared, command: Command) -> Pending {
         });
     }
     let (reply, answer) = flume::bounded(1);
-    match shared.mail.send(Mail::Command(command, reply)) {
-        Ok(()) => Pending(Way::There(answer.into_recv_async())),
-        Err(flume::SendError(Mail::Command(command, _))) => {
+    let number = shared.sent_here.fetch_add(1, Ordering::Relaxed);
+    match shared.mail.send(Mail::Command(command, reply, number)) {
+        Ok(()) => Pending(Way::There(answer.into_recv_async(), number)),
+        Err(flume::SendError(Mail::Command(command, ..))) => {
             Pending(Way::Refused(Box::new((Err(closed()), command.data.into_buf()))))
         }
         Err(_) => Pending(Way::Over),
@@ -227,7 +257,7 @@ impl Future for Pending {
                 Some(finished) => finished,
                 None => return Poll::Pending,
             },
-            Way::There(answer) => match Pin::new(answer).poll(cx) {
+            Way::There(answer, _) => match Pin::new(answer).poll(cx) {
                 Poll::Ready(got) => got.unwrap_or_else(|_| (Err(closed()), None)),
                 Poll::Pending => return Poll::Pending,
             },

@@ -74,6 +74,7 @@ impl Machine {
             opcode::R2T => self.take_r2t(header),
             opcode::NOP_IN => self.nop_in(header),
             opcode::TASK_MANAGEMENT_RESPONSE => self.control_response(header, Asked::Manage),
+            opcode::TEXT_RESPONSE => self.text_response(header, pdu.data.bytes()),
             opcode::LOGOUT_RESPONSE => self.control_response(header, Asked::Logout),
             opcode::ASYNC => self.async_message(header, pdu.data.bytes()),
             opcode::REJECT => self.reject(header, pdu.data.bytes()),
@@ -85,7 +86,7 @@ impl Machine {
 
     /// StatSN has to be the next; the window is that of the latest PDU.
     #[inline]
-    fn status(&mut self, header: &Bhs) -> Result<(), Error> {
+    pub(super) fn status(&mut self, header: &Bhs) -> Result<(), Error> {
         let expected = self.numbers.exp_stat_sn;
         if !self.numbers.take_stat_sn(header) {
             let (name, got) = (opcode::name(header.opcode()), header.word(24));
@@ -159,7 +160,7 @@ impl Machine {
             OVERFLOW => (0, residual),
             _ => return Err(broke("a residual that cannot be")),
         };
-        let transferred = task.expected - under;
+        let (transferred, queued) = (task.expected - under, task.queued);
         let status = header.0[3];
         if let TaskData::In(_, received) = task.data
             && status == 0
@@ -173,7 +174,8 @@ impl Machine {
         if status == Status::CheckCondition as u8 && Sense::decode(&sense).is_some_and(|s| raises_doubt(&s)) {
             self.doubt();
         }
-        let completion = Completion { status, sense, transferred: transferred as usize, overflow: over };
+        let transferred = transferred as usize;
+        let completion = Completion { status, sense, transferred, overflow: over, queued };
         self.finish(header.itt(), Ok(completion));
         self.pump();
         Ok(())
@@ -259,6 +261,10 @@ impl Machine {
         let name = opcode::name(rejected.opcode());
         let error = broke(format!("the target rejected a {name} (reason {reason:02x})"));
         let tag = rejected.itt();
+        if rejected.opcode() == opcode::TEXT && self.talk_tag() == Some(tag) {
+            self.rejected_text(reason);
+            return Ok(());
+        }
         if reason == NEGOTIATION_RESET {
             return Err(error);
         }

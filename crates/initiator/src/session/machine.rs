@@ -2,7 +2,7 @@
 //! to be sent waits in an [`Out`], and time is told by whoever runs it.
 
 use super::task::{CONTROL, State, Task, Tasks, Waiter};
-use super::{Event, control::Control, numbers::Numbers};
+use super::{Event, control::Control, numbers::Numbers, talk::Talk};
 use crate::{Command, Completion, Error, Kind};
 use net::iscsi::out::{Digests, Out, Payload};
 use proto::parameters::Parameters;
@@ -33,6 +33,8 @@ pub struct Machine {
     /// Requests that are no commands.
     pub controls: Vec<Control>,
     last_control: u32,
+    /// Questions in key text; the first is under way.
+    pub(super) talks: VecDeque<Talk>,
     /// Commands that the target has.
     sent: usize,
     /// The most of them.
@@ -55,6 +57,8 @@ pub struct Machine {
     pub events: Vec<Event>,
     /// About now.
     pub now: Instant,
+    /// What tells the time where about now is not enough.
+    pub(super) clock: fn() -> Instant,
     /// When the target was heard last.
     pub heard: Instant,
 }
@@ -72,7 +76,8 @@ pub enum Online {
 
 impl Machine {
     /// A session without a connection that sends at most so many commands at a time.
-    pub fn new(limit: u16, now: Instant) -> Machine {
+    pub fn new(limit: u16, clock: fn() -> Instant) -> Machine {
+        let now = clock();
         Machine {
             parameters: Parameters::default(),
             digests: Digests::default(),
@@ -83,6 +88,7 @@ impl Machine {
             leaving: Vec::new(),
             controls: Vec::new(),
             last_control: 0,
+            talks: VecDeque::new(),
             sent: 0,
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
@@ -94,6 +100,7 @@ impl Machine {
             pongs: 0,
             events: Vec::new(),
             now,
+            clock,
             heard: now,
         }
     }
@@ -117,6 +124,8 @@ impl Machine {
         self.out = Out::default();
         self.sent = 0;
         self.drop_controls(why);
+        self.drop_talks(why);
+        let now = (self.clock)();
         self.settle();
         let mut back: Vec<(u32, u32)> = Vec::new();
         let mut over = Vec::new();
@@ -124,8 +133,8 @@ impl Machine {
             // The check of an identity is that of one connection, and an owner who was told that it is late has
             // done something else since.
             let wanted = !matches!(task.waiter, Waiter::Gone) && task.expired.is_none() && !task.urgent;
-            if wanted && task.repeatable && task.tries < TRIES {
-                task.rewind();
+            if wanted && task.repeatable && task.tries < TRIES && !task.aborting {
+                task.rewind(now);
                 back.push((task.cmd_sn, task.tag));
             } else {
                 over.push(task.tag);
@@ -137,7 +146,9 @@ impl Machine {
         back.iter().rev().for_each(|(_, tag)| self.queue.push_front(*tag));
         for tag in over {
             let what = format!("{why}; it is not known whether the command was carried out");
-            self.tasks.finish(tag, Err(Error::new(Kind::Lost, what)));
+            let is_aborting = self.tasks.get(tag).is_some_and(|t| t.aborting);
+            let kind = if is_aborting { Kind::Aborted } else { Kind::Lost };
+            self.tasks.finish(tag, Err(Error::new(kind, what)));
         }
     }
 
@@ -151,9 +162,18 @@ impl Machine {
         if self.queue.is_empty() && self.may_send(tag) {
             self.send(tag);
         } else {
-            self.queue.push_back(tag);
+            self.enqueue(tag);
         }
         Ok(tag)
+    }
+
+    /// It waits from now on.
+    fn enqueue(&mut self, tag: u32) {
+        let now = (self.clock)();
+        if let Some(task) = self.tasks.get(tag) {
+            task.sent = now;
+        }
+        self.queue.push_back(tag);
     }
 
     /// The same for a command that passes all others: the check of an identity.
@@ -162,7 +182,8 @@ impl Machine {
             return Err(command);
         }
         let tag = self.tasks.insert(command, waiter, self.now);
-        self.tasks.get(tag).expect("it was put in").urgent = true;
+        let task = self.tasks.get(tag).expect("it was put in");
+        (task.urgent, task.sent) = (true, (self.clock)());
         self.queue.push_front(tag);
         self.pump();
         Ok(tag)
@@ -191,7 +212,15 @@ impl Machine {
                 return;
             }
             self.queue.pop_front();
+            self.end_wait(tag);
             self.send(tag);
+        }
+    }
+
+    fn end_wait(&mut self, tag: u32) {
+        let now = (self.clock)();
+        if let Some(task) = self.tasks.get(tag) {
+            task.queued += now.saturating_duration_since(task.sent);
         }
     }
 
@@ -237,8 +266,10 @@ impl Machine {
     pub fn ended_by_abort(&mut self, tag: u32, what: &str) {
         let Some(task) = self.tasks.get(tag).filter(|t| t.state == State::Sent) else { return };
         let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
-        if again && !task.is_leaving() && task.expired.is_none() {
-            task.rewind();
+        if task.aborting {
+            self.finish(tag, Err(Error::new(Kind::Aborted, what)));
+        } else if again && !task.is_leaving() && task.expired.is_none() {
+            task.rewind((self.clock)());
             // Behind commands that wait for the check of an identity, the check would wait for itself.
             let urgent = task.urgent;
             self.sent -= 1;
@@ -280,7 +311,7 @@ impl Machine {
         loop {
             self.last_control = (self.last_control + 1) & 0xffff;
             let tag = CONTROL | self.last_control;
-            if self.controls.iter().all(|c| c.tag != tag) {
+            if self.controls.iter().all(|c| c.tag != tag) && self.talk_tag() != Some(tag) {
                 return tag;
             }
         }

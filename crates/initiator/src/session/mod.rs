@@ -1,6 +1,7 @@
 //! A session with a target: it lives on one core, and its handle may be used from all.
 
 mod control;
+mod demand;
 mod drive;
 mod escalate;
 mod home;
@@ -8,6 +9,7 @@ mod incoming;
 mod machine;
 mod numbers;
 mod recover;
+mod talk;
 mod task;
 pub mod testing;
 #[cfg(test)]
@@ -17,10 +19,11 @@ mod transfer;
 pub use recover::IDENTITY_LEN;
 
 use crate::connect::{self, Goal};
-use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, lun};
-pub use home::Pending;
+use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, lun, text};
+pub use home::{CommandId, Pending};
 use home::{Home, Mail};
 use proto::parameters::Parameters;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::iscsi::request::Function;
 use wire::scsi::Sense;
@@ -40,6 +43,14 @@ pub enum Event {
     Lost(String),
     /// There is a connection again.
     Connected,
+    /// Behind a LUN is another logical unit than the one that was opened: it takes no commands until it is seen
+    /// to be back.
+    Changed {
+        /// The eight bytes of the LUN.
+        lun: u64,
+        /// What its designators are now (VPD page 83h).
+        identity: Vec<u8>,
+    },
     /// The time for recovery is over: commands fail until there is a connection again.
     GaveUp(String),
 }
@@ -75,6 +86,8 @@ struct Shared {
     facts: Arc<Mutex<Facts>>,
     listeners: Arc<Listeners>,
     options: Options,
+    /// Commands that came from other cores.
+    sent_here: AtomicU64,
 }
 
 /// Those who want to hear of events.
@@ -116,11 +129,12 @@ impl Session {
         let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
         let (id, place) = home::settle(home.clone());
         drive::start(home, connected, inbox);
-        Ok(Session(Arc::new(Shared { id, place, mail, facts, listeners, options })))
+        let sent_here = AtomicU64::new(0);
+        Ok(Session(Arc::new(Shared { id, place, mail, facts, listeners, options, sent_here })))
     }
 
     /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that
-    /// there is none. The buffer comes back in both cases.
+    /// there is none. The buffer comes back in both cases. [`Pending::id`] names the command for [`Session::abort`].
     #[inline]
     pub fn submit(&self, command: Command) -> Pending {
         home::submit(&self.0, command)
@@ -156,6 +170,32 @@ impl Session {
         answer.recv_async().await.map_err(|_| closed())?
     }
 
+    /// Ends one command that was submitted: at the target by ABORT TASK, or before it is sent. What waits for it
+    /// hears of it with [`Kind::Aborted`], and has its buffer back, once the target has answered or the time for that
+    /// is over; a command that ends by itself meanwhile has its own answer. Returns when the command is over; so does
+    /// one that was over before.
+    ///
+    /// # Errors
+    /// When the target refuses or does not answer in time: it may still carry the command out.
+    pub async fn abort(&self, command: CommandId) -> Result<(), Error> {
+        let (reply, answer) = flume::bounded(1);
+        self.mail(Mail::Abort(command, reply))?;
+        answer.recv_async().await.map_err(|_| closed())?
+    }
+
+    /// Asks in key text and waits for the answer, as long as a login may take; others that ask at the same time wait
+    /// for each other. A key that the target does not know is answered by NotUnderstood, which is no error.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] when the target rejects the request. [`Kind::Lost`] or [`Kind::TimedOut`] when there is no
+    /// answer, [`Kind::Protocol`] for one that breaks the rules. [`Kind::Invalid`] for what is no key text, or is settled
+    /// by the login.
+    pub async fn text(&self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
+        let (reply, answer) = flume::bounded(1);
+        self.mail(Mail::Text(text::question(asked)?, reply))?;
+        text::answer(&answer.recv_async().await.map_err(|_| closed())??)
+    }
+
     /// What it is now.
     pub fn facts(&self) -> Facts {
         lock(&self.0.facts).clone()
@@ -186,21 +226,30 @@ impl Session {
 
     /// From now on this logical unit has to be the same after every recovery: `identity` is what VPD page 83h
     /// tells. Its commands fail when it is not.
-    pub(crate) fn pin(&self, lun: u64, identity: Vec<u8>) {
+    pub fn pin(&self, lun: u64, identity: Vec<u8>) {
         // The session is over: nothing will be sent any more.
         let _ = self.mail(Mail::Pin(lun, identity));
     }
 
     /// A logical unit was seen to be another one: it takes no commands until a new connection finds it back.
-    pub(crate) fn expel(&self, lun: u64) -> Error {
+    pub(crate) fn expel(&self, lun: u64, identity: Vec<u8>) -> Error {
         // The session is over: nothing will be sent any more.
-        let _ = self.mail(Mail::Changed(lun));
+        let _ = self.mail(Mail::Changed(lun, identity));
         recover::changed()
+    }
+
+    /// Looks whether a logical unit that was another one is back, and lets its commands through if it is.
+    pub(crate) async fn look_again(&self, lun: u64) {
+        let (reply, answer) = flume::bounded(1);
+        if self.mail(Mail::LookAgain(lun, reply)).is_ok() {
+            // The session is over: there is nothing to be seen.
+            let _ = answer.recv_async().await;
+        }
     }
 
     /// Resets the connection if the target still has commands whose owners were told that their time is over: one
     /// of them may be done elsewhere by now, and must not be carried out once more after that.
-    pub(crate) async fn give_up_strays(&self) {
+    pub async fn give_up_strays(&self) {
         let (reply, answer) = flume::bounded(1);
         if self.mail(Mail::GiveUpStrays(reply)).is_ok() {
             // The session is over: it has no connection any more.

@@ -15,10 +15,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use wire::scsi::cdb;
 
-/// Pauses between tries to connect: this one first, doubled each time.
+/// Pauses between tries to connect: this one first, doubled each time, up to the one of the options.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// And this at most.
-const LAST_PAUSE: Duration = Duration::from_secs(8);
 /// The longest Time2Wait that RFC 7143 section 13.15 knows, in seconds.
 const LONGEST_WAIT_S: u16 = 3600;
 /// A logical unit that does not answer yet is asked again after this.
@@ -140,12 +138,12 @@ pub async fn admit(home: Rc<Home>) {
 }
 
 /// What a logical unit is, seen anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// What it was.
     Unchanged,
-    /// Another one.
-    Changed,
+    /// Another one, of this identity.
+    Changed(Vec<u8>),
 }
 
 impl Home {
@@ -153,10 +151,11 @@ impl Home {
     pub fn mark(&self, lun: u64, seen: Seen) {
         let was = self.changed.borrow().contains(&lun);
         match seen {
-            Seen::Changed => {
+            Seen::Changed(identity) => {
                 if !was {
                     tracing::error!(lun, "{}", changed());
                     self.changed.borrow_mut().push(lun);
+                    self.listeners.tell(&Event::Changed { lun, identity });
                 }
                 self.machine.borrow_mut().fail_queued(&changed(), |t| t.lun == lun && !t.urgent);
             }
@@ -200,13 +199,28 @@ async fn look_at(
         if inquiry.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0))
             && let Some(page) = home.inquire(lun, Some(0x83)).await?
         {
-            let same = lun::identity(&page) == identity;
-            return Ok(if same { Seen::Unchanged } else { Seen::Changed });
+            let now = lun::identity(&page);
+            return Ok(if now == identity { Seen::Unchanged } else { Seen::Changed(now) });
         }
         home.wait_for_unit();
         compio::time::sleep(ASK_AGAIN).await;
     }
     Err(Error::new(Kind::Lost, "the connection was lost"))
+}
+
+/// Looks once more at a logical unit that was another one. One that is not there is not back.
+pub async fn look_again(home: Rc<Home>, lun: u64, reply: flume::Sender<()>) {
+    let pinned = home.pinned.borrow().iter().find(|(pinned, _)| *pinned == lun).cloned();
+    if let Some((_, identity)) = pinned
+        && home.changed.borrow().contains(&lun)
+        && home.machine.borrow().online == Online::Yes
+        && let Ok(Some(page)) = home.inquire(lun, Some(0x83)).await
+        && lun::identity(&page) == identity
+    {
+        home.mark(lun, Seen::Unchanged);
+    }
+    // Who has stopped to wait does not want it.
+    let _ = reply.send(());
 }
 
 /// The next connection, however long it takes; None when the session is to end.
@@ -230,7 +244,7 @@ async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
             }
         }
         or_closing(home, compio::time::sleep(pause + jitter(pause))).await?;
-        pause = (pause * 2).min(LAST_PAUSE);
+        pause = (pause * 2).min(options.timeouts.pause);
     }
 }
 

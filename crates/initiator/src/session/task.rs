@@ -1,10 +1,11 @@
 //! The commands of a session and their tags.
 
+use crate::command::Rest;
 use crate::{Command, Completion, Error, Finished};
 use net::Buf;
 use std::rc::Rc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::iscsi::request::Attribute;
 use wire::scsi::cdb::Cdb;
 
@@ -32,8 +33,8 @@ pub enum Waiter {
     Unknown,
     /// A future on this core.
     Here(Waker),
-    /// Somebody on another core.
-    There(flume::Sender<Finished>),
+    /// Somebody on another core, and what names the command there.
+    There(flume::Sender<Finished>, u64),
     /// Nobody any more.
     Gone,
 }
@@ -58,6 +59,8 @@ pub struct Task {
     pub lun: u64,
     /// Its CDB.
     pub cdb: Cdb,
+    /// What it has behind 16 bytes.
+    pub rest: Option<Box<Rest>>,
     /// Its attribute.
     pub attribute: Attribute,
     /// It may be sent again.
@@ -80,10 +83,14 @@ pub struct Task {
     pub tries: u8,
     /// When it was handed in.
     pub since: Instant,
-    /// When it was sent last.
+    /// When it was sent last; while it waits to be sent, since when.
     pub sent: Instant,
+    /// How long it has waited to be sent.
+    pub queued: Duration,
     /// Who waits.
     pub waiter: Waiter,
+    /// Its owner wants its end: it is not sent again.
+    pub aborting: bool,
     /// Its owner is to hear that its time is over.
     pub expired: Option<Error>,
     /// How it ended.
@@ -111,8 +118,9 @@ impl Task {
     }
 
     /// Back to where it was before it was sent.
-    pub fn rewind(&mut self) {
+    pub fn rewind(&mut self, now: Instant) {
         self.state = State::Queued;
+        self.sent = now;
         self.data_sn = 0;
         self.pieces.clear();
         let expected = self.expected as usize;
@@ -170,6 +178,7 @@ impl Tasks {
             tag,
             lun: command.lun,
             cdb: command.cdb,
+            rest: command.rest,
             attribute: command.attribute,
             repeatable: command.repeatable,
             urgent: false,
@@ -182,7 +191,9 @@ impl Tasks {
             tries: 0,
             since: now,
             sent: now,
+            queued: Duration::ZERO,
             waiter,
+            aborting: false,
             expired: None,
             answer: None,
         });
@@ -226,7 +237,7 @@ impl Tasks {
         match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
             Waiter::Unknown => {}
             Waiter::Here(waker) => waker.wake(),
-            Waiter::There(reply) => {
+            Waiter::There(reply, _) => {
                 if let Some(finished) = self.take(tag) {
                     // Who has stopped to wait does not want it.
                     let _ = reply.send(finished);
@@ -265,7 +276,7 @@ impl Tasks {
             return self.finish(tag, Err(error));
         }
         match std::mem::replace(&mut task.waiter, Waiter::Gone) {
-            Waiter::There(reply) => drop(reply.send((Err(error), task.spare_buf()))),
+            Waiter::There(reply, _) => drop(reply.send((Err(error), task.spare_buf()))),
             Waiter::Gone => {}
             here => {
                 task.expired = Some(error);

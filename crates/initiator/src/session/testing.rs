@@ -2,6 +2,7 @@
 
 use super::machine::{Machine, Online};
 use super::numbers::Numbers;
+use super::talk::Told;
 use super::task::Waiter;
 use crate::{Command, Direction, Error, Kind};
 use net::Buf;
@@ -26,6 +27,7 @@ pub struct Session {
     receiver: Receiver,
     digests: Digests,
     commands: Vec<(u32, usize)>,
+    told: Vec<Told>,
 }
 
 impl Session {
@@ -33,10 +35,11 @@ impl Session {
     pub fn new(data_digest: bool) -> Session {
         let digests = Digests { header: false, data: data_digest };
         let mut session = Session {
-            machine: Machine::new(COMMANDS as u16, Instant::now()),
+            machine: Machine::new(COMMANDS as u16, Instant::now),
             receiver: Receiver::new(digests, SEGMENT as usize, Vec::new()),
             digests,
             commands: Vec::new(),
+            told: Vec::new(),
         };
         session.log_in();
         session
@@ -74,6 +77,27 @@ impl Session {
         }
     }
 
+    /// Asks in key text.
+    pub fn ask(&mut self, text: &[u8]) {
+        // A few at a time are enough.
+        if self.told.len() < COMMANDS {
+            self.told.push(self.machine.talk(text.to_vec()));
+        }
+    }
+
+    /// The tag of a text exchange that is under way.
+    pub fn text_tag(&self) -> Option<u32> {
+        self.machine.talk_tag()
+    }
+
+    /// The owner of a command wants its end, and the target has carried out ABORT TASK.
+    pub fn abort(&mut self, which: usize) {
+        let Some(tag) = self.tag(which) else { return };
+        self.machine.abort(tag, &Error::new(Kind::Aborted, "aborted"));
+        self.machine.ended_by_abort(tag, "aborted");
+        self.receive(&[]);
+    }
+
     /// The tag of a command in flight.
     pub fn tag(&self, which: usize) -> Option<u32> {
         (!self.commands.is_empty()).then(|| self.commands[which % self.commands.len()].0)
@@ -102,6 +126,7 @@ impl Session {
         let sent = self.machine.out.take_bytes();
         assert!(sent.len() < 32 << 20, "{} bytes were sent for {}", sent.len(), bytes.len());
         self.machine.settle();
+        self.told.retain(|told| told.is_empty());
         let machine = &mut self.machine;
         self.commands.retain(|(tag, len)| match machine.poll(*tag, Waker::noop()) {
             None => true,

@@ -14,6 +14,7 @@ use wire::iscsi::request::Function;
 use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};
 use wire::scsi::{Sense, cdb};
 
+mod demands;
 mod rows;
 
 /// A machine that is logged in, with a target that is us.
@@ -38,7 +39,7 @@ fn parameters() -> Parameters {
 
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
-        let mut machine = Machine::new(128, Instant::now());
+        let mut machine = Machine::new(128, Instant::now);
         let mut peer = Peer {
             receiver: Receiver::new(Digests::default(), 65536, Vec::new()),
             stat_sn: 7,

@@ -19,10 +19,10 @@ const PIECES: usize = 256;
 #[inline]
 pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
     match &task.data {
-        Data::None => out.push(header, Payload::Empty, digests),
+        Data::None => command(out, header, task, Payload::Empty, digests),
         Data::In(..) => {
             request::reads(&mut header, task.expected);
-            out.push(header, Payload::Empty, digests);
+            command(out, header, task, Payload::Empty, digests);
         }
         Data::Out(buf) => {
             let first = (p.first_burst_length as usize).min(buf.len());
@@ -32,7 +32,7 @@ pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digest
             request::writes(&mut header, task.expected, unsolicited > immediate);
             let payload = if immediate > 0 { part(buf, 0, immediate) } else { Payload::Empty };
             let exp_stat_sn = header.exp_stat_sn();
-            out.push(header, payload, digests);
+            command(out, header, task, payload, digests);
             if unsolicited > immediate {
                 // Without a Target Transfer Tag the LUN field is reserved (section 11.7.4).
                 let burst = Burst { lun: 0, itt: task.tag, ttt: NONE };
@@ -40,6 +40,15 @@ pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digest
                 data_out(out, burst, buf, stretch, p, digests);
             }
         }
+    }
+}
+
+/// The command itself, with all of its CDB.
+#[inline]
+fn command(out: &mut Out, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
+    match &task.rest {
+        None => out.push(header, payload, digests),
+        Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
     }
 }
 

@@ -43,14 +43,21 @@ impl Out {
         if digests.header {
             head[BHS_LEN..].copy_from_slice(&crc32c(&[&header.0]).to_le_bytes());
         }
-        let pad = padded(len) - len;
-        let mut tail = [0; 8];
-        if digests.data && len > 0 {
-            let crc = crc32c(&[payload.bytes(), &tail[..pad]]);
-            tail[pad..pad + 4].copy_from_slice(&crc.to_le_bytes());
+        let (tail, tail_len) = tail(&payload, digests);
+        self.0.push(&head[..BHS_LEN + digests.header_len()], payload, &tail[..tail_len]);
+    }
+
+    /// The same for a PDU with additional header segments, padded to whole words: at most 1020 bytes, which
+    /// TotalAHSLength then tells (RFC 7143 section 11.2.2).
+    pub fn push_extended(&mut self, mut header: Bhs, ahs: &[u8], payload: Payload, digests: Digests) {
+        header.set_data_len(payload.bytes().len());
+        header.0[4] = (ahs.len() / 4) as u8;
+        let mut head = [&header.0, ahs].concat();
+        if digests.header {
+            head.extend(crc32c(&[&head]).to_le_bytes());
         }
-        let (head_len, tail_len) = (BHS_LEN + digests.header_len(), pad + digests.data_len(len));
-        self.0.push(&head[..head_len], payload, &tail[..tail_len]);
+        let (tail, tail_len) = tail(&payload, digests);
+        self.0.push(&head, payload, &tail[..tail_len]);
     }
 
     /// Bytes that wait, and what holds them.
@@ -79,9 +86,23 @@ impl Out {
     }
 }
 
+/// What follows the data: padding and digest, and how many bytes they are.
+#[inline]
+fn tail(payload: &Payload, digests: Digests) -> ([u8; 8], usize) {
+    let len = payload.bytes().len();
+    let pad = padded(len) - len;
+    let mut tail = [0; 8];
+    if digests.data && len > 0 {
+        let crc = crc32c(&[payload.bytes(), &tail[..pad]]);
+        tail[pad..pad + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    (tail, pad + digests.data_len(len))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::iscsi::receive::encode;
 
     #[test]
     fn padding_and_digests_follow_the_data() {
@@ -93,5 +114,22 @@ mod tests {
         assert_eq!((b[7], &b[52..60]), (5, &[1, 2, 3, 4, 5, 0, 0, 0][..]));
         assert_eq!(b[48..52], crc32c(&[&b[..48]]).to_le_bytes());
         assert_eq!(b[60..], crc32c(&[&b[52..60]]).to_le_bytes());
+    }
+
+    /// FRM-015: the header digest covers them too.
+    #[test]
+    fn additional_headers_stand_before_the_digest() {
+        let ahs = [0, 5, 1, 0, 7, 7, 7, 7];
+        for digests in [Digests::default(), Digests { header: true, data: true }] {
+            let mut out = Out::default();
+            out.push_extended(Bhs::new(0x01), &ahs, Payload::Bytes(vec![9; 3]), digests);
+            let mut header = Bhs::new(0x01);
+            assert_eq!(out.take_bytes(), encode(digests, header, &ahs, &[9; 3]));
+            out.push_extended(header, &[], Payload::Bytes(vec![9; 3]), digests);
+            let extended = out.take_bytes();
+            header.set_data_len(3);
+            out.push(header, Payload::Bytes(vec![9; 3]), digests);
+            assert_eq!(out.take_bytes(), extended, "none is as without");
+        }
     }
 }

@@ -158,8 +158,10 @@ impl Receiver {
                 }
                 self.partial.clear();
                 let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
+                let is_whole = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
                 let received = self.parse(&buffer[..have + got - direct], sink)?;
-                left = left.saturating_sub(got);
+                // Who waits for a large segment goes on with it while the next one comes.
+                left = if is_whole { 0 } else { left.saturating_sub(got) };
                 if received != Received::More || got < room || left == 0 {
                     return Ok(received);
                 }

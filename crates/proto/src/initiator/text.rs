@@ -13,6 +13,8 @@ pub enum TextStep {
     Send(Pdu),
     /// The whole text of the answer.
     Done(Vec<u8>),
+    /// The target rejects the request: the reason of RFC 7143 section 11.17.1.
+    Rejected(u8),
     /// The exchange is void; why, in words for people.
     Failed(String),
 }
@@ -49,6 +51,9 @@ impl Text {
     }
 
     fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<TextStep, String> {
+        if header.opcode() == opcode::REJECT {
+            return Ok(TextStep::Rejected(header.0[2]));
+        }
         self.check(header)?;
         if !self.out.is_empty() {
             // The rest of our own text; the target only asks for it.
@@ -67,10 +72,8 @@ impl Text {
     }
 
     fn check(&mut self, header: &Bhs) -> Result<(), String> {
-        match header.opcode() {
-            opcode::TEXT_RESPONSE => {}
-            opcode::REJECT => return Err(format!("the target rejects it (reason {:#04x})", header.0[2])),
-            other => return Err(format!("{} instead of a Text Response", opcode::name(other))),
+        if header.opcode() != opcode::TEXT_RESPONSE {
+            return Err(format!("{} instead of a Text Response", opcode::name(header.opcode())));
         }
         let left = self.left.checked_sub(1);
         for (holds, rule) in [

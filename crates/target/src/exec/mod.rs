@@ -5,8 +5,8 @@ mod provision;
 mod sanitize;
 mod verify;
 
-use crate::Unit;
 use crate::gate::{Entry, Member};
+use crate::{Reply, Told, Unit};
 use device::{Answer, CopyRange, CopySegment, Count, Failure, NexusId, Op, Plan};
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
@@ -15,6 +15,9 @@ use wire::scsi::{Sense, Status};
 
 /// Bytes that one step of a long operation moves.
 const STEP: usize = 1 << 20;
+
+/// The sense key of a place that cannot be read or written.
+const MEDIUM_ERROR: u8 = 3;
 
 /// How a command ends.
 pub enum Outcome {
@@ -26,6 +29,8 @@ pub enum Outcome {
     Medium(Buf),
     /// GOOD with so many zeros.
     Zeros(usize),
+    /// What a logical unit elsewhere answered.
+    Passed(Reply),
 }
 
 /// The end of a command.
@@ -68,7 +73,8 @@ pub async fn run(
         Plan::Data(d) => Ok(Outcome::Data(d)),
         Plan::Read { offset, len } => read(unit, pool, (offset, len as usize), data).await,
         Plan::Write { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
-        Plan::Op(op) => rare(unit, pool, *op, data, around).await,
+        // Boxed, so that reads and writes carry none of it about.
+        Plan::Op(op) => Box::pin(rare(unit, pool, *op, data, around)).await,
     }
 }
 
@@ -97,8 +103,8 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
-        // `keep` is over when this begins.
-        Op::Keep(_) => Err(Sense::INTERNAL_FAILURE.into()),
+        // `keep` is over when this begins, and what is passed on does not come here.
+        Op::Keep(_) | Op::Pass => Err(Sense::INTERNAL_FAILURE.into()),
         Op::Preempt { victims } => {
             around.abort(victims).await;
             Ok(Outcome::Good)
@@ -157,6 +163,11 @@ async fn read(unit: &Arc<Unit>, pool: &Pool, (offset, len): (u64, usize), room: 
         None => pool.try_get(len).ok_or(Status::TaskSetFull)?,
     };
     Ok(Outcome::Medium(fetch_into(unit, offset, buf, &READ).await?))
+}
+
+/// Reads part of what a command reads.
+pub async fn read_part(unit: &Arc<Unit>, offset: u64, buf: Buf) -> Result<Buf, Failure> {
+    fetch_into(unit, offset, buf, &READ).await
 }
 
 /// A buffer for one step of a long operation that is inside a gate. It does not wait for one of the pool:
@@ -236,8 +247,14 @@ const WRITE: Access =
     Access { bytes: Count::WriteBytes, errors: Count::WriteErrors, sense: Sense::WRITE_ERROR };
 const VERIFY: Access = Access { bytes: Count::VerifyBytes, errors: Count::VerifyErrors, ..READ };
 
-/// What an error of a backend is to an initiator. A medium error tells its LBA.
+/// What an error of a backend is to an initiator. A medium error tells its LBA; what a SCSI device behind the backend
+/// has said is passed on.
 fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
+    if let Some(told) = Told::of(e) {
+        let is_medium = told.sense.is_some_and(|sense| sense.key == MEDIUM_ERROR);
+        unit.lu.count(if is_medium { access.errors } else { Count::OtherErrors }, 1);
+        return Failure { status: told.status, sense: told.sense };
+    }
     let is_medium = !matches!(
         e.kind(),
         ErrorKind::StorageFull

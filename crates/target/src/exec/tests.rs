@@ -54,6 +54,7 @@ pub(super) fn settings(write_cache: bool) -> Settings {
             revision: "1".into(),
             serial: "1".into(),
             naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+            designators: None,
         },
         block_size: BLOCK as u32,
         physical_block_size: BLOCK as u32,
@@ -63,6 +64,9 @@ pub(super) fn settings(write_cache: bool) -> Settings {
         write_cache,
         thin: true,
         max_registrants: 4,
+        reservable: true,
+        passes: device::Passes::None,
+        explicit_access: true,
     }
 }
 
@@ -392,4 +396,17 @@ fn a_command_whose_change_cannot_be_kept_changes_nothing() {
         assert_eq!(std::fs::read(&file).expect("a state file"), lu.saved().1);
         block_folder(&folder, false);
     });
+}
+
+#[test]
+fn what_a_device_behind_the_backend_says_is_passed_on_as_it_is() {
+    let (unit, _) = unit(true, memory());
+    let far = Sense { key: 3, asc: 0x11, ascq: 4, ..Sense::READ_ERROR }.at(99);
+    let busy = Told { status: Status::Busy, sense: None };
+    for told in [Told::from(far), Told::from(Sense::NOT_READY_TRANSITION), busy] {
+        let failure = failed(&unit, &told.into(), 512, &READ);
+        assert_eq!((failure.status, failure.sense), (told.status, told.sense));
+    }
+    let own = failed(&unit, &io::Error::other("a scratch"), 512, &READ);
+    assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "without an answer it is ours");
 }

@@ -77,8 +77,18 @@ pub async fn compare_and_write(
     miscompare(&medium, &data[..len], 0)?;
     data.copy_within(len..2 * len, 0);
     data.set_visible(len);
-    put(unit, offset, data, stable).await?;
+    put(unit, offset, data, stable).await.map_err(uncertain)?;
     Ok(Outcome::Good)
+}
+
+/// The write of a COMPARE AND WRITE that has failed somewhere else may have been done there: an answer after which it
+/// is sent again as if it were not would make its own success a miscompare.
+fn uncertain(failure: Failure) -> Failure {
+    const NOT_READY: u8 = 2;
+    match failure.sense {
+        Some(sense) if sense.key == NOT_READY => Sense::new(0x0b, 0x08, 0x00).into(),
+        _ => failure,
+    }
 }
 
 /// The caller is alone in the logical unit.

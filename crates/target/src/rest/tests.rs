@@ -17,6 +17,7 @@ fn settings() -> Settings {
             revision: "1".into(),
             serial: "1".into(),
             naa: vec![0x30, 1, 2, 3, 4, 5, 6, 7],
+            designators: None,
         },
         block_size: 512,
         physical_block_size: 512,
@@ -26,6 +27,9 @@ fn settings() -> Settings {
         write_cache: true,
         thin: true,
         max_registrants: 4,
+        reservable: true,
+        passes: device::Passes::None,
+        explicit_access: true,
     }
 }
 

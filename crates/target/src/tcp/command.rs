@@ -3,8 +3,10 @@
 use super::connection::{Connection, Session};
 use super::letters::Around;
 use super::luns::{Found, Handle};
+use super::parts::{self, Room};
+use super::pass::passes;
 use super::receive::Data;
-use super::respond::Source;
+use super::respond::{Sent, Source};
 use super::task::{Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
@@ -17,7 +19,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::scsi::{Sense, Status, op};
 
 /// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
@@ -40,7 +42,7 @@ fn read_now(handle: &Handle, pool: &Pool, offset: u64, len: u32, room: u32) -> R
         return Read::Zeros;
     }
     let n = len.min(room);
-    if n == 0 || n > READ_NOW {
+    if n == 0 || n > READ_NOW || handle.is_afar {
         return Read::Not;
     }
     let Some(mut buf) = pool.try_get(n as usize) else { return Read::Not };
@@ -192,6 +194,8 @@ impl Session {
             aborted: None,
             receiving,
             answer,
+            sent: Sent::default(),
+            began: self.info.visit.get().map(|_| Instant::now()),
         };
         self.tasks.insert(itt, task);
         self.progress(itt);
@@ -231,6 +235,7 @@ impl Session {
             epoch: task.epoch,
             medium: task.medium,
             gate: None,
+            began: task.began,
         };
         let Some(conn) = self.conn.upgrade() else { return };
         compio::runtime::spawn(async move {
@@ -242,15 +247,19 @@ impl Session {
 }
 
 /// A task on its way through gate, device server and backend.
-struct Run {
-    serial: u64,
-    command: Command,
+pub struct Run {
+    /// Names the task on its connection.
+    pub serial: u64,
+    /// Its command.
+    pub command: Command,
     unit: Option<Arc<Unit>>,
     answer: Option<Answer>,
     epoch: u64,
     medium: u64,
     /// The gate of its logical unit, and how it steps in.
     gate: Option<(Member, Entry)>,
+    /// When its command arrived, if that is counted.
+    began: Option<Instant>,
 }
 
 /// What the command table says of a command, where it waits for others and for data.
@@ -291,16 +300,23 @@ impl Run {
             Ok(plan) => plan,
             Err(f) => return (Err(f), 0),
         };
+        conn.count_front(self.began);
         let needed = plan.data_out_len();
         if let Some(buf) = data.as_mut().filter(|b| b.len() > needed as usize) {
             buf.set_visible(needed as usize);
         }
         let plan = match plan {
+            // Boxed, so that other commands carry none of it about.
+            plan if passes(&plan) => return (Box::pin(self.pass(conn, &unit, data, room.first)).await, 0),
+            Plan::Read { offset, len } if room.is_cut_to(len as usize) => {
+                let ended = Box::pin(self.read_in_parts(conn, &unit, offset, room)).await;
+                return (ended, 0);
+            }
             Plan::Parameters { .. } => {
                 conn.decide(&self.command, &unit, Some(data.take().as_deref().unwrap_or_default()))
             }
             Plan::Read { offset, len } => {
-                data = room.filter(|b| b.capacity() >= len as usize);
+                data = room.whole(len as usize);
                 Ok(Plan::Read { offset, len })
             }
             plan => fitted(&unit, &self.command, plan, exact, &mut data),
@@ -344,23 +360,39 @@ impl Run {
         conn: &Connection,
         unit: &Unit,
         answer: Option<&Answer>,
-    ) -> Result<Option<Buf>, Status> {
+    ) -> Result<Room, Status> {
         const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
+        let offered = self.command.room() as usize;
         let len = match answer {
+            _ if unit.passage().is_some() => offered,
             Some(Ok(Plan::Read { len, .. })) => *len as usize,
-            _ if READS.contains(&self.command.cdb()[0]) => self.command.room() as usize,
+            _ if READS.contains(&self.command.cdb()[0]) => offered,
             _ => 0,
         };
-        let wanted = len > 0 && len <= Pool::MAX_BUFFER && !unit.backend().facts().null;
-        if !wanted {
-            return Ok(None);
+        let wanted = len > 0 && len <= Pool::MAX_BUFFER;
+        if !wanted || (unit.passage().is_none() && unit.backend().facts().null) {
+            return Ok(Room::default());
         }
+        // What the initiator has no room for is not sent early either.
+        let stride = unit.backend().stride().filter(|_| len <= offered);
+        let mut room = Room::default();
+        for len in parts::lengths(len, stride) {
+            let part = self.buffer(conn, len).await?;
+            match &mut room.first {
+                None => room.first = Some(part),
+                Some(_) => room.rest.push(part),
+            }
+        }
+        Ok(room)
+    }
+
+    async fn buffer(&self, conn: &Connection, len: usize) -> Result<Buf, Status> {
         if let Some(buf) = conn.pool.try_get(len) {
-            return Ok(Some(buf));
+            return Ok(buf);
         }
         let room = compio::time::timeout(ROOM, conn.pool.get(len));
         match conn.unless_aborted(&self.command, self.serial, room).await {
-            Some(Ok(buf)) => Ok(Some(buf)),
+            Some(Ok(buf)) => Ok(buf),
             // Who is aborted is not answered, whatever it ends with.
             Some(Err(_)) | None => Err(Status::TaskSetFull),
         }
@@ -482,7 +514,12 @@ impl Connection {
             let ordered = c.attribute == Attribute::Ordered || t.command.attribute == Attribute::Ordered;
             t.serial < serial && t.command.lun == c.lun && ordered
         };
-        if c.attribute != Attribute::HeadOfQueue {
+        // Mostly there is none that is ORDERED.
+        let nobody = match self.session.borrow_mut().luns.find(c.lun) {
+            Found::Unit(handle) => handle.ordered == 0,
+            Found::WellKnown | Found::Absent => false,
+        };
+        if c.attribute != Attribute::HeadOfQueue && !nobody {
             self.wait_until(|s| {
                 let mine = s.tasks.get(&c.itt);
                 mine.is_none_or(|t| t.aborted.is_some()) || !s.tasks.values().any(stands_before)
@@ -501,7 +538,12 @@ impl Connection {
     }
 
     /// Waits for what outlives its command, or until the command is aborted: then None.
-    async fn unless_aborted<T>(&self, c: &Command, serial: u64, work: impl Future<Output = T>) -> Option<T> {
+    pub async fn unless_aborted<T>(
+        &self,
+        c: &Command,
+        serial: u64,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
         let abort = self.wait_until(|s| s.is_aborted(c.itt, serial));
         let (mut work, mut abort) = (pin!(work), pin!(abort));
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -509,6 +551,13 @@ impl Connection {
             Poll::Pending => abort.as_mut().poll(cx).map(|()| None),
         })
         .await
+    }
+
+    /// Counts the time that a command took to be carried out.
+    fn count_front(&self, began: Option<Instant>) {
+        let Some(began) = began else { return };
+        let session = self.session.borrow();
+        session.info.visit.get().into_iter().for_each(|visit| visit.instance().front.add(began.elapsed()));
     }
 
     /// Counts what a command did, and what the initiator knows by it.
@@ -530,10 +579,11 @@ impl Connection {
             return;
         }
         let task = session.remove(c.itt);
+        let sent = task.as_ref().map_or(Sent::default(), |t| t.sent);
         match task.and_then(|t| t.aborted) {
             Some(how) => {
                 if let Some(failure) = how.answer() {
-                    session.failure(c, failure, false);
+                    session.failure_after(c, failure, false, sent);
                 }
             }
             None => {
@@ -541,7 +591,11 @@ impl Connection {
                     Found::Unit(h) => h.nexus.sense_format(),
                     _ => false,
                 };
-                session.end(c, ended, moved, descriptor);
+                match ended {
+                    Ok(Outcome::Medium(rest)) if sent.bytes > 0 => session.data_in_rest(c, rest, sent),
+                    Err(failure) if sent.bytes > 0 => session.failure_after(c, failure, descriptor, sent),
+                    ended => session.end(c, ended, moved, descriptor),
+                }
             }
         }
         drop(session);

@@ -46,6 +46,8 @@ pub struct Begun {
     pub letters: flume::Receiver<Letter>,
     /// Its place in the counts.
     pub count: Counted,
+    /// Commands that may be in flight.
+    pub depth: u32,
     /// The first ExpCmdSN.
     pub cmd_sn: u32,
     /// The next StatSN.
@@ -139,12 +141,12 @@ pub struct Connection {
 
 /// Serves a connection from the end of its login to its own end.
 pub async fn run(begun: Begun) {
-    let Begun { shared, fresh, door, info, seat, letters, count, cmd_sn, stat_sn, pending } = begun;
+    let Begun { shared, fresh, door, info, seat, letters, count, depth, cmd_sn, stat_sn, pending } = begun;
     let p = &info.parameters;
     let digests = Digests { header: p.header_digest, data: p.data_digest };
     let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, pending);
     let tsih = seat.tsih;
-    let seated = Seated { tsih, cmd_sn, stat_sn, digests };
+    let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests };
     let conn = Connection::new(shared, fresh, door, info.clone(), seated);
     compio::runtime::spawn(letters::serve(Rc::downgrade(&conn), letters)).detach();
     compio::runtime::spawn(services::keep_alive(Rc::downgrade(&conn))).detach();
@@ -179,6 +181,7 @@ fn goodbye(info: &Info, tsih: u16, end: Option<&'static str>, received: Result<(
 /// What a login left to a session.
 struct Seated {
     tsih: u16,
+    depth: u32,
     cmd_sn: u32,
     stat_sn: u32,
     digests: Digests,
@@ -219,7 +222,7 @@ impl Connection {
                 tsih: seated.tsih,
                 parameters: info.parameters.clone(),
                 digests: seated.digests,
-                window: CmdWindow::new(seated.cmd_sn, limits.commands_per_session),
+                window: CmdWindow::new(seated.cmd_sn, seated.depth),
                 stat_sn: seated.stat_sn,
                 out: Out::default(),
                 tasks: HashMap::new(),

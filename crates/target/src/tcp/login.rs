@@ -1,10 +1,12 @@
 //! The login phase of a connection: PDUs between the socket and the machine, and a place among the sessions.
 
 use super::connection::Begun;
+use crate::Visit;
 use crate::access::Door;
 use crate::registry::{Key, Request, Seat};
 use crate::server::{Counted, Shared, luns_now};
 use crate::session::Info;
+use crate::setup::{Setup, Target};
 use net::Stream;
 use proto::Pdu;
 use proto::login::{Login, SEGMENT_LEN, SessionType, Step};
@@ -63,7 +65,7 @@ async fn negotiate(
             Step::Reply(pdu) => send(&fresh.stream, &pdu).await?,
             Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
             Step::Refuse(pdu) => {
-                refused(&fresh, &machine, &pdu);
+                refused(&setup, &fresh, &machine, &pdu);
                 send(&fresh.stream, &pdu).await?;
                 return Ok(None);
             }
@@ -74,22 +76,26 @@ async fn negotiate(
     let (mailbox, letters) = flume::unbounded();
     let key = key(&info, &bound);
     let request = Request { key, tsih: machine.tsih(), cid: info.cid, mailbox, info: info.clone() };
-    let seat = match shared.registry.enter(&request, &setup.limits).await {
+    let target = info.target.as_ref().and_then(|name| setup.targets.get(name));
+    let seat = shared.registry.enter(&request, &setup.limits).await;
+    let seat = match seat.and_then(|seat| visit(target, &info).map(|()| seat)) {
         Ok(seat) => seat,
         Err(status) => {
             let pdu = machine.refuse(status);
-            refused(&fresh, &machine, &pdu);
+            refused(&setup, &fresh, &machine, &pdu);
             send(&fresh.stream, &pdu).await?;
             return Ok(None);
         }
     };
+    let most = setup.limits.commands_per_session;
+    let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
     count.logged_in();
     let now = shared.setup();
     if !Arc::ptr_eq(&now, &setup) {
         // The configuration was read again meanwhile, when this session was not yet there to hear of it.
         luns_now(&now, &info).into_iter().for_each(|letter| drop(request.mailbox.send(letter)));
     }
-    send(&fresh.stream, &machine.accept(seat.tsih, setup.limits.commands_per_session)).await?;
+    send(&fresh.stream, &machine.accept(seat.tsih, depth)).await?;
     welcome(&info, &seat);
     let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
     Ok(Some(Begun {
@@ -100,6 +106,7 @@ async fn negotiate(
         seat,
         letters,
         count,
+        depth,
         cmd_sn,
         stat_sn,
         pending,
@@ -134,7 +141,17 @@ fn info(machine: &Login, fresh: &Fresh, tag: u16, session: Option<Arc<Info>>) ->
         parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),
         since: Instant::now(),
         counters: Default::default(),
+        visit: Default::default(),
     })
+}
+
+/// Takes a place in the SCSI routing instance of a target, if it has one.
+fn visit(target: Option<&Target>, info: &Info) -> Result<(), LoginStatus> {
+    let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
+    let visit = Visit::enter(instance)?;
+    // Nobody else knows of this session yet.
+    let _ = info.visit.set(visit);
+    Ok(())
 }
 
 fn welcome(info: &Info, seat: &Seat) {
@@ -145,8 +162,12 @@ fn welcome(info: &Info, seat: &Seat) {
     }
 }
 
-fn refused(fresh: &Fresh, machine: &Login, pdu: &Pdu) {
+fn refused(setup: &Setup, fresh: &Fresh, machine: &Login, pdu: &Pdu) {
     let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
+    let target = machine.target_name().and_then(|name| setup.targets.get(name));
+    if let Some(instance) = target.and_then(|target| target.instance.as_ref()) {
+        instance.refused(status);
+    }
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
     // It is printable already.
     let reason = machine.reason().map(tracing::field::display);

@@ -1,11 +1,12 @@
 //! The LUNs of a session: what each is, and the I_T_L nexus that it has become once it was used.
 
-use crate::Unit;
-use crate::access::LunMap;
+use crate::access::{LunMap, Visible};
 use crate::exec::copy::{End, Ends};
 use crate::gate::Member;
+use crate::{Unit, Way};
 use block::Backend;
 use device::{Answer, CopyRange, CopySegment, Nexus, Port};
+use std::rc::Rc;
 use std::sync::Arc;
 use wire::iscsi::lun;
 use wire::scsi::Sense;
@@ -20,10 +21,14 @@ pub struct Handle {
     pub backend: Arc<dyn Backend>,
     /// Nothing needs to be read or kept, as of the epoch.
     pub null: bool,
+    /// The blocks are somewhere else, and nothing is done on the spot; as of the epoch.
+    pub is_afar: bool,
     /// The nexus's epoch when the unit was asked for its blocks.
     epoch: u64,
     /// ORDERED commands that are unfinished.
     pub ordered: i32,
+    /// Its nexus with the logical unit elsewhere, for commands that are not carried out here.
+    pub way: Option<Rc<dyn Way>>,
 }
 
 impl Handle {
@@ -47,6 +52,7 @@ impl Handle {
     fn look(&mut self) {
         self.backend = self.unit.backend();
         self.null = self.backend.facts().null;
+        self.is_afar = self.backend.stride().is_some();
         self.epoch = self.nexus.epoch();
     }
 }
@@ -101,10 +107,12 @@ impl Luns {
         let handle = Handle {
             nexus: unit.lu.attach(self.port.clone(), visible.read_only),
             null: backend.facts().null,
+            is_afar: backend.stride().is_some(),
             backend,
             // It has not looked yet.
             epoch: 0,
             ordered: 0,
+            way: unit.passage().map(|passage| passage.enter(&self.port)),
             unit,
         };
         let at = number as usize;
@@ -135,6 +143,19 @@ impl Luns {
             handle.map(|h| &h.nexus).ok_or(segment.unreachable(number))
         };
         segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
+    }
+
+    /// The ways of these LUNs to logical units elsewhere; naming one uses it.
+    pub fn ways(&mut self, units: &[Arc<Unit>]) -> Vec<Rc<dyn Way>> {
+        let passing = |(_, v): &(&u16, &Visible)| {
+            v.unit.passage().is_some() && units.iter().any(|unit| Arc::ptr_eq(unit, &v.unit))
+        };
+        let numbers: Vec<u16> = self.map.iter().filter(passing).map(|(number, _)| *number).collect();
+        let way = |number: u16| {
+            let used = self.handle(number).is_some() || self.open(number);
+            self.handle(number).filter(|_| used)?.way.clone()
+        };
+        numbers.into_iter().filter_map(way).collect()
     }
 
     /// The view of a LUN, if that is still this unit: a reload may have given its number to another one.

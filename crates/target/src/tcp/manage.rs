@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use wire::iscsi::request::Function;
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, lun, pdu};
 
@@ -105,7 +106,7 @@ impl Connection {
         let response = match function {
             ABORT_TASK => self.abort_task(&header).await,
             CLEAR_ACA => COMPLETE,
-            TARGET_WARM_RESET | TARGET_COLD_RESET => self.reset_target(&header).await,
+            TARGET_WARM_RESET | TARGET_COLD_RESET => self.reset_target(&header, function).await,
             _ => {
                 self.all_before(header.cmd_sn()).await;
                 self.task_set(&header, function).await
@@ -147,7 +148,9 @@ impl Connection {
     async fn task_set(&self, header: &Bhs, function: u8) -> u8 {
         let Some(unit) = self.session.borrow().unit_at(header.lun()) else { return NO_SUCH_LUN };
         let which = Which::units([unit.clone()]);
+        // First, so that what the reset ends elsewhere is not taken for an answer, or tried again.
         let own = self.abort_own(&which, header.cmd_sn());
+        let forwarded = self.forward(&which, function).await;
         if function != ABORT_TASK_SET {
             self.abort_others(which).await;
         }
@@ -157,7 +160,24 @@ impl Connection {
             CLEAR_TASK_SET => unit.lu.cleared(self.session.borrow_mut().nexus_at(header.lun())),
             _ => unit.lu.reset(),
         }
-        COMPLETE
+        if forwarded { COMPLETE } else { REJECTED }
+    }
+
+    /// Does the same at logical units elsewhere, and tells whether it was done there.
+    async fn forward(&self, which: &Which, function: u8) -> bool {
+        let Which::Units(units) = which else { return true };
+        let function = match function {
+            CLEAR_TASK_SET => Function::ClearTaskSet,
+            LUN_RESET | TARGET_WARM_RESET | TARGET_COLD_RESET => Function::LunReset,
+            // Tasks are aborted there one by one.
+            _ => return true,
+        };
+        let ways = self.session.borrow_mut().luns.ways(units);
+        let mut done = true;
+        for way in ways {
+            done &= way.manage(function).await;
+        }
+        done
     }
 
     /// Marks the tasks of this session at some logical units that were sent before the function; their
@@ -187,9 +207,10 @@ impl Connection {
     }
 
     /// TARGET WARM RESET: every logical unit that this session can reach.
-    async fn reset_target(&self, header: &Bhs) -> u8 {
+    async fn reset_target(&self, header: &Bhs, function: u8) -> u8 {
         let which = Which::units(self.session.borrow().luns.map().values().map(|v| v.unit.clone()));
         let own = self.abort_own(&which, header.cmd_sn());
+        let forwarded = self.forward(&which, function).await;
         self.abort_others(which.clone()).await;
         self.wait_for_own(&own).await;
         let Which::Units(units) = which else { return COMPLETE };
@@ -201,7 +222,7 @@ impl Connection {
             // Each of them tells all of its nexuses: others of this core come first.
             net::after_others().await;
         }
-        COMPLETE
+        if forwarded { COMPLETE } else { REJECTED }
     }
 
     /// The rest of TARGET COLD RESET: every session of the target ends, this one too.

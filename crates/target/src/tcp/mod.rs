@@ -8,6 +8,8 @@ mod letters;
 mod login;
 mod luns;
 mod manage;
+mod parts;
+mod pass;
 mod respond;
 mod services;
 mod task;

@@ -3,6 +3,7 @@
 use super::connection::Session;
 use super::out::{MAX_SEGMENT, Payload};
 use super::task::Command;
+use crate::Reply;
 use crate::exec::{Ended, Outcome};
 use device::Failure;
 use net::Buf;
@@ -25,6 +26,26 @@ fn residual(expected: u32, actual: u64) -> (u8, u32) {
         std::cmp::Ordering::Greater => (OVERFLOW, u32::try_from(actual - expected).unwrap_or(u32::MAX)),
         std::cmp::Ordering::Less => (UNDERFLOW, (expected - actual) as u32),
     }
+}
+
+/// How much of a command's Data-In has gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes.
+    pub bytes: usize,
+    /// PDUs: the next DataSN.
+    pub pdus: u32,
+}
+
+/// What goes with the last of a command's Data-In.
+#[derive(Clone, Copy)]
+enum Close {
+    /// Status, with the flag and the count of the residual.
+    Status(u8, u32),
+    /// Nothing: a response follows.
+    Data,
+    /// It is not the last.
+    Open,
 }
 
 impl Session {
@@ -61,18 +82,43 @@ impl Session {
 
     /// Sends a failure, with its sense data.
     pub fn failure(&mut self, c: &Command, failure: Failure, descriptor: bool) {
+        self.failure_after(c, failure, descriptor, Sent::default());
+    }
+
+    /// Sends a failure behind Data-In that has gone.
+    pub fn failure_after(&mut self, c: &Command, failure: Failure, descriptor: bool, sent: Sent) {
         self.info.counters.failures.add(1);
-        let (flag, count) = residual(c.edtl, 0);
+        let (flag, count) = residual(c.edtl, sent.bytes as u64);
         let mut h = pdu::scsi_response(c.itt, flag, 0, failure.status as u8);
+        h.set_word(36, sent.pdus);
         h.set_word(44, count);
-        let payload = match failure.sense {
-            None => Payload::Empty,
-            Some(sense) => {
-                let sense = sense.encode(descriptor);
-                Payload::Bytes([&(sense.len() as u16).to_be_bytes()[..], &sense].concat())
-            }
-        };
+        let payload = failure.sense.map_or(Payload::Empty, |sense| sense_segment(&sense.encode(descriptor)));
         self.reply(h, payload);
+    }
+
+    /// Sends what a logical unit elsewhere answered: its data, whatever its status, and its sense data.
+    fn passed(&mut self, c: &Command, reply: Reply) {
+        let Reply { status, sense, data, moved } = reply;
+        let (room, whole) = (c.room() as usize, c.room().max(c.offered()));
+        let sent = match data {
+            Some(data) if c.reads && status == Status::Good as u8 => {
+                let moved = if data.len() < room { data.len() } else { moved as usize };
+                return self.data_in(c, Source::Buf(data), moved);
+            }
+            Some(data) if c.reads && !data.is_empty() => {
+                let len = data.len().min(room);
+                self.segments(c, Source::Buf(data).shared(), len, Sent::default(), Close::Data)
+            }
+            _ => Sent::default(),
+        };
+        if status != Status::Good as u8 {
+            self.info.counters.failures.add(1);
+        }
+        let (flag, count) = residual(whole, moved);
+        let mut h = pdu::scsi_response(c.itt, flag, 0, status);
+        h.set_word(36, sent.pdus);
+        h.set_word(44, count);
+        self.reply(h, if sense.is_empty() { Payload::Empty } else { sense_segment(&sense) });
     }
 
     /// Sends the end of a command. `moved`: bytes of Data-Out that its CDB asked for.
@@ -94,8 +140,25 @@ impl Session {
                 self.info.counters.read_bytes.add(n as u64);
                 self.data_in(c, Source::Zeros, n)
             }
+            Ok(Outcome::Passed(reply)) => self.passed(c, reply),
             Err(f) => self.failure(c, f, descriptor),
         }
+    }
+
+    /// Sends part of a command's Data-In; more follows.
+    pub fn data_in_part(&mut self, c: &Command, part: Buf, sent: Sent) -> Sent {
+        let len = part.len();
+        self.info.counters.read_bytes.add(len as u64);
+        self.segments(c, Source::Buf(part).shared(), len, sent, Close::Open)
+    }
+
+    /// Sends the last part of a command's Data-In, and GOOD.
+    pub fn data_in_rest(&mut self, c: &Command, part: Buf, sent: Sent) {
+        let len = part.len();
+        self.info.counters.reads.add(1);
+        self.info.counters.read_bytes.add(len as u64);
+        let (flag, count) = residual(c.room().max(c.offered()), (sent.bytes + len) as u64);
+        self.segments(c, Source::Buf(part).shared(), len, sent, Close::Status(flag, count));
     }
 
     /// Sends `len` bytes, or as many as the initiator takes, and GOOD with the last of them
@@ -114,38 +177,51 @@ impl Session {
             h.set_word(44, count);
             return self.reply(h, source.whole(send));
         }
-        self.segments(c, source.shared(), send, most, (flag, count));
+        self.segments(c, source.shared(), send, Sent::default(), Close::Status(flag, count));
     }
 
-    /// Several Data-In PDUs: F at the end of every burst, status in the last.
+    /// Several Data-In PDUs of `len` bytes, behind what was `sent` already: F at the end of every burst and of
+    /// all, status in the last.
     fn segments(
         &mut self,
         c: &Command,
         source: SharedSource,
-        send: usize,
-        most: usize,
-        (flag, count): (u8, u32),
-    ) {
+        len: usize,
+        mut sent: Sent,
+        close: Close,
+    ) -> Sent {
+        let most = (self.parameters.max_xmit_data_segment_length as usize).min(MAX_SEGMENT);
         let burst = self.parameters.max_burst_length as usize;
-        let (mut at, mut data_sn) = (0, 0);
-        while at < send {
-            let to_burst = burst - at % burst;
-            let n = most.min(send - at).min(to_burst);
-            let mut h = data_in_header(c, data_sn, at);
-            h.0[1] = if n == to_burst || at + n == send { 0x80 } else { 0 };
-            if at + n == send {
-                h.0[1] |= STATUS | flag;
-                h.set_word(44, count);
-                self.reply(h, source.part(at, n));
-            } else {
-                h.set_word(28, self.window.exp_cmd_sn());
-                h.set_word(32, self.window.max_cmd_sn());
-                self.out.push(h, source.part(at, n), self.digests);
+        let mut at = 0;
+        while at < len {
+            let to_burst = burst - sent.bytes % burst;
+            let n = most.min(len - at).min(to_burst);
+            let last = at + n == len;
+            let mut h = data_in_header(c, sent.pdus, sent.bytes);
+            let is_final = n == to_burst || (last && !matches!(close, Close::Open));
+            h.0[1] = if is_final { 0x80 } else { 0 };
+            match close {
+                Close::Status(flag, count) if last => {
+                    h.0[1] |= STATUS | flag;
+                    h.set_word(44, count);
+                    self.reply(h, source.part(at, n));
+                }
+                _ => {
+                    h.set_word(28, self.window.exp_cmd_sn());
+                    h.set_word(32, self.window.max_cmd_sn());
+                    self.out.push(h, source.part(at, n), self.digests);
+                }
             }
             at += n;
-            data_sn += 1;
+            sent = Sent { bytes: sent.bytes + n, pdus: sent.pdus + 1 };
         }
+        sent
     }
+}
+
+/// The data segment of a SCSI Response (RFC 7143 section 11.4.7).
+fn sense_segment(sense: &[u8]) -> Payload {
+    Payload::Bytes([&(sense.len() as u16).to_be_bytes()[..], sense].concat())
 }
 
 #[inline]

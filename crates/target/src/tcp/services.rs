@@ -56,7 +56,10 @@ impl Session {
     pub fn text_request(&mut self, header: &Bhs, ahs: &[u8], data: &[u8]) {
         let max = self.parameters.max_xmit_data_segment_length;
         let mut text = std::mem::replace(&mut self.text, proto::text::Exchange::new(SessionType::Normal, 0));
-        let step = text.request(header, data, max, |wanted| self.records(wanted));
+        let setup = self.shared.setup();
+        let target = self.info.target.clone();
+        let own = |key: &str, value: &str| setup.answers.ask(target.as_deref(), key, value);
+        let step = text.request(header, data, max, |wanted| self.records(wanted), own);
         self.text = text;
         match step {
             TextStep::Reject(reason) => self.reject(reason, header, ahs),

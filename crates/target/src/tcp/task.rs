@@ -1,10 +1,12 @@
 //! SCSI commands that did not end on the spot.
 
+use super::respond::Sent;
 use crate::Unit;
 use device::{Answer, Failure, NexusId};
 use net::Buf;
 use proto::transfer::Incoming;
 use std::sync::Arc;
+use std::time::Instant;
 use wire::iscsi::Bhs;
 use wire::scsi::{Sense, Status};
 
@@ -181,6 +183,10 @@ pub struct Task {
     pub receiving: Option<Receiving>,
     /// What it comes to; None: to be decided when its turn has come, or it runs.
     pub answer: Option<Answer>,
+    /// How much of its Data-In has gone.
+    pub sent: Sent,
+    /// When it arrived, if that is counted.
+    pub began: Option<Instant>,
 }
 
 #[cfg(test)]

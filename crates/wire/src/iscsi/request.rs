@@ -4,6 +4,8 @@ use super::{Bhs, NONE, opcode};
 
 /// The I bit: outside the order of CmdSN.
 const IMMEDIATE: u8 = 0x40;
+/// AHSType of the Extended CDB.
+const EXTENDED_CDB: u8 = 1;
 
 /// Fields that every initiator PDU but Data-Out carries: CmdSN and ExpStatSN at offsets 24 and 28.
 #[inline]
@@ -34,6 +36,16 @@ pub fn scsi_command(lun: u64, itt: u32, attribute: Attribute, cdb: &[u8; 16]) ->
     b.set_word(16, itt);
     b.0[32..48].copy_from_slice(cdb);
     b
+}
+
+/// The additional header segment that carries what a CDB has behind its first 16 bytes, at most 244 bytes: an
+/// Extended CDB (RFC 7143 section 11.2.2.3), padded to whole words.
+pub fn extended_cdb(rest: &[u8]) -> Vec<u8> {
+    // AHSLength counts what follows AHSType: a reserved byte, and the bytes of the CDB.
+    let [high, low] = (1 + rest.len() as u16).to_be_bytes();
+    let mut ahs = [&[high, low, EXTENDED_CDB, 0], rest].concat();
+    ahs.resize(ahs.len().next_multiple_of(4), 0);
+    ahs
 }
 
 /// Makes a SCSI Command one that reads `len` bytes.
@@ -149,6 +161,14 @@ mod tests {
         let mut b = scsi_command(0, 1, Attribute::Ordered, &cdb);
         writes(&mut b, 512, true);
         assert_eq!((b.0[1], b.word20()), (0x22, 512));
+    }
+
+    #[test]
+    fn an_extended_cdb_is_padded_to_words() {
+        assert_eq!(extended_cdb(&[9; 16]), [&[0, 17, 1, 0], &[9; 16][..]].concat());
+        assert_eq!(extended_cdb(&[9; 5]), [0, 6, 1, 0, 9, 9, 9, 9, 9, 0, 0, 0]);
+        let longest = extended_cdb(&[9; 244]);
+        assert_eq!((longest.len(), &longest[..4]), (248, &[0, 245, 1, 0][..]));
     }
 
     #[test]

@@ -64,13 +64,15 @@ fn responses_that_break_the_rules() {
         (other(last, |h| h.set_word(16, 1)), "Task Tag"),
         (other(last, |h| h.0[4] = 1), "additional header"),
         (other(last, |h| h.0[0] = opcode::NOP_IN), "NOP-In"),
-        (other(last, |h| h.0[0..3].copy_from_slice(&[opcode::REJECT, 0x80, 9])), "0x09"),
     ] {
         let mut text = Text::new(ITT, ALL.to_vec(), 8192, 65536).0;
         let step = text.response(&header, b"");
         let TextStep::Failed(told) = step else { panic!("{why}: {step:?}") };
         assert!(told.contains(why), "{told}");
     }
+    let reject = other(last, |h| h.0[0..3].copy_from_slice(&[opcode::REJECT, 0x80, 9]));
+    let mut text = Text::new(ITT, ALL.to_vec(), 8192, 65536).0;
+    assert_eq!(text.response(&reject, b""), TextStep::Rejected(9), "a refusal breaks no rule");
     // An answer before the question is over.
     for (header, data) in
         [(last, b"".as_slice()), (response(0, 1), b"A=1\0".as_slice()), (response(CONTINUE, 1), b"")]
@@ -104,10 +106,11 @@ fn ask(targets: usize, sent: u32, answered: u32, limit: usize) -> TextStep {
             name: format!("iqn.2026-11.org.example:t{i}"),
             addresses: ["192.0.2.1:3260,1", "[2001:db8::1]:3260,1"].map(str::to_owned).to_vec(),
         };
-        let answer = exchange.request(&request.header, &request.data, answered, |asked| {
+        let all = |asked: SendTargets<'_>| {
             assert_eq!(asked, SendTargets::All);
             (0..targets).map(record).collect()
-        });
+        };
+        let answer = exchange.request(&request.header, &request.data, answered, all, |_, _| None);
         let Answer::Reply { pdu, .. } = answer else { panic!("{answer:?}") };
         match text.response(&pdu.header, &pdu.data) {
             TextStep::Send(next) => request = next,
@@ -248,7 +251,7 @@ proptest! {
             match text.response(&response(flags & 0xc0, ttt), &data) {
                 TextStep::Done(text) => prop_assert!(text.len() <= 1000),
                 TextStep::Send(pdu) => prop_assert!(pdu.data.len() <= 8),
-                TextStep::Failed(_) => {}
+                TextStep::Failed(_) | TextStep::Rejected(_) => {}
             }
         }
     }

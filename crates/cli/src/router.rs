@@ -1,0 +1,123 @@
+//! `lunar router`: what a running server tells of its routers, and what they are told to do. And `lunar diff` and
+//! `lunar apply`, which change what it runs.
+
+use crate::args::{Apply, Asked, OneRouter, Router, Steered};
+use crate::client::json;
+use crate::session::{one, servers};
+use control::admin::{self, Action, Difference, Request, Router as Told, Session};
+use control::{Cause, Problem};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The text to print.
+pub fn router(command: Router) -> Result<String, Problem> {
+    match command {
+        Router::List(asked) => told(&OneRouter { name: None, asked }, admin::router::list),
+        Router::Show(which) => told(&which, show),
+        Router::Stats(which) => told(&which, admin::router::stats),
+        Router::Paths(which) => told(&which, admin::router::paths),
+        Router::Sessions(which) => sessions(&which),
+        Router::Drain(which) => steer(which, Action::Drain),
+        Router::Resume(which) => steer(which, Action::Resume),
+        Router::Failover(which) => steer(which, Action::Failover),
+        Router::Eligible { which, may } if may == "on" => steer(which, Action::Eligible),
+        Router::Eligible { which, .. } => steer(which, Action::Ineligible),
+    }
+}
+
+fn server(asked: &Asked) -> Result<PathBuf, Problem> {
+    one(servers(asked.socket.as_ref())?)
+}
+
+fn told(which: &OneRouter, text: fn(&[Told]) -> String) -> Result<String, Problem> {
+    let routers = chosen(which, &server(&which.asked)?)?;
+    match which.asked.json {
+        true => json(&routers),
+        false if routers.is_empty() => Ok("no routers\n".into()),
+        false => Ok(text(&routers)),
+    }
+}
+
+/// The routers that are asked about.
+fn chosen(which: &OneRouter, server: &Path) -> Result<Vec<Told>, Problem> {
+    let all = admin::routers(server)?;
+    let Some(name) = &which.name else { return Ok(all) };
+    let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
+    if found.is_empty() {
+        let what = format!("there is no router {name}");
+        return Err(Problem::new(what, "lunar router list tells which there are").because(Cause::NotFound));
+    }
+    Ok(found)
+}
+
+fn show(routers: &[Told]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let texts: Vec<String> = routers.iter().map(|router| admin::router::show(router, now)).collect();
+    texts.join("\n")
+}
+
+/// The sessions with targets of routers.
+fn sessions(which: &OneRouter) -> Result<String, Problem> {
+    let server = server(&which.asked)?;
+    let routers = chosen(which, &server)?;
+    let ours = |session: &Session| {
+        let targets = routers.iter().flat_map(|router| &router.targets);
+        session.target.as_ref().is_some_and(|name| targets.into_iter().any(|target| target.name == *name))
+    };
+    let sessions: Vec<Session> = admin::sessions(&server)?.into_iter().filter(ours).collect();
+    match which.asked.json {
+        true => json(&sessions),
+        false if sessions.is_empty() => Ok("no sessions\n".into()),
+        false => Ok(admin::table(&sessions)),
+    }
+}
+
+fn steer(which: Steered, action: Action) -> Result<String, Problem> {
+    let server = one(servers(which.socket.as_ref())?)?;
+    said(admin::tell(&server, &Request::Router { name: which.name, action }))
+}
+
+/// What a configuration would change.
+pub fn diff(file: Option<&Path>, asked: &Asked) -> Result<String, Problem> {
+    let differences = admin::diff(&server(asked)?, absolute(file)?)?;
+    match asked.json {
+        true => json(&differences),
+        false if differences.is_empty() => Ok("nothing would change\n".into()),
+        false => Ok(differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("\n") + "\n"),
+    }
+}
+
+/// Lets a server use a configuration, or says what becomes of the one that was applied.
+pub fn apply(args: &Apply) -> Result<String, Problem> {
+    let server = one(servers(args.socket.as_ref())?)?;
+    let request = match (args.confirm, args.rollback) {
+        (true, _) => Request::Confirm {},
+        (_, true) => Request::Rollback {},
+        _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args)? },
+    };
+    said(admin::tell(&server, &request))
+}
+
+fn said(answer: Result<String, Problem>) -> Result<String, Problem> {
+    answer.map(|text| text + "\n")
+}
+
+/// The time to confirm in whole seconds.
+fn within(args: &Apply) -> Result<Option<u64>, Problem> {
+    let Some(text) = &args.confirm_within else { return Ok(None) };
+    let wrong = || {
+        let what = format!("--confirm-within: \"{}\" is no time", text.escape_debug());
+        Problem::new(what, "write it as 60s or 5m, from 1 s to 1 day").because(Cause::Argument)
+    };
+    let time = humantime::parse_duration(text).map_err(|_| wrong())?;
+    let seconds = time.as_secs();
+    if (1..=86400).contains(&seconds) { Ok(Some(seconds)) } else { Err(wrong()) }
+}
+
+/// The server may have another working folder.
+fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Problem> {
+    let Some(file) = file else { return Ok(None) };
+    let path = std::path::absolute(file)
+        .map_err(|e| Problem::new(format!("{}: {e}", file.display()), "name the file by its whole path"))?;
+    Ok(Some(path))
+}

@@ -1,0 +1,199 @@
+//! Another configuration while it serves: by SIGHUP, by `lunar apply` for good or on trial, and by what is found at
+//! the upstreams of routers.
+
+use super::{Event, Service, warn_of_what_stays};
+use crate::server::Server;
+use control::Problem;
+use control::admin::Response;
+use control::config::{self, Config};
+use control::routes::{expand, pairs, specs, users};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// A configuration that goes by itself unless it is confirmed.
+#[derive(Default)]
+pub struct Trial {
+    /// What was before.
+    before: Option<Config>,
+    /// Counts them.
+    number: u64,
+}
+
+impl Trial {
+    /// What holds now stays.
+    pub fn is_over(&mut self) {
+        self.before = None;
+        self.number += 1;
+    }
+}
+
+impl<S: Server> Service<S> {
+    /// Uses a configuration. After an error everything stays as it was.
+    pub(super) fn apply(&mut self, config: Config) -> Result<(), Vec<Problem>> {
+        // Before anything is looked at: a loop is to be seen.
+        for ((router, upstream), targets) in users(&config) {
+            self.routes.uses(&router, &upstream, targets);
+        }
+        self.routes.pairs(pairs(&config));
+        self.routes.set(specs(&config));
+        if let Err(problems) = self.make(&config) {
+            self.route();
+            return Err(problems);
+        }
+        warn_of_what_stays(&self.config, &config);
+        self.config = config;
+        self.route();
+        Ok(())
+    }
+
+    /// Serves what a configuration comes to by what was found.
+    fn make(&mut self, config: &Config) -> Result<(), Vec<Problem>> {
+        let whole = expand(config, &self.routes.found())?;
+        let server = self.server.clone();
+        let setup = self.units.setup(&whole, &|units| server.rest(units))?;
+        self.server.reload(setup);
+        self.whole = whole;
+        Ok(())
+    }
+
+    /// Tells the routes what is to be watched, by whom it is used, and who sees it.
+    pub(super) fn route(&self) {
+        for ((router, upstream), targets) in users(&self.whole) {
+            self.routes.uses(&router, &upstream, targets);
+        }
+        for router in &self.config.routers {
+            self.routes.limit(&router.name, router.max_sessions);
+        }
+        self.routes.pairs(pairs(&self.config));
+        self.routes.set(specs(&self.config));
+        self.routes.serve(self.units.routed(&self.whole));
+    }
+
+    /// Something else was found at the upstreams.
+    pub(super) fn found(&mut self) {
+        match expand(&self.config, &self.routes.found()) {
+            Ok(whole) if whole.targets == self.whole.targets => return self.route(),
+            Ok(_) => {}
+            Err(problems) => return tell_problems(&problems),
+        }
+        let config = self.config.clone();
+        match self.make(&config) {
+            Ok(()) => self.route(),
+            Err(problems) => {
+                tell_problems(&problems);
+                // What cannot be served now may be served when a command has ended.
+                later(&self.events, AGAIN_S, Event::Found);
+            }
+        }
+    }
+
+    /// What another configuration would change.
+    pub(super) fn diff(&self, file: Option<PathBuf>) -> Response {
+        match self.read(file) {
+            Ok(config) => Response::Differences(control::diff(&self.config, &config)),
+            Err(problem) => problem.into(),
+        }
+    }
+
+    fn read(&self, file: Option<PathBuf>) -> Result<Config, Problem> {
+        let Some(file) = file.or_else(|| self.file.clone()) else {
+            return Err(Problem::new("the server was started without a file", "name one"));
+        };
+        config::load(&file).map_err(|problems| joined(&problems))
+    }
+
+    /// Uses another configuration, for good or until its time is over.
+    pub(super) fn try_out(&mut self, file: Option<PathBuf>, within_s: Option<u64>) -> Response {
+        let before = self.config.clone();
+        let config = match self.read(file) {
+            Ok(config) => config,
+            Err(problem) => return problem.into(),
+        };
+        let changes = control::diff(&before, &config);
+        if let Err(problems) = self.apply(config) {
+            return joined(&problems).into();
+        }
+        let mut text: String = changes.iter().map(|change| format!("{change}\n")).collect();
+        match within_s {
+            None => {
+                self.trial.is_over();
+                text += "applied; to keep it over a restart, write it to the file that the server is started with";
+            }
+            Some(seconds) => {
+                // Of two trials in a row, the first holds what is known to be good.
+                self.trial.before.get_or_insert(before);
+                self.trial.number += 1;
+                self.wake(seconds, self.trial.number);
+                text += &format!("applied; rolled back in {seconds} s unless you say: lunar apply --confirm");
+            }
+        }
+        Response::Done(text)
+    }
+
+    fn wake(&self, seconds: u64, number: u64) {
+        later(&self.events, seconds, Event::Unconfirmed(number));
+    }
+
+    /// What was applied stays.
+    pub(super) fn confirm(&mut self) -> Response {
+        if self.trial.before.is_none() {
+            return Problem::new("nothing waits to be confirmed", "lunar apply FILE --confirm-within 60s")
+                .into();
+        }
+        self.trial.is_over();
+        Response::Done("confirmed".into())
+    }
+
+    /// The time of a trial is over.
+    pub(super) fn unconfirmed(&mut self, number: u64) {
+        if number == self.trial.number && self.trial.before.is_some() {
+            tracing::warn!("the configuration was not confirmed: back to the one before");
+            self.roll_back();
+        }
+    }
+
+    /// Back to what was before.
+    pub(super) fn roll_back(&mut self) -> Response {
+        let Some(before) = self.trial.before.clone() else {
+            return Problem::new("there is nothing to roll back to", "lunar apply FILE --confirm-within 60s")
+                .into();
+        };
+        match self.apply(before) {
+            Ok(()) => {
+                self.trial.is_over();
+                Response::Done("rolled back".into())
+            }
+            Err(problems) => {
+                tell_problems(&problems);
+                // It is tried again until it works.
+                self.wake(5, self.trial.number);
+                joined(&problems).into()
+            }
+        }
+    }
+}
+
+/// What is found and cannot be served is tried again after so many seconds.
+const AGAIN_S: u64 = 10;
+
+fn later(events: &Sender<Event>, seconds: u64, event: Event) {
+    let events = events.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(seconds));
+        // The server may be gone.
+        _ = events.send(event);
+    });
+}
+
+fn tell_problems(problems: &[Problem]) {
+    for problem in problems {
+        tracing::error!("{problem}");
+    }
+}
+
+/// All of them as one.
+fn joined(problems: &[Problem]) -> Problem {
+    let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    Problem::new(texts.join("\n"), "everything stays as it was")
+}

@@ -1,0 +1,200 @@
+//! What a server tells of its routers, and who asks for it.
+
+use super::{Event, Service};
+use crate::server::Server;
+use control::Problem;
+use control::admin::router::{Hop, Lun, Pair, Path, Router, Target, Upstream};
+use control::admin::{Action, Request, Response, Running, Session};
+use net::tally::Total;
+use router::pair::{Order, Role};
+use router::routes::{UnitFacts, UpstreamFacts};
+use router::upstream::Health;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// How long the main thread may take for an answer.
+const ANSWER: Duration = Duration::from_secs(55);
+
+/// Who answers at the admin socket: the server itself, or the main thread.
+pub struct Desk<S> {
+    pub server: Arc<S>,
+    pub events: Mutex<Sender<Event>>,
+}
+
+/// Tells the main thread of something, if it is still there.
+pub fn tell(events: &Mutex<Sender<Event>>, event: Event) {
+    _ = events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
+}
+
+impl<S: Server> Running for Desk<S> {
+    fn sessions(&self) -> Vec<Session> {
+        self.server.sessions()
+    }
+
+    fn ask(&self, request: Request) -> Response {
+        let (reply, answer) = channel();
+        tell(&self.events, Event::Asked(request, reply));
+        let busy = || Problem::new("the server is busy", "ask again later").into();
+        answer.recv_timeout(ANSWER).unwrap_or_else(|_| busy())
+    }
+}
+
+impl<S: Server> Service<S> {
+    pub(super) fn answer(&mut self, request: Request) -> Response {
+        match request {
+            Request::Sessions {} => Response::Sessions(self.server.sessions()),
+            Request::Routers {} => Response::Routers(self.routers()),
+            Request::Router { name, action } => self.steer(&name, action),
+            Request::Diff { file } => self.diff(file),
+            Request::Apply { file, confirm_within_s } => self.try_out(file, confirm_within_s),
+            Request::Confirm {} => self.confirm(),
+            Request::Rollback {} => self.roll_back(),
+        }
+    }
+
+    /// Does something with an instance.
+    fn steer(&mut self, name: &str, action: Action) -> Response {
+        if !self.config.routers.iter().any(|router| router.name == name) {
+            let what = format!("there is no router {name}");
+            return Problem::new(what, "lunar router list tells which there are").into();
+        }
+        let pair = self.routes.pair(name);
+        match (&pair, order(action)) {
+            (Some(pair), Some(order)) => {
+                if order == Order::Failover && pair.facts().role == Role::Active && !pair.can_hand_over() {
+                    let what = format!("the other router of the pair {name} cannot take over now");
+                    return Problem::new(what, "lunar router show tells how it is").into();
+                }
+                pair.order(order);
+            }
+            (None, _) if matches!(action, Action::Failover | Action::Eligible | Action::Ineligible) => {
+                let what = format!("router {name} is in no pair");
+                return Problem::new(what, "add [router.NAME.pair] to the configurations of both").into();
+            }
+            _ => {}
+        }
+        if matches!(action, Action::Drain | Action::Resume) {
+            let draining = action == Action::Drain;
+            self.routes.instance(name).draining.store(draining, Relaxed);
+            if draining {
+                self.server.dismiss(name);
+            }
+        }
+        Response::Done(format!("router {name}: {}", done(action, pair.is_some(), &self.routes.state(name))))
+    }
+
+    fn routers(&self) -> Vec<Router> {
+        self.config.routers.iter().map(|router| self.router(&router.name)).collect()
+    }
+
+    fn router(&self, name: &str) -> Router {
+        let instance = self.routes.instance(name);
+        let facts = self.routes.facts(name);
+        let units = || facts.iter().flat_map(|upstream| &upstream.units);
+        let sum = |total: fn(&UnitFacts) -> Total| hop(units().map(total).fold(Total::default(), Total::and));
+        Router {
+            name: name.to_owned(),
+            state: self.routes.state(name),
+            started: instance.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            logins_accepted: instance.logins_accepted.load(Relaxed),
+            logins_active: instance.logins_active.load(Relaxed) as u64,
+            target_access_failures: instance.target_access_failures.load(Relaxed),
+            authentication_failures: instance.authentication_failures.load(Relaxed),
+            targets: self.targets(name, &facts),
+            front: hop(instance.front.total()),
+            queue: sum(|unit| unit.hops.queue),
+            upstream: sum(|unit| unit.hops.upstream),
+            upstreams: facts.iter().map(upstream).collect(),
+            pair: self.pair(name),
+        }
+    }
+
+    fn pair(&self, name: &str) -> Option<Pair> {
+        let pair = self.routes.pair(name)?;
+        let facts = pair.facts();
+        Some(Pair {
+            peer: pair.spec().peer.to_string(),
+            state: facts.peer.map(|peer| peer.role.name().into()),
+            eligible: facts.eligible,
+            preferred: facts.preferred,
+        })
+    }
+
+    fn targets(&self, router: &str, facts: &[UpstreamFacts]) -> Vec<Target> {
+        let mine = self.whole.targets.iter().filter(|target| target.router.as_deref() == Some(router));
+        let health = |lun: &control::config::Lun| {
+            let place = lun.source.place()?;
+            facts.iter().flat_map(|u| &u.units).find(|unit| unit.place == *place)?.health.as_ref().map(told)
+        };
+        let lun = |(number, lun): (&u16, &control::config::Lun)| Lun {
+            lun: *number,
+            from: lun.source.to_string(),
+            health: health(lun).unwrap_or("up").into(),
+        };
+        mine.map(|t| Target { name: t.name.clone(), luns: t.luns.iter().map(lun).collect() }).collect()
+    }
+}
+
+/// What a pair has to do for it.
+fn order(action: Action) -> Option<Order> {
+    match action {
+        Action::Failover => Some(Order::Failover),
+        Action::Drain | Action::Ineligible => Some(Order::Ineligible),
+        Action::Resume | Action::Eligible => Some(Order::Eligible),
+    }
+}
+
+/// What is said of it. A pair changes places after that.
+fn done(action: Action, is_pair: bool, state: &str) -> String {
+    if !is_pair {
+        return state.to_owned();
+    }
+    let what = match action {
+        Action::Failover => "changes places",
+        Action::Drain => "takes no logins, and leaves its place",
+        Action::Resume => "takes logins, and may become active",
+        Action::Eligible => "may become active",
+        Action::Ineligible => "does not become active",
+    };
+    format!("{what} (it was {state})")
+}
+
+fn told(health: &Health) -> &'static str {
+    match health {
+        Health::Up => "up",
+        Health::Holding(_) => "holding",
+        Health::Lost(_) => "lost",
+        Health::Changed => "another",
+    }
+}
+
+fn hop(total: Total) -> Hop {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let mean_us = if total.count == 0 { 0.0 } else { us(total.sum_ns) / total.count as f64 };
+    Hop { commands: total.count, mean_us, max_us: us(total.max_ns) }
+}
+
+fn upstream(facts: &UpstreamFacts) -> Upstream {
+    let path = |unit: &UnitFacts, path: &router::upstream::PathFacts| Path {
+        lun: match unit.place.target.as_str() {
+            "" => "-".into(),
+            target => format!("{target}/{}", unit.place.lun),
+        },
+        url: path.url.clone(),
+        state: path.state.map_or("unused".into(), |state| state.to_string()),
+        core: path.core.clone(),
+        in_flight: path.in_flight,
+        recoveries: path.recoveries,
+    };
+    let mut obstacles =
+        facts.units.iter().flat_map(|unit| &unit.paths).filter_map(|path| path.obstacle.clone());
+    Upstream {
+        name: facts.name.clone(),
+        urls: facts.places.clone(),
+        luns: facts.luns,
+        obstacle: obstacles.next().or_else(|| facts.obstacle.clone()),
+        paths: facts.units.iter().flat_map(|unit| unit.paths.iter().map(move |p| path(unit, p))).collect(),
+    }
+}

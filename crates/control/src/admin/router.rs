@@ -1,0 +1,278 @@
+//! SCSI routing instances as they are told to people and programs.
+
+use super::rows::{self, duration, shown};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// A SCSI routing instance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Router {
+    /// Its name.
+    pub name: String,
+    /// `serving`, `draining`, or its part in a pair: `active`, `standby`, `taking`, `yielding`.
+    pub state: String,
+    /// When it started, in seconds since 1970.
+    pub started: u64,
+    /// Logins that succeeded.
+    pub logins_accepted: u64,
+    /// Sessions now.
+    pub logins_active: u64,
+    /// Logins refused by an access list.
+    pub target_access_failures: u64,
+    /// Logins refused for what CHAP came to.
+    pub authentication_failures: u64,
+    /// Its targets.
+    pub targets: Vec<Target>,
+    /// What it routes to.
+    pub upstreams: Vec<Upstream>,
+    /// From the arrival of a command to its being carried out.
+    pub front: Hop,
+    /// Waiting for a path, or for upstream to take more.
+    pub queue: Hop,
+    /// From the sending to the answer.
+    pub upstream: Hop,
+    /// The other router of its pair.
+    pub pair: Option<Pair>,
+}
+
+/// A target of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// Its logical units.
+    pub luns: Vec<Lun>,
+}
+
+/// A logical unit of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lun {
+    /// Its LUN here.
+    pub lun: u16,
+    /// Where it is.
+    pub from: String,
+    /// How it is: `up`, `holding`, `lost`, `another`.
+    pub health: String,
+}
+
+/// An upstream of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upstream {
+    /// Its name.
+    pub name: String,
+    /// Where it is, without secrets.
+    pub urls: Vec<String>,
+    /// Logical units that were found.
+    pub luns: usize,
+    /// Why it cannot be used.
+    pub obstacle: Option<String>,
+    /// The paths to its logical units.
+    pub paths: Vec<Path>,
+}
+
+/// A path to a logical unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// The logical unit there.
+    pub lun: String,
+    /// Where the path leads, without secrets.
+    pub url: String,
+    /// How it is.
+    pub state: String,
+    /// The core that uses it.
+    pub core: Option<String>,
+    /// Operations on it.
+    pub in_flight: usize,
+    /// Times that its session was made anew.
+    pub recoveries: u32,
+}
+
+/// Times of commands on a stretch of their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hop {
+    /// Commands.
+    pub commands: u64,
+    /// The mean in microseconds.
+    pub mean_us: f64,
+    /// The longest in microseconds.
+    pub max_us: f64,
+}
+
+/// The other router of a pair, as it told last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Its portal.
+    pub peer: String,
+    /// Its state; None when it does not answer.
+    pub state: Option<String>,
+    /// This router may become active.
+    pub eligible: bool,
+    /// This router is the preferred one.
+    pub preferred: bool,
+}
+
+/// All instances, a line each.
+pub fn list(routers: &[Router]) -> String {
+    let row = |r: &Router| {
+        let luns: usize = r.targets.iter().map(|t| t.luns.len()).sum();
+        let peer = r.pair.as_ref().map_or("-".into(), |p| {
+            format!("{} ({})", p.peer, p.state.as_deref().unwrap_or("does not answer"))
+        });
+        [
+            r.name.clone(),
+            r.state.clone(),
+            r.targets.len().to_string(),
+            luns.to_string(),
+            r.upstreams.len().to_string(),
+            r.logins_active.to_string(),
+            peer,
+        ]
+    };
+    rows::table(
+        ["ROUTER", "STATE", "TARGETS", "LUNS", "UPSTREAMS", "SESSIONS", "PEER"],
+        routers.iter().map(row),
+    )
+}
+
+/// What the SN 5420 tells by `show scsirouter all stats`, and the times of each hop.
+pub fn stats(routers: &[Router]) -> String {
+    const HEAD: [&str; 6] = [
+        "Router",
+        "Started",
+        "Logins Accepted",
+        "Logins Active",
+        "Target Access Failures",
+        "Authentication Failures",
+    ];
+    let row = |r: &Router| {
+        [
+            r.name.clone(),
+            started(r.started),
+            r.logins_accepted.to_string(),
+            r.logins_active.to_string(),
+            r.target_access_failures.to_string(),
+            r.authentication_failures.to_string(),
+        ]
+    };
+    let hop = |router: &Router, name: &str, hop: &Hop| {
+        let us = |us: f64| format!("{us:.1}");
+        [router.name.clone(), name.into(), hop.commands.to_string(), us(hop.mean_us), us(hop.max_us)]
+    };
+    let hops = routers.iter().flat_map(|r| {
+        [("front", &r.front), ("queue", &r.queue), ("upstream", &r.upstream)].map(|(name, h)| hop(r, name, h))
+    });
+    let hops = rows::table(["Router", "Hop", "Commands", "Mean us", "Longest us"], hops);
+    rows::table(HEAD, routers.iter().map(row)) + "\n" + &hops
+}
+
+/// The moment as `2026-11-22 10:30:00 UTC`.
+fn started(s: u64) -> String {
+    let text = rows::utc(s);
+    format!("{} {} UTC", &text[..10], &text[11..19])
+}
+
+/// All paths, a line each.
+pub fn paths(routers: &[Router]) -> String {
+    let row = |r: &Router, u: &Upstream, p: &Path| {
+        [
+            r.name.clone(),
+            u.name.clone(),
+            shown(&p.lun),
+            p.url.clone(),
+            p.state.clone(),
+            p.core.clone().unwrap_or("-".into()),
+            p.in_flight.to_string(),
+            p.recoveries.to_string(),
+        ]
+    };
+    let all = routers
+        .iter()
+        .flat_map(|r| r.upstreams.iter().flat_map(move |u| u.paths.iter().map(move |p| row(r, u, p))));
+    const HEAD: [&str; 8] = ["ROUTER", "UPSTREAM", "LUN", "PATH", "STATE", "CORE", "IN FLIGHT", "RECOVERIES"];
+    rows::table(HEAD, all)
+}
+
+/// Everything about an instance.
+pub fn show(r: &Router, now: u64) -> String {
+    let mut text =
+        format!("router {}: {}, for {}\n", r.name, r.state, duration(now.saturating_sub(r.started)));
+    if let Some(pair) = &r.pair {
+        let state = pair.state.as_deref().unwrap_or("does not answer");
+        let is = |flag: bool, word: &str| if flag { word.into() } else { format!("not {word}") };
+        let (preferred, eligible) = (is(pair.preferred, "preferred"), is(pair.eligible, "eligible"));
+        _ = writeln!(text, "pair: {preferred}, {eligible}; peer {}: {state}", pair.peer);
+    }
+    for upstream in &r.upstreams {
+        let luns = upstream.luns;
+        _ = writeln!(text, "upstream {}: {luns} LUNs at {}", upstream.name, upstream.urls.join(", "));
+        if let Some(obstacle) = &upstream.obstacle {
+            _ = writeln!(text, "  cannot be used: {}", shown(obstacle));
+        }
+    }
+    for target in &r.targets {
+        _ = writeln!(text, "target {}", shown(&target.name));
+        for lun in &target.luns {
+            _ = writeln!(text, "  LUN {}: {} ({})", lun.lun, shown(&lun.from), lun.health);
+        }
+        if target.luns.is_empty() {
+            text += "  no LUN yet: what it is mapped to was not found\n";
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn router() -> Router {
+        Router {
+            name: "r1".into(),
+            state: "active".into(),
+            started: 1_795_343_400,
+            logins_accepted: 7,
+            logins_active: 2,
+            target_access_failures: 1,
+            front: Hop { commands: 3, mean_us: 1.25, max_us: 9.0 },
+            targets: vec![Target {
+                name: "iqn.2026-11.org.example:t1".into(),
+                luns: vec![Lun { lun: 0, from: "a, LUN 3".into(), health: "up".into() }],
+            }],
+            upstreams: vec![Upstream {
+                name: "a".into(),
+                urls: vec!["iscsi://h/t".into()],
+                luns: 1,
+                ..Default::default()
+            }],
+            pair: Some(Pair { peer: "10.0.0.6:3260".into(), preferred: true, ..Pair::default() }),
+            ..Router::default()
+        }
+    }
+
+    #[test]
+    fn the_columns_are_those_of_the_sn_5420() {
+        let text = stats(&[router()]);
+        let head = "Router  Started                  Logins Accepted  Logins Active  \
+            Target Access Failures  Authentication Failures\n";
+        assert!(text.starts_with(head), "{text}");
+        let row =
+            "r1      2026-11-22 10:30:00 UTC  7                2              1                       0\n";
+        assert_eq!(&text[head.len()..head.len() + row.len()], row);
+        assert!(text.contains("r1      front     3         1.2      9.0\n"), "{text}");
+    }
+
+    #[test]
+    fn an_instance_tells_its_targets_and_its_peer() {
+        let text = show(&router(), 1_795_343_460);
+        assert_eq!(
+            text,
+            "router r1: active, for 1m 0s\n\
+             pair: preferred, not eligible; peer 10.0.0.6:3260: does not answer\n\
+             upstream a: 1 LUNs at iscsi://h/t\n\
+             target iqn.2026-11.org.example:t1\n  LUN 0: a, LUN 3 (up)\n"
+        );
+        assert!(list(&[router()]).contains(
+            "r1      active  1        1     1          2         10.0.0.6:3260 (does not answer)\n"
+        ));
+    }
+}

@@ -1,0 +1,45 @@
+//! Tables, durations and moments for people.
+
+/// A head and rows, their columns aligned.
+pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(head.map(String::from)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Names come from peers: nothing that a terminal would obey.
+pub(super) fn shown(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+/// A duration in its two largest units.
+pub(super) fn duration(s: u64) -> String {
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m {}s", s / 60, s % 60),
+        3600..86400 => format!("{}h {}m", s / 3600, s % 3600 / 60),
+        _ => format!("{}d {}h", s / 86400, s % 86400 / 3600),
+    }
+}
+
+/// Seconds since 1970 as `2026-11-22T10:30:00Z`.
+pub(super) fn utc(s: u64) -> String {
+    let moment = std::time::UNIX_EPOCH + std::time::Duration::from_secs(s);
+    humantime::format_rfc3339_seconds(moment).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_moments() {
+        assert_eq!([5, 3599, 3600, 90000].map(duration), ["5s", "59m 59s", "1h 0m", "1d 1h"]);
+        assert_eq!(utc(1_795_343_400), "2026-11-22T10:30:00Z");
+    }
+}

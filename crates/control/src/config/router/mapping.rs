@@ -1,0 +1,190 @@
+//! `[[router.NAME.target]]`: what of the upstreams becomes what.
+
+use super::{Around, From, How, Map, Reach, RouterTarget, Upstream, Upstreams};
+use crate::config::reader::{Once, Section};
+use crate::config::target::LUN_RANGE;
+use crate::config::value::iscsi_name;
+use crate::problem::{Problems, nearest};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The mappings, and the keys that fit each.
+const MAPS: [(&str, &[&str]); 3] =
+    [("transparent", &["upstream"]), ("target", &["name", "upstream"]), ("lun", &["name", "lun"])];
+
+/// What of the upstreams is served already.
+struct Served {
+    upstreams: Once<String>,
+    luns: Once<String>,
+}
+
+/// All `[[router.NAME.target]]` of a router.
+pub(super) fn targets(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    upstreams: &Upstreams,
+    around: &mut Around<'_>,
+) -> Vec<RouterTarget> {
+    let mut served =
+        Served { upstreams: Once::new("the mapping of upstream"), luns: Once::new("the LUN of upstream") };
+    let sections = s.sections(p, "target", "[[router.NAME.target]]");
+    sections.into_iter().filter_map(|s| target(p, s, upstreams, around, &mut served)).collect()
+}
+
+fn target(
+    p: &mut Problems<'_>,
+    mut s: Section<'_>,
+    upstreams: &Upstreams,
+    around: &mut Around<'_>,
+    served: &mut Served,
+) -> Option<RouterTarget> {
+    let access = around.lists.grant(p, &mut s);
+    let kind = kind(p, &mut s);
+    let name = name(p, &mut s, kind.unwrap_or("transparent"), around);
+    let map = match kind {
+        Some("transparent") => {
+            whole(p, &mut s, upstreams, served, Reach::Portal).map(|upstream| Map::Transparent { upstream })
+        }
+        Some("target") => whole(p, &mut s, upstreams, served, Reach::Target(""))
+            .zip(name)
+            .map(|(upstream, name)| Map::Target { name, upstream }),
+        Some(_) => {
+            let luns = luns(p, &mut s, upstreams, served);
+            name.map(|name| Map::Lun { name, luns })
+        }
+        None => None,
+    };
+    // With a map that is not known, every key of any may be meant.
+    ["upstream", "lun"].iter().for_each(|key| _ = s.find(key));
+    s.done(p);
+    map.map(|map| RouterTarget { map, access })
+}
+
+/// The kind of mapping; what does not fit it is told.
+fn kind(p: &mut Problems<'_>, s: &mut Section<'_>) -> Option<&'static str> {
+    let names = MAPS.map(|(name, _)| name);
+    if s.find("map").is_none() {
+        s.missing(p, "map", "\"transparent\" (or \"target\", \"lun\")");
+    }
+    let (text, at) = s.text(p, "map")?;
+    let Some((name, keys)) = MAPS.into_iter().find(|(name, _)| *name == text) else {
+        let hint = match nearest(text, names) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => "write \"transparent\", \"target\" or \"lun\"".to_string(),
+        };
+        p.add(&at, format!("unknown map \"{}\"", text.escape_debug()), hint);
+        return None;
+    };
+    for key in ["name", "upstream", "lun"] {
+        if let (Some(value), false) = (s.find(key), keys.contains(&key)) {
+            let hint = format!("its keys are `{}`", keys.join("` and `"));
+            p.add(&value.span(), format!("`{key}` does not fit map = \"{name}\""), hint);
+        }
+    }
+    Some(name)
+}
+
+/// The name of the target that is made, which nothing else has.
+fn name(p: &mut Problems<'_>, s: &mut Section<'_>, kind: &str, around: &mut Around<'_>) -> Option<String> {
+    let Some(value) = s.find("name") else {
+        if kind != "transparent" {
+            s.missing(p, "name", "\"iqn.2026-11.org.example:disks\"");
+        }
+        return None;
+    };
+    let name = s.parsed(p, "name", iscsi_name)?;
+    around.unique.names.first(p, name.clone(), &value.span());
+    Some(name)
+}
+
+/// The upstream of a mapping that takes all of it.
+fn whole(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    upstreams: &Upstreams,
+    served: &mut Served,
+    wanted: Reach<'_>,
+) -> Option<String> {
+    let (name, upstream, at) = upstreams.named(p, s)?;
+    let upstream = upstream?;
+    if upstream.reach().name() != wanted.name() {
+        misfit(p, (name, upstream), &at, wanted.name());
+        return None;
+    }
+    if upstream.path == How::Block {
+        served.upstreams.first(p, name.into(), &at);
+    }
+    Some(name.into())
+}
+
+fn misfit(p: &mut Problems<'_>, (name, upstream): (&str, &Upstream), at: &Range<usize>, wanted: &str) {
+    let hint = match upstream.reach() {
+        Reach::Portal => "map = \"transparent\" takes a portal",
+        Reach::Target(_) => "map = \"target\" takes a target, and map = \"lun\" a LUN of it with `from`",
+        Reach::Lun(..) | Reach::Local => "map = \"lun\" takes a LUN",
+    };
+    p.add(at, format!("the upstream {name} is {}, and this needs {wanted}", upstream.reach().name()), hint);
+}
+
+/// The LUNs of a target that is put together.
+fn luns(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    upstreams: &Upstreams,
+    served: &mut Served,
+) -> BTreeMap<u16, From> {
+    let (mut luns, mut once) = (BTreeMap::new(), Once::new("LUN"));
+    match s.find("lun") {
+        None => s.missing(p, "lun", "[{ lun = 0, upstream = \"a\" }]"),
+        Some(value) if value.get_ref().as_array().is_some_and(|list| list.is_empty()) => {
+            p.add(&value.span(), "the target has no LUN", "write lun = [{ lun = 0, upstream = \"a\" }]");
+        }
+        Some(_) => {}
+    }
+    for mut s in s.sections(p, "lun", "lun = [{ lun = 0, upstream = \"a\" }]") {
+        let at = s.find("lun").map_or(s.at.clone(), |value| value.span());
+        if s.find("lun").is_none() {
+            s.missing(p, "lun", "0");
+        }
+        let number: Option<u16> = s.number(p, "lun", LUN_RANGE);
+        let from = from(p, &mut s, upstreams, served);
+        if let Some(number) = number
+            && once.first(p, number, &at)
+        {
+            luns.extend(from.map(|from| (number, from)));
+        }
+        s.done(p);
+    }
+    luns
+}
+
+/// What stands behind a LUN.
+fn from(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    upstreams: &Upstreams,
+    served: &mut Served,
+) -> Option<From> {
+    let from_at = s.find("from").map(|value| value.span());
+    let lun: Option<u16> = s.number(p, "from", LUN_RANGE);
+    let (name, upstream, at) = upstreams.named(p, s)?;
+    let upstream = upstream?;
+    match (upstream.reach(), &from_at) {
+        (Reach::Portal, _) => misfit(p, (name, upstream), &at, "a LUN, or a target and `from`"),
+        (Reach::Target(_), None) => p.add(
+            &at,
+            format!("the upstream {name} is a target, and nothing says which LUN of it"),
+            "add from = 0",
+        ),
+        (Reach::Lun(..) | Reach::Local, Some(from_at)) => {
+            p.add(from_at, format!("the upstream {name} is one LUN already"), "remove `from`");
+        }
+        _ => {}
+    }
+    // A device server of its own for each would not know of the other's reservations.
+    if upstream.path == How::Block || upstream.reach() == Reach::Local {
+        let what = lun.map_or(name.to_owned(), |lun| format!("{name}, from {lun},"));
+        served.luns.first(p, what, &at);
+    }
+    Some(From { upstream: name.into(), lun })
+}

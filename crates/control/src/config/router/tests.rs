@@ -1,0 +1,751 @@
+//! Every mistake in a router with its exact text, and the example that documents every key.
+
+use super::*;
+use crate::config::lun::Source;
+use crate::config::tests::{Folder, check_all, problems};
+use crate::config::{Config, load, parse};
+
+const PORTAL: &str = "[router.r1.upstream.a]\nurls = [\"iscsi://192.0.2.1\"]\n";
+const MAP: &str = "[[router.r1.target]]\nmap = \"transparent\"\nupstream = \"a\"\naccess = \"all\"\n";
+
+fn good(source: &str) -> Config {
+    parse(source, Path::new("t.toml")).map_err(|list| list[0].to_string()).unwrap()
+}
+
+/// Problems of a router whose keys stand on line 2; its upstream and its target follow.
+fn of_router(keys: &str) -> String {
+    problems(&format!("[router.r1]\n{keys}\n{PORTAL}{MAP}"))
+}
+
+/// Problems of an upstream `a` whose keys stand on line 2, that nothing uses.
+fn of_upstream(keys: &str) -> String {
+    let other = PORTAL.replace(".a]", ".b]") + &MAP.replace("\"a\"", "\"b\"");
+    problems(&format!("[router.r1.upstream.a]\n{keys}\n{other}"))
+}
+
+/// Problems of a target whose keys stand on line 2. There are the upstreams `portal`, `target`, `lun`, `disk` and
+/// `tape`, and the access list `lab`.
+fn of_target(keys: &str) -> String {
+    problems(&format!(
+        "[[router.r1.target]]\n{keys}\n[router.r1.upstream]\nportal.urls = [\"iscsi://192.0.2.1\"]\n\
+         target.urls = [\"iscsi://192.0.2.1/iqn.x:t\"]\nlun.urls = [\"iscsi://192.0.2.1/iqn.x:t/0\"]\n\
+         disk.memory = \"1M\"\ntape = {{ sg = \"/dev/sg3\", path = \"pass\" }}\n[access.lab]\n"
+    ))
+}
+
+/// Problems of a pair whose keys stand on line 2.
+fn of_pair(keys: &str) -> String {
+    problems(&format!("[router.r1.pair]\n{keys}\n{PORTAL}{MAP}"))
+}
+
+fn example() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/router.example.toml");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_router_of_nine_lines_has_defaults() {
+    let config = good(&format!("{PORTAL}{MAP}"));
+    assert!(config.targets.is_empty());
+    assert_eq!(config.portal_groups[0].portals[0].listen.to_string(), "127.0.0.1:3260");
+    let router = &config.routers[0];
+    assert_eq!((router.name.as_str(), router.portal_groups.as_slice()), ("r1", &[1][..]));
+    assert_eq!((router.hold, router.max_sessions), (Duration::from_secs(8), None));
+    assert_eq!((router.iops, router.bytes_per_s, router.has_own_portals), (0, 0, false));
+    let a = &router.upstreams["a"];
+    assert_eq!((a.path, a.policy, a.reach()), (How::Block, Policy::Failover, Reach::Portal));
+    assert_eq!(router.targets[0].map, Map::Transparent { upstream: "a".into() });
+    assert_eq!((router.targets[0].access.none, router.targets[0].access.entries.len()), (false, 0));
+}
+
+#[test]
+fn own_portals_are_a_portal_group_of_their_own() {
+    let group = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:4000\"]\n";
+    let second =
+        format!("[router.r2]\nlisten = [\"10.0.0.6\"]\nportal_group = 2\n{PORTAL}{MAP}").replace("r1", "r2");
+    let config = good(&format!("{group}[router.r1]\nlisten = [\"10.0.0.5\"]\n{PORTAL}{MAP}{second}"));
+    let groups: Vec<(u16, String)> =
+        config.portal_groups.iter().map(|group| (group.tag, group.portals[0].listen.to_string())).collect();
+    let wanted = [(1, "127.0.0.1:4000"), (3, "10.0.0.5:3260"), (2, "10.0.0.6:3260")];
+    assert_eq!(groups, wanted.map(|(tag, listen)| (tag, listen.to_owned())));
+    assert_eq!([&config.routers[0].portal_groups, &config.routers[1].portal_groups], [&[3], &[2]]);
+}
+
+#[test]
+fn the_default_portal_is_there_for_who_needs_it() {
+    let own = format!("[router.r1]\nlisten = [\"10.0.0.5\"]\n{PORTAL}{MAP}");
+    let portals = |config: Config| -> Vec<(u16, String)> {
+        config.portal_groups.iter().map(|group| (group.tag, group.portals[0].listen.to_string())).collect()
+    };
+    let (ours, default) = ((1, "10.0.0.5:3260".to_owned()), (1, "127.0.0.1:3260".to_owned()));
+    assert_eq!(portals(good(&own)), std::slice::from_ref(&ours));
+    let target = "[[target]]\nname = \"iqn.2026-11.org.example:t\"\n";
+    let config = good(&format!("{own}{target}"));
+    assert_eq!(config.targets[0].portal_groups, [1], "not those of routers");
+    assert_eq!(portals(config), [default.clone(), (2, ours.1)]);
+    let other = format!("{PORTAL}{MAP}").replace("r1", "r2");
+    assert_eq!(portals(good(&format!("{own}{other}")))[0], default);
+}
+
+#[test]
+fn problems_of_a_router() {
+    check_all(
+        of_router,
+        &[
+            ("", &[]),
+            (
+                "holds = 8",
+                &["t.toml:2:1: unknown key `holds` in [router.NAME]", "hint: did you mean `hold_s`?"],
+            ),
+            ("hold_s = 301", &["t.toml:2:10: `hold_s` is out of range: 301", "hint: it can be 0 to 300"]),
+            (
+                "max_sessions = 0",
+                &["t.toml:2:16: `max_sessions` is out of range: 0", "hint: it can be 1 to 65535"],
+            ),
+            ("iops = -1", &["t.toml:2:8: `iops` is out of range: -1", "hint: it can be 0 to 1000000000"]),
+            (
+                "bytes_per_s = true",
+                &[
+                    "t.toml:2:15: `bytes_per_s` must be a size, not a boolean",
+                    "hint: write bytes_per_s = \"64MiB\"",
+                ],
+            ),
+            (
+                "path = \"blocks\"",
+                &["t.toml:2:8: unknown path \"blocks\"", "hint: write \"block\" or \"pass\""],
+            ),
+            (
+                "listen = []",
+                &["t.toml:2:10: `listen` is empty", "hint: leave it out, or write [\"127.0.0.1:3260\"]"],
+            ),
+            (
+                "listen = [\"host\"]",
+                &[
+                    "t.toml:2:11: \"host\" is no address to listen on",
+                    "hint: write a numeric address and a port: 127.0.0.1:3260, [::1]:3260 or 0.0.0.0:3260",
+                ],
+            ),
+            (
+                "listen = [\"10.0.0.5\", \"10.0.0.5:3260\"]",
+                &[
+                    "t.toml:2:23: the address 10.0.0.5:3260 stands twice",
+                    "hint: the first is at 2:11; change or remove one of them",
+                ],
+            ),
+            (
+                "portal_group = 2",
+                &[
+                    "t.toml:2:16: `portal_group` is the tag of the router's own portals, and it has none",
+                    "hint: add `listen`, or remove `portal_group`",
+                ],
+            ),
+            (
+                "listen = [\"10.0.0.5\"]\nportal_group = 2\n[[portal_group]]\ntag = 2\nportals = [\"10.0.0.7\"]",
+                &[
+                    "t.toml:3:16: portal group tag 2 stands twice",
+                    "hint: the first is at 5:7; change or remove one of them",
+                ],
+            ),
+            (
+                "listen = [\"127.0.0.1\"]\nportal_group = 1\n[[target]]\nname = \"iqn.2026-11.org.example:t\"",
+                &[
+                    "t.toml:2:10: 127.0.0.1:3260 is taken by the default portal",
+                    "hint: write [[portal_group]] for the targets that have no portals of their own",
+                    "t.toml:3:16: portal group 1 is there already, for the default portal",
+                    "hint: write [[portal_group]] for the targets that have no portals of their own",
+                ],
+            ),
+            (
+                "[router.\"a b\"]",
+                &[
+                    "t.toml:2:9: \"a b\" cannot be a name here",
+                    "hint: use letters, digits, '.', '_' and '-', 48 at most, a letter or digit first",
+                    "t.toml:2:9: the router a b has no upstream",
+                    "hint: add [router.a b.upstream.a]",
+                    "t.toml:2:9: the router a b has no target",
+                    "hint: add [[router.a b.target]] with a map",
+                ],
+            ),
+        ],
+    );
+    check_all(
+        problems,
+        &[
+            (
+                "router = 3",
+                &[
+                    "t.toml:1:10: `router` must be a table of tables, not an integer",
+                    "hint: write [router.NAME]",
+                ],
+            ),
+            (
+                "[router]\nr1 = 3",
+                &["t.toml:2:6: `r1` must be a table, not an integer", "hint: write [router.NAME]"],
+            ),
+            (
+                "access = 3",
+                &[
+                    "t.toml:1:10: `access` must be a table of tables, not an integer",
+                    "hint: write [access.NAME]",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn problems_of_an_upstream() {
+    let keys = "`urls`, `file`, `device`, `sg`, `null`, `memory`";
+    let nowhere = format!("hint: add one of {keys}");
+    let twice = format!("hint: keep one of {keys}");
+    let own = "t.toml:3:10: the vendor, product and serial number of what is passed on are its own";
+    check_all(
+        of_upstream,
+        &[
+            ("memory = \"1M\"", &[]),
+            (
+                "urls = [\"iscsi://h/iqn.x:a/0\", \"iscsi://g/iqn.x:b/1\"]\npolicy = \"alua\"\nidentity = \"naa.60014051234567890123456789ABCDEF\"\nvendor = \"ACME\"\nproduct = \"X\"\nserial = \"1\"",
+                &[],
+            ),
+            ("", &["t.toml:1:1: the upstream is nowhere", &nowhere]),
+            (
+                "url = \"iscsi://h\"",
+                &[
+                    "t.toml:1:1: the upstream is nowhere",
+                    &nowhere,
+                    "t.toml:2:1: unknown key `url` in [router.NAME.upstream.NAME]",
+                    "hint: did you mean `urls`?",
+                ],
+            ),
+            ("null = \"1M\"\nfile = \"a.img\"", &["t.toml:3:8: an upstream is in one place", &twice]),
+            (
+                "urls = []",
+                &[
+                    "t.toml:2:8: `urls` is empty",
+                    "hint: write urls = [\"iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0\"]",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h/iqn.x:a/0\", \"iscsi://g/iqn.x:a\"]",
+                &[
+                    "t.toml:2:32: this URL names a target, and the first one a LUN",
+                    "hint: the URLs of an upstream are ways to the same thing",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h\", \"iscsi://h:3260\"]",
+                &[
+                    "t.toml:2:22: the URL iscsi://h:3260 stands twice",
+                    "hint: the first is at 2:9; change or remove one of them",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h/x/99999\"]",
+                &["t.toml:2:9: \"99999\" in the URL is no LUN", "hint: LUNs are numbers from 0 to 16383"],
+            ),
+            (
+                "memory = \"1\"",
+                &["t.toml:2:10: `memory` is out of range: 1 bytes", "hint: it can be 4 KiB to 8191 PiB"],
+            ),
+            ("sg = \"/dev/sg3\"", &["t.toml:2:6: a SCSI device is passed on", "hint: add path = \"pass\""]),
+            (
+                "file = \"a.img\"\npath = \"pass\"",
+                &["t.toml:2:8: a file cannot be passed on", "hint: write path = \"block\""],
+            ),
+            (
+                "device = \"/dev/sdb\"\npath = \"pass\"",
+                &[
+                    "t.toml:2:10: a block device cannot be passed on",
+                    "hint: write path = \"block\", or `sg` for a SCSI device",
+                ],
+            ),
+            (
+                "null = \"1M\"\npath = \"pass\"",
+                &["t.toml:2:8: null cannot be passed on", "hint: write path = \"block\""],
+            ),
+            (
+                "memory = \"1M\"\npath = \"pass\"",
+                &["t.toml:2:10: memory cannot be passed on", "hint: write path = \"block\""],
+            ),
+            (
+                "null = \"1M\"\npolicy = \"alua\"",
+                &["t.toml:3:10: there is one way to a device of this host", "hint: remove `policy`"],
+            ),
+            (
+                "urls = [\"iscsi://h\"]\npolicy = \"aula\"",
+                &["t.toml:3:10: unknown policy \"aula\"", "hint: did you mean \"alua\"?"],
+            ),
+            (
+                "urls = [\"iscsi://h\"]\npolicy = \"\"",
+                &[
+                    "t.toml:3:10: unknown policy \"\"",
+                    "hint: policies are failover, round-robin, least-queue, alua",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h\"]\npolicy = \"alua\"\npath = \"pass\"",
+                &[
+                    "t.toml:3:10: what is passed on takes one way at a time",
+                    "hint: write policy = \"failover\", or path = \"block\"",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h/iqn.x:a\"]\nidentity = \"naa.6001405123456789\"",
+                &[
+                    "t.toml:3:12: `identity` is that of one LUN",
+                    "hint: write URLs that name a LUN, or remove it",
+                ],
+            ),
+            (
+                "null = \"1M\"\nidentity = \"naa.6001405123456789\"",
+                &[
+                    "t.toml:3:12: `identity` is that of one LUN",
+                    "hint: write URLs that name a LUN, or remove it",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h/iqn.x:a/0\"]\nidentity = \"naa.600\"",
+                &[
+                    "t.toml:3:12: \"naa.600\" is no identity of a LUN",
+                    "hint: write it as lunar ls shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, or t10.",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h\"]\nserial = \"1\"",
+                &[
+                    "t.toml:3:10: `serial` is that of one LUN",
+                    "hint: write URLs that name a LUN, or remove it",
+                ],
+            ),
+            (
+                "urls = [\"iscsi://h\"]\nvendor = \"A\"\npath = \"pass\"",
+                &[own, "hint: remove it, or write path = \"block\""],
+            ),
+            (
+                "urls = [\"iscsi://h\"]\nvendor = \"NINE CHAR\"",
+                &[
+                    "t.toml:3:10: \"NINE CHAR\" cannot be a vendor",
+                    "hint: it can have 1 to 8 printable ASCII characters, without spaces at its ends",
+                ],
+            ),
+            (
+                "file = \"a.img\"\n[router.r1.upstream.c]\nfile = \"./a.img\"",
+                &[
+                    "t.toml:4:8: ./a.img stands twice, line 2 and line 4",
+                    "hint: remove one of them, or write read_only = true in both",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn problems_of_a_mapping() {
+    let name = "name = \"iqn.2026-11.org.example:t\"\naccess = \"all\"";
+    let lun = |luns: &str| of_target(&format!("map = \"lun\"\n{name}\nlun = [{luns}]"));
+    check_all(
+        of_target,
+        &[
+            ("map = \"transparent\"\nupstream = \"portal\"\naccess = [\"lab\"]", &[]),
+            (
+                "",
+                &[
+                    "t.toml:1:1: [[router.NAME.target]] has no `access`",
+                    "hint: add access = \"all\" (or \"none\", or the name of an [access.NAME])",
+                    "t.toml:1:1: [[router.NAME.target]] has no `map`",
+                    "hint: add map = \"transparent\" (or \"target\", \"lun\")",
+                ],
+            ),
+            (
+                "access = \"all\"\nmap = \"targets\"",
+                &["t.toml:3:7: unknown map \"targets\"", "hint: did you mean \"target\"?"],
+            ),
+            (
+                "access = \"all\"\nmap = \"transparent\"",
+                &[
+                    "t.toml:1:1: [[router.NAME.target]] has no `upstream`",
+                    "hint: add upstream = the name of an upstream",
+                ],
+            ),
+            (
+                "access = \"all\"\nmap = \"transparent\"\nupstream = \"protal\"",
+                &["t.toml:4:12: unknown upstream \"protal\"", "hint: did you mean \"portal\"?"],
+            ),
+            (
+                "access = \"all\"\nmap = \"transparent\"\nupstream = \"portal\"\nname = \"iqn.2026-11.org.example:t\"",
+                &["t.toml:5:8: `name` does not fit map = \"transparent\"", "hint: its keys are `upstream`"],
+            ),
+            (
+                "access = \"all\"\nmap = \"transparent\"\nupstream = \"target\"",
+                &[
+                    "t.toml:4:12: the upstream target is a target, and this needs a portal",
+                    "hint: map = \"target\" takes a target, and map = \"lun\" a LUN of it with `from`",
+                ],
+            ),
+            (
+                "access = \"all\"\nmap = \"target\"\nupstream = \"portal\"\nname = \"iqn.2026-11.org.example:t\"",
+                &[
+                    "t.toml:4:12: the upstream portal is a portal, and this needs a target",
+                    "hint: map = \"transparent\" takes a portal",
+                ],
+            ),
+            (
+                "access = \"all\"\nmap = \"target\"\nupstream = \"disk\"\nname = \"iqn.2026-11.org.example:t\"",
+                &[
+                    "t.toml:4:12: the upstream disk is a LUN of this host, and this needs a target",
+                    "hint: map = \"lun\" takes a LUN",
+                ],
+            ),
+            (
+                "access = \"all\"\nmap = \"target\"\nupstream = \"target\"",
+                &[
+                    "t.toml:1:1: [[router.NAME.target]] has no `name`",
+                    "hint: add name = \"iqn.2026-11.org.example:disks\"",
+                ],
+            ),
+            (
+                "access = \"all\"\nmap = \"target\"\nupstream = \"target\"\nname = \"t\"\nlun = []",
+                &[
+                    "t.toml:5:8: \"t\" is no iSCSI name",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                    "t.toml:6:7: `lun` does not fit map = \"target\"",
+                    "hint: its keys are `name` and `upstream`",
+                ],
+            ),
+            (
+                "access = \"all\"\nmap = \"transparent\"\nupstream = \"portal\"\n[[router.r1.target]]\naccess = \"all\"\nmap = \"transparent\"\nupstream = \"portal\"",
+                &[
+                    "t.toml:8:12: the mapping of upstream portal stands twice",
+                    "hint: the first is at 4:12; change or remove one of them",
+                ],
+            ),
+            (
+                "map = \"target\"\nupstream = \"target\"\naccess = \"none\"\nname = \"iqn.2026-11.org.example:t\"\n[[target]]\nname = \"iqn.2026-11.org.example:t\"",
+                &[
+                    "t.toml:5:8: target iqn.2026-11.org.example:t stands twice",
+                    "hint: the first is at 7:8; change or remove one of them",
+                ],
+            ),
+        ],
+    );
+    check_all(
+        lun,
+        &[
+            (
+                "{ lun = 0, upstream = \"lun\" }, { lun = 1, upstream = \"target\", from = 0 }, { lun = 2, upstream = \"disk\" }, { lun = 16383, upstream = \"tape\" }",
+                &[],
+            ),
+            ("", &["t.toml:5:7: the target has no LUN", "hint: write lun = [{ lun = 0, upstream = \"a\" }]"]),
+            (
+                "3",
+                &[
+                    "t.toml:5:8: `lun` must be a list of tables, not an integer",
+                    "hint: write lun = [{ lun = 0, upstream = \"a\" }]",
+                ],
+            ),
+            (
+                "{ lun = 0, upstream = \"portal\", from = 0 }",
+                &[
+                    "t.toml:5:30: the upstream portal is a portal, and this needs a LUN, or a target and `from`",
+                    "hint: map = \"transparent\" takes a portal",
+                ],
+            ),
+            (
+                "{ lun = 0, upstream = \"target\" }",
+                &[
+                    "t.toml:5:30: the upstream target is a target, and nothing says which LUN of it",
+                    "hint: add from = 0",
+                ],
+            ),
+            (
+                "{ lun = 0, upstream = \"lun\", from = 0 }",
+                &["t.toml:5:44: the upstream lun is one LUN already", "hint: remove `from`"],
+            ),
+            (
+                "{ lun = 0, upstream = \"lun\" }, { lun = 0, upstream = \"disk\" }",
+                &[
+                    "t.toml:5:47: LUN 0 stands twice",
+                    "hint: the first is at 5:16; change or remove one of them",
+                ],
+            ),
+            (
+                "{ lun = 0, upstream = \"disk\" }, { lun = 1, upstream = \"disk\" }",
+                &[
+                    "t.toml:5:62: the LUN of upstream disk stands twice",
+                    "hint: the first is at 5:30; change or remove one of them",
+                ],
+            ),
+            (
+                "{ lun = 0, upstream = \"target\", from = 2 }, { lun = 1, upstream = \"target\", from = 2 }",
+                &[
+                    "t.toml:5:74: the LUN of upstream target, from 2, stands twice",
+                    "hint: the first is at 5:30; change or remove one of them",
+                ],
+            ),
+            (
+                "{ upstream = \"disk\", to = 1 }",
+                &[
+                    "t.toml:5:8: lun = [{ lun = 0, upstream = \"a\" }] has no `lun`",
+                    "hint: add lun = 0",
+                    "t.toml:5:29: unknown key `to` in lun = [{ lun = 0, upstream = \"a\" }]",
+                    "hint: known keys: lun, from, upstream",
+                ],
+            ),
+            (
+                "{ lun = 16384, upstream = \"disk\" }",
+                &["t.toml:5:16: `lun` is out of range: 16384", "hint: it can be 0 to 16383"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn problems_of_access_lists() {
+    let run = |source: &str| problems(&format!("{source}\n{PORTAL}{MAP}"));
+    check_all(
+        run,
+        &[
+            (
+                "[access.all]",
+                &[
+                    "t.toml:1:9: no access list can be called all",
+                    "hint: the word has a meaning of its own: choose another",
+                ],
+            ),
+            (
+                "[access.lab]\nnetwork = []",
+                &["t.toml:2:1: unknown key `network` in [access.NAME]", "hint: did you mean `networks`?"],
+            ),
+            (
+                "[access.lab]\nnetworks = [\"10.0.0.1/24\"]\ninitiators = []",
+                &[
+                    "t.toml:2:13: the network 10.0.0.1/24 has bits set after its first 24",
+                    "hint: write 10.0.0.0/24, or 10.0.0.1 for that address alone",
+                    "t.toml:3:14: `initiators` is empty",
+                    "hint: leave it out to match all",
+                ],
+            ),
+            (
+                "[access.lab]\nchap = [\"bob\"]",
+                &["t.toml:2:9: unknown CHAP user \"bob\"", "hint: add [[chap_user]] with this name"],
+            ),
+        ],
+    );
+    let run =
+        |access: &str| of_target(&format!("map = \"transparent\"\nupstream = \"portal\"\naccess = {access}"));
+    check_all(
+        run,
+        &[
+            ("\"lba\"", &["t.toml:4:10: unknown access list \"lba\"", "hint: did you mean \"lab\"?"]),
+            (
+                "\"nobody\"",
+                &["t.toml:4:10: unknown access list \"nobody\"", "hint: add [access.NAME] with this name"],
+            ),
+            (
+                "[\"all\"]",
+                &["t.toml:4:11: unknown access list \"all\"", "hint: write access = \"all\", without a list"],
+            ),
+            (
+                "[]",
+                &[
+                    "t.toml:4:10: `access` names nobody",
+                    "hint: write \"all\", \"none\", the name of an [access.NAME], or a list of names",
+                ],
+            ),
+            (
+                "true",
+                &[
+                    "t.toml:4:10: `access` must be a name or a list of names, not a boolean",
+                    "hint: write \"all\", \"none\", the name of an [access.NAME], or a list of names",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn problems_of_a_pair() {
+    let good = "peer = \"10.0.0.6\"\ngroup = 3\n";
+    let of_good = |rest: &str| of_pair(&format!("{good}{rest}"));
+    check_all(
+        of_good,
+        &[
+            ("prefer = true\nkey = 0xfedcba9876543210", &[]),
+            (
+                "key = 0",
+                &["t.toml:4:7: `key` is out of range: 0", "hint: it can be 1 to 18446744073709551615"],
+            ),
+            (
+                "[router.r1.upstream.b]\nsg = \"/dev/sg0\"\npath = \"pass\"",
+                &[
+                    "t.toml:1:1: the upstream b is passed on, and a pair needs path = \"block\"",
+                    "hint: remove the pair, or write path = \"block\"",
+                ],
+            ),
+            (
+                "[router.r1.upstream.b]\ndevice = \"/dev/sdb\"",
+                &[
+                    "t.toml:1:1: the upstream b is of this host alone, and a pair needs what both routers reach",
+                    "hint: remove the pair, or write `urls`",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 3\nportals = [\"10.0.0.5\"]",
+                &[
+                    "t.toml:3:9: the peer's portal group 3 is one of this server too",
+                    "hint: give the portal groups of both routers different tags",
+                ],
+            ),
+        ],
+    );
+    check_all(
+        of_pair,
+        &[
+            (
+                "",
+                &[
+                    "t.toml:1:1: [router.NAME.pair] has no `peer`",
+                    "hint: add peer = \"192.0.2.9:3260\"",
+                    "t.toml:1:1: [router.NAME.pair] has no `group`",
+                    "hint: add group = 2",
+                ],
+            ),
+            (
+                "peer = \"a b\"\ngroup = 2",
+                &[
+                    "t.toml:2:8: \"a b\" is no portal: no name and no address of a host (IPv6 stands in brackets)",
+                    "hint: write a host name or an address, and a port: 192.0.2.9:3260 or [2001:db8::9]:3260",
+                ],
+            ),
+            (
+                "peer = \"h,3\"\ngroup = 2",
+                &["t.toml:2:8: \"h,3\" has a portal group tag", "hint: write it as `group`"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_password_is_kept_in_a_file_of_its_owner() {
+    let folder = Folder::new("router-secret");
+    let text = format!("{PORTAL}{MAP}").replace("iscsi://", "iscsi://bob%hidden@");
+    let told = load(&folder.file("lunar.toml", &text, 0o644)).unwrap_err();
+    assert_eq!(told.len(), 1);
+    let told = told[0].to_string().replace(&format!("{}/", folder.0.display()), "");
+    assert_eq!(
+        told,
+        "lunar.toml:2:9: the URL holds a secret, and the file has mode 0644\n  hint: run: chmod 0600 lunar.toml; better, \
+         keep the secret in a password_file="
+    );
+    let config = load(&folder.file("lunar.toml", &text, 0o600)).map_err(|list| list[0].to_string()).unwrap();
+    let shown = format!("{:?} {}", config.routers, config.routers[0].upstreams["a"].place());
+    assert!(!shown.contains("hidden") && shown.contains("bob@"), "{shown}");
+    let twice = text.replace("\"]\n", "\", \"iscsi://bob%hidden@192.0.2.1\"]\n");
+    let told = load(&folder.file("lunar.toml", twice, 0o600)).unwrap_err();
+    assert!(told[0].what.ends_with("stands twice") && !told[0].to_string().contains("hidden"), "{}", told[0]);
+    let file = text.replace("%hidden@192.0.2.1", "@192.0.2.1?password_file=bob.secret");
+    let config = load(&folder.file("lunar.toml", file, 0o644)).map_err(|list| list[0].to_string()).unwrap();
+    let UpstreamSource::Remote { urls } = &config.routers[0].upstreams["a"].source else { panic!() };
+    assert!(urls[0].secret_text().contains(&format!("password_file={}/bob.secret", folder.0.display())));
+}
+
+#[test]
+fn an_upstream_is_what_it_says() {
+    let source = |keys: &str| {
+        let config = good(&format!("[router.r1.upstream.x]\n{keys}\n{PORTAL}{MAP}"));
+        config.routers[0].upstreams["x"].clone()
+    };
+    assert_eq!(
+        source("file = \"a.img\"").source,
+        UpstreamSource::Local(Source::File { path: "a.img".into(), size: None })
+    );
+    assert_eq!(
+        source("device = \"/dev/sdb\"").source,
+        UpstreamSource::Local(Source::Device { path: "/dev/sdb".into() })
+    );
+    assert_eq!(source("null = \"1M\"").place(), "null, 1 MiB");
+    let tape = source("sg = \"/dev/sg3\"\npath = \"pass\"");
+    assert_eq!((tape.path, tape.reach(), tape.place().as_str()), (How::Pass, Reach::Local, "/dev/sg3"));
+    let lun = source(
+        "urls = [\"iscsi://h/iqn.x:a/7\"]\nidentity = \"NAA.6001405123456789\""
+            .replace("NAA", "naa")
+            .as_str(),
+    );
+    assert_eq!(
+        (lun.reach(), lun.identity.as_deref()),
+        (Reach::Lun("iqn.x:a", 7), Some("naa.6001405123456789"))
+    );
+    assert_eq!(lun.place(), "iscsi://h:3260/iqn.x:a/7");
+}
+
+#[test]
+fn the_example_is_good_and_has_everything() {
+    let config = parse(&example(), Path::new("docs/router.example.toml"));
+    let config = config.map_err(|list| list.iter().map(|p| format!("{p}\n")).collect::<String>()).unwrap();
+    let maps: Vec<&str> =
+        config.routers.iter().flat_map(|r| r.targets.iter().map(|t| t.map.kind())).collect();
+    assert!(["transparent", "target", "lun"].iter().all(|map| maps.contains(map)), "{maps:?}");
+    assert!(config.routers.iter().any(|router| router.pair.is_some()));
+    assert!(config.routers.iter().any(|router| router.upstreams.values().any(|u| u.path == How::Pass)));
+    let plain = good(&format!("{PORTAL}{MAP}")).routers.remove(0);
+    let first = &config.routers[0];
+    assert_eq!((first.hold, first.iops, first.bytes_per_s), (plain.hold, plain.iops, plain.bytes_per_s));
+}
+
+/// Every key that is known stands in the example.
+#[test]
+fn the_example_has_every_key() {
+    let known = [
+        "listen",
+        "portal_group",
+        "path",
+        "hold_s",
+        "max_sessions",
+        "iops",
+        "bytes_per_s",
+        "urls",
+        "file",
+        "device",
+        "sg",
+        "null",
+        "memory",
+        "policy",
+        "identity",
+        "vendor",
+        "product",
+        "serial",
+        "map",
+        "upstream",
+        "access",
+        "name",
+        "lun",
+        "from",
+        "peer",
+        "group",
+        "prefer",
+        "key",
+        "networks",
+        "initiators",
+        "chap",
+        "read_only",
+    ];
+    let text = example();
+    known
+        .iter()
+        .for_each(|key| assert!(text.contains(&format!("{key} = ")), "docs/router.example.toml lacks {key}"));
+}
+
+/// Whatever a file holds, it is told in problems.
+#[test]
+fn broken_examples_never_panic() {
+    let text = example();
+    let check = |text: &str| _ = parse(text, Path::new("t.toml")).map_err(|list| list[0].to_string());
+    for (at, c) in text.char_indices() {
+        check(&text[..at]);
+        for other in ["\"", "0", "[", "=", "\u{0}", "ü"] {
+            if c.is_ascii_punctuation() || c.is_ascii_digit() {
+                check(&format!("{}{other}{}", &text[..at], &text[at + c.len_utf8()..]));
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+use super::*;
+use crate::config::parse;
+use crate::config::tests::Folder;
+use std::path::Path;
+
+const BASE: &str = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:3260\"]\n[[target]]\n\
+    name = \"iqn.2026-11.org.example:t\"\n[[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"1G\"\n\
+    [router.r1.upstream.a]\nurls = [\"iscsi://192.0.2.1/iqn.x:t\"]\n[[router.r1.target]]\nmap = \"lun\"\n\
+    name = \"iqn.2026-11.org.example:m\"\naccess = \"lab\"\nlun = [{ lun = 0, upstream = \"a\", from = 3 }]\n\
+    [access.lab]\nnetworks = [\"10.0.0.0/24\"]\n";
+
+fn config(source: &str) -> Config {
+    parse(source, Path::new("t.toml")).map_err(|list| list[0].to_string()).unwrap()
+}
+
+/// The lines about what changes from one file to another.
+fn lines(a: &str, b: &str) -> Vec<String> {
+    diff(&config(a), &config(b)).iter().map(Difference::to_string).collect()
+}
+
+/// The lines about replacing a text of the file.
+fn replaced(from: &str, to: &str) -> Vec<String> {
+    assert!(BASE.contains(from), "{from}");
+    lines(BASE, &BASE.replacen(from, to, 1))
+}
+
+#[test]
+fn what_is_the_same_is_not_told() {
+    assert_eq!(lines(BASE, BASE), [""; 0]);
+}
+
+#[test]
+fn each_setting_is_told_from_and_to() {
+    let cases = [
+        (
+            "127.0.0.1:3260",
+            "127.0.0.1:3261",
+            "portal group 1: portals from 127.0.0.1:3260 to 127.0.0.1:3261 (needs a restart)",
+        ),
+        (
+            "size = \"1G\"",
+            "size = \"2G\"",
+            "target iqn.2026-11.org.example:t: LUN 0: source from memory, 1 GiB to memory, 2 GiB",
+        ),
+        (
+            "\"memory\"",
+            "\"null\"",
+            "target iqn.2026-11.org.example:t: LUN 0: source from memory, 1 GiB to null, 1 GiB",
+        ),
+        (
+            "lun = 0\nbackend",
+            "lun = 0\nread_only = true\nbackend",
+            "target iqn.2026-11.org.example:t: LUN 0: read_only from false to true",
+        ),
+        (
+            ":t\"\n[[target.lun]]",
+            ":t\"\nalias = \"T\"\n[[target.lun]]",
+            "target iqn.2026-11.org.example:t: alias from none to T",
+        ),
+        (
+            "[router.r1.upstream.a]",
+            "[router.r1]\nhold_s = 3\n[router.r1.upstream.a]",
+            "router r1: hold_s from 8 to 3",
+        ),
+        (
+            "[router.r1.upstream.a]",
+            "[router.r1.pair]\npeer = \"10.0.0.6\"\ngroup = 9\nprefer = true\n[router.r1.upstream.a]",
+            "router r1: pair from none to with 10.0.0.6:3260 in portal group 9, this one preferred",
+        ),
+        (
+            "192.0.2.1/",
+            "192.0.2.2/",
+            "router r1: upstream a: source from iscsi://192.0.2.1:3260/iqn.x:t to iscsi://192.0.2.2:3260/iqn.x:t",
+        ),
+        (
+            "iqn.x:t\"]",
+            "iqn.x:t\"]\npolicy = \"alua\"",
+            "router r1: upstream a: policy from failover to alua",
+        ),
+        (
+            "from = 3",
+            "from = 4",
+            "router r1: target iqn.2026-11.org.example:m: LUN 0: source from LUN 3 of upstream a to LUN 4 of upstream a",
+        ),
+        (
+            "10.0.0.0/24",
+            "10.0.1.0/24",
+            "router r1: target iqn.2026-11.org.example:m: entries of its access lists from 10.0.0.0/24 to 10.0.1.0/24",
+        ),
+    ];
+    for (from, to, line) in cases {
+        assert_eq!(replaced(from, to), [line], "{to}");
+    }
+    let limits = format!(
+        "[limits]\nsessions = 7\nmemory = \"64M\"\n[session]\nnop_interval_s = 0\n[server]\ncores = 1\n{BASE}"
+    );
+    assert_eq!(
+        lines(BASE, &limits),
+        [
+            "server: cores from all to 1 (needs a restart)",
+            "limits: sessions from 2048 to 7",
+            "limits: memory from 1 GiB to 64 MiB (needs a restart)",
+            "session: nop_interval_s from 30 to 0",
+        ]
+    );
+}
+
+#[test]
+fn what_comes_and_goes_is_told_with_its_parts() {
+    let more = "[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:3262\"]\n[[target]]\nname = \"iqn.2026-11.org.example:u\"\nalias = \"U\"\n\
+        portal_groups = [1]\n[[target.lun]]\nlun = 7\nbackend = \"null\"\nsize = \"1T\"\n";
+    let told = lines(BASE, &format!("{BASE}{more}"));
+    assert_eq!(
+        told,
+        [
+            "portal group 2: added: 127.0.0.1:3262 (needs a restart)",
+            "target iqn.2026-11.org.example:t: portal_groups from 1 to 1, 2",
+            "target iqn.2026-11.org.example:u: added: U",
+            "target iqn.2026-11.org.example:u: LUN 7: added: null, 1 TiB",
+            "router r1: portal_groups from 1 to 1, 2",
+        ]
+    );
+    let back = lines(&format!("{BASE}{more}"), BASE);
+    assert!(back.contains(&"target iqn.2026-11.org.example:u: removed".into()), "{back:?}");
+    assert!(back.contains(&"target iqn.2026-11.org.example:u: LUN 7: removed".into()), "{back:?}");
+    let upstream =
+        replaced("[[router.r1.target]]", "[router.r1.upstream.b]\nmemory = \"1M\"\n[[router.r1.target]]");
+    assert_eq!(upstream, ["router r1: upstream b: added: memory, 1 MiB"]);
+}
+
+#[test]
+fn access_is_told_as_it_is_granted() {
+    let entries = "[[target.access]]\ninitiators = [\"iqn.a:*\"]\nluns = { 0 = 0 }\nread_only = true\n[[target.access]]\n";
+    let told = replaced("[router", &format!("{entries}[router"));
+    let line =
+        "target iqn.2026-11.org.example:t: access from none to iqn.a:* LUNs 0 = 0 read-only; everybody";
+    assert_eq!(told, [line]);
+    let told = replaced("access = \"lab\"", "access = \"none\"");
+    assert_eq!(told[0], "router r1: target iqn.2026-11.org.example:m: access from lab to none");
+}
+
+#[test]
+fn secrets_are_compared_and_not_told() {
+    let folder = Folder::new("diff-secret");
+    let with = |secret: &str, password: &str| {
+        folder.file("bob.secret", secret, 0o600);
+        let users =
+            "[[chap_user]]\nname = \"bob\"\nsecret_file = \"bob.secret\"\n[discovery]\nchap = [\"bob\"]\n";
+        let text = format!("{users}{BASE}chap = [\"bob\"]\n")
+            .replace("iscsi://", &format!("iscsi://eve%{password}@"));
+        parse(&text, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap()
+    };
+    let (a, b) = (with("the first secret", "hidden1"), with("the other secret", "hidden2"));
+    let told: Vec<String> = diff(&a, &b).iter().map(Difference::to_string).collect();
+    let text = format!("{told:?} {}", serde_json::to_string(&diff(&a, &b)).unwrap());
+    assert!(!text.contains("hidden") && !text.contains("the first") && !text.contains("the other"), "{text}");
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(told[0], "discovery: chap from bob to bob (with another secret)");
+    assert!(told[1].starts_with("router r1: upstream a: source from iscsi://eve@192.0.2.1"), "{told:?}");
+    assert!(told[2].contains("as bob (with another secret)"), "{told:?}");
+}
+
+#[test]
+fn what_was_found_at_upstreams_is_no_difference() {
+    use crate::routes::{Found, expand};
+    let config = config(BASE);
+    assert_eq!(diff(&config, &expand(&config, &Found::default()).unwrap()), []);
+}
+
+#[test]
+fn a_difference_as_json() {
+    let list = diff(&config(BASE), &config(&BASE.replace("from = 3", "from = 4")));
+    assert_eq!(
+        serde_json::to_value(&list[0]).unwrap(),
+        serde_json::json!({
+            "place": ["router r1", "target iqn.2026-11.org.example:m", "LUN 0"],
+            "change": "changed", "key": "source", "from": "LUN 3 of upstream a", "to": "LUN 4 of upstream a",
+            "needs_restart": false,
+        })
+    );
+}

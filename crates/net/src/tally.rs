@@ -1,0 +1,67 @@
+//! How long operations take, added up.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What some waits come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// How many.
+    pub count: u64,
+    /// All together, in nanoseconds.
+    pub sum_ns: u64,
+    /// The longest, in nanoseconds.
+    pub max_ns: u64,
+}
+
+impl Total {
+    /// Both together.
+    pub fn and(self, other: Total) -> Total {
+        Total {
+            count: self.count + other.count,
+            sum_ns: self.sum_ns.saturating_add(other.sum_ns),
+            max_ns: self.max_ns.max(other.max_ns),
+        }
+    }
+}
+
+/// A [`Total`] that grows.
+#[derive(Debug, Default)]
+pub struct Tally {
+    count: AtomicU64,
+    sum_ns: AtomicU64,
+    max_ns: AtomicU64,
+}
+
+impl Tally {
+    /// Adds one.
+    pub fn add(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.count.fetch_add(1, Relaxed);
+        self.sum_ns.fetch_add(ns, Relaxed);
+        // Mostly it is not the longest, and to look is cheaper than to write.
+        if ns > self.max_ns.load(Relaxed) {
+            self.max_ns.fetch_max(ns, Relaxed);
+        }
+    }
+
+    /// What it comes to now.
+    pub fn total(&self) -> Total {
+        let [count, sum_ns, max_ns] = [&self.count, &self.sum_ns, &self.max_ns].map(|n| n.load(Relaxed));
+        Total { count, sum_ns, max_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_add_up_and_the_longest_is_kept() {
+        let tally = Tally::default();
+        [5, 9, 2].into_iter().for_each(|ns| tally.add(Duration::from_nanos(ns)));
+        assert_eq!(tally.total(), Total { count: 3, sum_ns: 16, max_ns: 9 });
+        let both = tally.total().and(Total { count: 1, sum_ns: 20, max_ns: 20 });
+        assert_eq!(both, Total { count: 4, sum_ns: 36, max_ns: 20 });
+    }
+}

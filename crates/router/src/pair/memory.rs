@@ -1,0 +1,151 @@
+//! What a router remembers of its peer and of the storage, from which it makes its view.
+
+use super::machine::{Holder, Role, Told, View};
+use std::time::{Duration, Instant};
+
+/// So long who gave up its place leaves it to the other.
+const YIELDING: Duration = Duration::from_secs(10);
+/// So long after a take-over what comes from the other may have been said before it.
+const STALE: Duration = Duration::from_secs(1);
+
+/// What was seen and heard so far.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    heard: Option<Told>,
+    heard_at: Instant,
+    /// Since when the peer tells that it does not serve.
+    idle: Option<Instant>,
+    holder: Holder,
+    free: Option<Instant>,
+    /// A count that moves when somebody does something to a reservation.
+    generation: Option<u64>,
+    moved: Instant,
+    was_fenced: bool,
+    fenced: Option<Instant>,
+    yielded: Option<Instant>,
+}
+
+impl Memory {
+    /// Nothing was seen or heard yet.
+    pub fn new(now: Instant) -> Memory {
+        Memory {
+            heard: None,
+            heard_at: now,
+            idle: None,
+            holder: Holder::Unknown,
+            free: None,
+            generation: None,
+            moved: now,
+            was_fenced: false,
+            fenced: None,
+            yielded: None,
+        }
+    }
+
+    /// The peer was heard.
+    pub fn heard(&mut self, mut told: Told, now: Instant) {
+        if self.fenced.is_some_and(|at| now.saturating_duration_since(at) < STALE) {
+            told.role = Role::Active;
+        }
+        let is_idle = matches!(told.role, Role::Standby | Role::Yielding);
+        if told.role == Role::Active {
+            // The place that was given up has been taken.
+            self.yielded = None;
+        }
+        self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now));
+        (self.heard, self.heard_at, self.was_fenced) = (Some(told), now, false);
+    }
+
+    /// The storage was looked at. The sum of all generations stands for them.
+    pub fn saw(&mut self, holder: Holder, generation: u64, now: Instant) {
+        let is_free = holder == Holder::Nobody;
+        self.free = self.free.filter(|_| is_free).or(is_free.then_some(now));
+        self.holder = holder;
+        if holder != Holder::Unknown && self.generation != Some(generation) {
+            (self.generation, self.moved) = (Some(generation), now);
+        }
+    }
+
+    /// Its place was taken from this router: the other one serves, whatever it told before.
+    pub fn fenced(&mut self, now: Instant) {
+        (self.was_fenced, self.fenced, self.idle) = (true, Some(now), None);
+        if let Some(told) = &mut self.heard {
+            told.role = Role::Active;
+        }
+    }
+
+    /// It gave up its place on demand.
+    pub fn yielded(&mut self, now: Instant) {
+        self.yielded = Some(now);
+    }
+
+    /// It is wanted again.
+    pub fn wanted(&mut self) {
+        self.yielded = None;
+    }
+
+    /// It gave up its place not long ago.
+    pub fn is_yielding(&self, now: Instant) -> bool {
+        self.yielded.is_some_and(|at| now.saturating_duration_since(at) < YIELDING)
+    }
+
+    /// The view now; what the router knows of itself is to be filled in.
+    pub fn view(&self, now: Instant) -> View {
+        let since = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        View {
+            yielded: self.is_yielding(now),
+            was_fenced: self.was_fenced,
+            holder: self.holder,
+            free: since(self.free),
+            still: since(Some(self.moved)),
+            peer: self.heard,
+            silent: since(Some(self.heard_at)),
+            idle: since(self.idle),
+            ..View::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::Decision;
+    use super::*;
+
+    fn told(role: Role) -> Told {
+        Told { role, eligible: true, preferred: false, healthy: true, key: 2 }
+    }
+
+    fn decide(memory: &Memory, now: Instant) -> Decision {
+        View { eligible: true, has_hosts: true, ..memory.view(now) }.decide()
+    }
+
+    #[test]
+    fn what_the_other_told_before_it_took_over_is_void() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut memory = Memory::new(start);
+        memory.heard(told(Role::Yielding), at(0));
+        memory.saw(Holder::Other, 1, at(10));
+        assert_eq!(decide(&memory, at(10)), Decision::Seize);
+        memory.fenced(at(10));
+        assert_eq!(decide(&memory, at(10)), Decision::Stay);
+        // Said before, and late.
+        memory.heard(told(Role::Yielding), at(20));
+        assert_eq!(decide(&memory, at(20)), Decision::Stay);
+        memory.heard(told(Role::Yielding), at(2000));
+        assert_eq!(decide(&memory, at(2000)), Decision::Seize);
+    }
+
+    #[test]
+    fn a_place_that_was_given_up_is_left_until_somebody_has_it() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let mut memory = Memory::new(start);
+        memory.yielded(start);
+        memory.heard(told(Role::Standby), at(4));
+        memory.saw(Holder::Nobody, 1, at(0));
+        assert_eq!(decide(&memory, at(4)), Decision::Stay);
+        memory.heard(told(Role::Active), at(5));
+        assert!(!memory.is_yielding(at(5)));
+    }
+}

@@ -1,0 +1,160 @@
+use super::fence::{Fence, reservation};
+use super::guard::Guard;
+use crate::loops::Loops;
+use crate::upstream::{Remote, Upstream, look};
+use block::Backend;
+use initiator::{Kind, Options, Session, Url};
+use interop::{Peer, Server};
+use net::{Buf, Cores};
+use std::sync::Arc;
+use std::time::Duration;
+use target::Told;
+use wire::scsi::Sense;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const LEN: usize = 4096;
+
+fn run<W: Future<Output = ()> + 'static>(work: impl FnOnce() -> W + Send + 'static) {
+    let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
+    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop");
+}
+
+fn server() -> Server {
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n",
+        interop::TARGET
+    ))
+}
+
+/// One router of a pair, as far as one logical unit goes.
+struct Half {
+    disk: Arc<Remote>,
+    guard: Arc<Guard>,
+    fence: Fence,
+}
+
+impl Half {
+    async fn new(url: &Url, key: u64) -> Half {
+        let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", vec![url.clone()]) };
+        let found = look(&upstream, &Loops::default()).await.expect("it is there");
+        let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
+        let disk = Remote::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk");
+        let guard = disk.guard().expect("a gate").clone();
+        let fence = Fence::new(disk.ways(), [0x80, 0, 0, 0, 0, key as u8], key);
+        Half { disk, guard, fence }
+    }
+
+    async fn take(&mut self, seize: bool) -> Result<(), Kind> {
+        self.fence.take(seize).await.map_err(|e| e.kind)?;
+        for lun in self.disk.luns() {
+            self.guard.admit(lun.session(), lun.address()).await.expect("it is ours");
+        }
+        self.guard.open();
+        Ok(())
+    }
+
+    async fn write(&self, byte: u8) -> Result<(), Option<Sense>> {
+        let mut buf = Buf::zeroed(LEN);
+        buf.fill(byte);
+        let written = self.disk.write(0, buf, false).await.0;
+        written.map_err(|e| Told::of(&e).and_then(|told| told.sense))
+    }
+
+    async fn read(&self) -> u8 {
+        let (result, buf) = self.disk.read(0, Buf::zeroed(LEN)).await;
+        result.expect("it is ours");
+        buf[0]
+    }
+}
+
+fn url(server: &Server) -> Url {
+    Url::parse(&format!("iscsi://{}/{}/0", server.portal(), interop::TARGET)).expect("a URL")
+}
+
+#[test]
+fn who_is_put_off_writes_no_more_and_finds_no_way_round() {
+    run(async || {
+        let server = server();
+        put_off(&url(&server)).await;
+    });
+}
+
+#[test]
+fn stgt_puts_off_too() {
+    let Some(peer) = Peer::tgt() else { return };
+    let url = Url::parse(&peer.open("")).expect("a URL");
+    run(async move || put_off(&url).await);
+}
+
+async fn put_off(url: &Url) {
+    let (mut a, mut b) = (Half::new(url, 0xa).await, Half::new(url, 0xb).await);
+    assert_eq!(a.write(1).await, Err(Some(Sense::NOT_READY_STANDBY)), "before it is taken");
+    assert_eq!(a.take(false).await, Ok(()));
+    assert_eq!(a.write(1).await, Ok(()));
+    assert_eq!(b.take(false).await, Err(Kind::Reserved), "what somebody has is not free");
+    assert_eq!(b.take(true).await, Ok(()));
+    assert!(a.guard.is_open(), "it does not know yet");
+    assert_eq!(a.write(2).await, Err(Some(Sense::NOT_READY_TRANSITION)));
+    assert!(!a.guard.is_open(), "a conflict shuts the gate");
+    // Nor does it find a way round.
+    a.guard.open();
+    assert_eq!(a.write(3).await, Err(Some(Sense::NOT_READY_TRANSITION)));
+    for lun in a.disk.luns() {
+        let admitted = a.guard.admit(lun.session(), lun.address()).await;
+        assert_eq!(admitted.map_err(|e| e.kind), Err(Kind::Reserved));
+    }
+    a.guard.open();
+    assert_eq!(a.write(4).await, Err(Some(Sense::NOT_READY_TRANSITION)));
+    assert_eq!(b.read().await, 1);
+    assert_eq!(b.write(5).await, Ok(()));
+    assert_eq!(a.take(true).await, Ok(()));
+    assert_eq!((a.read().await, b.write(6).await), (5, Err(Some(Sense::NOT_READY_TRANSITION))));
+}
+
+#[test]
+fn what_is_given_back_is_free_and_leaves_no_registration() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (mut a, mut b) = (Half::new(&url, 0xa).await, Half::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.write(1).await, Ok(()));
+        assert!(a.guard.owes());
+        assert!(a.disk.flush().await.is_ok());
+        a.guard.shut();
+        assert!(a.disk.flush().await.is_err(), "what it wrote may not be stable");
+        a.fence.release(&a.guard).await.expect("it is ours");
+        assert!(!a.guard.owes() && a.disk.flush().await.is_ok());
+        let mut raw = interop::Raw::session(server.portal(), &[]);
+        assert_eq!(interop::scsi::read_keys(&mut raw, 0), []);
+        assert_eq!(b.take(false).await, Ok(()));
+        assert_eq!(b.read().await, 1);
+        assert!(a.fence.release(&a.guard).await.is_err(), "it is not ours");
+        assert_eq!(b.write(2).await, Ok(()));
+    });
+}
+
+#[test]
+fn what_a_router_held_before_it_died_is_its_own_again_and_the_storage_shows_that_it_lives() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let mut before = Half::new(&url, 0xa).await;
+        assert_eq!(before.take(false).await, Ok(()));
+        assert_eq!(before.write(1).await, Ok(()));
+        let mut a = Half::new(&url, 0xa).await;
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.write(2).await, Ok(()));
+        assert_eq!(before.write(3).await, Err(Some(Sense::NOT_READY_TRANSITION)), "a life before is over");
+        let mut raw = interop::Raw::session(server.portal(), &[]);
+        assert_eq!(interop::scsi::read_keys(&mut raw, 0), [0xa, 0xa], "its control nexus, and one with data");
+        let moved = a.fence.look().await.expect("it is there").generation;
+        a.fence.beat(&a.guard).await.expect("it is ours");
+        assert!(a.fence.look().await.expect("it is there").generation > moved);
+        let session =
+            Session::open(url.portal.clone(), interop::TARGET, Options::new(interop::INITIATOR)).await;
+        let seen = reservation(&session.expect("a session"), 0).await.expect("it is there");
+        assert_eq!(seen.held.map(|held| (held.key, held.kind)), Some((0xa, 6)));
+    });
+}

@@ -1,0 +1,292 @@
+//! The nexus at another target that stands for one of ours.
+
+use super::{Shared, Spec, reply};
+use device::Port;
+use event_listener::Event as Bell;
+use initiator::{Command, CommandId, Direction, Event, Options, Session, Url};
+use net::Buf;
+use sha2::{Digest, Sha256};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use target::{Data, Passed, Reply, Way};
+use wire::iscsi::lun;
+use wire::iscsi::request::Function;
+use wire::scsi::cdb;
+
+/// Pauses between rounds of tries to log in: this one first, doubled each time, and the last at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_secs(8);
+/// How long a look at an identity may take.
+const LOOK: Duration = Duration::from_secs(5);
+/// Bytes of VPD page 83h that are read.
+const IDENTITY_LEN: u16 = 1024;
+/// Function complete.
+const COMPLETE: u8 = 0;
+
+/// Whose line it is: the instance, the nexus here, and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    instance: String,
+    port: Port,
+    paths: Vec<String>,
+}
+
+impl Key {
+    pub fn of(spec: &Spec, port: &Port) -> Key {
+        let paths = spec.paths.iter().map(|(url, _)| url.plain()).collect();
+        Key { instance: spec.instance.clone(), port: port.clone(), paths }
+    }
+
+    /// A random ISID in form (RFC 7143 section 11.12.5), always the same for the same nexus.
+    pub fn isid(&self) -> [u8; 6] {
+        let port = &self.port;
+        let mut hash = Sha256::new();
+        for part in [self.instance.as_bytes(), port.initiator.as_bytes(), &port.isid, port.target.as_bytes()]
+        {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        hash.update(port.tag.to_be_bytes());
+        let hash = hash.finalize();
+        [0x80, hash[0], hash[1], hash[2], hash[3], hash[4]]
+    }
+}
+
+/// A nexus at another target: one session at a time.
+pub struct Line {
+    session: RefCell<Option<Session>>,
+    /// Logical units that were seen to be what they are to be, on this session.
+    seen: RefCell<HashMap<u64, Vec<u8>>>,
+    /// Since when there is none.
+    down: Cell<Option<Instant>>,
+    /// Rings when there is one, and when a command is aborted.
+    bell: Bell,
+}
+
+impl Line {
+    pub fn start(spec: &Spec, key: &Key) -> Rc<Line> {
+        let isid = Some(key.isid());
+        let paths =
+            spec.paths.iter().map(|(url, options)| (url.clone(), Options { isid, ..options.clone() }));
+        let line = Rc::new(Line {
+            session: RefCell::default(),
+            seen: RefCell::default(),
+            down: Cell::new(Some(Instant::now())),
+            bell: Bell::new(),
+        });
+        compio::runtime::spawn(keep(Rc::downgrade(&line), paths.collect())).detach();
+        line
+    }
+
+    fn install(&self, session: Session) {
+        self.seen.borrow_mut().clear();
+        self.session.replace(Some(session));
+        self.down.set(None);
+        self.bell.notify(usize::MAX);
+    }
+
+    fn remove(&self, lost: Instant) {
+        self.session.replace(None);
+        self.down.set(Some(lost));
+    }
+
+    /// The session, as soon as there is one, unless `is_over` or there has been none for too long.
+    async fn session(&self, hold: Duration, is_over: impl Fn() -> bool) -> Option<Session> {
+        loop {
+            let rings = self.bell.listen();
+            if is_over() {
+                return None;
+            }
+            if let Some(session) = self.session.borrow().clone() {
+                return Some(session);
+            }
+            let since = self.down.get().unwrap_or_else(Instant::now);
+            let left = hold.checked_sub(since.elapsed()).filter(|left| !left.is_zero())?;
+            // Too late or not, the loop looks again.
+            _ = compio::time::timeout(left, rings).await;
+        }
+    }
+
+    /// Whether a logical unit is what it is to be. INQUIRY takes no unit attention from the host.
+    async fn is_meant(&self, session: &Session, lun: u64, identity: &[u8]) -> Option<bool> {
+        if identity.is_empty() {
+            return Some(true);
+        }
+        if self.seen.borrow().get(&lun).is_some_and(|seen| seen == identity) {
+            return Some(true);
+        }
+        let page = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
+        let command = Command::new(lun, cdb::inquiry(Some(0x83), IDENTITY_LEN), page);
+        // What hosts may wait for a day is not to keep their aborts waiting.
+        let (result, buf) = compio::time::timeout(LOOK, session.submit(command)).await.ok()?;
+        let (completion, page) = result.ok().zip(buf)?;
+        let page = &page[..completion.transferred.min(page.len())];
+        let is = completion.status == 0 && initiator::identity(page) == identity;
+        if is {
+            session.pin(lun, identity.to_vec());
+            self.seen.borrow_mut().insert(lun, identity.to_vec());
+        } else {
+            cry(&session.facts().target, lun, &initiator::identity(page));
+        }
+        Some(is)
+    }
+}
+
+/// Keeps a session, over the first path that answers, for as long as the line is used.
+async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        for (url, options) in &paths {
+            if line.strong_count() == 0 {
+                return;
+            }
+            let target = url.target.as_deref().unwrap_or_default();
+            match Session::open(url.portal.clone(), target, options.clone()).await {
+                Ok(session) => {
+                    let events = session.events();
+                    // Not held while it lasts: it ends with the nexus here.
+                    let Some(()) = line.upgrade().map(|line| line.install(session)) else { return };
+                    pause = FIRST_PAUSE;
+                    let lost = until_it_is_lost(target, &events).await;
+                    line.upgrade().inspect(|line| line.remove(lost));
+                }
+                Err(e) => tracing::debug!(target, portal = %url.portal, "no way to pass commands on: {e}"),
+            }
+        }
+        compio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Until the session gives its recovery up, or nobody has it any more: since when there is no connection.
+async fn until_it_is_lost(target: &str, events: &flume::Receiver<Event>) -> Instant {
+    let mut lost = None;
+    while let Ok(event) = events.recv_async().await {
+        match event {
+            Event::Lost(_) => lost = lost.or_else(|| Some(Instant::now())),
+            Event::Connected => lost = None,
+            Event::GaveUp(_) => break,
+            Event::Changed { lun, identity } => cry(target, lun, &identity),
+            Event::Attention { .. } => {}
+        }
+    }
+    lost.unwrap_or_else(Instant::now)
+}
+
+/// Tells people that no command goes to a logical unit any more.
+fn cry(target: &str, lun: u64, identity: &[u8]) {
+    let now = initiator::name_of(identity).unwrap_or_else(|| "without designators".into());
+    let lun = lun::decode(lun);
+    tracing::error!(
+        target,
+        lun,
+        now,
+        "another logical unit than before: no command goes to it; put the old one back, or remove the LUN"
+    );
+}
+
+/// A logical unit at the end of a line.
+pub struct Lane {
+    shared: Arc<Shared>,
+    line: Rc<Line>,
+    lun: u64,
+    live: RefCell<HashMap<u64, Stage>>,
+}
+
+/// How far a command has come.
+enum Stage {
+    Waiting,
+    Sent(Session, CommandId),
+    Aborted,
+}
+
+impl Lane {
+    pub fn new(shared: Arc<Shared>, line: Rc<Line>) -> Lane {
+        let lun = lun::encode(shared.spec.lun);
+        Lane { shared, line, lun, live: RefCell::default() }
+    }
+
+    async fn carry(&self, command: Passed) -> Reply {
+        let Passed { tag, cdb, attribute, data } = command;
+        let (direction, reads) = match data {
+            Data::None => (Direction::None, false),
+            Data::In(buf) => (Direction::In(buf), true),
+            Data::Out(buf) => (Direction::Out(buf), false),
+        };
+        let Ok(mut command) = Command::long(self.lun, &cdb, direction) else {
+            return reply::failed(&initiator::Error::new(initiator::Kind::Invalid, "no CDB"), false);
+        };
+        command.attribute = attribute;
+        // What does no harm to a disk moves a tape.
+        command.repeatable &= self.shared.spec.is_disk;
+        let repeatable = command.repeatable;
+        let arrived = Instant::now();
+        let is_over = || self.is_aborted(tag);
+        let spec = &self.shared.spec;
+        let Some(session) = self.line.session(spec.hold, is_over).await else { return reply::no_way() };
+        match self.line.is_meant(&session, self.lun, &spec.identity).await {
+            Some(true) if !is_over() => {}
+            Some(false) => return reply::another(),
+            _ => return reply::no_way(),
+        }
+        let sent = Instant::now();
+        let pending = session.submit(command);
+        self.live.borrow_mut().insert(tag, Stage::Sent(session, pending.id()));
+        let (result, buf) = pending.await;
+        let queued = result.as_ref().map_or(Duration::ZERO, |c| c.queued);
+        self.shared.hops.queue.add(sent - arrived + queued);
+        self.shared.hops.upstream.add(sent.elapsed().saturating_sub(queued));
+        match result {
+            Ok(completion) => reply::answered(completion, buf, reads),
+            Err(e) => reply::failed(&e, repeatable),
+        }
+    }
+
+    fn is_aborted(&self, tag: u64) -> bool {
+        matches!(self.live.borrow().get(&tag), Some(Stage::Aborted))
+    }
+
+    async fn end(&self, tag: u64) {
+        let stage = self.live.borrow_mut().insert(tag, Stage::Aborted);
+        self.line.bell.notify(usize::MAX);
+        let Some(Stage::Sent(session, id)) = stage else { return };
+        if let Err(e) = session.abort(id).await {
+            // It may still be carried out: a login as the same nexus ends whatever is left of this one.
+            tracing::warn!(target = session.facts().target, "a command could not be aborted: {e}");
+            session.give_up_strays().await;
+        }
+    }
+}
+
+impl Way for Lane {
+    fn submit(&self, command: Passed) -> block::Future<'_, Reply> {
+        let tag = command.tag;
+        self.live.borrow_mut().insert(tag, Stage::Waiting);
+        Box::pin(async move {
+            let reply = self.carry(command).await;
+            self.live.borrow_mut().remove(&tag);
+            reply
+        })
+    }
+
+    fn abort(&self, tag: u64) -> block::Future<'_, ()> {
+        Box::pin(async move {
+            if self.live.borrow().contains_key(&tag) {
+                self.end(tag).await;
+            }
+        })
+    }
+
+    fn manage(&self, function: Function) -> block::Future<'_, bool> {
+        Box::pin(async move {
+            let session = self.line.session(self.shared.spec.hold, || false).await;
+            match session {
+                Some(session) => session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE),
+                None => false,
+            }
+        })
+    }
+}

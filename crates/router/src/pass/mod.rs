@@ -1,0 +1,85 @@
+//! Pass-through to logical units of other targets: each I_T nexus of ours has one of its own there, so that
+//! reservations hold against the right host, and each hears its own unit attentions.
+//!
+//! A [`Line`] is the nexus there: one session at a time, over the first path that answers. Its ISID is made of the
+//! nexus here, so that it is the same nexus again after a restart of either side.
+
+mod line;
+mod reply;
+
+use crate::Hops;
+use crate::hops::Growing;
+use device::Port;
+use initiator::{Options, Url};
+use line::{Key, Line};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+use target::{Passage, Way};
+
+/// A logical unit of another target, and how to get there.
+pub struct Remote(Arc<Shared>);
+
+/// How to reach a target, and what its logical unit has to be.
+pub struct Spec {
+    /// The SCSI routing instance and its upstream, which are part of what we are to the target.
+    pub instance: String,
+    /// The paths to the target, primary first, each with how its sessions are opened.
+    pub paths: Vec<(Url, Options)>,
+    /// LUN there.
+    pub lun: u16,
+    /// It is a disk or a CD: most of its commands can be sent twice.
+    pub is_disk: bool,
+    /// What VPD page 83h tells of it; empty: not known, and not looked at.
+    pub identity: Vec<u8>,
+    /// So long commands wait for a session.
+    pub hold: Duration,
+}
+
+struct Shared {
+    spec: Spec,
+    hops: Growing,
+}
+
+thread_local! {
+    /// The lines of this core: LUNs of one nexus on one target share one.
+    static LINES: RefCell<HashMap<Key, Weak<Line>>> = RefCell::default();
+}
+
+impl Remote {
+    /// Nothing is connected before somebody enters.
+    pub fn new(spec: Spec) -> Remote {
+        Remote(Arc::new(Shared { spec, hops: Growing::default() }))
+    }
+
+    /// The times that commands take from here on.
+    pub fn hops(&self) -> Hops {
+        self.0.hops.hops()
+    }
+}
+
+impl Passage for Remote {
+    fn enter(&self, port: &Arc<Port>) -> Rc<dyn Way> {
+        let spec = &self.0.spec;
+        let key = Key::of(spec, port);
+        let line = LINES.with_borrow_mut(|lines| {
+            lines.retain(|_, line| line.strong_count() > 0);
+            lines.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let line = Line::start(spec, &key);
+                lines.insert(key, Rc::downgrade(&line));
+                line
+            })
+        });
+        Rc::new(line::Lane::new(self.0.clone(), line))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let spec = &self.0.spec;
+        let told = |name: &str, value: String| (name.to_owned(), value);
+        let mut told = vec![told("kind", "pass".into()), told("lun", spec.lun.to_string())];
+        told.extend(spec.paths.iter().map(|(url, _)| ("path".to_owned(), url.plain())));
+        told
+    }
+}

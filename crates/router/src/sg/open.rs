@@ -1,0 +1,95 @@
+//! Opens an sg device, and makes sure that it is one.
+
+use super::ioctl::{Node, ScsiId};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// SCSI_GENERIC_MAJOR: the sg driver's device number.
+const MAJOR: u32 = 21;
+/// The first driver with `sg_io_hdr`.
+const VERSION: i32 = 30000;
+/// Memory that the driver sets aside, so that transfers up to this never lack it.
+const RESERVED: i32 = 1 << 20;
+
+/// A device that was opened.
+pub(super) struct Found {
+    /// The device.
+    pub node: Node,
+    /// Where it is, and its type.
+    pub place: ScsiId,
+    /// Bytes that one command moves at most, as the kernel likes it.
+    pub max_transfer: usize,
+}
+
+/// Opens it.
+///
+/// # Errors
+/// As [`super::Device::open`] has them.
+pub(super) fn open(path: &Path) -> io::Result<Found> {
+    let told = |e: io::Error| {
+        let text = format!("cannot open {} for SCSI pass-through: {e}; {}", path.display(), hint(&e));
+        io::Error::new(e.kind(), text)
+    };
+    let metadata = std::fs::metadata(path).map_err(told)?;
+    let is_sg = metadata.file_type().is_char_device() && rustix::fs::major(metadata.rdev()) == MAJOR;
+    if !is_sg {
+        return Err(told(io::Error::new(io::ErrorKind::Unsupported, "it is no sg device")));
+    }
+    let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32;
+    let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(told)?;
+    examine(file).map_err(told)
+}
+
+fn examine(file: File) -> io::Result<Found> {
+    let node = Node::new(file)?;
+    let version = node.version()?;
+    if version < VERSION {
+        let text = format!("its driver is of version {version}, and {VERSION} is needed");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    let place = node.scsi_id()?;
+    node.prepare(RESERVED)?;
+    let max_transfer = node.max_transfer()?;
+    tracing::debug!(version, ?place, max_transfer, "sg device");
+    Ok(Found { node, place, max_transfer })
+}
+
+fn hint(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "run as root, or as a member of the group that owns it (disk, tape or cdrom)"
+        }
+        io::ErrorKind::NotFound => {
+            "load the kernel's module with `modprobe sg`, and see /sys/class/scsi_generic for the devices that there are"
+        }
+        io::ErrorKind::Unsupported => {
+            "name a /dev/sgN: /sys/class/scsi_generic tells which belongs to which device (`lsscsi -g` does, too)"
+        }
+        io::ErrorKind::ResourceBusy => "another program has it for itself: end that program",
+        _ => "is the device still there? The kernel's log may tell more",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &str) -> String {
+        open(Path::new(path)).err().expect("no sg device").to_string()
+    }
+
+    #[test]
+    fn what_is_no_sg_device_is_refused_with_a_hint() {
+        for other in ["/dev/null", "/dev", "/proc/self/status"] {
+            let text = refused(other);
+            assert!(
+                text.contains(other) && text.contains("no sg device") && text.contains("/dev/sgN"),
+                "{text}"
+            );
+        }
+        assert!(refused("/dev/sg-none").contains("modprobe sg"));
+    }
+}

@@ -1,0 +1,138 @@
+//! How a logical unit elsewhere is, over all cores and paths.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Changes that wait for one listener; what is more is dropped.
+const CHANGES: usize = 64;
+
+/// How it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// There is a path, or nothing to the contrary is known yet.
+    #[default]
+    Up,
+    /// No path since then: commands wait for one.
+    Holding(Instant),
+    /// No path since then, for so long that commands fail at once.
+    Lost(Instant),
+    /// Behind the paths is another logical unit: commands fail at once.
+    Changed,
+}
+
+/// How it is on one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Since when there is no path.
+    pub outage: Option<Instant>,
+    /// Every path leads to another logical unit.
+    pub is_changed: bool,
+    /// There was a path before.
+    pub was_up: bool,
+}
+
+/// All cores together: the best of them counts, and one that has only begun says nothing.
+pub fn together(all: &[Condition], hold: Duration, now: Instant) -> Health {
+    let is_over = |since: Instant| now.saturating_duration_since(since) >= hold;
+    let says = |c: &&Condition| c.is_changed || c.was_up || c.outage.is_some_and(is_over);
+    let all: Vec<&Condition> = all.iter().filter(says).collect();
+    if all.iter().any(|c| c.outage.is_none()) {
+        return Health::Up;
+    }
+    if all.iter().any(|c| c.is_changed) {
+        return Health::Changed;
+    }
+    match all.iter().filter_map(|c| c.outage).max() {
+        None => Health::Up,
+        Some(since) if is_over(since) => Health::Lost(since),
+        Some(since) => Health::Holding(since),
+    }
+}
+
+/// The health as it was told last, and to whom.
+#[derive(Default)]
+pub struct Pulse {
+    now: Mutex<Health>,
+    listeners: Mutex<Vec<flume::Sender<Health>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pulse {
+    /// How it is.
+    pub fn now(&self) -> Health {
+        *lock(&self.now)
+    }
+
+    /// Changes from now on.
+    pub fn watch(&self) -> flume::Receiver<Health> {
+        let (tell, changes) = flume::bounded(CHANGES);
+        lock(&self.listeners).push(tell);
+        changes
+    }
+
+    /// Looks at it once more; the change, if there is one, has been told.
+    pub fn beat(&self, look: impl FnOnce() -> Health) -> Option<Health> {
+        // Held, so that all hear of changes in the order in which they were seen.
+        let mut now = lock(&self.now);
+        let health = look();
+        if *now == health {
+            return None;
+        }
+        *now = health;
+        let heard = |l: &flume::Sender<Health>| {
+            !matches!(l.try_send(health), Err(flume::TrySendError::Disconnected(_)))
+        };
+        lock(&self.listeners).retain(heard);
+        Some(health)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOLD: Duration = Duration::from_secs(8);
+
+    fn ago(now: Instant, s: u64) -> Condition {
+        let outage = now.checked_sub(Duration::from_secs(s));
+        Condition { outage, is_changed: false, was_up: true }
+    }
+
+    #[test]
+    fn the_best_core_counts_and_one_that_begins_says_nothing() {
+        let now = Instant::now() + Duration::from_secs(3600);
+        let up = Condition { outage: None, is_changed: false, was_up: true };
+        let begins = |s| Condition { was_up: false, ..ago(now, s) };
+        let changed = |s| Condition { is_changed: true, ..begins(s) };
+        let since = |s| now - Duration::from_secs(s);
+        for (all, health) in [
+            (vec![], Health::Up),
+            (vec![begins(1)], Health::Up),
+            (vec![begins(9)], Health::Lost(since(9))),
+            (vec![begins(1), ago(now, 3)], Health::Holding(since(3))),
+            (vec![ago(now, 3), ago(now, 9)], Health::Holding(since(3))),
+            (vec![ago(now, 10), ago(now, 9)], Health::Lost(since(9))),
+            (vec![ago(now, 9), up], Health::Up),
+            (vec![ago(now, 9), changed(1)], Health::Changed),
+            (vec![changed(1), up], Health::Up),
+        ] {
+            assert_eq!(together(&all, HOLD, now), health, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn listeners_hear_of_changes_and_of_nothing_else() {
+        let pulse = Pulse::default();
+        let changes = pulse.watch();
+        drop(pulse.watch());
+        assert_eq!(pulse.beat(|| Health::Up), None);
+        assert_eq!(pulse.beat(|| Health::Changed), Some(Health::Changed));
+        assert_eq!(pulse.beat(|| Health::Changed), None);
+        pulse.beat(|| Health::Up);
+        assert_eq!(changes.try_iter().collect::<Vec<_>>(), [Health::Changed, Health::Up]);
+        assert_eq!((pulse.now(), lock(&pulse.listeners).len()), (Health::Up, 1));
+    }
+}

@@ -1,0 +1,281 @@
+//! One path of one core to a logical unit elsewhere: opened when it can be, and from then on kept by its session.
+
+use super::known::{self, Known};
+use block::{Backend, Extent, Facts, Finished, Future};
+use initiator::multipath::{State, Way};
+use initiator::{Error, Event, Kind, Lun, Session, Url};
+use net::Buf;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+use wire::scsi::Sense;
+
+/// Between the first two tries to open it; it grows.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Events that wait to be looked at.
+const EVENTS: usize = 64;
+
+/// A path.
+pub struct Line {
+    known: Arc<Known>,
+    url: Url,
+    lun: OnceLock<Arc<Lun>>,
+    /// Why it is not open.
+    obstacle: Mutex<Option<Error>>,
+    /// It leads to another logical unit.
+    is_changed: AtomicBool,
+    /// What the logical unit is like has not been told.
+    is_new: AtomicBool,
+    tell: flume::Sender<Event>,
+    news: flume::Receiver<Event>,
+}
+
+impl Line {
+    /// A path that is opened from now on. To be called inside an event loop.
+    pub fn begin(known: Arc<Known>, url: Url) -> Arc<Line> {
+        let (tell, news) = flume::bounded(EVENTS);
+        let line = Arc::new(Line {
+            known,
+            url,
+            lun: OnceLock::new(),
+            obstacle: Mutex::default(),
+            is_changed: AtomicBool::new(false),
+            is_new: AtomicBool::new(false),
+            tell,
+            news,
+        });
+        compio::runtime::spawn(keep(Arc::downgrade(&line))).detach();
+        line
+    }
+
+    /// Where it leads, without secrets.
+    pub fn place(&self) -> String {
+        let known = &self.known;
+        let target = self.url.target.as_deref().unwrap_or(&known.target);
+        self.url.at(target, Some(self.url.lun.unwrap_or(known.lun))).plain()
+    }
+
+    /// Its logical unit, once it is open.
+    pub fn lun(&self) -> Option<&Arc<Lun>> {
+        self.lun.get()
+    }
+
+    /// Why it is not open.
+    pub fn obstacle(&self) -> Option<Error> {
+        self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the logical unit is like, if that is news.
+    pub fn learned(&self) -> Option<Facts> {
+        let lun = self.lun.get()?;
+        // Both have to be asked: each keeps its own mark.
+        let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
+        is_news.then(|| lun.facts())
+    }
+
+    async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
+        let options = self.url.options()?;
+        let number = self.url.lun.unwrap_or(self.known.lun);
+        let url = self.found(&options).await?;
+        let target = url.target.as_deref().unwrap_or(&self.known.target);
+        let session = Session::open(url.portal.clone(), target, options).await?;
+        let events = session.events();
+        let lun = Lun::open(&session, number).await?;
+        self.known.recognise(&lun.properties())?;
+        self.admitted(&lun).await?;
+        Ok((lun, events))
+    }
+
+    /// In a failover pair a session carries nothing before it is registered.
+    async fn admitted(&self, lun: &Lun) -> Result<(), Error> {
+        let Some(guard) = &self.known.guard else { return Ok(()) };
+        guard.admit(lun.session(), lun.address()).await?;
+        // While the other router had it, not all of it was told.
+        lun.reload().await
+    }
+
+    /// The URL of the target: a portal is asked where it has it.
+    async fn found(&self, options: &initiator::Options) -> Result<Url, Error> {
+        if self.url.target.is_some() {
+            return Ok(self.url.clone());
+        }
+        let found = initiator::discover(self.url.portal.clone(), options).await?;
+        let target = &self.known.target;
+        let here = found.into_iter().find(|f| f.name == *target);
+        let missing = || Error::new(Kind::NotFound, format!("{} does not show us {target}", self.url.portal));
+        Ok(initiator::at(&self.url, here.ok_or_else(missing)?))
+    }
+
+    /// Takes note of a try that failed.
+    fn fail(&self, e: Error) {
+        let is_other = e.kind == Kind::Identity;
+        if is_other && !self.is_changed.load(Relaxed) {
+            self.known.cry(&self.place(), &e.what);
+        }
+        self.is_changed.store(is_other, Relaxed);
+        let mut obstacle = self.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
+        if obstacle.as_ref() != Some(&e) && !is_other {
+            tracing::warn!(path = self.place(), "the path cannot be opened yet: {e}");
+        }
+        *obstacle = Some(e);
+        drop(obstacle);
+        self.stir(Event::Connected);
+    }
+
+    fn take(&self, lun: Arc<Lun>) {
+        self.is_changed.store(false, Relaxed);
+        self.is_new.store(true, Relaxed);
+        *self.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // Nobody else opens it.
+        _ = self.lun.set(lun);
+        self.stir(Event::Connected);
+    }
+
+    /// A reason to look at the path.
+    fn stir(&self, event: Event) {
+        // Full: there are reasons enough.
+        _ = self.tell.try_send(event);
+    }
+
+    fn heed(&self, event: Event) {
+        let own = self.lun.get().map(|lun| lun.address());
+        match &event {
+            Event::Changed { lun, identity } if Some(*lun) == own => {
+                self.known.cry(&self.place(), &known::name(identity));
+            }
+            Event::Attention { sense, .. } if is_about_luns(sense) => _ = self.known.again.notify(usize::MAX),
+            // Full: it is told already.
+            Event::Attention { lun, sense } if Some(*lun) == own && is_reset(sense) => {
+                _ = self.known.resets.0.try_send(());
+            }
+            _ => {}
+        }
+        self.stir(event);
+    }
+
+    /// The error of an operation while it is not open.
+    fn closed(&self) -> io::Error {
+        let kind = if self.is_changed.load(Relaxed) { Kind::Identity } else { Kind::Unreachable };
+        Error::new(kind, "the path is not open").into()
+    }
+}
+
+fn is_about_luns(sense: &Sense) -> bool {
+    (sense.asc, sense.ascq) == (Sense::LUNS_CHANGED.asc, Sense::LUNS_CHANGED.ascq)
+}
+
+/// What is not flushed may be lost.
+fn is_reset(sense: &Sense) -> bool {
+    sense.asc == Sense::POWER_ON.asc
+}
+
+/// Opens a path, however long it takes, and hears of its events from then on.
+async fn keep(line: Weak<Line>) {
+    let mut pause = FIRST_PAUSE;
+    let events = loop {
+        let Some(open) = line.upgrade() else { return };
+        match open.open().await {
+            Ok((lun, events)) => {
+                open.take(lun);
+                // A nexus that has just begun hears of the last reset, which is not news.
+                let told = |event: &Event| matches!(event, Event::Attention { sense, .. } if is_reset(sense));
+                events.try_iter().filter(|event| !told(event)).for_each(|event| open.heed(event));
+                break events;
+            }
+            Err(e) => open.fail(e),
+        }
+        drop(open);
+        compio::time::sleep(pause).await;
+        pause = (pause * 2).min(super::PAUSE);
+    };
+    while let Ok(event) = events.recv_async().await {
+        let Some(line) = line.upgrade() else { return };
+        line.heed(event);
+    }
+}
+
+impl Way for Line {
+    fn name(&self) -> String {
+        self.place()
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        self.known.found.designators.clone()
+    }
+
+    fn block_size(&self) -> u32 {
+        self.known.found.block_size
+    }
+
+    fn check(&self) -> Future<'_, State> {
+        let closed = if self.is_changed.load(Relaxed) { State::Changed } else { State::Down };
+        match self.lun.get() {
+            Some(lun) => lun.check(),
+            None => Box::pin(async move { closed }),
+        }
+    }
+
+    fn give_up_strays(&self) -> Future<'_, ()> {
+        match self.lun.get() {
+            Some(lun) => lun.give_up_strays(),
+            None => Box::pin(async {}),
+        }
+    }
+
+    fn news(&self) -> flume::Receiver<Event> {
+        self.news.clone()
+    }
+}
+
+impl Backend for Line {
+    fn facts(&self) -> Facts {
+        self.known.facts()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        match self.lun.get() {
+            Some(lun) => lun.read(offset, buf),
+            None => Box::pin(async move { (Err(self.closed()), buf) }),
+        }
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        match self.lun.get() {
+            Some(lun) => lun.write(offset, buf, stable),
+            None => Box::pin(async move { (Err(self.closed()), buf) }),
+        }
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        match self.lun.get() {
+            Some(lun) => lun.flush(),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        match self.lun.get() {
+            Some(lun) => lun.unmap(offset, len),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        match self.lun.get() {
+            Some(lun) => lun.write_zeroes(offset, len, unmap),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        match self.lun.get() {
+            Some(lun) => lun.extent(offset, len),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.lun.get().map(|lun| lun.describe()).unwrap_or_default()
+    }
+}

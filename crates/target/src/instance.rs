@@ -1,0 +1,111 @@
+//! SCSI routing instances: a name that several targets share, with what is counted and limited under it.
+
+use net::tally::Tally;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::SystemTime;
+use wire::iscsi::status::LoginStatus;
+
+/// A SCSI routing instance. It lives on from one configuration to the next.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its name.
+    pub name: String,
+    /// Since when.
+    pub started: SystemTime,
+    /// Logins that succeeded.
+    pub logins_accepted: AtomicU64,
+    /// Sessions.
+    pub logins_active: AtomicUsize,
+    /// Logins refused by an access list.
+    pub target_access_failures: AtomicU64,
+    /// Logins refused for what CHAP came to.
+    pub authentication_failures: AtomicU64,
+    /// Sessions at most.
+    pub max_sessions: AtomicUsize,
+    /// It takes no logins.
+    pub draining: AtomicBool,
+    /// From the arrival of a command to its being carried out: its data, its turn, and its gate.
+    pub front: Tally,
+}
+
+impl Instance {
+    /// Starts now.
+    pub fn new(name: impl Into<String>) -> Instance {
+        Instance {
+            name: name.into(),
+            started: SystemTime::now(),
+            logins_accepted: AtomicU64::new(0),
+            logins_active: AtomicUsize::new(0),
+            target_access_failures: AtomicU64::new(0),
+            authentication_failures: AtomicU64::new(0),
+            max_sessions: AtomicUsize::new(usize::MAX),
+            draining: AtomicBool::new(false),
+            front: Tally::default(),
+        }
+    }
+}
+
+impl Instance {
+    /// Counts a login that was refused.
+    pub(crate) fn refused(&self, status: LoginStatus) {
+        match status {
+            LoginStatus::AUTHENTICATION_FAILURE => &self.authentication_failures,
+            LoginStatus::AUTHORIZATION_FAILURE => &self.target_access_failures,
+            _ => return,
+        }
+        .fetch_add(1, Relaxed);
+    }
+}
+
+/// A session's place in an instance; given up when dropped.
+#[derive(Debug)]
+pub struct Visit(Arc<Instance>);
+
+impl Visit {
+    /// Counts a login.
+    ///
+    /// # Errors
+    /// When there are as many sessions as there may be, or none is taken now.
+    pub fn enter(instance: &Arc<Instance>) -> Result<Visit, LoginStatus> {
+        if instance.draining.load(Relaxed) {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
+        let most = instance.max_sessions.load(Relaxed);
+        let admitted = |active| (active < most).then_some(active + 1);
+        let entered = instance.logins_active.fetch_update(SeqCst, SeqCst, admitted);
+        entered.map_err(|_| LoginStatus::OUT_OF_RESOURCES)?;
+        instance.logins_accepted.fetch_add(1, Relaxed);
+        Ok(Visit(instance.clone()))
+    }
+
+    /// Where.
+    pub fn instance(&self) -> &Arc<Instance> {
+        &self.0
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.0.logins_active.fetch_sub(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_counted_and_bounded() {
+        let instance = Arc::new(Instance::new("r1"));
+        instance.max_sessions.store(1, Relaxed);
+        let visit = Visit::enter(&instance).expect("the first");
+        assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::OUT_OF_RESOURCES));
+        drop(visit);
+        assert!(Visit::enter(&instance).is_ok());
+        instance.draining.store(true, Relaxed);
+        assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::SERVICE_UNAVAILABLE));
+        assert_eq!(instance.logins_accepted.load(Relaxed), 2);
+        assert_eq!(instance.logins_active.load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,181 @@
+#!/bin/bash
+# The router between the kernel's own initiator and the kernel's own target (LIO), with a file system through it that
+# outlives the router's end; and the kernel's own pretended SCSI devices (scsi_debug), a disk and a tape, passed through
+# to the kernel's initiator.
+#   LUNAR   the program
+. "$(dirname "$0")/lib.sh"
+
+T=/sys/kernel/config/target
+LIO=iqn.2026-11.lab.guest:open
+BLOCK=iqn.2026-11.lab.guest:block PASS=iqn.2026-11.lab.guest:pass SG=iqn.2026-11.lab.guest:sg
+PORTAL=127.0.0.1:3290
+
+storage() {
+    mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
+    mkdir -p /etc/target /var/target    # before its module, which looks for the folder
+    modprobe -a target_core_mod target_core_file iscsi_target_mod || fail modprobe
+    local group=$T/iscsi/$LIO/tpgt_1 store=$T/core/fileio_0/disk
+    truncate -s 192M /run/disk.img
+    mkdir -p "$store" "$group/lun/lun_0" || fail "no target"
+    echo "fd_dev_name=/run/disk.img,fd_dev_size=$((192 << 20)),fd_buffered_io=1" >"$store/control"
+    echo lunar-disk >"$store/wwn/vpd_unit_serial"
+    echo 1 >"$store/enable" || fail "no backstore"
+    ln -s "$store" "$group/lun/lun_0/store"
+    mkdir "$group/np/127.0.0.1:3260" || fail "no portal"
+    echo 0 >"$group/attrib/authentication"
+    echo 1 >"$group/attrib/generate_node_acls"
+    echo 1 >"$group/attrib/cache_dynamic_acls"
+    echo 0 >"$group/attrib/demo_mode_write_protect"
+    echo 1 >"$group/enable" || fail "no target"
+}
+
+# configuration: LIO's disk by both paths, and $sg if there is one
+configuration() {
+    cat <<END
+[server]
+state_dir = "/run/router"
+admin_socket = "/run/router/admin.sock"
+[[portal_group]]
+tag = 1
+portals = ["$PORTAL"]
+[router.r1.upstream.block]
+urls = ["iscsi://127.0.0.1:3260/$LIO"]
+[router.r1.upstream.pass]
+urls = ["iscsi://127.0.0.1:3260/$LIO"]
+path = "pass"
+[[router.r1.target]]
+map = "target"
+name = "$BLOCK"
+upstream = "block"
+access = "all"
+[[router.r1.target]]
+map = "target"
+name = "$PASS"
+upstream = "pass"
+access = "all"
+END
+    [ -z "${sg-}" ] || cat <<END
+[router.r1.upstream.sg]
+sg = "$sg"
+path = "pass"
+[[router.r1.target]]
+map = "lun"
+name = "$SG"
+access = "all"
+lun = [{ lun = 0, upstream = "sg" }]
+END
+}
+
+start_router() {
+    mkdir -p /run/router
+    configuration >/run/router/lunar.toml
+    "$LUNAR" serve --config /run/router/lunar.toml >>/run/router/out 2>>/run/router/err & router=$!
+    wait_for 30 "grep -q '^ready' /run/router/out" || { cat /run/router/err; fail "the router does not start"; }
+}
+kill_router() { kill -9 "$router"; wait "$router" 2>/dev/null; : >/run/router/out; }
+# routed NAME: its LUN was found
+routed() {
+    local tries=20
+    until "$LUNAR" ls "iscsi://$PORTAL/$1/0?login_tries=1" --timeout 20 >/run/told 2>&1; do
+        [ $((tries -= 1)) -gt 0 ] || { cat /run/router/err /run/told; fail "$1 is not there"; }
+        sleep 0.5
+    done
+}
+
+# device ARGUMENTS: loads scsi_debug; $sg is its device
+device() {
+    try modprobe scsi_debug add_host=1 "$@"
+    wait_for 20 'ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*' || fail "no device"
+    sg=/dev/$(basename /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*)
+}
+
+# used PATH: what comes of each use of a tape. That of scsi_debug keeps data only in kernels since 6.15: before, what it
+# refuses has to be refused through the router too.
+used() {
+    local tape=/dev/${1##*/}
+    {
+        mt -f "$tape" rewind; echo "rewind: $?"
+        mt -f "$tape" status; echo "status: $?"
+        dd if=/run/pattern of="$tape" bs=32k count=16 status=none; echo "write: $?"
+        mt -f "$tape" rewind; echo "rewind: $?"
+        dd if="$tape" bs=32k count=16 status=none >/run/read; echo "read: $?"
+        cksum </run/read
+        mt -f "$tape" eom; echo "eom: $?"
+        mt -f "$tape" rewind; echo "rewind: $?"
+    } 2>&1 | sed "s#$tape#tape#g"
+}
+
+step "the kernel's target and a router before it"
+ip link set lo up
+storage
+start_router
+routed $BLOCK
+routed $PASS
+start_initiator 120
+
+for IQN in $BLOCK $PASS; do
+    step "$IQN: a disk"
+    discover $PORTAL
+    login $PORTAL
+    disk=$(disk_of $PORTAL)
+    [ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "LIO-ORG " ] || fail "it does not call itself as LIO does"
+    verify "$disk" 16
+    cmp -n $((16 << 20)) /run/disk.img /run/pattern || fail "the medium of LIO differs"
+    filesystem ext4 "$disk"
+
+    step "$IQN: the router ends under a file system and comes back"
+    try mkfs.ext4 -q -F "$disk"
+    try mount "$disk" /mnt
+    start_writer
+    await_files 10
+    for round in 1 2; do
+        kill_router
+        sleep $round
+        start_router
+        await_files 10
+    done
+    stop_writer
+    check_files "$disk"
+    logout $PORTAL
+done
+kill_router
+
+step "a disk of a SCSI adapter, passed through"
+modprobe -a sg sd_mod
+device dev_size_mb=16
+start_router
+routed $SG
+IQN=$SG
+discover $PORTAL
+login $PORTAL
+disk=$(disk_of $PORTAL)
+[ "$(cat "/sys/block/${disk##*/}/device/model")" = "scsi_debug      " ] || fail "it is another"
+verify "$disk" 8
+own=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block/*)
+blockdev --flushbufs "/dev/${own##*/}"
+cmp -n $((8 << 20)) "/dev/${own##*/}" /run/pattern || fail "the adapter's disk differs"
+logout $PORTAL
+kill_router
+try rmmod scsi_debug
+
+step "a tape, passed through"
+modprobe st || echo "no driver of tapes: only what it tells is looked at"
+device ptype=1
+start_router
+routed $SG
+"$LUNAR" ls "iscsi://$PORTAL/$SG/0" | tee /run/told
+grep -qi tape /run/told || fail "it is no tape"
+discover $PORTAL
+try iscsiadm -m node -T "$IQN" -p $PORTAL --login
+if [ -d /sys/module/st ]; then
+    wait_for 20 'ls /sys/class/iscsi_session/session*/device/target*/*/scsi_tape/nst?' || fail "no tape is seen"
+    pattern 1 >/run/pattern
+    used "$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_tape/nst?)" >/run/direct
+    used "$(ls -d /sys/class/iscsi_session/session*/device/target*/*/scsi_tape/nst?)" >/run/routed
+    cat /run/direct
+    try diff /run/direct /run/routed
+    grep -q 'BOT ONLINE' /run/routed || fail "it was not used at all"
+fi
+logout $PORTAL
+kill_router
+echo "PASS router"

@@ -1,0 +1,59 @@
+#!/bin/bash
+# SCSI pass-through of the kernel's own pretended devices (scsi_debug) with the example program `sg`.
+#   SG      the program
+. "$(dirname "$0")/lib.sh"
+
+# device ARGUMENTS: loads scsi_debug; $sg is its device
+device() {
+    try modprobe scsi_debug add_host=1 "$@"
+    wait_for 20 'ls /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*' || fail "no device"
+    sg=/dev/$(basename /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*)
+}
+# exercised: every kind of command; what it tells is in /run/told
+exercised() {
+    "$SG" exercise "$sg" >/run/told 2>&1 || { cat /run/told; fail "exercise of $sg"; }
+    cat /run/told
+}
+no_device() { try rmmod scsi_debug; }
+option() { echo "$2" >"/sys/bus/pseudo/drivers/scsi_debug/$1"; }
+# watched TEXT: the program that watches says so within 90 s
+watched() { wait_for 90 "grep -q '$1' /run/watch" || { cat /run/watch; fail "it does not say: $1"; }; }
+
+step "without a device"
+! "$SG" exercise /dev/sg7 2>/run/refused || fail "it opened what is not there"
+try grep 'modprobe sg' /run/refused
+try modprobe sg
+modprobe sd_mod
+
+step "a disk"
+device dev_size_mb=16
+exercised
+grep -q 'vendor: "Linux", product: "scsi_debug"' /run/told || fail "it is another"
+disk=/dev/$(basename /sys/block/sd*)
+try cmp -n 8192 -i 0:8192 "$disk" "$disk"
+! cmp -n 8192 "$disk" /dev/zero || fail "nothing was written"
+
+step "an answer that is lost"
+"$SG" watch "$sg" >/run/watch & watcher=$!
+watched 'status 00h'
+option opts 4           # no answer at all
+option every_nth 1
+sleep 1
+option every_nth 0
+watched 'command timeout during processing'
+option opts 0
+
+step "a device that is taken away"
+echo 1 >"/sys/class/scsi_generic/${sg##*/}/device/delete"
+wait "$watcher" || fail "it did not end well"
+cat /run/watch
+grep -q '^gone' /run/watch || fail "it does not know"
+grep -q 'unavailable state' /run/watch || fail "not in SCSI's words"
+no_device
+
+step "a tape"
+device ptype=1
+exercised
+grep -q 'device_type=1' /run/told || fail "it is no tape"
+no_device
+echo "PASS sg"

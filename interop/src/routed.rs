@@ -1,0 +1,40 @@
+//! What is routed is there when it was found upstream: waiting for it.
+
+use crate::login::Login;
+use crate::raw::Raw;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Longer than a router takes to look again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until something is there; after 30 s it fails, and says `what` was waited for.
+pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A session as soon as its target is there and shows exactly these LUNs; their unit attentions are taken.
+pub fn session(login: &Login, portal: SocketAddr, luns: &[u16]) -> Raw {
+    until(&format!("LUNs {luns:?} of {:?}", login.keys), || {
+        let mut raw = login.try_on(portal).ok()?;
+        (raw.luns() == luns).then(|| {
+            luns.iter().for_each(|lun| raw.clear_attentions(*lun));
+            raw
+        })
+    })
+}
+
+impl Raw {
+    /// The LUNs that the target shows (REPORT LUNS).
+    pub fn luns(&mut self) -> Vec<u16> {
+        let told = self.read(0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], 1024).good();
+        told[8..].chunks_exact(8).map(|lun| u16::from_be_bytes([lun[0] & 0x3f, lun[1]])).collect()
+    }
+}

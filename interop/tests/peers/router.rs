@@ -1,0 +1,115 @@
+//! The router between programs that nobody here wrote: STGT and istgt behind it, QEMU and libiscsi before it.
+
+use interop::peer::OPEN;
+use interop::tool::{self, must};
+use interop::{Login, Peer, Server, TARGET, routed};
+
+use crate::iscsi_test_cu::{Outcome, TOOL, compared, outcome};
+use crate::qemu;
+
+/// A router before the disk of a peer, which is LUN 0 of [`TARGET`]; it has two portals.
+fn before(peer: &Peer, path: &str) -> Server {
+    let url = peer.open("");
+    let server = Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
+         [router.r1]\npath = \"{path}\"\n[router.r1.upstream.a]\nurls = [\"{}\"]\n\
+         [[router.r1.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\n\
+         lun = [{{ lun = 0, upstream = \"a\" }}]\n",
+        url.trim_end_matches('?')
+    ));
+    drop(routed::session(&Login::new(), server.portal(), &[0]));
+    server
+}
+
+/// The URL of the routed LUN at a portal.
+fn url(router: &Server, portal: usize) -> String {
+    format!("iscsi://{}/{TARGET}/0", router.portals()[portal])
+}
+
+fn is_used_by_qemu(peer: &Peer, path: &str) {
+    let router = before(peer, path);
+    let (here, there) = (url(&router, 0), format!("iscsi://{}/{OPEN}/{}", peer.address(), peer.lun()));
+    let writes = ["write -P 0x5a 0 8M", "write -P 0x33 1M 64k", "write -z 2M 1M", "flush"];
+    let reads = ["read -P 0x5a 0 1M", "read -P 0x33 1M 64k", "read -P 0 2M 1M", "read -P 0x5a 3M 5M"];
+    qemu::qemu_io("raw", &here, &[&writes[..], &reads].concat());
+    qemu::qemu_io("raw", &there, &reads);
+    must("qemu-img", &["compare", "-f", "raw", "-F", "raw", &here, &there]);
+}
+
+fn qemu_through(peer: Option<Peer>) {
+    if let Some(peer) = peer.filter(|_| tool::have(&qemu::TOOLS)) {
+        is_used_by_qemu(&peer, "block");
+        is_used_by_qemu(&peer, "pass");
+    }
+}
+
+#[test]
+fn qemu_uses_a_disk_of_stgt_through_the_router() {
+    qemu_through(Peer::tgt());
+}
+
+#[test]
+fn qemu_uses_a_disk_of_istgt_through_the_router() {
+    qemu_through(Peer::istgt());
+}
+
+/// What one test comes to with a fresh disk, directly and passed through.
+fn direct(start: fn() -> Option<Peer>, name: &str) -> Outcome {
+    let peer = start().expect("it was there");
+    let at = |portal| format!("iscsi://{portal}/{OPEN}/{}", peer.lun());
+    outcome(name, &[at(peer.address()), at(peer.second())])
+}
+
+fn through(start: fn() -> Option<Peer>, name: &str) -> Outcome {
+    let peer = start().expect("it was there");
+    let router = before(&peer, "pass");
+    outcome(name, &[url(&router, 0), url(&router, 1)])
+}
+
+/// Families of tests that show what a router could spoil: data both ways, residuals, sense, task management,
+/// reservations, unit attentions. EXTENDED COPY is not carried.
+const SPOILABLE: [&str; 18] = [
+    "TestUnitReady",
+    "Inquiry",
+    "ModeSense6",
+    "Read10",
+    "Read16",
+    "Write10",
+    "Write16",
+    "WriteSame16",
+    "Unmap",
+    "CompareAndWrite",
+    "MultipathIO",
+    "PrinReadKeys",
+    "ProutRegister",
+    "ProutReserve",
+    "ProutPreempt",
+    "Reserve6",
+    "iSCSIResiduals",
+    "iSCSITMF",
+];
+/// Those of them that targets of others end in time.
+const OF_OTHERS: [&str; 7] =
+    ["TestUnitReady", "Inquiry", "ModeSense6", "Read10", "Write10", "ReadCapacity16", "iSCSIResiduals"];
+
+/// What upstream passes, it passes through the router; and what it does not, it does not.
+fn is_as_transparent_as_glass(families: &[&str], start: fn() -> Option<Peer>) {
+    if tool::have(&[TOOL]) && start().is_some() {
+        compared(families, |name| direct(start, name), |name| through(start, name));
+    }
+}
+
+#[test]
+fn what_lunar_passes_of_iscsi_test_cu_it_passes_through_the_router() {
+    is_as_transparent_as_glass(&SPOILABLE, || Some(Peer::lunar()));
+}
+
+#[test]
+fn what_stgt_passes_of_iscsi_test_cu_it_passes_through_the_router() {
+    is_as_transparent_as_glass(&OF_OTHERS, Peer::tgt);
+}
+
+#[test]
+fn what_istgt_passes_of_iscsi_test_cu_it_passes_through_the_router() {
+    is_as_transparent_as_glass(&OF_OTHERS, Peer::istgt);
+}

@@ -1,0 +1,223 @@
+//! What goes wrong behind a router, under writes that are verified: nothing that was acknowledged is lost.
+
+use crate::*;
+use interop::scsi::pattern;
+use interop::{Relay, lunar_bin};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+
+/// Bytes of the disk that are written: few, so that blocks are written again and again.
+const SPAN: u64 = 2 << 20;
+const BLOCKS: u64 = SPAN / 4096;
+/// Bytes that the state grows by for each write.
+const RECORD_LEN: u64 = 48;
+/// Pings that tell soon when nobody is there.
+const QUICK: &str = "?noop_interval=1&noop_timeout=1";
+
+/// `lunar bench` on LUN 0 of T, with the state in the router's folder.
+fn bench(router: &Server, more: &[&str]) -> Command {
+    let mut command = Command::new(lunar_bin());
+    command.args(["bench", "randwrite", &format!("iscsi://{}/{T}/0", router.portal())]);
+    command.args(["--depth", "8", "--sessions", "2", "--span", "2m", "--destroy", "--verify"]);
+    command.arg("--verify-state").arg(router.dir().join("verify.state")).args(more);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Blocks that hold what was acknowledged.
+fn verified(output: &Output) -> u64 {
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{out}{err}");
+    let note = out.lines().find_map(|line| line.strip_prefix("note: verified: "));
+    let note = note.unwrap_or_else(|| panic!("nothing was verified: {out}{err}"));
+    note.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+fn writes(router: &Server) -> u64 {
+    std::fs::metadata(router.dir().join("verify.state")).map_or(0, |state| state.len() / RECORD_LEN)
+}
+
+/// So many writes more are acknowledged.
+fn await_writes(router: &Server, count: u64) {
+    let before = writes(router);
+    until("writes go on", || (writes(router) >= before + count).then_some(()));
+}
+
+/// Verified writes while `trouble` goes on; then all is read back, and once more by another process.
+fn under_writes(router: &Server, runtime: &str, trouble: impl FnOnce()) {
+    drop(session(router.portal(), T, &[0]));
+    let child: Child = bench(router, &["--runtime", runtime]).spawn().expect("lunar runs");
+    await_writes(router, BLOCKS);
+    trouble();
+    let output = child.wait_with_output().expect("it ends");
+    assert!(verified(&output) > BLOCKS / 2);
+    let again = bench(router, &["--verify-only"]).output().expect("lunar runs");
+    assert!(verified(&again) > BLOCKS / 2);
+}
+
+fn one_disk() -> Server {
+    storage_of(&target(A, &disk(0, "a0")))
+}
+
+fn a_lun(storage: &Server) -> String {
+    url(storage, &format!("/{A}"))
+}
+
+fn via(relay: &Relay, query: &str) -> String {
+    format!("iscsi://{}/{A}{query}", relay.address())
+}
+
+#[test]
+fn nothing_is_lost_when_upstream_dies_and_comes_back() {
+    for path in ["block", "pass"] {
+        let mut storage = one_disk();
+        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        under_writes(&router, "8", || {
+            for away in [0, 1500] {
+                storage.kill9();
+                sleep(Duration::from_millis(away));
+                storage.restart();
+                await_writes(&router, BLOCKS / 2);
+            }
+        });
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_the_router_dies_and_comes_back() {
+    for path in ["block", "pass"] {
+        let storage = one_disk();
+        let mut router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        drop(session(router.portal(), T, &[0]));
+        let child = bench(&router, &["--runtime", "6"]).spawn().expect("lunar runs");
+        await_writes(&router, BLOCKS);
+        router.kill9();
+        router.restart();
+        await_writes(&router, BLOCKS / 2);
+        assert!(verified(&child.wait_with_output().expect("it ends")) > BLOCKS / 2);
+    }
+}
+
+#[test]
+fn a_slow_upstream_only_makes_it_slow() {
+    let slow = "filters = [{ kind = \"delay\", read_us = 20000, write_us = 50000 }]\n";
+    let storage = storage_of(&target(A, &(disk(0, "a0") + slow)));
+    let router = router_to(&a_lun(&storage), "");
+    under_writes(&router, "4", || ());
+    assert!(!router.log().contains("no path is left"), "{}", router.log());
+}
+
+#[test]
+fn nothing_is_lost_when_upstream_falls_silent() {
+    let storage = one_disk();
+    let relay = Relay::to(storage.portal());
+    let router = router_to(&via(&relay, QUICK), "");
+    under_writes(&router, "10", || {
+        relay.silence();
+        sleep(Duration::from_secs(3));
+        relay.restore();
+        await_writes(&router, BLOCKS / 2);
+    });
+}
+
+#[test]
+fn with_two_paths_one_may_always_be_cut() {
+    let storage = one_disk();
+    let relays = [(); 2].map(|()| Relay::to(storage.portal()));
+    let [first, second] = [0, 1].map(|n: usize| via(&relays[n], QUICK));
+    let urls = format!("[router.r1.upstream.a]\nurls = [\"{first}\", \"{second}\"]\n");
+    let router = Server::start(&router_text("", &(urls + &map_target(T, "a"))));
+    under_writes(&router, "10", || {
+        for relay in [&relays[0], &relays[1], &relays[0]] {
+            relay.cut();
+            await_writes(&router, BLOCKS / 2);
+            relay.restore();
+            until("the path is back", || {
+                let paths = r1(&router)["upstreams"][0]["paths"].as_array().cloned().unwrap_or_default();
+                let down = paths.iter().any(|path| path["state"] == "down");
+                (!down).then_some(())
+            });
+        }
+    });
+    assert!(!router.log().contains("commands fail"), "{}", router.log());
+}
+
+/// Sends a READ and gives its sense and how long it took.
+fn timed_read(raw: &mut Raw) -> (u32, Duration) {
+    let begun = Instant::now();
+    let command = raw.command(0, 0xc0, &interop::scsi::read10(0, 8), 4096);
+    raw.send(&command);
+    // It may take longer than answers do else.
+    let mut reply = None;
+    while begun.elapsed() < PATIENCE && reply.is_none() {
+        if let interop::Got::Pdu(pdu) = raw.get(PATIENCE) {
+            reply = (pdu.tag() == command.tag()).then_some(pdu);
+        }
+    }
+    let reply = reply.expect("an answer");
+    (interop::sense(reply.data.get(2..).unwrap_or_default()), begun.elapsed())
+}
+
+/// The first answer that is no unit attention.
+fn settled_read(raw: &mut Raw) -> (u32, Duration) {
+    loop {
+        match timed_read(raw) {
+            (sense, _) if sense >> 16 == 6 => {}
+            other => return other,
+        }
+    }
+}
+
+#[test]
+fn commands_wait_for_upstream_as_long_as_they_are_told_and_then_fail_at_once() {
+    for path in ["block", "pass"] {
+        let mut storage = one_disk();
+        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\nhold_s = 2\n"));
+        let mut raw = session(router.portal(), T, &[0]);
+        raw.write_blocks(0, 0, &pattern(4096, 3)).good();
+        storage.kill9();
+        let (sense, took) = timed_read(&mut raw);
+        assert_eq!(sense, TRANSITION, "{path}: {sense:06x} after {took:?}");
+        let in_time = Duration::from_millis(1500)..Duration::from_secs(5);
+        assert!(in_time.contains(&took), "{path}: {took:?}");
+        for _ in 0..3 {
+            let (sense, took) = settled_read(&mut raw);
+            assert_eq!(sense, TRANSITION, "{path}: {sense:06x}");
+            assert!(took < Duration::from_millis(500), "{path}: {took:?}");
+        }
+        if path == "block" {
+            assert_eq!(r1(&router)["targets"][0]["luns"][0]["health"], "lost");
+        }
+        storage.restart();
+        until("it is served again", || (settled_read(&mut raw).0 == 0).then_some(()));
+        assert!(raw.read_blocks(0, 0, 8) == pattern(4096, 3));
+    }
+}
+
+#[test]
+fn a_disk_in_the_place_of_another_gets_no_commands() {
+    for path in ["block", "pass"] {
+        let text = |name: &str| format!("{HEAD}{}", target(A, &disk(0, name)));
+        let mut storage = Server::start(&text("first"));
+        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        let mut raw = session(router.portal(), T, &[0]);
+        raw.write_blocks(0, 0, &pattern(4096, 4)).good();
+        storage.kill9();
+        storage.rewrite(&text("second"));
+        storage.restart();
+        until("it is refused", || (settled_read(&mut raw).0 == MANUAL_INTERVENTION).then_some(()));
+        let refused = raw.write_blocks(0, 0, &[1; 4096]);
+        assert!(refused.status != 0, "{path}: it is written on the wrong disk");
+        let second = std::fs::read(storage.dir().join("second.img")).expect("the other disk");
+        assert!(second.iter().all(|byte| *byte == 0), "{path}: it was written");
+        assert!(router.log().contains("another logical unit"), "{path}: {}", router.log());
+        storage.kill9();
+        storage.rewrite(&text("first"));
+        storage.restart();
+        until("it is served again", || (settled_read(&mut raw).0 == 0).then_some(()));
+        // Hosts hear of the reset, too.
+        std::thread::sleep(Duration::from_millis(800));
+        assert_eq!(settled_read(&mut raw).0, 0);
+        assert!(raw.read_blocks(0, 0, 8) == pattern(4096, 4));
+    }
+}

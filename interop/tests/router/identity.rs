@@ -1,0 +1,65 @@
+//! What a disk is called stays what it is through a router.
+
+use crate::*;
+
+/// What a disk tells of itself: vendor, product and revision; VPD page 80h; the designators of the logical unit.
+fn identity(raw: &mut Raw, lun: u16) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
+    let standard = raw.read(lun, &inquiry(None, 96), 96).good();
+    let number = raw.read(lun, &inquiry(Some(0x80), 255), 255).good();
+    let page = raw.read(lun, &inquiry(Some(0x83), 1024), 1024).good();
+    let (mut designators, mut rest) = (Vec::new(), &page[4..]);
+    while let Some(len) = rest.get(3).map(|len| usize::from(*len) + 4) {
+        let (one, more) = rest.split_at(len);
+        // Association 0: of the logical unit; ports differ.
+        if one[1] & 0x30 == 0 {
+            designators.push(one.to_vec());
+        }
+        rest = more;
+    }
+    (standard[8..36].to_vec(), number, designators)
+}
+
+#[test]
+fn vendor_serial_and_designators_are_those_of_upstream_on_both_paths() {
+    let storage = storage_of(&target(A, &(disk(0, "a0") + "vendor = \"ACME\"\nproduct = \"STORE 9\"\n")));
+    let direct = identity(&mut session(storage.portal(), A, &[0]), 0);
+    assert!(direct.0.starts_with(b"ACME    STORE 9") && !direct.2.is_empty(), "{direct:?}");
+    let place = url(&storage, &format!("/{A}"));
+    let upstreams = upstream("block", &place, "")
+        + &upstream("pass", &place, "path = \"pass\"\n")
+        + &upstream("other", &format!("{place}/0"), "serial = \"another\"\n");
+    let one = format!("map = \"lun\"\nname = \"{B}\"\nlun = [{{ lun = 0, upstream = \"other\" }}]");
+    let maps = map_target(T, "block") + &map_target(U, "pass") + &map(&one);
+    let router = Server::start(&router_text("", &(upstreams + &maps)));
+    for name in [T, U] {
+        assert_eq!(identity(&mut session(router.portal(), name, &[0]), 0), direct, "{name}");
+    }
+    let mut other = session(router.portal(), B, &[0]);
+    let (texts, _, designators) = identity(&mut other, 0);
+    assert_eq!((serial(&mut other, 0).as_str(), &texts[..15]), ("another", &direct.0[..15]));
+    assert!(designators.iter().all(|d| !direct.2.contains(d)), "it would be taken for the one behind it");
+}
+
+#[test]
+fn a_disk_that_is_not_the_one_asked_for_is_not_served() {
+    let storage = storage();
+    let place = url(&storage, &format!("/{A}/0"));
+    let upstreams = upstream("a", &place, "identity = \"naa.6001405000000000000000000000000f\"\n");
+    let one = format!("map = \"lun\"\nname = \"{T}\"\nlun = [{{ lun = 0, upstream = \"a\" }}]");
+    let router = Server::start(&router_text("", &(upstreams + &map(&one))));
+    until("why it is not served", || {
+        router.log().contains("the configuration asks for naa.6001405000000000000000000000000f").then_some(())
+    });
+    drop(session(router.portal(), T, &[]));
+}
+
+#[test]
+fn the_window_is_not_wider_than_what_upstream_takes() {
+    let script = interop::script::Script::new().window(5).listen();
+    let place = format!("iscsi://{}/{}", script.address(), interop::TARGET);
+    let router = router_to(&place, "");
+    let mut raw = session(router.portal(), T, &[0]);
+    raw.ping();
+    let (exp, max) = raw.window.expect("a window");
+    assert_eq!(max.wrapping_sub(exp).wrapping_add(1), 5);
+}

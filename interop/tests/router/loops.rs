@@ -1,0 +1,74 @@
+//! Routes that come back to where they began.
+
+use crate::*;
+
+const REFUSED: &str = "a loop";
+
+/// Two routers, of which each has the other as its upstream `o` with these mappings; and targets of their own.
+fn each_other(rest: &str, map: [&str; 2], own: [&str; 2]) -> [Server; 2] {
+    // The first has no upstream before there is a second.
+    let mut first =
+        Server::start(&format!("{HEAD}{}", interop::config::target("iqn.2026-11.org.example:early", "")));
+    let text = |other: &Server, n: usize| {
+        router_text(
+            "",
+            &(upstream("o", &url(other, rest.replace('N', &(1 - n).to_string()).as_str()), "") + map[n]),
+        ) + own[n]
+    };
+    let mut second = Server::start(&text(&first, 1));
+    first.rewrite(&text(&second, 0));
+    first.restart();
+    // It has seen what the first was at first, and looks again only later.
+    second.restart();
+    [first, second]
+}
+
+fn log(routers: &[Server]) -> String {
+    routers.iter().map(Server::log).collect()
+}
+
+#[test]
+fn two_targets_that_lead_to_one_another_are_refused() {
+    let name = |n: usize| format!("iqn.2026-11.org.example:t{n}");
+    let maps = [0, 1].map(|n| map_target(&name(n), "o"));
+    let routers = each_other("/iqn.2026-11.org.example:tN", [&maps[0], &maps[1]], ["", ""]);
+    until("it is told", || log(&routers).contains(REFUSED).then_some(()));
+    let text = log(&routers);
+    let line = text.lines().find(|line| line.contains(REFUSED)).expect("told");
+    assert!(line.contains("upstream o of router r1 leads back to iqn.2026-11.org.example:t"), "{line}");
+    assert!(line.contains("hint=\"take it out of one of the configurations"), "{line}");
+}
+
+#[test]
+fn two_routers_that_serve_each_others_own_disks_are_no_loop() {
+    let disks = [target(A, &disk(0, "a0")), target(B, &disk(0, "b0"))];
+    let transparent = map("map = \"transparent\"\nupstream = \"o\"");
+    let mut routers = each_other("", [&transparent, &transparent], [&disks[0], &disks[1]]);
+    for restarted in [0, 1] {
+        assert_eq!(serial(&mut session(routers[1].portal(), A, &[0]), 0), "a0");
+        // It comes back to one that shows its disk already.
+        routers[restarted].restart();
+        assert_eq!(serial(&mut session(routers[0].portal(), B, &[0]), 0), "b0");
+    }
+    let pairs = Raw::discovery(routers[0].portal(), &[]).text(&[("SendTargets", "All")]).pairs();
+    assert_eq!(pairs.iter().filter(|(key, _)| key == "TargetName").count(), 2, "{pairs:?}");
+    assert!(!log(&routers).contains("two targets are called"), "{}", log(&routers));
+}
+
+/// Both show all that the other one shows, and a third has a disk.
+#[test]
+fn two_transparent_routers_of_one_another_show_a_disk_once_and_go_on() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let more = upstream("s", &url(&storage, ""), "") + &map("map = \"transparent\"\nupstream = \"s\"");
+    let transparent = map("map = \"transparent\"\nupstream = \"o\"");
+    let first_map = format!("{transparent}{more}");
+    let mut routers = each_other("", [&first_map, &transparent], ["", ""]);
+    for restarted in [1, 0, 1] {
+        assert_eq!(serial(&mut session(routers[0].portal(), A, &[0]), 0), "a0");
+        routers[restarted].restart();
+    }
+    for router in &routers {
+        assert_eq!(serial(&mut session(router.portal(), A, &[0]), 0), "a0");
+    }
+    assert!(!log(&routers).contains("two targets are called"), "{}", log(&routers));
+}

@@ -1,0 +1,231 @@
+//! The pass-through path: commands, and their ends, are carried as they are.
+
+use crate::*;
+use interop::script::{Link, Script, Target, Turn};
+use interop::scsi::{READ, WRITE, pattern, read_keys, read10, reserve_out, write10};
+use interop::{Pdu, op};
+use std::time::Instant;
+
+const KEY: u64 = 0x5161;
+const WRITE_EXCLUSIVE: u8 = 1;
+/// An operation code that only its vendor knows.
+const OWN_COMMAND: u8 = 0xc1;
+const ABORT_TASK: u8 = 1;
+const LUN_RESET: u8 = 5;
+
+fn passing(place: &str) -> Server {
+    Server::start(&router_text("path = \"pass\"\n", &(upstream("a", place, "") + &map_target(T, "a"))))
+}
+
+/// A host whose nexus is the same each time that it logs in.
+fn host(n: u8) -> Login {
+    let name = format!("iqn.2026-11.org.example:host{n}");
+    Login::new().target(T).initiator(&name).isid([0x80, 0, 0, n, 0, 1])
+}
+
+/// The holder writes, the other one meets a conflict, and upstream knows one key.
+fn holds(storage: &Server, router: &Server, holder: &Login, other: &Login) {
+    let mut mine = session_of(holder, router.portal(), &[0]);
+    mine.write_blocks(0, 8, &pattern(512, 1)).good();
+    let mut theirs = session_of(other, router.portal(), &[0]);
+    assert_eq!(theirs.write_blocks(0, 8, &[9; 512]).status, CONFLICT);
+    assert!(theirs.read_blocks(0, 8, 1) == pattern(512, 1));
+    let mut direct = session(storage.portal(), A, &[0]);
+    assert_eq!(read_keys(&mut direct, 0), [KEY]);
+    assert_eq!(direct.write_blocks(0, 8, &[9; 512]).status, CONFLICT, "it holds at the storage itself");
+}
+
+#[test]
+fn a_reservation_holds_against_the_right_host_over_reconnects_and_restarts() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let mut router = passing(&url(&storage, &format!("/{A}")));
+    let (holder, other) = (host(1), host(2));
+    let mut mine = session_of(&holder, router.portal(), &[0]);
+    let theirs = session_of(&other, router.portal(), &[0]);
+    reserve_out(&mut mine, 0, 0, 0, 0, KEY, 0).good();
+    reserve_out(&mut mine, 0, 1, WRITE_EXCLUSIVE, KEY, 0, 0).good();
+    holds(&storage, &router, &holder, &other);
+    mine.cut();
+    theirs.cut();
+    holds(&storage, &router, &holder, &other);
+    router.restart();
+    holds(&storage, &router, &holder, &other);
+    let mut mine = session_of(&holder, router.portal(), &[0]);
+    reserve_out(&mut mine, 0, 3, 0, KEY, 0, 0).good();
+    session_of(&other, router.portal(), &[0]).write_blocks(0, 8, &[2; 512]).good();
+}
+
+/// RESERVE(6) ends with the session of its holder, however that ends.
+#[test]
+fn a_reservation_of_the_old_kind_ends_with_its_session() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let router = passing(&url(&storage, &format!("/{A}")));
+    let mut other = session_of(&host(2), router.portal(), &[0]);
+    for logs_out in [true, false] {
+        let mut holder = session_of(&host(1), router.portal(), &[0]);
+        holder.simple(0, &[0x16, 0, 0, 0, 0, 0]).good();
+        assert_eq!(other.simple(0, &[0; 6]).status, CONFLICT);
+        if logs_out {
+            assert_eq!(holder.logout(0, 0).bhs[2], 0);
+        }
+        let begun = Instant::now();
+        holder.cut();
+        until("it is free", || (other.simple(0, &[0; 6]).status == 0).then_some(()));
+        assert!(begun.elapsed() < Duration::from_secs(1), "only after {:?}", begun.elapsed());
+    }
+}
+
+/// A router to a target that plays a script, and a session with it.
+fn scripted(script: Script) -> (Target, Server, Raw) {
+    let target = script.listen();
+    let router = passing(&format!("iscsi://{}/{}", target.address(), interop::TARGET));
+    let raw = session(router.portal(), T, &[0]);
+    (target, router, raw)
+}
+
+/// Answers the vendor's command.
+fn own(answer: impl Fn(&mut Link, &Pdu) + Send + Sync + 'static) -> Script {
+    Script::new().scsi(OWN_COMMAND, move |link, pdu| {
+        answer(link, pdu);
+        Turn::Done
+    })
+}
+
+fn own_cdb() -> [u8; 10] {
+    [OWN_COMMAND, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+}
+
+#[test]
+fn a_command_that_nobody_knows_is_carried_and_its_short_answer_told() {
+    let (target, _router, mut raw) = scripted(own(|link, pdu| link.data_in(pdu, &pattern(100, 7))));
+    let reply = raw.read(0, &own_cdb(), 512);
+    assert_eq!((reply.flags & 6, reply.residual), (2, 412), "{reply:?}");
+    assert!(reply.good() == pattern(100, 7));
+    let sent = target.requests(op::SCSI).into_iter().find(|pdu| pdu.bhs[32] == OWN_COMMAND).expect("it came");
+    assert_eq!((&sent.bhs[32..42], sent.get32(20)), (&own_cdb()[..], 512));
+}
+
+#[test]
+fn what_was_more_than_the_host_asked_for_is_told() {
+    let (_target, _router, mut raw) = scripted(own(|link, pdu| {
+        let data = Pdu::new(op::DATA_IN).flags(0x80).itt(pdu.tag()).ttt(interop::NONE);
+        link.send(data.data(&pattern(512, 8)));
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x84).itt(pdu.tag()).set32(36, 1).set32(44, 88));
+    }));
+    let reply = raw.read(0, &own_cdb(), 512);
+    assert_eq!((reply.flags & 6, reply.residual), (4, 88), "{reply:?}");
+    assert!(reply.good() == pattern(512, 8));
+}
+
+/// MEDIUM ERROR in descriptor format with an information descriptor: a router has no business with any of it.
+fn odd_sense() -> Vec<u8> {
+    let mut sense = vec![0x72, 3, 0x11, 1, 0, 0, 0, 12, 0, 10, 0x80, 0];
+    sense.extend_from_slice(&0x1234_5678_9abc_u64.to_be_bytes());
+    sense
+}
+
+fn with_odd_sense(pdu: &Pdu) -> Pdu {
+    let sense = odd_sense();
+    let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
+    Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()).byte(3, 2).data(&data)
+}
+
+#[test]
+fn data_before_an_error_and_its_sense_are_passed_as_they_are() {
+    let (_target, _router, mut raw) = scripted(own(|link, pdu| {
+        let data = Pdu::new(op::DATA_IN).flags(0x80).itt(pdu.tag()).ttt(interop::NONE);
+        link.send(data.data(&pattern(64, 9)));
+        link.send(with_odd_sense(pdu).flags(0x82).set32(36, 1).set32(44, 448));
+    }));
+    let reply = raw.read(0, &own_cdb(), 512);
+    assert_eq!((reply.status, &reply.sense), (2, &odd_sense()), "{reply:?}");
+    assert_eq!((reply.flags & 6, reply.residual), (2, 448), "{reply:?}");
+    assert!(reply.data == pattern(64, 9), "the data are lost");
+}
+
+#[test]
+fn an_error_of_a_write_is_passed_as_it_is() {
+    let (_target, _router, mut raw) = scripted(own(|link, pdu| {
+        let expected = pdu.get32(20);
+        link.send(with_odd_sense(pdu).flags(0x82).set32(44, expected));
+    }));
+    let reply = raw.write(0, &own_cdb(), &pattern(512, 1));
+    assert_eq!((reply.status, &reply.sense), (2, &odd_sense()), "{reply:?}");
+    assert_eq!((reply.flags & 6, reply.residual), (2, 512), "{reply:?}");
+}
+
+#[test]
+fn a_cdb_of_32_bytes_is_carried_whole() {
+    const VARIABLE: u8 = 0x7f;
+    // What the target got is what it answers.
+    let (_target, _router, mut raw) = scripted(Script::new().scsi(VARIABLE, |link, pdu| {
+        let cdb = [&pdu.bhs[32..48], pdu.ahs.get(4..).unwrap_or_default()].concat();
+        link.data_in(pdu, &cdb);
+        Turn::Done
+    }));
+    let mut cdb: Vec<u8> = (0..32).map(|n| n * 7 + 1).collect();
+    (cdb[0], cdb[7]) = (VARIABLE, 24);
+    let rest = [&[0, 17, 1, 0][..], &cdb[16..]].concat();
+    let command = raw.command(0, 0x80 | READ, &cdb[..16], 32).ahs(&rest);
+    assert_eq!(raw.execute(&command, &[]).good(), cdb);
+}
+
+/// The functions of task management that reached the target.
+fn functions(target: &Target) -> Vec<u8> {
+    target.requests(op::TMF).iter().map(|pdu| pdu.bhs[1] & 0x7f).collect()
+}
+
+/// READ and WRITE hang there; all the rest goes on.
+fn hangs() -> Script {
+    Script::new().at(op::SCSI, |_, pdu| match pdu.bhs[32] {
+        0x28 | 0x2a => Turn::Done,
+        _ => Turn::Usual,
+    })
+}
+
+#[test]
+fn a_task_that_hangs_upstream_is_aborted_there_before_that_is_told() {
+    let (target, _router, mut raw) = scripted(hangs());
+    for (flags, cdb) in [(READ, read10(0, 8)), (WRITE, write10(0, 8))] {
+        let before = functions(&target).len();
+        let data = if flags == WRITE { pattern(4096, 1) } else { Vec::new() };
+        let command = raw.command(0, 0x80 | flags, &cdb, 4096).data(&data);
+        raw.send(&command);
+        let hanging = || target.requests(op::SCSI).iter().any(|pdu| pdu.bhs[32] == cdb[0]);
+        until("it hangs", || hanging().then_some(()));
+        let abort = raw.tmf(ABORT_TASK, 0, command.tag(), command.get32(24));
+        let answer = raw.ask(&abort);
+        assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{answer:?}");
+        assert_eq!(functions(&target)[before..], [ABORT_TASK]);
+    }
+    raw.simple(0, &[0; 6]).good();
+    raw.expect_silence();
+}
+
+#[test]
+fn a_reset_of_a_logical_unit_reaches_it_and_ends_what_hangs() {
+    let (target, _router, mut raw) = scripted(hangs());
+    let command = raw.command(0, 0x80 | READ, &read10(0, 8), 4096);
+    raw.send(&command);
+    until("it hangs", || target.requests(op::SCSI).iter().any(|pdu| pdu.bhs[32] == 0x28).then_some(()));
+    let begun = Instant::now();
+    assert_eq!(raw.manage(LUN_RESET, 0), 0);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(functions(&target).contains(&LUN_RESET), "{:?}", functions(&target));
+    raw.clear_attentions(0);
+    raw.simple(0, &[0; 6]).good();
+}
+
+#[test]
+fn each_host_hears_of_upstream_s_attentions_by_itself() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let router = passing(&url(&storage, &format!("/{A}")));
+    let mut hosts = [1, 2].map(|n| session_of(&host(n), router.portal(), &[0]));
+    let mut direct = session(storage.portal(), A, &[0]);
+    assert_eq!(direct.manage(LUN_RESET, 0), 0);
+    for raw in &mut hosts {
+        let sense = raw.simple(0, &[0; 6]).sense();
+        assert_eq!(sense >> 8, 0x0629, "POWER ON, RESET, OR BUS DEVICE RESET OCCURRED: {sense:06x}");
+        raw.simple(0, &[0; 6]).good();
+    }
+}

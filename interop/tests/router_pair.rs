@@ -1,0 +1,326 @@
+//! Failover pairs: two routers in front of one target, and a host with a path through each. Whatever happens to the
+//! routers, what was acknowledged is there, and one that was put off writes no more.
+
+use interop::scsi::{WRITE, read_keys, write10};
+use interop::{Got, Raw, Server, TARGET, op};
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = 512;
+/// Blocks that are written, each with a generation of its own.
+const SLOTS: u32 = 32;
+/// The name under which the disk is routed.
+const ROUTED: &str = "iqn.2026-11.org.example:routed";
+/// A host gives up a path that does not answer for so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// By then one router of a pair serves, whatever happened to the other.
+const SOON: Duration = Duration::from_secs(40);
+const STOP: i32 = 19;
+const CONTINUE: i32 = 18;
+
+fn stamp(lba: u32, generation: u64) -> Vec<u8> {
+    [&u64::from(lba).to_be_bytes()[..], &generation.to_be_bytes()].concat().repeat(BLOCK / 16)
+}
+
+/// A target and a pair of routers in front of it; the first is the preferred one.
+struct World {
+    target: Server,
+    routers: [Server; 2],
+}
+
+/// A port that was free a moment ago.
+fn free() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
+    let (own, other) = (ports[at], ports[1 - at]);
+    format!(
+        "[[portal_group]]\ntag = {}\nportals = [\"127.0.0.1:{own}\"]\n[router.r1]\nhold_s = 3\n\
+         [router.r1.upstream.u]\nurls = [\"iscsi://{upstream}/{TARGET}\"]\n\
+         [[router.r1.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\nupstream = \"u\"\naccess = \"all\"\n\
+         [router.r1.pair]\npeer = \"127.0.0.1:{other}\"\ngroup = {}\nprefer = {}\n",
+        at + 1,
+        2 - at,
+        at == 0,
+    )
+}
+
+impl World {
+    fn start() -> World {
+        let target = Server::start(&format!(
+            "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
+             [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+        ));
+        let ports = [free(), free()];
+        let routers = [0, 1].map(|at| Server::start(&router(target.portal(), at, ports)));
+        let world = World { target, routers };
+        world.becomes(0, "active");
+        world.becomes(1, "standby");
+        world
+    }
+
+    /// What `lunar router` says to a router.
+    fn lunar(&self, at: usize, arguments: &[&str]) -> String {
+        let socket = self.routers[at].dir().join("admin.sock");
+        let mut command = Command::new(interop::lunar_bin());
+        command.arg("router").args(arguments).arg("--socket").arg(socket);
+        let ran = interop::tool::run(&mut command, SOON);
+        assert!(ran.ok(), "{arguments:?}: {}", ran.said);
+        ran.said
+    }
+
+    /// Waits until it is so.
+    fn until(&self, what: &str, is: impl Fn() -> bool) {
+        let late = Instant::now() + SOON;
+        while !is() {
+            let logs: String = self.routers.iter().map(Server::log).collect();
+            assert!(Instant::now() < late, "{what}\n{logs}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn shows(&self, at: usize, text: &str) -> bool {
+        self.lunar(at, &["show", "r1"]).contains(text)
+    }
+
+    fn is(&self, at: usize, state: &str) -> bool {
+        self.shows(at, &format!("router r1: {state}"))
+    }
+
+    fn becomes(&self, at: usize, state: &str) {
+        self.until(&format!("router {at} does not become {state}"), || self.is(at, state));
+    }
+
+    /// Hosts find the disk through a router.
+    fn serves(&self, at: usize) {
+        self.until(&format!("router {at} has no LUN"), || self.shows(at, "LUN 0:"));
+    }
+
+    /// Changes places, as soon as the other router could take over.
+    fn failover(&self, at: usize) {
+        let socket = self.routers[at].dir().join("admin.sock");
+        self.until("the other cannot take over", || {
+            let mut command = Command::new(interop::lunar_bin());
+            command.args(["router", "failover", "r1", "--socket"]).arg(&socket);
+            interop::tool::run(&mut command, SOON).ok()
+        });
+    }
+
+    fn host(&self) -> Host {
+        (0..2).for_each(|at| self.serves(at));
+        Host {
+            paths: [0, 1].map(|at| Some(path(&self.routers[at]))),
+            at: 0,
+            done: vec![0; SLOTS as usize],
+            next: 1,
+        }
+    }
+}
+
+fn path(router: &Server) -> Raw {
+    Raw::session(router.portal(), &[("TargetName", ROUTED)])
+}
+
+/// How a write ended on a path.
+enum End {
+    Done,
+    /// The path does not take it.
+    Refused,
+    /// It does not answer.
+    Silent,
+    Gone,
+}
+
+/// A host with a path through each router. It writes one block at a time, again on the other path until it is done.
+struct Host {
+    paths: [Option<Raw>; 2],
+    at: usize,
+    /// The generation of each block that was acknowledged last.
+    done: Vec<u64>,
+    next: u64,
+}
+
+fn send(raw: &mut Raw, lba: u32, data: &[u8]) -> u32 {
+    let pdu = raw.command(0, 0x80 | WRITE, &write10(lba, 1), data.len() as u32).data(data);
+    raw.send(&pdu);
+    pdu.tag()
+}
+
+fn ended(raw: &mut Raw, tag: u32, limit: Duration) -> End {
+    loop {
+        match raw.get(limit) {
+            Got::Pdu(pdu) if pdu.opcode() == op::SCSI_RESPONSE && pdu.tag() == tag => {
+                return if (pdu.bhs[2], pdu.bhs[3]) == (0, 0) { End::Done } else { End::Refused };
+            }
+            Got::Pdu(_) => {}
+            Got::Nothing => return End::Silent,
+            Got::Closed => return End::Gone,
+        }
+    }
+}
+
+impl Host {
+    /// Writes the next generation of a block.
+    fn write(&mut self, lba: u32) {
+        let generation = self.next;
+        self.next += 1;
+        let data = stamp(lba, generation);
+        let late = Instant::now() + SOON;
+        loop {
+            assert!(Instant::now() < late, "no path takes a write");
+            let Some(raw) = &mut self.paths[self.at] else {
+                self.at = 1 - self.at;
+                continue;
+            };
+            let tag = send(raw, lba, &data);
+            match ended(raw, tag, PATIENCE) {
+                End::Done => break,
+                End::Refused => std::thread::sleep(Duration::from_millis(20)),
+                End::Silent | End::Gone => self.paths[self.at] = None,
+            }
+            self.at = 1 - self.at;
+        }
+        self.done[lba as usize] = generation;
+    }
+
+    fn write_for(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut lba = 0;
+        while Instant::now() < end {
+            self.write(lba % SLOTS);
+            lba += 7;
+        }
+    }
+
+    /// Every block has the generation that was acknowledged last.
+    fn check(&self, raw: &mut Raw) {
+        for (lba, generation) in (0..).zip(&self.done) {
+            let data = raw.read_blocks(0, lba, 1);
+            let whole = if *generation == 0 { vec![0; BLOCK] } else { stamp(lba, *generation) };
+            assert!(data == whole, "LBA {lba} has not generation {generation}: {:02x?}", &data[..16]);
+        }
+    }
+}
+
+#[test]
+fn the_other_takes_over_from_one_that_is_killed() {
+    let mut world = World::start();
+    let mut host = world.host();
+    host.write_for(Duration::from_millis(500));
+    world.routers[0].kill9();
+    host.write_for(Duration::from_millis(500));
+    assert!(world.is(1, "active") && host.at == 1);
+    // Its hosts stay where they are well.
+    world.routers[0].restart();
+    world.becomes(0, "standby");
+    world.serves(0);
+    host.paths[0] = Some(path(&world.routers[0]));
+    host.write_for(Duration::from_millis(500));
+    assert!(world.is(1, "active"));
+    world.routers[1].kill9();
+    host.write_for(Duration::from_millis(500));
+    world.becomes(0, "active");
+    host.check(&mut path(&world.routers[0]));
+}
+
+#[test]
+fn places_are_changed_on_demand_while_a_host_writes() {
+    let world = World::start();
+    let mut host = world.host();
+    host.write_for(Duration::from_millis(300));
+    world.failover(0);
+    host.write_for(Duration::from_millis(300));
+    world.becomes(1, "active");
+    world.becomes(0, "standby");
+    // Who is standby may take over too.
+    world.failover(0);
+    host.write_for(Duration::from_millis(300));
+    world.becomes(0, "active");
+    world.becomes(1, "standby");
+    world.lunar(0, &["drain", "r1"]);
+    host.write_for(Duration::from_millis(300));
+    world.becomes(1, "active");
+    assert!(world.lunar(0, &["show", "r1"]).contains("not eligible"));
+    world.lunar(0, &["resume", "r1"]);
+    world.lunar(0, &["eligible", "r1", "off"]);
+    assert!(world.lunar(0, &["show", "r1"]).contains("not eligible"));
+    world.lunar(0, &["eligible", "r1", "on"]);
+    host.write_for(Duration::from_millis(300));
+    assert!(world.is(1, "active"), "nothing is taken from one that does well");
+    host.check(&mut path(&world.routers[1]));
+}
+
+#[test]
+fn one_that_slept_through_a_take_over_writes_no_more() {
+    let world = World::start();
+    let mut host = world.host();
+    host.write_for(Duration::from_millis(300));
+    assert!(host.at == 0);
+    let mut sleeper = host.paths[0].take().expect("a path");
+    world.routers[0].signal(STOP);
+    // They wait in its socket.
+    let stale: Vec<u32> = (0..SLOTS).map(|lba| send(&mut sleeper, lba, &stamp(lba, u64::MAX))).collect();
+    (0..SLOTS).for_each(|lba| host.write(lba));
+    assert!(world.is(1, "active"));
+    world.routers[0].signal(CONTINUE);
+    for _ in &stale {
+        let Got::Pdu(pdu) = sleeper.get(SOON) else { break };
+        let is_good = pdu.opcode() == op::SCSI_RESPONSE && (pdu.bhs[2], pdu.bhs[3]) == (0, 0);
+        assert!(!is_good, "a write of one that was put off is done: {pdu:?}");
+    }
+    world.becomes(0, "standby");
+    host.write_for(Duration::from_millis(300));
+    assert!(world.is(1, "active"));
+    host.check(&mut path(&world.routers[1]));
+}
+
+#[test]
+fn one_that_stops_gives_its_place_back_at_once() {
+    let mut world = World::start();
+    let mut host = world.host();
+    host.write_for(Duration::from_millis(300));
+    assert!(world.routers[0].stop().success());
+    host.write_for(Duration::from_millis(300));
+    assert!(world.is(1, "active"));
+    assert!(world.routers[1].stop().success());
+    // Nothing is left of either.
+    let mut direct = Raw::session(world.target.portal(), &[]);
+    assert_eq!(read_keys(&mut direct, 0), []);
+    host.check(&mut direct);
+}
+
+#[test]
+fn the_standby_one_refuses_and_tells_who_serves() {
+    let world = World::start();
+    world.serves(1);
+    let mut raw = path(&world.routers[1]);
+    raw.write_blocks(0, 0, &[1; BLOCK]).check(0x02040b);
+    let mut direct = Raw::session(world.target.portal(), &[]);
+    const CONFLICT: u8 = 0x18;
+    assert_eq!(direct.write_blocks(0, 0, &[1; BLOCK]).status, CONFLICT, "nor does anybody else write");
+    // REPORT TARGET PORT GROUPS: standby through this one, optimized and preferred through the other.
+    let late = Instant::now() + SOON;
+    loop {
+        let told = raw.read(0, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256);
+        // Until the first heartbeat the other was not known.
+        let states = if told.status == 0 { groups_of(&told.data) } else { Vec::new() };
+        if states.contains(&(2, 2)) && states.contains(&(1, 0x80)) {
+            break;
+        }
+        assert!(Instant::now() < late, "{states:02x?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Tag and state, with PREF, of each group (SPC-5 section 6.36).
+fn groups_of(answer: &[u8]) -> Vec<(u8, u8)> {
+    let (mut rest, mut groups) = (&answer[4..], Vec::new());
+    while rest.len() >= 8 {
+        groups.push((rest[3], rest[0]));
+        rest = rest.get(8 + 4 * usize::from(rest[7])..).unwrap_or_default();
+    }
+    groups
+}

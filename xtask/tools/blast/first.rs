@@ -1,0 +1,62 @@
+//! How long a READ waits for the first of its data. One command is in flight at a time.
+
+use std::time::Instant;
+
+use crate::latency::Latency;
+
+/// Bytes of one receive at most: what a longer one copies besides would count as waiting.
+pub const RECEIVE: usize = 16 << 10;
+
+/// What is waited for since when, and what was counted.
+#[derive(Debug, Default)]
+pub struct First {
+    byte_since: Option<Instant>,
+    pdu_since: Option<Instant>,
+    /// From sending a READ to the first byte of its data
+    pub byte: Latency,
+    /// From sending a READ to the last byte of its first Data-In
+    pub pdu: Latency,
+}
+
+impl First {
+    /// A READ is being sent.
+    pub fn sent(&mut self, now: Instant) {
+        (self.byte_since, self.pdu_since) = (Some(now), Some(now));
+    }
+
+    /// Bytes of a data segment have come, or the `whole` rest of it.
+    pub fn data(&mut self, now: Instant, whole: bool) {
+        count(&mut self.byte, &mut self.byte_since, now);
+        if whole {
+            count(&mut self.pdu, &mut self.pdu_since, now);
+        }
+    }
+}
+
+fn count(latency: &mut Latency, since: &mut Option<Instant>, now: Instant) {
+    if let Some(since) = since.take() {
+        latency.count((now - since).as_nanos() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_the_first_data_of_a_command_counts() {
+        let (mut first, start) = (First::default(), Instant::now());
+        let at = |us| start + Duration::from_micros(us);
+        first.sent(start);
+        first.data(at(10), false);
+        first.data(at(20), false);
+        first.data(at(30), true);
+        first.data(at(70), true);
+        assert_eq!((first.byte.quantile_us(1.0), first.pdu.quantile_us(1.0)), (10.0, 30.0));
+        first.sent(at(100));
+        first.data(at(105), true);
+        assert_eq!((first.byte.quantile_us(0.1), first.pdu.quantile_us(0.1)), (5.0, 5.0));
+    }
+}
