@@ -5,14 +5,15 @@ use super::project::File;
 use super::source::code_only;
 
 /// A crate of the product and the crates of the product that it may use.
-const FLOORS: [(&str, &[&str]); 12] = [
+const FLOORS: [(&str, &[&str]); 13] = [
     ("wire", &[]),
     ("proto", &["wire"]),
     ("device", &["wire"]),
     ("net", &["wire"]),
     ("block", &["net", "proto"]),
-    ("target", &["wire", "proto", "device", "net", "block"]),
-    ("initiator", &["wire", "proto", "net", "block"]),
+    ("rdma", &["wire", "net"]),
+    ("target", &["wire", "proto", "device", "net", "block", "rdma"]),
+    ("initiator", &["wire", "proto", "net", "block", "rdma"]),
     ("export", &["wire", "proto", "net", "block"]),
     ("router", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
     ("control", &["wire", "proto", "device", "net", "block", "target", "initiator", "router"]),
@@ -36,9 +37,10 @@ const FLOORS: [(&str, &[&str]); 12] = [
 ];
 
 /// Packages whose roots need not forbid `unsafe`, and why.
-const MAY_BE_UNSAFE: [(&str, &str); 4] = [
+const MAY_BE_UNSAFE: [(&str, &str); 5] = [
     ("crates/export", "ublk: a ring of the kernel's commands and memory shared with it"),
     ("crates/net", "the runtime's edge: system calls that the standard library lacks"),
+    ("crates/rdma", "verbs: functions and memory of rdma-core, loaded at run time"),
     ("crates/router", "sg: the kernel's SG_IO and memory that it is told of"),
     ("fuzz", "the fuzzer's macro exports a C symbol"),
 ];

@@ -1,0 +1,178 @@
+//! Messages and remote memory over reliable connections (RDMA): one seam, three providers.
+//!
+//! - [`mem`]: two ends in one process, with faults on demand. For tests.
+//! - [`iwarp`]: MPA, DDP and RDMAP (RFC 5044, 5041, 5040) in software, over ordinary TCP.
+//! - [`verbs`]: rdma-core, loaded at run time, where it is.
+//!
+//! What a provider promises: messages arrive once and in order; an RDMA Write is visible to the peer before a message
+//! that is sent after it; an RDMA Read ends at any time after it was begun, and what is posted after it does not wait
+//! for it. Memory that is handed over is the provider's until it comes back.
+
+pub mod iwarp;
+pub mod mem;
+pub mod verbs;
+
+mod events;
+mod keys;
+
+pub use events::{Event, Events};
+
+use net::Buf;
+use net::out::Payload;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// What takes its time, on one core.
+pub type Wait<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// The most private data that connections may begin with, in bytes (RFC 5044 section 7.1.1).
+pub const MAX_PRIVATE: usize = 512;
+
+/// Names memory of the other side: a steering tag and an offset under it (RFC 5040 section 2.1; verbs: a key and an
+/// address).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Remote {
+    /// Steering tag.
+    pub stag: u32,
+    /// Tagged offset in bytes.
+    pub offset: u64,
+}
+
+impl Remote {
+    /// So many bytes behind this place.
+    pub fn beyond(self, bytes: u64) -> Remote {
+        Remote { offset: self.offset.wrapping_add(bytes), ..self }
+    }
+}
+
+/// Memory of ours that the other side may use.
+#[derive(Debug)]
+pub enum Exposed {
+    /// It may write there, and only there.
+    Sink(Buf),
+    /// It may read it.
+    Source(Rc<Buf>),
+}
+
+/// What a connection is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// RDMA Reads that we may have under way at the other side.
+    pub ord: u16,
+    /// RDMA Reads that the other side may have under way here.
+    pub ird: u16,
+    /// Messages that are taken at first: how many, and how long in bytes each may be.
+    pub receives: (usize, usize),
+}
+
+/// What a connection came to be like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// `mem`, `iwarp`, or `verbs` and the name of the device.
+    pub provider: String,
+    /// RDMA Reads that may be under way at the other side; more of them wait here.
+    pub ord: u16,
+    /// A message may take the other side's right to a steering tag with it.
+    pub sends_invalidate: bool,
+    /// Our address and that of the other side.
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
+}
+
+/// One end of a reliable connection. It belongs to one core; dropping it breaks the connection.
+pub trait Endpoint {
+    /// What it is.
+    fn facts(&self) -> &Facts;
+
+    /// Takes so many more messages of at most so many bytes. A message that finds none of these, or is longer, breaks
+    /// the connection.
+    fn receives(&self, count: usize, len: usize);
+
+    /// Queues a message: its head, then its payload. With `invalidate` the other side's steering tag of that name ends
+    /// when the message arrives.
+    fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>);
+
+    /// Queues an RDMA Write.
+    fn write(&self, to: Remote, payload: Payload);
+
+    /// Queues an RDMA Read of `len` bytes to `at` in a buffer; [`Event::Read`] brings it back under this number.
+    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize);
+
+    /// Gives the other side a right to memory.
+    fn expose(&self, memory: Exposed) -> Remote;
+
+    /// Takes the right back at once, and gives the memory back; None if there is none of that name, or if the provider
+    /// still needs it.
+    fn revoke(&self, stag: u32) -> Option<Exposed>;
+
+    /// Hands over what is queued, all at once. False: some of it waits until [`Endpoint::writable`].
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    fn flush(&self) -> io::Result<bool>;
+
+    /// Bytes that are queued and were not taken yet, with what holds them.
+    fn waiting(&self) -> usize;
+
+    /// Whether anything has left since the last call: the other side takes what it gets.
+    fn has_moved(&self) -> bool;
+
+    /// Takes what has come, without waiting. The end of the connection is an event, and the last one.
+    fn poll(&self, into: &mut Events);
+
+    /// Waits until there may be something to take.
+    fn readable(&self) -> Wait<'_, io::Result<()>>;
+
+    /// Waits until more can be handed over.
+    fn writable(&self) -> Wait<'_, io::Result<()>>;
+
+    /// Breaks the connection. What waits is dropped, and RDMA Reads that are under way end with errors.
+    fn close(&self);
+}
+
+/// A connection that the other side wants. Dropping it turns it down.
+pub trait Request {
+    /// What the other side says with it. May be longer than what was said, with zeros (InfiniBand), or empty.
+    fn private(&self) -> &[u8];
+
+    /// Our address, and the one it came from.
+    fn addresses(&self) -> (SocketAddr, SocketAddr);
+
+    /// Takes it, with a word of our own.
+    fn accept(self: Box<Self>, private: Vec<u8>, terms: Terms)
+    -> Wait<'static, io::Result<Rc<dyn Endpoint>>>;
+
+    /// Turns it down, with a word of our own.
+    fn reject(self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()>;
+}
+
+/// Why a connection could not be made.
+#[derive(Debug)]
+pub enum Refused {
+    /// It could not be tried, or was lost.
+    Io(io::Error),
+    /// The other side turned it down, and said this.
+    Rejected(Vec<u8>),
+}
+
+impl From<io::Error> for Refused {
+    fn from(e: io::Error) -> Refused {
+        Refused::Io(e)
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Io(e) => write!(f, "{e}"),
+            Refused::Rejected(_) => write!(f, "the other side turned the connection down"),
+        }
+    }
+}
+
+/// A connection that was made, and what the other side said with it (with zeros behind it, on InfiniBand).
+pub type Connected = (Rc<dyn Endpoint>, Vec<u8>);

@@ -1,0 +1,1 @@
+//! Two ends in one process.
