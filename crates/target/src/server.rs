@@ -5,7 +5,7 @@ use crate::registry::{Letter, Registry};
 use crate::seldom::Seldom;
 use crate::session::Info;
 use crate::setup::Setup;
-use crate::tcp;
+use crate::iscsi;
 use crate::{Resting, Unit};
 use net::cores::Place;
 use net::{Cores, Listener, Pool, Stream};
@@ -270,7 +270,7 @@ fn hand_over(
 ) {
     let shared = shared.clone();
     cores.run_on(count.place.core(), move || {
-        compio::runtime::spawn(tcp::serve(shared, stream, peer, portal, count)).detach();
+        compio::runtime::spawn(iscsi::serve(shared, stream, peer, portal, count)).detach();
     });
 }
 

@@ -1,11 +1,12 @@
-//! The data mover over TCP: login, then full feature phase, of one connection per session.
+//! iSCSI: login, then full feature phase, of one connection per session; over TCP, or whatever carries it.
 
+pub mod carrier;
 mod command;
-mod connection;
+pub mod connection;
 mod data_out;
 mod dispatch;
 mod letters;
-mod login;
+pub mod login;
 mod luns;
 mod manage;
 mod parts;
@@ -16,6 +17,7 @@ mod task;
 pub mod testing;
 
 use crate::server::{Counted, Shared};
+use login::Ends;
 use net::Stream;
 use net::iscsi::{out, receive};
 use std::net::SocketAddr;
@@ -30,13 +32,14 @@ pub async fn serve(
     count: Counted,
 ) {
     let local = socket.local_addr();
-    let stream = match (Stream::new(socket), local) {
-        (Ok(stream), Ok(local)) => login::Fresh { stream, local, peer },
+    let (stream, ends) = match (Stream::new(socket), local) {
+        (Ok(stream), Ok(local)) => (stream, Ends { local, peer }),
         (Err(e), _) | (_, Err(e)) => {
             return tracing::debug!(%peer, error = %e, "a connection was gone at once");
         }
     };
-    if let Some(session) = login::login(&shared, stream, portal, count).await {
+    let fresh = login::Tcp::new(stream, Vec::new());
+    if let Some(session) = login::login(&shared, fresh, ends, portal, count).await {
         connection::run(session).await;
     }
 }
