@@ -148,7 +148,7 @@ impl Header {
             }
             Header::Hello { versions, ird } => greet(&mut b, HELLO << 4, versions, ird),
             Header::HelloReply { reject, versions, ord } => {
-                greet(&mut b, HELLO_REPLY << 4 | u8::from(reject) * REJECT, versions, ord);
+                greet(&mut b, (HELLO_REPLY << 4) | (u8::from(reject) * REJECT), versions, ord);
             }
         }
         b
@@ -183,7 +183,7 @@ fn get(b: &[u8; HEADER_LEN], at: usize, valid: u8) -> Option<Advertised> {
 }
 
 fn greet(b: &mut [u8; HEADER_LEN], first: u8, (high, low): (u8, u8), limit: u16) {
-    (b[0], b[1]) = (first, high << 4 | low & 0xf);
+    (b[0], b[1]) = (first, (high << 4) | (low & 0xf));
     be::put16(&mut b[2..], limit);
 }
 
