@@ -3,5 +3,6 @@
 
 pub mod be;
 pub mod iscsi;
+pub mod iser;
 pub mod nbd;
 pub mod scsi;
