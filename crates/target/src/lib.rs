@@ -6,6 +6,7 @@ mod exec;
 mod gate;
 mod instance;
 mod iscsi;
+mod iser;
 mod passage;
 mod registry;
 mod rest;

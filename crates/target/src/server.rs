@@ -1,11 +1,11 @@
 //! The server: listeners, cores, and the way from one configuration to the next.
 
 use crate::access::Door;
+use crate::iscsi;
 use crate::registry::{Letter, Registry};
 use crate::seldom::Seldom;
 use crate::session::Info;
 use crate::setup::Setup;
-use crate::iscsi;
 use crate::{Resting, Unit};
 use net::cores::Place;
 use net::{Cores, Listener, Pool, Stream};

@@ -36,7 +36,10 @@ pub trait Mover {
     /// Waits until more can be sent.
     fn writable(&self) -> Wait<'_, io::Result<()>>;
 
-    /// Ends the connection: nothing more is taken, and nothing sent.
+    /// Nothing more is taken; what is queued still goes.
+    fn stop_receiving(&self);
+
+    /// Ends the connection.
     fn close(&self);
 }
 
@@ -120,11 +123,11 @@ impl Line {
         }
     }
 
-    /// Nothing more is received: what is queued still goes.
-    pub fn close_receiving(&self) {
+    /// Nothing more is received; what is queued still goes.
+    pub fn stop_receiving(&self) {
         match self {
             Line::Tcp(stream) => stream.shutdown(Shutdown::Read),
-            Line::Moved(mover) => mover.close(),
+            Line::Moved(mover) => mover.stop_receiving(),
         }
     }
 

@@ -1,12 +1,13 @@
 //! A connection in full feature phase: what it holds, its loops, and its end.
 
-use super::luns::Luns;
 use super::carrier::{Carrier, Incoming, Line, Out};
+use super::dispatch::{self, Held};
+use super::letters;
+use super::luns::Luns;
 use super::out::{Digests, Payload};
 use super::receive::{Broken, Received};
 use super::services::{self, Pings};
 use super::task::{Aborted, Command, Task};
-use super::{dispatch::Held, letters};
 use crate::access::{Door, LunMap};
 use crate::registry::{Done, Letter, Seat};
 use crate::server::{Counted, Shared};
@@ -367,7 +368,7 @@ impl Connection {
     /// Ends the connection from our side: the receiving loop finds the socket closed.
     pub fn close(&self) {
         self.drained.notify(usize::MAX);
-        self.line.close_receiving();
+        self.line.stop_receiving();
     }
 }
 
@@ -406,6 +407,16 @@ impl Session {
         if let Some(header) = self.last_word.take() {
             self.reply(header, Payload::Empty);
         }
+    }
+
+    /// Commands that may be known at a time, those outside the CmdSN order included.
+    pub fn most_tasks(&self) -> usize {
+        self.window.depth() as usize + dispatch::IMMEDIATE as usize
+    }
+
+    /// There is a task of this tag, or a request that waits for its turn to become one.
+    pub fn is_known(&self, itt: u32) -> bool {
+        self.tasks.contains_key(&itt) || self.held.values().any(|held| held.itt() == itt)
     }
 
     /// So much waits to be sent that no more is taken.

@@ -175,13 +175,7 @@ fn key(info: &Info, bound: &Bound) -> Key {
 }
 
 /// What is known of the connection; `session` is the one that it reinstates.
-fn info(
-    machine: &Login,
-    ends: Ends,
-    tag: u16,
-    own: Parameters,
-    session: Option<Arc<Info>>,
-) -> Arc<Info> {
+fn info(machine: &Login, ends: Ends, tag: u16, own: Parameters, session: Option<Arc<Info>>) -> Arc<Info> {
     Arc::new(Info {
         initiator: machine.initiator_name().to_owned(),
         alias: machine.initiator_alias().map(str::to_owned),

@@ -19,7 +19,7 @@ pub mod testing;
 use crate::server::{Counted, Shared};
 use login::Ends;
 use net::Stream;
-use net::iscsi::{out, receive};
+pub use net::iscsi::{out, receive};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
