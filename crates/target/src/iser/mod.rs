@@ -7,6 +7,7 @@ mod mover;
 use crate::iscsi::connection;
 use crate::iscsi::login::{Ends, login};
 use crate::server::{Counted, Shared};
+use net::Stream;
 use rdma::{Request, Terms};
 use std::sync::Arc;
 use wire::iser::{Abilities, LOGIN_LEN};
@@ -14,8 +15,23 @@ use wire::iser::{Abilities, LOGIN_LEN};
 /// RDMA Reads that one connection may have under way, if the initiator takes as many.
 const READS: u16 = 64;
 
+/// Serves a connection over software iWARP to its end; `begun` has come on it already.
+pub async fn serve_stream(
+    shared: Arc<Shared>,
+    stream: Stream,
+    begun: Vec<u8>,
+    Ends { local, peer }: Ends,
+    portal: usize,
+    count: Counted,
+) {
+    match rdma::iwarp::request(stream, begun, local, peer, &rdma::iwarp::Options::default()).await {
+        Ok(request) => serve(shared, request, portal, count).await,
+        Err(e) => shared.turned_away(peer, &e.to_string()),
+    }
+}
+
 /// Serves one connection to its end.
-pub async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
+async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
     let (local, peer) = request.addresses();
     let theirs = Abilities::decode(request.private());
     let ours = Abilities { zero_based: false, invalidate: theirs.invalidate };
