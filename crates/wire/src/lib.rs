@@ -6,3 +6,4 @@ pub mod iscsi;
 pub mod iser;
 pub mod nbd;
 pub mod scsi;
+pub mod srp;
