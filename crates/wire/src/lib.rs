@@ -3,5 +3,6 @@
 
 pub mod be;
 pub mod iscsi;
+pub mod iwarp;
 pub mod nbd;
 pub mod scsi;
