@@ -171,18 +171,22 @@ impl Portal {
     }
 }
 
-/// What a portal carries. One port may carry several, told apart by their first bytes.
+/// What a portal carries. One port may carry iSCSI in both of its forms, told apart by their first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
     /// iSCSI over TCP.
     pub tcp: bool,
     /// iSCSI over RDMA, by software iWARP (RFC 7145).
     pub iser: bool,
+    /// SRP, by software iWARP; then it carries nothing else.
+    pub srp: bool,
 }
 
 impl Transports {
     /// iSCSI over TCP alone.
-    pub const TCP: Transports = Transports { tcp: true, iser: false };
+    pub const TCP: Transports = Transports { tcp: true, iser: false, srp: false };
+    /// SRP alone.
+    pub const SRP: Transports = Transports { tcp: false, iser: false, srp: true };
 }
 
 /// A target node.

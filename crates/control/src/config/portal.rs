@@ -114,10 +114,16 @@ fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
     let at = s.find(KEY).map(|value| value.span());
     let Some(named) = s.parsed_list(p, KEY, transport) else { return Transports::TCP };
     let has = |what| named.contains(&what);
-    let transports = Transports { tcp: has(Carries::Tcp), iser: has(Carries::Iser) };
-    match at {
-        Some(at) if named.is_empty() => p.add(&at, "`transport` names nothing", "write [\"tcp\"] or [\"tcp\", \"iser\"]"),
-        _ => {}
+    let transports = Transports { tcp: has(Carries::Tcp), iser: has(Carries::Iser), srp: has(Carries::Srp) };
+    let wrong = if named.is_empty() {
+        Some(("`transport` names nothing", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
+    } else if transports.srp && transports != Transports::SRP {
+        Some(("a portal for SRP carries nothing else", "give \"srp\" a portal with a port of its own"))
+    } else {
+        None
+    };
+    if let (Some(at), Some((what, hint))) = (at, wrong) {
+        p.add(&at, what, hint);
     }
     transports
 }
@@ -126,15 +132,17 @@ fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
 enum Carries {
     Tcp,
     Iser,
+    Srp,
 }
 
 fn transport(text: &str) -> Result<Carries, Wrong> {
     match text {
         "tcp" => Ok(Carries::Tcp),
         "iser" => Ok(Carries::Iser),
+        "srp" => Ok(Carries::Srp),
         _ => wrong(
             format!("\"{}\" is no transport", text.escape_debug()),
-            "it can be \"tcp\" (iSCSI over TCP) or \"iser\" (iSCSI over RDMA)",
+            "it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
         ),
     }
 }

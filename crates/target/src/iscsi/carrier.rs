@@ -39,6 +39,11 @@ pub trait Mover {
     /// Nothing more is taken; what is queued still goes.
     fn stop_receiving(&self);
 
+    /// Pings and asynchronous messages reach the initiator.
+    fn notifies(&self) -> bool {
+        true
+    }
+
     /// Ends the connection.
     fn close(&self);
 }
@@ -171,6 +176,14 @@ impl Out {
         match self {
             Out::Tcp(out) => out.has_moved(),
             Out::Moved(mover) => mover.has_moved(),
+        }
+    }
+
+    /// Whether pings and asynchronous messages reach the initiator.
+    pub fn notifies(&self) -> bool {
+        match self {
+            Out::Tcp(_) => true,
+            Out::Moved(mover) => mover.notifies(),
         }
     }
 
