@@ -4,5 +4,6 @@
 pub mod be;
 pub mod iscsi;
 pub mod iser;
+pub mod iwarp;
 pub mod nbd;
 pub mod scsi;
