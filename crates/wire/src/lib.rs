@@ -7,3 +7,4 @@ pub mod iser;
 pub mod iwarp;
 pub mod nbd;
 pub mod scsi;
+pub mod srp;
