@@ -145,12 +145,16 @@ pub struct Serve {
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
 
+    /// Take iSER, too: iSCSI over RDMA, by iWARP in software
+    #[arg(long)]
+    pub iser: bool,
+
     /// iSCSI name of the target [default: made of the host's name]
     #[arg(long, value_name = "IQN")]
     pub target: Option<String>,
 
     /// Serve what this file says
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "listen", "target"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "listen", "iser", "target"])]
     pub config: Option<PathBuf>,
 
     /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and

@@ -230,6 +230,7 @@ fn arguments(args: &Serve) -> Arguments {
         luns: args.luns.clone(),
         size: args.size.clone(),
         listen: args.listen.clone(),
+        iser: args.iser,
         target: args.target.clone(),
     }
 }

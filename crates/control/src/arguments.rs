@@ -4,7 +4,7 @@ use crate::build::create_folder;
 use crate::config::{self, Config, Lun, OneFile, Source};
 use crate::problem::{Wrong, nearest, wrong};
 use crate::{Cause, Problem, identity};
-use ::target::setup::{Portal, PortalGroup};
+use ::target::setup::{Portal, PortalGroup, Transports};
 use device::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ pub struct Arguments {
     pub size: Option<String>,
     /// Portals; none: 127.0.0.1:3260.
     pub listen: Vec<String>,
+    /// The portals take iSER, too.
+    pub iser: bool,
     /// Name of the target; None: made of the host's name.
     pub target: Option<String>,
 }
@@ -65,7 +67,8 @@ impl Arguments {
         for text in &self.listen {
             match config::listen(text) {
                 Ok(listen) if listen.port() == 0 || seen.insert(listen) => {
-                    portals.push(Portal { listen, advertise: None })
+                    let transports = Transports { iser: self.iser, ..Transports::TCP };
+                    portals.push(Portal { transports, ..Portal::tcp(listen) })
                 }
                 Ok(listen) => note("--listen", twice(&listen.to_string())),
                 Err(wrong) => note("--listen", wrong),

@@ -1,6 +1,8 @@
 //! From a portal's name to a connection that is logged in.
 
-use crate::options::Portal;
+use crate::iser;
+use crate::options::{Portal, Transport};
+use crate::session::carrier::Line;
 use crate::{Error, Kind, Options};
 use net::Stream;
 use net::iscsi::out::{Digests, Out, Payload};
@@ -9,6 +11,7 @@ use proto::chap::Algorithm;
 use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use proto::login::SessionType;
 use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::rc::Rc;
 use std::time::Duration;
 use wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 
@@ -30,14 +33,12 @@ pub struct Goal {
 
 /// A connection that is logged in.
 pub struct Connected {
-    /// The socket.
-    pub stream: Stream,
+    /// The connection.
+    pub wire: Wire,
     /// Where it leads, after redirections.
     pub portal: Portal,
     /// What came of the login.
     pub login: Box<LoggedIn>,
-    /// Bytes that came behind the last Login Response.
-    pub begun: Vec<u8>,
 }
 
 /// An ISID of the random format (RFC 7143 section 11.12.5).
@@ -104,10 +105,7 @@ impl Watch for () {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let wire = Wire::connect(portal, options.timeouts.login).await?;
-    if let Some(bytes) = options.window {
-        wire.stream.set_window(bytes as usize).map_err(lost)?;
-    }
+    let wire = Wire::connect(portal, options).await?;
     log_in(wire, portal, goal, options, &mut ()).await
 }
 
@@ -129,7 +127,7 @@ pub async fn log_in(
         cid: 1,
         cmd_sn: FIRST_CMD_SN,
         itt: 1,
-        offer: options.offer.clone(),
+        offer: options.transport.offer(&options.offer),
         crc32c_first: options.crc32c_first,
         credentials: options.credentials.clone(),
     };
@@ -145,8 +143,7 @@ pub async fn log_in(
         match login.response(&header, &data) {
             Step::Send(next) => request = next,
             Step::Done(login) => {
-                let Wire { stream, begun } = wire;
-                return Ok(Attempt::In(Box::new(Connected { stream, portal: portal.clone(), login, begun })));
+                return Ok(Attempt::In(Box::new(Connected { wire, portal: portal.clone(), login })));
             }
             Step::Moved { address, .. } => return told(&address).map(Attempt::Moved),
             Step::Failed(failure) => return Err(with_algorithms(failed(failure), options)),
@@ -178,11 +175,10 @@ fn without_a_word(e: Error) -> Error {
 /// Says goodbye on a connection that has done nothing else. Digests are left out where they were agreed on:
 /// then the target only sees the end of the connection.
 pub async fn log_out(connected: Connected) -> Result<(), Error> {
-    let Connected { stream, login, begun, .. } = connected;
+    let Connected { mut wire, login, .. } = connected;
     if login.parameters.header_digest || login.parameters.data_digest {
         return Ok(());
     }
-    let mut wire = Wire::logged_in(stream, begun);
     let mut header = request::logout(2);
     request::stamp(&mut header, login.cmd_sn, login.exp_stat_sn);
     wire.send(Pdu::new(header, Vec::new())).await?;
@@ -220,36 +216,82 @@ fn told(address: &str) -> Result<Portal, Error> {
 }
 
 /// A connection on which one PDU goes out and one comes back.
-pub struct Wire {
+pub enum Wire {
+    /// A stream of bytes.
+    Tcp(TcpWire),
+    /// Messages over RDMA.
+    Iser(iser::Wire),
+}
+
+impl Wire {
+    /// Connects to the first address of a portal that answers, in time for a login.
+    pub async fn connect(portal: &Portal, options: &Options) -> Result<Wire, Error> {
+        let tcp = TcpWire::connect(portal, options.timeouts.login).await?;
+        if let Some(bytes) = options.window {
+            tcp.stream.set_window(bytes as usize).map_err(lost)?;
+        }
+        Wire::over(tcp.stream, options).await
+    }
+
+    /// A connection over a stream of bytes that nothing was said on yet.
+    pub async fn over(stream: Stream, options: &Options) -> Result<Wire, Error> {
+        match options.transport {
+            Transport::Tcp => Ok(Wire::Tcp(TcpWire { stream, begun: Vec::new() })),
+            Transport::Iser => iser::Wire::over(stream, options).await.map(Wire::Iser),
+        }
+    }
+
+    /// Sends a PDU.
+    pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
+        match self {
+            Wire::Tcp(wire) => wire.send(pdu).await,
+            Wire::Iser(wire) => wire.send(pdu).await,
+        }
+    }
+
+    /// Receives a PDU with at most so many bytes of data.
+    pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
+        match self {
+            Wire::Tcp(wire) => wire.receive(limit).await,
+            Wire::Iser(wire) => wire.receive(limit).await,
+        }
+    }
+
+    /// What carries a session that has logged in, and bytes that came behind the login.
+    pub fn into_line(self) -> (Line, Vec<u8>) {
+        match self {
+            Wire::Tcp(wire) => (Line::Tcp(wire.stream), wire.begun),
+            Wire::Iser(wire) => (Line::Moved(Rc::new(wire.into_mover())), Vec::new()),
+        }
+    }
+}
+
+/// The same over a stream of bytes.
+pub struct TcpWire {
     stream: Stream,
     begun: Vec<u8>,
 }
 
-impl Wire {
+impl TcpWire {
     /// Connects to the first address of a portal that answers, within `limit`.
-    pub async fn connect(portal: &Portal, limit: Duration) -> Result<Wire, Error> {
-        Wire::to_one_of(&resolve(portal).await?, limit).await
+    pub async fn connect(portal: &Portal, limit: Duration) -> Result<TcpWire, Error> {
+        TcpWire::to_one_of(&resolve(portal).await?, limit).await
     }
 
     /// Each address has its share of the time, so that one that is silent leaves some for the next.
-    async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<Wire, Error> {
+    async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpWire, Error> {
         let share = limit / (addresses.len().max(1) + 1) as u32;
         let mut last = Error::new(Kind::Unreachable, "its name has no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
             // The last one has all that is left: who called watches over that.
             let share = if left == 0 { limit } else { share };
             match compio::time::timeout(share, Stream::connect(*address)).await {
-                Ok(Ok(stream)) => return Ok(Wire { stream, begun: Vec::new() }),
+                Ok(Ok(stream)) => return Ok(TcpWire { stream, begun: Vec::new() }),
                 Ok(Err(e)) => last = Error::new(Kind::Unreachable, io_text(&e)),
                 Err(_) => last = Error::new(Kind::TimedOut, "it does not answer"),
             }
         }
         Err(last)
-    }
-
-    /// A connection that is logged in, without digests.
-    pub fn logged_in(stream: Stream, begun: Vec<u8>) -> Wire {
-        Wire { stream, begun }
     }
 
     /// Sends a PDU.
@@ -361,7 +403,7 @@ mod tests {
             assert!(held.len() < 4, "it still answers");
             let limit = Duration::from_secs(3);
             let addresses = [silent, silent, answers];
-            let tried = compio::time::timeout(limit, Wire::to_one_of(&addresses, limit));
+            let tried = compio::time::timeout(limit, TcpWire::to_one_of(&addresses, limit));
             let wire = tried.await.expect("in time").expect("the last address answers");
             assert_eq!(wire.stream.route().local.map(|a| a.ip()), Some(answers.ip()));
         });

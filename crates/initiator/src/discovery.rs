@@ -116,9 +116,9 @@ struct Exchange {
 
 impl Exchange {
     fn new(connected: Connected) -> Exchange {
-        let Connected { stream, login, begun, .. } = connected;
+        let Connected { wire, login, .. } = connected;
         Exchange {
-            wire: Wire::logged_in(stream, begun),
+            wire,
             cmd_sn: login.cmd_sn,
             exp_stat_sn: login.exp_stat_sn,
             max_xmit: login.parameters.max_xmit_data_segment_length,

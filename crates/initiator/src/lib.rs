@@ -10,6 +10,7 @@ pub mod command;
 mod connect;
 mod discovery;
 mod error;
+mod iser;
 mod lun;
 pub mod multipath;
 mod offload;

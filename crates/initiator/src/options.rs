@@ -89,6 +89,34 @@ impl Default for Timeouts {
     }
 }
 
+/// What carries a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// A stream of bytes.
+    #[default]
+    Tcp,
+    /// RDMA (RFC 7145).
+    Iser,
+}
+
+impl Transport {
+    /// What is offered where this carries the session: over RDMA the target asks for data, and there are no digests.
+    pub(crate) fn offer(self, offer: &Offer) -> Offer {
+        let none = Digests { none: true, crc32c: false };
+        match self {
+            Transport::Tcp => offer.clone(),
+            Transport::Iser => Offer {
+                rdma_extensions: true,
+                initial_r2t: true,
+                max_outstanding_r2t: 1,
+                header_digest: none,
+                data_digest: none,
+                ..offer.clone()
+            },
+        }
+    }
+}
+
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -96,6 +124,8 @@ pub struct Options {
     pub initiator: String,
     /// Who we are to CHAP, and who the target has to be.
     pub credentials: Option<Credentials>,
+    /// What carries the session.
+    pub transport: Transport,
     /// What is offered in negotiation.
     pub offer: Offer,
     /// Where CRC32C and no digest both will do, CRC32C is preferred.
@@ -117,6 +147,7 @@ impl Options {
         Options {
             initiator: initiator.into(),
             credentials: None,
+            transport: Transport::default(),
             offer: offer(),
             crc32c_first: false,
             timeouts: Timeouts::default(),

@@ -94,14 +94,8 @@ impl Probe {
         let stream = self.connect().await?;
         self.route = stream.route();
         let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
-        match connect::log_in(
-            connect::Wire::logged_in(stream, Vec::new()),
-            &portal,
-            goal,
-            options,
-            &mut notes,
-        )
-        .await?
+        match connect::log_in(connect::Wire::over(stream, options).await?, &portal, goal, options, &mut notes)
+            .await?
         {
             Attempt::Moved(there) => Ok(Some(there)),
             Attempt::In(connected) => {

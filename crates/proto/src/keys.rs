@@ -36,6 +36,8 @@ pub enum Kind {
     Request,
     /// A key whose answer is always the same.
     Fixed(&'static str),
+    /// As this once RDMAExtensions is Yes; without it, it means nothing.
+    OverRdma(&'static Kind),
 }
 
 /// Who may send a key.
@@ -121,6 +123,7 @@ impl Key {
             }
             Kind::Digest(..) | Kind::Reporting => "none of these may be used".into(),
             Kind::Declared => format!("{VALUE_LEN} bytes at most"),
+            Kind::OverRdma(_) => "it has its place over RDMA alone".into(),
             Kind::Security | Kind::Request | Kind::Fixed(_) => "it has no place here".into(),
         }
     }
@@ -223,11 +226,24 @@ pub static TABLE: &[Key] = &[
     key("IFMarkInt", Kind::Fixed("Reject"), Sender::Both, Use::Operational),
     key("OFMarkInt", Kind::Fixed("Reject"), Sender::Both, Use::Operational),
     // iSER (RFC 7145 section 6). On plain TCP RDMAExtensions is No, and without it the others mean nothing.
-    session("RDMAExtensions", Kind::Fixed("No")),
-    key("TargetRecvDataSegmentLength", Kind::Fixed("Irrelevant"), Sender::Both, Use::Operational),
-    key("InitiatorRecvDataSegmentLength", Kind::Fixed("Irrelevant"), Sender::Both, Use::Operational),
-    session("TaggedBufferForSolicitedDataOnly", Kind::Fixed("Irrelevant")),
-    session("iSERHelloRequired", Kind::Fixed("Irrelevant")),
+    session("RDMAExtensions", Kind::And(field!(rdma_extensions))),
+    key(
+        "TargetRecvDataSegmentLength",
+        Kind::OverRdma(&Kind::Min(SIZE, field!(target_recv_data_segment_length))),
+        Sender::Both,
+        Use::Operational,
+    ),
+    key(
+        "InitiatorRecvDataSegmentLength",
+        Kind::OverRdma(&Kind::Min(SIZE, field!(initiator_recv_data_segment_length))),
+        Sender::Both,
+        Use::Operational,
+    ),
+    session(
+        "TaggedBufferForSolicitedDataOnly",
+        Kind::OverRdma(&Kind::And(field!(tagged_buffer_for_solicited_data_only))),
+    ),
+    session("iSERHelloRequired", Kind::OverRdma(&Kind::Fixed("No"))),
     key("MaxOutstandingUnexpectedPDUs", Kind::Declared, Sender::Both, Use::Operational),
     key("MaxAHSLength", Kind::Declared, Sender::Both, Use::Operational),
 ];
@@ -247,17 +263,31 @@ pub fn settle(
     offer: &Offer,
     now: &mut Parameters,
 ) -> Result<Option<String>, Inadmissible> {
+    match key.kind {
+        Kind::OverRdma(_) if !now.rdma_extensions => Ok(Some("Irrelevant".to_owned())),
+        Kind::OverRdma(kind) => settle_as(kind, key.name, value, offer, now),
+        ref kind => settle_as(kind, key.name, value, offer, now),
+    }
+}
+
+fn settle_as(
+    kind: &Kind,
+    name: &str,
+    value: &str,
+    offer: &Offer,
+    now: &mut Parameters,
+) -> Result<Option<String>, Inadmissible> {
     use wire::iscsi::text::{boolean, yes_no};
     let both = |f: &Field<bool>, join: fn(bool, bool) -> bool, now: &mut Parameters| {
         let result = join(boolean(value).ok_or(Inadmissible)?, (f.offer)(offer));
         (f.set)(now, result);
         Ok(Some(yes_no(result).to_owned()))
     };
-    match &key.kind {
+    match kind {
         Kind::And(f) => both(f, |a, b| a & b, now),
         Kind::Or(f) => both(f, |a, b| a | b, now),
         Kind::Min(range, f) => {
-            let ours = bound(key, now).min((f.offer)(offer));
+            let ours = bound(name, now).min((f.offer)(offer));
             number(value, range, f, now, |theirs| theirs.min(ours))
         }
         Kind::Max(range, f) => number(value, range, f, now, |theirs| theirs.max((f.offer)(offer))),
@@ -279,13 +309,13 @@ pub fn settle(
         }
         Kind::Fixed(answer) => Ok(Some((*answer).to_owned())),
         Kind::Declared if value.len() <= VALUE_LEN => Ok(None),
-        Kind::Declared | Kind::Security | Kind::Request => Err(Inadmissible),
+        Kind::Declared | Kind::Security | Kind::Request | Kind::OverRdma(_) => Err(Inadmissible),
     }
 }
 
 /// What keys settled before leave to this one (RFC 7143 sections 13.14 and 13.19).
-fn bound(key: &Key, now: &Parameters) -> u32 {
-    match key.name {
+fn bound(name: &str, now: &Parameters) -> u32 {
+    match name {
         "FirstBurstLength" => now.max_burst_length,
         "MaxOutstandingR2T" if now.error_recovery_level > 0 && now.data_sequence_in_order => 1,
         _ => u32::MAX,

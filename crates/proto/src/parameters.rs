@@ -55,6 +55,15 @@ pub struct Parameters {
     pub task_reporting: TaskReporting,
     /// iSCSIProtocolLevel.
     pub protocol_level: u8,
+    /// RDMAExtensions: data moves by RDMA (RFC 7145 section 6.3).
+    pub rdma_extensions: bool,
+    /// The largest data segment that the target takes over RDMA, in bytes.
+    pub target_recv_data_segment_length: u32,
+    /// The same of the initiator.
+    pub initiator_recv_data_segment_length: u32,
+    /// The buffer that a write advertises begins behind its unsolicited data, as Linux has it unasked; else at the
+    /// first byte (RFC 7145 section 6.9).
+    pub tagged_buffer_for_solicited_data_only: bool,
 }
 
 impl Default for Parameters {
@@ -77,6 +86,10 @@ impl Default for Parameters {
             data_digest: false,
             task_reporting: TaskReporting::Rfc3720,
             protocol_level: 1,
+            rdma_extensions: false,
+            target_recv_data_segment_length: 8192,
+            initiator_recv_data_segment_length: 8192,
+            tagged_buffer_for_solicited_data_only: true,
         }
     }
 }
@@ -148,6 +161,14 @@ pub struct Offer {
     pub task_reporting: TaskReporting,
     /// Upper bound: 1, or 2 with RFC 7144.
     pub protocol_level: u8,
+    /// Yes: data moves by RDMA, if the other side wants it.
+    pub rdma_extensions: bool,
+    /// Upper bound, in bytes.
+    pub target_recv_data_segment_length: u32,
+    /// Upper bound, in bytes.
+    pub initiator_recv_data_segment_length: u32,
+    /// Yes: advertised buffers begin behind unsolicited data, if the other side says so.
+    pub tagged_buffer_for_solicited_data_only: bool,
 }
 
 impl Default for Offer {
@@ -170,6 +191,10 @@ impl Default for Offer {
             data_digest: digests,
             task_reporting: TaskReporting::FastAbort,
             protocol_level: 1,
+            rdma_extensions: false,
+            target_recv_data_segment_length: 8192,
+            initiator_recv_data_segment_length: 8192,
+            tagged_buffer_for_solicited_data_only: true,
         }
     }
 }
@@ -196,6 +221,10 @@ impl Offer {
             data_digest: none,
             task_reporting: now.task_reporting,
             protocol_level: now.protocol_level,
+            rdma_extensions: now.rdma_extensions,
+            target_recv_data_segment_length: now.target_recv_data_segment_length,
+            initiator_recv_data_segment_length: now.initiator_recv_data_segment_length,
+            tagged_buffer_for_solicited_data_only: now.tagged_buffer_for_solicited_data_only,
         }
     }
 }

@@ -48,6 +48,11 @@ impl CmdWindow {
         CmdWindow { exp: cmd_sn, max: cmd_sn.wrapping_add(depth - 1), depth, live: 0, slots: VecDeque::new() }
     }
 
+    /// Commands that may be in flight.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
     /// ExpCmdSN: all below have arrived.
     pub fn exp_cmd_sn(&self) -> u32 {
         self.exp

@@ -1,7 +1,7 @@
 //! Routes that come back to where they began: each target of a router tells which targets of routers are behind it,
 //! and none takes an upstream behind which it stands itself.
 
-use initiator::{Error, Kind, Session};
+use initiator::{Discovery, Error, Kind, Options, Portal, Session};
 use sha2::{Digest, Sha256};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The key of text requests that asks for what is behind the target of the session.
+/// The key of text requests that asks for what is behind the target of the session, or the one that is named.
 pub const KEY: &str = "X-org.lunar.route";
 /// Its question.
 const ASK: &str = "?";
@@ -96,14 +96,22 @@ impl Loops {
 
     /// What is answered to a key of text requests in a session with `target`, if the key is ours.
     pub fn answer(&self, target: &str, key: &str, value: &str) -> Option<String> {
-        (key == KEY && value == ASK).then(|| {
-            let routes = self.routes();
-            let used = routes.values().filter(|route| route.targets.contains(target));
-            let behind: BTreeSet<&String> = used.flat_map(|route| route.behind.values().flatten()).collect();
-            let own = self.name(target);
-            let all: Vec<&str> = std::iter::once(&own).chain(behind).take(MOST).map(String::as_str).collect();
-            all.join(",")
-        })
+        (key == KEY && value == ASK).then(|| self.told(target))
+    }
+
+    /// The same in discovery, where the value names the target: one that waits for its own upstream lets nobody in.
+    pub fn answer_in_discovery(&self, key: &str, target: &str) -> Option<String> {
+        let is_ours = || self.routes().values().any(|route| route.targets.contains(target));
+        (key == KEY && is_ours()).then(|| self.told(target))
+    }
+
+    fn told(&self, target: &str) -> String {
+        let routes = self.routes();
+        let used = routes.values().filter(|route| route.targets.contains(target));
+        let behind: BTreeSet<&String> = used.flat_map(|route| route.behind.values().flatten()).collect();
+        let own = self.name(target);
+        let all: Vec<&str> = std::iter::once(&own).chain(behind).take(MOST).map(String::as_str).collect();
+        all.join(",")
     }
 
     /// An upstream is used by these targets of ours from here on.
@@ -149,10 +157,26 @@ impl Loops {
                 Err(e) if e.kind == Kind::Refused => Vec::new(),
                 Err(e) => return Err(e),
             };
-            let told = answer.iter().find(|(key, _)| key == KEY).map_or("", |(_, value)| value.as_str());
-            self.learn(there, told)?;
+            self.learn(there, value_of(&answer))?;
         }
         Ok(())
+    }
+
+    /// The same where the target lets nobody in: two routers of which each waits for the other would wait for ever.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when a target that uses it is behind it.
+    pub async fn check_in_discovery(
+        &self,
+        there: There<'_>,
+        portal: Portal,
+        options: &Options,
+    ) -> Result<(), Error> {
+        let Ok(mut discovery) = Discovery::open(portal, options).await else { return Ok(()) };
+        let answer = discovery.text(&[(KEY, there.target)]).await.unwrap_or_default();
+        // What was asked for is there.
+        _ = discovery.close().await;
+        self.learn(there, value_of(&answer))
     }
 
     /// Takes note of what stands behind a target of an upstream.
@@ -173,6 +197,11 @@ impl Loops {
         route.behind.insert(there.target.to_owned(), behind);
         Ok(())
     }
+}
+
+/// What an answer says of ours.
+fn value_of(answer: &[(String, String)]) -> &str {
+    answer.iter().find(|(key, _)| key == KEY).map_or("", |(_, value)| value)
 }
 
 #[cfg(test)]
@@ -220,6 +249,14 @@ mod tests {
         b.learn(disk, &told(&a, "disk")).unwrap();
         assert_eq!(a.learn(disk, &told(&b, "disk")).unwrap_err().kind, Kind::Invalid);
         assert!(a.learn(There { target: "other", ..disk }, &told(&b, "other")).is_ok());
+    }
+
+    #[test]
+    fn in_discovery_targets_that_route_are_told_of_and_others_are_not() {
+        let a = router();
+        assert_eq!(a.answer_in_discovery(KEY, "t"), a.answer("t", KEY, ASK));
+        assert_eq!(a.answer_in_discovery(KEY, "disk"), None);
+        assert_eq!(a.answer_in_discovery("X-org.lunar.other", "t"), None);
     }
 
     #[test]

@@ -5,6 +5,8 @@ pub mod access;
 mod exec;
 mod gate;
 mod instance;
+mod iscsi;
+mod iser;
 mod passage;
 mod registry;
 mod rest;
@@ -13,11 +15,10 @@ mod server;
 mod session;
 pub mod setup;
 mod state_file;
-mod tcp;
 mod told;
 mod unit;
 
-pub use tcp::testing;
+pub use iscsi::testing;
 
 pub use instance::{Instance, Visit};
 pub use passage::{Data, Passage, Passed, Reply, Way};

@@ -1,11 +1,11 @@
 //! The server: listeners, cores, and the way from one configuration to the next.
 
 use crate::access::Door;
+use crate::iscsi;
 use crate::registry::{Letter, Registry};
 use crate::seldom::Seldom;
 use crate::session::Info;
-use crate::setup::Setup;
-use crate::tcp;
+use crate::setup::{Setup, Transports};
 use crate::{Resting, Unit};
 use net::cores::Place;
 use net::{Cores, Listener, Pool, Stream};
@@ -66,6 +66,8 @@ pub struct Bound {
     pub tag: u16,
     /// What SendTargets tells instead.
     pub advertise: Option<String>,
+    /// What it carries.
+    pub transports: Transports,
 }
 
 /// A running target.
@@ -214,7 +216,8 @@ fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<TcpListener>)> {
         let named =
             |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", portal.listen));
         let socket = bind_one(portal.listen).map_err(named)?;
-        bound.push(Bound { address: socket.local_addr()?, tag, advertise: portal.advertise.clone() });
+        let (address, advertise) = (socket.local_addr()?, portal.advertise.clone());
+        bound.push(Bound { address, tag, advertise, transports: portal.transports });
         sockets.push(socket);
     }
     Ok((bound, sockets))
@@ -270,7 +273,7 @@ fn hand_over(
 ) {
     let shared = shared.clone();
     cores.run_on(count.place.core(), move || {
-        compio::runtime::spawn(tcp::serve(shared, stream, peer, portal, count)).detach();
+        compio::runtime::spawn(iscsi::serve(shared, stream, peer, portal, count)).detach();
     });
 }
 

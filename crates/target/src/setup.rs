@@ -160,6 +160,29 @@ pub struct Portal {
     pub listen: SocketAddr,
     /// What SendTargets tells instead: host[:port].
     pub advertise: Option<String>,
+    /// What it carries.
+    pub transports: Transports,
+}
+
+impl Portal {
+    /// One that is what it says, for iSCSI over TCP.
+    pub fn tcp(listen: SocketAddr) -> Portal {
+        Portal { listen, advertise: None, transports: Transports::TCP }
+    }
+}
+
+/// What a portal carries. One port may carry several, told apart by their first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transports {
+    /// iSCSI over TCP.
+    pub tcp: bool,
+    /// iSCSI over RDMA, by software iWARP (RFC 7145).
+    pub iser: bool,
+}
+
+impl Transports {
+    /// iSCSI over TCP alone.
+    pub const TCP: Transports = Transports { tcp: true, iser: false };
 }
 
 /// A target node.

@@ -90,7 +90,7 @@ fn serve(answers: Answers) -> Server {
         instance: None,
         depth: None,
     };
-    let portal = Portal { listen: ([127, 0, 0, 1], 0).into(), advertise: None };
+    let portal = Portal::tcp(([127, 0, 0, 1], 0).into());
     let setup = Setup {
         limits: limits(),
         session: session(),

@@ -3,6 +3,8 @@
 
 pub mod be;
 pub mod iscsi;
+pub mod iser;
 pub mod iwarp;
 pub mod nbd;
 pub mod scsi;
+pub mod srp;

@@ -50,7 +50,7 @@ fn a_disk_that_is_not_the_one_asked_for_is_not_served() {
     until("why it is not served", || {
         router.log().contains("the configuration asks for naa.6001405000000000000000000000000f").then_some(())
     });
-    drop(session(router.portal(), T, &[]));
+    assert_eq!(Login::new().target(T).try_on(router.portal()).err(), Some(0x0301), "nobody is let in");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use super::chap::Users;
 use super::reader::{Once, Section, Value, kind};
 use super::value::{listen, told};
-use crate::problem::Problems;
+use crate::problem::{Problems, Wrong, wrong};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use target::setup::{Discovery, Portal, PortalGroup};
+use target::setup::{Discovery, Portal, PortalGroup, Transports};
 
 /// Who may discover.
 pub(super) fn discovery(p: &mut Problems<'_>, mut s: Section<'_>, users: &Users) -> Discovery {
@@ -44,7 +44,7 @@ pub(super) fn portal_groups(p: &mut Problems<'_>, root: &mut Section<'_>) -> Gro
 }
 
 fn default_portal() -> Portal {
-    Portal { listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), super::PORT), advertise: None }
+    Portal::tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), super::PORT))
 }
 
 impl Groups {
@@ -108,6 +108,37 @@ fn no_portals(p: &mut Problems<'_>, at: &Range<usize>) {
     p.add(at, "the portal group has no portal", "add portals = [\"127.0.0.1:3260\"]");
 }
 
+/// What a portal carries; TCP alone, if nothing is said.
+fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
+    const KEY: &str = "transport";
+    let at = s.find(KEY).map(|value| value.span());
+    let Some(named) = s.parsed_list(p, KEY, transport) else { return Transports::TCP };
+    let has = |what| named.contains(&what);
+    let transports = Transports { tcp: has(Carries::Tcp), iser: has(Carries::Iser) };
+    match at {
+        Some(at) if named.is_empty() => p.add(&at, "`transport` names nothing", "write [\"tcp\"] or [\"tcp\", \"iser\"]"),
+        _ => {}
+    }
+    transports
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carries {
+    Tcp,
+    Iser,
+}
+
+fn transport(text: &str) -> Result<Carries, Wrong> {
+    match text {
+        "tcp" => Ok(Carries::Tcp),
+        "iser" => Ok(Carries::Iser),
+        _ => wrong(
+            format!("\"{}\" is no transport", text.escape_debug()),
+            "it can be \"tcp\" (iSCSI over TCP) or \"iser\" (iSCSI over RDMA)",
+        ),
+    }
+}
+
 fn portal(
     p: &mut Problems<'_>,
     key: &str,
@@ -115,7 +146,7 @@ fn portal(
     addresses: &mut Once<SocketAddr>,
 ) -> Option<Portal> {
     let portal = if let Some(text) = value.get_ref().as_str() {
-        Portal { listen: p.check(&value.span(), listen(text))?, advertise: None }
+        Portal::tcp(p.check(&value.span(), listen(text))?)
     } else if let Some(table) = value.get_ref().as_table() {
         let mut s = Section::of("a portal", table, value.span());
         if s.find("listen").is_none() {
@@ -123,15 +154,16 @@ fn portal(
         }
         let address = s.parsed(p, "listen", listen);
         let advertise = s.parsed(p, "advertise", told);
+        let transports = transports(p, &mut s);
         s.done(p);
-        Portal { listen: address?, advertise }
+        Portal { listen: address?, advertise, transports }
     } else {
         kind(
             p,
             key,
             value,
             "a list of addresses",
-            "write \"127.0.0.1:3260\" or { listen = ..., advertise = ... }",
+            "write \"127.0.0.1:3260\" or { listen = ..., advertise = ..., transport = [...] }",
         );
         return None;
     };

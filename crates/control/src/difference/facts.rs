@@ -168,9 +168,14 @@ fn users(key: &'static str, users: Option<&[User]>) -> Fact {
 }
 
 fn portals(group: &PortalGroup) -> Vec<Fact> {
-    let shown = group.portals.iter().map(|portal| match &portal.advertise {
-        Some(told) => format!("{} advertised as {told}", portal.listen),
-        None => portal.listen.to_string(),
+    let shown = group.portals.iter().map(|portal| {
+        let told = portal.advertise.as_ref().map_or(String::new(), |told| format!(" advertised as {told}"));
+        let carries = match (portal.transports.tcp, portal.transports.iser) {
+            (true, false) => "",
+            (true, true) => " for TCP and iSER",
+            (false, _) => " for iSER",
+        };
+        format!("{}{told}{carries}", portal.listen)
     });
     vec![fact("portals", list(shown))]
 }

@@ -1,14 +1,14 @@
 //! The loop of a session: receive all that is there, let those go on whose commands have ended, send all that
 //! they want to send, at once.
 
+use super::carrier::{Incoming, Line};
 use super::home::{self, Home, Mail};
 use super::task::{State, Task, Waiter};
 use super::{demand, escalate, recover};
 use crate::connect::Connected;
 use crate::{Error, Kind};
-use net::iscsi::receive::{Received, Receiver};
+use net::iscsi::receive::Received;
 use std::fmt::Display;
-use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -58,7 +58,7 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
 }
 
 /// Runs one connection to its end, and says why it ended.
-pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
+pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
     let mut started = receiver.has_begun();
     loop {
         home.flush();
@@ -66,14 +66,14 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Receiver) -> Error {
             return Error::new(Kind::Lost, "the connection was given up");
         };
         let received = if std::mem::take(&mut started) {
-            receiver.resume(&mut *home.machine.borrow_mut())
+            receiver.resume(&mut home.machine.borrow_mut())
         } else {
             match stream.readable().await {
                 Ok(()) => {
                     let mut machine = home.machine.borrow_mut();
                     machine.now = Instant::now();
                     machine.heard = machine.now;
-                    receiver.receive(&stream, &mut *machine)
+                    receiver.receive(&stream, &mut machine)
                 }
                 Err(e) => Err(e.into()),
             }
@@ -141,7 +141,7 @@ impl Home {
             // Should it fail, the target sees a reset after its answer.
             _ = stream.reset_on_close(false);
             self.parted.set(true);
-            stream.shutdown(Shutdown::Both);
+            stream.close();
         }
     }
 
@@ -184,7 +184,7 @@ impl Home {
     }
 }
 
-async fn write(home: Rc<Home>, stream: Rc<net::Stream>) {
+async fn write(home: Rc<Home>, stream: Rc<Line>) {
     let mut lost = None;
     loop {
         let ready = stream.writable().await;

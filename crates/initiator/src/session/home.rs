@@ -1,12 +1,12 @@
 //! Where a session lives, and how commands get there: at once on its own core, by mail from others.
 
+use super::carrier::Line;
 use super::machine::Machine;
 use super::task::Waiter;
 use super::{Facts, Listeners, Shared, closed};
 use crate::connect::Goal;
 use crate::{Command, Error, Finished, Kind, Options};
 use event_listener::Event as Bell;
-use net::Stream;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ pub struct Home {
     /// Its protocol.
     pub machine: RefCell<Machine>,
     /// Its connection, while there is one.
-    pub stream: RefCell<Option<Rc<Stream>>>,
+    pub stream: RefCell<Option<Rc<Line>>>,
     /// Where it leads, and under which name.
     pub goal: RefCell<Goal>,
     /// How it was opened.

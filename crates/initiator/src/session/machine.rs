@@ -1,10 +1,11 @@
 //! The initiator's side of a session in full feature phase, without I/O: PDUs come in as [`Arrived`], what is
 //! to be sent waits in an [`Out`], and time is told by whoever runs it.
 
+use super::carrier::Out;
 use super::task::{CONTROL, State, Task, Tasks, Waiter};
 use super::{Event, control::Control, numbers::Numbers, talk::Talk};
 use crate::{Command, Completion, Error, Kind};
-use net::iscsi::out::{Digests, Out, Payload};
+use net::iscsi::out::{Digests, Payload};
 use proto::parameters::Parameters;
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -106,12 +107,12 @@ impl Machine {
     }
 
     /// A login has succeeded.
-    pub fn connect(&mut self, parameters: Parameters, numbers: Numbers) {
+    pub fn connect(&mut self, parameters: Parameters, numbers: Numbers, out: Out) {
         self.digests = Digests { header: parameters.header_digest, data: parameters.data_digest };
         self.time2wait_s = parameters.default_time2wait;
         self.parameters = parameters;
         self.numbers = numbers;
-        (self.out, self.broken, self.leave) = (Out::default(), None, false);
+        (self.out, self.broken, self.leave) = (out, None, false);
         self.pongs = 0;
         self.online = Online::Checking;
         self.heard = self.now;
@@ -243,6 +244,7 @@ impl Machine {
         let Some(task) = self.tasks.get(tag) else { return };
         if task.state == State::Sent {
             self.sent -= 1;
+            self.out.ended(tag);
         }
         if task.is_leaving() {
             self.leaving.push(tag);
@@ -269,6 +271,7 @@ impl Machine {
         if task.aborting {
             self.finish(tag, Err(Error::new(Kind::Aborted, what)));
         } else if again && !task.is_leaving() && task.expired.is_none() {
+            self.out.ended(tag);
             task.rewind((self.clock)());
             // Behind commands that wait for the check of an identity, the check would wait for itself.
             let urgent = task.urgent;

@@ -1,16 +1,17 @@
 //! A session with a target: it lives on one core, and its handle may be used from all.
 
+pub(crate) mod carrier;
 mod control;
 mod demand;
 mod drive;
 mod escalate;
 mod home;
 mod incoming;
-mod machine;
+pub(crate) mod machine;
 mod numbers;
 mod recover;
 mod talk;
-mod task;
+pub(crate) mod task;
 pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! The life of a session: its connection, the next one when it is lost, and its end.
 
+use super::carrier::Incoming;
 use super::home::Home;
 use super::machine::Online;
 use super::numbers::Numbers;
@@ -8,7 +9,6 @@ use super::{Event, closed, drive, lock};
 use crate::connect::{self, Connected};
 use crate::lun;
 use crate::{Command, Direction, Error, Kind};
-use net::iscsi::receive::Receiver;
 use net::{Buf, either};
 use std::future::Future;
 use std::rc::Rc;
@@ -49,8 +49,9 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
 }
 
 impl Home {
-    fn install(&self, connected: Connected) -> Receiver {
-        let Connected { stream, portal, login, begun } = connected;
+    fn install(&self, connected: Connected) -> Incoming {
+        let Connected { wire, portal, login } = connected;
+        let (line, begun) = wire.into_line();
         let numbers = Numbers {
             cmd_sn: login.cmd_sn,
             exp_cmd_sn: login.exp_cmd_sn,
@@ -63,14 +64,15 @@ impl Home {
         facts.parameters = login.parameters.clone();
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
-        machine.connect(login.parameters, numbers);
+        machine.connect(login.parameters, numbers, line.out());
         // Should it fail, a reset is asked for again at the end.
-        _ = stream.reset_on_close(true);
-        *self.stream.borrow_mut() = Some(Rc::new(stream));
+        _ = line.reset_on_close(true);
         self.parted.set(false);
         self.leaving.set(false);
         let max = machine.parameters.max_recv_data_segment_length as usize;
-        Receiver::new(machine.digests, max, begun)
+        let incoming = line.incoming(machine.digests, max, begun);
+        *self.stream.borrow_mut() = Some(Rc::new(line));
+        incoming
     }
 
     fn remove_connection(&self, why: &Error) {

@@ -1,5 +1,6 @@
 //! The session's machine without its socket, for fuzzers.
 
+use super::carrier::Out;
 use super::machine::{Machine, Online};
 use super::numbers::Numbers;
 use super::talk::Told;
@@ -57,7 +58,7 @@ impl Session {
         };
         let numbers = Numbers { cmd_sn: 1, exp_cmd_sn: 1, max_cmd_sn: 64, exp_stat_sn: 1 };
         self.receiver = Receiver::new(self.digests, SEGMENT as usize, Vec::new());
-        self.machine.connect(parameters, numbers);
+        self.machine.connect(parameters, numbers, Out::default());
         self.machine.online = Online::Yes;
         self.machine.pump();
     }

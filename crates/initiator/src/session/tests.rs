@@ -1,5 +1,6 @@
 //! The machine against a target that is played here, PDU by PDU.
 
+use super::carrier::Out;
 use super::machine::{Machine, Online};
 use super::numbers::Numbers;
 use super::task::Waiter;
@@ -62,7 +63,7 @@ impl Peer {
             exp_stat_sn: self.stat_sn,
         };
         self.receiver = Receiver::new(Digests::default(), 65536, Vec::new());
-        self.machine.connect(parameters, numbers);
+        self.machine.connect(parameters, numbers, Out::default());
         self.machine.online = Online::Yes;
         self.machine.pump();
     }

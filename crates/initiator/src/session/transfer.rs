@@ -1,12 +1,13 @@
 //! The data of commands: unsolicited and solicited Data-Out, and Data-In (RFC 7143 sections 11.3, 11.7 and
 //! 11.8).
 
+use super::carrier::Out;
 use super::incoming::broke;
 use super::machine::Machine;
 use super::task::{Data, State, Task};
 use crate::Error;
 use net::Buf;
-use net::iscsi::out::{Digests, Out, Payload};
+use net::iscsi::out::{self, Digests, Payload};
 use proto::parameters::Parameters;
 use std::rc::Rc;
 use wire::iscsi::request::{self, Burst};
@@ -17,7 +18,15 @@ const PIECES: usize = 256;
 
 /// Queues a command and the data that may go without being asked for.
 #[inline]
-pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
+pub fn begin(out: &mut Out, header: Bhs, task: &mut Task, p: &Parameters, digests: Digests) {
+    match out {
+        Out::Tcp(out) => begin_stream(out, header, task, p, digests),
+        Out::Moved(mover) => mover.command(header, task, p),
+    }
+}
+
+#[inline]
+fn begin_stream(out: &mut out::Out, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
     match &task.data {
         Data::None => command(out, header, task, Payload::Empty, digests),
         Data::In(..) => {
@@ -45,7 +54,7 @@ pub fn begin(out: &mut Out, mut header: Bhs, task: &Task, p: &Parameters, digest
 
 /// The command itself, with all of its CDB.
 #[inline]
-fn command(out: &mut Out, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
+fn command(out: &mut out::Out, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
     match &task.rest {
         None => out.push(header, payload, digests),
         Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
@@ -63,7 +72,7 @@ struct Stretch {
     exp_stat_sn: u32,
 }
 
-fn data_out(out: &mut Out, burst: Burst, buf: &Rc<Buf>, s: Stretch, p: &Parameters, digests: Digests) {
+fn data_out(out: &mut out::Out, burst: Burst, buf: &Rc<Buf>, s: Stretch, p: &Parameters, digests: Digests) {
     let (mut at, mut data_sn) = (s.offset, 0);
     while at < s.end {
         let len = (s.end - at).min(p.max_xmit_data_segment_length as usize);
@@ -104,8 +113,18 @@ impl Machine {
         }
         task.data_sn += 1;
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
-        data_out(&mut self.out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
+        let Out::Tcp(out) = &mut self.out else { return Err(broke("an R2T where the target reads itself")) };
+        data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         Ok(())
+    }
+
+    /// The memory of a read, which the target has filled itself, all but so many bytes.
+    pub fn filled(&mut self, tag: u32, memory: Buf, short: u32) {
+        let Some(task) = self.tasks.get(tag).filter(|task| task.state == State::Sent) else { return };
+        let expected = task.expected;
+        if let Data::In(buf, received) = &mut task.data {
+            (*buf, *received) = (Some(memory), expected.saturating_sub(short));
+        }
     }
 
     /// Where the segment of a Data-In belongs, if all is in order with it: then it is received straight into

@@ -1,9 +1,9 @@
-//! Where a LUN is and how it is used, in one line: `iscsi://`.
+//! Where a LUN is and how it is used, in one line: `iscsi://`, or `iser://` over RDMA.
 
 mod settings;
 mod who;
 
-use crate::options::{Options, Portal, Timeouts};
+use crate::options::{Options, Portal, Timeouts, Transport};
 use crate::{Error, Kind};
 use proto::chap::Algorithm;
 use proto::initiator::targets::PortalAddress;
@@ -14,10 +14,12 @@ use std::str::FromStr;
 
 /// The longest URL, in bytes.
 const LONGEST: usize = 8192;
+/// Schemes, and what carries a session for each.
+const SCHEMES: [(&str, Transport); 2] = [("iscsi", Transport::Tcp), ("iser", Transport::Iser)];
 /// LUNs of a single level (SAM-5 section 4.7).
 const LUNS: u16 = 0x4000;
 
-/// `iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]`
+/// `iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]`, or the same with `iser://`
 ///
 /// HOST is a name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone (`[fe80::1%eth0]`).
 /// Without LUN it is a target, without TARGET a portal.
@@ -36,6 +38,8 @@ const LUNS: u16 = 0x4000;
 /// Neither `Display` nor `Debug` show a secret.
 #[derive(Clone)]
 pub struct Url {
+    /// What carries the session.
+    pub transport: Transport,
     /// Where to connect to.
     pub portal: Portal,
     /// The name of the target.
@@ -58,7 +62,7 @@ impl Url {
     /// [`Kind::Invalid`], with a hint.
     pub fn parse(text: &str) -> Result<Url, Error> {
         let form = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
-        let Some(rest) = without_scheme(text).filter(|_| text.len() <= LONGEST) else {
+        let Some((transport, rest)) = scheme_of(text).filter(|_| text.len() <= LONGEST) else {
             return Err(wrong("this is no URL of iSCSI", form));
         };
         if rest.contains(char::is_control) {
@@ -75,6 +79,7 @@ impl Url {
         let (target, lun) = path_of(path)?;
         let (user, password) = user_of(user)?;
         let mut url = Url {
+            transport,
             portal: Portal { host: portal.host, port: portal.port },
             target,
             lun,
@@ -164,10 +169,16 @@ impl Url {
     }
 }
 
-/// What follows `iscsi://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such URL.
+/// What follows `iscsi://` or `iser://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such
+/// URL.
 pub fn without_scheme(text: &str) -> Option<&str> {
+    scheme_of(text).map(|(_, rest)| rest)
+}
+
+fn scheme_of(text: &str) -> Option<(Transport, &str)> {
     let (scheme, rest) = text.split_once("://")?;
-    scheme.eq_ignore_ascii_case("iscsi").then_some(rest)
+    let (_, transport) = SCHEMES.iter().find(|(name, _)| scheme.eq_ignore_ascii_case(name))?;
+    Some((*transport, rest))
 }
 
 fn defaults() -> Settings {
@@ -251,7 +262,8 @@ impl FromStr for Url {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_path = |c| percent::is_plain(c) && c != '/';
-        f.write_str("iscsi://")?;
+        let scheme = SCHEMES.iter().find(|(_, transport)| *transport == self.transport);
+        write!(f, "{}://", scheme.map_or("iscsi", |(name, _)| name))?;
         // It came without any of the signs that end or divide it.
         self.user.as_ref().map_or(Ok(()), |user| write!(f, "{user}@"))?;
         write!(f, "{}", self.portal)?;

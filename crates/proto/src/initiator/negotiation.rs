@@ -61,7 +61,8 @@ impl Negotiation {
     pub fn propose(&mut self, out: &mut Vec<u8>) {
         let session = self.leading && self.session_type == SessionType::Normal;
         for (row, key) in TABLE.iter().enumerate() {
-            if !key.may_stand(Phase::Operational, session) || self.may_go_unsaid(key) {
+            let is_of_rdma = matches!(key.kind, Kind::OverRdma(_)) && !session;
+            if !key.may_stand(Phase::Operational, session) || is_of_rdma || self.may_go_unsaid(key) {
                 continue;
             }
             if let Some(value) = proposal(key, &self.offer, self.crc32c_first) {
@@ -70,10 +71,18 @@ impl Negotiation {
             }
         }
         self.parameters.max_recv_data_segment_length = self.offer.max_recv_data_segment_length;
+        // Answers come in any order, and those of its keys count on it.
+        self.parameters.rdma_extensions = session && self.offer.rdma_extensions;
     }
 
-    /// Young keys at their defaults: saying them gains nothing.
+    /// Young keys at their defaults: saying them gains nothing. Over RDMA what others say in their place.
     fn may_go_unsaid(&self, key: &Key) -> bool {
+        let over_rdma = self.offer.rdma_extensions && self.session_type == SessionType::Normal;
+        match key.name {
+            "RDMAExtensions" => return !over_rdma,
+            "HeaderDigest" | "DataDigest" | "MaxRecvDataSegmentLength" if over_rdma => return true,
+            _ => {}
+        }
         YOUNG.contains(&key.name) && proposal(key, &self.offer, false) == proposal(key, &Offer::rfc(), false)
     }
 
@@ -248,7 +257,9 @@ fn proposal(key: &Key, offer: &Offer, crc32c_first: bool) -> Option<String> {
             let list: Vec<_> = names.filter(|n| n.1 <= offer.task_reporting).map(|n| n.0).collect();
             list.join(",")
         }
-        Kind::Declared | Kind::Security | Kind::Request | Kind::Fixed(_) => return None,
+        // What both sides do unasked is not talked about: not all know these keys.
+        Kind::OverRdma(Kind::Min(_, f)) if offer.rdma_extensions => (f.offer)(offer).to_string(),
+        Kind::Declared | Kind::Security | Kind::Request | Kind::Fixed(_) | Kind::OverRdma(_) => return None,
     })
 }
 

@@ -368,6 +368,10 @@ impl Login {
     fn declare(&mut self) {
         if !self.declared {
             self.declared = true;
+            // Over RDMA it means nothing (RFC 7145 section 6.5), and not all take a key that they did not bring.
+            if self.parameters.rdma_extensions {
+                return;
+            }
             self.parameters.max_recv_data_segment_length = self.offer.max_recv_data_segment_length;
             push(
                 &mut self.out,

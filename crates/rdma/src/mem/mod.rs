@@ -1,1 +1,43 @@
-//! Two ends in one process.
+//! Two ends of a connection in one process, on one core. For tests: what happens is told by what is called, and
+//! nothing else moves.
+//!
+//! What is queued moves at [`Endpoint::flush`], all of it. Whether it is held up or goes wrong, [`Faults`] say, which
+//! also keep a log. Every end has its own.
+
+mod end;
+mod faults;
+mod link;
+mod meet;
+mod side;
+#[cfg(test)]
+mod tests;
+
+pub use faults::{Faults, Gate, Operation};
+
+use crate::{Connected, Endpoint, Refused, Request, Terms, Wait};
+use link::Link;
+use std::rc::Rc;
+
+/// Both ends of a connection that is made already, and what goes wrong at each.
+pub fn pair(a: Terms, b: Terms, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endpoint>, Rc<dyn Endpoint>) {
+    let [a, b] = end::both(Link::new([a, b], faults));
+    (a, b)
+}
+
+/// Both sides of a connection that is being made, without faults: the request as a target sees it, and what comes of
+/// it for the initiator, who has said `private`.
+pub fn request(
+    private: &[u8],
+    terms: Terms,
+) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
+    request_with(private, terms, [Rc::default(), Rc::default()])
+}
+
+/// The same, and what goes wrong at the initiator and at the target.
+pub fn request_with(
+    private: &[u8],
+    terms: Terms,
+    faults: [Rc<Faults>; 2],
+) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
+    meet::meet(private, terms, faults)
+}

@@ -200,7 +200,7 @@ impl Routes {
     pub fn answer(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
         match target {
             None if key == pair::KEY => Some(self.pair(value)?.answer()),
-            None => None,
+            None => self.shared.loops.answer_in_discovery(key, value),
             Some(target) => self.shared.loops.answer(target, key, value),
         }
     }

@@ -96,7 +96,13 @@ async fn target(url: &Url, options: Options, check: &Check<'_>) -> Result<FoundT
 async fn checked(url: &Url, options: &Options, loops: &Loops, there: There<'_>) -> Result<Session, Error> {
     let open = || Session::open(url.portal.clone(), there.target, options.clone());
     for _ in 0..ASKS {
-        let session = open().await?;
+        let session = match open().await {
+            Ok(session) => session,
+            Err(e) => {
+                loops.check_in_discovery(there, url.portal.clone(), options).await?;
+                return Err(e);
+            }
+        };
         match loops.check(there, &session).await {
             Ok(()) => return Ok(session),
             Err(e) if matches!(e.kind, Kind::Lost | Kind::Closed | Kind::TimedOut) => {}

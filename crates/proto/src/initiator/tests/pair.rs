@@ -144,6 +144,7 @@ fn offer() -> impl Strategy<Value = Offer> {
             header_digest: d.0,
             data_digest: d.1,
             task_reporting: d.2,
+            ..Offer::default()
         })
 }
 

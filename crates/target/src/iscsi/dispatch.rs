@@ -9,7 +9,7 @@ use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, NONE, opcode};
 
 /// Immediate commands that may be unfinished at a time.
-const IMMEDIATE: u32 = 64;
+pub const IMMEDIATE: u32 = 64;
 
 /// A session that holds so many requests back takes none with more data than this.
 const HELD: usize = 32;

@@ -100,6 +100,11 @@ impl Session {
         }
     }
 
+    /// A task waits for data.
+    pub fn awaits(&self, itt: u32) -> bool {
+        self.tasks.get(&itt).is_some_and(|task| task.receiving.is_some())
+    }
+
     /// Where a large Data-Out belongs: the task's buffer and the place in it, if the segment is one that is
     /// awaited.
     pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {

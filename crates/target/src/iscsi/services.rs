@@ -172,7 +172,7 @@ pub async fn keep_alive(conn: Weak<Connection>) {
         let Some(c) = conn.upgrade() else { return };
         if !c.session.borrow_mut().is_alive() {
             c.session.borrow_mut().end.get_or_insert("no answer to a ping");
-            c.stream.shutdown(std::net::Shutdown::Both);
+            c.line.close();
             return;
         }
         c.session.borrow_mut().pings.open = None;

@@ -1,7 +1,7 @@
 //! Answers: status, Data-In, and the counters that every PDU carries.
 
 use super::connection::Session;
-use super::out::{MAX_SEGMENT, Payload};
+use super::out::Payload;
 use super::task::Command;
 use crate::Reply;
 use crate::exec::{Ended, Outcome};
@@ -170,7 +170,7 @@ impl Session {
         if send == 0 {
             return self.status(c, Status::Good, len as u64, 0);
         }
-        let most = (self.parameters.max_xmit_data_segment_length as usize).min(MAX_SEGMENT);
+        let most = self.out.longest_data_in(self.parameters.max_xmit_data_segment_length);
         if send <= most && send <= self.parameters.max_burst_length as usize {
             let mut h = data_in_header(c, 0, 0);
             h.0[1] = 0x80 | STATUS | flag;
@@ -190,7 +190,7 @@ impl Session {
         mut sent: Sent,
         close: Close,
     ) -> Sent {
-        let most = (self.parameters.max_xmit_data_segment_length as usize).min(MAX_SEGMENT);
+        let most = self.out.longest_data_in(self.parameters.max_xmit_data_segment_length);
         let burst = self.parameters.max_burst_length as usize;
         let mut at = 0;
         while at < len {

@@ -1,25 +1,27 @@
 //! A connection in full feature phase: what it holds, its loops, and its end.
 
+use super::carrier::{Carrier, Incoming, Line, Out};
+use super::dispatch::{self, Held};
+use super::letters;
 use super::luns::Luns;
-use super::out::{Digests, Out, Payload};
-use super::receive::{Broken, Received, Receiver};
+use super::out::{Digests, Payload};
+use super::receive::{Broken, Received};
 use super::services::{self, Pings};
 use super::task::{Aborted, Command, Task};
-use super::{dispatch::Held, letters, login::Fresh};
 use crate::access::{Door, LunMap};
 use crate::registry::{Done, Letter, Seat};
 use crate::server::{Counted, Shared};
 use crate::session::Info;
 use device::Port;
 use event_listener::Event;
-use net::{Pool, Stream};
+use net::Pool;
 use proto::login::SessionType;
 use proto::parameters::{Parameters, TaskReporting};
 use proto::text::Exchange;
 use proto::window::CmdWindow;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use wire::iscsi::Bhs;
@@ -34,8 +36,10 @@ const MAX_OWN: usize = 1 << 20;
 pub struct Begun {
     /// What all connections share.
     pub shared: Arc<Shared>,
-    /// The socket.
-    pub fresh: Fresh,
+    /// The connection.
+    pub carrier: Carrier,
+    /// Our address.
+    pub local: SocketAddr,
     /// Its view of the configuration.
     pub door: Door,
     /// What was found out.
@@ -52,8 +56,6 @@ pub struct Begun {
     pub cmd_sn: u32,
     /// The next StatSN.
     pub stat_sn: u32,
-    /// Bytes that came behind the login.
-    pub pending: Vec<u8>,
 }
 
 /// How far its life has come.
@@ -123,8 +125,8 @@ pub struct Session {
 
 /// A connection. Lives on one core.
 pub struct Connection {
-    /// The socket.
-    pub stream: Stream,
+    /// How its PDUs travel.
+    pub line: Line,
     /// Its session.
     pub session: RefCell<Session>,
     /// Buffers.
@@ -141,16 +143,16 @@ pub struct Connection {
 
 /// Serves a connection from the end of its login to its own end.
 pub async fn run(begun: Begun) {
-    let Begun { shared, fresh, door, info, seat, letters, count, depth, cmd_sn, stat_sn, pending } = begun;
+    let Begun { shared, carrier, local, door, info, seat, letters, count, depth, cmd_sn, stat_sn } = begun;
     let p = &info.parameters;
     let digests = Digests { header: p.header_digest, data: p.data_digest };
-    let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, pending);
     let tsih = seat.tsih;
-    let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests };
-    let conn = Connection::new(shared, fresh, door, info.clone(), seated);
+    let Carrier { line, out, incoming } = carrier;
+    let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests, local, line, out };
+    let conn = Connection::new(shared, door, info.clone(), seated);
     compio::runtime::spawn(letters::serve(Rc::downgrade(&conn), letters)).detach();
     compio::runtime::spawn(services::keep_alive(Rc::downgrade(&conn))).detach();
-    let received = conn.receive(receiver).await;
+    let received = conn.receive(incoming).await;
     goodbye(&info, tsih, conn.session.borrow().end, received);
     conn.finish().await;
     let farewells = {
@@ -185,6 +187,9 @@ struct Seated {
     cmd_sn: u32,
     stat_sn: u32,
     digests: Digests,
+    local: SocketAddr,
+    line: Line,
+    out: Out,
 }
 
 fn port_of(info: &Info, door: &Door) -> Arc<Port> {
@@ -205,12 +210,12 @@ fn luns_of(info: &Info, door: &Door) -> LunMap {
 }
 
 impl Connection {
-    fn new(shared: Arc<Shared>, fresh: Fresh, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
+    fn new(shared: Arc<Shared>, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
         let limits = door.setup.limits.clone();
         let pool = shared.pool.share();
         Rc::new_cyclic(|me| Connection {
-            stream: fresh.stream,
+            line: seated.line,
             pool: pool.clone(),
             task_ended: Event::new(),
             drained: Event::new(),
@@ -224,14 +229,14 @@ impl Connection {
                 digests: seated.digests,
                 window: CmdWindow::new(seated.cmd_sn, seated.depth),
                 stat_sn: seated.stat_sn,
-                out: Out::default(),
+                out: seated.out,
                 tasks: HashMap::new(),
                 immediate_live: 0,
                 held: BTreeMap::new(),
                 managing: Vec::new(),
                 luns: Luns::new(Arc::new(luns_of(&info, &door)), port_of(&info, &door)),
                 text: Exchange::new(session_type, limits.text_bytes),
-                local: fresh.local,
+                local: seated.local,
                 pings: Pings::default(),
                 life: Life::Running,
                 end: None,
@@ -247,10 +252,10 @@ impl Connection {
     }
 
     /// Receives until the connection ends.
-    async fn receive(self: &Rc<Self>, mut receiver: Receiver) -> Result<(), Broken> {
+    async fn receive(self: &Rc<Self>, mut incoming: Incoming) -> Result<(), Broken> {
         let mut next = Received::More;
-        if receiver.has_begun() {
-            next = receiver.resume(&mut *self.session.borrow_mut())?;
+        if incoming.has_begun() {
+            next = incoming.resume(&mut self.session.borrow_mut())?;
         }
         loop {
             if next == Received::End {
@@ -259,10 +264,10 @@ impl Connection {
             self.flush();
             self.wait_for_room().await;
             next = if next == Received::Full {
-                receiver.resume(&mut *self.session.borrow_mut())?
+                incoming.resume(&mut self.session.borrow_mut())?
             } else {
-                self.stream.readable().await?;
-                receiver.receive(&self.stream, &mut *self.session.borrow_mut())?
+                self.line.readable().await?;
+                incoming.receive(&self.line, &mut self.session.borrow_mut())?
             };
         }
     }
@@ -285,7 +290,7 @@ impl Connection {
         if self.writing.get() {
             return;
         }
-        let sent = self.session.borrow_mut().out.flush(&self.stream);
+        let sent = self.line.flush(&mut self.session.borrow_mut());
         match sent {
             Ok(true) => {}
             Ok(false) => {
@@ -299,11 +304,11 @@ impl Connection {
     /// Nothing can be sent any more. What waits is dropped: it must not keep the receiving loop from its end.
     fn lost(&self) {
         let mut session = self.session.borrow_mut();
-        session.out = Out::default();
+        session.out.give_up();
         session.is_over("the connection was lost");
         drop(session);
         self.task_ended.notify(usize::MAX);
-        self.stream.shutdown(Shutdown::Both);
+        self.line.close();
     }
 
     /// Flushes after whatever else is ready to run: answers of several tasks leave together.
@@ -341,7 +346,7 @@ impl Connection {
         self.session.borrow_mut().say_last_word();
         let farewell = compio::time::timeout(services::FAREWELL, self.flushed());
         let _ = farewell.await;
-        self.stream.shutdown(Shutdown::Both);
+        self.line.close();
     }
 
     /// Waits until none of these tasks is left.
@@ -363,14 +368,14 @@ impl Connection {
     /// Ends the connection from our side: the receiving loop finds the socket closed.
     pub fn close(&self) {
         self.drained.notify(usize::MAX);
-        self.stream.shutdown(Shutdown::Read);
+        self.line.stop_receiving();
     }
 }
 
 async fn write(conn: Rc<Connection>) {
     loop {
-        let ready = conn.stream.writable().await;
-        let sent = ready.and_then(|()| conn.session.borrow_mut().out.flush(&conn.stream));
+        let ready = conn.line.writable().await;
+        let sent = ready.and_then(|()| conn.line.flush(&mut conn.session.borrow_mut()));
         match sent {
             Ok(false) => {}
             Ok(true) => break,
@@ -402,6 +407,16 @@ impl Session {
         if let Some(header) = self.last_word.take() {
             self.reply(header, Payload::Empty);
         }
+    }
+
+    /// Commands that may be known at a time, those outside the CmdSN order included.
+    pub fn most_tasks(&self) -> usize {
+        self.window.depth() as usize + dispatch::IMMEDIATE as usize
+    }
+
+    /// There is a task of this tag, or a request that waits for its turn to become one.
+    pub fn is_known(&self, itt: u32) -> bool {
+        self.tasks.contains_key(&itt) || self.held.values().any(|held| held.itt() == itt)
     }
 
     /// So much waits to be sent that no more is taken.

@@ -1,0 +1,8 @@
+//! iSER: the same sessions over RDMA (RFC 7145). PDUs travel in messages, and the target reads and writes the memory of
+//! commands itself.
+
+mod mover;
+mod wire;
+
+pub use mover::Mover;
+pub use wire::Wire;

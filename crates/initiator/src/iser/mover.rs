@@ -1,0 +1,193 @@
+//! The data mover over RDMA (RFC 7145 section 7), as the initiator plays it: each command lends its memory to the target,
+//! and has it back with the answer.
+
+use crate::session::carrier;
+use crate::session::machine::Machine;
+use crate::session::task::{Data as Memory, Task};
+use ::wire::iscsi::{Bhs, opcode, padded, request};
+use ::wire::iser::{self, Advertised, Header, LOGIN_LEN};
+use net::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
+use net::out::Payload;
+use proto::parameters::Parameters;
+use rdma::{Endpoint, Event, Events, Exposed, Remote, Wait};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+
+/// U of a SCSI Response: less was moved than the command expected.
+const UNDERFLOW: u8 = 0x02;
+
+#[derive(Default)]
+struct State {
+    /// The steering tags of commands, by Initiator Task Tag.
+    lent: HashMap<u32, u32>,
+    /// What has come and was not taken yet.
+    events: Events,
+}
+
+/// The data mover of one connection.
+pub struct Mover {
+    endpoint: Rc<dyn Endpoint>,
+    state: RefCell<State>,
+}
+
+impl Mover {
+    /// A connection that has logged in, and what has come on it since.
+    pub fn new(endpoint: Rc<dyn Endpoint>, events: Events) -> Mover {
+        Mover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
+    }
+
+    fn lend(&self, itt: u32, memory: Exposed) -> Remote {
+        let place = self.endpoint.expose(memory);
+        self.state.borrow_mut().lent.insert(itt, place.stag);
+        place
+    }
+
+    /// Ends the right of the target to the memory of a command.
+    fn take_back(&self, itt: u32) -> Option<Exposed> {
+        let stag = self.state.borrow_mut().lent.remove(&itt)?;
+        self.endpoint.revoke(stag)
+    }
+
+    fn message(&self, machine: &mut Machine, message: &[u8]) -> Result<bool, Broken> {
+        let pdu = iser::Pdu::decode(message).map_err(|e| broken(&e.to_string()))?;
+        if pdu.read.is_some() || pdu.write.is_some() {
+            return Err(broken("the target advertises memory"));
+        }
+        match pdu.bhs.opcode() {
+            opcode::SCSI_RESPONSE => self.give_back(machine, &pdu.bhs),
+            opcode::DATA_IN | opcode::R2T => {
+                return Err(broken(&format!("{} over RDMA", opcode::name(pdu.bhs.opcode()))));
+            }
+            _ => {}
+        }
+        Ok(machine.take(Arrived { header: pdu.bhs, ahs: pdu.ahs, data: Data::Bytes(pdu.data), intact: true }))
+    }
+
+    /// The memory of a command that is answered; what was not filled is told as residual.
+    fn give_back(&self, machine: &mut Machine, response: &Bhs) {
+        if let Some(Exposed::Sink(buf)) = self.take_back(response.itt()) {
+            let short = if response.flags() & UNDERFLOW != 0 { response.word(44) } else { 0 };
+            machine.filled(response.itt(), buf, short);
+        }
+    }
+}
+
+impl carrier::Mover for Mover {
+    fn push(&self, header: Bhs, payload: Payload) {
+        let (head, payload) = message(Header::PLAIN, header, &[], payload);
+        self.endpoint.send(&head, payload, None);
+    }
+
+    fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) {
+        let (mut read, mut write, mut payload) = (None, None, Payload::Empty);
+        match &mut task.data {
+            Memory::None => {}
+            Memory::In(buf, _) => {
+                request::reads(&mut header, task.expected);
+                let lent = buf.take().map(|buf| self.lend(task.tag, Exposed::Sink(buf)));
+                read = lent.map(advertised);
+            }
+            Memory::Out(buf) => {
+                let first =
+                    (p.first_burst_length.min(p.target_recv_data_segment_length) as usize).min(buf.len());
+                let immediate = if p.immediate_data { first } else { 0 };
+                request::writes(&mut header, task.expected, false);
+                if immediate < buf.len() {
+                    let place = self.lend(task.tag, Exposed::Source(buf.clone()));
+                    // As Linux has it: what is advertised begins behind what goes with the command.
+                    write = Some(advertised(place.beyond(immediate as u64)));
+                }
+                if immediate > 0 {
+                    payload = Payload::Part(buf.clone(), 0, immediate);
+                }
+            }
+        }
+        let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
+        let (head, payload) = message(Header::Control { write, read }, header, ahs, payload);
+        self.endpoint.send(&head, payload, None);
+    }
+
+    fn ended(&self, itt: u32) {
+        // What was in it is nobody's any more.
+        drop(self.take_back(itt));
+    }
+
+    fn waiting(&self) -> usize {
+        self.endpoint.waiting()
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        self.endpoint.flush()
+    }
+
+    fn receive(&self, machine: &mut Machine) -> Result<Received, Broken> {
+        let mut events = std::mem::take(&mut self.state.borrow_mut().events);
+        if events.is_empty() {
+            events.clear();
+            self.endpoint.poll(&mut events);
+        }
+        let (mut taken, mut result) = (0, Ok(Received::More));
+        for event in std::mem::take(&mut events.list) {
+            let more = match event {
+                Event::Message(range, _) => {
+                    taken += 1;
+                    self.message(machine, &events.bytes[range])
+                }
+                Event::Read(..) => Ok(true),
+                Event::End(None) => Ok(false),
+                Event::End(Some(e)) => Err(Broken::Io(e)),
+            };
+            match more {
+                Ok(true) => continue,
+                Ok(false) => result = Ok(Received::End),
+                Err(e) => result = Err(e),
+            }
+            break;
+        }
+        if taken > 0 {
+            self.endpoint.receives(taken, LOGIN_LEN);
+        }
+        events.clear();
+        self.state.borrow_mut().events = events;
+        result
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.readable()
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.writable()
+    }
+
+    fn close(&self) {
+        self.endpoint.close();
+    }
+}
+
+fn advertised(place: Remote) -> Advertised {
+    Advertised { stag: place.stag, offset: place.offset }
+}
+
+fn broken(what: &str) -> Broken {
+    Broken::Io(io::Error::new(io::ErrorKind::InvalidData, what))
+}
+
+/// The message of a PDU: its head, and its data with what pads it.
+pub fn message(header: Header, mut bhs: Bhs, ahs: &[u8], payload: Payload) -> (Vec<u8>, Payload) {
+    let len = payload.bytes().len();
+    bhs.set_data_len(len);
+    bhs.0[4] = (ahs.len() / 4) as u8;
+    let head = [&header.encode()[..], &bhs.0, ahs].concat();
+    let payload = match payload {
+        Payload::Bytes(mut bytes) => {
+            bytes.resize(padded(len), 0);
+            Payload::Bytes(bytes)
+        }
+        // Not all of it needs padding, and who takes it does not ask for it.
+        other => other,
+    };
+    (head, payload)
+}

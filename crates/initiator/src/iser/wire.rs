@@ -1,0 +1,97 @@
+//! The PDUs of a login, each in a message.
+
+use super::Mover;
+use crate::options::Options;
+use crate::{Error, Kind};
+use ::wire::iscsi::Bhs;
+use ::wire::iser::{self, Abilities, LOGIN_LEN};
+use net::Stream;
+use net::out::Payload;
+use proto::Pdu;
+use rdma::{Endpoint, Event, Events, Refused, Terms};
+use std::rc::Rc;
+
+/// RDMA Reads of ours that the target may have under way: so many writes at a time.
+const READS: u16 = 128;
+/// Messages beside the answers to commands: pings, task management, logout.
+const BESIDE: usize = 32;
+
+/// A connection on which one PDU goes out and one comes back.
+pub struct Wire {
+    endpoint: Rc<dyn Endpoint>,
+    /// What has come and was not taken yet.
+    events: Events,
+}
+
+impl Wire {
+    /// A connection to a target, over software iWARP on a stream of bytes.
+    ///
+    /// # Errors
+    /// When the other side does not speak it, or turns it down.
+    pub async fn over(stream: Stream, options: &Options) -> Result<Wire, Error> {
+        // All that may come before the session is over, as nobody says when it needs more.
+        let receives = (usize::from(options.commands) + BESIDE, LOGIN_LEN);
+        let terms = Terms { ord: 1, ird: READS, receives };
+        let abilities = Abilities { zero_based: false, invalidate: true };
+        let (private, how) = (abilities.encode(), rdma::iwarp::Options::default());
+        let peer = stream.peer().map_err(lost)?;
+        let connected = rdma::iwarp::connect(stream, peer, &private, terms, &how).await;
+        let (endpoint, _) = connected.map_err(refused)?;
+        Ok(Wire { endpoint, events: Events::default() })
+    }
+
+    /// Sends a PDU.
+    pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
+        let data = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };
+        let (head, payload) = super::mover::message(iser::Header::PLAIN, pdu.header, &[], data);
+        self.endpoint.send(&head, payload, None);
+        while !self.endpoint.flush().map_err(lost)? {
+            self.endpoint.writable().await.map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    /// Receives a PDU with at most so many bytes of data.
+    pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
+        while self.events.is_empty() {
+            self.events.clear();
+            self.endpoint.readable().await.map_err(lost)?;
+            self.endpoint.poll(&mut self.events);
+        }
+        match self.events.list.remove(0) {
+            Event::Message(range, _) => {
+                let message = &self.events.bytes[range];
+                let pdu = iser::Pdu::decode(message).map_err(|e| broke(e.to_string()))?;
+                self.endpoint.receives(1, LOGIN_LEN);
+                match pdu.data.len() <= limit && pdu.ahs.is_empty() {
+                    true => Ok((pdu.bhs, pdu.data.to_vec())),
+                    false => Err(broke(format!("a PDU with {} bytes of data", pdu.data.len()))),
+                }
+            }
+            Event::End(Some(e)) => Err(lost(e)),
+            Event::End(None) => Err(Error::new(Kind::Lost, "the target closed the connection")),
+            Event::Read(..) => Err(broke("data that was not asked for")),
+        }
+    }
+
+    /// The connection of a session that has logged in.
+    pub fn into_mover(self) -> Mover {
+        Mover::new(self.endpoint, self.events)
+    }
+}
+
+fn refused(e: Refused) -> Error {
+    match e {
+        Refused::Io(e) => Error::new(Kind::Lost, crate::connect::io_text(&e))
+            .with_hint("is it a portal of iSER? a portal of plain iSCSI closes: use iscsi:// there"),
+        Refused::Rejected(_) => Error::new(Kind::Refused, "the portal turned the connection down"),
+    }
+}
+
+fn broke(what: impl Into<String>) -> Error {
+    Error::new(Kind::Protocol, what)
+}
+
+fn lost(e: std::io::Error) -> Error {
+    Error::new(Kind::Lost, crate::connect::io_text(&e))
+}

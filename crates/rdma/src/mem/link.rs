@@ -1,0 +1,183 @@
+//! Between two ends: how what is queued at one has its effect at the other.
+
+use super::side::{Job, Message, Side, broken};
+use super::{Faults, Operation};
+use crate::{Event, Events, Exposed, Remote, Terms};
+use std::cell::{RefCell, RefMut};
+use std::io;
+use std::rc::Rc;
+
+/// A connection.
+pub(super) struct Link(RefCell<State>);
+
+struct State {
+    sides: [Side; 2],
+    /// It is over, and why.
+    over: Option<Option<String>>,
+}
+
+impl Link {
+    pub fn new([a, b]: [Terms; 2], [fa, fb]: [Rc<Faults>; 2]) -> Rc<Link> {
+        let sides = [Side::new(a, b, fa), Side::new(b, a, fb)];
+        Rc::new(Link(RefCell::new(State { sides, over: None })))
+    }
+
+    /// One end of it.
+    pub fn side(&self, which: usize) -> RefMut<'_, Side> {
+        RefMut::map(self.0.borrow_mut(), |state| &mut state.sides[which])
+    }
+
+    /// Queues something. When the connection is over it comes to nothing, or back.
+    pub fn queue(&self, me: usize, job: Job) {
+        let mut state = self.0.borrow_mut();
+        match (&state.over, job) {
+            (None, job) => {
+                state.sides[me].queue.push_back(job);
+                state.sides[me].tell();
+            }
+            (Some(_), Job::Read(read)) => {
+                state.sides[me].read_ended(read, Err(broken(None)));
+                state.sides[me].tell();
+            }
+            (Some(_), _) => (),
+        }
+    }
+
+    /// Gives the other end a right to memory; the connection is over if there are too many.
+    pub fn expose(&self, me: usize, memory: Exposed) -> Remote {
+        let mut state = self.0.borrow_mut();
+        state.sides[me].expose(memory).unwrap_or_else(|| {
+            state.end(Some("too much memory is exposed at once".into()));
+            Remote { stag: 0, offset: 0 }
+        })
+    }
+
+    /// Does what one end has queued, in order.
+    pub fn flush(&self, me: usize) -> io::Result<()> {
+        let mut state = self.0.borrow_mut();
+        while state.over.is_none()
+            && let Some(job) = state.sides[me].queue.pop_front()
+        {
+            state.step(me, job);
+        }
+        state.settle();
+        state.alive()
+    }
+
+    /// Takes what has come to one end.
+    pub fn poll(&self, me: usize, into: &mut Events) {
+        let mut state = self.0.borrow_mut();
+        state.settle();
+        let came = &mut state.sides[me].came;
+        for event in came.list.drain(..) {
+            match event {
+                Event::Message(range, invalidated) => into.message(&came.bytes[range], invalidated),
+                other => into.list.push(other),
+            }
+        }
+        came.bytes.clear();
+    }
+
+    /// Whether something has come to one end.
+    pub fn has_come(&self, me: usize) -> io::Result<bool> {
+        let mut state = self.0.borrow_mut();
+        state.settle();
+        match state.sides[me].came.is_empty() {
+            true => state.alive().map(|()| false),
+            false => Ok(true),
+        }
+    }
+
+    pub fn alive(&self) -> io::Result<()> {
+        self.0.borrow().alive()
+    }
+
+    pub fn close(&self) {
+        self.0.borrow_mut().end(None);
+    }
+}
+
+impl State {
+    fn alive(&self) -> io::Result<()> {
+        self.over.as_ref().map_or(Ok(()), |reason| Err(broken(reason.as_deref())))
+    }
+
+    fn end(&mut self, reason: Option<String>) {
+        if self.over.is_none() {
+            self.sides.iter_mut().for_each(|side| side.over(reason.as_deref()));
+            self.over = Some(reason);
+        }
+    }
+
+    fn check(&mut self, result: Result<(), String>) {
+        if let Err(reason) = result {
+            self.end(Some(reason));
+        }
+    }
+
+    fn step(&mut self, me: usize, job: Job) {
+        let side = &mut self.sides[me];
+        side.moved = true;
+        match job {
+            Job::Send(message) => self.send(me, message),
+            Job::Write(to, payload) => {
+                side.faults.did(Operation::Write { to, len: payload.bytes().len() });
+                let written = self.sides[1 - me].written(to, payload.bytes());
+                self.check(written);
+            }
+            Job::Read(read) => {
+                side.reads.push_back(read);
+                if side.ord == 0 {
+                    self.end(Some("an RDMA Read, and none were agreed on".into()));
+                }
+            }
+        }
+        self.settle();
+    }
+
+    fn send(&mut self, me: usize, message: Message) {
+        let Message { bytes, invalidate } = &message;
+        let side = &self.sides[me];
+        side.faults.did(Operation::Send { len: bytes.len(), invalidate: *invalidate });
+        if invalidate.is_some() && !side.invalidates {
+            return self.end(Some("a message with invalidate, which this end cannot send".into()));
+        }
+        self.sides[1 - me].arriving.push_back(message);
+    }
+
+    /// Whatever may move does.
+    fn settle(&mut self) {
+        for me in [0, 1] {
+            self.deliver(me);
+            self.read(me);
+        }
+        if self.sides.iter().any(|side| side.faults.lose_after.get() == Some(0)) {
+            self.end(Some("the connection was lost, as was asked for".into()));
+        }
+        self.sides.iter().for_each(Side::tell);
+    }
+
+    fn deliver(&mut self, me: usize) {
+        let side = &mut self.sides[me];
+        while !side.arriving.is_empty() && side.faults.messages.admits() {
+            let Some(message) = side.arriving.pop_front() else { return };
+            if let Err(reason) = side.arrives(&message) {
+                return self.end(Some(reason));
+            }
+        }
+    }
+
+    fn read(&mut self, me: usize) {
+        self.sides[me].begin_reads();
+        while let Some(mut read) = self.sides[me].next_read() {
+            let done = match self.sides[me].faults.fail_next_read.take() {
+                true => Err("an RDMA Read failed, as was asked for".to_string()),
+                false => self.sides[1 - me].read_by(&mut read),
+            };
+            let result = done.clone().map_err(|reason| broken(Some(&reason)));
+            self.sides[me].read_ended(read, result);
+            self.check(done);
+            self.sides[me].begin_reads();
+        }
+    }
+}

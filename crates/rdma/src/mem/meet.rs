@@ -1,0 +1,137 @@
+//! A connection that is being made.
+
+use super::end::{ADDRESSES, both};
+use super::{Faults, Link};
+use crate::{Connected, Endpoint, MAX_PRIVATE, Refused, Request, Terms, Wait};
+use event_listener::Event;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// Lengths of private data on InfiniBand: in a request, when it is accepted, and when it is turned down.
+const PADDED: [usize; 3] = [56, 196, 148];
+
+/// What both sides know of it.
+#[derive(Default)]
+struct Meeting {
+    outcome: RefCell<Option<Result<Connected, Refused>>>,
+    decided: Event,
+    /// The initiator waits no more.
+    gone: Cell<bool>,
+}
+
+impl Meeting {
+    fn decide(&self, outcome: Result<Connected, Refused>) {
+        self.outcome.replace(Some(outcome));
+        self.decided.notify(usize::MAX);
+    }
+}
+
+/// The initiator's side.
+struct Asking(Rc<Meeting>);
+
+/// The target's side.
+struct Asked {
+    meeting: Rc<Meeting>,
+    private: Vec<u8>,
+    terms: Terms,
+    faults: [Rc<Faults>; 2],
+    answered: bool,
+}
+
+pub(super) fn meet(
+    private: &[u8],
+    terms: Terms,
+    faults: [Rc<Faults>; 2],
+) -> (Box<dyn Request>, Wait<'static, Result<Connected, Refused>>) {
+    let meeting = Rc::new(Meeting::default());
+    let asking = Asking(meeting.clone());
+    if private.len() > MAX_PRIVATE {
+        meeting.gone.set(true);
+        meeting.decide(Err(too_much().into()));
+    }
+    let private = padded(private.to_vec(), PADDED[0], &faults[1]);
+    let asked = Asked { meeting, private, terms, faults, answered: false };
+    (Box::new(asked), Box::pin(asking.outcome()))
+}
+
+fn padded(mut private: Vec<u8>, len: usize, faults: &Faults) -> Vec<u8> {
+    if faults.pads.get() {
+        private.resize(len.max(private.len()), 0);
+    }
+    private
+}
+
+fn too_much() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("more than {MAX_PRIVATE} bytes of private data"))
+}
+
+impl Asking {
+    async fn outcome(self) -> Result<Connected, Refused> {
+        loop {
+            let decided = self.0.decided.listen();
+            if let Some(outcome) = self.0.outcome.take() {
+                return outcome;
+            }
+            decided.await;
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.gone.set(true);
+        self.0.outcome.take();
+    }
+}
+
+impl Asked {
+    fn accept_now(&mut self, private: Vec<u8>, terms: Terms) -> io::Result<Rc<dyn Endpoint>> {
+        if private.len() > MAX_PRIVATE {
+            return Err(too_much());
+        }
+        if self.meeting.gone.get() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the initiator waits no more"));
+        }
+        let [initiator, target] = both(Link::new([self.terms, terms], self.faults.clone()));
+        self.answer(Ok((initiator, padded(private, PADDED[1], &self.faults[0]))));
+        Ok(target)
+    }
+
+    fn answer(&mut self, outcome: Result<Connected, Refused>) {
+        if !std::mem::replace(&mut self.answered, true) && !self.meeting.gone.get() {
+            self.meeting.decide(outcome);
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let nothing = padded(Vec::new(), PADDED[2], &self.faults[0]);
+        self.answer(Err(Refused::Rejected(nothing)));
+    }
+}
+
+impl Request for Asked {
+    fn private(&self) -> &[u8] {
+        &self.private
+    }
+
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        (ADDRESSES[1], ADDRESSES[0])
+    }
+
+    fn accept(
+        mut self: Box<Self>,
+        private: Vec<u8>,
+        terms: Terms,
+    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+        Box::pin(async move { self.accept_now(private, terms) })
+    }
+
+    fn reject(mut self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+        let private = padded(private, PADDED[2], &self.faults[0]);
+        Box::pin(async move { self.answer(Err(Refused::Rejected(private))) })
+    }
+}

@@ -1,0 +1,192 @@
+//! What belongs to one end of a connection.
+
+use super::faults::{Faults, Operation};
+use crate::keys::Keys;
+use crate::{Event, Events, Exposed, Remote, Terms};
+use net::Buf;
+use net::out::Payload;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+
+/// An RDMA Read: its number, where from, and where to.
+pub(super) struct Read {
+    pub id: u64,
+    pub from: Remote,
+    pub buf: Buf,
+    pub at: usize,
+    pub len: usize,
+}
+
+/// What was queued.
+pub(super) enum Job {
+    Send(Message),
+    Write(Remote, Payload),
+    Read(Read),
+}
+
+impl Job {
+    /// Bytes of it, with what holds them.
+    pub fn size(&self) -> usize {
+        let bytes = match self {
+            Job::Send(message) => message.bytes.len(),
+            Job::Write(_, payload) => payload.bytes().len(),
+            Job::Read(_) => 0,
+        };
+        bytes + size_of::<Job>()
+    }
+}
+
+/// A message, and the steering tag that it ends where it arrives.
+pub(super) struct Message {
+    pub bytes: Vec<u8>,
+    pub invalidate: Option<u32>,
+}
+
+/// One end.
+pub(super) struct Side {
+    pub faults: Rc<Faults>,
+    keys: Keys,
+    /// Memory whose tag was ended by a message, until it is asked for.
+    ended: Vec<(u32, Exposed)>,
+    /// Messages that are taken, in this order: how many, and how long.
+    pub receives: VecDeque<(usize, usize)>,
+    /// What was not flushed.
+    pub queue: VecDeque<Job>,
+    /// Reads that were flushed and have not ended; so many of the first are under way, the others wait.
+    pub reads: VecDeque<Read>,
+    pub under_way: usize,
+    pub ord: u16,
+    pub invalidates: bool,
+    /// Messages to this end that have not arrived.
+    pub arriving: VecDeque<Message>,
+    /// What has come and was not taken.
+    pub came: Events,
+    pub moved: bool,
+}
+
+impl Side {
+    pub fn new(own: Terms, other: Terms, faults: Rc<Faults>) -> Side {
+        Side {
+            invalidates: faults.invalidates.get(),
+            faults,
+            keys: Keys::default(),
+            ended: Vec::new(),
+            receives: VecDeque::from([own.receives]),
+            queue: VecDeque::new(),
+            reads: VecDeque::new(),
+            under_way: 0,
+            ord: own.ord.min(other.ird),
+            arriving: VecDeque::new(),
+            came: Events::default(),
+            moved: false,
+        }
+    }
+
+    pub fn expose(&mut self, memory: Exposed) -> Option<Remote> {
+        self.keys.expose(memory)
+    }
+
+    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+        match self.ended.iter().position(|(ended, _)| *ended == stag) {
+            Some(at) => Some(self.ended.swap_remove(at).1),
+            None => self.keys.revoke(stag),
+        }
+    }
+
+    /// The other end writes here.
+    pub fn written(&mut self, to: Remote, bytes: &[u8]) -> Result<(), String> {
+        let sink = self.keys.sink(to, bytes.len());
+        sink.map_err(|fault| format!("RDMA Write to {:#010x}: {fault}", to.stag))?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The other end reads here.
+    pub fn read_by(&self, read: &mut Read) -> Result<(), String> {
+        let (from, start) = self
+            .keys
+            .source(read.from, read.len)
+            .map_err(|fault| format!("RDMA Read from {:#010x}: {fault}", read.from.stag))?;
+        let end = read.at.checked_add(read.len);
+        let sink = end.and_then(|end| read.buf.get_mut(read.at..end));
+        sink.ok_or("RDMA Read beyond the end of its buffer")?.copy_from_slice(&from[start..start + read.len]);
+        Ok(())
+    }
+
+    /// A message arrives.
+    pub fn arrives(&mut self, message: &Message) -> Result<(), String> {
+        let len = self.next_receive().ok_or("a message found no receive posted")?;
+        if message.bytes.len() > len {
+            return Err(format!("a message of {} bytes found a receive of {len}", message.bytes.len()));
+        }
+        if let Some(stag) = message.invalidate {
+            let memory = self.keys.revoke(stag);
+            self.ended
+                .push((stag, memory.ok_or(format!("a message ended {stag:#010x}, which names nothing"))?));
+        }
+        self.came.message(&message.bytes, message.invalidate);
+        Ok(())
+    }
+
+    /// Begins as many RDMA Reads as may be under way.
+    pub fn begin_reads(&mut self) {
+        while self.under_way < self.ord.into()
+            && let Some(Read { id, from, len, .. }) = self.reads.get(self.under_way)
+        {
+            self.faults.did(Operation::Read { id: *id, from: *from, len: *len });
+            self.under_way += 1;
+        }
+    }
+
+    /// The RDMA Read that ends next, if one is under way and not held up.
+    pub fn next_read(&mut self) -> Option<Read> {
+        if self.under_way == 0 || !self.faults.reads.admits() {
+            return None;
+        }
+        self.under_way -= 1;
+        self.reads.pop_front()
+    }
+
+    fn next_receive(&mut self) -> Option<usize> {
+        while let Some((0, _)) = self.receives.front() {
+            self.receives.pop_front();
+        }
+        let (count, len) = self.receives.front_mut()?;
+        *count -= 1;
+        Some(*len)
+    }
+
+    /// An RDMA Read of this end has ended.
+    pub fn read_ended(&mut self, read: Read, result: io::Result<()>) {
+        self.faults.ended(read.id);
+        self.came.list.push(Event::Read(read.id, read.buf, result));
+    }
+
+    /// The connection is over: reads fail, and everything else that waits is dropped.
+    pub fn over(&mut self, reason: Option<&str>) {
+        self.arriving.clear();
+        self.under_way = 0;
+        let queued = std::mem::take(&mut self.queue);
+        let queued =
+            queued.into_iter().filter_map(|job| if let Job::Read(read) = job { Some(read) } else { None });
+        let reads: Vec<Read> = self.reads.drain(..).chain(queued).collect();
+        for read in reads {
+            self.read_ended(read, Err(broken(reason)));
+        }
+        self.came.list.push(Event::End(reason.map(|reason| broken(Some(reason)))));
+        self.tell();
+    }
+
+    /// Keeps the count of what is outstanding, and rings if something has come.
+    pub fn tell(&self) {
+        self.faults.set_outstanding(self.queue.len() + self.reads.len());
+        if !self.came.is_empty() {
+            self.faults.bell.notify(usize::MAX);
+        }
+    }
+}
+
+/// Why something did not go through.
+pub(super) fn broken(reason: Option<&str>) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, reason.unwrap_or("the connection was closed").to_string())
+}

@@ -1,0 +1,220 @@
+//! The transport seam: how the PDUs of a session travel. A session queues PDUs and takes those that come, and knows no
+//! more. Over TCP they are bytes of a stream; other data movers make of them what their transport has (RFC 7145
+//! section 3): Data-In becomes RDMA Writes, R2T an RDMA Read that comes back as Data-Out.
+
+use super::connection::Session;
+use super::out::{self, Digests, MAX_SEGMENT, Payload};
+use super::receive::{Broken, Received, Receiver};
+use net::Stream;
+use rdma::Wait;
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+use wire::iscsi::Bhs;
+
+/// A data mover that is no stream of bytes.
+pub trait Mover {
+    /// Takes a PDU that is to go, with the length of its data not filled in.
+    fn push(&self, header: Bhs, payload: Payload);
+
+    /// Bytes that wait, and what holds them.
+    fn waiting(&self) -> usize;
+
+    /// Whether anything has left since the last call.
+    fn has_moved(&self) -> bool;
+
+    /// Sends what waits; it may ask the session for the places of data. False: some of it waits until
+    /// [`Mover::writable`].
+    fn flush(&self, session: &mut Session) -> io::Result<bool>;
+
+    /// Takes what is there, and hands every PDU over.
+    fn receive(&self, session: &mut Session) -> Result<Received, Broken>;
+
+    /// Waits until there may be something to take.
+    fn readable(&self) -> Wait<'_, io::Result<()>>;
+
+    /// Waits until more can be sent.
+    fn writable(&self) -> Wait<'_, io::Result<()>>;
+
+    /// Nothing more is taken; what is queued still goes.
+    fn stop_receiving(&self);
+
+    /// Ends the connection.
+    fn close(&self);
+}
+
+/// The connection itself.
+pub enum Line {
+    /// A stream of bytes.
+    Tcp(Stream),
+    /// Another data mover.
+    Moved(Rc<dyn Mover>),
+}
+
+/// Its sending side.
+pub enum Out {
+    /// PDUs one behind the other.
+    Tcp(out::Out),
+    /// Another data mover.
+    Moved(Rc<dyn Mover>),
+}
+
+/// Its receiving side.
+pub enum Incoming {
+    /// PDUs one behind the other.
+    Tcp(Receiver),
+    /// Another data mover.
+    Moved(Rc<dyn Mover>),
+}
+
+/// A connection as its login leaves it.
+pub struct Carrier {
+    /// The connection.
+    pub line: Line,
+    /// Its sending side.
+    pub out: Out,
+    /// Its receiving side.
+    pub incoming: Incoming,
+}
+
+impl Carrier {
+    /// Over a stream of bytes.
+    pub fn tcp(stream: Stream, receiver: Receiver) -> Carrier {
+        Carrier {
+            line: Line::Tcp(stream),
+            out: Out::Tcp(out::Out::default()),
+            incoming: Incoming::Tcp(receiver),
+        }
+    }
+
+    /// Over another data mover.
+    pub fn moved(mover: Rc<dyn Mover>) -> Carrier {
+        Carrier {
+            line: Line::Moved(mover.clone()),
+            out: Out::Moved(mover.clone()),
+            incoming: Incoming::Moved(mover),
+        }
+    }
+}
+
+impl Line {
+    /// Waits until there may be something to take, or the peer is gone.
+    pub async fn readable(&self) -> io::Result<()> {
+        match self {
+            Line::Tcp(stream) => stream.readable().await,
+            Line::Moved(mover) => mover.readable().await,
+        }
+    }
+
+    /// Waits until more can be sent.
+    pub async fn writable(&self) -> io::Result<()> {
+        match self {
+            Line::Tcp(stream) => stream.writable().await,
+            Line::Moved(mover) => mover.writable().await,
+        }
+    }
+
+    /// Sends what the session has queued. False: some of it waits until [`Line::writable`].
+    pub fn flush(&self, session: &mut Session) -> io::Result<bool> {
+        match (self, &mut session.out) {
+            (Line::Tcp(stream), Out::Tcp(out)) => out.flush(stream),
+            (Line::Moved(mover), _) => mover.flush(session),
+            (Line::Tcp(_), Out::Moved(_)) => Ok(true),
+        }
+    }
+
+    /// Nothing more is received; what is queued still goes.
+    pub fn stop_receiving(&self) {
+        match self {
+            Line::Tcp(stream) => stream.shutdown(Shutdown::Read),
+            Line::Moved(mover) => mover.stop_receiving(),
+        }
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        match self {
+            Line::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Line::Moved(mover) => mover.close(),
+        }
+    }
+}
+
+impl Out {
+    /// Queues a PDU.
+    #[inline]
+    pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
+        match self {
+            Out::Tcp(out) => out.push(header, payload, digests),
+            Out::Moved(mover) => mover.push(header, payload),
+        }
+    }
+
+    /// Bytes that wait, and what holds them.
+    pub fn waiting(&self) -> usize {
+        match self {
+            Out::Tcp(out) => out.waiting(),
+            Out::Moved(mover) => mover.waiting(),
+        }
+    }
+
+    /// Bytes that wait and that no pool counts, where they are told apart.
+    pub fn own(&self) -> usize {
+        match self {
+            Out::Tcp(out) => out.own(),
+            Out::Moved(_) => 0,
+        }
+    }
+
+    /// Whether anything has left since the last call.
+    pub fn has_moved(&mut self) -> bool {
+        match self {
+            Out::Tcp(out) => out.has_moved(),
+            Out::Moved(mover) => mover.has_moved(),
+        }
+    }
+
+    /// Forgets what waits: nothing can be sent any more.
+    pub fn give_up(&mut self) {
+        if let Out::Tcp(out) = self {
+            *out = out::Out::default();
+        }
+    }
+
+    /// The longest Data-In in bytes, where the initiator takes segments of so many.
+    #[inline]
+    pub fn longest_data_in(&self, max_xmit: u32) -> usize {
+        match self {
+            Out::Tcp(_) => MAX_SEGMENT.min(max_xmit as usize),
+            // It goes where the initiator has said, and not into a segment.
+            Out::Moved(_) => MAX_SEGMENT,
+        }
+    }
+}
+
+impl Incoming {
+    /// There may be PDUs already.
+    pub fn has_begun(&self) -> bool {
+        match self {
+            Incoming::Tcp(receiver) => receiver.has_begun(),
+            Incoming::Moved(_) => true,
+        }
+    }
+
+    /// Takes what is there, and hands every whole PDU over.
+    pub fn receive(&mut self, line: &Line, session: &mut Session) -> Result<Received, Broken> {
+        match (self, line) {
+            (Incoming::Tcp(receiver), Line::Tcp(stream)) => receiver.receive(stream, session),
+            (Incoming::Moved(mover), _) => mover.receive(session),
+            (Incoming::Tcp(_), Line::Moved(_)) => Ok(Received::End),
+        }
+    }
+
+    /// The same of what has come already and was not handed over yet.
+    pub fn resume(&mut self, session: &mut Session) -> Result<Received, Broken> {
+        match self {
+            Incoming::Tcp(receiver) => receiver.resume(session),
+            Incoming::Moved(mover) => mover.receive(session),
+        }
+    }
+}

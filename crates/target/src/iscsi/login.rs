@@ -1,0 +1,306 @@
+//! The login phase of a connection: PDUs between the transport and the machine, and a place among the sessions.
+
+use super::carrier::Carrier;
+use super::connection::Begun;
+use super::out::Digests;
+use super::receive::Receiver;
+use crate::Visit;
+use crate::access::Door;
+use crate::registry::{Key, Letter, Request, Seat};
+use crate::server::{Bound, Counted, Shared, luns_now};
+use crate::session::Info;
+use crate::setup::{Setup, Target};
+use net::Stream;
+use proto::Pdu;
+use proto::login::{Login, SEGMENT_LEN, SessionType, Step};
+use proto::parameters::{Offer, Parameters};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use wire::iscsi::status::LoginStatus;
+use wire::iscsi::{BHS_LEN, Bhs, padded};
+
+/// Between whom a connection is.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// Our address.
+    pub local: SocketAddr,
+    /// The initiator's.
+    pub peer: SocketAddr,
+}
+
+/// A connection before its login: how the PDUs of a login travel.
+pub trait Fresh {
+    /// The next PDU, or None when the peer has closed without a word.
+    async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>>;
+
+    /// Sends a PDU after which the login goes on, or the connection ends.
+    async fn send(&mut self, pdu: &Pdu) -> io::Result<()>;
+
+    /// What is offered where this is the transport.
+    fn offer(&self, offer: Offer) -> Offer;
+
+    /// What was negotiated, as this transport takes it.
+    fn parameters(&self, parameters: Parameters) -> Parameters;
+
+    /// Sends the last PDU: from then on the connection is that of a session with so many commands in flight.
+    async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier>;
+}
+
+/// Leads a connection through login; None if it did not succeed.
+pub async fn login(
+    shared: &Arc<Shared>,
+    fresh: impl Fresh,
+    ends: Ends,
+    portal: usize,
+    count: Counted,
+) -> Option<Begun> {
+    let limit = shared.setup().limits.login_timeout;
+    match compio::time::timeout(limit, negotiate(shared, fresh, ends, portal, count)).await {
+        Ok(Ok(session)) => session,
+        Ok(Err(e)) => {
+            shared.turned_away(ends.peer, &e.to_string());
+            None
+        }
+        Err(_) => {
+            shared.turned_away(ends.peer, "the login took too long");
+            None
+        }
+    }
+}
+
+async fn negotiate(
+    shared: &Arc<Shared>,
+    mut fresh: impl Fresh,
+    ends: Ends,
+    portal: usize,
+    count: Counted,
+) -> io::Result<Option<Begun>> {
+    let setup = shared.setup();
+    let bound = shared.portals[portal].clone();
+    let door = Door { setup: setup.clone(), group: bound.tag, peer: ends.peer.ip() };
+    let mut machine = Login::new(fresh.offer(setup.session.offer()), bound.tag, setup.limits.text_bytes);
+    loop {
+        // Nothing was said: somebody looked whether the port is open.
+        let Some((header, data)) = fresh.next().await? else { return Ok(None) };
+        match machine.request(&header, &data, &door) {
+            Step::Reply(pdu) => fresh.send(&pdu).await?,
+            Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
+            Step::Refuse(pdu) => {
+                refused(&setup, ends, &machine, &pdu);
+                fresh.send(&pdu).await?;
+                return Ok(None);
+            }
+            Step::Ready => break,
+        }
+    }
+    let parameters = fresh.parameters(machine.parameters().clone());
+    let info = info(&machine, ends, bound.tag, parameters, shared.registry.find(machine.tsih()));
+    let entered = match Entered::enter(shared, &setup, info, &bound, machine.tsih(), count).await {
+        Ok(entered) => entered,
+        Err(status) => {
+            let pdu = machine.refuse(status);
+            refused(&setup, ends, &machine, &pdu);
+            fresh.send(&pdu).await?;
+            return Ok(None);
+        }
+    };
+    let pdu = machine.accept(entered.seat.tsih, entered.depth);
+    let carrier = fresh.accept(&pdu, &entered.info, entered.depth).await?;
+    welcome(&entered.info, &entered.seat);
+    let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
+    Ok(Some(entered.begin(shared, door, carrier, (cmd_sn, stat_sn))))
+}
+
+/// A session that has its place among the others.
+pub struct Entered {
+    /// What is known of it.
+    pub info: Arc<Info>,
+    /// Its place.
+    pub seat: Seat,
+    /// Commands that may be in flight.
+    pub depth: u32,
+    letters: flume::Receiver<Letter>,
+    count: Counted,
+}
+
+impl Entered {
+    /// Takes a place; one of the same name is given up by whoever has it.
+    ///
+    /// # Errors
+    /// The status with which the login is refused.
+    pub async fn enter(
+        shared: &Arc<Shared>,
+        setup: &Arc<Setup>,
+        info: Arc<Info>,
+        bound: &Bound,
+        tsih: u16,
+        mut count: Counted,
+    ) -> Result<Entered, LoginStatus> {
+        let (mailbox, letters) = flume::unbounded();
+        let request = Request { key: key(&info, bound), tsih, cid: info.cid, mailbox, info: info.clone() };
+        let target = info.target.as_ref().and_then(|name| setup.targets.get(name));
+        let seat = shared.registry.enter(&request, &setup.limits).await?;
+        visit(target, &info)?;
+        let most = setup.limits.commands_per_session;
+        let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
+        count.logged_in();
+        let now = shared.setup();
+        if !Arc::ptr_eq(&now, setup) {
+            // The configuration was read again meanwhile, when this session was not yet there to hear of it.
+            luns_now(&now, &info).into_iter().for_each(|letter| drop(request.mailbox.send(letter)));
+        }
+        Ok(Entered { info, seat, depth, letters, count })
+    }
+
+    /// The session itself, from CmdSN and StatSN on.
+    pub fn begin(self, shared: &Arc<Shared>, door: Door, carrier: Carrier, from: (u32, u32)) -> Begun {
+        let Entered { info, seat, depth, letters, count } = self;
+        let (local, (cmd_sn, stat_sn)) = (info.portal, from);
+        let shared = shared.clone();
+        Begun { shared, carrier, local, door, info, seat, letters, count, depth, cmd_sn, stat_sn }
+    }
+}
+
+/// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
+fn key(info: &Info, bound: &Bound) -> Key {
+    Key {
+        initiator: info.initiator.clone(),
+        isid: info.isid,
+        target: info.target.clone(),
+        tag: bound.tag,
+        portal: info.target.is_none().then_some(bound.address),
+    }
+}
+
+/// What is known of the connection; `session` is the one that it reinstates.
+fn info(machine: &Login, ends: Ends, tag: u16, own: Parameters, session: Option<Arc<Info>>) -> Arc<Info> {
+    Arc::new(Info {
+        initiator: machine.initiator_name().to_owned(),
+        alias: machine.initiator_alias().map(str::to_owned),
+        address: ends.peer,
+        portal: ends.local,
+        target: machine.target_name().map(str::to_owned),
+        tag,
+        isid: machine.isid(),
+        cid: machine.cid(),
+        discovery: machine.session_type() == SessionType::Discovery,
+        user: machine.chap_user().map(str::to_owned),
+        parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),
+        since: Instant::now(),
+        counters: Default::default(),
+        visit: Default::default(),
+    })
+}
+
+/// Takes a place in the SCSI routing instance of a target, if it has one.
+fn visit(target: Option<&Target>, info: &Info) -> Result<(), LoginStatus> {
+    let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
+    let visit = Visit::enter(instance)?;
+    // Nobody else knows of this session yet.
+    let _ = info.visit.set(visit);
+    Ok(())
+}
+
+/// Tells of a session that begins.
+pub fn welcome(info: &Info, seat: &Seat) {
+    let Info { initiator, address, .. } = info;
+    match &info.target {
+        Some(target) => tracing::info!(%initiator, %address, %target, tsih = seat.tsih, "logged in"),
+        None => tracing::debug!(%initiator, %address, tsih = seat.tsih, "discovery"),
+    }
+}
+
+fn refused(setup: &Setup, ends: Ends, machine: &Login, pdu: &Pdu) {
+    let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
+    let target = machine.target_name().and_then(|name| setup.targets.get(name));
+    if let Some(instance) = target.and_then(|target| target.instance.as_ref()) {
+        instance.refused(status);
+    }
+    let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
+    // It is printable already.
+    let reason = machine.reason().map(tracing::field::display);
+    tracing::info!(peer = %ends.peer, ?initiator, ?target, %status, reason, "login refused");
+}
+
+/// Over a stream of bytes.
+pub struct Tcp {
+    stream: Stream,
+    /// Bytes beyond the PDU that was taken last.
+    pending: Vec<u8>,
+    /// A PDU has come.
+    begun: bool,
+}
+
+impl Tcp {
+    /// A connection of which these bytes were received already.
+    pub fn new(stream: Stream, pending: Vec<u8>) -> Tcp {
+        Tcp { stream, pending, begun: false }
+    }
+
+    /// The next PDU, if all of it is here.
+    fn whole(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+        let Some(header) = self.pending.first_chunk::<BHS_LEN>().map(|b| Bhs(*b)) else { return Ok(None) };
+        let len = header.data_len();
+        if len > SEGMENT_LEN {
+            return Err(io::Error::other(format!("it sent a data segment of {len} bytes")));
+        }
+        let start = BHS_LEN + header.ahs_len();
+        let whole = start + padded(len);
+        if self.pending.len() < whole {
+            return Ok(None);
+        }
+        let data = self.pending[start..start + len].to_vec();
+        self.pending.drain(..whole);
+        Ok(Some((header, data)))
+    }
+}
+
+impl Fresh for Tcp {
+    async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(pdu) = self.whole()? {
+                self.begun = true;
+                return Ok(Some(pdu));
+            }
+            self.stream.readable().await?;
+            match self.stream.receive(&mut chunk)? {
+                Some(0) if !self.begun && self.pending.is_empty() => return Ok(None),
+                Some(0) => return Err(io::Error::other("the initiator closed it within its login")),
+                Some(n) => self.pending.extend_from_slice(&chunk[..n]),
+                None => {}
+            }
+        }
+    }
+
+    async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
+        let mut bytes = [&pdu.header.0[..], &pdu.data].concat();
+        bytes.resize(BHS_LEN + padded(pdu.data.len()), 0);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match self.stream.send(&[IoSlice::new(rest)])? {
+                Some(n) => rest = &rest[n..],
+                None => self.stream.writable().await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn offer(&self, offer: Offer) -> Offer {
+        offer
+    }
+
+    fn parameters(&self, parameters: Parameters) -> Parameters {
+        parameters
+    }
+
+    async fn accept(mut self, pdu: &Pdu, info: &Info, _depth: u32) -> io::Result<Carrier> {
+        self.send(pdu).await?;
+        let p = &info.parameters;
+        let digests = Digests { header: p.header_digest, data: p.data_digest };
+        let receiver = Receiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
+        Ok(Carrier::tcp(self.stream, receiver))
+    }
+}

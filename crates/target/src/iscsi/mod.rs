@@ -1,0 +1,72 @@
+//! iSCSI: login, then full feature phase, of one connection per session; over TCP, or whatever carries it.
+
+pub mod carrier;
+mod command;
+pub mod connection;
+mod data_out;
+mod dispatch;
+mod letters;
+pub mod login;
+mod luns;
+mod manage;
+mod parts;
+mod pass;
+mod respond;
+mod services;
+mod task;
+pub mod testing;
+
+use crate::server::{Counted, Shared};
+use login::Ends;
+use net::Stream;
+pub use net::iscsi::{out, receive};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What an initiator says first; it tells which protocol it speaks. Nothing, if it goes without a word.
+async fn first_bytes(stream: &Stream, limit: Duration) -> io::Result<Vec<u8>> {
+    let mut first = [0; 4096];
+    let word = async {
+        loop {
+            stream.readable().await?;
+            if let Some(len) = stream.receive(&mut first)? {
+                return Ok(first[..len].to_vec());
+            }
+        }
+    };
+    compio::time::timeout(limit, word).await.unwrap_or_else(|_| Err(io::Error::other("it said nothing")))
+}
+
+/// Serves one connection to its end.
+pub async fn serve(
+    shared: Arc<Shared>,
+    socket: std::net::TcpStream,
+    peer: SocketAddr,
+    portal: usize,
+    count: Counted,
+) {
+    let local = socket.local_addr();
+    let (stream, ends) = match (Stream::new(socket), local) {
+        (Ok(stream), Ok(local)) => (stream, Ends { local, peer }),
+        (Err(e), _) | (_, Err(e)) => {
+            return tracing::debug!(%peer, error = %e, "a connection was gone at once");
+        }
+    };
+    let transports = shared.portals[portal].transports;
+    let mut begun = Vec::new();
+    if transports.iser {
+        begun = match first_bytes(&stream, shared.setup().limits.login_timeout).await {
+            Ok(bytes) => bytes,
+            Err(e) => return shared.turned_away(peer, &e.to_string()),
+        };
+        if rdma::iwarp::is_request(&begun) || !transports.tcp {
+            return crate::iser::serve_stream(shared, stream, begun, ends, portal, count).await;
+        }
+    }
+    let fresh = login::Tcp::new(stream, begun);
+    if let Some(session) = login::login(&shared, fresh, ends, portal, count).await {
+        connection::run(session).await;
+    }
+}

@@ -1,0 +1,309 @@
+//! The data mover over RDMA (RFC 7145 section 7): what a session queues as PDUs leaves as messages, RDMA Writes and
+//! RDMA Reads, and what comes is handed to it as PDUs.
+
+use crate::iscsi::carrier;
+use crate::iscsi::connection::Session;
+use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
+use event_listener::Event as Bell;
+use net::out::Payload;
+use rdma::{Endpoint, Event, Events, Remote, Wait};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use wire::iscsi::{BHS_LEN, Bhs, opcode, pdu, request};
+use wire::iser::{self, Advertised, HEADER_LEN, Header, OVERHEAD, SAFE_DATA_LEN};
+
+/// S of a Data-In; what it says of residuals beside.
+const STATUS: u8 = 0x01;
+const RESIDUAL: u8 = 0x06;
+
+/// The memory that a command advertises.
+#[derive(Clone, Copy, Debug)]
+struct Tags {
+    read: Option<Advertised>,
+    write: Option<Advertised>,
+    /// Bytes of its Data-Out that did not wait to be asked for.
+    unsolicited: u32,
+}
+
+/// Data-Out that is being read from the initiator.
+struct Coming {
+    /// The header of the Data-Out that it will be.
+    header: Bhs,
+    /// It goes straight into the buffer of its task.
+    lands: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// By Initiator Task Tag.
+    tags: HashMap<u32, Tags>,
+    /// R2Ts whose data is still to be read.
+    asked: VecDeque<Bhs>,
+    /// By the number of the RDMA Read.
+    coming: HashMap<u64, Coming>,
+    reads: u64,
+    /// What waits behind the end of tasks, whose data must not come any more when it is told.
+    held: VecDeque<(Bhs, Payload)>,
+    /// What has come and was not taken yet.
+    events: Events,
+}
+
+/// The data mover of one connection.
+pub struct Mover {
+    endpoint: Rc<dyn Endpoint>,
+    state: RefCell<State>,
+    /// The longest message that is taken.
+    longest: usize,
+    /// Responses end the rights to the buffers of their commands.
+    invalidate: bool,
+    /// Memory that is advertised for a write begins with its first byte, and not behind its unsolicited data.
+    whole: bool,
+    /// Nothing more is taken.
+    over: Cell<bool>,
+    stopped: Bell,
+}
+
+impl Mover {
+    /// A connection that has logged in, and what has come on it since.
+    pub fn new(
+        endpoint: Rc<dyn Endpoint>,
+        events: Events,
+        longest: usize,
+        invalidate: bool,
+        whole: bool,
+    ) -> Mover {
+        let state = RefCell::new(State { events, ..State::default() });
+        Mover { endpoint, state, longest, invalidate, whole, over: Cell::new(false), stopped: Bell::new() }
+    }
+
+    /// Sends a PDU, or what it stands for.
+    fn put(&self, state: &mut State, header: Bhs, payload: Payload) {
+        match header.opcode() {
+            opcode::DATA_IN => self.data_in(state, &header, payload),
+            opcode::R2T => state.asked.push_back(header),
+            opcode::SCSI_RESPONSE => {
+                let tags = state.tags.remove(&header.itt());
+                let tag = tags.and_then(|tags| tags.read.or(tags.write)).filter(|_| self.invalidate);
+                self.say(header, payload, tag.map(|tag| tag.stag));
+            }
+            _ => self.say(header, payload, None),
+        }
+    }
+
+    fn say(&self, header: Bhs, payload: Payload, invalidate: Option<u32>) {
+        let (head, payload) = message(header, payload);
+        self.endpoint.send(&head, payload, invalidate);
+    }
+
+    /// Data goes where the command has said; there is no status but that of a response (RFC 7145 section 7.3.5).
+    fn data_in(&self, state: &mut State, header: &Bhs, payload: Payload) {
+        let itt = header.itt();
+        if let Some(place) = state.tags.get(&itt).and_then(|tags| tags.read) {
+            self.endpoint.write(remote(place).beyond(header.word(40).into()), payload);
+        }
+        if header.flags() & STATUS != 0 {
+            let mut response = pdu::scsi_response(itt, header.flags() & RESIDUAL, 0, header.0[3]);
+            pdu::stamp(&mut response, header.word(24), header.word(28), header.word(32));
+            response.set_word(44, header.word(44));
+            self.put(state, response, Payload::Empty);
+        }
+    }
+
+    /// Begins to read what was asked for, unless its task has gone.
+    fn read(&self, state: &mut State, session: &mut Session) {
+        while let Some(r2t) = state.asked.pop_front() {
+            let (offset, len) = (r2t.word(40), r2t.word(44));
+            let burst = request::Burst { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.word20() };
+            let mut header = request::data_out(burst, 0, offset, true, 0);
+            header.set_data_len(len as usize);
+            let Some(from) = state.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
+                continue;
+            };
+            if !session.awaits(r2t.itt()) {
+                continue;
+            }
+            let place = session.place(&header);
+            let lands = place.is_some();
+            let (buf, at) = place.unwrap_or_else(|| (session.buffer(len as usize), 0));
+            state.reads += 1;
+            state.coming.insert(state.reads, Coming { header, lands });
+            self.endpoint.read(state.reads, from, buf, at, len as usize);
+        }
+    }
+
+    /// Where this byte of a command's Data-Out lies at the initiator.
+    fn source(&self, tags: &Tags, offset: u32) -> Option<Remote> {
+        let before = if self.whole { 0 } else { tags.unsolicited };
+        Some(remote(tags.write?).beyond(u64::from(offset.checked_sub(before)?)))
+    }
+
+    /// Sends what has waited, up to what still waits.
+    fn release(&self) {
+        let mut state = self.state.borrow_mut();
+        while let Some((header, payload)) = state.held.pop_front() {
+            if state.is_busy_for(&header) {
+                return state.held.push_front((header, payload));
+            }
+            self.put(&mut state, header, payload);
+        }
+    }
+
+    fn message(&self, session: &mut Session, message: &[u8]) -> Result<bool, Broken> {
+        let pdu = iser::Pdu::decode(message).map_err(|e| broken(&e.to_string()))?;
+        if pdu.bhs.opcode() == opcode::SCSI_COMMAND {
+            self.note(session, &pdu)?;
+        }
+        Ok(session.take(Arrived { header: pdu.bhs, ahs: pdu.ahs, data: Data::Bytes(pdu.data), intact: true }))
+    }
+
+    /// Takes note of the memory that a command advertises.
+    fn note(&self, session: &Session, pdu: &iser::Pdu<'_>) -> Result<(), Broken> {
+        let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.word20() as usize);
+        let (reads, writes) = (flags & 0x40 != 0, flags & 0x20 != 0);
+        if (reads && edtl > 0 && pdu.read.is_none())
+            || (writes && edtl > pdu.data.len() && pdu.write.is_none())
+        {
+            return Err(broken("a command that advertises no memory for its data"));
+        }
+        let mut state = self.state.borrow_mut();
+        // One whose tag is that of another will be rejected; that one keeps its memory.
+        if !session.tasks.contains_key(&pdu.bhs.itt()) {
+            let tags = Tags { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
+            state.tags.insert(pdu.bhs.itt(), tags);
+        }
+        // Those of tasks that ended without a response.
+        if state.tags.len() > 2 * session.most_tasks() {
+            state.tags.retain(|itt, _| session.is_known(*itt));
+        }
+        Ok(())
+    }
+
+    fn arrived(&self, session: &mut Session, id: u64, buf: net::Buf) -> bool {
+        let Some(Coming { header, lands }) = self.state.borrow_mut().coming.remove(&id) else { return true };
+        let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
+        let more = session.take(Arrived { header, ahs: &[], data, intact: true });
+        self.release();
+        more
+    }
+}
+
+impl State {
+    /// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something
+    /// else.
+    fn is_busy_for(&self, header: &Bhs) -> bool {
+        matches!(header.opcode(), opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE)
+            && !self.coming.is_empty()
+    }
+}
+
+impl carrier::Mover for Mover {
+    fn push(&self, header: Bhs, payload: Payload) {
+        let mut state = self.state.borrow_mut();
+        if !state.held.is_empty() || state.is_busy_for(&header) {
+            return state.held.push_back((header, payload));
+        }
+        self.put(&mut state, header, payload);
+    }
+
+    fn waiting(&self) -> usize {
+        self.endpoint.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.endpoint.has_moved()
+    }
+
+    fn flush(&self, session: &mut Session) -> io::Result<bool> {
+        self.read(&mut self.state.borrow_mut(), session);
+        self.endpoint.flush()
+    }
+
+    fn receive(&self, session: &mut Session) -> Result<Received, Broken> {
+        if self.over.get() {
+            return Ok(Received::End);
+        }
+        let mut events = std::mem::take(&mut self.state.borrow_mut().events);
+        if events.is_empty() {
+            events.clear();
+            self.endpoint.poll(&mut events);
+        }
+        let (mut taken, mut result) = (0, Ok(Received::More));
+        let mut list = std::mem::take(&mut events.list).into_iter();
+        for event in list.by_ref() {
+            let more = match event {
+                Event::Message(range, _) => {
+                    taken += 1;
+                    self.message(session, &events.bytes[range])
+                }
+                Event::Read(id, buf, Ok(())) => Ok(self.arrived(session, id, buf)),
+                Event::Read(_, _, Err(e)) | Event::End(Some(e)) => Err(Broken::Io(e)),
+                Event::End(None) => Ok(false),
+            };
+            result = match more {
+                Ok(true) if session.is_full() => Ok(Received::Full),
+                Ok(true) => continue,
+                Ok(false) => Ok(Received::End),
+                Err(e) => Err(e),
+            };
+            break;
+        }
+        if taken > 0 {
+            self.endpoint.receives(taken, self.longest);
+        }
+        events.list.extend(list);
+        self.state.borrow_mut().events = events;
+        result
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let stopped = self.stopped.listen();
+            if self.over.get() {
+                return Ok(());
+            }
+            let stopped = async {
+                stopped.await;
+                Ok(())
+            };
+            net::either(self.endpoint.readable(), stopped).await
+        })
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.writable()
+    }
+
+    fn stop_receiving(&self) {
+        self.over.set(true);
+        self.stopped.notify(usize::MAX);
+    }
+
+    fn close(&self) {
+        self.endpoint.close();
+    }
+}
+
+fn remote(place: Advertised) -> Remote {
+    Remote { stag: place.stag, offset: place.offset }
+}
+
+fn broken(what: &str) -> Broken {
+    Broken::Io(io::Error::new(io::ErrorKind::InvalidData, what))
+}
+
+/// The message of a PDU: its head, and its data with padding. Of sense data more than what initiators take is cut off.
+pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
+    let mut data = payload.bytes().to_vec();
+    if header.opcode() == opcode::SCSI_RESPONSE && data.len() > SAFE_DATA_LEN {
+        data.truncate(SAFE_DATA_LEN);
+        data[..2].copy_from_slice(&(SAFE_DATA_LEN as u16 - 2).to_be_bytes());
+    }
+    header.set_data_len(data.len());
+    data.resize(wire::iscsi::padded(data.len()), 0);
+    let mut head = [0; OVERHEAD];
+    head[..HEADER_LEN].copy_from_slice(&Header::PLAIN.encode());
+    head[HEADER_LEN..HEADER_LEN + BHS_LEN].copy_from_slice(&header.0);
+    (head, if data.is_empty() { Payload::Empty } else { Payload::Bytes(data) })
+}
