@@ -33,7 +33,10 @@ impl Wire {
         let receives = (usize::from(options.commands) + BESIDE, LOGIN_LEN);
         let terms = Terms { ord: 1, ird: READS, receives };
         let abilities = Abilities { zero_based: false, invalidate: true };
-        let (private, how) = (abilities.encode(), rdma::iwarp::Options::default());
+        // What protects PDUs elsewhere protects the frames that carry them here.
+        let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
+        let how = rdma::iwarp::Options { crc, ..rdma::iwarp::Options::default() };
+        let private = abilities.encode();
         let peer = stream.peer().map_err(lost)?;
         let connected = rdma::iwarp::connect(stream, peer, &private, terms, &how).await;
         let (endpoint, _) = connected.map_err(refused)?;
