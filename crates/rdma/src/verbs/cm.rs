@@ -62,9 +62,10 @@ impl Event {
     }
 
     /// A rejection comes from who listens there, and not from a host where nobody does. InfiniBand has reasons (28 is
-    /// the listener's); iWARP has a flag, which the kernel tells of as a refused connection.
+    /// the listener's). iWARP has a flag, which drivers tell of as a refused connection or as a reset one: the latter
+    /// may be a real reset, which brings no words.
     pub fn is_by_user(&self) -> bool {
-        self.status == 28 || self.status == -libc::ECONNREFUSED
+        self.status == 28 || self.status == -libc::ECONNREFUSED || (self.status < 0 && !self.private.is_empty())
     }
 
     /// What it means for who did not want it.
