@@ -65,7 +65,9 @@ impl Event {
     /// the listener's). iWARP has a flag, which drivers tell of as a refused connection or as a reset one: the latter
     /// may be a real reset, which brings no words.
     pub fn is_by_user(&self) -> bool {
-        self.status == 28 || self.status == -libc::ECONNREFUSED || (self.status < 0 && !self.private.is_empty())
+        self.status == 28
+            || self.status == -libc::ECONNREFUSED
+            || (self.status < 0 && !self.private.is_empty())
     }
 
     /// What it means for who did not want it.
