@@ -263,11 +263,12 @@ impl Outgoing {
         Some(Event::Read(job.id, job.buf, Ok(())))
     }
 
-    /// The connection is over: what waits is dropped, and the reads have failed. Chunks that the device has stay.
+    /// The connection is over: what waits is dropped, and the reads have failed. Chunks that the device has stay, and
+    /// those that it has not taken as well: a driver that has failed may have taken more than it says.
     pub fn fail(&mut self) -> Vec<Event> {
         self.waiting.clear();
         self.pieces.clear();
-        self.staged.clear();
+        self.posted.extend(self.staged.drain(..));
         self.queued = 0;
         let mut jobs: Vec<_> = self.jobs.drain().collect();
         jobs.sort_unstable_by_key(|(number, _)| *number);

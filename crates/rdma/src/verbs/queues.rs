@@ -218,15 +218,16 @@ fn request(work: &Work<'_>) -> ibv_send_wr {
     // To some devices a length of zero means two to the power of 31.
     let num_sge = c_int::from(work.len > 0);
     let wr = ibv_send_wr { wr_id: work.id, num_sge, ..ibv_send_wr::default() };
+    let here = Remote { stag: 0, offset: 0 };
     let (opcode, invalidate_rkey, remote) = match work.verb {
-        Verb::Send(None) => (WR_SEND, 0, None),
-        Verb::Send(Some(key)) => (WR_SEND_WITH_INV, key, None),
-        Verb::Write(to) => (WR_RDMA_WRITE, 0, Some(to)),
-        Verb::Read(from) => (WR_RDMA_READ, 0, Some(from)),
+        Verb::Send(None) => (WR_SEND, 0, here),
+        // The library's driver of soft iWARP takes the key from the place of a remote one; the others do not look there.
+        Verb::Send(Some(key)) => (WR_SEND_WITH_INV, key, Remote { stag: key, ..here }),
+        Verb::Write(to) => (WR_RDMA_WRITE, 0, to),
+        Verb::Read(from) => (WR_RDMA_READ, 0, from),
     };
     let send_flags = if work.is_signalled { SEND_SIGNALED } else { 0 };
-    let (remote_addr, rkey) = remote.map_or((0, 0), |remote| (remote.offset, remote.stag));
-    ibv_send_wr { opcode, invalidate_rkey, send_flags, remote_addr, rkey, ..wr }
+    ibv_send_wr { opcode, invalidate_rkey, send_flags, remote_addr: remote.offset, rkey: remote.stag, ..wr }
 }
 
 /// How many of a chain were taken, of which the first bad one is named when there is one.
@@ -254,7 +255,7 @@ mod tests {
         let remote = Remote { stag: 7, offset: 0x1234 };
         let rows = [
             (Verb::Send(None), false, (WR_SEND, 0, 0, 0, 0)),
-            (Verb::Send(Some(5)), true, (WR_SEND_WITH_INV, SEND_SIGNALED, 5, 0, 0)),
+            (Verb::Send(Some(5)), true, (WR_SEND_WITH_INV, SEND_SIGNALED, 5, 0, 5)),
             (Verb::Write(remote), false, (WR_RDMA_WRITE, 0, 0, 0x1234, 7)),
             (Verb::Read(remote), true, (WR_RDMA_READ, SEND_SIGNALED, 0, 0x1234, 7)),
         ];
