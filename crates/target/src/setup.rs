@@ -176,17 +176,40 @@ impl Portal {
 pub struct Transports {
     /// iSCSI over TCP.
     pub tcp: bool,
-    /// iSCSI over RDMA, by software iWARP (RFC 7145).
+    /// iSCSI over RDMA (RFC 7145).
     pub iser: bool,
-    /// SRP, by software iWARP; then it carries nothing else.
+    /// SRP; then it carries nothing else.
     pub srp: bool,
+    /// What is RDMA here.
+    pub provider: Provider,
+}
+
+/// What carries RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provider {
+    /// Software iWARP, on the TCP port.
+    #[default]
+    Iwarp,
+    /// The RDMA devices that have the address, by rdma-core.
+    Verbs,
 }
 
 impl Transports {
     /// iSCSI over TCP alone.
-    pub const TCP: Transports = Transports { tcp: true, iser: false, srp: false };
+    pub const TCP: Transports = Transports { tcp: true, iser: false, srp: false, provider: Provider::Iwarp };
+
     /// SRP alone.
-    pub const SRP: Transports = Transports { tcp: false, iser: false, srp: true };
+    pub const SRP: Transports = Transports { tcp: false, srp: true, ..Transports::TCP };
+
+    /// Connections come by RDMA devices.
+    pub fn by_devices(self) -> bool {
+        (self.iser || self.srp) && self.provider == Provider::Verbs
+    }
+
+    /// Connections come by TCP.
+    pub fn by_tcp(self) -> bool {
+        self.tcp || !self.by_devices()
+    }
 }
 
 /// A target node.

@@ -60,7 +60,7 @@ pub async fn serve(
         return crate::srp::serve_stream(shared, stream, ends, portal, count).await;
     }
     let mut begun = Vec::new();
-    if transports.iser {
+    if transports.iser && !transports.by_devices() {
         begun = match first_bytes(&stream, shared.setup().limits.login_timeout).await {
             Ok(bytes) => bytes,
             Err(e) => return shared.turned_away(peer, &e.to_string()),
