@@ -11,8 +11,6 @@ for kind in rxe:rdma_rxe siw:siw; do
     try rdma link add "$device" type "${kind%:*}" netdev eth0
     wait_for 10 "rdma link show $device/1 | grep -q 'state ACTIVE'" || fail "$device does not come up"
     try timeout 200 "$VERBS_LOOP" 10.0.2.15:7174
-    left=$(rdma resource show qp 2>/dev/null | grep -c "link $device/.* comm verbs_loop")
-    [ "$left" = 0 ] || fail "$left queue pairs are left"
     try rdma link delete "$device"
     passed=$((passed + 1))
 done
