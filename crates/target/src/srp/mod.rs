@@ -8,6 +8,8 @@ mod memory;
 mod mover;
 mod request;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use crate::iscsi::carrier::Carrier;
 use crate::iscsi::connection;
