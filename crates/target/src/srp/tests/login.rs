@@ -57,7 +57,8 @@ fn nothing_is_sent_before_the_first_command() {
 
 #[test]
 fn a_login_that_cannot_be_is_refused_with_its_reason() {
-    let bad: [(&str, Reason, fn(&mut LoginRequest)); 5] = [
+    type Change = fn(&mut LoginRequest);
+    let bad: [(&str, Reason, Change); 5] = [
         ("long units", Reason::IT_IU_TOO_LONG, |login| login.it_iu_len = 8261),
         ("short units", Reason::UNABLE, |login| login.it_iu_len = 63),
         ("formats", Reason::FORMATS, |login| login.formats = 0x0e),
