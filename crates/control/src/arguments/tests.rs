@@ -118,11 +118,15 @@ fn wrong_arguments_say_what_to_do() {
         size: Some("much".into()),
         listen: vec!["here".into()],
         iser: true,
+        srp: vec!["there".into()],
         target: Some("disks".into()),
     };
     let starts: Vec<String> =
         told(all, &folder).lines().map(|line| line.split(':').next().unwrap().into()).collect();
-    assert_eq!(starts, ["--size", "  hint", "--listen", "  hint", "--target", "  hint", "LUN", "  hint"]);
+    assert_eq!(
+        starts,
+        ["--size", "  hint", "--listen", "  hint", "--srp", "  hint", "--target", "  hint", "LUN", "  hint"]
+    );
 }
 
 #[test]

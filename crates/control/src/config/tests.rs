@@ -310,7 +310,7 @@ fn problems_of_portals() {
                 &[
                     "t.toml:3:46: a portal for SRP carries nothing else",
                     "hint: give \"srp\" a portal with a port of its own",
-                    "t.toml:3:96: `transport` names nothing",
+                    "t.toml:3:98: `transport` names nothing",
                     "hint: write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]",
                 ],
             ),
