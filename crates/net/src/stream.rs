@@ -71,6 +71,15 @@ impl Stream {
         Ok(sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
     }
 
+    /// The address of the other side.
+    ///
+    /// # Errors
+    /// When there is none: it is gone, or this is a Unix socket.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        let address = SockRef::from(&self.fd).peer_addr()?;
+        address.as_socket().ok_or_else(|| io::Error::other("it has no address"))
+    }
+
     /// What the kernel says of the way of this connection.
     pub fn route(&self) -> Route {
         let socket = SockRef::from(&self.fd);

@@ -4,5 +4,7 @@
 pub mod be;
 pub mod iscsi;
 pub mod iser;
+pub mod iwarp;
 pub mod nbd;
 pub mod scsi;
+pub mod srp;

@@ -2,7 +2,12 @@
 
 #[path = "../../../fuzz/harness.rs"]
 mod harness;
+#[path = "../../../fuzz/bodies/iser.rs"]
+mod iser;
 #[path = "../../../fuzz/bodies/scsi_answers.rs"]
 mod scsi_answers;
+#[path = "../../../fuzz/bodies/srp.rs"]
+mod srp;
 
-const TARGETS: [(&str, harness::Body); 1] = [("scsi_answers", scsi_answers::run)];
+const TARGETS: [(&str, harness::Body); 3] =
+    [("iser", iser::run), ("scsi_answers", scsi_answers::run), ("srp", srp::run)];

@@ -1,9 +1,9 @@
 //! What an experiment needs: how long, against whom, and where its results go.
 
-use super::Args;
 use super::media::{Disk, Folder};
 use super::mounted::Mounted;
 use super::peers::{Server, Who};
+use super::{Args, Transport};
 use crate::document::{Run, Table};
 use crate::faces::{Stage, like_a_block_device, stream};
 use crate::job::Job;
@@ -67,13 +67,23 @@ impl<'a> Lab<'a> {
     /// Lunar, then those that were asked for, or else those that are installed.
     fn opponents(&mut self) -> Result<Vec<Who>, Error> {
         let asked = &self.args.against;
-        let named = if asked.is_empty() { vec!["stgt".into(), "istgt".into()] } else { asked.clone() };
+        let others = if self.transport() == Transport::Tcp { &["stgt", "istgt"][..] } else { &[] };
+        let named =
+            if asked.is_empty() { others.iter().map(|o| (*o).into()).collect() } else { asked.clone() };
         let mut all = vec![Who::Lunar];
         for name in named.iter().filter(|name| *name != "none") {
             let who = match name.as_str() {
+                "stgt" | "istgt" if self.transport() != Transport::Tcp => {
+                    let what = format!("--against {name}: it is started for tcp alone");
+                    return Err(Error::new(
+                        Kind::Invalid,
+                        what,
+                        "leave --transport out, or give the URL of one that runs",
+                    ));
+                }
                 "stgt" => Who::Stgt,
                 "istgt" => Who::Istgt,
-                url if url.starts_with("iscsi://") => Who::Running(Target::parse(url)?),
+                url if initiator::without_scheme(url).is_some() => Who::Running(Target::parse(url)?),
                 other => {
                     let what = format!("--against {other}: nobody is called so");
                     return Err(Error::new(
@@ -94,6 +104,11 @@ impl<'a> Lab<'a> {
     /// Who is measured.
     pub fn all(&self) -> Vec<Who> {
         self.against.clone()
+    }
+
+    /// What carries commands and data.
+    pub fn transport(&self) -> Transport {
+        self.args.transport
     }
 
     /// What a reader must know, once.
@@ -142,7 +157,7 @@ impl<'a> Lab<'a> {
         self.watch.says(format!("{} starts", who.name()));
         let started = Folder::below(&std::env::temp_dir())
             .map_err(|e| e.to_string())
-            .and_then(|dir| Server::start(who, &self.lunar, disks, portals, dir));
+            .and_then(|dir| Server::start(who, &self.lunar, disks, (portals, self.transport()), dir));
         started.map_err(|why| self.note(format!("{} does not run: {why}", who.name()))).ok()
     }
 
@@ -154,7 +169,7 @@ impl<'a> Lab<'a> {
         self.watch.says("a router starts");
         let started = Folder::below(&std::env::temp_dir())
             .map_err(|e| e.to_string())
-            .and_then(|dir| Server::start_router(&self.lunar, upstream, dir));
+            .and_then(|dir| Server::start_router(&self.lunar, upstream, self.transport(), dir));
         started.map_err(|why| self.note(format!("the router does not run: {why}"))).ok()
     }
 

@@ -19,6 +19,44 @@ use lab::Lab;
 use published::Published;
 use std::path::PathBuf;
 
+/// What carries commands and data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transport {
+    /// iSCSI over TCP
+    #[default]
+    Tcp,
+    /// iSCSI over RDMA
+    Iser,
+}
+
+impl Transport {
+    /// The scheme of URLs.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Transport::Tcp => "iscsi",
+            Transport::Iser => "iser",
+        }
+    }
+
+    /// A portal of Lunar that carries it, in a configuration.
+    fn portal(self) -> &'static str {
+        match self {
+            Transport::Tcp => "\"127.0.0.1:0\"",
+            Transport::Iser => "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }",
+        }
+    }
+
+    /// What stands in for the network of a publication, and on which provider.
+    fn stands_in(self, network: &str) -> String {
+        match self {
+            Transport::Tcp => format!("iSCSI over tcp on loopback stands in for {network}"),
+            Transport::Iser => {
+                format!("iSER over iWARP in software (provider iwarp) on loopback stands in for {network}")
+            }
+        }
+    }
+}
+
 /// A publication whose experiment can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Seed {
@@ -72,9 +110,9 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub out: PathBuf,
 
-    /// What carries iSCSI
+    /// What carries the commands: all but tcp is RDMA, by iWARP in software, and of Lunar alone
     #[arg(long, value_name = "NAME", default_value = "tcp")]
-    pub transport: String,
+    pub transport: Transport,
 
     /// The folder for files that are measured on; some gigabytes [default: the system's temporary folder]
     #[arg(long, value_name = "DIR")]
@@ -110,10 +148,6 @@ pub struct Done {
 /// # Errors
 /// Before anything runs: when an argument makes no sense, or nothing could be written.
 pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
-    if args.transport != "tcp" {
-        let what = format!("--transport {}: there is no such transport yet", args.transport);
-        return Err(Error::new(Kind::Invalid, what, "use tcp"));
-    }
     results::check(&args.out)?;
     let published = Published::of(args.seed);
     let title =

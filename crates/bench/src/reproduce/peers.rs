@@ -1,6 +1,7 @@
 //! Targets that run for the time of an experiment: Lunar's, and those of others. On loopback, on free ports,
 //! with control sockets in a folder of their own.
 
+use super::Transport;
 use super::media::{Disk, Folder, Medium};
 use crate::{Opening, Rig, Target};
 use rustix::process::{Pid, Signal, kill_process};
@@ -82,6 +83,7 @@ pub struct Server {
     who: Who,
     child: Option<Child>,
     portals: Vec<SocketAddr>,
+    transport: Transport,
     /// The number of the logical unit of each disk.
     luns: Vec<Option<u16>>,
     dir: Folder,
@@ -96,11 +98,11 @@ impl Server {
         who: &Who,
         lunar: &Path,
         disks: &[Disk],
-        portals: usize,
+        (portals, transport): (usize, Transport),
         dir: Folder,
     ) -> Result<Server, String> {
         let luns = numbers(who, disks);
-        let mut server = Server { who: who.clone(), child: None, portals: Vec::new(), luns, dir };
+        let mut server = Server { who: who.clone(), child: None, portals: Vec::new(), transport, luns, dir };
         match who {
             Who::Lunar => server.lunar(lunar, disks, portals)?,
             Who::Stgt => server.stgt(disks, portals)?,
@@ -115,11 +117,17 @@ impl Server {
     ///
     /// # Errors
     /// Why it did not start, or does not reach the other, for people.
-    pub fn start_router(lunar: &Path, upstream: &Server, dir: Folder) -> Result<Server, String> {
+    pub fn start_router(
+        lunar: &Path,
+        upstream: &Server,
+        transport: Transport,
+        dir: Folder,
+    ) -> Result<Server, String> {
         let portal = *upstream.portals.first().ok_or("there is nothing that was started here before it")?;
         let luns = upstream.luns.clone();
-        let mut server = Server { who: Who::Lunar, child: None, portals: Vec::new(), luns, dir };
-        let config = lunar_head(&server.dir, 1) + &router_config(portal, &server.luns);
+        let mut server = Server { who: Who::Lunar, child: None, portals: Vec::new(), transport, luns, dir };
+        let config = lunar_head(&server.dir, (1, transport))
+            + &router_config((portal, upstream.transport), &server.luns);
         server.serve(lunar, &config)?;
         let targets: Vec<Target> =
             (0..server.luns.len()).filter_map(|disk| server.target(disk, "")).collect();
@@ -149,11 +157,12 @@ impl Server {
     /// The same at another address.
     pub fn at(&self, address: SocketAddr, disk: usize, settings: &str) -> Option<Target> {
         let lun = (*self.luns.get(disk)?)?;
-        Target::parse(&format!("iscsi://{address}/{TARGET}/{lun}?{settings}")).ok()
+        Target::parse(&format!("{}://{address}/{TARGET}/{lun}?{settings}", self.transport.scheme())).ok()
     }
 
     fn lunar(&mut self, program: &Path, disks: &[Disk], portals: usize) -> Result<(), String> {
-        let config = lunar_head(&self.dir, portals) + &lunar_target(served(disks, &self.luns));
+        let config =
+            lunar_head(&self.dir, (portals, self.transport)) + &lunar_target(served(disks, &self.luns));
         self.serve(program, &config)
     }
 
@@ -303,8 +312,8 @@ fn quoted(path: &Path) -> String {
     toml::Value::String(path.display().to_string()).to_string()
 }
 
-fn lunar_head(dir: &Path, portals: usize) -> String {
-    let listen = vec!["\"127.0.0.1:0\""; portals].join(", ");
+fn lunar_head(dir: &Path, (portals, transport): (usize, Transport)) -> String {
+    let listen = vec![transport.portal(); portals].join(", ");
     format!(
         "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{listen}]\n",
         quoted(dir),
@@ -312,11 +321,12 @@ fn lunar_head(dir: &Path, portals: usize) -> String {
     )
 }
 
-fn router_config(upstream: SocketAddr, luns: &[Option<u16>]) -> String {
+fn router_config((upstream, transport): (SocketAddr, Transport), luns: &[Option<u16>]) -> String {
+    let scheme = transport.scheme();
     let lun = |lun: &u16| format!("{{ lun = {lun}, upstream = \"disks\", from = {lun} }}");
     let luns: Vec<String> = luns.iter().flatten().map(lun).collect();
     format!(
-        "[router.reproduce]\n[router.reproduce.upstream.disks]\nurls = [\"iscsi://{upstream}/{TARGET}\"]\n\
+        "[router.reproduce]\n[router.reproduce.upstream.disks]\nurls = [\"{scheme}://{upstream}/{TARGET}\"]\n\
          [[router.reproduce.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\nlun = [{}]\n",
         luns.join(", ")
     )
@@ -385,7 +395,7 @@ mod tests {
     fn a_path_cannot_break_out_of_the_configuration() {
         let path = PathBuf::from("/tmp/a \"b\"\nc");
         let disk = Disk { bytes_per_s: 5, ..Disk::new(Medium::Cached(path.clone()), 1 << 20) };
-        let text = lunar_head(&path, 2) + &lunar_target([(&disk, 0)].into_iter());
+        let text = lunar_head(&path, (2, Transport::Tcp)) + &lunar_target([(&disk, 0)].into_iter());
         let table: toml::Table = text.parse().expect("TOML");
         assert_eq!(table["server"]["state_dir"].as_str(), Some(path.display().to_string().as_str()));
         let lun = &table["target"][0]["lun"][0];
@@ -396,10 +406,11 @@ mod tests {
     #[test]
     fn a_router_has_the_units_that_the_target_before_it_serves() {
         let portal = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let text = lunar_head(Path::new("/tmp"), 1) + &router_config(portal, &[Some(1), None, Some(2)]);
+        let text = lunar_head(Path::new("/tmp"), (1, Transport::Iser))
+            + &router_config((portal, Transport::Iser), &[Some(1), None, Some(2)]);
         let table: toml::Table = text.parse().expect("TOML");
         let router = &table["router"]["reproduce"];
-        let url = format!("iscsi://127.0.0.1:3260/{TARGET}");
+        let url = format!("iser://127.0.0.1:3260/{TARGET}");
         assert_eq!(router["upstream"]["disks"]["urls"][0].as_str(), Some(url.as_str()));
         let luns = router["target"][0]["lun"].as_array().expect("logical units");
         let numbers = luns.iter().map(|lun| (lun["lun"].as_integer(), lun["from"].as_integer()));
@@ -410,7 +421,8 @@ mod tests {
     fn a_router_needs_a_target_that_was_started_here() {
         let folder = || Folder::below(&std::env::temp_dir()).expect("a folder");
         let target = Target::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
-        let running = Server::start(&Who::Running(target), Path::new("lunar"), &[], 1, folder());
+        let running =
+            Server::start(&Who::Running(target), Path::new("lunar"), &[], (1, Transport::Tcp), folder());
         let refused = Server::start_router(Path::new("lunar"), &running.expect("it runs"), folder());
         assert!(refused.is_err_and(|why| why.contains("started here")));
     }

@@ -8,7 +8,7 @@ fn args(seed: Seed) -> Args {
         against: Vec::new(),
         quick: true,
         out: std::env::temp_dir().join(format!("lunar-results-{}", std::process::id())),
-        transport: "tcp".into(),
+        transport: Transport::Tcp,
         dir: None,
         destroy: false,
         brief: Some(20),
@@ -22,8 +22,9 @@ fn refused(args: Args) -> Error {
 
 #[test]
 fn what_makes_no_sense_is_told_before_anything_runs() {
-    let e = refused(Args { transport: "iser".into(), ..args(Seed::Iser) });
-    assert!(e.kind == Kind::Invalid && e.what.contains("--transport iser"), "{e}");
+    let stgt = vec!["stgt".into()];
+    let e = refused(Args { transport: Transport::Iser, against: stgt, ..args(Seed::Iser) });
+    assert!(e.kind == Kind::Invalid && e.what.contains("for tcp alone"), "{e}");
     let e = refused(Args { against: vec!["lio".into()], ..args(Seed::Iser) });
     assert!(e.kind == Kind::Invalid && e.what.contains("--against lio"), "{e}");
     let e = refused(Args { out: "/proc/lunar".into(), ..args(Seed::Iser) });

@@ -34,7 +34,8 @@ impl Wire {
         let terms = Terms { ord: 1, ird: READS, receives };
         let abilities = Abilities { zero_based: false, invalidate: true };
         let (private, how) = (abilities.encode(), rdma::iwarp::Options::default());
-        let connected = rdma::iwarp::connect(stream, &private, terms, &how).await;
+        let peer = stream.peer().map_err(lost)?;
+        let connected = rdma::iwarp::connect(stream, peer, &private, terms, &how).await;
         let (endpoint, _) = connected.map_err(refused)?;
         Ok(Wire { endpoint, events: Events::default() })
     }

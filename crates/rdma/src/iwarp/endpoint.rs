@@ -1,0 +1,178 @@
+//! A connection with its socket.
+
+use super::engine::Engine;
+use crate::{Endpoint, Events, Exposed, Facts, Remote, Wait};
+use event_listener::Event;
+use net::out::Payload;
+use net::{Buf, Stream};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::Shutdown;
+
+/// Bytes of one receive: what is copied from here once more is still in the cache.
+const SCRATCH: usize = 256 << 10;
+/// Receives go on until the socket is empty or has given so many bytes: others want their turn.
+const TURN: usize = 1 << 20;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
+}
+
+/// One end of a connection over TCP.
+pub(super) struct Iwarp {
+    stream: Stream,
+    facts: Facts,
+    engine: RefCell<Engine>,
+    /// The other side has said its first word, or the connection is over.
+    spoken: Event,
+    is_shut: Cell<bool>,
+}
+
+impl Iwarp {
+    pub(super) fn new(stream: Stream, facts: Facts, engine: Engine) -> Iwarp {
+        let engine = RefCell::new(engine);
+        Iwarp { stream, facts, engine, spoken: Event::new(), is_shut: Cell::new(false) }
+    }
+
+    /// Takes what the socket has, up to a limit.
+    fn receive(&self, engine: &mut Engine, into: &mut Events) {
+        let mut left = TURN;
+        BUFFER.with_borrow_mut(|buffer| {
+            while left > 0 && !engine.is_over() {
+                let have = engine.partial().len();
+                buffer[..have].copy_from_slice(engine.partial());
+                let room = buffer.len() - have;
+                match self.stream.receive(&mut buffer[have..]) {
+                    Ok(None) => return,
+                    Ok(Some(0)) => return engine.hang_up(None),
+                    Err(e) => return engine.hang_up(Some(e)),
+                    Ok(Some(got)) => {
+                        engine.parse(&buffer[..have + got], into);
+                        left = if got < room { 0 } else { left.saturating_sub(got) };
+                    }
+                }
+            }
+        });
+    }
+
+    /// Sends what waits. When that fails, what has come is still to be taken, up to its end.
+    fn send(&self, engine: &mut Engine) -> io::Result<bool> {
+        let flushed = engine.flush(&self.stream);
+        if let Err(e) = &flushed {
+            engine.lose(io::Error::new(e.kind(), e.to_string()));
+            self.stream.shutdown(Shutdown::Both);
+        }
+        flushed
+    }
+
+    /// The connection is over: says the last word, if there is one, and wakes who waits.
+    fn shut(&self, engine: &mut Engine) {
+        if !self.is_shut.replace(true) {
+            // The other side may be gone already.
+            _ = engine.flush(&self.stream);
+            self.stream.shutdown(Shutdown::Both);
+            self.spoken.notify(usize::MAX);
+        }
+    }
+}
+
+impl Endpoint for Iwarp {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn receives(&self, count: usize, len: usize) {
+        self.engine.borrow_mut().receives(count, len);
+    }
+
+    fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        self.engine.borrow_mut().send(head, payload, invalidate);
+    }
+
+    fn write(&self, to: Remote, payload: Payload) {
+        self.engine.borrow_mut().write(to, payload);
+    }
+
+    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+        self.engine.borrow_mut().read(id, from, buf, at, len);
+    }
+
+    fn expose(&self, memory: Exposed) -> Remote {
+        self.engine.borrow_mut().expose(memory)
+    }
+
+    fn revoke(&self, stag: u32) -> Option<Exposed> {
+        self.engine.borrow_mut().revoke(stag)
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        let engine = &mut *self.engine.borrow_mut();
+        match engine.is_over() {
+            true => Err(io::Error::new(io::ErrorKind::NotConnected, "the connection has ended")),
+            false => Iwarp::send(self, engine),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.engine.borrow().waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.engine.borrow_mut().has_moved()
+    }
+
+    fn poll(&self, into: &mut Events) {
+        let engine = &mut *self.engine.borrow_mut();
+        let might_send = engine.may_send();
+        engine.take_begun(into);
+        self.receive(engine, into);
+        if engine.is_over() {
+            self.shut(engine);
+        } else if engine.may_send() && engine.waiting() > 0 {
+            // Answers to reads, and what had to wait for the first word. A failure is seen by the next receive.
+            _ = Iwarp::send(self, engine);
+        }
+        if !might_send && engine.may_send() {
+            self.spoken.notify(usize::MAX);
+        }
+        engine.take_news(into);
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let (has_news, may_send, waiting) = {
+                let engine = self.engine.borrow();
+                (engine.has_news(), engine.may_send(), engine.waiting())
+            };
+            match (has_news, may_send && waiting > 0) {
+                (true, _) => Ok(()),
+                // The next `poll` sends what waits: answers to reads leave whether or not anybody else sends.
+                (_, true) => net::either(self.stream.readable(), self.stream.writable()).await,
+                _ => self.stream.readable().await,
+            }
+        })
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let spoken = self.spoken.listen();
+            let may_send = self.engine.borrow().may_send();
+            if !may_send {
+                spoken.await;
+            }
+            self.stream.writable().await
+        })
+    }
+
+    fn close(&self) {
+        let engine = &mut *self.engine.borrow_mut();
+        engine.close();
+        self.shut(engine);
+    }
+}
+
+impl Drop for Iwarp {
+    fn drop(&mut self) {
+        self.stream.shutdown(Shutdown::Both);
+    }
+}

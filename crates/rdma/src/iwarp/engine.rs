@@ -1,0 +1,348 @@
+//! A connection without its socket: what comes in, what goes out, and the memory between.
+
+use super::fault::Fault;
+use super::inbox::Inbox;
+use super::memory::Memory;
+use super::reads::Reads;
+use super::responses::Responses;
+use super::transmit::Transmit;
+use super::{Agreed, First, framing};
+use crate::{Event, Events, Exposed, Remote};
+use net::out::Payload;
+use net::{Buf, Stream};
+use std::io;
+use wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
+use wire::iwarp::{Header, Tagged, Terminate, Untagged};
+
+/// Read Responses are cut while less than so many bytes wait to be sent; the others wait whole.
+const AHEAD: usize = 1 << 20;
+/// Bytes of a partial FPDU whose memory an idle connection keeps.
+const KEEP: usize = 4096;
+
+enum State {
+    Open,
+    /// It is over; who polls next is told why.
+    Ending(Option<io::Error>),
+    /// It is over, and that was told.
+    Ended,
+}
+
+/// One end of a connection, without I/O. It is an [`Endpoint`](crate::Endpoint) but for the socket: [`Engine::feed`]
+/// is what comes, [`Engine::take_bytes`] what goes.
+pub struct Engine {
+    crc: bool,
+    transmit: Transmit,
+    /// What the first FPDU of the other side may be, while we may not send before it (RFC 5044 section 7.1.2).
+    first: Option<First>,
+    /// The start of an FPDU whose rest has not come. At first, what came with the handshake.
+    partial: Vec<u8>,
+    has_begun: bool,
+    memory: Memory,
+    inbox: Inbox,
+    reads: Reads,
+    responses: Responses,
+    /// What has to follow a tagged segment that was not the last of its message.
+    due: Option<Tagged>,
+    /// What ended without the other side.
+    done: Vec<Event>,
+    /// Why nothing can be sent any more. What was received before is taken nevertheless.
+    lost: Option<io::Error>,
+    state: State,
+}
+
+impl Engine {
+    /// A connection on which `begun` has come already. `mss` in bytes bounds the FPDUs.
+    pub fn new(agreed: &Agreed, mss: Option<usize>, begun: Vec<u8>) -> Engine {
+        Engine {
+            crc: agreed.crc,
+            transmit: Transmit::new(agreed.crc, mss),
+            first: agreed.first,
+            has_begun: !begun.is_empty(),
+            partial: begun,
+            memory: Memory::default(),
+            inbox: Inbox::new(agreed.receives),
+            reads: Reads::new(agreed.ord),
+            responses: Responses::new(agreed.ird),
+            due: None,
+            done: Vec::new(),
+            lost: None,
+            state: State::Open,
+        }
+    }
+
+    /// See [`Endpoint::receives`](crate::Endpoint::receives).
+    pub fn receives(&mut self, count: usize, len: usize) {
+        self.inbox.receives(count, len);
+    }
+
+    /// See [`Endpoint::send`](crate::Endpoint::send).
+    pub fn send(&mut self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        if self.can_send() {
+            self.transmit.send(head, payload, invalidate);
+        }
+    }
+
+    /// See [`Endpoint::write`](crate::Endpoint::write).
+    pub fn write(&mut self, to: Remote, payload: Payload) {
+        if self.can_send() {
+            self.transmit.write(to, payload);
+        }
+    }
+
+    /// See [`Endpoint::read`](crate::Endpoint::read). After the end of the connection it is dropped.
+    pub fn read(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+        if matches!(self.state, State::Ended) {
+            return;
+        }
+        self.done.extend(self.reads.post(id, from, buf, at, len));
+        self.begin_reads();
+    }
+
+    /// See [`Endpoint::expose`](crate::Endpoint::expose). With too many a name that cannot be used.
+    pub fn expose(&mut self, memory: Exposed) -> Remote {
+        self.memory.expose(memory)
+    }
+
+    /// See [`Endpoint::revoke`](crate::Endpoint::revoke).
+    pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+        self.memory.revoke(stag)
+    }
+
+    /// Bytes that wait, with what holds them.
+    pub fn waiting(&self) -> usize {
+        self.transmit.out.waiting() + self.responses.waiting()
+    }
+
+    /// Whether bytes have left since the last call.
+    pub fn has_moved(&mut self) -> bool {
+        self.transmit.out.has_moved()
+    }
+
+    /// Whether the other side may be sent to yet: who was called waits for the caller's first word.
+    pub fn may_send(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Whether the connection is over.
+    pub fn is_over(&self) -> bool {
+        !matches!(self.state, State::Open)
+    }
+
+    /// Whether [`Engine::take_news`] has something without anything coming.
+    pub fn has_news(&self) -> bool {
+        self.has_begun || !self.done.is_empty() || matches!(self.state, State::Ending(_))
+    }
+
+    /// Sends what waits. False: the socket takes no more now, or the other side has not spoken yet.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
+        if !self.may_send() {
+            return Ok(self.waiting() == 0);
+        }
+        loop {
+            self.respond();
+            if !self.transmit.out.flush(stream)? {
+                return Ok(false);
+            }
+            if self.responses.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// All that may be sent, as it would be. For tests and fuzzers.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        while self.may_send() && self.waiting() > 0 {
+            self.respond();
+            all.extend(self.transmit.out.take_bytes());
+        }
+        all
+    }
+
+    /// Takes bytes that have come.
+    pub fn feed(&mut self, bytes: &[u8], into: &mut Events) {
+        match self.partial.is_empty() {
+            true => self.parse(bytes, into),
+            false => self.parse(&[&self.partial, bytes].concat(), into),
+        }
+    }
+
+    /// The start of an FPDU. Its rest is to be received behind a copy of it, for [`Engine::parse`].
+    pub(super) fn partial(&self) -> &[u8] {
+        &self.partial
+    }
+
+    /// Takes the FPDUs that are whole, and keeps the rest. `bytes` begin with what was kept before.
+    pub(super) fn parse(&mut self, bytes: &[u8], into: &mut Events) {
+        self.partial.clear();
+        let mut rest = bytes;
+        while !self.is_over() {
+            match framing::first(rest, self.crc) {
+                Ok(None) => break,
+                Ok(Some((fpdu, whole))) => {
+                    self.take_fpdu(fpdu, into);
+                    rest = &rest[whole..];
+                }
+                Err(told) => self.fail(told.into(), &[]),
+            }
+        }
+        if self.is_over() || (rest.is_empty() && self.partial.capacity() > KEEP) {
+            self.partial = Vec::new();
+        } else {
+            self.partial.extend_from_slice(rest);
+        }
+    }
+
+    /// Takes what came with the handshake.
+    pub fn take_begun(&mut self, into: &mut Events) {
+        if std::mem::take(&mut self.has_begun) {
+            self.feed(&[], into);
+        }
+    }
+
+    /// What ended without anything coming; in the end, the end.
+    pub fn take_news(&mut self, into: &mut Events) {
+        into.list.append(&mut self.done);
+        if let State::Ending(why) = &mut self.state {
+            let why = why.take();
+            into.list.extend(self.reads.end());
+            into.list.push(Event::End(why));
+            self.state = State::Ended;
+        }
+    }
+
+    /// The other side has closed, or the socket failed.
+    pub fn hang_up(&mut self, failed: Option<io::Error>) {
+        let is_amid = !self.partial.is_empty() || self.inbox.has_begun() || self.due.is_some();
+        let amid = || io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed amid a message");
+        let why = self.lost.take().or(failed).or_else(|| is_amid.then(amid));
+        self.end(why);
+    }
+
+    /// Nothing can be sent any more.
+    pub fn lose(&mut self, why: io::Error) {
+        self.drop_unsent();
+        self.lost.get_or_insert(why);
+    }
+
+    /// Ends the connection from here. What waits is dropped.
+    pub fn close(&mut self) {
+        self.drop_unsent();
+        self.end(None);
+    }
+
+    fn can_send(&self) -> bool {
+        !self.is_over() && self.lost.is_none()
+    }
+
+    fn drop_unsent(&mut self) {
+        self.responses.clear();
+        self.transmit.out = Default::default();
+    }
+
+    fn end(&mut self, why: Option<io::Error>) {
+        if !self.is_over() {
+            self.state = State::Ending(why);
+            self.first = None;
+            self.partial = Vec::new();
+            self.responses.clear();
+        }
+    }
+
+    /// Tells the other side what it did wrong; `fpdu` is the one that was wrong, if it is known.
+    fn fail(&mut self, fault: Fault, fpdu: &[u8]) {
+        let wrong = match Header::decode(fpdu) {
+            Ok(Header::Untagged(Untagged { opcode: opcode::READ_REQUEST, .. })) => {
+                fpdu.get(..UNTAGGED_LEN + READ_REQUEST_LEN).unwrap_or(&fpdu[..UNTAGGED_LEN])
+            }
+            Ok(header) => &fpdu[..header.len()],
+            Err(_) => &[],
+        };
+        if self.can_send() {
+            self.transmit.terminate(fault.told, wrong);
+        }
+        self.end(Some(fault.into()));
+    }
+
+    /// Begins the reads that may begin.
+    fn begin_reads(&mut self) {
+        while self.can_send()
+            && let Some(request) = self.reads.next()
+        {
+            self.transmit.request(&request);
+        }
+    }
+
+    /// Cuts answers to reads, as long as not much else waits.
+    fn respond(&mut self) {
+        while self.transmit.out.waiting() < AHEAD
+            && let Some((to, payload)) = self.responses.next()
+        {
+            self.transmit.respond(to, payload);
+        }
+    }
+
+    fn take_fpdu(&mut self, fpdu: &[u8], into: &mut Events) {
+        let first = self.first.take();
+        let taken = Header::decode(fpdu).map_err(Fault::from).and_then(|header| {
+            let payload = &fpdu[header.len()..];
+            match header {
+                Header::Tagged(t) => self.take_tagged(&t, payload, into),
+                Header::Untagged(u) => self.take_untagged(&u, payload, first, into),
+            }
+        });
+        if let Err(fault) = taken {
+            self.fail(fault, fpdu);
+        }
+    }
+
+    fn take_tagged(&mut self, t: &Tagged, payload: &[u8], into: &mut Events) -> Result<(), Fault> {
+        let has_place = |due: Tagged| (due.opcode, due.stag, due.offset) == (t.opcode, t.stag, t.offset);
+        if !self.due.is_none_or(has_place) {
+            return Err(Fault::new(Terminate::BOUNDS, "a Write or a Read Response amid another one"));
+        }
+        let end = t.offset.checked_add(payload.len() as u64);
+        let end = end.ok_or_else(|| Fault::new(Terminate::WRAP, "data beyond the last offset"))?;
+        self.due = (!t.last).then_some(Tagged { offset: end, ..*t });
+        if t.opcode == opcode::READ_RESPONSE {
+            into.list.extend(self.reads.take(t, payload)?);
+            self.begin_reads();
+        } else if !payload.is_empty() {
+            // What writes nothing needs no right to (RFC 5040 section 5.2).
+            self.memory.write(t, payload)?;
+        }
+        Ok(())
+    }
+
+    fn take_untagged(
+        &mut self,
+        u: &Untagged,
+        payload: &[u8],
+        first: Option<First>,
+        into: &mut Events,
+    ) -> Result<(), Fault> {
+        match u.opcode {
+            opcode::READ_REQUEST => self.responses.take(u, payload, &self.memory),
+            opcode::TERMINATE => {
+                self.end(Some(ended_by(payload)));
+                Ok(())
+            }
+            opcode::SEND if first == Some(First::Send) && u.last && u.msn == 1 && payload.is_empty() => {
+                self.inbox.skip();
+                Ok(())
+            }
+            _ => {
+                let Engine { inbox, memory, .. } = self;
+                inbox.take(u, payload, |stag| memory.invalidate(stag), into)
+            }
+        }
+    }
+}
+
+fn ended_by(terminate: &[u8]) -> io::Error {
+    let why = Terminate::decode(terminate).map_or("no reason".into(), |why| why.to_string());
+    io::Error::new(io::ErrorKind::ConnectionAborted, format!("the other side ended the connection: {why}"))
+}

@@ -1,0 +1,26 @@
+//! The stream of the other side, cut into FPDUs (RFC 5044 section 4).
+
+use net::iscsi::digest::crc32c;
+use wire::be;
+use wire::iwarp::{Terminate, mpa};
+
+/// What an FPDU at the start of `bytes` holds, its length and its DDP segment, and how many bytes it takes; None if
+/// it is not whole yet.
+///
+/// # Errors
+/// When its CRC does not fit.
+pub(super) fn first(bytes: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Terminate> {
+    if bytes.len() < mpa::LENGTH_LEN {
+        return Ok(None);
+    }
+    let segment = usize::from(be::get16(bytes));
+    let (len, whole) = (mpa::LENGTH_LEN + segment, mpa::fpdu_len(segment));
+    let Some(fpdu) = bytes.get(..whole) else { return Ok(None) };
+    if crc {
+        let (covered, digest) = fpdu.split_at(whole - mpa::CRC_LEN);
+        if crc32c(&[covered]).to_le_bytes() != digest {
+            return Err(Terminate::CRC);
+        }
+    }
+    Ok(Some((&fpdu[..len], whole)))
+}

@@ -1,0 +1,70 @@
+//! Memory of ours that the other side may use, and what it is told where it may not.
+
+use super::fault::Fault;
+use crate::keys::{Fault as Denied, Keys};
+use crate::{Exposed, Remote};
+use net::out::Payload;
+use std::collections::HashMap;
+use wire::iwarp::{ReadRequest, Tagged, Terminate};
+
+/// Exposed memory by steering tag.
+#[derive(Default)]
+pub(super) struct Memory {
+    keys: Keys,
+    /// What the other side ended its right to, until the owner asks for it.
+    invalidated: HashMap<u32, Exposed>,
+}
+
+impl Memory {
+    /// A name for memory. With too many one that names nothing.
+    pub(super) fn expose(&mut self, memory: Exposed) -> Remote {
+        self.keys.expose(memory).unwrap_or(Remote { stag: 0, offset: 0 })
+    }
+
+    /// Memory goes back to its owner, also that whose name was ended from the other side.
+    pub(super) fn revoke(&mut self, stag: u32) -> Option<Exposed> {
+        self.keys.revoke(stag).or_else(|| self.invalidated.remove(&stag))
+    }
+
+    /// Ends a steering tag for the other side; its memory waits for its owner.
+    pub(super) fn invalidate(&mut self, stag: u32) -> Result<(), Fault> {
+        let Some(memory) = self.keys.revoke(stag) else {
+            let what = format!("a message that ends the steering tag {stag:#x}, which names nothing");
+            return Err(Fault::new(Terminate::INVALIDATE, what));
+        };
+        self.invalidated.insert(stag, memory);
+        Ok(())
+    }
+
+    /// The payload of a segment of an RDMA Write goes where it belongs.
+    pub(super) fn write(&mut self, t: &Tagged, payload: &[u8]) -> Result<(), Fault> {
+        let to = Remote { stag: t.stag, offset: t.offset };
+        let sink = self.keys.sink(to, payload.len()).map_err(|denied| {
+            let told = match denied {
+                Denied::Tag => Terminate::STAG,
+                Denied::Direction => Terminate::ACCESS,
+                Denied::Bounds => Terminate::BOUNDS,
+            };
+            Fault::new(told, format!("an RDMA Write of {} bytes to {denied}", payload.len()))
+        })?;
+        sink.copy_from_slice(payload);
+        Ok(())
+    }
+
+    /// What an RDMA Read gets. One of nothing needs no right to.
+    pub(super) fn source(&self, request: &ReadRequest) -> Result<Payload, Fault> {
+        let (len, from) = (request.len as usize, Remote { stag: request.source.0, offset: request.source.1 });
+        if len == 0 {
+            return Ok(Payload::Empty);
+        }
+        let (buf, at) = self.keys.source(from, len).map_err(|denied| {
+            let told = match denied {
+                Denied::Tag => Terminate::READ_STAG,
+                Denied::Direction => Terminate::ACCESS,
+                Denied::Bounds => Terminate::READ_BOUNDS,
+            };
+            Fault::new(told, format!("an RDMA Read of {len} bytes from {denied}"))
+        })?;
+        Ok(Payload::Part(buf, at, len))
+    }
+}

@@ -1,0 +1,136 @@
+//! SCSI commands (SRP r16a section 6.8).
+
+use super::data::Cursor;
+use super::{Data, Error, error::of, opcode};
+use crate::be;
+
+/// Task attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Attribute {
+    /// In any order.
+    #[default]
+    Simple = 0,
+    /// Before all others.
+    HeadOfQueue = 1,
+    /// After all before it, before all after it.
+    Ordered = 2,
+    /// While an ACA condition lasts.
+    Aca = 4,
+}
+
+impl Attribute {
+    fn decode(code: u8) -> Result<Attribute, Error> {
+        Ok(match code & 7 {
+            0 => Attribute::Simple,
+            1 => Attribute::HeadOfQueue,
+            2 => Attribute::Ordered,
+            4 => Attribute::Aca,
+            code => return Err(Error::Attribute(code)),
+        })
+    }
+}
+
+const LEN: usize = 48;
+
+/// A SCSI command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command<'a> {
+    /// Solicited notification wanted for a response that tells of success 0x02, or of anything else 0x04.
+    pub notifications: u8,
+    /// The initiator's name for it.
+    pub tag: u64,
+    /// Logical unit number, 8 bytes as in SAM.
+    pub lun: u64,
+    /// Task attribute.
+    pub attribute: Attribute,
+    /// The first bytes of the CDB.
+    pub cdb: &'a [u8; 16],
+    /// The others, in whole words; at most 252.
+    pub additional_cdb: &'a [u8],
+    /// Data from the initiator.
+    pub data_out: Data<'a>,
+    /// Data to the initiator.
+    pub data_in: Data<'a>,
+}
+
+impl<'a> Command<'a> {
+    /// Bytes before the additional CDB and the descriptors.
+    pub const LEN: usize = LEN;
+
+    /// It has data for both directions, which few support.
+    pub fn is_bidirectional(&self) -> bool {
+        self.data_out != Data::None && self.data_in != Data::None
+    }
+
+    /// Reads one. `immediate_offset` is where the login put immediate data; None: it was not agreed on.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn decode(iu: &'a [u8], immediate_offset: Option<u16>) -> Result<Command<'a>, Error> {
+        let b: &[u8; LEN] = of(iu, 0, opcode::COMMAND)?;
+        let mut rest = Cursor { iu, at: Self::LEN, formats: b[5], immediate_offset };
+        let additional_cdb = rest.take(usize::from(b[31] & !3))?;
+        let (mut data_out, immediate) = rest.data(b[5] >> 4, b[6])?;
+        let (data_in, wrong_way) = rest.data(b[5] & 0xf, b[7])?;
+        if wrong_way.is_some() {
+            return Err(Error::Format(b[5]));
+        }
+        if let Some(len) = immediate {
+            data_out = Data::Immediate(rest.immediate(len)?);
+        }
+        Ok(Command {
+            notifications: b[1],
+            tag: be::get64(&b[8..]),
+            lun: be::get64(&b[20..]),
+            attribute: Attribute::decode(b[29])?,
+            cdb: iu[32..].first_chunk().ok_or(Error::Short { needed: 48, there: iu.len() })?,
+            additional_cdb,
+            data_out,
+            data_in,
+        })
+    }
+
+    /// Appends its bytes. `immediate_offset` is where the login put immediate data.
+    ///
+    /// # Errors
+    /// When no information unit says this: see [`Error`]. Nothing is appended then.
+    pub fn encode(&self, immediate_offset: Option<u16>, into: &mut Vec<u8>) -> Result<(), Error> {
+        let start = into.len();
+        into.extend_from_slice(&self.head()?);
+        into.extend_from_slice(self.additional_cdb);
+        self.data_out.put(into);
+        self.data_in.put(into);
+        if let Data::Immediate(bytes) = self.data_out {
+            let end = into.len() - start;
+            let Some(at) = immediate_offset.filter(|at| usize::from(*at) >= end) else {
+                let formats = into[start + 5];
+                into.truncate(start);
+                return Err(immediate_offset.map_or(Error::Format(formats), |at| Error::Offset { at, end }));
+            };
+            into.resize(start + usize::from(at), 0);
+            into.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// The bytes before the additional CDB.
+    fn head(&self) -> Result<[u8; LEN], Error> {
+        let ((out_format, out_count), (in_format, in_count)) = (self.data_out.kind()?, self.data_in.kind()?);
+        let formats = (out_format << 4) | in_format;
+        if matches!(self.data_in, Data::Immediate(_)) {
+            return Err(Error::Format(formats));
+        }
+        let cdb_len = self.additional_cdb.len();
+        if !cdb_len.is_multiple_of(4) || cdb_len > 252 {
+            return Err(Error::Cdb(cdb_len));
+        }
+        let mut b = [0; LEN];
+        (b[0], b[1], b[5]) = (opcode::COMMAND, self.notifications, formats);
+        (b[6], b[7], b[29], b[31]) = (out_count, in_count, self.attribute as u8, cdb_len as u8);
+        be::put64(&mut b[8..], self.tag);
+        be::put64(&mut b[20..], self.lun);
+        b[32..].copy_from_slice(self.cdb);
+        Ok(b)
+    }
+}

@@ -1,0 +1,283 @@
+//! Login, its acceptance and its rejection (SRP r16a sections 6.2 to 6.4). They go with the private data of the
+//! connection, which may have zeros behind them.
+
+use super::error::of;
+use super::{Error, PortId, opcode};
+use crate::be;
+use std::fmt;
+
+/// Keeps the channels that the nexus has.
+const MULTI: u8 = 1;
+const CHANNELS: u8 = 0x03;
+const NOTIFICATIONS: u8 = 0x70;
+/// Immediate data: wanted, or granted.
+const IMMEDIATE: u8 = 0x80;
+
+/// How a login request is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// With the InfiniBand connection manager: the standard's own form, 64 bytes.
+    Ib,
+    /// With the RDMA connection manager, on IP addresses: Linux's short form, 56 bytes.
+    RdmaCm,
+}
+
+/// Offsets of the fields of a login request in one of its forms.
+struct Layout {
+    opcode: usize,
+    tag: usize,
+    it_iu_len: usize,
+    formats: usize,
+    flags: usize,
+    immediate_offset: usize,
+    ports: [usize; 2],
+}
+
+const IB: Layout = Layout {
+    opcode: 0,
+    tag: 8,
+    it_iu_len: 16,
+    formats: 24,
+    flags: 26,
+    immediate_offset: 28,
+    ports: [32, 48],
+};
+const RDMA_CM: Layout = Layout {
+    opcode: 11,
+    tag: 0,
+    it_iu_len: 12,
+    formats: 8,
+    flags: 10,
+    immediate_offset: 48,
+    ports: [16, 32],
+};
+
+impl Form {
+    /// Bytes of a login request.
+    pub const fn request_len(self) -> usize {
+        match self {
+            Form::Ib => 64,
+            Form::RdmaCm => 56,
+        }
+    }
+
+    fn layout(self) -> &'static Layout {
+        match self {
+            Form::Ib => &IB,
+            Form::RdmaCm => &RDMA_CM,
+        }
+    }
+}
+
+/// A login request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoginRequest {
+    /// The initiator's name for it.
+    pub tag: u64,
+    /// Bytes of the longest information unit that the initiator will send.
+    pub it_iu_len: u32,
+    /// The data buffer [`format`](super::format)s that it will use.
+    pub formats: u16,
+    /// The other channels of the nexus stay; if not, they end.
+    pub keep_channels: bool,
+    /// Solicited notification wanted for: logout 0x10, credit request 0x20, asynchronous event 0x40.
+    pub notifications: u8,
+    /// Immediate data is wanted, and begins at this offset in a command.
+    pub immediate_offset: Option<u16>,
+    /// Who asks.
+    pub initiator: PortId,
+    /// Who is asked.
+    pub target: PortId,
+}
+
+impl LoginRequest {
+    /// Its bytes.
+    pub fn encode(&self, form: Form) -> Vec<u8> {
+        let (at, mut b) = (form.layout(), vec![0; form.request_len()]);
+        b[at.opcode] = opcode::LOGIN_REQUEST;
+        be::put64(&mut b[at.tag..], self.tag);
+        be::put32(&mut b[at.it_iu_len..], self.it_iu_len);
+        be::put16(&mut b[at.formats..], self.formats);
+        b[at.flags] = (u8::from(self.keep_channels) * MULTI) | (self.notifications & NOTIFICATIONS);
+        if let Some(offset) = self.immediate_offset {
+            b[at.flags] |= IMMEDIATE;
+            be::put16(&mut b[at.immediate_offset..], offset);
+        }
+        for (at, port) in at.ports.into_iter().zip([self.initiator, self.target]) {
+            b[at..at + 16].copy_from_slice(&port.0);
+        }
+        b
+    }
+
+    /// Reads the private data of a connection.
+    ///
+    /// # Errors
+    /// When it is too short, no login request, or has a reserved multichannel code.
+    pub fn decode(private: &[u8], form: Form) -> Result<LoginRequest, Error> {
+        let at = form.layout();
+        let short = Error::Short { needed: form.request_len() as u64, there: private.len() };
+        let b = private.get(..form.request_len()).ok_or(short)?;
+        if b[at.opcode] != opcode::LOGIN_REQUEST {
+            return Err(Error::Opcode(b[at.opcode]));
+        }
+        let flags = b[at.flags];
+        if flags & CHANNELS > MULTI {
+            return Err(Error::Channels(flags & CHANNELS));
+        }
+        let [initiator, target] = at.ports.map(|at| PortId(std::array::from_fn(|i| b[at + i])));
+        Ok(LoginRequest {
+            tag: be::get64(&b[at.tag..]),
+            it_iu_len: be::get32(&b[at.it_iu_len..]),
+            formats: be::get16(&b[at.formats..]),
+            keep_channels: flags & CHANNELS == MULTI,
+            notifications: flags & NOTIFICATIONS,
+            immediate_offset: (flags & IMMEDIATE != 0).then(|| be::get16(&b[at.immediate_offset..])),
+            initiator,
+            target,
+        })
+    }
+}
+
+/// What became of the channels that the nexus had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Previous {
+    /// There were none.
+    None = 0,
+    /// They were ended.
+    Ended = 1,
+    /// They stay.
+    Kept = 2,
+}
+
+/// A login is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoginResponse {
+    /// Credits to begin with: requests that the initiator may have outstanding.
+    pub credits: u32,
+    /// The tag of the request.
+    pub tag: u64,
+    /// Bytes of the longest information unit that the target takes.
+    pub it_iu_len: u32,
+    /// Bytes of the longest information unit that the target will send.
+    pub ti_iu_len: u32,
+    /// The data buffer [`format`](super::format)s that the target knows.
+    pub formats: u16,
+    /// What became of the other channels.
+    pub previous: Previous,
+    /// Immediate data is taken.
+    pub immediate: bool,
+}
+
+impl LoginResponse {
+    /// How many bytes it has.
+    pub const LEN: usize = 52;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[0] = opcode::LOGIN_RESPONSE;
+        be::put32(&mut b[4..], self.credits);
+        be::put64(&mut b[8..], self.tag);
+        be::put32(&mut b[16..], self.it_iu_len);
+        be::put32(&mut b[20..], self.ti_iu_len);
+        be::put16(&mut b[24..], self.formats);
+        b[26] = self.previous as u8 | (u8::from(self.immediate) * IMMEDIATE);
+        b
+    }
+
+    /// Reads the private data of a connection that was accepted.
+    ///
+    /// # Errors
+    /// When it is too short, no login response, or has a reserved multichannel code.
+    pub fn decode(private: &[u8]) -> Result<LoginResponse, Error> {
+        let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_RESPONSE)?;
+        let previous = match b[26] & CHANNELS {
+            0 => Previous::None,
+            1 => Previous::Ended,
+            2 => Previous::Kept,
+            code => return Err(Error::Channels(code)),
+        };
+        Ok(LoginResponse {
+            credits: be::get32(&b[4..]),
+            tag: be::get64(&b[8..]),
+            it_iu_len: be::get32(&b[16..]),
+            ti_iu_len: be::get32(&b[20..]),
+            formats: be::get16(&b[24..]),
+            previous,
+            immediate: b[26] & IMMEDIATE != 0,
+        })
+    }
+}
+
+/// Why a login is turned down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason(pub u32);
+
+impl Reason {
+    /// No channel can be made, for no other reason.
+    pub const UNABLE: Self = Self(0x0001_0000);
+    /// The target lacks resources.
+    pub const NO_RESOURCES: Self = Self(0x0001_0001);
+    /// The initiator's information units are too long.
+    pub const IT_IU_TOO_LONG: Self = Self(0x0001_0002);
+    /// There is no such target port, or the initiator may not use it.
+    pub const NOT_ASSOCIATED: Self = Self(0x0001_0003);
+    /// The data buffer formats are not known.
+    pub const FORMATS: Self = Self(0x0001_0004);
+    /// A nexus has one channel here.
+    pub const NO_MULTICHANNEL: Self = Self(0x0001_0005);
+    /// There are too many channels.
+    pub const TOO_MANY_CHANNELS: Self = Self(0x0001_0006);
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::UNABLE => "the target cannot make a channel",
+            Self::NO_RESOURCES => "the target lacks resources",
+            Self::IT_IU_TOO_LONG => "the initiator's information units are too long for the target",
+            Self::NOT_ASSOCIATED => "no such target port, or not for this initiator",
+            Self::FORMATS => "the target does not know the data buffer formats",
+            Self::NO_MULTICHANNEL => "the target takes one channel from an initiator",
+            Self::TOO_MANY_CHANNELS => "too many channels",
+            Self(code) => return write!(f, "reason {code:#010x}"),
+        })
+    }
+}
+
+/// A login is turned down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoginReject {
+    /// Why.
+    pub reason: Reason,
+    /// The tag of the request.
+    pub tag: u64,
+    /// The data buffer [`format`](super::format)s that the target knows.
+    pub formats: u16,
+}
+
+impl LoginReject {
+    /// How many bytes it has.
+    pub const LEN: usize = 32;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[0] = opcode::LOGIN_REJECT;
+        be::put32(&mut b[4..], self.reason.0);
+        be::put64(&mut b[8..], self.tag);
+        be::put16(&mut b[24..], self.formats);
+        b
+    }
+
+    /// Reads the private data of a connection that was turned down.
+    ///
+    /// # Errors
+    /// When it is too short, or no rejection of a login.
+    pub fn decode(private: &[u8]) -> Result<LoginReject, Error> {
+        let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_REJECT)?;
+        let (reason, tag) = (Reason(be::get32(&b[4..])), be::get64(&b[8..]));
+        Ok(LoginReject { reason, tag, formats: be::get16(&b[24..]) })
+    }
+}

@@ -1,0 +1,56 @@
+//! Names of SRP ports.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Names a port: an identifier extension and a GUID, 8 bytes each. As text: `0x` and 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub [u8; 16]);
+
+impl PortId {
+    /// Puts the halves together: `id_ext` or `initiator_ext` of a login string, and the GUID (`ioc_guid` of targets).
+    pub fn new(extension: u64, guid: u64) -> PortId {
+        PortId(((u128::from(extension) << 64) | u128::from(guid)).to_be_bytes())
+    }
+
+    /// The identifier extension.
+    pub fn extension(self) -> u64 {
+        (u128::from_be_bytes(self.0) >> 64) as u64
+    }
+
+    /// The GUID.
+    pub fn guid(self) -> u64 {
+        u128::from_be_bytes(self.0) as u64
+    }
+}
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#034x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// A text that names no port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAPortId;
+
+impl fmt::Display for NotAPortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an SRP port is named by 0x and 32 hexadecimal digits")
+    }
+}
+
+impl std::error::Error for NotAPortId {}
+
+impl FromStr for PortId {
+    type Err = NotAPortId;
+
+    fn from_str(text: &str) -> Result<PortId, NotAPortId> {
+        let digits = text.strip_prefix("0x").filter(|d| d.len() == 32).ok_or(NotAPortId)?;
+        // from_str_radix would take a sign.
+        if !digits.bytes().all(|d| d.is_ascii_hexdigit()) {
+            return Err(NotAPortId);
+        }
+        u128::from_str_radix(digits, 16).map(|id| PortId(id.to_be_bytes())).map_err(|_| NotAPortId)
+    }
+}

@@ -1,0 +1,124 @@
+//! Responses to commands and task management functions (SRP r16a section 6.9).
+
+use super::{Error, error::of, opcode};
+use crate::be;
+
+const RESPONSE_VALID: u8 = 0x01;
+const SENSE_VALID: u8 = 0x02;
+/// Residual flags of data-out; those of data-in are two bits further left.
+const OVER: u8 = 0x04;
+const UNDER: u8 = 0x08;
+const DATA_IN: u8 = 2;
+const SOLICITED: u8 = 0x01;
+
+/// How the data of one direction differed from what the command said, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Residual {
+    /// Not at all.
+    #[default]
+    None,
+    /// There was more.
+    Over(u32),
+    /// There was less.
+    Under(u32),
+}
+
+impl Residual {
+    fn encode(self) -> (u8, u32) {
+        match self {
+            Residual::None => (0, 0),
+            Residual::Over(bytes) => (OVER, bytes),
+            Residual::Under(bytes) => (UNDER, bytes),
+        }
+    }
+
+    fn decode(flags: u8, shift: u8, bytes: u32) -> Result<Residual, Error> {
+        match (flags >> shift) & (OVER | UNDER) {
+            0 => Ok(Residual::None),
+            OVER => Ok(Residual::Over(bytes)),
+            UNDER => Ok(Residual::Under(bytes)),
+            _ => Err(Error::Residual(flags)),
+        }
+    }
+}
+
+const LEN: usize = 36;
+
+/// A response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// It is a solicited notification.
+    pub solicited: bool,
+    /// Credits that come back with it: usually one, and those that are owed.
+    pub credits: i32,
+    /// The tag of the request.
+    pub tag: u64,
+    /// SCSI status.
+    pub status: u8,
+    /// What was left of data-out.
+    pub residual_out: Residual,
+    /// What was left of data-in.
+    pub residual_in: Residual,
+    /// Response data, empty if there is none: see [`Response::task_status`].
+    pub data: &'a [u8],
+    /// Sense data, empty if there is none.
+    pub sense: &'a [u8],
+}
+
+impl<'a> Response<'a> {
+    /// Bytes before the response data and the sense data.
+    pub const LEN: usize = LEN;
+
+    /// The [`task_status`](super::task_status) in the response to a task management function. Such response data has
+    /// four bytes.
+    pub fn task_status(&self) -> Option<u8> {
+        self.data.get(3).copied()
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        let ((out_flag, out_bytes), (in_flag, in_bytes)) =
+            (self.residual_out.encode(), self.residual_in.encode());
+        let mut b = [0; LEN];
+        (b[0], b[1]) = (opcode::RESPONSE, u8::from(self.solicited) * SOLICITED);
+        be::put32(&mut b[4..], self.credits as u32);
+        be::put64(&mut b[8..], self.tag);
+        let valid = [(self.data, RESPONSE_VALID), (self.sense, SENSE_VALID)];
+        let valid = valid.iter().filter(|(bytes, _)| !bytes.is_empty()).map(|(_, flag)| flag);
+        b[18] = out_flag | (in_flag << DATA_IN) | valid.sum::<u8>();
+        b[19] = self.status;
+        be::put32(&mut b[20..], out_bytes);
+        be::put32(&mut b[24..], in_bytes);
+        be::put32(&mut b[28..], self.sense.len() as u32);
+        be::put32(&mut b[32..], self.data.len() as u32);
+        into.extend_from_slice(&b);
+        into.extend_from_slice(self.data);
+        into.extend_from_slice(self.sense);
+    }
+
+    /// Reads one. A length whose flag says that it is not valid counts as zero.
+    ///
+    /// # Errors
+    /// When it is too short for its data, no response, or its flags contradict each other.
+    pub fn decode(iu: &'a [u8]) -> Result<Response<'a>, Error> {
+        let b: &[u8; LEN] = of(iu, 0, opcode::RESPONSE)?;
+        let flags = b[18];
+        let len = |flag, at: usize| if flags & flag != 0 { be::get32(&b[at..]) } else { 0 };
+        let (sense_len, data_len) = (len(SENSE_VALID, 28), len(RESPONSE_VALID, 32));
+        let needed = Self::LEN as u64 + u64::from(data_len) + u64::from(sense_len);
+        if needed > iu.len() as u64 {
+            return Err(Error::Short { needed, there: iu.len() });
+        }
+        let (data, rest) = iu[Self::LEN..].split_at(data_len as usize);
+        Ok(Response {
+            solicited: b[1] & SOLICITED != 0,
+            credits: be::get32(&b[4..]) as i32,
+            tag: be::get64(&b[8..]),
+            status: b[19],
+            residual_out: Residual::decode(flags, 0, be::get32(&b[20..]))?,
+            residual_in: Residual::decode(flags, DATA_IN, be::get32(&b[24..]))?,
+            data,
+            sense: &rest[..sense_len as usize],
+        })
+    }
+}

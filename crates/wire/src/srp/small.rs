@@ -1,0 +1,177 @@
+//! The other information units: task management, credits, asynchronous events, and the end (SRP r16a sections 6.5 to
+//! 6.7 and 6.10 to 6.13).
+
+use super::Error;
+use super::error::{of, whole};
+use super::opcode;
+use crate::be;
+
+/// Bytes of the information units that are little more than a tag.
+const SMALL: usize = 16;
+
+/// The tag of an information unit, in the place where all but login have it.
+pub(super) fn tag(iu: &[u8]) -> Result<u64, Error> {
+    whole::<SMALL>(iu).map(|b| be::get64(&b[8..]))
+}
+
+fn small(opcode: u8, second: u8, word: u32, tag: u64) -> [u8; SMALL] {
+    let mut b = [0; SMALL];
+    (b[0], b[1]) = (opcode, second);
+    be::put32(&mut b[4..], word);
+    be::put64(&mut b[8..], tag);
+    b
+}
+
+/// The initiator took credits: the tag of the request.
+pub fn credit_response(tag: u64) -> [u8; SMALL] {
+    small(opcode::CREDIT_RESPONSE, 0, 0, tag)
+}
+
+/// The initiator took an asynchronous event: the tag of the request.
+pub fn aer_response(tag: u64) -> [u8; SMALL] {
+    small(opcode::AER_RESPONSE, 0, 0, tag)
+}
+
+/// The initiator ends the connection. Linux neither says nor hears this: it disconnects.
+pub fn logout(tag: u64) -> [u8; SMALL] {
+    small(opcode::INITIATOR_LOGOUT, 0, 0, tag)
+}
+
+/// A task management function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskManagement {
+    /// Solicited notification wanted for a response that tells of success 0x02, or of anything else 0x04.
+    pub notifications: u8,
+    /// The initiator's name for it.
+    pub tag: u64,
+    /// Logical unit number.
+    pub lun: u64,
+    /// The [`function`](super::function).
+    pub function: u8,
+    /// The tag of the command that ABORT TASK is about.
+    pub task_tag: u64,
+}
+
+impl TaskManagement {
+    /// How many bytes it has.
+    pub const LEN: usize = 48;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        (b[0], b[1], b[30]) = (opcode::TASK_MANAGEMENT, self.notifications, self.function);
+        be::put64(&mut b[8..], self.tag);
+        be::put64(&mut b[20..], self.lun);
+        be::put64(&mut b[32..], self.task_tag);
+        b
+    }
+
+    /// Reads one, whatever its function.
+    ///
+    /// # Errors
+    /// When it is too short, or not one.
+    pub fn decode(iu: &[u8]) -> Result<TaskManagement, Error> {
+        let b: &[u8; Self::LEN] = of(iu, 0, opcode::TASK_MANAGEMENT)?;
+        Ok(TaskManagement {
+            notifications: b[1],
+            tag: be::get64(&b[8..]),
+            lun: be::get64(&b[20..]),
+            function: b[30],
+            task_tag: be::get64(&b[32..]),
+        })
+    }
+}
+
+/// A target gives credits, or takes some. It is answered with [`credit_response`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditRequest {
+    /// How many.
+    pub credits: i32,
+    /// The target's name for it.
+    pub tag: u64,
+}
+
+impl CreditRequest {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; SMALL] {
+        small(opcode::CREDIT_REQUEST, 0, self.credits as u32, self.tag)
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is too short, or not one.
+    pub fn decode(iu: &[u8]) -> Result<CreditRequest, Error> {
+        let b: &[u8; SMALL] = of(iu, 0, opcode::CREDIT_REQUEST)?;
+        Ok(CreditRequest { credits: be::get32(&b[4..]) as i32, tag: be::get64(&b[8..]) })
+    }
+}
+
+/// A target ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetLogout {
+    /// Why: 0 for no reason.
+    pub reason: u32,
+    /// The target's name for it.
+    pub tag: u64,
+}
+
+impl TargetLogout {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; SMALL] {
+        small(opcode::TARGET_LOGOUT, 0, self.reason, self.tag)
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is too short, or not one.
+    pub fn decode(iu: &[u8]) -> Result<TargetLogout, Error> {
+        let b: &[u8; SMALL] = of(iu, 0, opcode::TARGET_LOGOUT)?;
+        Ok(TargetLogout { reason: be::get32(&b[4..]), tag: be::get64(&b[8..]) })
+    }
+}
+
+const AER_LEN: usize = 36;
+
+/// An asynchronous event. It is answered with [`aer_response`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aer<'a> {
+    /// Credits that come with it.
+    pub credits: i32,
+    /// The target's name for it.
+    pub tag: u64,
+    /// Logical unit number.
+    pub lun: u64,
+    /// What happened, as sense data.
+    pub sense: &'a [u8],
+}
+
+impl<'a> Aer<'a> {
+    /// Bytes before the sense data.
+    pub const LEN: usize = AER_LEN;
+
+    /// Appends its bytes.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        let mut b = [0; AER_LEN];
+        b[..SMALL].copy_from_slice(&small(opcode::AER_REQUEST, 0, self.credits as u32, self.tag));
+        be::put64(&mut b[20..], self.lun);
+        be::put32(&mut b[28..], self.sense.len() as u32);
+        into.extend_from_slice(&b);
+        into.extend_from_slice(self.sense);
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is too short for its sense data, or not one.
+    pub fn decode(iu: &'a [u8]) -> Result<Aer<'a>, Error> {
+        let b: &[u8; AER_LEN] = of(iu, 0, opcode::AER_REQUEST)?;
+        let sense_len = be::get32(&b[28..]);
+        let needed = Self::LEN as u64 + u64::from(sense_len);
+        let short = Error::Short { needed, there: iu.len() };
+        let sense = iu[Self::LEN..].get(..sense_len as usize).ok_or(short)?;
+        let (tag, lun) = (be::get64(&b[8..]), be::get64(&b[20..]));
+        Ok(Aer { credits: be::get32(&b[4..]) as i32, tag, lun, sense })
+    }
+}

@@ -1,0 +1,48 @@
+//! What either side of SRP says: every decoder over the same bytes, and back.
+
+use wire::srp::{Command, Data, Form, FromInitiator, FromTarget, LoginReject, LoginRequest, LoginResponse};
+
+pub fn run(input: &[u8]) {
+    for form in [Form::Ib, Form::RdmaCm] {
+        if let Ok(login) = LoginRequest::decode(input, form) {
+            assert_eq!(LoginRequest::decode(&login.encode(form), form), Ok(login));
+            assert_eq!(login.initiator.to_string().parse(), Ok(login.initiator));
+        }
+    }
+    if let Ok(response) = LoginResponse::decode(input) {
+        assert_eq!(LoginResponse::decode(&response.encode()), Ok(response));
+    }
+    if let Ok(reject) = LoginReject::decode(input) {
+        assert_eq!(LoginReject::decode(&reject.encode()), Ok(reject));
+    }
+    [None, Some(52), Some(68)].into_iter().for_each(|offset| from_initiator(input, offset));
+    from_target(input);
+}
+
+fn from_initiator(input: &[u8], offset: Option<u16>) {
+    let Ok(FromInitiator::Command(command)) = FromInitiator::decode(input, offset) else { return };
+    let held = [command.data_out, command.data_in].map(|data| match data {
+        Data::Immediate(bytes) => bytes.len(),
+        Data::Indirect(all) => {
+            let sum: u64 = all.descriptors().map(|one| u64::from(one.len)).sum();
+            assert!(sum <= all.len.into() && all.list.len() <= all.table.len as usize);
+            all.list.len()
+        }
+        Data::Direct(_) | Data::None => 0,
+    });
+    assert!(command.additional_cdb.len() + held.iter().sum::<usize>() <= input.len());
+    let mut again = Vec::new();
+    assert_eq!(command.encode(offset, &mut again), Ok(()));
+    assert_eq!(Command::decode(&again, offset), Ok(command));
+}
+
+fn from_target(input: &[u8]) {
+    let mut again = Vec::new();
+    match FromTarget::decode(input) {
+        Ok(FromTarget::Response(response)) => response.encode(&mut again),
+        Ok(FromTarget::Aer(event)) => event.encode(&mut again),
+        _ => return,
+    }
+    assert!(again.len() <= input.len());
+    assert_eq!(FromTarget::decode(&again), FromTarget::decode(input));
+}
