@@ -51,8 +51,11 @@ impl Target {
     }
 }
 
+/// Keys and values.
+type Pairs = Vec<(String, String)>;
+
 /// The pairs of key text.
-fn pairs(text: &[u8]) -> Vec<(String, String)> {
+fn pairs(text: &[u8]) -> Pairs {
     let pairs = text::pairs(text).map(|pair| pair.expect("key text"));
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
@@ -83,7 +86,7 @@ fn log_in(
     target_name: Option<&str>,
     options: Options,
     but: &'static [(&'static str, &'static str)],
-) -> (Result<Connected, Error>, Target, Vec<Vec<(String, String)>>) {
+) -> (Result<Connected, Error>, Target, Vec<Pairs>) {
     let (ours, end) = mem::pair(TERMS, Terms { receives: (1, LOGIN_LEN), ..TERMS }, Default::default());
     let mut target = Target { end, stat_sn: 3 };
     let portal = Portal { host: "127.0.0.1".into(), port: 1 };
@@ -121,7 +124,7 @@ fn log_in(
     })
 }
 
-fn said<'a>(texts: &'a [Vec<(String, String)>], key: &str) -> Option<&'a str> {
+fn said<'a>(texts: &'a [Pairs], key: &str) -> Option<&'a str> {
     texts.iter().flatten().find(|(k, _)| k == key).map(|(_, v)| &**v)
 }
 
