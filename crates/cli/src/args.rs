@@ -9,6 +9,7 @@ use crate::exit;
 use crate::info::Info;
 use crate::ls::Ls;
 use crate::pr::Pr;
+use crate::rdma::Rdma;
 use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -98,6 +99,9 @@ pub enum Command {
     /// Look at the sessions of a running server
     #[command(subcommand)]
     Session(Session),
+    /// Tell what carries RDMA on this host
+    #[command(subcommand)]
+    Rdma(Rdma),
     /// Look at the routers of a running server, and steer them
     #[command(subcommand)]
     Router(Router),

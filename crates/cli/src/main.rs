@@ -16,6 +16,7 @@ mod info;
 mod ls;
 mod paste;
 mod pr;
+mod rdma;
 mod router;
 mod say;
 mod scsi;
@@ -63,6 +64,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             print(&text);
             return failure.map_or(Ok(ExitCode::SUCCESS), Err);
         }
+        Command::Rdma(command) => print(&rdma::rdma(&command)?),
         Command::Check { file, media } => print(&check::check(&file, media)?),
         Command::Info(args) => {
             log("warn")?;

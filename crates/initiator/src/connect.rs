@@ -1,7 +1,7 @@
 //! From a portal's name to a connection that is logged in.
 
 use crate::iser;
-use crate::options::{Portal, Transport};
+use crate::options::{Portal, Provider, Transport};
 use crate::session::carrier::Line;
 use crate::{Error, Kind, Options};
 use net::Stream;
@@ -226,11 +226,26 @@ pub enum Wire {
 impl Wire {
     /// Connects to the first address of a portal that answers, in time for a login.
     pub async fn connect(portal: &Portal, options: &Options) -> Result<Wire, Error> {
+        if (options.transport, options.provider) == (Transport::Iser, Provider::Verbs) {
+            return Wire::by_device(&resolve(portal).await?, options).await;
+        }
         let tcp = TcpWire::connect(portal, options.timeouts.login).await?;
         if let Some(bytes) = options.window {
             tcp.stream.set_window(bytes as usize).map_err(lost)?;
         }
         Wire::over(tcp.stream, options).await
+    }
+
+    /// To the first of these addresses that answers.
+    async fn by_device(addresses: &[SocketAddr], options: &Options) -> Result<Wire, Error> {
+        let mut last = Error::new(Kind::Unreachable, "its name has no address");
+        for address in addresses {
+            match iser::Wire::by_device(*address, options).await {
+                Ok(wire) => return Ok(Wire::Iser(wire)),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
     }
 
     /// A connection over a stream of bytes that nothing was said on yet.

@@ -99,6 +99,21 @@ pub enum Transport {
     Iser,
 }
 
+/// What carries RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provider {
+    /// Software iWARP, over TCP.
+    #[default]
+    Iwarp,
+    /// The RDMA device that leads there, by rdma-core.
+    Verbs,
+}
+
+impl Provider {
+    /// Names in URLs.
+    pub(crate) const NAMES: [(&str, Provider); 2] = [("iwarp", Provider::Iwarp), ("verbs", Provider::Verbs)];
+}
+
 impl Transport {
     /// What is offered where this carries the session: over RDMA the target asks for data, and there are no digests.
     pub(crate) fn offer(self, offer: &Offer) -> Offer {
@@ -126,6 +141,8 @@ pub struct Options {
     pub credentials: Option<Credentials>,
     /// What carries the session.
     pub transport: Transport,
+    /// What is RDMA here.
+    pub provider: Provider,
     /// What is offered in negotiation.
     pub offer: Offer,
     /// Where CRC32C and no digest both will do, CRC32C is preferred.
@@ -148,6 +165,7 @@ impl Options {
             initiator: initiator.into(),
             credentials: None,
             transport: Transport::default(),
+            provider: Provider::default(),
             offer: offer(),
             crc32c_first: false,
             timeouts: Timeouts::default(),

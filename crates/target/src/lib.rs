@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod devices;
 mod exec;
 mod gate;
 mod instance;

@@ -1,6 +1,7 @@
 //! The server: listeners, cores, and the way from one configuration to the next.
 
 use crate::access::Door;
+use crate::devices;
 use crate::iscsi;
 use crate::registry::{Letter, Registry};
 use crate::seldom::Seldom;
@@ -44,6 +45,20 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// What the connections of these portals share.
+    pub fn new(setup: Setup, portals: Vec<Bound>) -> Shared {
+        Shared {
+            pool: Pool::new(setup.limits.memory),
+            setup: RwLock::new(Arc::new(setup)),
+            registry: Arc::default(),
+            portals,
+            connections: AtomicUsize::new(0),
+            before_login: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            turned_away: Seldom::default(),
+        }
+    }
+
     /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
     pub fn turned_away(&self, peer: SocketAddr, reason: &str) {
         if let Some(left_out) = self.turned_away.may(Instant::now()) {
@@ -83,22 +98,16 @@ impl Server {
     /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
     pub fn start(setup: Setup, cpus: &[usize]) -> io::Result<Server> {
         let (portals, sockets) = bind(&setup)?;
-        let shared = Arc::new(Shared {
-            pool: Pool::new(setup.limits.memory),
-            setup: RwLock::new(Arc::new(setup)),
-            registry: Arc::default(),
-            portals,
-            connections: AtomicUsize::new(0),
-            before_login: AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
-            turned_away: Seldom::default(),
-        });
+        let shared = Arc::new(Shared::new(setup, portals));
         let cores = Arc::new(Cores::start(cpus)?);
         for (i, socket) in sockets.into_iter().enumerate() {
+            let at = i % cores.count();
+            if shared.portals[i].transports.by_devices() {
+                devices::listen(&shared, &cores, at, i)?;
+            }
             let (shared, to) = (shared.clone(), cores.clone());
-            cores.run_on(i % cores.count(), move || {
-                compio::runtime::spawn(accept(shared, to, socket, i)).detach();
-            });
+            let Some(socket) = socket else { continue };
+            cores.run_on(at, move || compio::runtime::spawn(accept(shared, to, socket, i)).detach());
         }
         let refreshed = shared.clone();
         cores.run_on(0, move || compio::runtime::spawn(refresh(refreshed)).detach());
@@ -210,13 +219,16 @@ async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
     result
 }
 
-fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<TcpListener>)> {
+/// The portals, and the sockets of those that take TCP.
+fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<Option<TcpListener>>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
     for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
         let named =
             |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", portal.listen));
-        let socket = bind_one(portal.listen).map_err(named)?;
-        let (address, advertise) = (socket.local_addr()?, portal.advertise.clone());
+        let bind = || bind_one(portal.listen).map_err(named);
+        let socket = portal.transports.by_tcp().then(bind).transpose()?;
+        let address = socket.as_ref().map_or(Ok(portal.listen), |socket| socket.local_addr())?;
+        let advertise = portal.advertise.clone();
         bound.push(Bound { address, tag, advertise, transports: portal.transports });
         sockets.push(socket);
     }
@@ -272,7 +284,7 @@ fn hand_over(
     count: Counted,
 ) {
     let shared = shared.clone();
-    cores.run_on(count.place.core(), move || {
+    cores.run_on(count.core(), move || {
         compio::runtime::spawn(iscsi::serve(shared, stream, peer, portal, count)).detach();
     });
 }
@@ -286,7 +298,7 @@ pub struct Counted {
 
 impl Counted {
     /// A place, or why there is none.
-    fn new(shared: &Arc<Shared>, place: Place) -> Result<Counted, &'static str> {
+    pub fn new(shared: &Arc<Shared>, place: Place) -> Result<Counted, &'static str> {
         let limits = &shared.setup().limits;
         let all = shared.connections.fetch_add(1, SeqCst);
         let fresh = shared.before_login.fetch_add(1, SeqCst);
@@ -302,6 +314,11 @@ impl Counted {
             return Err("there are as many as `connections_before_login` of [limits] allows");
         }
         Ok(counted)
+    }
+
+    /// The core that it has its place on.
+    pub(crate) fn core(&self) -> usize {
+        self.place.core()
     }
 
     /// The login is done.

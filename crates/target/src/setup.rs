@@ -176,13 +176,35 @@ impl Portal {
 pub struct Transports {
     /// iSCSI over TCP.
     pub tcp: bool,
-    /// iSCSI over RDMA, by software iWARP (RFC 7145).
+    /// iSCSI over RDMA (RFC 7145).
     pub iser: bool,
+    /// What is RDMA here.
+    pub provider: Provider,
+}
+
+/// What carries RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provider {
+    /// Software iWARP, on the TCP port.
+    #[default]
+    Iwarp,
+    /// The RDMA devices that have the address, by rdma-core.
+    Verbs,
 }
 
 impl Transports {
     /// iSCSI over TCP alone.
-    pub const TCP: Transports = Transports { tcp: true, iser: false };
+    pub const TCP: Transports = Transports { tcp: true, iser: false, provider: Provider::Iwarp };
+
+    /// Connections come by RDMA devices.
+    pub fn by_devices(self) -> bool {
+        self.iser && self.provider == Provider::Verbs
+    }
+
+    /// Connections come by TCP.
+    pub fn by_tcp(self) -> bool {
+        self.tcp || !self.by_devices()
+    }
 }
 
 /// A target node.

@@ -20,6 +20,8 @@ const BLOCK: u32 = 512;
 pub enum Client<'a> {
     /// Lunar's library, driven by its example `load`
     Lunar(&'a Path),
+    /// The same over RDMA, with CRCs or without
+    Iser { program: &'a Path, crc: bool },
     /// `lunar bench`, which measures all that a user may want to know
     Engine(&'a Path),
     /// iscsi-perf
@@ -32,7 +34,11 @@ impl Client<'_> {
     /// Runs it for `seconds`; the CPU time is the client's own.
     pub fn run(self, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
         match self {
-            Client::Lunar(program) => lunar(program, server, load, seconds),
+            Client::Lunar(program) => lunar(program, &server.url(), load, seconds),
+            Client::Iser { program, crc } => {
+                let digest = if crc { "?data_digest=crc32c" } else { "" };
+                lunar(program, &(server.url().replacen("iscsi", "iser", 1) + digest), load, seconds)
+            }
             Client::Engine(program) => engine(program, server, load, seconds),
             Client::Libiscsi => libiscsi(server, load, seconds),
             Client::Blast(program) => load::run(program, server, load, seconds),
@@ -52,9 +58,9 @@ fn after(text: &str, word: &str) -> Result<f64> {
     words.next().with_context(|| format!("no {word} in: {text}"))?.parse().context("a number")
 }
 
-fn lunar(program: &Path, server: &Server, load: &Load, seconds: u64) -> Result<Reached> {
+fn lunar(program: &Path, url: &str, load: &Load, seconds: u64) -> Result<Reached> {
     let mut command = pinned(program);
-    command.args([&server.url(), load.op, &load.bytes.to_string(), &load.depth.to_string()]);
+    command.args([url, load.op, &load.bytes.to_string(), &load.depth.to_string()]);
     let output =
         command.arg(seconds.to_string()).stderr(Stdio::inherit()).output().context("cannot run load")?;
     let said = String::from_utf8_lossy(&output.stdout);

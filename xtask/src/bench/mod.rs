@@ -5,6 +5,7 @@
 
 mod initiator;
 mod load;
+mod rdma;
 mod router;
 mod rows;
 mod server;

@@ -93,6 +93,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
         Bench::initiator_large,
         Bench::nbd,
         Bench::routers,
+        Bench::rdma,
     ];
     let mut outcomes = Vec::new();
     for part in parts {

@@ -106,6 +106,14 @@ pub fn lunar(program: &Path, backing: Backing) -> Result<Server> {
     serve(program, dir, &config)
 }
 
+/// Starts Lunar with a null LUN and a portal that takes iSER, too.
+pub fn lunar_with_iser(program: &Path) -> Result<Server> {
+    let dir = fresh_dir("iser")?;
+    let portal = "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }";
+    let config = head(&dir).replacen("\"127.0.0.1:0\"", portal, 1) + &target(Backing::Null(1));
+    serve(program, dir, &config)
+}
+
 /// Starts Lunar as a router before another server's LUN, and waits until the LUN is there. `path` is that of its
 /// commands: `block` or `pass`.
 pub fn routed(program: &Path, blast: &Path, upstream: &Server, path: &str) -> Result<Server> {

@@ -26,6 +26,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "device",
             "net",
             "block",
+            "rdma",
             "target",
             "initiator",
             "router",

@@ -14,7 +14,7 @@ mod scst;
 mod sn5420;
 mod srpt;
 
-use crate::{Document, Error, Kind, Watch};
+use crate::{Document, Error, Watch};
 use lab::Lab;
 use published::Published;
 use std::path::PathBuf;

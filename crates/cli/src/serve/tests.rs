@@ -81,7 +81,16 @@ impl Drop for Folder {
 
 fn args(config: PathBuf) -> Serve {
     let (luns, listen) = (Vec::new(), Vec::new());
-    Serve { luns, size: None, listen, iser: false, target: None, config: Some(config), run: None, cores: None }
+    Serve {
+        luns,
+        size: None,
+        listen,
+        iser: false,
+        target: None,
+        config: Some(config),
+        run: None,
+        cores: None,
+    }
 }
 
 fn service(args: &Serve, fake: &Fake) -> Service<Fake> {

@@ -117,6 +117,7 @@ fn wrong_arguments_say_what_to_do() {
         luns: vec![here("none")],
         size: Some("much".into()),
         listen: vec!["here".into()],
+        iser: true,
         target: Some("disks".into()),
     };
     let starts: Vec<String> =

@@ -6,7 +6,7 @@ use super::value::{listen, told};
 use crate::problem::{Problems, Wrong, wrong};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use target::setup::{Discovery, Portal, PortalGroup, Transports};
+use target::setup::{Discovery, Portal, PortalGroup, Provider, Transports};
 
 /// Who may discover.
 pub(super) fn discovery(p: &mut Problems<'_>, mut s: Section<'_>, users: &Users) -> Discovery {
@@ -114,12 +114,26 @@ fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
     let at = s.find(KEY).map(|value| value.span());
     let Some(named) = s.parsed_list(p, KEY, transport) else { return Transports::TCP };
     let has = |what| named.contains(&what);
-    let transports = Transports { tcp: has(Carries::Tcp), iser: has(Carries::Iser) };
+    let provider = s.parsed(p, "provider", provider).unwrap_or_default();
+    let transports = Transports { tcp: has(Carries::Tcp), iser: has(Carries::Iser), provider };
     match at {
-        Some(at) if named.is_empty() => p.add(&at, "`transport` names nothing", "write [\"tcp\"] or [\"tcp\", \"iser\"]"),
+        Some(at) if named.is_empty() => {
+            p.add(&at, "`transport` names nothing", "write [\"tcp\"] or [\"tcp\", \"iser\"]")
+        }
         _ => {}
     }
     transports
+}
+
+fn provider(text: &str) -> Result<Provider, Wrong> {
+    match text {
+        "iwarp" => Ok(Provider::Iwarp),
+        "verbs" => Ok(Provider::Verbs),
+        _ => wrong(
+            format!("\"{}\" is no provider of RDMA", text.escape_debug()),
+            "it can be \"iwarp\" (in software, over TCP) or \"verbs\" (the devices that have the address)",
+        ),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -175,7 +175,8 @@ fn portals(group: &PortalGroup) -> Vec<Fact> {
             (true, true) => " for TCP and iSER",
             (false, _) => " for iSER",
         };
-        format!("{}{told}{carries}", portal.listen)
+        let by = if portal.transports.by_devices() { " by RDMA devices" } else { "" };
+        format!("{}{told}{carries}{by}", portal.listen)
     });
     vec![fact("portals", list(shown))]
 }

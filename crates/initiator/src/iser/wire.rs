@@ -9,6 +9,7 @@ use net::Stream;
 use net::out::Payload;
 use proto::Pdu;
 use rdma::{Endpoint, Event, Events, Refused, Terms};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// RDMA Reads of ours that the target may have under way: so many writes at a time.
@@ -23,19 +24,43 @@ pub struct Wire {
     events: Events,
 }
 
+/// All that may come before the session is over, as nobody says when it needs more.
+fn terms(options: &Options) -> Terms {
+    Terms { ord: 1, ird: READS, receives: (usize::from(options.commands) + BESIDE, LOGIN_LEN) }
+}
+
+/// What we can do, as the other side is told it.
+fn abilities() -> Vec<u8> {
+    Abilities { zero_based: false, invalidate: true }.encode().to_vec()
+}
+
 impl Wire {
+    /// A connection to a target by the RDMA device that leads there.
+    ///
+    /// # Errors
+    /// When none does, or the other side turns it down.
+    pub async fn by_device(address: SocketAddr, options: &Options) -> Result<Wire, Error> {
+        let connected = rdma::verbs::connect(address, &abilities(), terms(options)).await;
+        let (endpoint, _) = connected.map_err(|e| match e {
+            Refused::Io(e) => Error::new(Kind::Unreachable, crate::connect::io_text(&e)).with_hint(
+                "lunar rdma list shows the devices; without provider=verbs iWARP is done in software",
+            ),
+            rejected => refused(rejected),
+        })?;
+        Ok(Wire { endpoint, events: Events::default() })
+    }
+
     /// A connection to a target, over software iWARP on a stream of bytes.
     ///
     /// # Errors
     /// When the other side does not speak it, or turns it down.
     pub async fn over(stream: Stream, options: &Options) -> Result<Wire, Error> {
-        // All that may come before the session is over, as nobody says when it needs more.
-        let receives = (usize::from(options.commands) + BESIDE, LOGIN_LEN);
-        let terms = Terms { ord: 1, ird: READS, receives };
-        let abilities = Abilities { zero_based: false, invalidate: true };
-        let (private, how) = (abilities.encode(), rdma::iwarp::Options::default());
+        // What protects PDUs elsewhere protects the frames that carry them here.
+        let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
+        let how = rdma::iwarp::Options { crc, ..rdma::iwarp::Options::default() };
+        let private = abilities();
         let peer = stream.peer().map_err(lost)?;
-        let connected = rdma::iwarp::connect(stream, peer, &private, terms, &how).await;
+        let connected = rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
         let (endpoint, _) = connected.map_err(refused)?;
         Ok(Wire { endpoint, events: Events::default() })
     }

@@ -188,6 +188,7 @@ fn defaults() -> Settings {
         crc32c_first: options.crc32c_first,
         timeouts: Timeouts::default(),
         commands: options.commands,
+        provider: options.provider,
         window: None,
         isid: None,
         algorithms: Algorithm::ALL.to_vec(),

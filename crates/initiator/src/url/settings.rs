@@ -1,6 +1,6 @@
 //! The settings of a URL, one row each.
 
-use crate::options::Timeouts;
+use crate::options::{Provider as Carrier, Timeouts};
 use proto::chap::Algorithm;
 use proto::nearest::nearest;
 use proto::parameters::{Digests, Offer, TaskReporting};
@@ -18,6 +18,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Commands in flight.
     pub commands: u16,
+    /// What carries RDMA.
+    pub provider: Carrier,
     /// Buffers of the socket in bytes.
     pub window: Option<u32>,
     /// Our part of the session's identifier.
@@ -49,6 +51,7 @@ enum Takes {
     Bytes(fn(&mut Offer) -> &mut u32),
     Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
     Isid,
+    Provider,
     Window,
     Tries(fn(&mut Timeouts) -> &mut u32),
     /// The one value that this initiator supports.
@@ -94,6 +97,7 @@ pub static TABLE: &[Row] = &[
     row("initiator", Text(|t| &mut t.initiator)),
     row("isid", Isid),
     row("window", Window),
+    row("provider", Provider),
     row("header_digest", Digest(|o| &mut o.header_digest)),
     row("data_digest", Digest(|o| &mut o.data_digest)),
     row("initial_r2t", Flag(|o| &mut o.initial_r2t)),
@@ -148,6 +152,10 @@ impl Row {
             Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
             Count(range, place) => *place(settings) = number(value, range)?,
             Window => settings.window = Some(number(value, &WINDOW)?),
+            Provider => {
+                let found = Carrier::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
+                settings.provider = found.ok_or("it takes iwarp or verbs")?.1;
+            }
             Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}

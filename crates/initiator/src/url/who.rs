@@ -30,6 +30,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         initiator: initiator(s.texts.initiator.as_deref(), env, &|| std::fs::File::open(NAME_FILE).ok())?,
         credentials: credentials(url, env)?,
         transport: url.transport,
+        provider: s.provider,
         offer,
         crc32c_first: s.crc32c_first,
         timeouts: s.timeouts.clone(),

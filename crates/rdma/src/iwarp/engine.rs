@@ -11,7 +11,7 @@ use crate::{Event, Events, Exposed, Remote};
 use net::out::Payload;
 use net::{Buf, Stream};
 use std::io;
-use wire::iwarp::ddp::{READ_REQUEST_LEN, opcode};
+use wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
 use wire::iwarp::{Header, Tagged, Terminate, Untagged};
 
 /// Read Responses are cut while less than so many bytes wait to be sent; the others wait whole.
@@ -255,8 +255,8 @@ impl Engine {
     /// Tells the other side what it did wrong; `fpdu` is the one that was wrong, if it is known.
     fn fail(&mut self, fault: Fault, fpdu: &[u8]) {
         let wrong = match Header::decode(fpdu) {
-            Ok(Header::Untagged(u)) if u.opcode == opcode::READ_REQUEST => {
-                &fpdu[..fpdu.len().min(Header::Untagged(u).len() + READ_REQUEST_LEN)]
+            Ok(Header::Untagged(Untagged { opcode: opcode::READ_REQUEST, .. })) => {
+                fpdu.get(..UNTAGGED_LEN + READ_REQUEST_LEN).unwrap_or(&fpdu[..UNTAGGED_LEN])
             }
             Ok(header) => &fpdu[..header.len()],
             Err(_) => &[],

@@ -138,7 +138,9 @@ fn grant(wanted: &Enhanced, terms: &Terms) -> (Enhanced, First) {
     match wanted {
         Enhanced { write: true, .. } => (Enhanced { write: true, ..peer_to_peer }, First::Any),
         Enhanced { read: true, .. } => (Enhanced { read: true, ..peer_to_peer }, First::Any),
-        _ => (Enhanced { send: true, ..peer_to_peer }, First::Send),
+        Enhanced { send: true, .. } => (Enhanced { send: true, ..peer_to_peer }, First::Send),
+        // It offers no such word: its first message will do.
+        _ => (peer_to_peer, First::Any),
     }
 }
 
@@ -197,6 +199,7 @@ mod tests {
             (offer(true, true, true), offer(false, true, false), First::Any),
             (offer(true, false, true), offer(false, false, true), First::Any),
             (offer(true, false, false), offer(true, false, false), First::Send),
+            (offer(false, false, false), offer(false, false, false), First::Any),
         ] {
             let terms = Terms { ord: 1, ird: 1, ..TERMS };
             assert_eq!(grant(&wanted, &terms), (granted, first));

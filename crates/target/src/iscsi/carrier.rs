@@ -7,6 +7,7 @@ use super::out::{self, Digests, MAX_SEGMENT, Payload};
 use super::receive::{Broken, Received, Receiver};
 use net::Stream;
 use rdma::Wait;
+use std::cell::RefCell;
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
@@ -38,6 +39,9 @@ pub trait Mover {
 
     /// Nothing more is taken; what is queued still goes.
     fn stop_receiving(&self);
+
+    /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
+    fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()>;
 
     /// Ends the connection.
     fn close(&self);
@@ -123,6 +127,13 @@ impl Line {
         }
     }
 
+    /// Waits until nothing is held back any more.
+    pub async fn settled(&self, session: &RefCell<Session>) {
+        if let Line::Moved(mover) = self {
+            mover.settled(session).await;
+        }
+    }
+
     /// Nothing more is received; what is queued still goes.
     pub fn stop_receiving(&self) {
         match self {
@@ -179,6 +190,11 @@ impl Out {
         if let Out::Tcp(out) = self {
             *out = out::Out::default();
         }
+    }
+
+    /// Whether what the initiator declares of its data segments is so; over RDMA it has the room that it has.
+    pub fn heeds_declarations(&self) -> bool {
+        matches!(self, Out::Tcp(_))
     }
 
     /// The longest Data-In in bytes, where the initiator takes segments of so many.

@@ -41,8 +41,8 @@ pub trait Fresh {
     /// What is offered where this is the transport.
     fn offer(&self, offer: Offer) -> Offer;
 
-    /// What was negotiated, as this transport takes it.
-    fn parameters(&self, parameters: Parameters) -> Parameters;
+    /// What was negotiated for a session of this type, as this transport takes it.
+    fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
     /// Sends the last PDU: from then on the connection is that of a session with so many commands in flight.
     async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier>;
@@ -95,7 +95,7 @@ async fn negotiate(
             Step::Ready => break,
         }
     }
-    let parameters = fresh.parameters(machine.parameters().clone());
+    let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());
     let info = info(&machine, ends, bound.tag, parameters, shared.registry.find(machine.tsih()));
     let entered = match Entered::enter(shared, &setup, info, &bound, machine.tsih(), count).await {
         Ok(entered) => entered,
@@ -292,7 +292,7 @@ impl Fresh for Tcp {
         offer
     }
 
-    fn parameters(&self, parameters: Parameters) -> Parameters {
+    fn parameters(&self, parameters: Parameters, _: SessionType) -> Parameters {
         parameters
     }
 

@@ -56,7 +56,7 @@ pub async fn serve(
     };
     let transports = shared.portals[portal].transports;
     let mut begun = Vec::new();
-    if transports.iser {
+    if transports.iser && !transports.by_devices() {
         begun = match first_bytes(&stream, shared.setup().limits.login_timeout).await {
             Ok(bytes) => bytes,
             Err(e) => return shared.turned_away(peer, &e.to_string()),

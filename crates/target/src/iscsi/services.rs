@@ -65,7 +65,9 @@ impl Session {
             TextStep::Reject(reason) => self.reject(reason, header, ahs),
             TextStep::Reply { pdu, max_xmit_data_segment_length } => {
                 self.reply(pdu.header, Payload::Bytes(pdu.data));
-                if let Some(len) = max_xmit_data_segment_length {
+                if let Some(len) = max_xmit_data_segment_length
+                    && self.out.heeds_declarations()
+                {
                     self.parameters.max_xmit_data_segment_length = len;
                 }
             }

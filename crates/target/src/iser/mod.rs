@@ -3,6 +3,8 @@
 
 mod login;
 mod mover;
+#[cfg(test)]
+mod tests;
 
 use crate::iscsi::connection;
 use crate::iscsi::login::{Ends, login};
@@ -31,7 +33,7 @@ pub async fn serve_stream(
 }
 
 /// Serves one connection to its end.
-async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
+pub async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
     let (local, peer) = request.addresses();
     let theirs = Abilities::decode(request.private());
     let ours = Abilities { zero_based: false, invalidate: theirs.invalidate };

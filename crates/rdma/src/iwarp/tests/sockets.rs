@@ -88,6 +88,31 @@ fn a_megabyte_is_written_and_read_with_and_without_crcs() {
     }
 }
 
+/// More than the buffers of the sockets hold.
+#[test]
+fn reads_are_answered_by_who_does_nothing_but_poll() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let data = noise(8 << 20);
+        let source = called.expose(Exposed::Source(Rc::new(buf(&data))));
+        (0..6).for_each(|id| caller.read(id, source, Buf::zeroed(data.len()), 0, data.len()));
+        let polling = spawn(async move {
+            let mut into = Events::default();
+            while end(&into).is_none() {
+                called.readable().await.expect("readable");
+                called.poll(&mut into);
+            }
+            end(&into)
+        });
+        let into = serve(&*caller, 6).await;
+        for event in &into.list {
+            assert!(matches!(event, Event::Read(_, buf, Ok(())) if buf[..] == data[..]));
+        }
+        drop(caller);
+        assert_eq!(polling.await.expect("polled"), Some(None));
+    });
+}
+
 #[test]
 fn private_data_travel_both_ways_and_so_do_the_facts() {
     run(async {

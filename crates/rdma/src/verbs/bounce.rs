@@ -1,0 +1,233 @@
+//! Memory that a device may use, and the copies into and out of it. What comes and goes is copied here, for the memory
+//! of a [`net::Buf`] is not known to the device; this is the one place to change when it will be.
+//!
+//! Chunks of a few sizes are cut from slabs. A slab is made known to the device once, and stays until its pool goes.
+//! What a pool grows to is bounded by who takes chunks: a connection has so many bytes under way and no more.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Sizes of chunks in bytes. A login message of iSER has 8268 bytes, one of SRP with data 8260.
+const CLASSES: [usize; 6] = [512, 4 << 10, 12 << 10, 64 << 10, 256 << 10, LARGEST];
+/// The largest chunk in bytes.
+pub const LARGEST: usize = 1 << 20;
+/// Chunks of a slab, unless that is too little or too much memory.
+const CHUNKS: usize = 16;
+const SLAB: (usize, usize) = (64 << 10, LARGEST);
+const ALIGN: usize = 4096;
+
+/// What a device calls memory that it knows. It knows it until this is dropped.
+pub struct Known {
+    /// The key for operations of ours.
+    pub lkey: u32,
+    /// Lets the device forget it when dropped.
+    pub _keep: Box<dyn Any + Send>,
+}
+
+/// Makes memory known to a device: where it is, and its length in bytes.
+pub type Register = Box<dyn Fn(NonNull<u8>, usize) -> io::Result<Known> + Send + Sync>;
+
+struct Slab {
+    at: NonNull<u8>,
+    layout: Layout,
+    /// None only while it is dropped.
+    known: Option<Known>,
+}
+
+// SAFETY: a slab owns its memory, whoever holds it.
+unsafe impl Send for Slab {}
+
+impl Slab {
+    fn new(class: usize, register: &Register) -> io::Result<Slab> {
+        let (least, most) = SLAB;
+        let len = (class * CHUNKS).clamp(least, most);
+        let layout = Layout::from_size_align(len, ALIGN).map_err(io::Error::other)?;
+        // SAFETY: the layout has a size.
+        let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut slab = Slab { at, layout, known: None };
+        slab.known = Some(register(at, len)?);
+        Ok(slab)
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // The device forgets the memory before it is freed.
+        self.known = None;
+        // SAFETY: allocated with this layout, and no chunk is left: each holds the pool that holds this.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) }
+    }
+}
+
+/// A place that is free: which slab, and where in it.
+type Place = (usize, usize);
+
+#[derive(Default)]
+struct Inside {
+    slabs: Vec<Slab>,
+    free: [Vec<Place>; CLASSES.len()],
+}
+
+/// Slabs with the same rights, of one device.
+pub struct Pool {
+    register: Register,
+    inside: Mutex<Inside>,
+}
+
+impl Pool {
+    /// A pool without memory, which makes known what it takes.
+    pub fn new(register: Register) -> Arc<Pool> {
+        Arc::new(Pool { register, inside: Mutex::default() })
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A chunk of at least `len` bytes, with whatever was in it.
+    ///
+    /// # Errors
+    /// When it is too long, or the device may not know of more memory.
+    pub fn chunk(self: &Arc<Self>, len: usize) -> io::Result<Chunk> {
+        let too_long =
+            || io::Error::other(format!("{len} bytes are too long: {LARGEST} may be sent in one piece"));
+        let class = CLASSES.iter().position(|class| *class >= len).ok_or_else(too_long)?;
+        let mut inside = self.inside();
+        if inside.free[class].is_empty() {
+            let slab = Slab::new(CLASSES[class], &self.register)?;
+            let (index, count) = (inside.slabs.len(), slab.layout.size() / CLASSES[class]);
+            inside.slabs.push(slab);
+            inside.free[class].extend((0..count).rev().map(|n| (index, n * CLASSES[class])));
+        }
+        let place = inside.free[class].pop().ok_or(io::ErrorKind::OutOfMemory)?;
+        let slab = &inside.slabs[place.0];
+        let lkey = slab.known.as_ref().map_or(0, |known| known.lkey);
+        // SAFETY: the place is within the slab.
+        let at = unsafe { slab.at.add(place.1) };
+        Ok(Chunk { at, class, lkey, place, pool: self.clone() })
+    }
+
+    /// A chunk with a message: its head, then its payload.
+    ///
+    /// # Errors
+    /// Those of [`Pool::chunk`].
+    pub fn filled(self: &Arc<Self>, head: &[u8], payload: &[u8]) -> io::Result<Chunk> {
+        let mut chunk = self.chunk(head.len() + payload.len())?;
+        let bytes = chunk.bytes_mut();
+        bytes[..head.len()].copy_from_slice(head);
+        bytes[head.len()..head.len() + payload.len()].copy_from_slice(payload);
+        Ok(chunk)
+    }
+}
+
+/// A part of a slab. While the device may use it, whoever holds it must neither look into it nor drop it.
+pub struct Chunk {
+    at: NonNull<u8>,
+    class: usize,
+    lkey: u32,
+    place: Place,
+    pool: Arc<Pool>,
+}
+
+// SAFETY: nobody else uses this part of the slab.
+unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// Its address and key, as the device wants them.
+    pub fn place(&self) -> (u64, u32) {
+        (self.at.as_ptr() as u64, self.lkey)
+    }
+
+    /// How many bytes it holds.
+    pub fn len(&self) -> usize {
+        CLASSES[self.class]
+    }
+
+    /// What is in it. The device must be done with it.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: within the slab, initialized from the start, and used by nobody else.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut` sees to it that nobody looks.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len()) }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.pool.inside().free[self.class].push(self.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    /// A pool whose device counts what it knows.
+    pub fn counted() -> (Arc<Pool>, Arc<AtomicUsize>) {
+        struct Forget(Arc<AtomicUsize>);
+        impl Drop for Forget {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, SeqCst);
+            }
+        }
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = count.clone();
+        let register = move |_, _| {
+            let lkey = counter.fetch_add(1, SeqCst) as u32;
+            Ok(Known { lkey, _keep: Box::new(Forget(counter.clone())) })
+        };
+        (Pool::new(Box::new(register)), count)
+    }
+
+    #[test]
+    fn chunks_do_not_overlap_and_are_used_again() {
+        let (pool, count) = counted();
+        for class in CLASSES {
+            let chunks: Vec<_> = (0..40).map(|_| pool.chunk(class).unwrap()).collect();
+            let mut places: Vec<_> = chunks.iter().map(|c| c.place().0).collect();
+            places.sort_unstable();
+            assert!(places.windows(2).all(|two| two[0] + class as u64 <= two[1]), "{class}");
+            let slabs = count.load(SeqCst);
+            drop(chunks);
+            let again: Vec<_> = (0..40).map(|_| pool.chunk(class).unwrap()).collect();
+            assert_eq!((again.len(), count.load(SeqCst)), (40, slabs), "no more slabs");
+        }
+    }
+
+    #[test]
+    fn a_message_is_its_head_and_its_payload() {
+        let (pool, _) = counted();
+        let chunk = pool.filled(b"head", b"payload").unwrap();
+        assert_eq!((&chunk.bytes()[..11], chunk.len()), (&b"headpayload"[..], 512));
+        let exact = pool.filled(&[1; 12], &[2; 500]).unwrap();
+        assert_eq!((exact.bytes()[11], exact.bytes()[511]), (1, 2));
+    }
+
+    #[test]
+    fn what_is_too_long_or_cannot_be_known_is_an_error_and_takes_nothing() {
+        let (pool, count) = counted();
+        assert!(pool.chunk(LARGEST + 1).is_err());
+        assert_eq!(count.load(SeqCst), 0);
+        let refusing = Pool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
+        assert_eq!(refusing.chunk(1).map(|_| ()).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        assert!(refusing.inside().slabs.is_empty());
+    }
+
+    #[test]
+    fn the_device_forgets_the_memory_when_the_last_chunk_is_gone() {
+        let (pool, count) = counted();
+        let chunk = pool.chunk(1).unwrap();
+        drop(pool);
+        assert_eq!(count.load(SeqCst), 1);
+        drop(chunk);
+        assert_eq!(count.load(SeqCst), 0);
+    }
+}

@@ -1,0 +1,422 @@
+//! Ids and events of the connection manager.
+#![allow(unsafe_code)]
+
+use super::ffi::*;
+use super::library::{Library, last_error, library, said};
+use compio::runtime::fd::PollFd;
+use std::ffi::c_int;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+
+/// A file descriptor of a library whose readiness is waited for. It is a duplicate, and may outlive the original.
+pub type Watch = PollFd<OwnedFd>;
+
+/// Makes a descriptor of a library fit for waiting: its calls return at once from now on.
+///
+/// # Errors
+/// When there are too many descriptors.
+pub fn watch(fd: c_int) -> io::Result<Watch> {
+    // SAFETY: the caller holds what the descriptor belongs to.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
+    rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? | rustix::fs::OFlags::NONBLOCK)?;
+    PollFd::new(fd)
+}
+
+/// An event, copied and acknowledged.
+#[derive(Debug)]
+pub struct Event {
+    /// The id that it is about. Only for [`CONNECT_REQUEST`] may it be used: it is a new one, and nobody else's.
+    pub id: *mut rdma_cm_id,
+    pub kind: c_int,
+    pub status: c_int,
+    pub private: Vec<u8>,
+    /// RDMA Reads that the other side may have under way here.
+    pub responder_resources: u8,
+    /// RDMA Reads that we may have under way there.
+    pub initiator_depth: u8,
+}
+
+impl Event {
+    fn copy(event: &rdma_cm_event) -> Event {
+        // Other events have other things there.
+        let has_param = matches!(event.event, CONNECT_REQUEST | REJECTED | ESTABLISHED);
+        let param = &event.param;
+        let len = usize::from(param.private_data_len);
+        let private = match has_param && len > 0 && !param.private_data.is_null() {
+            // SAFETY: the library holds so many bytes there until the event is acknowledged.
+            true => unsafe { std::slice::from_raw_parts(param.private_data.cast::<u8>(), len) }.to_vec(),
+            false => Vec::new(),
+        };
+        let [responder_resources, initiator_depth] =
+            [param.responder_resources, param.initiator_depth].map(|n| if has_param { n } else { 0 });
+        Event {
+            id: event.id,
+            kind: event.event,
+            status: event.status,
+            private,
+            responder_resources,
+            initiator_depth,
+        }
+    }
+
+    /// A rejection comes from who listens there, and not from a host where nobody does. InfiniBand has reasons (28 is
+    /// the listener's). iWARP has a flag, which drivers tell of as a refused connection or as a reset one: the latter
+    /// may be a real reset, which brings no words.
+    pub fn is_by_user(&self) -> bool {
+        self.status == 28
+            || self.status == -libc::ECONNREFUSED
+            || (self.status < 0 && !self.private.is_empty())
+    }
+
+    /// What it means for who did not want it.
+    pub fn error(&self, library: &Library) -> io::Error {
+        let text = library.event_text(self.kind);
+        match self.status {
+            0 => io::Error::other(text),
+            // InfiniBand: nobody listens there.
+            8 => io::Error::new(io::ErrorKind::ConnectionRefused, format!("{text}: nobody listens there")),
+            // The kernel has errors as negative numbers; a positive one is a reason of the protocol.
+            n if n < 0 => said(&format!("connect ({text})"), io::Error::from_raw_os_error(-n)),
+            n => io::Error::other(format!("{text}, reason {n}")),
+        }
+    }
+}
+
+/// A queue of events.
+pub struct Channel {
+    library: &'static Library,
+    channel: NonNull<rdma_event_channel>,
+}
+
+impl Channel {
+    fn new() -> io::Result<Channel> {
+        let library = library()?;
+        // SAFETY: no demands.
+        let channel = NonNull::new(unsafe { (library.rdma_create_event_channel)() }).ok_or_else(|| {
+            let e = last_error("open the RDMA connection manager");
+            let hint =
+                "hint: load the kernel's modules rdma_ucm and ib_uverbs, and see who may use /dev/infiniband";
+            io::Error::new(e.kind(), format!("{e}\n{hint}"))
+        })?;
+        Ok(Channel { library, channel })
+    }
+
+    fn fd(&self) -> c_int {
+        // SAFETY: the channel lives as long as this.
+        unsafe { self.channel.as_ref().fd }
+    }
+
+    /// The next event, if there is one. Its descriptor is watched, so that this does not wait.
+    fn next(&self) -> io::Result<Option<Event>> {
+        let mut event = null_mut();
+        // SAFETY: the channel lives, and there is a place for the answer.
+        let status = unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) };
+        if status != 0 {
+            let e = io::Error::last_os_error();
+            return match e.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(said("take an event of the RDMA connection manager", e)),
+            };
+        }
+        // SAFETY: an event that the library gave, which is not acknowledged yet.
+        let copy = Event::copy(unsafe { &*event });
+        // SAFETY: the same, once.
+        unsafe { (self.library.rdma_ack_cm_event)(event) };
+        Ok(Some(copy))
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: ours, and no id uses it any more.
+        unsafe { (self.library.rdma_destroy_event_channel)(self.channel.as_ptr()) }
+    }
+}
+
+/// A connection, or a listener, of the connection manager, with a queue of events of its own.
+pub struct Id {
+    /// The library it belongs to.
+    pub library: &'static Library,
+    id: NonNull<rdma_cm_id>,
+    channel: Channel,
+}
+
+// SAFETY: the library takes calls for an id from any thread, one at a time, and this is not shared.
+unsafe impl Send for Id {}
+
+impl Id {
+    /// A new one, for reliable connections.
+    ///
+    /// # Errors
+    /// When there is no connection manager, or no library.
+    pub fn new() -> io::Result<Id> {
+        let channel = Channel::new()?;
+        let (library, mut id) = (channel.library, null_mut());
+        // SAFETY: the channel lives, and there is a place for the answer.
+        let status =
+            unsafe { (library.rdma_create_id)(channel.channel.as_ptr(), &raw mut id, null_mut(), PS_TCP) };
+        match NonNull::new(id) {
+            Some(id) if status == 0 => Ok(Id { library, id, channel }),
+            _ => Err(last_error("make an RDMA id")),
+        }
+    }
+
+    /// That of a connection request, which gets a queue of its own. Without one the request is turned down.
+    ///
+    /// # Errors
+    /// When there are too many descriptors, or the other side has gone.
+    pub fn of_request(&self, request: &Event) -> io::Result<Id> {
+        let library = self.library;
+        let id = NonNull::new(request.id).ok_or(io::ErrorKind::InvalidData)?;
+        let made = Channel::new();
+        if let Ok(channel) = made {
+            let id = Id { library, id, channel };
+            // SAFETY: both live; all its events are acknowledged. When it fails the id goes together with its channel.
+            let status = unsafe { (library.rdma_migrate_id)(id.id.as_ptr(), id.channel.channel.as_ptr()) };
+            return if status == 0 { Ok(id) } else { Err(last_error("take an RDMA connection request")) };
+        }
+        // SAFETY: the id is nobody else's, and ends here.
+        unsafe {
+            (library.rdma_reject)(id.as_ptr(), null_mut(), 0);
+            (library.rdma_destroy_id)(id.as_ptr());
+        }
+        Err(made.err().unwrap_or_else(|| io::ErrorKind::Other.into()))
+    }
+
+    /// The id as the library knows it.
+    pub fn as_ptr(&self) -> *mut rdma_cm_id {
+        self.id.as_ptr()
+    }
+
+    fn inside(&self) -> &rdma_cm_id {
+        // SAFETY: it lives as long as this; the library writes these fields only in calls for this id.
+        unsafe { self.id.as_ref() }
+    }
+
+    /// The device that it uses; none before the address of the other side is resolved.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn context(&self) -> io::Result<NonNull<ibv_context>> {
+        NonNull::new(self.inside().verbs).ok_or_else(|| io::Error::other("the connection has no RDMA device"))
+    }
+
+    /// Our address and that of the other side.
+    pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let inside = self.inside();
+        [&inside.src_addr, &inside.dst_addr].map(socket_addr).into()
+    }
+
+    /// Waits for events.
+    ///
+    /// # Errors
+    /// When there are too many descriptors.
+    pub fn watch(&self) -> io::Result<Watch> {
+        watch(self.channel.fd())
+    }
+
+    /// The next event, if there is one; the descriptor must be watched.
+    ///
+    /// # Errors
+    /// When the queue is broken.
+    pub fn event(&self) -> io::Result<Option<Event>> {
+        self.channel.next()
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// When the queue is broken.
+    pub async fn next(&self, watch: &Watch) -> io::Result<Event> {
+        loop {
+            if let Some(event) = self.event()? {
+                return Ok(event);
+            }
+            watch.read_ready().await?;
+        }
+    }
+
+    /// Sets a flag.
+    ///
+    /// # Errors
+    /// When the kernel does not know it.
+    pub fn set(&self, option: c_int) -> io::Result<()> {
+        let mut yes: c_int = 1;
+        // SAFETY: the value has the length that is told.
+        let status = unsafe {
+            let value = (&raw mut yes).cast();
+            (self.library.rdma_set_option)(self.as_ptr(), OPTION_ID, option, value, size_of::<c_int>())
+        };
+        done(status, "set an option of an RDMA id")
+    }
+
+    /// Takes connections at an address.
+    ///
+    /// # Errors
+    /// When it is in use, or not ours.
+    pub fn listen(&self, at: SocketAddr, backlog: c_int) -> io::Result<()> {
+        let mut bytes = sockaddr(at);
+        // SAFETY: an address with its family, in a place that is long enough for all of them.
+        let status = unsafe { (self.library.rdma_bind_addr)(self.as_ptr(), (&raw mut bytes).cast()) };
+        done(status, &format!("bind {at} for RDMA"))?;
+        // SAFETY: the id lives.
+        let status = unsafe { (self.library.rdma_listen)(self.as_ptr(), backlog) };
+        done(status, &format!("listen at {at} for RDMA"))
+    }
+
+    /// Begins to look for the device that leads to an address.
+    ///
+    /// # Errors
+    /// When that cannot be tried.
+    pub fn resolve_addr(&self, to: SocketAddr, timeout_ms: c_int) -> io::Result<()> {
+        let mut bytes = sockaddr(to);
+        // SAFETY: as for `listen`.
+        let status = unsafe {
+            (self.library.rdma_resolve_addr)(self.as_ptr(), null_mut(), (&raw mut bytes).cast(), timeout_ms)
+        };
+        done(status, &format!("find an RDMA device that leads to {to}"))
+    }
+
+    /// Begins to look for the way.
+    ///
+    /// # Errors
+    /// When that cannot be tried.
+    pub fn resolve_route(&self, timeout_ms: c_int) -> io::Result<()> {
+        // SAFETY: the id lives.
+        done(unsafe { (self.library.rdma_resolve_route)(self.as_ptr(), timeout_ms) }, "find an RDMA route")
+    }
+
+    /// Begins to connect. May wait, with soft devices.
+    ///
+    /// # Errors
+    /// Those of the kernel: the other side is not there, or does not want to.
+    pub fn connect(&self, private: &[u8], depths: Depths) -> io::Result<()> {
+        let mut param = depths.param(private)?;
+        // SAFETY: the id lives, and the private data until the call returns.
+        done(unsafe { (self.library.rdma_connect)(self.as_ptr(), &raw mut param) }, "connect by RDMA")
+    }
+
+    /// Takes the connection.
+    ///
+    /// # Errors
+    /// When the other side is gone, or the device refuses.
+    pub fn accept(&self, private: &[u8], depths: Depths) -> io::Result<()> {
+        let mut param = depths.param(private)?;
+        // SAFETY: as for `connect`.
+        done(
+            unsafe { (self.library.rdma_accept)(self.as_ptr(), &raw mut param) },
+            "accept an RDMA connection",
+        )
+    }
+
+    /// Turns a request down.
+    pub fn reject(&self, private: &[u8]) {
+        let len = u8::try_from(private.len()).unwrap_or(u8::MAX);
+        // SAFETY: the id lives; the private data is at least so long. The other side may be gone, and that is as good.
+        unsafe { (self.library.rdma_reject)(self.as_ptr(), private.as_ptr().cast(), len) };
+    }
+
+    /// Ends the connection; its operations end with errors.
+    pub fn disconnect(&self) {
+        // SAFETY: the id lives. It may not be connected any more, and that is as good.
+        unsafe { (self.library.rdma_disconnect)(self.as_ptr()) };
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: ours; its events are acknowledged as they are taken, so this does not wait for us. The channel goes
+        // after it.
+        unsafe { (self.library.rdma_destroy_id)(self.as_ptr()) };
+    }
+}
+
+/// RDMA Reads at a time: of the other side here, and ours there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depths {
+    pub ird: u8,
+    pub ord: u8,
+}
+
+impl Depths {
+    fn param(self, private: &[u8]) -> io::Result<rdma_conn_param> {
+        let too_long = |_| {
+            let text = format!("{} bytes are too many to say when connecting", private.len());
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        };
+        Ok(rdma_conn_param {
+            private_data: private.as_ptr().cast(),
+            private_data_len: u8::try_from(private.len()).map_err(too_long)?,
+            responder_resources: self.ird,
+            initiator_depth: self.ord,
+            flow_control: 1,
+            // The most that there are; of the second one 7 means without end.
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: 0,
+            qp_num: 0,
+        })
+    }
+}
+
+fn done(status: c_int, tried: &str) -> io::Result<()> {
+    if status == 0 { Ok(()) } else { Err(last_error(tried)) }
+}
+
+/// An address as C has it (struct sockaddr_in, struct sockaddr_in6).
+fn sockaddr(addr: SocketAddr) -> sockaddr_any {
+    let mut bytes = [0; 128];
+    bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
+    match addr {
+        SocketAddr::V4(v4) => {
+            bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            bytes[4..8].copy_from_slice(&v4.ip().octets());
+        }
+        SocketAddr::V6(v6) => {
+            bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+            bytes[8..24].copy_from_slice(&v6.ip().octets());
+            bytes[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
+        }
+    }
+    sockaddr_any(bytes)
+}
+
+/// The other way; of an unknown family nothing but zeros.
+fn socket_addr(addr: &sockaddr_any) -> SocketAddr {
+    let bytes = &addr.0;
+    let four = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    if u16::from_ne_bytes([bytes[0], bytes[1]]) != libc::AF_INET6 as u16 {
+        return (Ipv4Addr::from(four(4)), port).into();
+    }
+    let mut octets = [0; 16];
+    octets.copy_from_slice(&bytes[8..24]);
+    SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, u32::from_ne_bytes(four(24))).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_the_form_of_c() {
+        let v4 = sockaddr("10.0.2.15:3260".parse().unwrap());
+        assert_eq!(v4.0[..8], [2, 0, 0x0c, 0xbc, 10, 0, 2, 15]);
+        for text in ["10.0.2.15:3260", "[fd00:1ab::15]:5555", "[fe80::1%3]:1", "0.0.0.0:0"] {
+            let addr: SocketAddr = text.parse().unwrap();
+            assert_eq!(socket_addr(&sockaddr(addr)), addr);
+        }
+        assert_eq!(socket_addr(&sockaddr_any([0; 128])), "0.0.0.0:0".parse().unwrap());
+    }
+
+    #[test]
+    fn more_private_data_than_there_is_room_for_is_not_cut() {
+        let depths = Depths { ird: 3, ord: 4 };
+        let param = depths.param(&[1; 255]).unwrap();
+        let what = (param.private_data_len, param.responder_resources, param.initiator_depth);
+        assert_eq!(what, (255, 3, 4));
+        assert_eq!(depths.param(&[1; 256]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

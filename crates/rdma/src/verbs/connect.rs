@@ -1,0 +1,40 @@
+//! Connecting.
+
+use super::cm::{Event, Id, Watch};
+use super::endpoint;
+use super::ffi::{ADDR_RESOLVED, ROUTE_RESOLVED};
+use crate::{Connected, Refused, Terms};
+use std::ffi::c_int;
+use std::io;
+use std::net::SocketAddr;
+
+/// For finding the device, and then the way.
+const RESOLVE_MS: c_int = 2000;
+
+/// Connects to an address by the device that leads there.
+///
+/// Private data is at most 56 bytes on InfiniBand and RoCE, and 255 on iWARP. How long a silent other side is waited
+/// for is up to the kernel (seconds with most devices); who wants less drops the future.
+///
+/// # Errors
+/// When the libraries are missing ([`super::Missing`] is in the error), no device leads there, nobody listens there, or
+/// the other side turns it down.
+pub async fn connect(addr: SocketAddr, private: &[u8], terms: Terms) -> Result<Connected, Refused> {
+    let id = Id::new()?;
+    let watch = id.watch()?;
+    id.resolve_addr(addr, RESOLVE_MS)?;
+    expect(&id, &watch, ADDR_RESOLVED, &format!("no RDMA device leads to {addr}")).await?;
+    id.resolve_route(RESOLVE_MS)?;
+    expect(&id, &watch, ROUTE_RESOLVED, &format!("no RDMA device has a route to {addr}")).await?;
+    endpoint::connect(id, &watch, private.to_vec(), terms).await
+}
+
+/// The next event must be of this kind.
+async fn expect(id: &Id, watch: &Watch, kind: c_int, otherwise: &str) -> io::Result<Event> {
+    let event = id.next(watch).await?;
+    if event.kind == kind {
+        return Ok(event);
+    }
+    let e = event.error(id.library);
+    Err(io::Error::new(e.kind(), format!("{otherwise}: {e}")))
+}

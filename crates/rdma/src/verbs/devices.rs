@@ -1,0 +1,238 @@
+//! The RDMA devices of this host, for people who look: what the kernel says of them in /sys, and whether the libraries
+//! can use them.
+#![allow(unsafe_code)]
+
+use super::library::{Missing, library};
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// Where the kernel tells of devices.
+const SYS: &str = "/sys/class/infiniband";
+
+/// What carries the messages of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Iwarp,
+    /// InfiniBand.
+    InfiniBand,
+    /// InfiniBand's transport over Ethernet.
+    Roce,
+    /// Something else.
+    Other,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Iwarp => "iWARP",
+            Transport::InfiniBand => "InfiniBand",
+            Transport::Roce => "RoCE",
+            Transport::Other => "other",
+        })
+    }
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Name, as `mlx5_0`.
+    pub name: String,
+    /// What carries its messages.
+    pub transport: Transport,
+    /// Its ports, from 1.
+    pub ports: Vec<Port>,
+    /// The libraries have a driver for it.
+    pub is_usable: bool,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Number, from 1.
+    pub number: u32,
+    /// State, as `ACTIVE` or `DOWN`.
+    pub state: String,
+    /// Its first GID: of InfiniBand the address, of others made of an address.
+    pub gid: String,
+    /// The network device that has its IP addresses, if it tells.
+    pub netdev: Option<String>,
+    /// The IP addresses under which it can be reached.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The devices of this host, by name.
+///
+/// # Errors
+/// When the libraries are missing.
+pub fn devices() -> Result<Vec<Device>, Missing> {
+    let usable = usable()?;
+    let mut devices = devices_in(Path::new(SYS), &addresses());
+    for device in &mut devices {
+        device.is_usable = usable.contains(&device.name);
+    }
+    Ok(devices)
+}
+
+/// Names of the devices that the libraries have drivers for.
+fn usable() -> Result<Vec<String>, Missing> {
+    let library = library()?;
+    let mut count: c_int = 0;
+    // SAFETY: there is a place for the number.
+    let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return Ok(Vec::new());
+    }
+    let name = |n| {
+        // SAFETY: the list has so many devices, whose names end with zeros.
+        unsafe { CStr::from_ptr((**list.add(n)).name.as_ptr()) }.to_string_lossy().into_owned()
+    };
+    let names = (0..usize::try_from(count).unwrap_or(0)).map(name).collect();
+    // SAFETY: the list came from the library, and no device of it is used any more.
+    unsafe { (library.ibv_free_device_list)(list) };
+    Ok(names)
+}
+
+/// Addresses of this host with the names of their network devices.
+type Addresses = Vec<(String, IpAddr)>;
+
+fn devices_in(sys: &Path, addresses: &Addresses) -> Vec<Device> {
+    let mut devices: Vec<Device> =
+        names(sys).into_iter().map(|name| device(&sys.join(&name), name, addresses)).collect();
+    devices.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    devices
+}
+
+fn device(dir: &Path, name: String, addresses: &Addresses) -> Device {
+    let ports = dir.join("ports");
+    let mut numbers: Vec<u32> = names(&ports).iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    let layer = numbers.first().map(|n| line(&ports.join(n.to_string()).join("link_layer")));
+    // As "4: RNIC"; the numbers are those of enum ibv_node_type.
+    let transport = match (line(&dir.join("node_type")).split(':').next(), layer.as_deref()) {
+        (Some("4"), _) => Transport::Iwarp,
+        (Some("1"), Some("Ethernet")) => Transport::Roce,
+        (Some("1"), _) => Transport::InfiniBand,
+        _ => Transport::Other,
+    };
+    let ports = numbers.into_iter().map(|n| port(&ports.join(n.to_string()), n, addresses)).collect();
+    Device { name, transport, ports, is_usable: false }
+}
+
+fn port(dir: &Path, number: u32, addresses: &Addresses) -> Port {
+    let netdev = Some(line(&dir.join("gid_attrs/ndevs/0"))).filter(|name| !name.is_empty());
+    let ours = addresses.iter().filter(|(name, _)| netdev.as_ref() == Some(name));
+    let addresses = ours.map(|(_, address)| *address).collect();
+    // As "4: ACTIVE".
+    let state = line(&dir.join("state")).split(": ").last().unwrap_or_default().to_string();
+    Port { number, state, gid: line(&dir.join("gids/0")), netdev, addresses }
+}
+
+/// What is in a folder; nothing if it cannot be read.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// The line in a file of the kernel; nothing if it cannot be read.
+fn line(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_string()
+}
+
+fn addresses() -> Addresses {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: there is a place for the list.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Vec::new();
+    }
+    let (mut found, mut next) = (Vec::new(), first);
+    while !next.is_null() {
+        // SAFETY: an entry of the list, which is not freed yet; its name ends with a zero.
+        let (entry, name) = unsafe { (&*next, CStr::from_ptr((*next).ifa_name)) };
+        let address = ip(entry.ifa_addr);
+        found.extend(address.map(|address| (name.to_string_lossy().into_owned(), address)));
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs, and is not used any more.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// An IP address as C has it.
+fn ip(at: *const libc::sockaddr) -> Option<IpAddr> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: an address that the system gave; its family says what it is, and so how long.
+    unsafe {
+        match c_int::from((*at).sa_family) {
+            libc::AF_INET => {
+                Some(IpAddr::from((*at.cast::<libc::sockaddr_in>()).sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => Some(IpAddr::from((*at.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    #[test]
+    fn devices_are_told_by_what_the_kernel_says_of_them() {
+        let dir = std::env::temp_dir().join(format!("lunar-rdma-devices-{}", std::process::id()));
+        _ = fs::remove_dir_all(&dir);
+        write(
+            &dir,
+            &[
+                ("siw0/node_type", "4: RNIC\n"),
+                ("siw0/ports/1/state", "4: ACTIVE\n"),
+                ("siw0/ports/1/gids/0", "5254:0012:3456:0000:0000:0000:0000:0000\n"),
+                ("siw0/ports/1/gid_attrs/ndevs/0", "eth0\n"),
+                ("siw0/ports/1/link_layer", "Ethernet\n"),
+                ("mlx5_0/node_type", "1: CA\n"),
+                ("mlx5_0/ports/1/link_layer", "InfiniBand\n"),
+                ("mlx5_0/ports/1/state", "1: DOWN\n"),
+                ("mlx5_0/ports/2/link_layer", "InfiniBand\n"),
+                ("rxe0/node_type", "1: CA\n"),
+                ("rxe0/ports/1/link_layer", "Ethernet\n"),
+                ("odd0/node_type", "\n"),
+            ],
+        );
+        let address: IpAddr = "10.0.2.15".parse().unwrap();
+        let devices =
+            devices_in(&dir, &vec![("eth0".into(), address), ("lo".into(), "::1".parse().unwrap())]);
+        let kinds: Vec<_> = devices.iter().map(|d| (d.name.as_str(), d.transport, d.ports.len())).collect();
+        let want = [
+            ("mlx5_0", Transport::InfiniBand, 2),
+            ("odd0", Transport::Other, 0),
+            ("rxe0", Transport::Roce, 1),
+            ("siw0", Transport::Iwarp, 1),
+        ];
+        assert_eq!(kinds, want);
+        let port = &devices[3].ports[0];
+        assert_eq!((port.state.as_str(), port.netdev.as_deref()), ("ACTIVE", Some("eth0")));
+        assert_eq!((port.number, &port.addresses[..]), (1, &[address][..]));
+        assert_eq!((devices[0].ports[0].state.as_str(), &devices[0].ports[0].netdev), ("DOWN", &None));
+        fs::remove_dir_all(dir).unwrap();
+        assert!(devices_in(Path::new("/nowhere"), &Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn the_addresses_of_this_host_have_the_loopback_among_them() {
+        let loopback = addresses().into_iter().find(|(_, address)| address.is_loopback());
+        assert!(loopback.is_some_and(|(name, _)| !name.is_empty()));
+    }
+}

@@ -1,0 +1,167 @@
+//! A device that connections use: its protection domain and its memory, one for each device and process.
+#![allow(unsafe_code)]
+
+use super::bounce::{Known, Pool, Register};
+use super::ffi::*;
+use super::library::{Library, last_error};
+use std::ffi::CStr;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// A protection domain.
+struct Pd {
+    library: &'static Library,
+    pd: *mut ibv_pd,
+}
+
+// SAFETY: the library takes calls for one domain from all threads.
+unsafe impl Send for Pd {}
+// SAFETY: the same.
+unsafe impl Sync for Pd {}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: ours, and used by nothing any more: what uses it holds this.
+        let status = unsafe { (self.library.ibv_dealloc_pd)(self.pd) };
+        if status != 0 {
+            tracing::debug!(status, "a protection domain was not given back");
+        }
+    }
+}
+
+/// Memory that a device knows, until this is dropped.
+pub struct Region {
+    pd: Arc<Pd>,
+    mr: *mut ibv_mr,
+}
+
+// SAFETY: the library takes calls for a region from any thread.
+unsafe impl Send for Region {}
+
+impl Region {
+    fn new(pd: &Arc<Pd>, at: NonNull<u8>, len: usize, access: i32) -> io::Result<Region> {
+        // SAFETY: the domain lives; that the memory lives longer than the region is up to the callers, which keep both.
+        let mr = unsafe { (pd.library.ibv_reg_mr)(pd.pd, at.as_ptr().cast(), len, access) };
+        if mr.is_null() {
+            return Err(memory_error(len));
+        }
+        Ok(Region { pd: pd.clone(), mr })
+    }
+
+    /// The keys for us and for the other side.
+    pub fn keys(&self) -> (u32, u32) {
+        // SAFETY: the region lives as long as this.
+        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: ours, and dropped once.
+        let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
+        // Only a memory window that is bound to it could hold it, and there are none; a device that is gone has
+        // forgotten it.
+        if status != 0 {
+            tracing::warn!(status, "a device does not forget memory");
+        }
+    }
+}
+
+fn memory_error(len: usize) -> io::Error {
+    let e = last_error(&format!("make {len} bytes known to the device"));
+    match e.kind() {
+        io::ErrorKind::OutOfMemory => {
+            io::Error::new(e.kind(), format!("{e}\nhint: raise the limit of locked memory (ulimit -l)"))
+        }
+        _ => e,
+    }
+}
+
+/// A device in use.
+pub struct Domain {
+    pd: Arc<Pd>,
+    /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
+    pool: Arc<Pool>,
+    /// Its name, as `mlx5_0`.
+    pub name: String,
+    pub is_iwarp: bool,
+    pub attr: ibv_device_attr,
+}
+
+/// The devices in use, by their contexts. A context lives as long as an id that uses it.
+static DOMAINS: Mutex<Vec<(usize, Weak<Domain>)>> = Mutex::new(Vec::new());
+
+impl Domain {
+    /// That of a context. The caller holds an id with this context for longer than the domain.
+    ///
+    /// # Errors
+    /// When the device does not answer, or has no domain left.
+    pub fn of(library: &'static Library, context: NonNull<ibv_context>) -> io::Result<Arc<Domain>> {
+        let mut domains = DOMAINS.lock().unwrap_or_else(PoisonError::into_inner);
+        domains.retain(|(_, domain)| domain.strong_count() > 0);
+        let key = context.as_ptr() as usize;
+        if let Some(domain) =
+            domains.iter().find(|(at, _)| *at == key).and_then(|(_, domain)| domain.upgrade())
+        {
+            return Ok(domain);
+        }
+        let domain = Arc::new(Domain::new(library, context)?);
+        domains.push((key, Arc::downgrade(&domain)));
+        Ok(domain)
+    }
+
+    fn new(library: &'static Library, context: NonNull<ibv_context>) -> io::Result<Domain> {
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: the context lives, and the answer has its full size.
+        let status = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) };
+        if status != 0 {
+            return Err(super::library::said("query the device", io::Error::from_raw_os_error(status.abs())));
+        }
+        // SAFETY: the context lives, with its device, whose name ends with a zero.
+        let (transport, name) = unsafe {
+            let device = (*context.as_ptr()).device;
+            ((*device).transport_type, CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned())
+        };
+        // SAFETY: the context lives.
+        let pd = unsafe { (library.ibv_alloc_pd)(context.as_ptr()) };
+        if pd.is_null() {
+            return Err(last_error(&format!("make a protection domain of {name}")));
+        }
+        let pd = Arc::new(Pd { library, pd });
+        let pool = Pool::new(register(&pd, ACCESS_LOCAL_WRITE));
+        Ok(Domain { pd, pool, name, is_iwarp: transport == TRANSPORT_IWARP, attr })
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> *mut ibv_pd {
+        self.pd.pd
+    }
+
+    /// Memory for what is sent and received.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.pool.clone()
+    }
+
+    /// Memory for what a connection reads. On iWARP its key is told to the other side, which then may write there
+    /// (RFC 5040 section 5.2): so each connection has its own.
+    pub fn sinks(&self) -> Arc<Pool> {
+        match self.is_iwarp {
+            true => Pool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
+            false => self.pool.clone(),
+        }
+    }
+
+    /// Makes memory known that the other side may use. The caller keeps it for longer than the region.
+    pub fn expose(&self, at: NonNull<u8>, len: usize, access: i32) -> io::Result<Region> {
+        Region::new(&self.pd, at, len, access)
+    }
+}
+
+fn register(pd: &Arc<Pd>, access: i32) -> Register {
+    let pd = pd.clone();
+    Box::new(move |at, len| {
+        let region = Region::new(&pd, at, len, access)?;
+        Ok(Known { lkey: region.keys().0, _keep: Box::new(region) })
+    })
+}

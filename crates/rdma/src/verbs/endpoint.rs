@@ -1,0 +1,497 @@
+//! One end of a connection.
+//!
+//! Completions are taken by whoever looks: [`Endpoint::poll`], those who wait, and a task that sleeps until the device
+//! or the connection manager has something to say, and wakes all of them. An event is asked of the device only by who
+//! is about to sleep.
+
+use super::bounce::Pool;
+use super::cm::{self, Depths, Id, Watch};
+use super::domain::{Domain, Region};
+use super::ffi::*;
+use super::outgoing::Outgoing;
+use super::queues::{BATCH, Queues, Verb};
+use super::receives::{self, Receives};
+use crate::{Endpoint, Event, Events, Exposed, Facts, Remote, Wait};
+use compio::runtime::JoinHandle;
+use event_listener::Event as Wakeup;
+use net::Buf;
+use net::out::Payload;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::ptr::NonNull;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// Empty rounds of looking for completions before sleep.
+const EMPTY_ROUNDS: usize = 4;
+/// Batches of completions that are taken in one go.
+const ROUNDS: usize = 8;
+
+/// What a connection is made of before it is one: it may move to another thread. Dropped in this order.
+pub struct Parts {
+    pub queues: Queues,
+    pub receives: Receives,
+    pub domain: Arc<Domain>,
+    pub id: Id,
+}
+
+impl Parts {
+    /// Queues for an id whose device is known, and memory for the first messages: how many, and how long.
+    ///
+    /// # Errors
+    /// When the device has no more of something.
+    pub fn new(id: Id, first: (usize, usize)) -> io::Result<Parts> {
+        let domain = Domain::of(id.library, id.context()?)?;
+        let queues = Queues::new(&id, &domain)?;
+        let mut receives = Receives::new(domain.pool(), queues.depths.1);
+        receives.add(&queues, first.0, first.1)?;
+        Ok(Parts { queues, receives, domain, id })
+    }
+
+    /// As many RDMA Reads at a time as are wanted, and the device can have.
+    pub fn depths(&self, ird: u16, ord: u16) -> Depths {
+        let least = |wanted: u16, most: i32| {
+            u8::try_from(most.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
+        };
+        let attr = &self.domain.attr;
+        Depths { ird: least(ird, attr.max_qp_rd_atom), ord: least(ord, attr.max_qp_init_rd_atom) }
+    }
+
+    /// The end of a connection that is made, or is being made.
+    ///
+    /// # Errors
+    /// When there are too many descriptors.
+    pub fn into_endpoint(self, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
+        let Parts { queues, receives, domain, id } = self;
+        let (completions, events) = (queues.watch()?, id.watch()?);
+        let (local, peer) = id.addresses();
+        let facts = Facts {
+            provider: format!("verbs {}", domain.name),
+            ord: ord.into(),
+            sends_invalidate: domain.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0,
+            local,
+            peer,
+        };
+        let state = RefCell::new(State {
+            out: Outgoing::new(queues.depths.0, ord.into()),
+            receives,
+            exposed: HashMap::new(),
+            inbox: Events::default(),
+            end: End::None,
+            completions: [ibv_wc::default(); BATCH],
+        });
+        let sinks = domain.sinks();
+        let inner = Rc::new(Inner { queues, state, sinks, domain, facts, woken: Wakeup::new(), id });
+        let task = compio::runtime::spawn(drive(Rc::downgrade(&inner), completions, events));
+        Ok(Rc::new(Verbs { _task: task, inner }))
+    }
+}
+
+/// Memory that the other side may use. The device forgets it before it goes.
+struct Shown {
+    /// None when the device did not want to know of it.
+    region: Option<Region>,
+    memory: Exposed,
+}
+
+/// How far the end of a connection has come.
+enum End {
+    None,
+    /// It is over, and is told of when all that came before is taken.
+    Near(Option<io::Error>),
+    /// It is told of.
+    Told,
+}
+
+struct State {
+    out: Outgoing,
+    receives: Receives,
+    exposed: HashMap<u32, Shown>,
+    /// What somebody took who was not asked for it.
+    inbox: Events,
+    end: End,
+    completions: [ibv_wc; BATCH],
+}
+
+/// Dropped in this order: the device is done with the memory when the queues are gone, and they need the id.
+struct Inner {
+    queues: Queues,
+    state: RefCell<State>,
+    sinks: Arc<Pool>,
+    domain: Arc<Domain>,
+    facts: Facts,
+    /// Something has changed.
+    woken: Wakeup,
+    id: Id,
+}
+
+struct Verbs {
+    _task: JoinHandle<()>,
+    inner: Rc<Inner>,
+}
+
+/// Wakes who waits, until the connection is over.
+async fn drive(inner: Weak<Inner>, completions: Watch, events: Watch) {
+    loop {
+        let ready = net::either(completions.read_ready(), events.read_ready()).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if inner.has_ended_after(ready) {
+            return;
+        }
+    }
+}
+
+impl Inner {
+    /// Looks what has happened. True when nothing more will.
+    fn has_ended_after(&self, ready: io::Result<()>) -> bool {
+        let mut state = self.state.borrow_mut();
+        self.queues.take_events();
+        let seen = ready.and_then(|()| self.see_events(&mut state));
+        state.end.near(seen.err().map(Some));
+        self.take(&mut state);
+        self.woken.notify(usize::MAX);
+        matches!(state.end, End::Told)
+    }
+
+    /// Takes what the connection manager says. All of it but two things is the end.
+    fn see_events(&self, state: &mut State) -> io::Result<()> {
+        while let Some(event) = self.id.event()? {
+            let end = match event.kind {
+                ESTABLISHED => None,
+                DISCONNECTED if event.status == 0 => Some(None),
+                TIMEWAIT_EXIT => Some(None),
+                _ => Some(Some(event.error(self.id.library))),
+            };
+            state.end.near(end);
+        }
+        Ok(())
+    }
+
+    /// Takes completions into the inbox. True when there are no more.
+    fn take(&self, state: &mut State) -> bool {
+        if matches!(state.end, End::Told) {
+            return true;
+        }
+        let before = state.inbox.list.len();
+        let (mut is_drained, mut moved) = (false, false);
+        for _ in 0..ROUNDS {
+            let n = self.queues.poll(&mut state.completions).unwrap_or_else(|e| {
+                state.end.near(Some(Some(e)));
+                0
+            });
+            for n in 0..n {
+                self.complete(state, n);
+            }
+            moved |= n > 0;
+            if n < BATCH {
+                is_drained = true;
+                break;
+            }
+        }
+        if moved && matches!(state.end, End::None) && state.out.has_more() {
+            let sent = self.send(state);
+            state.end.near(sent.err().map(Some));
+        }
+        if is_drained && let End::Near(reason) = &mut state.end {
+            let reason = reason.take();
+            self.over(state, reason);
+        }
+        if moved || state.inbox.list.len() > before {
+            self.woken.notify(usize::MAX);
+        }
+        is_drained
+    }
+
+    /// What one completion means.
+    fn complete(&self, state: &mut State, n: usize) {
+        let wc = state.completions[n];
+        let slot = receives::slot(wc.wr_id);
+        if wc.status != WC_SUCCESS {
+            // Flushed is what was begun when the connection ended: the reason is elsewhere.
+            let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
+            let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
+            if let Some(slot) = slot {
+                state.receives.take(slot);
+            }
+            if is_flushed && matches!(state.end, End::None) {
+                let seen = self.see_events(state);
+                state.end.near(seen.err().map(Some));
+            }
+            return state.end.near(Some(reason));
+        }
+        match slot {
+            None => state.inbox.list.extend(state.out.completed(wc.wr_id)),
+            Some(slot) => {
+                let Some((chunk, len)) = state.receives.take(slot) else { return };
+                let invalidated = (wc.wc_flags & WC_WITH_INV != 0).then_some(wc.invalidated_rkey);
+                state.inbox.message(&chunk.bytes()[..len.min(wc.byte_len as usize)], invalidated);
+                let refilled = state.receives.refill(&self.queues);
+                state.end.near(refilled.err().map(Some));
+            }
+        }
+    }
+
+    /// Hands the device what it has room for.
+    fn send(&self, state: &mut State) -> io::Result<()> {
+        loop {
+            state.out.stage(&self.domain.pool(), &self.sinks)?;
+            let work = state.out.work();
+            if work.is_empty() {
+                return Ok(());
+            }
+            let (all, taken) = (work.len(), self.queues.post(&work));
+            state.out.taken(taken);
+            if taken < all {
+                return match state.out.is_idle() {
+                    true => Err(io::Error::other("the device takes nothing to send")),
+                    false => Ok(()),
+                };
+            }
+        }
+    }
+
+    /// Ends the connection, and tells of it.
+    fn over(&self, state: &mut State, reason: Option<io::Error>) {
+        self.id.disconnect();
+        let reads = state.out.fail();
+        state.inbox.list.extend(reads);
+        state.inbox.list.push(Event::End(reason));
+        state.end = End::Told;
+    }
+
+    /// Takes what there is for somebody who waits for `is_there`.
+    fn look(&self, is_there: impl Fn(&State) -> bool) -> Seen {
+        let mut state = self.state.borrow_mut();
+        let is_drained = self.take(&mut state);
+        match (is_there(&state), &state.end, is_drained) {
+            (true, ..) => Seen::There,
+            (_, End::Told, _) => Seen::Over,
+            (.., true) => Seen::Nothing,
+            (.., false) => Seen::More,
+        }
+    }
+
+    /// Waits until `is_there`, or the connection is over.
+    async fn until(&self, is_there: impl Fn(&State) -> bool) -> io::Result<()> {
+        let mut empty_rounds = 0;
+        loop {
+            // Who has looked often enough asks for an event, looks once more, and sleeps.
+            let woken = (empty_rounds == EMPTY_ROUNDS).then(|| self.woken.listen());
+            if woken.is_some() {
+                self.queues.arm()?;
+            }
+            match (self.look(&is_there), woken) {
+                (Seen::There, _) => return Ok(()),
+                (Seen::Over, _) => return Err(io::ErrorKind::NotConnected.into()),
+                (Seen::More, _) => {}
+                (Seen::Nothing, None) => empty_rounds += 1,
+                (Seen::Nothing, Some(woken)) => {
+                    woken.await;
+                    empty_rounds = 0;
+                }
+            }
+        }
+    }
+}
+
+/// What there was for somebody who waits.
+enum Seen {
+    There,
+    Over,
+    Nothing,
+    /// Not all was looked at.
+    More,
+}
+
+impl End {
+    /// The end is near, if there is one; the first reason counts.
+    fn near(&mut self, end: Option<Option<io::Error>>) {
+        match (&self, end) {
+            (End::None, Some(reason)) => *self = End::Near(reason),
+            (End::Near(None), Some(Some(reason))) => *self = End::Near(Some(reason)),
+            _ => {}
+        }
+    }
+}
+
+/// Memory as the device is told of it: where, how long, and what the other side may do there.
+fn place(memory: &mut Exposed) -> Option<(NonNull<u8>, usize, i32)> {
+    let (at, len, access) = match memory {
+        Exposed::Sink(buf) => (buf.as_mut_ptr(), buf.len(), ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE),
+        Exposed::Source(buf) => (buf.as_ptr().cast_mut(), buf.len(), ACCESS_REMOTE_READ),
+    };
+    Some((NonNull::new(at)?, len, access))
+}
+
+impl Endpoint for Verbs {
+    fn facts(&self) -> &Facts {
+        &self.inner.facts
+    }
+
+    fn receives(&self, count: usize, len: usize) {
+        let mut state = self.inner.state.borrow_mut();
+        let added = state.receives.add(&self.inner.queues, count, len);
+        if let Err(e) = added {
+            state.end.near(Some(Some(e)));
+            self.inner.woken.notify(usize::MAX);
+        }
+    }
+
+    fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
+        self.inner.state.borrow_mut().out.push(Verb::Send(invalidate), head, payload);
+    }
+
+    fn write(&self, to: Remote, payload: Payload) {
+        self.inner.state.borrow_mut().out.push(Verb::Write(to), &[], payload);
+    }
+
+    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+        let mut state = self.inner.state.borrow_mut();
+        let told = match state.end {
+            End::Told => Some(Event::Read(id, buf, Err(io::ErrorKind::NotConnected.into()))),
+            _ => state.out.read(id, from, buf, at, len),
+        };
+        if told.is_some() {
+            state.inbox.list.extend(told);
+            self.inner.woken.notify(usize::MAX);
+        }
+    }
+
+    fn expose(&self, mut memory: Exposed) -> Remote {
+        let mut state = self.inner.state.borrow_mut();
+        let nothing = || io::Error::other("there is no memory to expose");
+        let known = place(&mut memory).ok_or_else(nothing).and_then(|(at, len, access)| {
+            Ok((self.inner.domain.expose(at, len, access)?, at.as_ptr() as u64))
+        });
+        let (stag, offset, region) = match known {
+            Ok((region, offset)) => (region.keys().1, offset, Some(region)),
+            Err(e) => {
+                state.end.near(Some(Some(e)));
+                self.inner.woken.notify(usize::MAX);
+                // A name for who takes it back; the connection is over.
+                let stag = (0..).find(|stag| !state.exposed.contains_key(stag)).unwrap_or(0);
+                (stag, 0, None)
+            }
+        };
+        state.exposed.insert(stag, Shown { region, memory });
+        Remote { stag, offset }
+    }
+
+    fn revoke(&self, stag: u32) -> Option<Exposed> {
+        let Shown { region, memory } = self.inner.state.borrow_mut().exposed.remove(&stag)?;
+        drop(region);
+        Some(memory)
+    }
+
+    fn flush(&self) -> io::Result<bool> {
+        let mut state = self.inner.state.borrow_mut();
+        if matches!(state.end, End::Told) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        self.inner.send(&mut state)?;
+        if state.out.is_blocked() {
+            // Perhaps some of it has ended.
+            self.inner.take(&mut state);
+        }
+        Ok(!state.out.is_blocked())
+    }
+
+    fn waiting(&self) -> usize {
+        self.inner.state.borrow().out.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.inner.state.borrow_mut().out.has_moved()
+    }
+
+    fn poll(&self, into: &mut Events) {
+        let mut state = self.inner.state.borrow_mut();
+        self.inner.take(&mut state);
+        append(into, &mut state.inbox);
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(self.inner.until(|state| !state.inbox.is_empty()))
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(self.inner.until(|state| !state.out.is_blocked() && !matches!(state.end, End::Told)))
+    }
+
+    fn close(&self) {
+        let mut state = self.inner.state.borrow_mut();
+        if !matches!(state.end, End::Told) {
+            self.inner.over(&mut state, None);
+            self.inner.woken.notify(usize::MAX);
+        }
+    }
+}
+
+/// Adds what has come to what is there.
+fn append(into: &mut Events, inbox: &mut Events) {
+    if into.is_empty() {
+        into.clear();
+        return std::mem::swap(into, inbox);
+    }
+    let base = into.bytes.len();
+    into.bytes.extend_from_slice(&inbox.bytes);
+    let moved = |event| match event {
+        Event::Message(range, stag) => Event::Message(range.start + base..range.end + base, stag),
+        other => other,
+    };
+    into.list.extend(inbox.list.drain(..).map(moved));
+    inbox.clear();
+}
+
+/// Accepts a connection whose first messages have their memory.
+///
+/// # Errors
+/// When the other side has gone, or the device has no more of something.
+pub async fn accept(
+    id: Id,
+    asked: Depths,
+    private: Vec<u8>,
+    terms: crate::Terms,
+) -> io::Result<Rc<dyn Endpoint>> {
+    let parts = Parts::new(id, terms.receives)?;
+    let wanted = parts.depths(terms.ird.min(asked.ird.into()), terms.ord.min(asked.ord.into()));
+    // The first message may come before the connection is said to be there, so nobody waits for that.
+    parts.id.accept(&private, wanted)?;
+    parts.into_endpoint(wanted.ord)
+}
+
+/// Connects by an id whose route is known.
+///
+/// # Errors
+/// When the other side is not there, or turns it down.
+pub async fn connect(
+    id: Id,
+    watch: &Watch,
+    private: Vec<u8>,
+    terms: crate::Terms,
+) -> Result<crate::Connected, crate::Refused> {
+    let parts = Parts::new(id, terms.receives)?;
+    let wanted = parts.depths(terms.ird, terms.ord);
+    // Soft iWARP waits for TCP in this call.
+    let begin = move || parts.id.connect(&private, wanted).map(|()| parts);
+    let parts = net::blocking(begin).await?;
+    let event = parts.id.next(watch).await?;
+    match event.kind {
+        ESTABLISHED => {
+            let ord = granted(&parts.domain, wanted, &event);
+            Ok((parts.into_endpoint(ord)?, event.private))
+        }
+        REJECTED if event.is_by_user() => Err(crate::Refused::Rejected(event.private)),
+        _ => Err(event.error(parts.id.library).into()),
+    }
+}
+
+/// Of the RDMA Reads that we want to have under way, those that the other side lets us have. On iWARP it may say
+/// nothing of them (RFC 5044).
+fn granted(domain: &Domain, wanted: Depths, event: &cm::Event) -> u8 {
+    match event.initiator_depth {
+        0 if domain.is_iwarp => wanted.ord,
+        granted => granted.min(wanted.ord),
+    }
+}

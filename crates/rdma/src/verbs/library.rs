@@ -1,0 +1,203 @@
+//! libibverbs and librdmacm, found when they are first wanted.
+#![allow(unsafe_code)]
+
+use super::ffi::*;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
+use std::io;
+use std::sync::OnceLock;
+
+/// The libraries are not here, or are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// What the loader said of what.
+    pub what: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Missing { what } = self;
+        write!(
+            f,
+            "RDMA devices cannot be used: {what}\nhint: install the libraries of rdma-core (Debian, Ubuntu: libibverbs1 \
+             librdmacm1 ibverbs-providers; Fedora, RHEL: libibverbs librdmacm; SUSE: libibverbs1 librdmacm1)"
+        )
+    }
+}
+
+impl std::error::Error for Missing {}
+
+impl From<Missing> for io::Error {
+    fn from(missing: Missing) -> io::Error {
+        io::Error::new(io::ErrorKind::Unsupported, missing)
+    }
+}
+
+/// A library that stays loaded for as long as the process lives: what it hands out may outlive everything of ours.
+struct Shared {
+    name: &'static str,
+    handle: *mut c_void,
+}
+
+/// What the loader said last.
+fn loader_says() -> String {
+    // SAFETY: dlerror has no demands; what it returns is valid until the next call of this thread, and is copied.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() { "no reason".into() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+    }
+}
+
+impl Shared {
+    fn open(name: &'static str) -> Result<Shared, Missing> {
+        let path = CString::new(name).map_err(|e| Missing { what: e.to_string() })?;
+        // SAFETY: the name ends with a zero. The initializers of these two libraries have no demands.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        match handle.is_null() {
+            true => Err(Missing { what: loader_says() }),
+            false => Ok(Shared { name, handle }),
+        }
+    }
+
+    /// The address of a function. Of several versions it is the default one, as a linker would take.
+    fn symbol(&self, name: &str) -> Result<*mut c_void, Missing> {
+        let text = CString::new(name).map_err(|e| Missing { what: e.to_string() })?;
+        // SAFETY: the handle is of a library that is loaded, and the name ends with a zero.
+        let address = unsafe { libc::dlsym(self.handle, text.as_ptr()) };
+        match address.is_null() {
+            true => Err(Missing { what: format!("{} has no {name}", self.name) }),
+            false => Ok(address),
+        }
+    }
+}
+
+macro_rules! functions {
+    ($($file:literal { $($name:ident($($arg:ty),*) $(-> $ret:ty)?;)* })*) => {
+        /// The functions that are used, as the headers declare them.
+        pub struct Library { $($(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*)* }
+
+        /// Names of the libraries.
+        const FILES: &[&str] = &[$($file),*];
+
+        impl Library {
+            /// Opens the libraries under these names.
+            fn open(files: &[&'static str]) -> Result<Library, Missing> {
+                let mut files = files.iter();
+                $(
+                    let name: &'static str = files.next().copied().unwrap_or($file);
+                    let shared = Shared::open(name)?;
+                    $(
+                        let address = shared.symbol(stringify!($name))?;
+                        // SAFETY: a function of this name in this library has this signature, by its headers.
+                        let $name = unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address)
+                        };
+                    )*
+                )*
+                Ok(Library { $($($name,)*)* })
+            }
+        }
+    };
+}
+
+functions! {
+    "libibverbs.so.1" {
+        ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
+        ibv_free_device_list(*mut *mut ibv_device);
+        ibv_query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+        ibv_alloc_pd(*mut ibv_context) -> *mut ibv_pd;
+        ibv_dealloc_pd(*mut ibv_pd) -> c_int;
+        ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+        ibv_dereg_mr(*mut ibv_mr) -> c_int;
+        ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
+        ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
+        ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+        ibv_destroy_cq(*mut ibv_cq) -> c_int;
+        ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+        ibv_ack_cq_events(*mut ibv_cq, u32);
+        ibv_wc_status_str(c_int) -> *const c_char;
+    }
+    "librdmacm.so.1" {
+        rdma_create_event_channel() -> *mut rdma_event_channel;
+        rdma_destroy_event_channel(*mut rdma_event_channel);
+        rdma_create_id(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_int) -> c_int;
+        rdma_destroy_id(*mut rdma_cm_id) -> c_int;
+        rdma_migrate_id(*mut rdma_cm_id, *mut rdma_event_channel) -> c_int;
+        rdma_set_option(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
+        rdma_bind_addr(*mut rdma_cm_id, *mut c_void) -> c_int;
+        rdma_listen(*mut rdma_cm_id, c_int) -> c_int;
+        rdma_resolve_addr(*mut rdma_cm_id, *mut c_void, *mut c_void, c_int) -> c_int;
+        rdma_resolve_route(*mut rdma_cm_id, c_int) -> c_int;
+        rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
+        rdma_destroy_qp(*mut rdma_cm_id);
+        rdma_connect(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+        rdma_accept(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+        rdma_reject(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+        rdma_disconnect(*mut rdma_cm_id) -> c_int;
+        rdma_get_cm_event(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+        rdma_ack_cm_event(*mut rdma_cm_event) -> c_int;
+        rdma_event_str(c_int) -> *const c_char;
+    }
+}
+
+/// The libraries of this host.
+///
+/// # Errors
+/// When they are not here; they are not looked for again.
+pub fn library() -> Result<&'static Library, Missing> {
+    static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
+    LIBRARY.get_or_init(|| Library::open(FILES)).as_ref().map_err(Missing::clone)
+}
+
+impl Library {
+    /// What the library calls the status of a completion.
+    pub fn status_text(&self, status: c_int) -> String {
+        // SAFETY: any number may be asked for; the text is constant.
+        text(unsafe { (self.ibv_wc_status_str)(status) })
+    }
+
+    /// What the library calls an event.
+    pub fn event_text(&self, event: c_int) -> String {
+        // SAFETY: any number may be asked for; the text is constant.
+        text(unsafe { (self.rdma_event_str)(event) })
+    }
+}
+
+fn text(constant: *const c_char) -> String {
+    if constant.is_null() {
+        return "unknown".into();
+    }
+    // SAFETY: constant text of the library, which stays loaded.
+    unsafe { CStr::from_ptr(constant) }.to_string_lossy().into_owned()
+}
+
+/// What the kernel said of the last call, with what was tried.
+pub fn last_error(tried: &str) -> io::Error {
+    said(tried, io::Error::last_os_error())
+}
+
+/// An error with what was tried.
+pub fn said(tried: &str, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("cannot {tried}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_and_how_to_get_it() {
+        let missing = Library::open(&["libnot-here.so.1"]).map(|_| ()).unwrap_err();
+        let text = missing.to_string();
+        for part in ["libnot-here.so.1", "hint:", "libibverbs1", "librdmacm1", "ibverbs-providers"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(io::Error::from(missing).kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_library_that_is_not_what_it_should_be_is_missing_too() {
+        let missing = Library::open(&["libc.so.6"]).map(|_| ()).unwrap_err();
+        assert_eq!(missing.what, "libc.so.6 has no ibv_get_device_list");
+    }
+}

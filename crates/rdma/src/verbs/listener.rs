@@ -1,0 +1,139 @@
+//! Taking connections.
+
+use super::cm::{Depths, Event, Id, Watch};
+use super::endpoint;
+use super::ffi::{CONNECT_REQUEST, DEVICE_REMOVAL, OPTION_ID_AFONLY, OPTION_ID_REUSEADDR};
+use crate::{Endpoint, Request, Terms, Wait};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// How to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Connections that the kernel holds until they are asked for.
+    pub backlog: u16,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { backlog: 128 }
+    }
+}
+
+/// Takes connections at one address, of all devices that have it. Belongs to one core.
+pub struct Listener {
+    watch: Watch,
+    id: Id,
+    addr: SocketAddr,
+}
+
+/// Listens at an address; an IPv6 one takes IPv6 only. An address without a host is that of all devices, also of those
+/// that come later. With soft iWARP the port must not be that of a TCP listener.
+///
+/// # Errors
+/// When the libraries or the kernel's modules are missing, or the address is in use, or not that of a device.
+pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
+    let id = Id::new()?;
+    id.set(OPTION_ID_REUSEADDR)?;
+    if addr.is_ipv6() {
+        id.set(OPTION_ID_AFONLY)?;
+    }
+    let watch = id.watch()?;
+    id.listen(addr, options.backlog.into())?;
+    let addr = id.addresses().0;
+    Ok(Listener { watch, id, addr })
+}
+
+impl Listener {
+    /// Where it listens, with the port that was found if none was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The next connection that somebody wants; it may be accepted on another core.
+    ///
+    /// # Errors
+    /// When the device of the address is gone, or the connection manager is.
+    pub async fn next(&self) -> io::Result<Pending> {
+        loop {
+            let event = self.id.next(&self.watch).await?;
+            match event.kind {
+                CONNECT_REQUEST => match self.id.of_request(&event) {
+                    Ok(id) => return Ok(Pending::new(id, event)),
+                    // One that cannot be taken is no reason to take no others.
+                    Err(e) => tracing::warn!("{e}"),
+                },
+                DEVICE_REMOVAL if event.id == self.id.as_ptr() => {
+                    return Err(io::Error::new(io::ErrorKind::NotConnected, "the RDMA device is gone"));
+                }
+                // Of requests that have ended before they were taken, or of addresses that have moved.
+                kind => tracing::debug!(kind, status = event.status, "an event of an RDMA listener"),
+            }
+        }
+    }
+}
+
+/// A connection that somebody wants.
+pub struct Pending {
+    private: Vec<u8>,
+    asked: Depths,
+    /// Taken by accepting it or turning it down.
+    id: Option<Id>,
+    addresses: (SocketAddr, SocketAddr),
+}
+
+impl Pending {
+    fn new(id: Id, event: Event) -> Pending {
+        let asked = Depths { ird: event.responder_resources, ord: event.initiator_depth };
+        Pending { private: event.private, asked, addresses: id.addresses(), id: Some(id) }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            id.reject(&[]);
+        }
+    }
+}
+
+impl Request for Pending {
+    fn private(&self) -> &[u8] {
+        &self.private
+    }
+
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        self.addresses
+    }
+
+    fn accept(
+        mut self: Box<Self>,
+        private: Vec<u8>,
+        terms: Terms,
+    ) -> Wait<'static, io::Result<Rc<dyn Endpoint>>> {
+        let (id, asked) = (self.id.take(), self.asked);
+        Box::pin(async move {
+            let id = id.ok_or(io::ErrorKind::NotConnected)?;
+            endpoint::accept(id, asked, private, terms).await
+        })
+    }
+
+    fn reject(mut self: Box<Self>, private: Vec<u8>) -> Wait<'static, ()> {
+        if let Some(id) = self.id.take() {
+            id.reject(&private);
+        }
+        Box::pin(async {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pending_connection_may_move_to_another_core() {
+        fn moves<T: Send + Request>() {}
+        moves::<Pending>();
+    }
+}

@@ -1,0 +1,162 @@
+use super::*;
+use crate::verbs::bounce::{Known, LARGEST};
+
+fn pool() -> Arc<Pool> {
+    Pool::new(Box::new(|_, _| Ok(Known { lkey: 1, _keep: Box::new(()) })))
+}
+
+fn remote(offset: u64) -> Remote {
+    Remote { stag: 7, offset }
+}
+
+/// Hands everything that there is room for to a device that takes it: number, verb, bytes, and whether it is told of.
+fn post(out: &mut Outgoing, pool: &Arc<Pool>) -> Vec<(u64, Verb, Vec<u8>, bool)> {
+    out.stage(pool, pool).unwrap();
+    let told = |w: &Work<'_>| (w.id, w.verb, w.chunk.bytes()[..w.len].to_vec(), w.is_signalled);
+    let posted: Vec<_> = out.work().iter().map(told).collect();
+    out.taken(posted.len());
+    posted
+}
+
+#[test]
+fn writes_are_told_of_only_when_no_message_follows() {
+    let (mut out, pool) = (Outgoing::new(16, 4), pool());
+    out.push(Verb::Write(remote(0)), &[], Payload::Zeros(3));
+    out.push(Verb::Send(None), b"head", Payload::Bytes(b"body".to_vec()));
+    out.push(Verb::Write(remote(8)), &[], Payload::Bytes(vec![1]));
+    let posted = post(&mut out, &pool);
+    let told: Vec<_> = posted.iter().map(|(_, verb, bytes, told)| (*verb, &bytes[..], *told)).collect();
+    let want = [
+        (Verb::Write(remote(0)), &[0, 0, 0][..], false),
+        (Verb::Send(None), b"headbody", true),
+        (Verb::Write(remote(8)), &[1], true),
+    ];
+    assert_eq!(told, want);
+    assert!(!out.has_moved());
+    out.completed(posted[1].0);
+    assert_eq!((out.posted.len(), out.out, out.has_moved(), out.has_moved()), (1, 1, true, false));
+}
+
+#[test]
+fn what_has_no_slot_waits_until_one_is_free() {
+    let (mut out, pool) = (Outgoing::new(2, 1), pool());
+    for n in 0..5 {
+        out.push(Verb::Send(None), &[n], Payload::Empty);
+    }
+    let first = post(&mut out, &pool);
+    assert_eq!((first.len(), out.is_blocked(), out.queued), (2, true, 3));
+    assert!(post(&mut out, &pool).is_empty());
+    out.completed(first[0].0);
+    let second = post(&mut out, &pool);
+    assert_eq!(second.iter().map(|(_, _, bytes, _)| bytes[0]).collect::<Vec<_>>(), [2]);
+    out.completed(second[0].0);
+    assert_eq!(post(&mut out, &pool).len(), 2);
+    assert_eq!((out.is_blocked(), out.waiting()), (false, 0));
+}
+
+#[test]
+fn what_the_device_does_not_take_is_offered_again() {
+    let (mut out, pool) = (Outgoing::new(8, 1), pool());
+    for n in 0..3 {
+        out.push(Verb::Send(None), &[n], Payload::Empty);
+    }
+    out.stage(&pool, &pool).unwrap();
+    out.taken(1);
+    assert!(out.is_blocked());
+    let again = post(&mut out, &pool);
+    assert_eq!(again.iter().map(|(_, _, bytes, _)| bytes[0]).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn a_long_write_leaves_in_pieces_that_lie_one_behind_the_other() {
+    let (mut out, pool) = (Outgoing::new(64, 1), pool());
+    let bytes: Vec<u8> = (0..2 * PIECE + 5).map(|n| (n / 7) as u8).collect();
+    out.push(Verb::Write(remote(100)), &[], Payload::Bytes(bytes.clone()));
+    let posted = post(&mut out, &pool);
+    let places: Vec<_> = posted.iter().map(|(_, verb, _, _)| *verb).collect();
+    assert_eq!(places, [0, PIECE, 2 * PIECE].map(|at| Verb::Write(remote(100 + at as u64))));
+    assert_eq!(posted.iter().flat_map(|one| one.2.clone()).collect::<Vec<_>>(), bytes);
+}
+
+#[test]
+fn only_so_many_bytes_are_at_the_device_at_a_time() {
+    let (mut out, pool) = (Outgoing::new(1000, 1), pool());
+    for _ in 0..3 * BUDGET / LARGEST {
+        out.push(Verb::Send(None), &[], Payload::Zeros(LARGEST));
+    }
+    let posted = post(&mut out, &pool);
+    assert_eq!((posted.len(), out.out), (BUDGET / LARGEST, BUDGET));
+    out.completed(posted[0].0);
+    assert_eq!(post(&mut out, &pool).len(), 1);
+}
+
+#[test]
+fn a_read_beyond_the_limit_waits_and_holds_up_no_message() {
+    let (mut out, pool) = (Outgoing::new(16, 1), pool());
+    for id in [1, 2] {
+        assert!(out.read(id, remote(id), Buf::zeroed(8), 2, 4).is_none());
+    }
+    out.push(Verb::Send(Some(3)), b"m", Payload::Empty);
+    let posted = post(&mut out, &pool);
+    let verbs: Vec<_> = posted.iter().map(|one| one.1).collect();
+    assert_eq!(verbs, [Verb::Read(remote(1)), Verb::Send(Some(3))]);
+    assert!(!out.is_blocked() && out.has_more());
+    // The message ends before the read does.
+    assert!(out.completed(posted[1].0).is_none() && post(&mut out, &pool).is_empty());
+    assert!(matches!(out.completed(posted[0].0), Some(Event::Read(1, buf, Ok(()))) if buf.len() == 8));
+    assert_eq!(post(&mut out, &pool)[0].1, Verb::Read(remote(2)));
+    assert!(!out.has_more());
+}
+
+#[test]
+fn a_long_read_is_whole_when_all_its_pieces_are() {
+    let (mut out, pool) = (Outgoing::new(16, 4), pool());
+    let len = 2 * PIECE + 5;
+    assert!(out.read(9, remote(0), Buf::zeroed(len + 1), 1, len).is_none());
+    let posted = post(&mut out, &pool);
+    assert_eq!(posted.len(), 3);
+    assert!(out.completed(posted[2].0).is_none() && out.completed(posted[0].0).is_none());
+    assert!(matches!(out.completed(posted[1].0), Some(Event::Read(9, _, Ok(())))));
+    assert_eq!(out.inward, 0);
+}
+
+#[test]
+fn a_read_that_cannot_be_is_told_of_at_once() {
+    let mut out = Outgoing::new(16, 0);
+    let kind = |event| match event {
+        Some(Event::Read(_, _, result)) => result.err().map(|e| e.kind()),
+        other => panic!("{other:?}"),
+    };
+    let refused = Some(io::ErrorKind::InvalidInput);
+    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), 0, 8)), refused);
+    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), 4, 5)), refused);
+    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), usize::MAX, 1)), refused);
+    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), 8, 0)), None);
+}
+
+#[test]
+fn the_reads_of_a_broken_connection_come_back_in_order() {
+    let (mut out, pool) = (Outgoing::new(16, 1), pool());
+    for id in [5, 4, 6] {
+        assert!(out.read(id, remote(0), Buf::zeroed(8), 0, 8).is_none());
+    }
+    out.push(Verb::Send(None), b"m", Payload::Empty);
+    let posted = post(&mut out, &pool);
+    out.push(Verb::Send(None), b"m", Payload::Empty);
+    let ids: Vec<_> =
+        out.fail().iter().map(|e| if let Event::Read(id, _, Err(_)) = e { *id } else { 0 }).collect();
+    assert_eq!((ids, out.waiting(), out.reading.len()), (vec![5, 4, 6], 0, 1));
+    assert!(out.completed(posted[0].0).is_none(), "it is told of already");
+}
+
+#[test]
+fn memory_that_cannot_be_had_is_waited_for_only_while_some_may_come_back() {
+    let (mut out, pool) = (Outgoing::new(16, 1), pool());
+    let none = Pool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
+    out.push(Verb::Send(None), b"first", Payload::Empty);
+    let posted = post(&mut out, &pool);
+    out.push(Verb::Send(None), b"second", Payload::Empty);
+    assert!(out.stage(&none, &none).is_ok() && out.is_blocked());
+    out.completed(posted[0].0);
+    assert!(out.stage(&none, &none).is_err());
+}

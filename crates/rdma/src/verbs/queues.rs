@@ -1,0 +1,279 @@
+//! A queue pair with its completion queue: the operations of one connection, as the device takes and ends them.
+#![allow(unsafe_code)]
+
+use super::bounce::Chunk;
+use super::cm::{Id, Watch, watch};
+use super::domain::Domain;
+use super::ffi::*;
+use super::library::{last_error, said};
+use crate::Remote;
+use std::ffi::c_int;
+use std::io;
+use std::ptr::null_mut;
+
+/// Operations of each kind that a connection may have at the device, if the device allows so many.
+const DEPTH: u32 = 1024;
+/// Completions that are taken at a time.
+pub const BATCH: usize = 32;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// A message, which may end a key of the other side.
+    Send(Option<u32>),
+    Write(Remote),
+    Read(Remote),
+}
+
+/// An operation for the device.
+pub struct Work<'a> {
+    /// Comes back with its completion.
+    pub id: u64,
+    pub verb: Verb,
+    /// The memory, and how many bytes of it.
+    pub chunk: &'a Chunk,
+    pub len: usize,
+    /// Its success is told as well. Failure always is.
+    pub is_signalled: bool,
+}
+
+/// The queues of a connection. The id they belong to must live longer.
+pub struct Queues {
+    id: *mut rdma_cm_id,
+    qp: *mut ibv_qp,
+    cq: *mut ibv_cq,
+    channel: *mut ibv_comp_channel,
+    library: &'static super::library::Library,
+    /// Operations that there is room for: sent ones, and received ones.
+    pub depths: (usize, usize),
+}
+
+// SAFETY: the library takes calls for queues from any thread, and this is not shared.
+unsafe impl Send for Queues {}
+
+impl Queues {
+    /// Queues for a connection that is about to be made.
+    ///
+    /// # Errors
+    /// When the device has no more.
+    pub fn new(id: &Id, domain: &Domain) -> io::Result<Queues> {
+        let context = id.context()?.as_ptr();
+        let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
+        let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
+        let mut queues = Queues {
+            id: id.as_ptr(),
+            qp: null_mut(),
+            cq: null_mut(),
+            channel: null_mut(),
+            library: id.library,
+            depths: (depth as usize, depth as usize),
+        };
+        let library = id.library;
+        // SAFETY: the context lives as long as the id.
+        queues.channel = unsafe { (library.ibv_create_comp_channel)(context) };
+        if queues.channel.is_null() {
+            return Err(last_error("make a completion channel"));
+        }
+        let cqe = c_int::try_from(2 * depth).unwrap_or(c_int::MAX);
+        // SAFETY: both live; the queue has the channel's events.
+        queues.cq = unsafe { (library.ibv_create_cq)(context, cqe, null_mut(), queues.channel, 0) };
+        if queues.cq.is_null() {
+            return Err(last_error("make a completion queue"));
+        }
+        queues.pair(domain, depth)?;
+        Ok(queues)
+    }
+
+    fn pair(&mut self, domain: &Domain, depth: u32) -> io::Result<()> {
+        let mut attr = ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: depth,
+                max_recv_wr: depth,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: id, domain and completion queue live.
+        let status = unsafe { (self.library.rdma_create_qp)(self.id, domain.pd(), &raw mut attr) };
+        if status != 0 {
+            return Err(last_error("make a queue pair"));
+        }
+        // SAFETY: the id lives, and has its pair now.
+        self.qp = unsafe { (*self.id).qp };
+        Ok(())
+    }
+
+    /// Waits for completions.
+    ///
+    /// # Errors
+    /// When there are too many descriptors.
+    pub fn watch(&self) -> io::Result<Watch> {
+        // SAFETY: the channel lives as long as this.
+        watch(unsafe { (*self.channel).fd })
+    }
+
+    /// Asks for an event at the next completion.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn arm(&self) -> io::Result<()> {
+        // SAFETY: the queue lives as long as this, with its context and the functions of that.
+        let status = unsafe { ((*(*self.cq).context).ops.req_notify_cq)(self.cq, 0) };
+        check(status, "wait for completions")
+    }
+
+    /// Takes the events that have come. The descriptor must be watched.
+    pub fn take_events(&self) {
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel lives, and each event is acknowledged at once, for the queue that it names: ours.
+        unsafe {
+            while (self.library.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+                (self.library.ibv_ack_cq_events)(cq, 1);
+            }
+        }
+    }
+
+    /// Takes completions: as many as there are and have room.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn poll(&self, into: &mut [ibv_wc; BATCH]) -> io::Result<usize> {
+        // SAFETY: as for `arm`; there is room for so many.
+        let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, BATCH as c_int, into.as_mut_ptr()) };
+        usize::try_from(n).map_err(|_| io::Error::other("the completion queue is broken"))
+    }
+
+    /// Hands operations to the device, all at once: how many it has taken.
+    ///
+    /// The chunks must stay until their operations are complete, or the queues gone.
+    pub fn post(&self, work: &[Work<'_>]) -> usize {
+        let mut places: Vec<ibv_sge> = work.iter().map(|work| place(work.chunk, work.len)).collect();
+        let mut chain: Vec<ibv_send_wr> = work.iter().map(request).collect();
+        for n in 0..chain.len() {
+            chain[n].sg_list = &raw mut places[n];
+            chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
+        }
+        let Some(first) = chain.first_mut() else { return 0 };
+        let (first, mut bad) = (&raw mut *first, null_mut());
+        // SAFETY: as for `arm`. The chain and its places live until the call returns; the memory they name as promised.
+        let status = unsafe { ((*(*self.qp).context).ops.post_send)(self.qp, first, &raw mut bad) };
+        taken(status, first as usize, bad as usize, size_of::<ibv_send_wr>(), chain.len())
+    }
+
+    /// Hands memory for messages to the device: each a number that comes back, a chunk, and how many bytes of it. How
+    /// many it has taken. The chunks must stay as for [`Queues::post`].
+    pub fn receive(&self, into: &[(u64, &Chunk, usize)]) -> usize {
+        let mut places: Vec<ibv_sge> = into.iter().map(|(_, chunk, len)| place(chunk, *len)).collect();
+        let empty = |(id, _, _): &(u64, &Chunk, usize)| ibv_recv_wr {
+            wr_id: *id,
+            next: null_mut(),
+            sg_list: null_mut(),
+            num_sge: 1,
+        };
+        let mut chain: Vec<ibv_recv_wr> = into.iter().map(empty).collect();
+        for n in 0..chain.len() {
+            chain[n].sg_list = &raw mut places[n];
+            chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
+        }
+        let Some(first) = chain.first_mut() else { return 0 };
+        let (first, mut bad) = (&raw mut *first, null_mut());
+        // SAFETY: as for `post`.
+        let status = unsafe { ((*(*self.qp).context).ops.post_recv)(self.qp, first, &raw mut bad) };
+        taken(status, first as usize, bad as usize, size_of::<ibv_recv_wr>(), chain.len())
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        // SAFETY: ours, in the order in which they use each other; all events are acknowledged. The device is done with
+        // all memory when the pair is gone.
+        unsafe {
+            if !self.qp.is_null() {
+                (self.library.rdma_disconnect)(self.id);
+                (self.library.rdma_destroy_qp)(self.id);
+            }
+            if !self.cq.is_null() {
+                (self.library.ibv_destroy_cq)(self.cq);
+            }
+            if !self.channel.is_null() {
+                (self.library.ibv_destroy_comp_channel)(self.channel);
+            }
+        }
+    }
+}
+
+fn place(chunk: &Chunk, len: usize) -> ibv_sge {
+    let (addr, lkey) = chunk.place();
+    ibv_sge { addr, length: u32::try_from(len.min(chunk.len())).unwrap_or(0), lkey }
+}
+
+fn request(work: &Work<'_>) -> ibv_send_wr {
+    // To some devices a length of zero means two to the power of 31.
+    let num_sge = c_int::from(work.len > 0);
+    let wr = ibv_send_wr { wr_id: work.id, num_sge, ..ibv_send_wr::default() };
+    let here = Remote { stag: 0, offset: 0 };
+    let (opcode, invalidate_rkey, remote) = match work.verb {
+        Verb::Send(None) => (WR_SEND, 0, here),
+        // The library's driver of soft iWARP takes the key from the place of a remote one; the others do not look there.
+        Verb::Send(Some(key)) => (WR_SEND_WITH_INV, key, Remote { stag: key, ..here }),
+        Verb::Write(to) => (WR_RDMA_WRITE, 0, to),
+        Verb::Read(from) => (WR_RDMA_READ, 0, from),
+    };
+    let send_flags = if work.is_signalled { SEND_SIGNALED } else { 0 };
+    ibv_send_wr { opcode, invalidate_rkey, send_flags, remote_addr: remote.offset, rkey: remote.stag, ..wr }
+}
+
+/// How many of a chain were taken, of which the first bad one is named when there is one.
+fn taken(status: c_int, first: usize, bad: usize, size: usize, all: usize) -> usize {
+    match status {
+        0 => all,
+        // A device that names none, or none of these, has taken none.
+        _ => bad.checked_sub(first).map(|bytes| bytes / size).filter(|n| *n < all).unwrap_or(0),
+    }
+}
+
+fn check(status: c_int, tried: &str) -> io::Result<()> {
+    if status == 0 { Ok(()) } else { Err(said(tried, io::Error::from_raw_os_error(status.abs()))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::bounce::{Known, Pool};
+
+    #[test]
+    fn each_operation_has_the_form_that_the_library_wants() {
+        let known = |_, _| Ok(Known { lkey: 9, _keep: Box::new(()) });
+        let chunk = Pool::new(Box::new(known)).chunk(100).unwrap();
+        let remote = Remote { stag: 7, offset: 0x1234 };
+        let rows = [
+            (Verb::Send(None), false, (WR_SEND, 0, 0, 0, 0)),
+            (Verb::Send(Some(5)), true, (WR_SEND_WITH_INV, SEND_SIGNALED, 5, 0, 5)),
+            (Verb::Write(remote), false, (WR_RDMA_WRITE, 0, 0, 0x1234, 7)),
+            (Verb::Read(remote), true, (WR_RDMA_READ, SEND_SIGNALED, 0, 0x1234, 7)),
+        ];
+        for (verb, is_signalled, want) in rows {
+            let wr = request(&Work { id: 3, verb, chunk: &chunk, len: 100, is_signalled });
+            let got = (wr.opcode, wr.send_flags, wr.invalidate_rkey, wr.remote_addr, wr.rkey);
+            assert_eq!((got, wr.wr_id, wr.num_sge), (want, 3, 1), "{verb:?}");
+        }
+        let place = place(&chunk, 100);
+        assert_eq!((place.addr, place.length, place.lkey), (chunk.place().0, 100, 9));
+    }
+
+    #[test]
+    fn a_chain_may_be_taken_in_part() {
+        assert_eq!(taken(0, 1000, 0, 128, 3), 3);
+        assert_eq!(taken(12, 1000, 1000, 128, 3), 0);
+        assert_eq!(taken(12, 1000, 1256, 128, 3), 2);
+        assert_eq!(taken(12, 1000, 0, 128, 3), 0);
+        assert_eq!(taken(12, 1000, 9000, 128, 3), 0);
+    }
+}

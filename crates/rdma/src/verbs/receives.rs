@@ -1,0 +1,160 @@
+//! Memory for messages: what the device has of it, and what it has no room for yet.
+
+use super::bounce::{Chunk, Pool};
+use super::queues::Queues;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// Handed to the device at a time.
+const AT_ONCE: usize = 64;
+/// In the number of a completion: it is a message, and the rest is its slot.
+const MESSAGE: u64 = 1 << 63;
+
+/// The slot of a message that a completion is about; None if it is about something of ours that went out.
+pub fn slot(number: u64) -> Option<usize> {
+    (number & MESSAGE != 0).then_some((number & !MESSAGE) as usize)
+}
+
+/// Slots for messages.
+pub struct Receives {
+    pool: Arc<Pool>,
+    /// What the device has, and how many bytes of it.
+    slots: Vec<Option<(Chunk, usize)>>,
+    free: Vec<usize>,
+    depth: usize,
+    /// More that is wanted: how many, and how long.
+    wanted: VecDeque<(usize, usize)>,
+}
+
+impl Receives {
+    /// None yet, for a device that takes `depth`.
+    pub fn new(pool: Arc<Pool>, depth: usize) -> Receives {
+        Receives { pool, slots: Vec::new(), free: Vec::new(), depth, wanted: VecDeque::new() }
+    }
+
+    /// Takes more messages.
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn add(&mut self, queues: &Queues, count: usize, len: usize) -> io::Result<()> {
+        match self.wanted.back_mut() {
+            Some((more, same)) if *same == len => *more += count,
+            _ => self.wanted.push_back((count, len)),
+        }
+        self.refill(queues)
+    }
+
+    /// Hands the device what it has room for.
+    ///
+    /// # Errors
+    /// When there is no memory for that, or the device takes none at all.
+    pub fn refill(&mut self, queues: &Queues) -> io::Result<()> {
+        loop {
+            let numbers = self.prepare()?;
+            if numbers.is_empty() {
+                return Ok(());
+            }
+            let batch: Vec<(u64, &Chunk, usize)> = numbers.iter().filter_map(|n| self.describe(*n)).collect();
+            let taken = queues.receive(&batch);
+            if taken < numbers.len() {
+                return self.put_back(&numbers[taken..]);
+            }
+        }
+    }
+
+    fn describe(&self, slot: usize) -> Option<(u64, &Chunk, usize)> {
+        let (chunk, len) = self.slots[slot].as_ref()?;
+        Some((MESSAGE | slot as u64, chunk, *len))
+    }
+
+    /// Fills slots: which ones.
+    fn prepare(&mut self) -> io::Result<Vec<usize>> {
+        let mut numbers = Vec::new();
+        while numbers.len() < AT_ONCE
+            && self.used() < self.depth
+            && let Some((count, len)) = self.wanted.front().copied()
+        {
+            if count == 0 {
+                self.wanted.pop_front();
+                continue;
+            }
+            let chunk = self.pool.chunk(len)?;
+            self.wanted[0].0 -= 1;
+            let slot = self.free.pop().unwrap_or(self.slots.len());
+            if slot == self.slots.len() {
+                self.slots.push(None);
+            }
+            self.slots[slot] = Some((chunk, len));
+            numbers.push(slot);
+        }
+        Ok(numbers)
+    }
+
+    /// The device has not taken these. It will take them when it gives some back, if it has any.
+    fn put_back(&mut self, slots: &[usize]) -> io::Result<()> {
+        for slot in slots.iter().rev() {
+            if let Some((_, len)) = self.take(*slot) {
+                self.wanted.push_front((1, len));
+            }
+        }
+        self.depth = self.used();
+        if self.depth == 0 {
+            Err(io::Error::other("the device takes no memory for messages"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn used(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// The device is done with a slot: the chunk, and how many bytes of it a message could have.
+    pub fn take(&mut self, slot: usize) -> Option<(Chunk, usize)> {
+        let taken = self.slots.get_mut(slot)?.take()?;
+        self.free.push(slot);
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::bounce::Known;
+
+    fn receives(depth: usize) -> Receives {
+        let known = |_, _| Ok(Known { lkey: 1, _keep: Box::new(()) });
+        Receives::new(Pool::new(Box::new(known)), depth)
+    }
+
+    #[test]
+    fn what_the_device_has_no_room_for_waits_until_a_slot_is_free() {
+        let mut receives = receives(3);
+        receives.wanted.extend([(2, 100), (4, 8268)]);
+        assert_eq!(receives.prepare().unwrap(), [0, 1, 2]);
+        assert!(receives.prepare().unwrap().is_empty());
+        assert_eq!(receives.take(1).map(|(_, len)| len), Some(100));
+        assert!(receives.take(1).is_none() && receives.take(9).is_none());
+        assert_eq!(receives.prepare().unwrap(), [1]);
+        assert_eq!(receives.take(1).map(|(chunk, len)| (chunk.len(), len)), Some((12 << 10, 8268)));
+        assert_eq!(receives.wanted, [(2, 8268)]);
+    }
+
+    #[test]
+    fn what_the_device_does_not_take_is_wanted_still() {
+        let mut receives = receives(8);
+        receives.wanted.push_back((4, 100));
+        let slots = receives.prepare().unwrap();
+        receives.put_back(&slots[1..]).unwrap();
+        assert_eq!((receives.used(), receives.depth), (1, 1));
+        assert_eq!(receives.wanted.iter().map(|(count, _)| count).sum::<usize>(), 3);
+        receives.take(slots[0]);
+        assert!(receives.put_back(&[]).is_err());
+    }
+
+    #[test]
+    fn the_number_of_a_message_is_told_from_that_of_what_went_out() {
+        assert_eq!((slot(MESSAGE | 5), slot(5)), (Some(5), None));
+    }
+}

@@ -1,0 +1,45 @@
+//! Connections that come by RDMA devices.
+
+use crate::iser;
+use crate::server::{Counted, Shared};
+use net::Cores;
+use rdma::verbs::{self, Listener, Options};
+use std::io;
+use std::sync::Arc;
+
+/// Listens at the address of a portal, on one of the cores; connections are dealt out over all of them.
+///
+/// # Errors
+/// When no device has the address, or there is nothing to use devices with: for people.
+pub fn listen(shared: &Arc<Shared>, cores: &Arc<Cores>, at: usize, portal: usize) -> io::Result<()> {
+    let address = shared.portals[portal].address;
+    let named = move |e: io::Error| {
+        io::Error::new(e.kind(), format!("cannot listen on {address} with RDMA devices: {e}"))
+    };
+    let (shared, to) = (shared.clone(), cores.clone());
+    let begun = cores.wait(at, move || async move {
+        let listener = verbs::listen(address, Options::default())?;
+        compio::runtime::spawn(accept(shared, to, listener, portal)).detach();
+        Ok(())
+    })?;
+    begun.map_err(named)
+}
+
+async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, listener: Listener, portal: usize) {
+    loop {
+        let request = match listener.next().await {
+            Ok(request) => request,
+            Err(e) => return tracing::error!(error = %e, "a portal takes no more connections by RDMA"),
+        };
+        let peer = rdma::Request::addresses(&request).1;
+        match Counted::new(&shared, cores.place(None)) {
+            Ok(count) => {
+                let shared = shared.clone();
+                cores.run_on(count.core(), move || {
+                    compio::runtime::spawn(iser::serve(shared, Box::new(request), portal, count)).detach();
+                });
+            }
+            Err(reason) => shared.turned_away(peer, reason),
+        }
+    }
+}
