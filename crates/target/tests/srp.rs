@@ -13,7 +13,9 @@ use std::time::Duration;
 use target::setup::{Answers, Digests, Discovery, Limits, Portal, PortalGroup, Setup, Target, Transports};
 use target::{Server, Unit};
 use wire::scsi::cdb;
-use wire::srp::{Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId};
+use wire::srp::{
+    Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
+};
 use wire::srp::{Reason, Response};
 
 const NAME: &str = "iqn.2026-11.org.example:disk";
