@@ -65,7 +65,7 @@ impl Tap for Vec<u8> {
 
 #[test]
 fn a_bad_unit_ends_its_connection_and_no_other() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut other = world.host(2, false).await.ready().await;
         for (what, unit) in units() {
@@ -79,7 +79,7 @@ fn a_bad_unit_ends_its_connection_and_no_other() {
 
 #[test]
 fn a_table_in_the_memory_of_the_initiator_is_checked_too() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut host = world.host(1, false).await.ready().await;
         let table = host.source(&[nowhere(256).encode(), nowhere(255).encode()].concat());
@@ -90,7 +90,7 @@ fn a_table_in_the_memory_of_the_initiator_is_checked_too() {
 
 #[test]
 fn what_cannot_be_served_is_answered_and_the_connection_goes_on() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut host = world.host(1, false).await.ready().await;
         let cdb = cdb::read_10(0, 1);
@@ -119,7 +119,7 @@ fn what_cannot_be_served_is_answered_and_the_connection_goes_on() {
 
 #[test]
 fn immediate_data_that_was_not_agreed_on_is_not_served() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let login = srp::LoginRequest { immediate_offset: None, ..super::world::login(1) };
         let host = world.connect(&login.encode(srp::Form::RdmaCm)).await.expect("a login");
@@ -133,7 +133,7 @@ fn immediate_data_that_was_not_agreed_on_is_not_served() {
 
 #[test]
 fn more_requests_than_credits_end_the_connection() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut host = world.host(1, false).await.ready().await;
         host.faults[1].reads.hold();
@@ -149,7 +149,7 @@ fn more_requests_than_credits_end_the_connection() {
 
 #[test]
 fn a_logout_ends_the_connection() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut host = world.host(1, false).await.ready().await;
         host.say(&srp::logout(3));
@@ -159,7 +159,7 @@ fn a_logout_ends_the_connection() {
 
 #[test]
 fn a_connection_that_is_lost_while_a_write_is_read_leaves_nothing() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let host = world.host(1, false).await.ready().await;
         host.faults[1].reads.hold();

@@ -46,7 +46,7 @@ async fn read(host: &mut Host, blocks: u32) -> Vec<u8> {
 
 #[test]
 fn what_is_written_is_read() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         for len in [BLOCK, 8 << 10, 3 << 20] {
             write(&mut host, &pattern(len)).await;
@@ -57,7 +57,7 @@ fn what_is_written_is_read() {
 
 #[test]
 fn a_write_longer_than_what_is_asked_for_at_a_time_is_read_in_bursts() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         let len = 20 << 20;
         write(&mut host, &pattern(len)).await;
@@ -69,7 +69,7 @@ fn a_write_longer_than_what_is_asked_for_at_a_time_is_read_in_bursts() {
 
 #[test]
 fn a_read_goes_to_its_memory_and_then_its_answer() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         write(&mut host, &pattern(BLOCK)).await;
         host.faults[1].take_log();
@@ -99,7 +99,7 @@ fn length(operation: &Operation) -> usize {
 
 #[test]
 fn memory_in_several_pieces_is_used_piece_by_piece() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         let bytes = pattern(2 * BLOCK);
         let cuts = [0..100, 100..100, 100..900, 900..1024];
@@ -123,7 +123,7 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
 
 #[test]
 fn a_table_that_is_not_in_the_command_is_read_first() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         write(&mut host, &pattern(2 * BLOCK)).await;
         let into: Vec<_> = [500, 24, 500].into_iter().map(|len| host.sink(len)).collect();
@@ -143,7 +143,7 @@ fn a_table_that_is_not_in_the_command_is_read_first() {
 
 #[test]
 fn data_may_come_with_its_command() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         let bytes = pattern(16 * BLOCK);
         let cdb = cdb::write_10(0, 16, false);
@@ -159,7 +159,7 @@ fn data_may_come_with_its_command() {
 
 #[test]
 fn a_residual_tells_what_was_not_moved_and_no_more_is() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         let inquiry = cdb::inquiry(None, 36);
         let read = cdb::read_10(0, 2);
@@ -184,7 +184,7 @@ fn a_residual_tells_what_was_not_moved_and_no_more_is() {
 
 #[test]
 fn a_check_condition_brings_its_sense_data_and_no_data() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         let (at, cdb) = (host.sink(512), cdb::read_16(1 << 40, 1));
         host.faults[1].take_log();
@@ -198,7 +198,7 @@ fn a_check_condition_brings_its_sense_data_and_no_data() {
 
 #[test]
 fn notifications_are_solicited_where_they_are_wanted() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host) = world().await;
         let cdb = cdb::test_unit_ready();
         for (notifications, lun, wanted) in [(0, 0, 0), (2, 0, 1), (4, 0, 0), (4, 9 << 48, 1)] {

@@ -26,8 +26,8 @@ fn a_target_has_a_port_that_its_name_decides() {
 
 #[test]
 fn both_forms_of_a_login_are_taken() {
-    on_core(async {
-        let world = World::new();
+    on_core(async move || {
+        let (world, mut hosts) = (World::new(), Vec::new());
         for form in [Form::RdmaCm, Form::Ib] {
             let request = LoginRequest { tag: 0x0102_0304_0506_0708, ..login(1) };
             let host = world.connect(&request.encode(form)).await.expect("a login");
@@ -36,13 +36,15 @@ fn both_forms_of_a_login_are_taken() {
             let mut wanted = golden(&format!("{head} {previous}"));
             wanted.resize(52, 0);
             assert_eq!(host.welcome.encode()[..], wanted, "{form:?}");
+            // It stays until the next one comes.
+            hosts.push(host);
         }
     });
 }
 
 #[test]
 fn nothing_is_sent_before_the_first_command() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut host = world.host(1, false).await;
         // As long as many pings would take.
@@ -55,7 +57,8 @@ fn nothing_is_sent_before_the_first_command() {
 
 #[test]
 fn a_login_that_cannot_be_is_refused_with_its_reason() {
-    let bad: [(&str, Reason, fn(&mut LoginRequest)); 5] = [
+    type Change = fn(&mut LoginRequest);
+    let bad: [(&str, Reason, Change); 5] = [
         ("long units", Reason::IT_IU_TOO_LONG, |login| login.it_iu_len = 8261),
         ("short units", Reason::UNABLE, |login| login.it_iu_len = 63),
         ("formats", Reason::FORMATS, |login| login.formats = 0x0e),
@@ -64,7 +67,7 @@ fn a_login_that_cannot_be_is_refused_with_its_reason() {
             login.target = PortId::new(1, login.target.guid());
         }),
     ];
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         for (what, reason, change) in bad {
             let mut request = LoginRequest { tag: 9, ..login(1) };
@@ -77,7 +80,7 @@ fn a_login_that_cannot_be_is_refused_with_its_reason() {
 
 #[test]
 fn what_is_no_login_is_refused() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut channels = login(1).encode(Form::RdmaCm);
         channels[10] |= 2;
@@ -107,7 +110,7 @@ fn access_lists_know_initiator_ports_and_networks() {
         (vec![elsewhere()], [false, false]),
         (vec![chap], [false, false]),
     ];
-    on_core(async {
+    on_core(async move || {
         for (list, wanted) in lists {
             let world = World::with(|target| target.access = list.clone());
             for (number, wanted) in [1, 2].into_iter().zip(wanted) {
@@ -123,7 +126,7 @@ fn access_lists_know_initiator_ports_and_networks() {
 
 #[test]
 fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut first = world.host(1, false).await;
         assert_eq!(first.welcome.previous, Previous::None);
@@ -143,7 +146,7 @@ fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
 
 #[test]
 fn a_channel_too_many_is_refused_and_the_others_stay() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut hosts = Vec::new();
         for keep in [false, true, true] {
@@ -160,7 +163,7 @@ fn a_channel_too_many_is_refused_and_the_others_stay() {
 
 #[test]
 fn all_channels_are_one_initiator_port_for_reservations() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut first = world.host(1, false).await.ready().await;
         let mut second = world.host(1, true).await.ready().await;

@@ -27,7 +27,7 @@ fn order(host: &Host) -> Vec<&'static str> {
 
 #[test]
 fn an_abort_is_answered_when_no_data_of_the_command_can_come_any_more() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host, _) = writing().await;
         host.manage(6, function::ABORT_TASK, 5);
         host.is_silent().await;
@@ -42,7 +42,7 @@ fn an_abort_is_answered_when_no_data_of_the_command_can_come_any_more() {
 
 #[test]
 fn a_reset_ends_the_commands_before_it() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host, _) = writing().await;
         host.manage(6, function::LUN_RESET, 0);
         host.is_silent().await;
@@ -54,7 +54,7 @@ fn a_reset_ends_the_commands_before_it() {
 
 #[test]
 fn a_command_whose_table_is_on_its_way_can_be_aborted() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host, at) = writing().await;
         let list = at.encode();
         let all = Indirect { table: host.source(&list), len: 512, list: &[] };
@@ -71,7 +71,7 @@ fn a_command_whose_table_is_on_its_way_can_be_aborted() {
 
 #[test]
 fn a_function_for_what_is_not_there_is_answered() {
-    on_core(async {
+    on_core(async move || {
         let world = World::new();
         let mut host = world.host(1, false).await.ready().await;
         for (function, lun, wanted) in [
@@ -92,7 +92,7 @@ fn a_function_for_what_is_not_there_is_answered() {
 
 #[test]
 fn every_credit_comes_back() {
-    on_core(async {
+    on_core(async move || {
         let (_world, mut host, at) = writing().await;
         let cdb = cdb::write_10(0, 1, false);
         for tag in [6, 7] {
@@ -121,7 +121,7 @@ fn every_credit_comes_back() {
 
 #[test]
 fn another_initiator_s_reset_gives_credits_back_with_the_next_answer() {
-    on_core(async {
+    on_core(async move || {
         let (world, mut host, _) = writing().await;
         let mut other = world.host(2, false).await.ready().await;
         other.manage(6, function::LUN_RESET, 0);

@@ -6,4 +6,4 @@ mod login;
 mod manage;
 mod world;
 
-use world::{Host, World, golden, on_core};
+use world::{World, golden, on_core};

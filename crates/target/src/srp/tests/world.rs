@@ -24,10 +24,10 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Where immediate data begins, as Linux wants it.
 pub const OFFSET: u16 = 68;
 
-/// Runs a test on an event loop.
-pub fn on_core<T>(work: impl Future<Output = T>) -> T {
-    let limited = async { compio::time::timeout(LIMIT, work).await.expect("it hangs") };
-    compio::runtime::Runtime::new().expect("an event loop").block_on(limited)
+/// Runs a test on an event loop of its own.
+pub fn on_core<W: Future<Output = ()> + 'static>(test: impl FnOnce() -> W + Send + 'static) {
+    let limited = move || async move { compio::time::timeout(LIMIT, test()).await.expect("it hangs") };
+    Cores::one().expect("an event loop").wait(0, limited).expect("the test");
 }
 
 fn limits() -> Limits {
