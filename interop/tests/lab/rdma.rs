@@ -1,9 +1,10 @@
 //! iSER and SRP: the kernel's initiators and targets over siw, its software iWARP.
 
-use super::guest::{Guest, lab_of_rdma, server_over};
+use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
 use interop::Server;
 use interop::tool::{self, Tool};
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
