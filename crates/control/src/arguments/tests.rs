@@ -118,6 +118,7 @@ fn wrong_arguments_say_what_to_do() {
         size: Some("much".into()),
         listen: vec!["here".into()],
         iser: true,
+        srp: Vec::new(),
         target: Some("disks".into()),
     };
     let starts: Vec<String> =
