@@ -8,7 +8,7 @@ mod escalate;
 mod home;
 mod incoming;
 pub(crate) mod machine;
-mod numbers;
+pub(crate) mod numbers;
 mod recover;
 mod talk;
 pub(crate) mod task;
