@@ -3,6 +3,7 @@
 use crate::{Error, Kind};
 use proto::initiator::login::Credentials;
 use proto::initiator::targets::PortalAddress;
+use proto::login::SEGMENT_LEN;
 use proto::parameters::{Digests, Offer, TaskReporting};
 use std::fmt;
 use std::time::Duration;
@@ -127,6 +128,10 @@ impl Transport {
                 rdma_extensions: true,
                 initial_r2t: true,
                 max_outstanding_r2t: 1,
+                // What a message holds; Discovery sessions declare it.
+                max_recv_data_segment_length: SEGMENT_LEN as u32,
+                target_recv_data_segment_length: SEGMENT_LEN as u32,
+                initiator_recv_data_segment_length: SEGMENT_LEN as u32,
                 header_digest: none,
                 data_digest: none,
                 ..offer.clone()

@@ -45,6 +45,20 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// What the connections of these portals share.
+    pub fn new(setup: Setup, portals: Vec<Bound>) -> Shared {
+        Shared {
+            pool: Pool::new(setup.limits.memory),
+            setup: RwLock::new(Arc::new(setup)),
+            registry: Arc::default(),
+            portals,
+            connections: AtomicUsize::new(0),
+            before_login: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            turned_away: Seldom::default(),
+        }
+    }
+
     /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
     pub fn turned_away(&self, peer: SocketAddr, reason: &str) {
         if let Some(left_out) = self.turned_away.may(Instant::now()) {
@@ -84,16 +98,7 @@ impl Server {
     /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
     pub fn start(setup: Setup, cpus: &[usize]) -> io::Result<Server> {
         let (portals, sockets) = bind(&setup)?;
-        let shared = Arc::new(Shared {
-            pool: Pool::new(setup.limits.memory),
-            setup: RwLock::new(Arc::new(setup)),
-            registry: Arc::default(),
-            portals,
-            connections: AtomicUsize::new(0),
-            before_login: AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
-            turned_away: Seldom::default(),
-        });
+        let shared = Arc::new(Shared::new(setup, portals));
         let cores = Arc::new(Cores::start(cpus)?);
         for (i, socket) in sockets.into_iter().enumerate() {
             let at = i % cores.count();
@@ -293,7 +298,7 @@ pub struct Counted {
 
 impl Counted {
     /// A place, or why there is none.
-    pub(crate) fn new(shared: &Arc<Shared>, place: Place) -> Result<Counted, &'static str> {
+    pub fn new(shared: &Arc<Shared>, place: Place) -> Result<Counted, &'static str> {
         let limits = &shared.setup().limits;
         let all = shared.connections.fetch_add(1, SeqCst);
         let fresh = shared.before_login.fetch_add(1, SeqCst);

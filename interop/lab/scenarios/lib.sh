@@ -4,6 +4,7 @@
 #   PORTAL   address:port of the target as the guest sees it: 10.0.2.2 is the host's 127.0.0.1
 #   IQN, LUN the target's name and the LUN (default 0)
 #   CHAP     "user secret" to log in with; CHAP_MUTUAL "user secret" that the target must answer with
+#   RDMA     siw or rxe: the kernel's initiator goes by iSER over this kind of software device; not set: TCP
 #   STATIC   not empty: the target does not tell an address that the guest can reach, so discovery's own record is
 #            not used for the login
 set -u
@@ -31,11 +32,12 @@ ask() {
     wait_for 60 "test -e /lab/$1.done" || fail "the host did not answer: $1"
 }
 
-# start_initiator REPLACEMENT_TIMEOUT_S: iscsid with an empty database and short keepalive
+# start_initiator REPLACEMENT_TIMEOUT_S: iscsid with an empty database and short keepalive. From then on IFACE is the
+# interface of open-iscsi to use: default (TCP), or iser.
 start_initiator() {
     modprobe -a libiscsi iscsi_tcp sd_mod sg || fail modprobe
     mkdir -p /etc/iscsi /run/lock/iscsi
-    rm -rf /etc/iscsi/nodes /etc/iscsi/send_targets /var/lib/iscsi
+    rm -rf /etc/iscsi/nodes /etc/iscsi/send_targets /etc/iscsi/ifaces /var/lib/iscsi
     echo "InitiatorName=${INITIATOR:-iqn.2026-11.lab.guest:initiator}" >/etc/iscsi/initiatorname.iscsi
     sed -i -e "s/^\(node.session.timeo.replacement_timeout\).*/\1 = $1/" \
         -e 's/^\(node.conn\[0\].timeo.noop_out_interval\).*/\1 = 2/' \
@@ -43,11 +45,16 @@ start_initiator() {
         -e 's/^#* *node.startup.*/node.startup = manual/' /etc/iscsi/iscsid.conf
     iscsid || fail iscsid
     wait_for 10 'iscsiadm -m session 2>&1 | grep -q "No active"' || fail "iscsid does not answer"
+    IFACE=default
+    [ -n "${RDMA-}" ] || return 0
+    soft_rdma "$RDMA"
+    modprobe ib_iser || fail "modprobe ib_iser"
+    IFACE=iser      # one that open-iscsi always has
 }
 
 # discover PORTAL: SendTargets names the target at that portal
 discover() {
-    iscsiadm -m discovery -t sendtargets -p "$1" | tee /run/discovered || fail "discovery of $1"
+    iscsiadm -m discovery -t sendtargets -p "$1" -I "$IFACE" | tee /run/discovered || fail "discovery of $1"
     grep -q " $IQN\$" /run/discovered || fail "$IQN was not discovered"
     if [ -n "${STATIC-}" ]; then
         iscsiadm -m node -o delete >/dev/null
@@ -57,7 +64,7 @@ discover() {
     fi
 }
 
-set_node() { iscsiadm -m node -T "$IQN" -p "$1" -o update -n "$2" -v "$3" || fail "set $2"; }
+set_node() { iscsiadm -m node -T "$IQN" -p "$1" -I "$IFACE" -o update -n "$2" -v "$3" || fail "set $2"; }
 
 # login PORTAL: with the credentials of CHAP and CHAP_MUTUAL, and the digests of DIGEST (None or CRC32C)
 login() {
@@ -72,11 +79,11 @@ login() {
         set_node "$1" node.session.auth.username_in "${CHAP_MUTUAL% *}"
         set_node "$1" node.session.auth.password_in "${CHAP_MUTUAL#* }"
     fi
-    try iscsiadm -m node -T "$IQN" -p "$1" --login
+    try iscsiadm -m node -T "$IQN" -p "$1" -I "$IFACE" --login
     try wait_for 20 "disk_of $1"
 }
 
-logout() { try iscsiadm -m node -T "$IQN" -p "$1" --logout; }
+logout() { try iscsiadm -m node -T "$IQN" -p "$1" -I "$IFACE" --logout; }
 
 # The block device of LUN in the session of a portal.
 disk_of() {
@@ -85,11 +92,23 @@ disk_of() {
         connection=/sys/class/iscsi_connection/connection${session##*/session}:0
         [ "$(cat "$connection/persistent_address"):$(cat "$connection/persistent_port")" = "$1" ] || continue
         [ "$(cat "$session/targetname")" = "$IQN" ] || continue
+        [ "$(cat "$session/ifacename")" = "$IFACE" ] || continue
         for disk in "$session"/device/target*/*:"$LUN"/block/*; do
             [ -e "$disk" ] && { echo "/dev/${disk##*/}"; return 0; }
         done
     done
     return 1
+}
+
+# soft_rdma siw|rxe: an RDMA device in software over the network device eth0, called siw_eth0 or rxe_eth0
+soft_rdma() {
+    case $1 in
+        siw) modprobe -a ib_uverbs iw_cm siw || fail "no siw: lab siw builds it" ;;
+        rxe) modprobe rdma_rxe || fail "modprobe rdma_rxe" ;;
+    esac
+    modprobe -a rdma_cm rdma_ucm || fail "modprobe rdma_cm"
+    try rdma link add "$1_eth0" type "$1" netdev eth0
+    try wait_for 10 "rdma link show $1_eth0/1 | grep -q ACTIVE"
 }
 
 # MIB of text whose lines all differ. (/dev/urandom and checksums are slow under emulation.)

@@ -4,55 +4,21 @@
 # when something is wrong.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/target.sh"
 
-T=/sys/kernel/config/target
 IQN=iqn.2026-11.lab.guest
 USER="ann annsecret1234" MOON="moon moonsecret1234"
-
-# backstore NAME MIB: a file, with UNMAP
-backstore() {
-    truncate -s "$2"M "/run/$1.img"
-    mkdir -p "$T/core/fileio_0/$1"
-    echo "fd_dev_name=/run/$1.img,fd_dev_size=$(($2 << 20)),fd_buffered_io=1" >"$T/core/fileio_0/$1/control"
-    echo "lunar-$1" >"$T/core/fileio_0/$1/wwn/vpd_unit_serial"
-    echo 1 >"$T/core/fileio_0/$1/enable" || fail "no backstore $1"
-    echo 1 >"$T/core/fileio_0/$1/attrib/emulate_tpu"
-}
-
-# target NAME AUTHENTICATION: one LUN, open to all names, at both portals
-target() {
-    local group=$T/iscsi/$IQN:$1/tpgt_1 portal
-    mkdir -p "$group/lun/lun_0" || fail "no target $1"
-    ln -s "$T/core/fileio_0/$1" "$group/lun/lun_0/store"
-    for portal in 127.0.0.1:3260 127.0.0.1:3261; do mkdir "$group/np/$portal" || fail "no portal $portal"; done
-    echo "$2" >"$group/attrib/authentication"
-    echo 1 >"$group/attrib/generate_node_acls"
-    echo 1 >"$group/attrib/cache_dynamic_acls"
-    echo 0 >"$group/attrib/demo_mode_write_protect"
-}
-serve() { echo "$2" >"$T/iscsi/$IQN:$1/tpgt_1/enable" || fail "$1: enable $2"; }
-
-# told STATUS TEXT ARGUMENTS: lunar must end with this status, and soon, and say this
-told() {
-    local status=$1 text=$2 got=0; shift 2
-    "$LUNAR" "$@" --timeout 60 >/run/told 2>&1 || got=$?
-    [ "$got" = "$status" ] || { cat /run/told; fail "status $got, not $status, from: $*"; }
-    grep -q -- "$text" /run/told || { cat /run/told; fail "it does not say \"$text\": $*"; }
-    echo "status $status, $text: $*"
-}
 url() { echo "iscsi://${2:+$2@}127.0.0.1:3260/$IQN:$1/0${3:+?$3}"; }
 
 step "the kernel's target"
-mkdir -p /etc/target /var/target    # before its module, which looks for the folder
 ip link set lo up
-mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
-modprobe -a target_core_mod target_core_file iscsi_target_mod || fail modprobe
-for name in open chap mutual; do backstore $name 64; target $name $([ $name = open ]; echo $?); done
-for name in chap mutual; do
-    auth=$T/iscsi/$IQN:$name/tpgt_1/auth
-    echo -n "${USER% *}" >"$auth/userid"; echo -n "${USER#* }" >"$auth/password"
+start_target
+for name in open chap mutual; do
+    backstore $name 64
+    target $name $([ $name = open ]; echo $?) 127.0.0.1:3260 127.0.0.1:3261
 done
-echo -n "${MOON% *}" >"$auth/userid_mutual"; echo -n "${MOON#* }" >"$auth/password_mutual"
+credentials chap "$USER"
+credentials mutual "$USER" "$MOON"
 for name in open chap mutual; do serve $name 1; done
 ann=${USER% *}%${USER#* } moon="target_user=${MOON% *}&target_password=${MOON#* }"
 digests="header_digest=crc32c&data_digest=crc32c"

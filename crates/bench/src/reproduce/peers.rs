@@ -423,7 +423,8 @@ mod tests {
         let target = Target::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
         let running =
             Server::start(&Who::Running(target), Path::new("lunar"), &[], (1, Transport::Tcp), folder());
-        let refused = Server::start_router(Path::new("lunar"), &running.expect("it runs"), folder());
+        let refused =
+            Server::start_router(Path::new("lunar"), &running.expect("it runs"), Transport::Tcp, folder());
         assert!(refused.is_err_and(|why| why.contains("started here")));
     }
 

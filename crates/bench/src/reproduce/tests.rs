@@ -1,6 +1,7 @@
 //! What can be seen without a server; interop has whole experiments.
 
 use super::*;
+use crate::Kind;
 
 fn args(seed: Seed) -> Args {
     Args {

@@ -7,6 +7,7 @@ use super::out::{self, Digests, MAX_SEGMENT, Payload};
 use super::receive::{Broken, Received, Receiver};
 use net::Stream;
 use rdma::Wait;
+use std::cell::RefCell;
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
@@ -38,6 +39,16 @@ pub trait Mover {
 
     /// Nothing more is taken; what is queued still goes.
     fn stop_receiving(&self);
+
+    /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
+    fn settled<'a>(&'a self, _session: &'a RefCell<Session>) -> Wait<'a, ()> {
+        Box::pin(async {})
+    }
+
+    /// Pings and asynchronous messages reach the initiator.
+    fn notifies(&self) -> bool {
+        true
+    }
 
     /// Ends the connection.
     fn close(&self);
@@ -123,6 +134,13 @@ impl Line {
         }
     }
 
+    /// Waits until nothing is held back any more.
+    pub async fn settled(&self, session: &RefCell<Session>) {
+        if let Line::Moved(mover) = self {
+            mover.settled(session).await;
+        }
+    }
+
     /// Nothing more is received; what is queued still goes.
     pub fn stop_receiving(&self) {
         match self {
@@ -174,11 +192,24 @@ impl Out {
         }
     }
 
+    /// Whether pings and asynchronous messages reach the initiator.
+    pub fn notifies(&self) -> bool {
+        match self {
+            Out::Tcp(_) => true,
+            Out::Moved(mover) => mover.notifies(),
+        }
+    }
+
     /// Forgets what waits: nothing can be sent any more.
     pub fn give_up(&mut self) {
         if let Out::Tcp(out) = self {
             *out = out::Out::default();
         }
+    }
+
+    /// Whether what the initiator declares of its data segments is so; over RDMA it has the room that it has.
+    pub fn heeds_declarations(&self) -> bool {
+        matches!(self, Out::Tcp(_))
     }
 
     /// The longest Data-In in bytes, where the initiator takes segments of so many.

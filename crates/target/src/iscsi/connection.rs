@@ -344,8 +344,11 @@ impl Connection {
         };
         self.wait_for(&all).await;
         self.session.borrow_mut().say_last_word();
-        let farewell = compio::time::timeout(services::FAREWELL, self.flushed());
-        let _ = farewell.await;
+        let farewell = async {
+            self.line.settled(&self.session).await;
+            self.flushed().await;
+        };
+        let _ = compio::time::timeout(services::FAREWELL, farewell).await;
         self.line.close();
     }
 

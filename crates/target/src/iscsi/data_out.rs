@@ -135,6 +135,10 @@ impl Session {
             return;
         };
         if let Data::Landed(buf) = data {
+            if index_of(ttt, r.ttt_base).is_none() {
+                // It was of another task, which ended while it was on its way, and left its tag to this one.
+                return;
+            }
             r.buf = Some(buf);
             return self.data_landed(header, intact);
         }

@@ -41,8 +41,8 @@ pub trait Fresh {
     /// What is offered where this is the transport.
     fn offer(&self, offer: Offer) -> Offer;
 
-    /// What was negotiated, as this transport takes it.
-    fn parameters(&self, parameters: Parameters) -> Parameters;
+    /// What was negotiated for a session of this type, as this transport takes it.
+    fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
     /// Sends the last PDU: from then on the connection is that of a session with so many commands in flight.
     async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier>;
@@ -95,9 +95,10 @@ async fn negotiate(
             Step::Ready => break,
         }
     }
-    let parameters = fresh.parameters(machine.parameters().clone());
+    let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());
     let info = info(&machine, ends, bound.tag, parameters, shared.registry.find(machine.tsih()));
-    let entered = match Entered::enter(shared, &setup, info, &bound, machine.tsih(), count).await {
+    let key = key(&info, &bound);
+    let entered = match Entered::enter(shared, &setup, info, key, machine.tsih(), count).await {
         Ok(entered) => entered,
         Err(status) => {
             let pdu = machine.refuse(status);
@@ -126,7 +127,7 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Takes a place; one of the same name is given up by whoever has it.
+    /// Takes a place under this key; one of the same key is given up by whoever has it.
     ///
     /// # Errors
     /// The status with which the login is refused.
@@ -134,12 +135,12 @@ impl Entered {
         shared: &Arc<Shared>,
         setup: &Arc<Setup>,
         info: Arc<Info>,
-        bound: &Bound,
+        key: Key,
         tsih: u16,
         mut count: Counted,
     ) -> Result<Entered, LoginStatus> {
         let (mailbox, letters) = flume::unbounded();
-        let request = Request { key: key(&info, bound), tsih, cid: info.cid, mailbox, info: info.clone() };
+        let request = Request { key, tsih, cid: info.cid, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| setup.targets.get(name));
         let seat = shared.registry.enter(&request, &setup.limits).await?;
         visit(target, &info)?;
@@ -292,7 +293,7 @@ impl Fresh for Tcp {
         offer
     }
 
-    fn parameters(&self, parameters: Parameters) -> Parameters {
+    fn parameters(&self, parameters: Parameters, _: SessionType) -> Parameters {
         parameters
     }
 

@@ -6,6 +6,7 @@ use crate::iscsi::login::Fresh;
 use crate::session::Info;
 use net::out::Payload;
 use proto::Pdu;
+use proto::login::SessionType;
 use proto::parameters::{Digests, Offer, Parameters};
 use rdma::{Endpoint, Event, Events};
 use std::io;
@@ -88,16 +89,19 @@ impl Fresh for Iser {
         }
     }
 
-    fn parameters(&self, parameters: Parameters) -> Parameters {
-        if !parameters.rdma_extensions {
-            return parameters;
-        }
-        Parameters {
-            max_recv_data_segment_length: parameters.target_recv_data_segment_length,
-            // Linux and libiscsi negotiate more, and take no more.
-            max_xmit_data_segment_length: SAFE_DATA_LEN as u32,
-            ..parameters
-        }
+    /// Whatever was negotiated, initiators take no more than they have room for: in full feature phase Linux and
+    /// libiscsi have 128 bytes, in Discovery sessions what a login needs.
+    fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters {
+        let room = match session_type {
+            SessionType::Normal => SAFE_DATA_LEN as u32,
+            SessionType::Discovery => SEGMENT,
+        };
+        let max_recv_data_segment_length = match parameters.rdma_extensions {
+            true => parameters.target_recv_data_segment_length,
+            false => SEGMENT,
+        };
+        let max_xmit_data_segment_length = parameters.max_xmit_data_segment_length.min(room);
+        Parameters { max_recv_data_segment_length, max_xmit_data_segment_length, ..parameters }
     }
 
     async fn accept(self, pdu: &Pdu, info: &Info, depth: u32) -> io::Result<Carrier> {

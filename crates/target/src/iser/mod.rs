@@ -3,6 +3,8 @@
 
 mod login;
 mod mover;
+#[cfg(test)]
+mod tests;
 
 use crate::iscsi::connection;
 use crate::iscsi::login::{Ends, login};

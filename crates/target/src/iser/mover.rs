@@ -11,12 +11,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
-use wire::iscsi::{BHS_LEN, Bhs, opcode, pdu, request};
+use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
 use wire::iser::{self, Advertised, HEADER_LEN, Header, OVERHEAD, SAFE_DATA_LEN};
 
 /// S of a Data-In; what it says of residuals beside.
 const STATUS: u8 = 0x01;
 const RESIDUAL: u8 = 0x06;
+/// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
+const TASK_TERMINATION: u8 = 5;
 
 /// The memory that a command advertises.
 #[derive(Clone, Copy, Debug)]
@@ -152,8 +154,13 @@ impl Mover {
 
     fn message(&self, session: &mut Session, message: &[u8]) -> Result<bool, Broken> {
         let pdu = iser::Pdu::decode(message).map_err(|e| broken(&e.to_string()))?;
-        if pdu.bhs.opcode() == opcode::SCSI_COMMAND {
-            self.note(session, &pdu)?;
+        match pdu.bhs.opcode() {
+            opcode::SCSI_COMMAND => self.note(session, &pdu)?,
+            // It would pass for the data that is being read.
+            opcode::DATA_OUT if pdu.bhs.word20() != NONE => {
+                return Err(broken("a Data-Out that was asked for comes by RDMA, and not in a message"));
+            }
+            _ => {}
         }
         Ok(session.take(Arrived { header: pdu.bhs, ahs: pdu.ahs, data: Data::Bytes(pdu.data), intact: true }))
     }
@@ -175,7 +182,8 @@ impl Mover {
         }
         // Those of tasks that ended without a response.
         if state.tags.len() > 2 * session.most_tasks() {
-            state.tags.retain(|itt, _| session.is_known(*itt));
+            let held: Vec<u32> = state.held.iter().map(|(header, _)| header.itt()).collect();
+            state.tags.retain(|itt, _| session.is_known(*itt) || held.contains(itt));
         }
         Ok(())
     }
@@ -193,8 +201,12 @@ impl State {
     /// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something
     /// else.
     fn is_busy_for(&self, header: &Bhs) -> bool {
-        matches!(header.opcode(), opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE)
-            && !self.coming.is_empty()
+        match header.opcode() {
+            opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !self.coming.is_empty(),
+            opcode::ASYNC => header.0[36] == TASK_TERMINATION && !self.coming.is_empty(),
+            opcode::SCSI_RESPONSE => self.coming.values().any(|coming| coming.header.itt() == header.itt()),
+            _ => false,
+        }
     }
 }
 
@@ -221,9 +233,52 @@ impl carrier::Mover for Mover {
     }
 
     fn receive(&self, session: &mut Session) -> Result<Received, Broken> {
-        if self.over.get() {
-            return Ok(Received::End);
-        }
+        if self.over.get() { Ok(Received::End) } else { self.take(session) }
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let stopped = self.stopped.listen();
+            if self.over.get() {
+                return Ok(());
+            }
+            let stopped = async {
+                stopped.await;
+                Ok(())
+            };
+            net::either(self.endpoint.readable(), stopped).await
+        })
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.writable()
+    }
+
+    fn stop_receiving(&self) {
+        self.over.set(true);
+        self.stopped.notify(usize::MAX);
+    }
+
+    fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()> {
+        Box::pin(async {
+            while !self.state.borrow().held.is_empty() {
+                let is_there = !self.state.borrow().events.is_empty();
+                let came = is_there || self.endpoint.readable().await.is_ok();
+                if !came || self.take(&mut session.borrow_mut()).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    fn close(&self) {
+        self.endpoint.close();
+    }
+}
+
+impl Mover {
+    /// Takes what is there.
+    fn take(&self, session: &mut Session) -> Result<Received, Broken> {
         let mut events = std::mem::take(&mut self.state.borrow_mut().events);
         if events.is_empty() {
             events.clear();
@@ -255,33 +310,6 @@ impl carrier::Mover for Mover {
         events.list.extend(list);
         self.state.borrow_mut().events = events;
         result
-    }
-
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
-        Box::pin(async {
-            let stopped = self.stopped.listen();
-            if self.over.get() {
-                return Ok(());
-            }
-            let stopped = async {
-                stopped.await;
-                Ok(())
-            };
-            net::either(self.endpoint.readable(), stopped).await
-        })
-    }
-
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
-        self.endpoint.writable()
-    }
-
-    fn stop_receiving(&self) {
-        self.over.set(true);
-        self.stopped.notify(usize::MAX);
-    }
-
-    fn close(&self) {
-        self.endpoint.close();
     }
 }
 

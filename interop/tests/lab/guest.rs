@@ -1,12 +1,8 @@
-//! The Linux kernel's own initiator, in the guest of `interop/lab`, against the server on the host; and the kernel's
-//! own target, against the commands.
-//!
-//! Each test boots one guest with one scenario. What a scenario asks the host for (killing the server,
-//! growing its disk) it asks through a file in the folder that both see.
-#![forbid(unsafe_code)]
+//! One guest at a time, and the servers that it uses.
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -28,6 +24,14 @@ const TOOLS: [Tool; 10] = [
     Tool { program: "mkfs.xfs", package: "xfsprogs" },
     Tool { program: "fio", package: "fio" },
 ];
+/// What builds siw for the guest's kernel, and what RDMA scenarios run in it.
+const RDMA_TOOLS: [Tool; 5] = [
+    Tool { program: "gcc-12", package: "gcc-12" },
+    Tool { program: "make", package: "make" },
+    Tool { program: "strip", package: "binutils" },
+    Tool { program: "rdma", package: "iproute2" },
+    Tool { program: "sg_persist", package: "sg3-utils" },
+];
 const LIMIT: Duration = Duration::from_secs(600);
 /// What the guest calls the host's 127.0.0.1.
 const HOST: &str = "10.0.2.2";
@@ -36,18 +40,27 @@ const HOST: &str = "10.0.2.2";
 static ONE_GUEST: Mutex<()> = Mutex::new(());
 
 /// The lab is there and this test's turn has come; None says what is missing.
-fn lab() -> Option<MutexGuard<'static, ()>> {
-    let is_root = fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0);
+pub fn lab() -> Option<MutexGuard<'static, ()>> {
+    lab_with(&[], "setup")
+}
+
+/// The same with RDMA in the guest's kernel.
+pub fn lab_of_rdma() -> Option<MutexGuard<'static, ()>> {
+    lab_with(&RDMA_TOOLS, "siw")
+}
+
+fn lab_with(more: &[Tool], what: &str) -> Option<MutexGuard<'static, ()>> {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     if !is_root {
         println!("skipped: needs root, for the guest reads this machine's files");
         return None;
     }
-    if !tool::have(&TOOLS) {
+    if !tool::have(&[&TOOLS, more].concat()) {
         return None;
     }
     let turn = ONE_GUEST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let setup = tool::run(Command::new(lab_script()).arg("setup"), LIMIT);
-    assert!(setup.ok(), "lab setup: {}", setup.said);
+    let setup = tool::run(Command::new(lab_script()).arg(what), LIMIT);
+    assert!(setup.ok(), "lab {what}: {}", setup.said);
     Some(turn)
 }
 
@@ -56,15 +69,23 @@ fn lab_script() -> PathBuf {
 }
 
 /// A server whose portals tell the guest an address that it can reach, with a file as LUN 0.
-fn server(portals: usize, tables: &str) -> Server {
+pub fn server(portals: usize, tables: &str) -> Server {
+    server_over(portals, "\"tcp\"", tables)
+}
+
+/// The same, whose portals take these transports.
+pub fn server_over(portals: usize, transports: &str, tables: &str) -> Server {
     let dir = interop::Folder::fresh();
     fs::write(dir.join("alice.secret"), "alice-secret-1234").expect("write a secret");
     fs::write(dir.join("lunar.secret"), "lunar-secret-5678").expect("write a secret");
     for name in ["alice.secret", "lunar.secret"] {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        let mode = fs::Permissions::from_mode(0o600);
         fs::set_permissions(dir.join(name), mode).expect("mode");
     }
-    let portal = |port: &u16| format!("{{ listen = \"127.0.0.1:{port}\", advertise = \"{HOST}:{port}\" }}");
+    let portal = |port: &u16| {
+        let addresses = format!("listen = \"127.0.0.1:{port}\", advertise = \"{HOST}:{port}\"");
+        format!("{{ {addresses}, transport = [{transports}] }}")
+    };
     let portals: Vec<String> = free_ports(portals).iter().map(portal).collect();
     let toml = format!(
         "[[portal_group]]\ntag = 1\nportals = [{}]\n[[target]]\nname = \"{TARGET}\"\n{tables}\n",
@@ -83,7 +104,7 @@ fn free_ports(count: usize) -> Vec<u16> {
 }
 
 /// A guest that runs a scenario.
-struct Guest {
+pub struct Guest {
     child: Child,
     dir: interop::Folder,
     scenario: String,
@@ -91,7 +112,7 @@ struct Guest {
 
 impl Guest {
     /// Boots a guest for `scenario` against `server`, with more environment variables.
-    fn boot(server: &Server, scenario: &str, more: &[(&str, &str)]) -> Guest {
+    pub fn boot(server: &Server, scenario: &str, more: &[(&str, &str)]) -> Guest {
         let portals: Vec<String> = server.portals().iter().map(|p| format!("{HOST}:{}", p.port())).collect();
         let all = portals.join(" ");
         let mut variables =
@@ -101,7 +122,7 @@ impl Guest {
     }
 
     /// Boots a guest for `scenario`, with these environment variables.
-    fn alone(scenario: &str, variables: &[(&str, &str)]) -> Guest {
+    pub fn alone(scenario: &str, variables: &[(&str, &str)]) -> Guest {
         let dir = interop::Folder::fresh();
         let mut command = Command::new(lab_script());
         command.args(["run", "-t", &LIMIT.as_secs().to_string(), "-d"]).arg(&*dir);
@@ -117,7 +138,7 @@ impl Guest {
     }
 
     /// Waits until the scenario asks for `what`, does it, and says so.
-    fn when_asked(&mut self, what: &str, act: impl FnOnce()) {
+    pub fn when_asked(&mut self, what: &str, act: impl FnOnce()) {
         let end = Instant::now() + LIMIT;
         while !self.dir.join("share").join(format!("{what}.wanted")).exists() {
             let ended = self.child.try_wait().expect("a child").is_some() || Instant::now() > end;
@@ -133,7 +154,7 @@ impl Guest {
     }
 
     /// The scenario must end with PASS.
-    fn must_pass(mut self) {
+    pub fn must_pass(mut self) {
         let status = self.child.wait().expect("a child");
         let log = self.log();
         let pass = format!("PASS {}", self.scenario);
@@ -151,115 +172,10 @@ impl Drop for Guest {
     }
 }
 
-#[test]
-fn a_disk_with_and_without_digests() {
-    let Some(_turn) = lab() else { return };
-    let server = server(1, "");
-    Guest::boot(&server, "disk", &[]).must_pass();
-}
-
-#[test]
-fn a_disk_behind_mutual_chap() {
-    let Some(_turn) = lab() else { return };
-    let tables = "mutual = \"lunar\"\n[[target.access]]\nchap = [\"alice\"]\n\
-        [[chap_user]]\nname = \"alice\"\nsecret_file = \"alice.secret\"\n\
-        [[chap_user]]\nname = \"lunar\"\nsecret_file = \"lunar.secret\"\n";
-    let server = server(1, tables);
-    let chap = [
-        ("CHAP", "alice alice-secret-1234"),
-        ("CHAP_MUTUAL", "lunar lunar-secret-5678"),
-        ("DIGESTS", "CRC32C"),
-    ];
-    Guest::boot(&server, "disk", &chap).must_pass();
-}
-
-#[test]
-fn a_file_system_outlives_kill_9_of_the_server() {
-    let Some(_turn) = lab() else { return };
-    let mut server = server(1, "");
-    let mut guest = Guest::boot(&server, "crash", &[("KILLS", "2")]);
-    for kill in ["kill-1", "kill-2"] {
-        guest.when_asked(kill, || {
-            server.kill9();
-            thread::sleep(Duration::from_secs(1));
-            server.restart();
-        });
-    }
-    guest.must_pass();
-}
-
-#[test]
-fn a_larger_disk_is_seen() {
-    let Some(_turn) = lab() else { return };
-    let server = server(1, "");
-    let mut guest = Guest::boot(&server, "resize", &[]);
-    guest.when_asked("grow", || {
-        let disk = fs::OpenOptions::new().write(true).open(server.dir().join("disk.img")).expect("the disk");
-        disk.set_len(640 << 20).expect("grow the disk");
-        server.signal(1);
-    });
-    guest.must_pass();
-}
-
-#[test]
-fn multipath_over_two_portals() {
-    let Some(_turn) = lab() else { return };
-    let server = server(2, "");
-    Guest::boot(&server, "multipath", &[]).must_pass();
-}
-
-#[test]
-fn the_kernels_own_target() {
-    let Some(_turn) = lab() else { return };
-    let program = interop::lunar_bin();
-    Guest::alone("lio", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
-}
-
 /// A program of the examples of a crate, from the folder of the program that is tested.
-fn example(package: &str, name: &str) -> PathBuf {
+pub fn example(package: &str, name: &str) -> PathBuf {
     let bin = interop::lunar_bin().with_file_name("examples").join(name);
     let build = format!("cargo build --release -p {package} --example {name}");
     assert!(bin.exists(), "{} is missing; build it: {build}", bin.display());
     bin
-}
-
-#[test]
-fn a_ublk_device_outlives_kill_9_of_its_process() {
-    let Some(_turn) = lab() else { return };
-    let program = example("export", "ublk");
-    let program = program.to_str().expect("a path in UTF-8");
-    Guest::alone("ublk", &[("UBLK", program)]).must_pass();
-}
-
-#[test]
-fn commands_are_passed_to_the_kernels_scsi_devices() {
-    let Some(_turn) = lab() else { return };
-    let program = example("router", "sg");
-    Guest::alone("sg", &[("SG", program.to_str().expect("a path in UTF-8"))]).must_pass();
-}
-
-#[test]
-fn the_router_between_the_kernels_initiator_and_its_target() {
-    let Some(_turn) = lab() else { return };
-    let program = interop::lunar_bin();
-    Guest::alone("router", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
-}
-
-#[test]
-fn an_attached_disk_outlives_its_process_and_its_target() {
-    let Some(_turn) = lab() else { return };
-    if !tool::have(&[Tool { program: "nbd-client", package: "nbd-client" }]) {
-        return;
-    }
-    let mut server = server(1, "");
-    let lunar = interop::lunar_bin();
-    let mut guest = Guest::boot(&server, "attach", &[("LUNAR", lunar.to_str().expect("a path in UTF-8"))]);
-    for kill in ["kill-1", "kill-2"] {
-        guest.when_asked(kill, || {
-            server.kill9();
-            thread::sleep(Duration::from_secs(1));
-            server.restart();
-        });
-    }
-    guest.must_pass();
 }

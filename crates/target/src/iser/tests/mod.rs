@@ -1,0 +1,10 @@
+//! The target against an initiator that is played here, message by message, as Linux (ib_iser with Open-iSCSI) plays
+//! it: with the receives that it posts, and no more.
+
+mod data;
+mod faults;
+mod host;
+mod house;
+mod login;
+mod manage;
+mod spy;

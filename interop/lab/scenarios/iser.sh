@@ -1,0 +1,72 @@
+#!/bin/bash
+# The kernel's iSER initiator (ib_iser) over siw: discovery, login, a disk in full use, task management under load, a
+# larger disk; and the same disk over TCP at the same portal, at the same time.
+: "${RDMA:=siw}"
+. "$(dirname "$0")/lib.sh"
+
+# in_session IFACE COMMAND...: what the helpers do, in the session of that interface
+in_session() { local IFACE=$1; shift; "$@"; }
+# direct_write DEVICE, direct_read DEVICE: one block, the first
+direct_write() { head -c 4096 /run/pattern | dd of="$1" bs=4k count=1 oflag=direct status=none 2>/run/refused; }
+direct_read() { dd if="$1" bs=4k count=1 iflag=direct status=none; }
+
+step "discovery and login"; start_initiator 120
+discover "$PORTAL"; login "$PORTAL"
+disk=$(disk_of "$PORTAL")
+iscsiadm -m session -P 2 | grep -E 'Iface Transport|DataSegmentLength|BurstLength|ImmediateData|InitialR2T' | tee /run/session
+grep -q 'Iface Transport: iser' /run/session || fail "it is no session of iSER"
+before=$(blockdev --getsize64 "$disk")
+
+step "write and read back"; verify "$disk" 16
+step "blocks of all sizes"
+try fio --name=verified --filename="$disk" --rw=randwrite --bsrange=512-1m --bs_unaligned=0 --ba=512 --iodepth=16 \
+    --ioengine=libaio --direct=1 --size=16M --verify=crc32c --output=/run/fio.log
+
+step "resets under load"
+fio --name=reset --filename="$disk" --rw=randwrite --bs=64k --iodepth=8 --ioengine=libaio --direct=1 --size=8M \
+    --loops=100 --runtime=15 --time_based --verify=crc32c --verify_backlog=16 >/run/fio.log 2>&1 & fio=$!
+for reset in 1 2 3 4; do sleep 2; try sg_reset -d "$disk"; done
+wait "$fio" || { cat /run/fio.log; dmesg | tail -n 20; fail "it read other than it wrote"; }
+
+step "ext4"; filesystem ext4 "$disk"
+step "xfs"; filesystem xfs "$disk"
+
+step "the same disk over TCP at the same portal"
+try iscsiadm -m node -T "$IQN" -p "$PORTAL" -I default -o new
+in_session default login "$PORTAL"
+other=$(in_session default disk_of "$PORTAL")
+[ "$other" != "$disk" ] || fail "one disk, not two"
+pattern 4 >/run/pattern
+try dd if=/run/pattern of="$other" bs=1M oflag=direct status=none
+dd if="$disk" bs=1M count=4 iflag=direct status=none | cmp - /run/pattern || fail "iSER does not read what TCP wrote"
+try dd if=/run/pattern of="$disk" bs=1M seek=8 oflag=direct status=none
+dd if="$other" bs=1M skip=8 count=4 iflag=direct status=none | cmp - /run/pattern || fail "TCP does not read what iSER wrote"
+
+step "reservations"
+try sg_persist -n --out --register --param-sark=0x5a "$disk"
+try sg_persist -n --out --reserve --param-rk=0x5a --prout-type=1 "$disk"
+sg_persist -n --in --read-reservation "$other" | tee /run/reserved
+grep -q 'Key=0x5a' /run/reserved || fail "TCP does not see the reservation"
+direct_write "$disk" || fail "the holder cannot write"
+! direct_write "$other" || fail "another wrote to a reserved disk"
+direct_read "$other" | cmp -n 4096 - /run/pattern || fail "another cannot read"
+try sg_persist -n --out --release --param-rk=0x5a --prout-type=1 "$disk"
+# any command may bring the unit attention that tells of it
+wait_for 10 "direct_write $other" || { cat /run/refused; fail "it is still reserved"; }
+try sg_persist -n --out --clear --param-rk=0x5a "$disk"
+in_session default logout "$PORTAL"
+
+step "a larger disk"
+ask grow
+wait_for 30 "direct_read $disk; dmesg | grep -q 'Capacity data has changed'" || fail "no CAPACITY DATA HAS CHANGED"
+try iscsiadm -m session --rescan
+[ "$(blockdev --getsize64 "$disk")" -gt "$before" ] || fail "still $before bytes"
+
+step "logout"; logout "$PORTAL"
+[ ! -e "$disk" ] || fail "$disk is still there"
+if [ -n "${CHAP-}" ]; then
+    step "a wrong secret"
+    set_node "$PORTAL" node.session.auth.password not-the-right-one
+    ! iscsiadm -m node -T "$IQN" -p "$PORTAL" -I "$IFACE" --login || fail "logged in with a wrong secret"
+fi
+echo "PASS iser"

@@ -1,0 +1,63 @@
+# The kernel's own target (LIO), by its file system of settings, and `lunar` against it. Source it after lib.sh.
+#
+#   IQN     what the names of targets begin with
+#   LUNAR   the program
+
+T=/sys/kernel/config/target
+
+# start_target: its modules
+start_target() {
+    mkdir -p /etc/target /var/target    # before its module, which looks for the folder
+    mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
+    modprobe -a target_core_mod target_core_file iscsi_target_mod || fail modprobe
+}
+
+# backstore NAME MIB: a file, with UNMAP
+backstore() {
+    truncate -s "$2"M "/run/$1.img"
+    mkdir -p "$T/core/fileio_0/$1"
+    echo "fd_dev_name=/run/$1.img,fd_dev_size=$(($2 << 20)),fd_buffered_io=1" >"$T/core/fileio_0/$1/control"
+    echo "lunar-$1" >"$T/core/fileio_0/$1/wwn/vpd_unit_serial"
+    echo 1 >"$T/core/fileio_0/$1/enable" || fail "no backstore $1"
+    echo 1 >"$T/core/fileio_0/$1/attrib/emulate_tpu"
+}
+
+# target NAME AUTHENTICATION PORTAL...: one LUN, open to all names, at portals over TCP
+target() {
+    local name=$1 auth=$2 portal; shift 2
+    local group=$T/iscsi/$IQN:$name/tpgt_1
+    mkdir -p "$group/lun/lun_0" || fail "no target $name"
+    ln -s "$T/core/fileio_0/$name" "$group/lun/lun_0/store"
+    for portal in "$@"; do mkdir "$group/np/$portal" || fail "no portal $portal"; done
+    echo "$auth" >"$group/attrib/authentication"
+    echo 1 >"$group/attrib/generate_node_acls"
+    echo 1 >"$group/attrib/cache_dynamic_acls"
+    echo 0 >"$group/attrib/demo_mode_write_protect"
+}
+
+# iser_portal NAME PORTAL: a portal over iSER. It begins as one over TCP, and siw, which is TCP itself, cannot take its
+# port as well: so it begins where nobody sees it, in a network of its own.
+iser_portal() {
+    local portal=$T/iscsi/$IQN:$1/tpgt_1/np/$2
+    modprobe ib_isert || fail "modprobe ib_isert"
+    unshare -n sh -c "echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind; mkdir $portal" || fail "no portal $2"
+    [ "$(cat "$portal/iser")" = 1 ] || echo 1 >"$portal/iser" || fail "no iSER at $2"
+}
+
+# credentials NAME "USER SECRET" ["USER SECRET"]: who may log in, and who the target then says it is
+credentials() {
+    local auth=$T/iscsi/$IQN:$1/tpgt_1/auth
+    echo -n "${2% *}" >"$auth/userid"; echo -n "${2#* }" >"$auth/password"
+    [ -z "${3-}" ] || { echo -n "${3% *}" >"$auth/userid_mutual"; echo -n "${3#* }" >"$auth/password_mutual"; }
+}
+
+serve() { echo "$2" >"$T/iscsi/$IQN:$1/tpgt_1/enable" || fail "$1: enable $2"; }
+
+# told STATUS TEXT ARGUMENTS: lunar must end with this status, and soon, and say this
+told() {
+    local status=$1 text=$2 got=0; shift 2
+    "$LUNAR" "$@" --timeout 60 >/run/told 2>&1 || got=$?
+    [ "$got" = "$status" ] || { cat /run/told; fail "status $got, not $status, from: $*"; }
+    grep -q -- "$text" /run/told || { cat /run/told; fail "it does not say \"$text\": $*"; }
+    echo "status $status, $text: $*"
+}

@@ -1,0 +1,83 @@
+//! iSER and SRP: the kernel's initiators and targets over siw, its software iWARP.
+
+use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
+use interop::Server;
+use interop::tool::{self, Tool};
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+const CHAP: &str = "mutual = \"lunar\"\n[[target.access]]\nchap = [\"alice\"]\n\
+    [[chap_user]]\nname = \"alice\"\nsecret_file = \"alice.secret\"\n\
+    [[chap_user]]\nname = \"lunar\"\nsecret_file = \"lunar.secret\"\n";
+const BOTH: &str = "\"tcp\", \"iser\"";
+
+/// Kills the server twice when the guest asks for it.
+fn kill_twice(guest: &mut Guest, server: &mut Server) {
+    for kill in ["kill-1", "kill-2"] {
+        guest.when_asked(kill, || {
+            server.kill9();
+            thread::sleep(Duration::from_secs(1));
+            server.restart();
+        });
+    }
+}
+
+#[test]
+fn the_kernels_iser_initiator_over_siw() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    let server = server_over(1, BOTH, CHAP);
+    let chap = [("CHAP", "alice alice-secret-1234"), ("CHAP_MUTUAL", "lunar lunar-secret-5678")];
+    let mut guest = Guest::boot(&server, "iser", &chap);
+    guest.when_asked("grow", || {
+        let disk = fs::OpenOptions::new().write(true).open(server.dir().join("disk.img")).expect("the disk");
+        disk.set_len(640 << 20).expect("grow the disk");
+        server.signal(1);
+    });
+    guest.must_pass();
+}
+
+#[test]
+fn a_file_system_over_iser_outlives_kill_9_of_the_server() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    let mut server = server_over(1, BOTH, "");
+    let mut guest = Guest::boot(&server, "crash", &[("RDMA", "siw"), ("KILLS", "2")]);
+    kill_twice(&mut guest, &mut server);
+    guest.must_pass();
+}
+
+#[test]
+fn multipath_over_two_portals_of_iser() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    let server = server_over(2, BOTH, "");
+    Guest::boot(&server, "multipath", &[("RDMA", "siw")]).must_pass();
+}
+
+#[test]
+fn our_iser_initiator_against_the_kernels_target() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    let program = interop::lunar_bin();
+    let program = program.to_str().expect("a path in UTF-8");
+    Guest::alone("iser_lio", &[("LUNAR", program)]).must_pass();
+}
+
+/// What the guest's programs need for soft RDMA devices, and the Debian packages that bring it.
+const RDMA: [(&str, &str); 2] = [
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+    ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+];
+
+/// Over soft RoCE, and over soft iWARP where the guest's kernel has it.
+#[test]
+fn the_verbs_provider_over_soft_devices() {
+    let Some(_turn) = lab() else { return };
+    if !tool::have(&[Tool { program: "rdma", package: "iproute2" }]) {
+        return;
+    }
+    if let Some((_, package)) = RDMA.iter().find(|(file, _)| !Path::new(file).exists()) {
+        return println!("skipped: needs rdma-core (apt-get install {package})");
+    }
+    let program = example("rdma", "verbs_loop");
+    Guest::alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
