@@ -1,7 +1,7 @@
 //! A session with a target: it lives on one core, and its handle may be used from all.
 
 pub(crate) mod carrier;
-mod control;
+pub(crate) mod control;
 mod demand;
 mod drive;
 mod escalate;
