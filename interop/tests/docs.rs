@@ -237,6 +237,8 @@ impl Reader {
         }
         let Some(running) = &self.running else { return line.into() };
         let line = line.replace("127.0.0.1:3260", &running.portals[0].to_string());
+        // The last one is that of SRP, where there is one.
+        let line = line.replace("127.0.0.1:5555", &running.portals[running.portals.len() - 1].to_string());
         // Other servers run beside it.
         match line.strip_prefix("pkill ").and_then(|rest| rest.split_once(" -f ")) {
             Some((signal, _)) => format!("kill {signal} {}", running.child.id()),
@@ -258,6 +260,7 @@ fn served(line: &str) -> String {
 fn local(text: &str) -> String {
     let here = [
         (":3260", ":0"),
+        (":5555", ":0"),
         ("example.org:0", "example.org:3260"),
         ("192.0.2.10", "127.0.0.1"),
         ("192.0.2.11", "127.0.0.1"),
@@ -330,7 +333,7 @@ fn commands_and_options_are_there() {
                 let is_of_names = |c: char| c.is_ascii_lowercase() || "-_".contains(c);
                 word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
             };
-            let has_more = |word: &String| ["bench", "session", "router"].contains(&word.as_str());
+            let has_more = |word: &String| ["bench", "session", "router", "rdma"].contains(&word.as_str());
             let depth = if words.get(1).is_some_and(has_more) { 2 } else { 1 };
             let command: Vec<String> = words[1..].iter().take_while(is_name).take(depth).cloned().collect();
             let text = known.entry(command.clone()).or_insert_with(|| {
