@@ -41,6 +41,7 @@ Examples:
   lunar serve disk.img --size 10G
   lunar serve memory:1G --listen [::1]:3260 --listen 127.0.0.1:3260
   lunar serve null:1T --run 'qemu-img info $LUNAR_URL'
+  lunar serve disk.img --srp 192.0.2.10:5555
   lunar serve --config lunar.toml --cores 0,2-3
 
 SIGINT and SIGTERM stop it in good order; SIGHUP reads the configuration file again.
@@ -153,12 +154,16 @@ pub struct Serve {
     #[arg(long)]
     pub iser: bool,
 
+    /// Take SRP on this address, by iWARP in software; can be given several times
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub srp: Vec<String>,
+
     /// iSCSI name of the target [default: made of the host's name]
     #[arg(long, value_name = "IQN")]
     pub target: Option<String>,
 
     /// Serve what this file says
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "listen", "iser", "target"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "listen", "iser", "srp", "target"])]
     pub config: Option<PathBuf>,
 
     /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and

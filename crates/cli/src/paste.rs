@@ -3,6 +3,8 @@
 use control::config::{Config, Lun};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use target::Bound;
+use target::srp::port_id;
 
 /// No more LUNs of a target are listed.
 const LISTED: usize = 8;
@@ -18,12 +20,12 @@ pub struct Reach {
     pub url: String,
 }
 
-/// The first LUN of the first target that has one, by the first portal that tells of it.
-pub fn reach(config: &Config, portals: &[(SocketAddr, u16)]) -> Option<Reach> {
+/// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
+pub fn reach(config: &Config, portals: &[Bound]) -> Option<Reach> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
     let lun = target.luns.keys().next()?;
-    let (address, _) = portals.iter().find(|(_, tag)| target.portal_groups.contains(tag))?;
-    let portal = local(*address).to_string();
+    let leads_there = |p: &&Bound| !p.transports.srp && target.portal_groups.contains(&p.tag);
+    let portal = local(portals.iter().find(leads_there)?.address).to_string();
     let url = format!("iscsi://{portal}/{}/{lun}", target.name);
     Some(Reach { portal, target: target.name.clone(), url })
 }
@@ -39,10 +41,11 @@ fn local(address: SocketAddr) -> SocketAddr {
 }
 
 /// All that is printed, with `ready` at its end.
-pub fn banner(config: &Config, portals: &[(SocketAddr, u16)]) -> String {
+pub fn banner(config: &Config, portals: &[Bound]) -> String {
     let mut text = String::new();
-    for (address, tag) in portals {
-        _ = writeln!(text, "listening on {address}, portal group {tag}");
+    for Bound { address, tag, transports, .. } in portals {
+        let what = if transports.srp { ", for SRP" } else { "" };
+        _ = writeln!(text, "listening on {address}, portal group {tag}{what}");
     }
     for target in &config.targets {
         _ = writeln!(text, "\n{}", target.name);
@@ -60,7 +63,23 @@ pub fn banner(config: &Config, portals: &[(SocketAddr, u16)]) -> String {
              iscsiadm -m node -T {target} -p {portal} --login\nQEMU:\n  qemu-img info {url}\n"
         );
     }
-    text + "\nready\n"
+    text + &srp(config, portals) + "\nready\n"
+}
+
+/// Lines for Linux hosts that log in by SRP: what to write, once for each portal and target.
+fn srp(config: &Config, portals: &[Bound]) -> String {
+    let mut text = String::new();
+    for portal in portals.iter().filter(|portal| portal.transports.srp) {
+        let targets = config.targets.iter().filter(|target| target.portal_groups.contains(&portal.tag));
+        for target in targets.filter(|target| !target.luns.is_empty()).take(LISTED) {
+            let (id, dest) = (port_id(&target.name).guid(), local(portal.address));
+            _ = writeln!(text, "  id_ext={id:016x},ioc_guid={id:016x},dest={dest}");
+        }
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{text}"),
+    }
 }
 
 fn describe(lun: &Lun) -> String {
@@ -71,14 +90,30 @@ fn describe(lun: &Lun) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use target::setup::Transports;
 
     const SOURCE: &str = "[[portal_group]]\ntag = 1\nportals = [\"0.0.0.0:0\"]\n[[portal_group]]\ntag = 2\n\
         portals = [\"[::1]:0\"]\n[[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target]]\n\
         name = \"iqn.2026-11.org.example:b\"\nportal_groups = [2]\n[[target.lun]]\nlun = 3\nbackend = \"null\"\n\
         size = \"1T\"\nread_only = true\n";
 
-    fn portals() -> Vec<(SocketAddr, u16)> {
-        vec![("0.0.0.0:3260".parse().unwrap(), 1), ("[::1]:4000".parse().unwrap(), 2)]
+    fn bound(address: &str, tag: u16, transports: Transports) -> Bound {
+        Bound { address: address.parse().unwrap(), tag, advertise: None, transports }
+    }
+
+    fn portals() -> Vec<Bound> {
+        vec![bound("0.0.0.0:3260", 1, Transports::TCP), bound("[::1]:4000", 2, Transports::TCP)]
+    }
+
+    #[test]
+    fn a_portal_for_srp_is_told_with_the_port_of_each_target() {
+        let config = control::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let portals = [bound("[::1]:5555", 2, Transports::SRP)];
+        assert_eq!(reach(&config, &portals), None);
+        let text = banner(&config, &portals);
+        let line = "\n  id_ext=21c2f69f0bcae0f6,ioc_guid=21c2f69f0bcae0f6,dest=[::1]:5555\n";
+        assert!(text.starts_with("listening on [::1]:5555, portal group 2, for SRP\n"), "{text}");
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

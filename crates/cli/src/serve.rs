@@ -231,6 +231,7 @@ fn arguments(args: &Serve) -> Arguments {
         size: args.size.clone(),
         listen: args.listen.clone(),
         iser: args.iser,
+        srp: args.srp.clone(),
         target: args.target.clone(),
     }
 }

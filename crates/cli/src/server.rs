@@ -2,15 +2,14 @@
 
 use control::admin::{Counters, Parameters, Session};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use target::setup::Setup;
-use target::{Info, Resting, Unit};
+use target::{Bound, Info, Resting, Unit};
 
 /// A target that runs.
 pub trait Server: Send + Sync + 'static {
-    /// Where it listens, with portal group tags.
-    fn portals(&self) -> Vec<(SocketAddr, u16)>;
+    /// Where it listens.
+    fn portals(&self) -> Vec<Bound>;
 
     /// Brings units to rest; the number of the one that does not come to it, and why.
     fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)>;
@@ -54,10 +53,8 @@ impl Server for Live {
         }
     }
 
-    fn portals(&self) -> Vec<(SocketAddr, u16)> {
-        let server = self.server();
-        let portals = server.as_ref().map(target::Server::portals).unwrap_or_default();
-        portals.iter().map(|bound| (bound.address, bound.tag)).collect()
+    fn portals(&self) -> Vec<Bound> {
+        self.server().as_ref().map(target::Server::portals).unwrap_or_default().to_vec()
     }
 
     fn rest(&self, units: Vec<Arc<Unit>>) -> Result<Vec<Resting>, (usize, io::Error)> {

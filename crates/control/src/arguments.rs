@@ -20,6 +20,8 @@ pub struct Arguments {
     pub listen: Vec<String>,
     /// The portals take iSER, too.
     pub iser: bool,
+    /// Portals for SRP, beside those.
+    pub srp: Vec<String>,
     /// Name of the target; None: made of the host's name.
     pub target: Option<String>,
 }
@@ -33,6 +35,8 @@ pub struct Place<'a> {
     pub host: &'a str,
 }
 
+/// Where it listens when no portal is named.
+const DEFAULT_PORTAL: &str = "127.0.0.1:3260";
 /// Bytes of the disk that is served when no LUN is named.
 const DEFAULT_DISK_BYTES: u64 = 1 << 30;
 
@@ -64,14 +68,19 @@ impl Arguments {
     fn portals(&self, note: &mut impl FnMut(&str, Wrong)) -> Vec<Portal> {
         let mut seen = BTreeSet::new();
         let mut portals = Vec::new();
-        for text in &self.listen {
+        let default = [DEFAULT_PORTAL.to_string()];
+        let listen = if self.listen.is_empty() { &default[..] } else { &self.listen };
+        let iscsi = Transports { iser: self.iser, ..Transports::TCP };
+        let iscsi = listen.iter().map(|text| ("--listen", text, iscsi));
+        for (argument, text, transports) in
+            iscsi.chain(self.srp.iter().map(|text| ("--srp", text, Transports::SRP)))
+        {
             match config::listen(text) {
                 Ok(listen) if listen.port() == 0 || seen.insert(listen) => {
-                    let transports = Transports { iser: self.iser, ..Transports::TCP };
                     portals.push(Portal { transports, ..Portal::tcp(listen) })
                 }
-                Ok(listen) => note("--listen", twice(&listen.to_string())),
-                Err(wrong) => note("--listen", wrong),
+                Ok(listen) => note(argument, twice(&listen.to_string())),
+                Err(wrong) => note(argument, wrong),
             }
         }
         portals
@@ -135,9 +144,7 @@ fn one_file(first: &str, second: &str) -> Wrong {
 
 fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
     let mut config = config::defaults();
-    if !portals.is_empty() {
-        config.portal_groups = vec![PortalGroup { tag: 1, portals }];
-    }
+    config.portal_groups = vec![PortalGroup { tag: 1, portals }];
     config.targets = vec![config::Target {
         name,
         alias: None,

@@ -1,16 +1,16 @@
 //! From a portal's name to a connection that is logged in.
 
-use crate::iser;
+pub use crate::addresses::resolve;
 use crate::options::{Portal, Provider, Transport};
 use crate::session::carrier::Line;
-use crate::{Error, Kind, Options};
+use crate::{Error, Kind, Options, iser, srp};
 use net::Stream;
 use net::iscsi::out::{Digests, Out, Payload};
 use proto::Pdu;
 use proto::chap::Algorithm;
 use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use proto::login::SessionType;
-use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
@@ -105,7 +105,7 @@ impl Watch for () {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let wire = Wire::connect(portal, options).await?;
+    let wire = Wire::connect(portal, goal, options).await?;
     log_in(wire, portal, goal, options, &mut ()).await
 }
 
@@ -117,6 +117,11 @@ pub async fn log_in(
     options: &Options,
     watch: &mut impl Watch,
 ) -> Result<Attempt, Error> {
+    if let Wire::Srp(srp) = &wire {
+        // It came with the connection.
+        let login = Box::new(srp.login().clone());
+        return Ok(Attempt::In(Box::new(Connected { wire, portal: portal.clone(), login })));
+    }
     let wish = Wish {
         initiator: options.initiator.clone(),
         initiator_alias: None,
@@ -176,10 +181,11 @@ fn without_a_word(e: Error, anonymous: bool) -> Error {
 }
 
 /// Says goodbye on a connection that has done nothing else. Digests are left out where they were agreed on:
-/// then the target only sees the end of the connection.
+/// then the target only sees the end of the connection. So it does over SRP, where nobody says goodbye.
 pub async fn log_out(connected: Connected) -> Result<(), Error> {
     let Connected { mut wire, login, .. } = connected;
-    if login.parameters.header_digest || login.parameters.data_digest {
+    let has_digests = login.parameters.header_digest || login.parameters.data_digest;
+    if has_digests || matches!(wire, Wire::Srp(_)) {
         return Ok(());
     }
     let mut header = request::logout(2);
@@ -224,27 +230,35 @@ pub enum Wire {
     Tcp(TcpWire),
     /// Messages over RDMA.
     Iser(iser::Wire),
+    /// SRP, logged in: no PDUs.
+    Srp(srp::Wire),
 }
 
 impl Wire {
     /// Connects to the first address of a portal that answers, in time for a login.
-    pub async fn connect(portal: &Portal, options: &Options) -> Result<Wire, Error> {
-        if (options.transport, options.provider) == (Transport::Iser, Provider::Verbs) {
-            return Wire::by_device(&resolve(portal).await?, options).await;
+    pub async fn connect(portal: &Portal, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        if options.transport != Transport::Tcp && options.provider == Provider::Verbs {
+            return Wire::by_device(&resolve(portal).await?, goal, options).await;
         }
         let tcp = TcpWire::connect(portal, options.timeouts.login).await?;
         if let Some(bytes) = options.window {
             tcp.stream.set_window(bytes as usize).map_err(lost)?;
         }
-        Wire::over(tcp.stream, options).await
+        Wire::over(tcp.stream, goal, options).await
     }
 
     /// To the first of these addresses that answers.
-    async fn by_device(addresses: &[SocketAddr], options: &Options) -> Result<Wire, Error> {
+    async fn by_device(addresses: &[SocketAddr], goal: &Goal, options: &Options) -> Result<Wire, Error> {
         let mut last = Error::new(Kind::Unreachable, "its name has no address");
         for address in addresses {
-            match iser::Wire::by_device(*address, options).await {
-                Ok(wire) => return Ok(Wire::Iser(wire)),
+            let wire = match options.transport {
+                Transport::Srp => srp::Wire::by_device(*address, goal, options).await.map(Wire::Srp),
+                Transport::Tcp | Transport::Iser => {
+                    iser::Wire::by_device(*address, options).await.map(Wire::Iser)
+                }
+            };
+            match wire {
+                Ok(wire) => return Ok(wire),
                 Err(e) => last = e,
             }
         }
@@ -252,10 +266,11 @@ impl Wire {
     }
 
     /// A connection over a stream of bytes that nothing was said on yet.
-    pub async fn over(stream: Stream, options: &Options) -> Result<Wire, Error> {
+    pub async fn over(stream: Stream, goal: &Goal, options: &Options) -> Result<Wire, Error> {
         match options.transport {
             Transport::Tcp => Ok(Wire::Tcp(TcpWire { stream, begun: Vec::new() })),
             Transport::Iser => iser::Wire::over(stream, options).await.map(Wire::Iser),
+            Transport::Srp => srp::Wire::over(stream, goal, options).await.map(Wire::Srp),
         }
     }
 
@@ -264,6 +279,7 @@ impl Wire {
         match self {
             Wire::Tcp(wire) => wire.send(pdu).await,
             Wire::Iser(wire) => wire.send(pdu).await,
+            Wire::Srp(_) => Err(no_pdus()),
         }
     }
 
@@ -272,6 +288,7 @@ impl Wire {
         match self {
             Wire::Tcp(wire) => wire.receive(limit).await,
             Wire::Iser(wire) => wire.receive(limit).await,
+            Wire::Srp(_) => Err(no_pdus()),
         }
     }
 
@@ -280,8 +297,13 @@ impl Wire {
         match self {
             Wire::Tcp(wire) => (Line::Tcp(wire.stream), wire.begun),
             Wire::Iser(wire) => (Line::Moved(Rc::new(wire.into_mover())), Vec::new()),
+            Wire::Srp(wire) => (Line::Moved(wire.into_mover()), Vec::new()),
         }
     }
+}
+
+fn no_pdus() -> Error {
+    Error::new(Kind::Invalid, "no PDUs travel over SRP")
 }
 
 /// The same over a stream of bytes.
@@ -366,47 +388,10 @@ fn lost(e: std::io::Error) -> Error {
     Error::new(Kind::Lost, io_text(&e))
 }
 
-/// The addresses of a portal.
-pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
-    if let Some(address) = with_zone(portal)? {
-        return Ok(vec![address]);
-    }
-    let (host, port) = (portal.host.clone(), portal.port);
-    let asked =
-        compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
-    let unknown = |e: String| Error::new(Kind::UnknownHost, format!("\"{}\": {e}", portal.host));
-    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(io_text(&e)))
-}
-
-/// An IPv6 address with a zone: the number of an interface, or its name. Resolvers take names for link-local
-/// addresses alone.
-fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
-    let Some((address, zone)) = portal.host.split_once('%') else { return Ok(None) };
-    let by_name =
-        || std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex")).ok()?.trim().parse().ok();
-    let unknown = |what: String| Error::new(Kind::UnknownHost, format!("\"{}\": {what}", portal.host));
-    let address = address.parse().map_err(|_| unknown("no IPv6 address before the zone".into()))?;
-    let number = zone.parse().ok().or_else(by_name);
-    let number = number.ok_or_else(|| unknown(format!("this host has no interface {zone}")))?;
-    Ok(Some(SocketAddrV6::new(address, portal.port, 0, number).into()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
-
-    #[test]
-    fn a_zone_is_the_name_or_the_number_of_an_interface() {
-        let zone = |host: &str| with_zone(&Portal { host: host.into(), port: 7 });
-        assert_eq!(
-            zone("fe80::1%1").unwrap(),
-            Some(SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 1).into())
-        );
-        assert_eq!(zone("::1%lo").unwrap(), zone("::1%1").unwrap(), "the loopback interface is the first");
-        assert_eq!(zone("::1").unwrap(), None);
-        assert_eq!(zone("::1%no-such-thing").unwrap_err().kind, Kind::UnknownHost);
-    }
 
     #[test]
     fn an_address_that_is_silent_leaves_time_for_the_next() {

@@ -1,6 +1,8 @@
 //! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal tells.
 
 use crate::connect::{self, Connected, Goal, Wire};
+use crate::options::Transport;
+use crate::srp::no_discovery;
 use crate::text;
 use crate::{Error, Kind, Options, Portal};
 use proto::Pdu;
@@ -51,8 +53,12 @@ impl Discovery {
     /// Logs in to a portal, without a target.
     ///
     /// # Errors
-    /// When the portal cannot be reached within the set tries, or refuses.
+    /// When the portal cannot be reached within the set tries, or refuses. [`Kind::Invalid`] over SRP, which has no
+    /// discovery.
     pub async fn open(portal: Portal, options: &Options) -> Result<Discovery, Error> {
+        if options.transport == Transport::Srp {
+            return Err(no_discovery());
+        }
         let none = Digests { none: true, crc32c: false };
         let offer = Offer {
             header_digest: none,

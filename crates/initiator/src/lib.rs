@@ -5,6 +5,7 @@
 //! without an event loop.
 #![forbid(unsafe_code)]
 
+mod addresses;
 pub mod blocking;
 pub mod command;
 mod connect;
@@ -19,6 +20,7 @@ pub mod options;
 mod probe;
 mod report;
 mod session;
+mod srp;
 mod text;
 mod url;
 

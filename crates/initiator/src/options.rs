@@ -3,9 +3,11 @@
 use crate::{Error, Kind};
 use proto::initiator::login::Credentials;
 use proto::initiator::targets::PortalAddress;
+use proto::login::SEGMENT_LEN;
 use proto::parameters::{Digests, Offer, TaskReporting};
 use std::fmt;
 use std::time::Duration;
+use wire::srp::PortId;
 
 /// A host, by name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +99,8 @@ pub enum Transport {
     Tcp,
     /// RDMA (RFC 7145).
     Iser,
+    /// The SCSI RDMA Protocol, where there are no PDUs: no key text, no digests, no CHAP.
+    Srp,
 }
 
 /// What carries RDMA.
@@ -119,11 +123,15 @@ impl Transport {
     pub(crate) fn offer(self, offer: &Offer) -> Offer {
         let none = Digests { none: true, crc32c: false };
         match self {
-            Transport::Tcp => offer.clone(),
+            Transport::Tcp | Transport::Srp => offer.clone(),
             Transport::Iser => Offer {
                 rdma_extensions: true,
                 initial_r2t: true,
                 max_outstanding_r2t: 1,
+                // What a message holds; Discovery sessions declare it.
+                max_recv_data_segment_length: SEGMENT_LEN as u32,
+                target_recv_data_segment_length: SEGMENT_LEN as u32,
+                initiator_recv_data_segment_length: SEGMENT_LEN as u32,
                 header_digest: none,
                 data_digest: none,
                 ..offer.clone()
@@ -135,7 +143,7 @@ impl Transport {
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Our iSCSI name.
+    /// Our iSCSI name. Over SRP our port has its GUID of it.
     pub initiator: String,
     /// Who we are to CHAP, and who the target has to be.
     pub credentials: Option<Credentials>,
@@ -156,6 +164,11 @@ pub struct Options {
     /// Our part of the session's identifier; None is a new one for each session. Persistent reservations
     /// belong to it and our name together: who wants them back later has to come with the same.
     pub isid: Option<[u8; 6]>,
+    /// The first half of our port over SRP; None is the ISID. A target ends the session that such a port had when it
+    /// logs in again.
+    pub initiator_ext: Option<u64>,
+    /// The second half; None is made of our name.
+    pub initiator_guid: Option<u64>,
 }
 
 impl Options {
@@ -172,7 +185,14 @@ impl Options {
             commands: 128,
             window: None,
             isid: None,
+            initiator_ext: None,
+            initiator_guid: None,
         }
+    }
+
+    /// Our port over SRP, in a session of this ISID.
+    pub fn srp_port(&self, isid: [u8; 6]) -> PortId {
+        crate::srp::initiator_port(self, isid)
     }
 }
 

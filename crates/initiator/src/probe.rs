@@ -94,9 +94,8 @@ impl Probe {
         let stream = self.connect().await?;
         self.route = stream.route();
         let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
-        match connect::log_in(connect::Wire::over(stream, options).await?, &portal, goal, options, &mut notes)
-            .await?
-        {
+        let wire = connect::Wire::over(stream, goal, options).await?;
+        match connect::log_in(wire, &portal, goal, options, &mut notes).await? {
             Attempt::Moved(there) => Ok(Some(there)),
             Attempt::In(connected) => {
                 self.login = Ok(connected.login.clone());

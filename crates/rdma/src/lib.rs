@@ -121,7 +121,8 @@ pub trait Endpoint {
     /// Whether anything has left since the last call: the other side takes what it gets.
     fn has_moved(&self) -> bool;
 
-    /// Takes what has come, without waiting. The end of the connection is an event, and the last one.
+    /// Takes what has come, without waiting. The end of the connection is an event, and the last one. What has come may
+    /// have asked for something: who polls flushes after it.
     fn poll(&self, into: &mut Events);
 
     /// Waits until there may be something to take.

@@ -1,9 +1,9 @@
 //! Connections that come by RDMA devices.
 
-use crate::iser;
 use crate::server::{Counted, Shared};
+use crate::{iser, srp};
 use net::Cores;
-use rdma::verbs::{self, Listener, Options};
+use rdma::verbs::{self, Listener, Options, Pending};
 use std::io;
 use std::sync::Arc;
 
@@ -25,6 +25,13 @@ pub fn listen(shared: &Arc<Shared>, cores: &Arc<Cores>, at: usize, portal: usize
     begun.map_err(named)
 }
 
+async fn serve(shared: Arc<Shared>, request: Pending, portal: usize, count: Counted) {
+    match shared.portals[portal].transports.srp {
+        true => srp::serve(shared, Box::new(request), portal, count).await,
+        false => iser::serve(shared, Box::new(request), portal, count).await,
+    }
+}
+
 async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, listener: Listener, portal: usize) {
     loop {
         let request = match listener.next().await {
@@ -36,7 +43,7 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, listener: Listener, port
             Ok(count) => {
                 let shared = shared.clone();
                 cores.run_on(count.core(), move || {
-                    compio::runtime::spawn(iser::serve(shared, Box::new(request), portal, count)).detach();
+                    compio::runtime::spawn(serve(shared, request, portal, count)).detach();
                 });
             }
             Err(reason) => shared.turned_away(peer, reason),

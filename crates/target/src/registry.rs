@@ -211,6 +211,23 @@ impl Registry {
         let _ = ended.recv_async().await;
     }
 
+    /// Ends the sessions that are chosen, and waits until they are over. How many there were.
+    pub async fn end(&self, chosen: impl Fn(&Info) -> bool, why: &'static str) -> usize {
+        let (done, ended) = flume::bounded(0);
+        let mailboxes: Vec<_> = {
+            let table = self.lock();
+            let chosen = table.sessions.values().filter(|entry| chosen(&entry.info));
+            chosen.map(|entry| entry.mailbox.clone()).collect()
+        };
+        let count = mailboxes.len();
+        for mailbox in mailboxes {
+            let _ = mailbox.send(Letter::End { why, done: done.clone() });
+        }
+        drop(done);
+        let _ = ended.recv_async().await;
+        count
+    }
+
     /// Writes to every session what `letter` makes of its key and address.
     pub fn tell_each(&self, letter: impl Fn(&Info) -> Option<Letter>) {
         for entry in self.lock().sessions.values() {

@@ -171,13 +171,15 @@ impl Portal {
     }
 }
 
-/// What a portal carries. One port may carry several, told apart by their first bytes.
+/// What a portal carries. One port may carry iSCSI in both of its forms, told apart by their first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
     /// iSCSI over TCP.
     pub tcp: bool,
     /// iSCSI over RDMA (RFC 7145).
     pub iser: bool,
+    /// SRP; then it carries nothing else.
+    pub srp: bool,
     /// What is RDMA here.
     pub provider: Provider,
 }
@@ -194,11 +196,14 @@ pub enum Provider {
 
 impl Transports {
     /// iSCSI over TCP alone.
-    pub const TCP: Transports = Transports { tcp: true, iser: false, provider: Provider::Iwarp };
+    pub const TCP: Transports = Transports { tcp: true, iser: false, srp: false, provider: Provider::Iwarp };
+
+    /// SRP alone.
+    pub const SRP: Transports = Transports { tcp: false, srp: true, ..Transports::TCP };
 
     /// Connections come by RDMA devices.
     pub fn by_devices(self) -> bool {
-        self.iser && self.provider == Provider::Verbs
+        (self.iser || self.srp) && self.provider == Provider::Verbs
     }
 
     /// Connections come by TCP.

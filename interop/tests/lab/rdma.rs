@@ -1,9 +1,10 @@
 //! iSER and SRP: the kernel's initiators and targets over siw, its software iWARP.
 
-use super::guest::{Guest, lab_of_rdma, server_over};
+use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
 use interop::Server;
 use interop::tool::{self, Tool};
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -59,4 +60,24 @@ fn our_iser_initiator_against_the_kernels_target() {
     let program = interop::lunar_bin();
     let program = program.to_str().expect("a path in UTF-8");
     Guest::alone("iser_lio", &[("LUNAR", program)]).must_pass();
+}
+
+/// What the guest's programs need for soft RDMA devices, and the Debian packages that bring it.
+const RDMA: [(&str, &str); 2] = [
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+    ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+];
+
+/// Over soft RoCE, and over soft iWARP where the guest's kernel has it.
+#[test]
+fn the_verbs_provider_over_soft_devices() {
+    let Some(_turn) = lab() else { return };
+    if !tool::have(&[Tool { program: "rdma", package: "iproute2" }]) {
+        return;
+    }
+    if let Some((_, package)) = RDMA.iter().find(|(file, _)| !Path::new(file).exists()) {
+        return println!("skipped: needs rdma-core (apt-get install {package})");
+    }
+    let program = example("rdma", "verbs_loop");
+    Guest::alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }

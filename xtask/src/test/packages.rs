@@ -39,6 +39,9 @@ const PACKAGES: &[(&str, &str)] = &[
     ("losetup", "mount"),
     ("fusermount3", "fuse3"),
     ("setsid", "util-linux"),
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
 ];
 /// While this says 101, installing a package starts no daemon.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

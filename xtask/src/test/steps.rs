@@ -107,6 +107,7 @@ fn peers() -> Result<Report> {
 fn lab() -> Result<Report> {
     root::build_example("export", "ublk")?;
     root::build_example("router", "sg")?;
+    root::build_example("rdma", "verbs_loop")?;
     cargo::test(&["--package", "interop", "--test", "lab"], &["--test-threads=1"])
 }
 

@@ -1,8 +1,9 @@
 use super::*;
 use control::admin::Session;
-use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::Duration;
+use target::Bound;
+use target::setup::Transports;
 
 /// A target that notes what is asked of it.
 #[derive(Clone, Default)]
@@ -17,8 +18,9 @@ impl Server for Fake {
         self.note(format!("dismiss {instance}"));
     }
 
-    fn portals(&self) -> Vec<(SocketAddr, u16)> {
-        vec![("127.0.0.1:3333".parse().unwrap(), 1)]
+    fn portals(&self) -> Vec<Bound> {
+        let (address, transports) = ("127.0.0.1:3333".parse().unwrap(), Transports::TCP);
+        vec![Bound { address, tag: 1, advertise: None, transports }]
     }
 
     fn rest(&self, units: Vec<Arc<target::Unit>>) -> Result<Vec<target::Resting>, (usize, io::Error)> {
@@ -80,17 +82,9 @@ impl Drop for Folder {
 }
 
 fn args(config: PathBuf) -> Serve {
-    let (luns, listen) = (Vec::new(), Vec::new());
-    Serve {
-        luns,
-        size: None,
-        listen,
-        iser: false,
-        target: None,
-        config: Some(config),
-        run: None,
-        cores: None,
-    }
+    let (luns, listen, srp) = (Vec::new(), Vec::new(), Vec::new());
+    let config = Some(config);
+    Serve { luns, size: None, listen, iser: false, srp, target: None, config, run: None, cores: None }
 }
 
 fn service(args: &Serve, fake: &Fake) -> Service<Fake> {

@@ -118,11 +118,15 @@ fn wrong_arguments_say_what_to_do() {
         size: Some("much".into()),
         listen: vec!["here".into()],
         iser: true,
+        srp: vec!["there".into()],
         target: Some("disks".into()),
     };
     let starts: Vec<String> =
         told(all, &folder).lines().map(|line| line.split(':').next().unwrap().into()).collect();
-    assert_eq!(starts, ["--size", "  hint", "--listen", "  hint", "--target", "  hint", "LUN", "  hint"]);
+    assert_eq!(
+        starts,
+        ["--size", "  hint", "--listen", "  hint", "--srp", "  hint", "--target", "  hint", "LUN", "  hint"]
+    );
 }
 
 #[test]
@@ -139,4 +143,18 @@ fn every_host_name_makes_a_good_target_name() {
     }
     assert!(config::iscsi_name(&proto::name::of_host(&"x".repeat(300))).is_ok());
     assert!(!net::host::name().is_empty());
+}
+
+#[test]
+fn srp_has_portals_beside_those_of_iscsi() {
+    let folder = Folder::new("srp");
+    let arguments = Arguments { srp: vec!["[::1]:5555".into()], iser: true, ..arguments(&["null:1G"]) };
+    let portals = &config(&arguments, &folder).portal_groups[0].portals;
+    let iser = Transports { iser: true, ..Transports::TCP };
+    assert_eq!(portals.iter().map(|p| p.transports).collect::<Vec<_>>(), [iser, Transports::SRP]);
+    assert_eq!(portals[0].listen.to_string(), "127.0.0.1:3260");
+    assert_eq!(
+        told(Arguments { srp: vec!["127.0.0.1:3260".into()], ..arguments }, &folder),
+        "--srp: 127.0.0.1:3260 stands twice\n  hint: remove one of them"
+    );
 }

@@ -115,12 +115,17 @@ fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
     let Some(named) = s.parsed_list(p, KEY, transport) else { return Transports::TCP };
     let has = |what| named.contains(&what);
     let provider = s.parsed(p, "provider", provider).unwrap_or_default();
-    let transports = Transports { tcp: has(Carries::Tcp), iser: has(Carries::Iser), provider };
-    match at {
-        Some(at) if named.is_empty() => {
-            p.add(&at, "`transport` names nothing", "write [\"tcp\"] or [\"tcp\", \"iser\"]")
-        }
-        _ => {}
+    let (tcp, iser, srp) = (has(Carries::Tcp), has(Carries::Iser), has(Carries::Srp));
+    let transports = Transports { tcp, iser, srp, provider };
+    let wrong = if named.is_empty() {
+        Some(("`transport` names nothing", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
+    } else if srp && (tcp || iser) {
+        Some(("a portal for SRP carries nothing else", "give \"srp\" a portal with a port of its own"))
+    } else {
+        None
+    };
+    if let (Some(at), Some((what, hint))) = (at, wrong) {
+        p.add(&at, what, hint);
     }
     transports
 }
@@ -140,15 +145,17 @@ fn provider(text: &str) -> Result<Provider, Wrong> {
 enum Carries {
     Tcp,
     Iser,
+    Srp,
 }
 
 fn transport(text: &str) -> Result<Carries, Wrong> {
     match text {
         "tcp" => Ok(Carries::Tcp),
         "iser" => Ok(Carries::Iser),
+        "srp" => Ok(Carries::Srp),
         _ => wrong(
             format!("\"{}\" is no transport", text.escape_debug()),
-            "it can be \"tcp\" (iSCSI over TCP) or \"iser\" (iSCSI over RDMA)",
+            "it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
         ),
     }
 }

@@ -286,7 +286,7 @@ fn problems_of_portals() {
                 "[[portal_group]]\ntag = 1\nportals = [5]",
                 &[
                     "t.toml:3:12: `portals` must be a list of addresses, not an integer",
-                    "hint: write \"127.0.0.1:3260\" or { listen = ..., advertise = ... }",
+                    "hint: write \"127.0.0.1:3260\" or { listen = ..., advertise = ..., transport = [...] }",
                 ],
             ),
             (
@@ -303,6 +303,15 @@ fn problems_of_portals() {
                 &[
                     "t.toml:3:48: \"a b:70000\" is no address that an initiator could use",
                     "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\", \"srp\"] }, { listen = \"[::1]:2\", transport = [] }]",
+                &[
+                    "t.toml:3:46: a portal for SRP carries nothing else",
+                    "hint: give \"srp\" a portal with a port of its own",
+                    "t.toml:3:98: `transport` names nothing",
+                    "hint: write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]",
                 ],
             ),
             (

@@ -171,6 +171,7 @@ fn portals(group: &PortalGroup) -> Vec<Fact> {
     let shown = group.portals.iter().map(|portal| {
         let told = portal.advertise.as_ref().map_or(String::new(), |told| format!(" advertised as {told}"));
         let carries = match (portal.transports.tcp, portal.transports.iser) {
+            _ if portal.transports.srp => " for SRP",
             (true, false) => "",
             (true, true) => " for TCP and iSER",
             (false, _) => " for iSER",

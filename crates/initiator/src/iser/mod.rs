@@ -2,6 +2,8 @@
 //! commands itself.
 
 mod mover;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use mover::Mover;

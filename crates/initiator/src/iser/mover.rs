@@ -4,6 +4,7 @@
 use crate::session::carrier;
 use crate::session::machine::Machine;
 use crate::session::task::{Data as Memory, Task};
+use crate::{Error, Kind};
 use ::wire::iscsi::{Bhs, opcode, padded, request};
 use ::wire::iser::{self, Advertised, Header, LOGIN_LEN};
 use net::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
@@ -50,19 +51,23 @@ impl Mover {
         self.endpoint.revoke(stag)
     }
 
-    fn message(&self, machine: &mut Machine, message: &[u8]) -> Result<bool, Broken> {
-        let pdu = iser::Pdu::decode(message).map_err(|e| broken(&e.to_string()))?;
+    /// Hands a PDU over; false: nothing more is taken.
+    fn message(&self, machine: &mut Machine, message: &[u8]) -> bool {
+        let pdu = match iser::Pdu::decode(message) {
+            Ok(pdu) => pdu,
+            Err(e) => return breaks(machine, &e.to_string()),
+        };
         if pdu.read.is_some() || pdu.write.is_some() {
-            return Err(broken("the target advertises memory"));
+            return breaks(machine, "the target advertises memory");
         }
         match pdu.bhs.opcode() {
             opcode::SCSI_RESPONSE => self.give_back(machine, &pdu.bhs),
             opcode::DATA_IN | opcode::R2T => {
-                return Err(broken(&format!("{} over RDMA", opcode::name(pdu.bhs.opcode()))));
+                return breaks(machine, &format!("{} over RDMA", opcode::name(pdu.bhs.opcode())));
             }
             _ => {}
         }
-        Ok(machine.take(Arrived { header: pdu.bhs, ahs: pdu.ahs, data: Data::Bytes(pdu.data), intact: true }))
+        machine.take(Arrived { header: pdu.bhs, ahs: pdu.ahs, data: Data::Bytes(pdu.data), intact: true })
     }
 
     /// The memory of a command that is answered; what was not filled is told as residual.
@@ -133,7 +138,7 @@ impl carrier::Mover for Mover {
             let more = match event {
                 Event::Message(range, _) => {
                     taken += 1;
-                    self.message(machine, &events.bytes[range])
+                    Ok(self.message(machine, &events.bytes[range]))
                 }
                 Event::Read(..) => Ok(true),
                 Event::End(None) => Ok(false),
@@ -171,8 +176,10 @@ fn advertised(place: Remote) -> Advertised {
     Advertised { stag: place.stag, offset: place.offset }
 }
 
-fn broken(what: &str) -> Broken {
-    Broken::Io(io::Error::new(io::ErrorKind::InvalidData, what))
+/// The target broke a rule: nothing more is taken from it.
+fn breaks(machine: &mut Machine, what: &str) -> bool {
+    machine.broken.get_or_insert_with(|| Error::new(Kind::Protocol, what));
+    false
 }
 
 /// The message of a PDU: its head, and its data with what pads it.

@@ -8,7 +8,7 @@ use ::wire::iser::{self, Abilities, LOGIN_LEN};
 use net::Stream;
 use net::out::Payload;
 use proto::Pdu;
-use rdma::{Endpoint, Event, Events, Refused, Terms};
+use rdma::{Connected, Endpoint, Event, Events, Refused, Terms};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -61,8 +61,12 @@ impl Wire {
         let private = abilities();
         let peer = stream.peer().map_err(lost)?;
         let connected = rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
-        let (endpoint, _) = connected.map_err(refused)?;
-        Ok(Wire { endpoint, events: Events::default() })
+        Ok(Wire::with(connected.map_err(refused)?))
+    }
+
+    /// A connection that was made already.
+    pub fn with((endpoint, _): Connected) -> Wire {
+        Wire { endpoint, events: Events::default() }
     }
 
     /// Sends a PDU.

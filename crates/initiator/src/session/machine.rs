@@ -122,6 +122,8 @@ impl Machine {
     pub fn disconnect(&mut self, why: &Error) {
         self.online = Online::No;
         (self.in_doubt, self.to_check) = (false, false);
+        let sent = self.tasks.iter().filter(|t| t.state == State::Sent).map(|t| t.tag);
+        sent.for_each(|tag| self.out.ended(tag));
         self.out = Out::default();
         self.sent = 0;
         self.drop_controls(why);
@@ -149,6 +151,9 @@ impl Machine {
             let what = format!("{why}; it is not known whether the command was carried out");
             let is_aborting = self.tasks.get(tag).is_some_and(|t| t.aborting);
             let kind = if is_aborting { Kind::Aborted } else { Kind::Lost };
+            if self.tasks.get(tag).is_some_and(|t| t.is_leaving()) {
+                self.leaving.push(tag);
+            }
             self.tasks.finish(tag, Err(Error::new(kind, what)));
         }
     }
@@ -267,11 +272,12 @@ impl Machine {
     /// A command that an abort or a reset has ended is sent again, or ends.
     pub fn ended_by_abort(&mut self, tag: u32, what: &str) {
         let Some(task) = self.tasks.get(tag).filter(|t| t.state == State::Sent) else { return };
+        // Memory that was lent comes back: what is still away then is being sent.
+        self.out.ended(tag);
         let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
         if task.aborting {
             self.finish(tag, Err(Error::new(Kind::Aborted, what)));
         } else if again && !task.is_leaving() && task.expired.is_none() {
-            self.out.ended(tag);
             task.rewind((self.clock)());
             // Behind commands that wait for the check of an identity, the check would wait for itself.
             let urgent = task.urgent;

@@ -1,14 +1,14 @@
 //! A session with a target: it lives on one core, and its handle may be used from all.
 
 pub(crate) mod carrier;
-mod control;
+pub(crate) mod control;
 mod demand;
 mod drive;
 mod escalate;
 mod home;
 mod incoming;
 pub(crate) mod machine;
-mod numbers;
+pub(crate) mod numbers;
 mod recover;
 mod talk;
 pub(crate) mod task;

@@ -1,6 +1,7 @@
-//! Where a LUN is and how it is used, in one line: `iscsi://`, or `iser://` over RDMA.
+//! Where a LUN is and how it is used, in one line: `iscsi://`, or `iser://` and `srp://` over RDMA.
 
 mod settings;
+mod srp;
 mod who;
 
 use crate::options::{Options, Portal, Timeouts, Transport};
@@ -15,7 +16,10 @@ use std::str::FromStr;
 /// The longest URL, in bytes.
 const LONGEST: usize = 8192;
 /// Schemes, and what carries a session for each.
-const SCHEMES: [(&str, Transport); 2] = [("iscsi", Transport::Tcp), ("iser", Transport::Iser)];
+const SCHEMES: [(&str, Transport); 3] =
+    [("iscsi", Transport::Tcp), ("iser", Transport::Iser), ("srp", Transport::Srp)];
+/// What a URL looks like.
+const FORM: &str = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
 /// LUNs of a single level (SAM-5 section 4.7).
 const LUNS: u16 = 0x4000;
 
@@ -34,6 +38,11 @@ const LUNS: u16 = 0x4000;
 /// every key of the negotiation by its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or
 /// `max_burst_length`, the time-outs of [`Timeouts`] in seconds, such as `login_timeout`, `commands` in flight,
 /// and `window`, the socket's buffers in bytes.
+///
+/// Over SRP it is `srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]`: the target port has two halves of 16
+/// hexadecimal digits, of which the second is as the first where it is left out; the port is 5555 if none is named.
+/// There are no users. The keys `initiator_ext` and `initiator_guid` are the halves of our own port; `isid` and
+/// `initiator` make it where they are left out: see [`Options::srp_port`].
 ///
 /// Neither `Display` nor `Debug` show a secret.
 #[derive(Clone)]
@@ -61,10 +70,11 @@ impl Url {
     /// # Errors
     /// [`Kind::Invalid`], with a hint.
     pub fn parse(text: &str) -> Result<Url, Error> {
-        let form = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
         let Some((transport, rest)) = scheme_of(text).filter(|_| text.len() <= LONGEST) else {
-            return Err(wrong("this is no URL of iSCSI", form));
+            return Err(wrong("this is no URL of iSCSI", FORM));
         };
+        let is_srp = transport == Transport::Srp;
+        let form = if is_srp { srp::FORM } else { FORM };
         if rest.contains(char::is_control) {
             return Err(wrong("there are control characters in the URL", form));
         }
@@ -76,11 +86,18 @@ impl Url {
         let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
         let portal = PortalAddress::parse(place);
         let portal = portal.map_err(|why| wrong(format!("host and port of the URL: {why}"), form))?;
-        let (target, lun) = path_of(path)?;
+        let (mut target, lun) = path_of(path)?;
         let (user, password) = user_of(user)?;
+        if is_srp {
+            if user.is_some() || password.is_some() {
+                return Err(srp::no_users());
+            }
+            target = target.map(|name| srp::target(&name)).transpose()?;
+        }
+        let port = if is_srp && !srp::names_port(place) { srp::PORT } else { portal.port };
         let mut url = Url {
             transport,
-            portal: Portal { host: portal.host, port: portal.port },
+            portal: Portal { host: portal.host, port },
             target,
             lun,
             user,
@@ -97,6 +114,7 @@ impl Url {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
+            srp::check(self.transport, row)?;
             if self.named.contains(&row.name) {
                 return Err(wrong(format!("{key} stands twice in the URL"), "remove one of them"));
             }
@@ -169,7 +187,7 @@ impl Url {
     }
 }
 
-/// What follows `iscsi://` or `iser://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such
+/// What follows `iscsi://`, `iser://` or `srp://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such
 /// URL.
 pub fn without_scheme(text: &str) -> Option<&str> {
     scheme_of(text).map(|(_, rest)| rest)
@@ -191,6 +209,8 @@ fn defaults() -> Settings {
         provider: options.provider,
         window: None,
         isid: None,
+        initiator_ext: None,
+        initiator_guid: None,
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),
     }

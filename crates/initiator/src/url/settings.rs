@@ -1,6 +1,7 @@
 //! The settings of a URL, one row each.
 
 use crate::options::{Provider as Carrier, Timeouts};
+use crate::srp;
 use proto::chap::Algorithm;
 use proto::nearest::nearest;
 use proto::parameters::{Digests, Offer, TaskReporting};
@@ -24,6 +25,9 @@ pub struct Settings {
     pub window: Option<u32>,
     /// Our part of the session's identifier.
     pub isid: Option<[u8; 6]>,
+    /// The halves of our port over SRP.
+    pub initiator_ext: Option<u64>,
+    pub initiator_guid: Option<u64>,
     /// CHAP algorithms, preferred first.
     pub algorithms: Vec<Algorithm>,
     /// Names, and where secrets are.
@@ -51,6 +55,8 @@ enum Takes {
     Bytes(fn(&mut Offer) -> &mut u32),
     Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
     Isid,
+    /// Half of a port of SRP.
+    Half(fn(&mut Settings) -> &mut Option<u64>),
     Provider,
     Window,
     Tries(fn(&mut Timeouts) -> &mut u32),
@@ -96,6 +102,8 @@ pub static TABLE: &[Row] = &[
     row("auth", Algorithms),
     row("initiator", Text(|t| &mut t.initiator)),
     row("isid", Isid),
+    row("initiator_ext", Half(|s| &mut s.initiator_ext)),
+    row("initiator_guid", Half(|s| &mut s.initiator_guid)),
     row("window", Window),
     row("provider", Provider),
     row("header_digest", Digest(|o| &mut o.header_digest)),
@@ -136,7 +144,28 @@ pub fn find(key: &str) -> Result<&'static Row, Option<&'static str>> {
     found.ok_or_else(|| nearest(key, TABLE.iter().map(|row| row.name)))
 }
 
+/// Where a setting means something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belongs {
+    /// Everywhere, or it does no harm.
+    All,
+    /// Where a login is made of PDUs: it says who somebody is.
+    Iscsi,
+    /// Over SRP.
+    Srp,
+}
+
 impl Row {
+    /// Where it means something.
+    pub fn belongs(&self) -> Belongs {
+        match self.takes {
+            Half(_) => Belongs::Srp,
+            Algorithms | Secret(_) => Belongs::Iscsi,
+            Text(_) if self.name != "initiator" => Belongs::Iscsi,
+            _ => Belongs::All,
+        }
+    }
+
     /// May its value be shown?
     pub fn is_secret(&self) -> bool {
         matches!(self.takes, Secret(_))
@@ -155,6 +184,9 @@ impl Row {
             Provider => {
                 let found = Carrier::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
                 settings.provider = found.ok_or("it takes iwarp or verbs")?.1;
+            }
+            Half(place) => {
+                *place(settings) = Some(srp::half(value).ok_or("it takes 16 hexadecimal digits")?);
             }
             Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,

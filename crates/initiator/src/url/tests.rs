@@ -99,7 +99,19 @@ fn settings_go_where_they_belong() {
 fn every_setting_can_be_set() {
     for row in settings::TABLE {
         let works = |value: &&str| row.set(&mut defaults(), value).is_ok();
-        let values = ["yes", "1", "0", "600", "4096", "none", "ResponseFence", "md5", "800000000001"];
+        let values = [
+            "yes",
+            "1",
+            "0",
+            "600",
+            "4096",
+            "none",
+            "ResponseFence",
+            "md5",
+            "800000000001",
+            "0000000000000001",
+            "iwarp",
+        ];
         assert!(values.iter().any(works), "{}", row.name);
         assert!(row.set(&mut defaults(), "").is_err(), "{}", row.name);
     }
@@ -123,4 +135,54 @@ fn no_secret_is_shown_and_the_rest_can_be_read_again() {
     let u = url("iscsi://ann%hush@h?commands=9").at("iqn.2026-11.org.example:b", Some(3));
     assert_eq!(u.plain(), "iscsi://h:3260/iqn.2026-11.org.example:b/3");
     assert_eq!(u.password.as_deref(), Some("hush"), "who we are goes along");
+}
+
+#[test]
+fn srp_names_a_target_port_by_its_halves() {
+    const FULL: &str = "srp://h:5555/0002c90300a0b0c0:0002c90300a0b0c1/7";
+    let u = url(FULL);
+    assert_eq!((u.transport, u.portal.port, u.lun), (Transport::Srp, 5555, Some(7)));
+    assert_eq!(u.target.as_deref(), Some("0002c90300a0b0c0:0002c90300a0b0c1"));
+    for (text, shown) in [
+        ("SRP://h/0002C90300A0B0C0:0002c90300a0b0c1/7/", FULL),
+        ("srp://[::1]/0002c90300a0b0c0", "srp://[::1]:5555/0002c90300a0b0c0:0002c90300a0b0c0"),
+        ("srp://[::1]:3260/0002c90300a0b0c0", "srp://[::1]:3260/0002c90300a0b0c0:0002c90300a0b0c0"),
+        ("srp://10.0.0.1:1", "srp://10.0.0.1:1"),
+        (
+            "srp://h/0002c90300a0b0c0/0?initiator_ext=00000000000000aB&commands=9",
+            "srp://h:5555/0002c90300a0b0c0:0002c90300a0b0c0/0?initiator_ext=00000000000000aB&commands=9",
+        ),
+    ] {
+        assert_eq!(url(text).to_string(), shown);
+        assert_eq!(url(shown).to_string(), shown);
+    }
+    assert_eq!(url("srp://h").at("0002c90300a0b0c0:0002c90300a0b0c1", Some(7)).to_string(), FULL);
+}
+
+#[test]
+fn our_port_over_srp_is_what_the_url_says() {
+    let u = url("srp://h/0002c90300a0b0c0?initiator_ext=00000000000000ab&initiator_guid=0102030405060708");
+    let options = u.options().unwrap();
+    assert_eq!(options.srp_port([9; 6]).to_string(), "0x00000000000000ab0102030405060708");
+    let options = url("srp://h/0002c90300a0b0c0?initiator=iqn.2026-11.org.example:a").options().unwrap();
+    let (one, two) = (options.srp_port([1; 6]), options.srp_port([2; 6]));
+    assert!(one.extension() != two.extension() && one.guid() == two.guid());
+}
+
+#[test]
+fn what_srp_does_not_have_is_told() {
+    for (text, part) in [
+        ("srp://h/iqn.2026-11.org.example:a", "ID_EXT[:IOC_GUID]"),
+        ("srp://h/0002c90300a0b0c", "16 hexadecimal digits"),
+        ("srp://h/0002c90300a0b0c0:1/0", "16 hexadecimal digits"),
+        ("srp://ann@h/0002c90300a0b0c0", "no users"),
+        ("srp://h/0002c90300a0b0c0?password_file=x", "no users"),
+        ("srp://h/0002c90300a0b0c0?auth=md5", "no users"),
+        ("srp://h/0002c90300a0b0c0?target_user=t", "no users"),
+        ("srp://h/0002c90300a0b0c0?initiator_guid=1", "16 hexadecimal digits"),
+        ("srp://::1/0002c90300a0b0c0", "srp://HOST"),
+        ("iscsi://h?initiator_ext=0000000000000001", "SRP alone"),
+    ] {
+        assert!(error(text).contains(part), "{text}: {}", error(text));
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::settings::Texts;
 use super::{Url, wrong};
+use crate::options::Transport;
 use crate::{Error, Options};
 use proto::chap::{Secret, secret_of_text};
 use proto::initiator::login::Credentials;
@@ -28,7 +29,8 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
     offer.first_burst_length = offer.first_burst_length.min(offer.max_burst_length);
     let options = Options {
         initiator: initiator(s.texts.initiator.as_deref(), env, &|| std::fs::File::open(NAME_FILE).ok())?,
-        credentials: credentials(url, env)?,
+        // Those of the environment are for others.
+        credentials: if url.transport == Transport::Srp { None } else { credentials(url, env)? },
         transport: url.transport,
         provider: s.provider,
         offer,
@@ -37,6 +39,8 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         commands: s.commands,
         window: s.window,
         isid: s.isid,
+        initiator_ext: s.initiator_ext,
+        initiator_guid: s.initiator_guid,
     };
     check(url, &options)?;
     Ok(options)

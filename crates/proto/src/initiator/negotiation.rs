@@ -159,6 +159,10 @@ impl Negotiation {
     fn accept(&mut self, key: &Key, value: &str) -> Result<(), Failure> {
         let value = match value {
             "NotUnderstood" if YOUNG.contains(&key.name) => return Ok(()),
+            // There is no other session where it is offered (RFC 7145 section 6.3).
+            "No" if key.name == "RDMAExtensions" => {
+                return broke(key.name, value, "where RDMA carries the session");
+            }
             "Irrelevant" if key.name == "FirstBurstLength" && self.sends_nothing_unasked() => {
                 self.parameters.first_burst_length =
                     self.parameters.first_burst_length.min(self.offer.first_burst_length);
@@ -235,6 +239,12 @@ impl Negotiation {
             }
         }
         self.parameters.bind();
+        let p = &mut self.parameters;
+        if p.rdma_extensions {
+            // The lengths of segments are its own (RFC 7145 section 6.5).
+            p.max_xmit_data_segment_length = p.target_recv_data_segment_length;
+            p.max_recv_data_segment_length = p.initiator_recv_data_segment_length;
+        }
         Ok(self.parameters.clone())
     }
 }

@@ -1,5 +1,7 @@
 //! Login played by a small initiator of the tests, one row of the checklist after the other.
 
+mod rdma;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

@@ -140,16 +140,8 @@ impl Endpoint for Iwarp {
 
     fn readable(&self) -> Wait<'_, io::Result<()>> {
         Box::pin(async {
-            let (has_news, may_send, waiting) = {
-                let engine = self.engine.borrow();
-                (engine.has_news(), engine.may_send(), engine.waiting())
-            };
-            match (has_news, may_send && waiting > 0) {
-                (true, _) => Ok(()),
-                // The next `poll` sends what waits: answers to reads leave whether or not anybody else sends.
-                (_, true) => net::either(self.stream.readable(), self.stream.writable()).await,
-                _ => self.stream.readable().await,
-            }
+            let has_news = self.engine.borrow().has_news();
+            if has_news { Ok(()) } else { self.stream.readable().await }
         })
     }
 

@@ -1,8 +1,8 @@
 //! Connecting.
 
 use super::cm::{Event, Id, Watch};
-use super::endpoint;
 use super::ffi::{ADDR_RESOLVED, ROUTE_RESOLVED};
+use super::parts;
 use crate::{Connected, Refused, Terms};
 use std::ffi::c_int;
 use std::io;
@@ -26,7 +26,7 @@ pub async fn connect(addr: SocketAddr, private: &[u8], terms: Terms) -> Result<C
     expect(&id, &watch, ADDR_RESOLVED, &format!("no RDMA device leads to {addr}")).await?;
     id.resolve_route(RESOLVE_MS)?;
     expect(&id, &watch, ROUTE_RESOLVED, &format!("no RDMA device has a route to {addr}")).await?;
-    endpoint::connect(id, &watch, private.to_vec(), terms).await
+    parts::connect(id, &watch, private.to_vec(), terms).await
 }
 
 /// The next event must be of this kind.

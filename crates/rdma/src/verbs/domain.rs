@@ -49,22 +49,32 @@ impl Region {
         Ok(Region { pd: pd.clone(), mr })
     }
 
-    /// The keys for us and for the other side.
+    /// The keys for us and for the other side; of forgotten memory, zeros.
     pub fn keys(&self) -> (u32, u32) {
-        // SAFETY: the region lives as long as this.
-        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
+        // SAFETY: the region lives until it is forgotten, and then there is none.
+        unsafe { self.mr.as_ref() }.map_or((0, 0), |mr| (mr.lkey, mr.rkey))
+    }
+}
+
+impl Region {
+    /// Lets the device forget the memory; false when it does not. A device that is gone has forgotten it.
+    pub fn forget(&mut self) -> bool {
+        if !self.mr.is_null() {
+            // SAFETY: ours, and not forgotten yet.
+            let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
+            if status != 0 {
+                tracing::warn!(status, "a device does not forget memory");
+                return false;
+            }
+            self.mr = std::ptr::null_mut();
+        }
+        true
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: ours, and dropped once.
-        let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
-        // Only a memory window that is bound to it could hold it, and there are none; a device that is gone has
-        // forgotten it.
-        if status != 0 {
-            tracing::warn!(status, "a device does not forget memory");
-        }
+        self.forget();
     }
 }
 

@@ -5,10 +5,11 @@
 //! is about to sleep.
 
 use super::bounce::Pool;
-use super::cm::{self, Depths, Id, Watch};
+use super::cm::{Id, Watch};
 use super::domain::{Domain, Region};
 use super::ffi::*;
 use super::outgoing::Outgoing;
+use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
 use super::receives::{self, Receives};
 use crate::{Endpoint, Event, Events, Exposed, Facts, Remote, Wait};
@@ -28,64 +29,33 @@ const EMPTY_ROUNDS: usize = 4;
 /// Batches of completions that are taken in one go.
 const ROUNDS: usize = 8;
 
-/// What a connection is made of before it is one: it may move to another thread. Dropped in this order.
-pub struct Parts {
-    pub queues: Queues,
-    pub receives: Receives,
-    pub domain: Arc<Domain>,
-    pub id: Id,
-}
-
-impl Parts {
-    /// Queues for an id whose device is known, and memory for the first messages: how many, and how long.
-    ///
-    /// # Errors
-    /// When the device has no more of something.
-    pub fn new(id: Id, first: (usize, usize)) -> io::Result<Parts> {
-        let domain = Domain::of(id.library, id.context()?)?;
-        let queues = Queues::new(&id, &domain)?;
-        let mut receives = Receives::new(domain.pool(), queues.depths.1);
-        receives.add(&queues, first.0, first.1)?;
-        Ok(Parts { queues, receives, domain, id })
-    }
-
-    /// As many RDMA Reads at a time as are wanted, and the device can have.
-    pub fn depths(&self, ird: u16, ord: u16) -> Depths {
-        let least = |wanted: u16, most: i32| {
-            u8::try_from(most.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
-        };
-        let attr = &self.domain.attr;
-        Depths { ird: least(ird, attr.max_qp_rd_atom), ord: least(ord, attr.max_qp_init_rd_atom) }
-    }
-
-    /// The end of a connection that is made, or is being made.
-    ///
-    /// # Errors
-    /// When there are too many descriptors.
-    pub fn into_endpoint(self, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
-        let Parts { queues, receives, domain, id } = self;
-        let (completions, events) = (queues.watch()?, id.watch()?);
-        let (local, peer) = id.addresses();
-        let facts = Facts {
-            provider: format!("verbs {}", domain.name),
-            ord: ord.into(),
-            sends_invalidate: domain.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0,
-            local,
-            peer,
-        };
-        let state = RefCell::new(State {
-            out: Outgoing::new(queues.depths.0, ord.into()),
-            receives,
-            exposed: HashMap::new(),
-            inbox: Events::default(),
-            end: End::None,
-            completions: [ibv_wc::default(); BATCH],
-        });
-        let sinks = domain.sinks();
-        let inner = Rc::new(Inner { queues, state, sinks, domain, facts, woken: Wakeup::new(), id });
-        let task = compio::runtime::spawn(drive(Rc::downgrade(&inner), completions, events));
-        Ok(Rc::new(Verbs { _task: task, inner }))
-    }
+/// The end of a connection that is made, or is being made.
+///
+/// # Errors
+/// When there are too many descriptors.
+pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
+    let Parts { queues, receives, domain, id } = parts;
+    let (completions, events) = (queues.watch()?, id.watch()?);
+    let (local, peer) = id.addresses();
+    let facts = Facts {
+        provider: format!("verbs {}", domain.name),
+        ord: ord.into(),
+        sends_invalidate: domain.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0,
+        local,
+        peer,
+    };
+    let state = RefCell::new(State {
+        out: Outgoing::new(queues.depths.0, ord.into()),
+        receives,
+        exposed: HashMap::new(),
+        inbox: Events::default(),
+        end: End::None,
+        completions: [ibv_wc::default(); BATCH],
+    });
+    let sinks = domain.sinks();
+    let inner = Rc::new(Inner { queues, state, sinks, domain, facts, woken: Wakeup::new(), id });
+    let task = compio::runtime::spawn(drive(Rc::downgrade(&inner), completions, events));
+    Ok(Rc::new(Verbs { _task: task, inner }))
 }
 
 /// Memory that the other side may use. The device forgets it before it goes.
@@ -379,9 +349,11 @@ impl Endpoint for Verbs {
     }
 
     fn revoke(&self, stag: u32) -> Option<Exposed> {
-        let Shown { region, memory } = self.inner.state.borrow_mut().exposed.remove(&stag)?;
-        drop(region);
-        Some(memory)
+        let mut state = self.inner.state.borrow_mut();
+        if state.exposed.get_mut(&stag)?.region.as_mut().is_some_and(|region| !region.forget()) {
+            return None;
+        }
+        state.exposed.remove(&stag).map(|shown| shown.memory)
     }
 
     fn flush(&self) -> io::Result<bool> {
@@ -442,56 +414,4 @@ fn append(into: &mut Events, inbox: &mut Events) {
     };
     into.list.extend(inbox.list.drain(..).map(moved));
     inbox.clear();
-}
-
-/// Accepts a connection whose first messages have their memory.
-///
-/// # Errors
-/// When the other side has gone, or the device has no more of something.
-pub async fn accept(
-    id: Id,
-    asked: Depths,
-    private: Vec<u8>,
-    terms: crate::Terms,
-) -> io::Result<Rc<dyn Endpoint>> {
-    let parts = Parts::new(id, terms.receives)?;
-    let wanted = parts.depths(terms.ird.min(asked.ird.into()), terms.ord.min(asked.ord.into()));
-    // The first message may come before the connection is said to be there, so nobody waits for that.
-    parts.id.accept(&private, wanted)?;
-    parts.into_endpoint(wanted.ord)
-}
-
-/// Connects by an id whose route is known.
-///
-/// # Errors
-/// When the other side is not there, or turns it down.
-pub async fn connect(
-    id: Id,
-    watch: &Watch,
-    private: Vec<u8>,
-    terms: crate::Terms,
-) -> Result<crate::Connected, crate::Refused> {
-    let parts = Parts::new(id, terms.receives)?;
-    let wanted = parts.depths(terms.ird, terms.ord);
-    // Soft iWARP waits for TCP in this call.
-    let begin = move || parts.id.connect(&private, wanted).map(|()| parts);
-    let parts = net::blocking(begin).await?;
-    let event = parts.id.next(watch).await?;
-    match event.kind {
-        ESTABLISHED => {
-            let ord = granted(&parts.domain, wanted, &event);
-            Ok((parts.into_endpoint(ord)?, event.private))
-        }
-        REJECTED if event.is_by_user() => Err(crate::Refused::Rejected(event.private)),
-        _ => Err(event.error(parts.id.library).into()),
-    }
-}
-
-/// Of the RDMA Reads that we want to have under way, those that the other side lets us have. On iWARP it may say
-/// nothing of them (RFC 5044).
-fn granted(domain: &Domain, wanted: Depths, event: &cm::Event) -> u8 {
-    match event.initiator_depth {
-        0 if domain.is_iwarp => wanted.ord,
-        granted => granted.min(wanted.ord),
-    }
 }

@@ -74,6 +74,7 @@ impl Shared {
 macro_rules! functions {
     ($($file:literal { $($name:ident($($arg:ty),*) $(-> $ret:ty)?;)* })*) => {
         /// The functions that are used, as the headers declare them.
+        // SAFETY: these are types; who calls such a function says why that is sound.
         pub struct Library { $($(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*)* }
 
         /// Names of the libraries.

@@ -1,8 +1,8 @@
 //! Taking connections.
 
 use super::cm::{Depths, Event, Id, Watch};
-use super::endpoint;
 use super::ffi::{CONNECT_REQUEST, DEVICE_REMOVAL, OPTION_ID_AFONLY, OPTION_ID_REUSEADDR};
+use super::parts;
 use crate::{Endpoint, Request, Terms, Wait};
 use std::io;
 use std::net::SocketAddr;
@@ -115,7 +115,7 @@ impl Request for Pending {
         let (id, asked) = (self.id.take(), self.asked);
         Box::pin(async move {
             let id = id.ok_or(io::ErrorKind::NotConnected)?;
-            endpoint::accept(id, asked, private, terms).await
+            parts::accept(id, asked, private, terms).await
         })
     }
 

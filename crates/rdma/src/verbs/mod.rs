@@ -17,6 +17,7 @@ mod ffi;
 mod library;
 mod listener;
 mod outgoing;
+mod parts;
 mod queues;
 mod receives;
 

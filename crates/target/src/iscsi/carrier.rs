@@ -41,7 +41,14 @@ pub trait Mover {
     fn stop_receiving(&self);
 
     /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
-    fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()>;
+    fn settled<'a>(&'a self, _session: &'a RefCell<Session>) -> Wait<'a, ()> {
+        Box::pin(async {})
+    }
+
+    /// Pings and asynchronous messages reach the initiator.
+    fn notifies(&self) -> bool {
+        true
+    }
 
     /// Ends the connection.
     fn close(&self);
@@ -182,6 +189,14 @@ impl Out {
         match self {
             Out::Tcp(out) => out.has_moved(),
             Out::Moved(mover) => mover.has_moved(),
+        }
+    }
+
+    /// Whether pings and asynchronous messages reach the initiator.
+    pub fn notifies(&self) -> bool {
+        match self {
+            Out::Tcp(_) => true,
+            Out::Moved(mover) => mover.notifies(),
         }
     }
 

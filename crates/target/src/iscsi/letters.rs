@@ -68,7 +68,7 @@ impl Connection {
         self.wait_until(|s| s.tasks.is_empty() || s.life == Life::Over).await;
         let asks = {
             let mut session = self.session.borrow_mut();
-            let asks = session.life == Life::Leaving && !session.info.discovery;
+            let asks = session.life == Life::Leaving && !session.info.discovery && session.out.notifies();
             if asks {
                 session.announce(0, LOGOUT_REQUEST, [0, 0, TIME_TO_LOG_OUT_S], Vec::new());
             }

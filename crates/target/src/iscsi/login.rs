@@ -97,7 +97,8 @@ async fn negotiate(
     }
     let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());
     let info = info(&machine, ends, bound.tag, parameters, shared.registry.find(machine.tsih()));
-    let entered = match Entered::enter(shared, &setup, info, &bound, machine.tsih(), count).await {
+    let key = key(&info, &bound);
+    let entered = match Entered::enter(shared, &setup, info, key, machine.tsih(), count).await {
         Ok(entered) => entered,
         Err(status) => {
             let pdu = machine.refuse(status);
@@ -126,7 +127,7 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Takes a place; one of the same name is given up by whoever has it.
+    /// Takes a place under this key; one of the same key is given up by whoever has it.
     ///
     /// # Errors
     /// The status with which the login is refused.
@@ -134,12 +135,12 @@ impl Entered {
         shared: &Arc<Shared>,
         setup: &Arc<Setup>,
         info: Arc<Info>,
-        bound: &Bound,
+        key: Key,
         tsih: u16,
         mut count: Counted,
     ) -> Result<Entered, LoginStatus> {
         let (mailbox, letters) = flume::unbounded();
-        let request = Request { key: key(&info, bound), tsih, cid: info.cid, mailbox, info: info.clone() };
+        let request = Request { key, tsih, cid: info.cid, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| setup.targets.get(name));
         let seat = shared.registry.enter(&request, &setup.limits).await?;
         visit(target, &info)?;

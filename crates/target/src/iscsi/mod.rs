@@ -5,6 +5,7 @@ mod command;
 pub mod connection;
 mod data_out;
 mod dispatch;
+pub mod inlet;
 mod letters;
 pub mod login;
 mod luns;
@@ -55,6 +56,9 @@ pub async fn serve(
         }
     };
     let transports = shared.portals[portal].transports;
+    if transports.srp {
+        return crate::srp::serve_stream(shared, stream, ends, portal, count).await;
+    }
     let mut begun = Vec::new();
     if transports.iser && !transports.by_devices() {
         begun = match first_bytes(&stream, shared.setup().limits.login_timeout).await {

@@ -92,7 +92,7 @@ impl Session {
     }
 
     fn addresses(&self, groups: &[u16]) -> Vec<String> {
-        let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag));
+        let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag) && !p.transports.srp);
         portals.map(|p| target_address(p.advertise.as_deref(), p.address, self.local, p.tag)).collect()
     }
 
@@ -181,10 +181,11 @@ pub async fn keep_alive(conn: Weak<Connection>) {
     }
 }
 
-/// The times of the keepalive; None if there is to be none (discovery sessions get no NOP-In).
+/// The times of the keepalive; None if there is to be none (discovery sessions get no NOP-In, and not every transport
+/// has one).
 fn schedule(conn: &Weak<Connection>) -> Option<(Duration, Duration)> {
     let conn = conn.upgrade()?;
     let session = conn.session.borrow();
     let times = &session.door.setup.session;
-    (!session.info.discovery).then_some((times.nop_interval?, times.nop_timeout))
+    (!session.info.discovery && session.out.notifies()).then_some((times.nop_interval?, times.nop_timeout))
 }

@@ -3,6 +3,7 @@
 mod discovery;
 mod hostile;
 mod pair;
+mod rdma;
 
 use wire::iscsi::text::pairs;
 use wire::iscsi::{Bhs, opcode};

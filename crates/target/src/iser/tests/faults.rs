@@ -61,7 +61,7 @@ fn an_additional_header_that_contradicts_itself_ends_the_connection() {
                 m.extend(ahs);
             });
             host.say_bytes(&message);
-            host.is_over().await;
+            host.over().await;
         }
         house.session(1).await.goes_on().await;
     });
@@ -82,7 +82,7 @@ fn a_command_that_advertises_no_memory_for_its_data_ends_the_connection() {
             let place = advertised(host.lend(&[0; 4096]));
             let (write, read) = if reads { (Some(place), None) } else { (None, Some(place)) };
             host.say(Header::Control { write, read }, bhs, &pattern(immediate));
-            host.is_over().await;
+            host.over().await;
         }
         let mut host = house.session(1).await;
         assert!(host.blocks(0, 8).await == [0; 4096]);
@@ -111,7 +111,7 @@ fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
                     request::writes(&mut bhs, 4096, false);
                     host.say(Header::Control { write: place, read: None }, bhs, &[]);
                 }
-                host.is_over().await;
+                host.over().await;
                 other.goes_on().await;
             }
         }
@@ -130,7 +130,7 @@ fn data_out_in_messages_does_not_pass_for_data_that_is_being_read() {
             quiet().await;
             let burst = Burst { lun: 0, itt, ttt };
             host.say(Header::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xdd; 4096]);
-            host.is_over().await;
+            host.over().await;
             assert!(other.blocks(0, 8).await == [0; 4096]);
         }
     });
@@ -193,7 +193,7 @@ fn more_immediate_data_than_was_agreed_on_ends_at_most_the_connection() {
         let mut bhs = host.command(&cdb::write_10(0, 64, false));
         request::writes(&mut bhs, 32768, false);
         host.say(Header::PLAIN, bhs, &[0xee; 32768]);
-        host.is_over().await;
+        host.over().await;
         let mut host = house.session(1).await;
         assert!(host.blocks(0, 1).await == [0; 512]);
     });

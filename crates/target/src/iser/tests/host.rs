@@ -156,7 +156,7 @@ impl Host {
     }
 
     /// The connection ends, and nothing comes before that.
-    pub async fn is_over(mut self) {
+    pub async fn over(mut self) {
         if let Some(told) = self.next().await {
             panic!("{told:?}");
         }

@@ -46,7 +46,7 @@ pub fn play_with<W: Future<Output = ()> + 'static>(
 ) {
     let mut setup = setup();
     change(&mut setup);
-    let transports = Transports { tcp: false, iser: true };
+    let transports = Transports { tcp: false, iser: true, ..Transports::TCP };
     let bound = Bound { address: ([127, 0, 0, 1], 3260).into(), tag: 1, advertise: None, transports };
     let shared = Arc::new(Shared::new(setup, vec![bound]));
     let cores = Cores::one().expect("an event loop");

@@ -64,7 +64,7 @@ fn a_digest_cannot_be_had() {
         host.last_request(1, &[KEYS, "HeaderDigest=CRC32C\n"].concat());
         let told = host.told(opcode::LOGIN_RESPONSE).await;
         assert_eq!(told.bhs.0[36], 2, "an initiator error");
-        host.is_over().await;
+        host.over().await;
         assert_eq!(house.sessions(), 0);
     });
 }
@@ -139,10 +139,10 @@ fn a_hello_ends_its_connection_and_no_other() {
         let hello = Header::Hello { versions: (VERSION, VERSION), ird: 8 };
         let before = house.connect().await;
         before.say_bytes(&hello.encode());
-        before.is_over().await;
+        before.over().await;
         let after = house.session(2).await;
         after.say_bytes(&hello.encode());
-        after.is_over().await;
+        after.over().await;
         other.goes_on().await;
         assert_eq!(house.sessions(), 1);
     });
@@ -167,7 +167,7 @@ async fn discover(house: &House, keys: &str) -> Vec<u8> {
     }
     host.ask(request::logout(9), &[]);
     host.told(opcode::LOGOUT_RESPONSE).await;
-    host.is_over().await;
+    host.over().await;
     all
 }
 
@@ -242,7 +242,7 @@ fn a_login_of_the_same_name_takes_the_place_of_the_session_before() {
         let old = house.session(1).await;
         let mut new = house.connect().await;
         new.log_in(1).await;
-        old.is_over().await;
+        old.over().await;
         assert_eq!(house.sessions(), 1);
         new.goes_on().await;
         new.ready().await;

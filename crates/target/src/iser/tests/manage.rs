@@ -70,7 +70,7 @@ fn a_cold_reset_is_answered_before_the_connection_ends() {
         let manage = host.manage(Function::TargetColdReset, None);
         let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
         assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
-        host.is_over().await;
+        host.over().await;
         assert_eq!(house.sessions(), 0);
     });
 }
@@ -150,7 +150,7 @@ fn a_logout_is_answered_before_the_connection_ends() {
         host.ask(request::logout(99), &[]);
         let told = host.told(opcode::LOGOUT_RESPONSE).await;
         assert_eq!((told.bhs.itt(), told.bhs.0[2]), (99, 0));
-        host.is_over().await;
+        host.over().await;
         assert_eq!(house.sessions(), 0);
     });
 }
@@ -163,7 +163,7 @@ fn a_logout_is_answered_when_no_data_comes_any_more() {
         host.ask(request::logout(99), &[]);
         let told = comes_before(&mut host, opcode::LOGOUT_RESPONSE).await;
         assert_eq!(told.bhs.itt(), 99);
-        host.is_over().await;
+        host.over().await;
         assert_eq!(house.sessions(), 0);
     });
 }
@@ -181,7 +181,7 @@ fn a_connection_that_is_lost_while_a_write_is_being_read_leaves_nothing_behind()
             } else {
                 host.end.close();
             }
-            host.is_over().await;
+            host.over().await;
             assert_eq!(house.sessions(), 1);
             let used = house.shared.pool.used();
             assert!(other.blocks(0, 8).await == [0; 4096], "nothing of it is on the disk");
@@ -199,7 +199,7 @@ fn a_login_takes_the_place_of_a_session_whose_write_is_being_read() {
         write_under_way(&mut old).await;
         let mut new = house.connect().await;
         new.log_in(1).await;
-        old.is_over().await;
+        old.over().await;
         new.ready().await;
         assert!(new.blocks(0, 8).await == [0; 4096]);
         assert_eq!(house.sessions(), 1);

@@ -1,0 +1,48 @@
+//! A target that says anything.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Units that get somewhere: an opcode, the tag of something, and noise.
+fn unit() -> impl Strategy<Value = Vec<u8>> {
+    let opcode = prop::sample::select(vec![0xc1_u8, 0xc1, 0xc1, 0x81, 0x82, 0x80, 0x00]);
+    (opcode, 0_u8..5, prop::collection::vec(any::<u8>(), 0..80), any::<bool>()).prop_map(
+        |(opcode, tag, mut b, calm)| {
+            b.insert(0, opcode);
+            if let Some(place) = b.get_mut(8..16) {
+                place.copy_from_slice(&[0, 0, 0, tag + 1, 0, 1, 0, tag]);
+            }
+            // Lengths that fit are rare in noise.
+            if calm && let Some(place) = b.get_mut(28..36) {
+                place.fill(0);
+            }
+            b
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_target_says_commands_end_once_and_have_their_buffers_back(
+        units in prop::collection::vec(unit(), 0..24)
+    ) {
+        let mut peer = Peer::new(4, true);
+        let tags = [peer.read(512), peer.write(&pattern(9000)), peer.test(), peer.write(&[1; 64])];
+        for unit in units {
+            drop(peer.sent());
+            if peer.say(&unit).is_err() || peer.machine.broken.is_some() {
+                break;
+            }
+            peer.machine.ping();
+        }
+        let Peer { mut machine, mover, target, .. } = peer;
+        drop((mover, target));
+        machine.disconnect(&Error::new(crate::Kind::Lost, "cut"));
+        machine.fail_queued(&Error::new(crate::Kind::Lost, "over"), |_| true);
+        for (tag, len) in tags.into_iter().zip([512, 9000, 0, 64]) {
+            let (result, buf) = machine.poll(tag, Waker::noop()).expect("it has ended");
+            prop_assert_eq!(buf.map_or(0, |buf| buf.len()), len);
+            prop_assert!(result.is_err() || result.is_ok_and(|done| done.transferred <= len));
+        }
+    }
+}

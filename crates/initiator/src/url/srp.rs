@@ -1,0 +1,41 @@
+//! What is other in a URL of SRP.
+
+use super::settings::{Belongs, Row};
+use super::wrong;
+use crate::options::Transport;
+use crate::{Error, srp};
+
+/// What it looks like.
+pub const FORM: &str = "it has the form srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]";
+/// The port where none is named: nobody has assigned one, and tests of Linux have this.
+pub const PORT: u16 = 5555;
+
+/// A target port as it is shown: both halves.
+pub fn target(name: &str) -> Result<String, Error> {
+    let what = || format!("\"{}\" in the URL is no target port of SRP", name.escape_debug());
+    let hint =
+        "it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target tells its id_ext and ioc_guid";
+    srp::target_port(name).map(srp::target_name).ok_or_else(|| wrong(what(), hint))
+}
+
+/// Host and port: there is a port.
+pub fn names_port(place: &str) -> bool {
+    // Colons of an IPv6 address stand in its brackets.
+    place.rsplit(']').next().is_some_and(|rest| rest.contains(':'))
+}
+
+/// Whether a key means something over this transport.
+pub fn check(transport: Transport, row: &Row) -> Result<(), Error> {
+    match (row.belongs(), transport) {
+        (Belongs::Iscsi, Transport::Srp) => Err(no_users()),
+        (Belongs::Srp, Transport::Tcp | Transport::Iser) => {
+            Err(wrong(format!("{} in the URL is for SRP alone", row.name), FORM))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Who somebody is cannot be proved.
+pub fn no_users() -> Error {
+    wrong("SRP has no users and no passwords", "the target lets ports and addresses in: leave them out")
+}

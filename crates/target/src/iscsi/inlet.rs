@@ -1,0 +1,111 @@
+//! What comes to a data mover over RDMA: in batches, of which a part may have to wait, until it is stopped.
+
+use super::connection::Session;
+use super::receive::{Broken, Received};
+use event_listener::Event as Bell;
+use net::Buf;
+use rdma::{Endpoint, Event, Events, Wait};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+/// Something has come.
+pub enum Came<'a> {
+    /// A message.
+    Message(&'a [u8]),
+    /// An RDMA Read has ended well: its number, and its buffer.
+    Read(u64, Buf),
+}
+
+/// The receiving side of a connection.
+pub struct Inlet {
+    endpoint: Rc<dyn Endpoint>,
+    /// Bytes of the longest message that is taken.
+    longest: usize,
+    /// What has come and was not taken yet.
+    events: RefCell<Events>,
+    /// Nothing more is taken.
+    over: Cell<bool>,
+    stopped: Bell,
+}
+
+impl Inlet {
+    /// That of a connection on which nothing has come yet.
+    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize) -> Inlet {
+        Inlet { endpoint, longest, events: RefCell::default(), over: Cell::new(false), stopped: Bell::new() }
+    }
+
+    /// Hands over what is there, one by one, unless it was stopped. `take` tells whether more is wanted.
+    pub fn receive(
+        &self,
+        session: &mut Session,
+        take: impl FnMut(&mut Session, Came<'_>) -> Result<bool, Broken>,
+    ) -> Result<Received, Broken> {
+        if self.over.get() { Ok(Received::End) } else { self.take(session, take) }
+    }
+
+    /// The same, stopped or not.
+    pub fn take(
+        &self,
+        session: &mut Session,
+        mut take: impl FnMut(&mut Session, Came<'_>) -> Result<bool, Broken>,
+    ) -> Result<Received, Broken> {
+        let mut events = self.events.take();
+        if events.is_empty() {
+            events.clear();
+            self.endpoint.poll(&mut events);
+        }
+        let (mut messages, mut result) = (0, Ok(Received::More));
+        let mut list = std::mem::take(&mut events.list).into_iter();
+        for event in list.by_ref() {
+            let more = match event {
+                Event::Message(range, _) => {
+                    messages += 1;
+                    take(session, Came::Message(&events.bytes[range]))
+                }
+                Event::Read(id, buf, Ok(())) => take(session, Came::Read(id, buf)),
+                Event::Read(_, _, Err(e)) | Event::End(Some(e)) => Err(Broken::Io(e)),
+                Event::End(None) => Ok(false),
+            };
+            result = match more {
+                Ok(true) if session.is_full() => Ok(Received::Full),
+                Ok(true) => continue,
+                Ok(false) => Ok(Received::End),
+                Err(e) => Err(e),
+            };
+            break;
+        }
+        if messages > 0 {
+            self.endpoint.receives(messages, self.longest);
+        }
+        events.list.extend(list);
+        self.events.replace(events);
+        result
+    }
+
+    /// Waits until there may be something to take, or it is stopped.
+    pub fn readable(&self) -> Wait<'_, io::Result<()>> {
+        Box::pin(async {
+            let stopped = self.stopped.listen();
+            if self.over.get() {
+                return Ok(());
+            }
+            let stopped = async {
+                stopped.await;
+                Ok(())
+            };
+            net::either(self.endpoint.readable(), stopped).await
+        })
+    }
+
+    /// Nothing more is taken.
+    pub fn stop(&self) {
+        self.over.set(true);
+        self.stopped.notify(usize::MAX);
+    }
+}
+
+/// The connection cannot go on, because of what the initiator did.
+pub fn broken(what: impl Into<String>) -> Broken {
+    Broken::Io(io::Error::new(io::ErrorKind::InvalidData, what.into()))
+}

@@ -1,0 +1,81 @@
+//! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux speaks it). Its information units are
+//! turned into the PDUs of a session and back; data moves by RDMA Writes and Reads between its buffers and the memory
+//! that commands describe.
+
+mod answer;
+mod login;
+mod memory;
+mod mover;
+mod request;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use crate::iscsi::carrier::Carrier;
+use crate::iscsi::connection;
+use crate::iscsi::login::{Ends, welcome};
+use crate::server::{Counted, Shared};
+use login::{Granted, IU_LEN};
+use mover::Mover;
+use net::Stream;
+use rdma::{Request, Terms};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use wire::srp::{LoginReject, PortId};
+
+/// RDMA Reads that one connection may have under way, if the initiator takes as many.
+const READS: u16 = 64;
+/// Messages that are taken beside those that credits are given for.
+const BESIDE: usize = 4;
+
+/// The port of a target, which initiators log in to. Identifier extension and GUID are the same, and made of the
+/// target's name alone (FNV-1a of 64 bits): `id_ext` and `ioc_guid` of a login string.
+pub fn port_id(target: &str) -> PortId {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    // Never zero: it tells the forms of a login apart.
+    let id = target.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1);
+    PortId::new(id, id)
+}
+
+/// Serves a connection over software iWARP to its end.
+pub(crate) async fn serve_stream(
+    shared: Arc<Shared>,
+    stream: Stream,
+    Ends { local, peer }: Ends,
+    portal: usize,
+    count: Counted,
+) {
+    match rdma::iwarp::request(stream, Vec::new(), local, peer, &rdma::iwarp::Options::default()).await {
+        Ok(request) => serve(shared, request, portal, count).await,
+        Err(e) => shared.turned_away(peer, &e.to_string()),
+    }
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
+    let (local, peer) = request.addresses();
+    let limit = shared.setup().limits.login_timeout;
+    let asked = login::log_in(&shared, request.private(), Ends { local, peer }, portal, count);
+    let answer = compio::time::timeout(limit, asked).await;
+    match answer.unwrap_or_else(|_| Err(login::took_too_long(&shared, peer))) {
+        Ok(granted) => {
+            if let Err(e) = run(&shared, request, granted).await {
+                shared.turned_away(peer, &e.to_string());
+            }
+        }
+        Err(reject) => request.reject(LoginReject::encode(&reject).to_vec()).await,
+    }
+}
+
+async fn run(shared: &Arc<Shared>, request: Box<dyn Request>, granted: Granted) -> io::Result<()> {
+    let Granted { entered, door, response, immediate_offset } = granted;
+    let credits = response.credits as usize;
+    let terms = Terms { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
+    let endpoint = request.accept(response.encode().to_vec(), terms).await?;
+    welcome(&entered.info, &entered.seat);
+    let mover = Mover::new(endpoint, credits, immediate_offset);
+    let carrier = Carrier::moved(Rc::new(mover));
+    connection::run(entered.begin(shared, door, carrier, (mover::FIRST, mover::FIRST))).await;
+    Ok(())
+}

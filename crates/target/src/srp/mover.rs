@@ -1,0 +1,352 @@
+//! The data mover of SRP: what a session queues as PDUs leaves as responses, RDMA Writes and RDMA Reads, and what comes
+//! is handed to it as PDUs.
+
+use super::login::IU_LEN;
+use super::slots::{Coming, Kind, Landing, Slots};
+use super::{answer, memory, request};
+use crate::iscsi::carrier;
+use crate::iscsi::connection::Session;
+use crate::iscsi::inlet::{Came, Inlet, broken};
+use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
+use net::Buf;
+use net::out::Payload;
+use rdma::{Endpoint, Wait};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use wire::iscsi::{BHS_LEN, Bhs, opcode, request as pdu};
+use wire::scsi::{Sense, Status};
+use wire::srp::{Command, Descriptor, Error, FromInitiator, Response, TaskManagement, task_status};
+
+/// CmdSN and StatSN that sessions begin with.
+pub const FIRST: u32 = 1;
+/// S of a Data-In.
+const STATUS: u8 = 0x01;
+/// ILLEGAL REQUEST, INVALID FIELD IN COMMAND INFORMATION UNIT.
+const INVALID_UNIT: Sense = Sense::new(0x05, 0x0e, 0x03);
+/// Where requests have their tag.
+const TAG_AT: usize = 8;
+
+struct State {
+    slots: Slots,
+    /// CmdSN of the next command.
+    cmd_sn: u32,
+    /// R2Ts whose data is still to be read.
+    asked: VecDeque<Bhs>,
+    /// Answers that wait until what they are about is at rest, and all that comes behind them.
+    held: VecDeque<(Bhs, Payload)>,
+}
+
+/// The data mover of one connection.
+pub struct Mover {
+    endpoint: Rc<dyn Endpoint>,
+    inlet: Inlet,
+    /// Where immediate data begins in a command, if there may be any.
+    immediate_offset: Option<u16>,
+    state: RefCell<State>,
+}
+
+impl Mover {
+    /// A connection that was accepted with so many credits.
+    pub fn new(endpoint: Rc<dyn Endpoint>, credits: usize, immediate_offset: Option<u16>) -> Mover {
+        let state = State {
+            slots: Slots::new(credits),
+            cmd_sn: FIRST,
+            asked: VecDeque::new(),
+            held: VecDeque::new(),
+        };
+        let inlet = Inlet::new(endpoint.clone(), IU_LEN);
+        Mover { endpoint, inlet, immediate_offset, state: RefCell::new(state) }
+    }
+
+    /// Sends a PDU, or what it stands for. Pings and events have no place in SRP.
+    fn put(&self, state: &mut State, header: Bhs, payload: Payload) {
+        let itt = header.itt();
+        match header.opcode() {
+            opcode::DATA_IN => self.data_in(state, &header, payload),
+            opcode::R2T => state.asked.push_back(header),
+            opcode::SCSI_RESPONSE => self.status(state, &header, payload.bytes()),
+            opcode::TASK_MANAGEMENT_RESPONSE => {
+                self.managed(state, itt, answer::task_management(header.0[2]));
+            }
+            opcode::REJECT => self.rejected(state, payload.bytes()),
+            _ => {}
+        }
+    }
+
+    fn data_in(&self, state: &mut State, header: &Bhs, payload: Payload) {
+        if let Some(slot) = state.slots.get(header.itt()) {
+            memory::write(&*self.endpoint, &slot.pieces, header.word(40) as usize, payload);
+        }
+        if header.flags() & STATUS != 0 {
+            self.status(state, header, &[]);
+        }
+    }
+
+    fn status(&self, state: &mut State, header: &Bhs, segment: &[u8]) {
+        let writes = state.slots.get(header.itt()).is_some_and(|slot| slot.writes);
+        self.answer(state, header.itt(), answer::command(header, segment, writes));
+    }
+
+    fn managed(&self, state: &mut State, itt: u32, status: u8) {
+        self.answer(state, itt, Response { data: &[0, 0, 0, status], ..Response::default() });
+    }
+
+    /// The session does not take a request. Of others than these it gets none that it could reject.
+    fn rejected(&self, state: &mut State, rejected: &[u8]) {
+        let header = rejected.first_chunk::<BHS_LEN>().map(|header| Bhs(*header));
+        match header.map(|header| (header.opcode(), header.itt())) {
+            Some((opcode::SCSI_COMMAND, itt)) => {
+                self.answer(state, itt, Response { status: Status::Busy as u8, ..Response::default() });
+            }
+            Some((opcode::TASK_MANAGEMENT, itt)) => self.managed(state, itt, task_status::FAILED),
+            _ => self.endpoint.close(),
+        }
+    }
+
+    /// Answers a request that has a slot.
+    fn answer(&self, state: &mut State, itt: u32, response: Response<'_>) {
+        let Some(slot) = state.slots.get(itt) else { return };
+        let (tag, notifications) = (slot.tag, slot.notifications);
+        let credits = state.slots.answer(itt);
+        self.say(&Response { credits, tag, ..response }, notifications);
+    }
+
+    fn say(&self, response: &Response<'_>, notifications: u8) {
+        let solicited = answer::is_solicited(notifications, response);
+        let mut unit = Vec::with_capacity(Response::LEN + response.data.len() + response.sense.len());
+        Response { solicited, ..*response }.encode(&mut unit);
+        self.endpoint.send(&unit, Payload::Empty, None);
+    }
+
+    /// Answers a request that the session does not get to see.
+    fn refuse(&self, tag: u64, notifications: u8, response: Response<'_>) -> Result<bool, Broken> {
+        let credits = self.state.borrow_mut().slots.at_once().ok_or_else(no_credit)?;
+        self.say(&Response { credits, tag, ..response }, notifications);
+        Ok(true)
+    }
+
+    fn refuse_command(&self, tag: u64, notifications: u8) -> Result<bool, Broken> {
+        let (status, sense) = (Status::CheckCondition as u8, INVALID_UNIT.encode(false));
+        self.refuse(tag, notifications, Response { status, sense: &sense, ..Response::default() })
+    }
+}
+
+impl Mover {
+    fn came(&self, session: &mut Session, came: Came<'_>) -> Result<bool, Broken> {
+        match came {
+            Came::Message(unit) => self.unit(session, unit),
+            Came::Read(id, buf) => self.arrived(session, id as u32, buf),
+        }
+    }
+
+    /// Takes an information unit.
+    fn unit(&self, session: &mut Session, unit: &[u8]) -> Result<bool, Broken> {
+        match FromInitiator::decode(unit, self.immediate_offset) {
+            Ok(FromInitiator::Command(c)) if !request::is_served(&c) => {
+                self.refuse_command(c.tag, c.notifications)
+            }
+            Ok(FromInitiator::Command(c)) => self.command(session, &c),
+            Ok(FromInitiator::TaskManagement(asked)) => self.task_management(session, &asked),
+            Ok(FromInitiator::Logout(_)) => Ok(false),
+            Ok(FromInitiator::CreditResponse(_) | FromInitiator::AerResponse(_)) => {
+                Err(broken("an SRP response to a request that was not sent"))
+            }
+            // It is whole, and only asks for what there is not.
+            Err(Error::Format(_) | Error::Attribute(_)) if unit.len() >= Command::LEN => {
+                self.refuse_command(wire::be::get64(&unit[TAG_AT..]), unit[1])
+            }
+            Err(e) => Err(broken(e.to_string())),
+        }
+    }
+
+    fn command(&self, session: &mut Session, c: &Command<'_>) -> Result<bool, Broken> {
+        let (mut state, data) = (self.state.borrow_mut(), request::data(c));
+        let cmd_sn = state.cmd_sn;
+        let taken = state.slots.take(Kind::Command(cmd_sn), c.tag, c.notifications);
+        let itt = taken.ok_or_else(no_credit)?;
+        // Also of one that waits for its table: those behind it wait for it.
+        state.cmd_sn = cmd_sn.wrapping_add(1);
+        let (header, ahs) = request::command(c, itt, cmd_sn);
+        if let Some(slot) = state.slots.get(itt) {
+            slot.writes = request::writes(c);
+            if let Some(table) = request::table(&data) {
+                let len = table.len as usize;
+                self.endpoint.read(itt.into(), memory::remote(table), session.buffer(len), 0, len);
+                state.slots.begin(itt, Coming::Table { header, ahs, len });
+                return Ok(true);
+            }
+            request::pieces(&data, &mut slot.pieces);
+        }
+        drop(state);
+        let bytes = if let wire::srp::Data::Immediate(bytes) = data { bytes } else { &[] };
+        Ok(session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(bytes), intact: true }))
+    }
+
+    fn task_management(&self, session: &mut Session, asked: &TaskManagement) -> Result<bool, Broken> {
+        let mut state = self.state.borrow_mut();
+        let (task, cmd_sn) = (state.slots.command(asked.task_tag), state.cmd_sn);
+        let taken = state.slots.take(Kind::Function, asked.tag, asked.notifications);
+        let itt = taken.ok_or_else(no_credit)?;
+        let Some(header) = request::task_management(asked, itt, task, cmd_sn) else {
+            self.managed(&mut state, itt, task_status::NOT_SUPPORTED);
+            return Ok(true);
+        };
+        drop(state);
+        Ok(session.take(Arrived { header, ahs: &[], data: Data::Bytes(&[]), intact: true }))
+    }
+
+    /// What was being read for a request has come, or a part of it.
+    fn arrived(&self, session: &mut Session, itt: u32, buf: Buf) -> Result<bool, Broken> {
+        let coming = self.state.borrow_mut().slots.came(itt);
+        let more = match coming {
+            Some(Coming::Table { header, ahs, len }) => {
+                self.table(itt, header.word20(), &buf[..len])?;
+                session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(&[]), intact: true })
+            }
+            Some(Coming::Data(landing)) if session.awaits(itt) => {
+                let whole = self.read_on(&mut self.state.borrow_mut(), itt, landing, buf);
+                let Some((Landing { header, lands, .. }, buf)) = whole else { return Ok(true) };
+                let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
+                session.take(Arrived { header, ahs: &[], data, intact: true })
+            }
+            _ => true,
+        };
+        self.release(session);
+        Ok(more)
+    }
+
+    /// The descriptors of a command, for so many bytes of data, are here.
+    fn table(&self, itt: u32, said: u32, table: &[u8]) -> Result<(), Broken> {
+        let pieces = || table.as_chunks().0.iter().map(Descriptor::decode);
+        let sum = pieces().map(|piece| u64::from(piece.len)).sum();
+        if u64::from(said) != sum {
+            return Err(broken(Error::Total { said, sum }.to_string()));
+        }
+        if let Some(slot) = self.state.borrow_mut().slots.get(itt) {
+            slot.pieces.extend(pieces());
+        }
+        Ok(())
+    }
+
+    /// Begins to read what was asked for, unless its task has gone.
+    fn read(&self, state: &mut State, session: &mut Session) {
+        while let Some(r2t) = state.asked.pop_front() {
+            let (itt, offset, len) = (r2t.itt(), r2t.word(40), r2t.word(44));
+            if !session.awaits(itt) {
+                continue;
+            }
+            let burst = pdu::Burst { lun: r2t.lun(), itt, ttt: r2t.word20() };
+            let mut header = pdu::data_out(burst, 0, offset, true, 0);
+            header.set_data_len(len as usize);
+            let place = session.place(&header);
+            let lands = place.is_some();
+            let (buf, at) = place.unwrap_or_else(|| (session.buffer(len as usize), 0));
+            // Some of it is to come: nobody asks for nothing.
+            self.read_on(state, itt, Landing { header, lands, at, done: 0 }, buf);
+        }
+    }
+
+    /// Reads the next piece of what was asked for; gives all of it back when it is here.
+    fn read_on(&self, state: &mut State, itt: u32, mut landing: Landing, buf: Buf) -> Option<(Landing, Buf)> {
+        let Landing { header, at, done, .. } = &landing;
+        let (offset, left) = (header.word(40) as usize + done, header.data_len() - done);
+        let slot = state.slots.get(itt)?;
+        let Some((from, part)) = memory::places(&slot.pieces, offset, left).next() else {
+            return Some((landing, buf));
+        };
+        self.endpoint.read(itt.into(), from, buf, at + done, part.len());
+        landing.done += part.len();
+        state.slots.begin(itt, Coming::Data(landing));
+        None
+    }
+
+    /// Sends what has waited, up to what still waits.
+    fn release(&self, session: &Session) {
+        let mut state = self.state.borrow_mut();
+        // Commands that were aborted get no answer: their credits go with the next one.
+        if state.slots.commands() > session.tasks.len() {
+            state.slots.forget(|itt| session.is_known(itt));
+        }
+        while let Some((header, payload)) = state.held.pop_front() {
+            if state.is_busy_for(&header) {
+                return state.held.push_front((header, payload));
+            }
+            self.put(&mut state, header, payload);
+        }
+    }
+}
+
+impl State {
+    /// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something
+    /// else.
+    fn is_busy_for(&mut self, header: &Bhs) -> bool {
+        match header.opcode() {
+            opcode::TASK_MANAGEMENT_RESPONSE => self.slots.is_reading(),
+            opcode::SCSI_RESPONSE => self.slots.get(header.itt()).is_some_and(|slot| slot.coming.is_some()),
+            _ => false,
+        }
+    }
+
+    fn hold(&mut self, header: Bhs, payload: Payload) {
+        if let Some(slot) = self.slots.get(header.itt()) {
+            slot.is_answered = true;
+        }
+        self.held.push_back((header, payload));
+    }
+}
+
+impl carrier::Mover for Mover {
+    fn push(&self, header: Bhs, payload: Payload) {
+        let mut state = self.state.borrow_mut();
+        // The answer to a task management function brings the credits of the commands that it has ended.
+        let later = header.opcode() == opcode::TASK_MANAGEMENT_RESPONSE;
+        if later || !state.held.is_empty() || state.is_busy_for(&header) {
+            return state.hold(header, payload);
+        }
+        self.put(&mut state, header, payload);
+    }
+
+    fn waiting(&self) -> usize {
+        self.endpoint.waiting()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.endpoint.has_moved()
+    }
+
+    fn flush(&self, session: &mut Session) -> io::Result<bool> {
+        self.release(session);
+        self.read(&mut self.state.borrow_mut(), session);
+        self.endpoint.flush()
+    }
+
+    fn receive(&self, session: &mut Session) -> Result<Received, Broken> {
+        self.inlet.receive(session, |session, came| self.came(session, came))
+    }
+
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        self.inlet.readable()
+    }
+
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.endpoint.writable()
+    }
+
+    fn stop_receiving(&self) {
+        self.inlet.stop();
+    }
+
+    fn notifies(&self) -> bool {
+        false
+    }
+
+    fn close(&self) {
+        self.endpoint.close();
+    }
+}
+
+fn no_credit() -> Broken {
+    broken("more SRP requests than it has credits for")
+}

@@ -1,0 +1,134 @@
+use super::world::{Answer, Host, command, rest};
+use super::{World, on_core};
+use rdma::mem::Operation;
+use wire::scsi::cdb;
+use wire::srp::{Command, Data, Descriptor, Indirect, function, task_status};
+
+/// A target whose RDMA Reads do not end until they are released, and a host that has asked for a write of one block.
+async fn writing() -> (World, Host, Descriptor) {
+    let world = World::new();
+    let host = world.host(1, false).await.ready().await;
+    host.faults[1].reads.hold();
+    let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
+    host.ask(&Command { data_out: Data::Direct(at), ..command(5, &cdb) });
+    rest().await;
+    (world, host, at)
+}
+
+/// How often an RDMA Read ended, and a message was sent, in their order.
+fn order(host: &Host) -> Vec<&'static str> {
+    let word = |operation| match operation {
+        Operation::ReadEnded { .. } => Some("read"),
+        Operation::Send { .. } => Some("sent"),
+        _ => None,
+    };
+    host.faults[1].log().into_iter().filter_map(word).collect()
+}
+
+#[test]
+fn an_abort_is_answered_when_no_data_of_the_command_can_come_any_more() {
+    on_core(async move || {
+        let (_world, mut host, _) = writing().await;
+        host.manage(6, function::ABORT_TASK, 5);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        // Its credit, and that of the command, of which nothing more is heard.
+        assert_eq!(host.answer().await, Answer::managed(6, 2, task_status::COMPLETE));
+        assert_eq!(order(&host), ["sent", "read", "sent"]);
+        assert_eq!(host.does(&command(7, &cdb::test_unit_ready())).await, Answer::good(7));
+        host.is_silent().await;
+    });
+}
+
+#[test]
+fn a_reset_ends_the_commands_before_it() {
+    on_core(async move || {
+        let (_world, mut host, _) = writing().await;
+        host.manage(6, function::LUN_RESET, 0);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        assert_eq!(host.answer().await, Answer::managed(6, 2, task_status::COMPLETE));
+        assert_eq!(host.does(&command(7, &cdb::test_unit_ready())).await, Answer::check(7, (6, 0x29, 3)));
+    });
+}
+
+#[test]
+fn a_command_whose_table_is_on_its_way_can_be_aborted() {
+    on_core(async move || {
+        let (_world, mut host, at) = writing().await;
+        let list = at.encode();
+        let all = Indirect { table: host.source(&list), len: 512, list: &[] };
+        let cdb = cdb::write_10(0, 1, false);
+        host.ask(&Command { data_out: Data::Indirect(all), ..command(8, &cdb) });
+        host.manage(9, function::ABORT_TASK, 8);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        let mut heard = [host.answer().await, host.answer().await];
+        heard.sort_by_key(|answer| answer.tag);
+        assert_eq!(heard, [Answer::good(5), Answer::managed(9, 2, task_status::COMPLETE)]);
+    });
+}
+
+#[test]
+fn a_function_for_what_is_not_there_is_answered() {
+    on_core(async move || {
+        let world = World::new();
+        let mut host = world.host(1, false).await.ready().await;
+        for (function, lun, wanted) in [
+            (function::ABORT_TASK, 0, task_status::COMPLETE),
+            (function::ABORT_TASK, 9, task_status::FAILED),
+            (function::ABORT_TASK_SET, 0, task_status::COMPLETE),
+            (function::CLEAR_TASK_SET, 0, task_status::COMPLETE),
+            (function::CLEAR_ACA, 0, task_status::NOT_SUPPORTED),
+            (0x80, 0, task_status::NOT_SUPPORTED),
+        ] {
+            let lun = lun << 48;
+            let asked = wire::srp::TaskManagement { notifications: 0, tag: 6, lun, function, task_tag: 77 };
+            host.say(&asked.encode());
+            assert_eq!(host.answer().await, Answer::managed(6, 1, wanted), "{function}");
+        }
+    });
+}
+
+#[test]
+fn every_credit_comes_back() {
+    on_core(async move || {
+        let (_world, mut host, at) = writing().await;
+        let cdb = cdb::write_10(0, 1, false);
+        for tag in [6, 7] {
+            host.ask(&Command { data_out: Data::Direct(at), ..command(tag, &cdb) });
+        }
+        // Four credits, and three are used.
+        host.manage(8, function::ABORT_TASK_SET, 0);
+        host.is_silent().await;
+        host.faults[1].reads.release();
+        let mut credits = 0;
+        while credits < 4 {
+            credits += host.answer().await.credits;
+        }
+        assert_eq!(credits, 4);
+        // All of them can be used again.
+        host.faults[1].reads.hold();
+        for tag in 10..14 {
+            host.ask(&Command { data_out: Data::Direct(at), ..command(tag, &cdb) });
+        }
+        host.faults[1].reads.release();
+        for _ in 10..14 {
+            assert_eq!(host.answer().await.credits, 1);
+        }
+    });
+}
+
+#[test]
+fn another_initiator_s_reset_gives_credits_back_with_the_next_answer() {
+    on_core(async move || {
+        let (world, mut host, _) = writing().await;
+        let mut other = world.host(2, false).await.ready().await;
+        other.manage(6, function::LUN_RESET, 0);
+        assert_eq!(other.answer().await, Answer::managed(6, 1, task_status::COMPLETE));
+        host.faults[1].reads.release();
+        rest().await;
+        let next = host.does(&command(7, &cdb::test_unit_ready())).await;
+        assert_eq!(next, Answer { credits: 2, ..Answer::check(7, (6, 0x29, 3)) });
+    });
+}

@@ -1,0 +1,9 @@
+//! The target against an initiator that says what a test wants, with both ends in one process.
+
+mod bad;
+mod data;
+mod login;
+mod manage;
+mod world;
+
+use world::{World, golden, on_core};
