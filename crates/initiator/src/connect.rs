@@ -143,7 +143,7 @@ pub async fn log_in(
         watch.see(&request.header, &request.data);
         wire.send(request).await?;
         let received = wire.receive(proto::login::SEGMENT_LEN).await;
-        let (header, data) = received.map_err(|e| if anonymous { without_a_word(e) } else { e })?;
+        let (header, data) = received.map_err(|e| without_a_word(e, anonymous))?;
         watch.see(&header, &data);
         match login.response(&header, &data) {
             Step::Send(next) => request = next,
@@ -167,12 +167,15 @@ fn with_algorithms(e: Error, options: &Options) -> Error {
     }
 }
 
-/// LIO closes without an answer when it wants CHAP and is offered none.
-fn without_a_word(e: Error) -> Error {
-    match e.kind {
-        Kind::Lost => {
+/// LIO closes without an answer when it wants CHAP and is offered none; over iSER also whenever it refuses a login.
+fn without_a_word(e: Error, anonymous: bool) -> Error {
+    match (e.kind, anonymous) {
+        (Kind::Lost, true) => {
             e.with_hint("a target that closes during login may want CHAP: give a user and a password")
         }
+        (Kind::Lost, false) => e.with_hint(
+            "a target that closes during login may refuse it: look at user, password and name, and at its log",
+        ),
         _ => e,
     }
 }
