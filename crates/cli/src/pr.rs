@@ -284,7 +284,7 @@ fn why(all: &[Registration], our_port: &str, given: u64) -> (String, String) {
         let kind = one.holds.and_then(pr::type_name).unwrap_or("of an unknown type");
         what += &format!("\n  held by {} with key {:#x}: {kind}", one.initiator, one.key);
     }
-    let ours = all.iter().find(|one| one.initiator.eq_ignore_ascii_case(our_port));
+    let ours = all.iter().find(|one| is(&one.initiator, our_port));
     match ours {
         None if our_other_isid(all, our_port).is_some() => {
             let isid = our_other_isid(all, our_port).unwrap_or_default();
@@ -303,6 +303,12 @@ fn why(all: &[Registration], our_port: &str, given: u64) -> (String, String) {
         ),
         Some(_) => (what, "wait until it is released, or preempt it".into()),
     }
+}
+
+/// Whether a registrant is us. Over SRP some targets tell our port as bytes of a TransportID, others as a name.
+fn is(registrant: &str, our_port: &str) -> bool {
+    let is_srp = !our_port.contains(',');
+    registrant.eq_ignore_ascii_case(our_port) || is_srp && registrant.to_ascii_lowercase().contains(our_port)
 }
 
 /// The ISID of the holder, if that has our name (SPC-5 section 7.6.4.6: NAME,i,0xISID).
@@ -362,6 +368,10 @@ mod tests {
         assert!(what.ends_with("we are not registered") && hint.contains("register"), "{what}");
         assert!(why(&all, "IQN.B,i,0x80", 3).0.ends_with("with key 0x2, not 0x3"));
         assert!(why(&all, "iqn.b,i,0x80", 2).1.starts_with("wait"));
+        let srp =
+            [registered("0x0000800000000001AB,i,0x80", 1, Some(5)), registered("04000000ab02", 2, None)];
+        assert!(why(&srp, "0000800000000001ab", 3).0.ends_with("with key 0x1, not 0x3"));
+        assert!(why(&srp, "ab02", 2).1.starts_with("wait"));
         let (what, hint) = why(&all, "iqn.a,i,0x81", 1);
         assert!(what.ends_with("another ISID") && hint.contains("isid=80 "), "{what}; {hint}");
     }

@@ -1,5 +1,6 @@
 //! A logical unit that is asked, whatever it is: no disk is needed.
 
+use initiator::options::Transport;
 use initiator::{Direction, Error, Kind, Session, Url};
 use net::Buf;
 use wire::iscsi::lun::encode;
@@ -46,10 +47,13 @@ impl Unit {
         _ = self.session.close().await;
     }
 
-    /// Our initiator port, as a TransportID of iSCSI tells it.
+    /// Our initiator port, as a TransportID of iSCSI tells it; over SRP its 32 hexadecimal digits.
     pub fn our_port(&self) -> String {
-        let isid = crate::hex::digits(&self.session.facts().isid);
-        format!("{},i,0x{isid}", self.session.options().initiator)
+        let (isid, options) = (self.session.facts().isid, self.session.options());
+        match options.transport {
+            Transport::Srp => crate::hex::digits(&options.srp_port(isid).0),
+            _ => format!("{},i,0x{}", options.initiator, crate::hex::digits(&isid)),
+        }
     }
 }
 

@@ -37,6 +37,10 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
     let mut next = Some(connected);
     while let Some(connected) = next {
         let receiver = home.install(connected);
+        if home.closing.get() {
+            // That was asked for before there was this connection to end.
+            home.give_up_connection(closed());
+        }
         compio::runtime::spawn(admit(home.clone())).detach();
         let why = drive::connection(&home, receiver).await;
         home.remove_connection(&why);

@@ -5,6 +5,7 @@ mod flow;
 mod hostile;
 mod login;
 mod manage;
+mod sessions;
 
 use super::login::{finish, request, terms};
 use super::mover::Mover;
