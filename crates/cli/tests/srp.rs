@@ -96,7 +96,7 @@ fn what_is_copied_there_is_there() {
     server.prints(&["copy", &server.tcp, "c"]);
     assert!(std::fs::read(server.folder.join("c")).unwrap()[..data.len()] == data, "it is the same disk");
     let small = ["--depth", "4", "--bs", "4k", "--runtime", "100ms"];
-    server.prints(&[&["bench", "randwrite", &server.url("")], &small[..]].concat());
+    server.prints(&[&["bench", "randwrite", "--destroy", &server.url("")], &small[..]].concat());
 }
 
 #[test]

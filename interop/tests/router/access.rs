@@ -56,6 +56,9 @@ fn access_lists_let_in_whom_they_name_and_refusals_are_counted() {
     let router = guarded(&storage);
     drop(session(router.portal(), &named("all"), &[0, 3]));
     let (lab, other) = ("iqn.2026-11.org.example:lab-7", "iqn.2026-11.org.example:office");
+    for target in ["none", "here", "far", "lab", "both"] {
+        until("its disk is found", || (refused(&router, target, lab) != Some(0x0301)).then_some(()));
+    }
     let before = r1(&router);
     for (target, initiator, status) in [
         ("all", other, None),
