@@ -145,6 +145,10 @@ fn a_write_from_before_a_sanitize_operation_is_refused() {
     let r2t = late.recv_for(write.tag());
     assert_eq!(r2t.opcode(), op::R2T);
     let sanitize = begin_overwrite(&mut raw);
+    let soon = Instant::now() + Duration::from_secs(20);
+    while late.simple(3, &[0; 6]).sense() != SANITIZING {
+        assert!(Instant::now() < soon, "the sanitize operation is not seen");
+    }
     late.answer(&r2t, &[0xee; 512]);
     late.collect(write.tag(), &[]).check(SANITIZING);
     raw.collect(sanitize.tag(), &[]).good();

@@ -174,7 +174,7 @@ if [ -d /sys/module/st ]; then
     used "$(ls -d /sys/class/iscsi_session/session*/device/target*/*/scsi_tape/nst?)" >/run/routed
     cat /run/direct
     try diff /run/direct /run/routed
-    grep -q 'BOT ONLINE' /run/routed || fail "it was not used at all"
+    grep -q 'status: 0' /run/routed || fail "it was not used at all"
 fi
 logout $PORTAL
 kill_router
