@@ -1,7 +1,7 @@
 //! iSER and SRP: the kernel's initiators and targets over siw, its software iWARP.
 
 use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
-use interop::Server;
+use interop::{Server, TARGET};
 use interop::tool::{self, Tool};
 use std::fs;
 use std::path::Path;
@@ -62,21 +62,71 @@ fn our_iser_initiator_against_the_kernels_target() {
     Guest::alone("iser_lio", &[("LUNAR", program)]).must_pass();
 }
 
+/// STGT's iSER needs the verbs of rdma-core, which come with it.
+#[test]
+fn our_iser_initiator_against_stgt() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    if !have_verbs() || !tool::have(&[Tool { program: "tgtd", package: "tgt" }]) {
+        return;
+    }
+    let program = interop::lunar_bin();
+    let program = program.to_str().expect("a path in UTF-8");
+    Guest::alone("iser_tgt", &[("LUNAR", program)]).must_pass();
+}
+
+#[test]
+fn libiscsis_iser_initiator_over_siw() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    if !have_verbs() || !tool::have(&[Tool { program: "iscsi-test-cu", package: "libiscsi-bin" }]) {
+        return;
+    }
+    let server = server_over(1, BOTH, "");
+    Guest::boot(&server, "iser_libiscsi", &[]).must_pass();
+}
+
+#[test]
+fn the_kernels_srp_initiator_over_siw() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    let mut server = server_over(1, "\"srp\"", "");
+    let mut guest = Guest::boot(&server, "srp", &[("PORT", &srp_port(TARGET))]);
+    kill_twice(&mut guest, &mut server);
+    guest.must_pass();
+}
+
+/// The target port of a target: FNV-1a of its name, as docs/rdma.md tells.
+fn srp_port(target: &str) -> String {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", target.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+#[test]
+fn our_srp_initiator_against_the_kernels_target() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    let program = interop::lunar_bin();
+    let program = program.to_str().expect("a path in UTF-8");
+    Guest::alone("srp_lio", &[("LUNAR", program)]).must_pass();
+}
+
 /// What the guest's programs need for soft RDMA devices, and the Debian packages that bring it.
 const RDMA: [(&str, &str); 2] = [
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
 ];
 
+fn have_verbs() -> bool {
+    let missing = RDMA.iter().find(|(file, _)| !Path::new(file).exists());
+    if let Some((_, package)) = missing {
+        println!("skipped: needs rdma-core (apt-get install {package})");
+    }
+    missing.is_none()
+}
+
 /// Over soft RoCE, and over soft iWARP where the guest's kernel has it.
 #[test]
 fn the_verbs_provider_over_soft_devices() {
     let Some(_turn) = lab() else { return };
-    if !tool::have(&[Tool { program: "rdma", package: "iproute2" }]) {
+    if !tool::have(&[Tool { program: "rdma", package: "iproute2" }]) || !have_verbs() {
         return;
-    }
-    if let Some((_, package)) = RDMA.iter().find(|(file, _)| !Path::new(file).exists()) {
-        return println!("skipped: needs rdma-core (apt-get install {package})");
     }
     let program = example("rdma", "verbs_loop");
     Guest::alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();

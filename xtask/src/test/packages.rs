@@ -42,6 +42,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+    ("gcc-12", "gcc-12"),
+    ("make", "make"),
+    ("strip", "binutils"),
+    ("/usr/lib/x86_64-linux-gnu/libelf.so.1", "libelf1"),
+    ("sg_persist", "sg3-utils"),
 ];
 /// While this says 101, installing a package starts no daemon.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

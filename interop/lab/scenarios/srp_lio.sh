@@ -1,0 +1,55 @@
+#!/bin/bash
+# The commands that use targets, over SRP and the software iWARP of lunar, against the kernel's own target (LIO with
+# ib_srpt) over siw in the same guest: login, data there and back, a target that goes away under I/O and comes back.
+#   LUNAR   the program
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/target.sh"
+
+# ib_srpt listens at [::] alone, and siw does not find an IPv4 address there.
+IP=fd00:1ab::15
+enable() { echo "$1" >"$group/enable" || fail "enable $1"; }
+url() { echo "srp://[$IP]:5555/$port/0${1:+?$1}"; }
+
+step "the kernel's target"
+ip addr add $IP/64 dev eth0 nodad
+soft_rdma siw
+start_target
+backstore disk 64
+modprobe ib_srpt || fail "modprobe ib_srpt"
+mkdir -p $T/srpt
+echo 5555 >$T/srpt/discovery_auth/rdma_cm_port || fail "no port for the connection manager"
+# It is called by the GUID of its RDMA port. Then those who may log in are called by their addresses, in full.
+gid=$(cat /sys/class/infiniband/siw_eth0/ports/1/gids/0)
+name=${gid#*:*:*:*:}
+group=$T/srpt/$name/$name
+mkdir -p "$group/lun/lun_0" || fail "no target $name"
+ln -s "$T/core/fileio_0/disk" "$group/lun/lun_0/store"
+mkdir -p "$group/acls/fd00:01ab:0000:0000:0000:0000:0000:0015/lun_0" || fail "no access"
+ln -s "$group/lun/lun_0" "$group/acls/fd00:01ab:0000:0000:0000:0000:0000:0015/lun_0/lun" || fail "no access"
+enable 1
+port=$(sed 's/^0x//' /sys/module/ib_srpt/parameters/srpt_service_guid)
+port=$(printf %016x "0x$port")
+rdma resource show cm_id
+
+step "login"
+told 0 "64 MiB" ls "$(url)"
+told 0 "lunar-disk" info "$(url)"
+told 4 "hint:" ls "srp://[$IP]:5555/${port:0:8}00000000/0"
+
+step "data"
+pattern 64 >/run/pattern
+told 0 verified copy --verify --force /run/pattern "$(url)"
+cmp /run/pattern /run/disk.img || fail "the medium differs"
+told 0 verified copy --verify "$(url)" /run/back
+cmp /run/pattern /run/back || fail "it reads other than was written"
+
+step "the target goes away under I/O and comes back"
+head -c 64M /dev/zero >/run/zeros
+told 0 copied copy --force /run/zeros "$(url)"
+"$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url commands=4)" >/run/copied 2>&1 & writer=$!
+wait_for 30 '! cmp -s -n 1048576 /run/disk.img /run/zeros' || fail "nothing was written"
+enable 0; sleep 1; enable 1
+wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an error"; }
+cmp /run/pattern /run/disk.img || fail "something was lost"
+cat /run/copied
+echo "PASS srp_lio"
