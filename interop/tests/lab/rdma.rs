@@ -1,8 +1,8 @@
 //! iSER and SRP: the kernel's initiators and targets over siw, its software iWARP.
 
 use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
-use interop::{Server, TARGET};
 use interop::tool::{self, Tool};
+use interop::{Server, TARGET};
 use std::fs;
 use std::path::Path;
 use std::thread;

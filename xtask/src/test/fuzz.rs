@@ -38,7 +38,7 @@ pub fn run() -> Result<Report> {
         }
     }
     let step = if failed.is_empty() { Step::Ok } else { Step::Failed(failed.join(", ")) };
-    Ok(Report { step, tally })
+    Ok(Report { step, tally, told: String::new() })
 }
 
 /// The names of the binaries in a manifest.

@@ -3,6 +3,7 @@
 mod cargo;
 mod disk;
 mod fuzz;
+mod output;
 mod packages;
 mod steps;
 mod uring;
@@ -57,11 +58,13 @@ impl Tally {
 pub struct Report {
     step: Step,
     tally: Tally,
+    /// What people should see at the end: the words of tests that failed
+    told: String,
 }
 
 impl From<Step> for Report {
     fn from(step: Step) -> Report {
-        Report { tally: Tally::one(&step), step }
+        Report { tally: Tally::one(&step), step, told: String::new() }
     }
 }
 
@@ -73,19 +76,23 @@ pub fn run(options: &Options) -> Result<Step> {
         bail!("no step is called {unknown}; there are: {}", names.join(", "));
     }
     let mut total = Tally::default();
-    let mut summary = String::new();
+    let (mut summary, mut told) = (String::new(), String::new());
     for step in STEPS.iter().filter(|step| wanted(step, options)) {
         println!("\n=== {}: {}", step.name, step.what);
         let begin = Instant::now();
         let report = (step.run)().unwrap_or_else(|error| Step::Failed(format!("{error:#}")).into());
         summary += &line(step.name, &report, begin.elapsed().as_secs());
+        told += &report.told;
         total.add(report.tally);
         if step.always && matches!(report.step, Step::Failed(_)) {
             summary += "the steps after it were not run\n";
             break;
         }
     }
-    println!("\n{summary}{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
+    println!(
+        "\n{told}\n{summary}{} passed, {} failed, {} skipped",
+        total.passed, total.failed, total.skipped
+    );
     Ok(if total.failed == 0 { Step::Ok } else { Step::Failed(format!("{} failed", total.failed)) })
 }
 
