@@ -1,7 +1,8 @@
 //! SIGHUP with a LUN defined in another way, while it is used and reserved: it stays the same logical unit.
 
 use interop::scsi::{inquiry, pattern, read_keys, read10, reserve_out, write10};
-use interop::{Login, Raw, Reply, Server, TARGET};
+use interop::{Chap, Folder, Got, Login, Raw, Reply, Server, TARGET};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -296,4 +297,35 @@ fn writes_that_wait_do_not_follow_their_lun_to_another_disk() {
         let bytes = std::fs::read(server.dir().join(image)).expect("an image");
         assert!(bytes.iter().all(|byte| *byte == 0), "{image} was written");
     }
+}
+
+/// A host that may read without a password loses its entry: what the next one grants to a CHAP user is not for it. The
+/// session of that user stays.
+#[test]
+fn nobody_inherits_the_access_of_a_chap_user() {
+    const READER: &str = "iqn.2026-11.org.example:reader";
+    let secret = b"annsecret1234";
+    let tables = |reader: &str| {
+        lun(0, "a.img", "")
+            + &format!("[[target.access]]\ninitiators = [\"{reader}\"]\nread_only = true\n")
+            + "[[target.access]]\nchap = [\"ann\"]\n[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann.secret\"\n"
+    };
+    let dir = Folder::fresh();
+    let file = dir.join("ann.secret");
+    std::fs::write(&file, secret).expect("write a secret");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("mode 0600");
+    let mut server = Server::start_in(dir, &configuration(&tables(READER)));
+    let mut reader = Login::new().initiator(READER).on(server.portal());
+    reader.clear_attentions(0);
+    reader.write_blocks(0, 0, &[1; 512]).check(0x072700);
+    let mut ann = Chap::login(&Login::new(), server.portal(), 5, "ann", secret).expect("ann logs in");
+    ann.clear_attentions(0);
+
+    assert!(reload(&mut server, &tables("iqn.2026-11.org.example:another")));
+    let end = Instant::now() + Duration::from_secs(10);
+    while !matches!(reader.get(Duration::from_millis(100)), Got::Closed) {
+        assert!(Instant::now() < end, "the reader's session goes on");
+    }
+    ann.write_blocks(0, 0, &[2; 512]).good();
+    assert_eq!(ann.read_blocks(0, 0, 1), [2; 512]);
 }

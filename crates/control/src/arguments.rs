@@ -75,7 +75,7 @@ impl Arguments {
         for (argument, text, transports) in
             iscsi.chain(self.srp.iter().map(|text| ("--srp", text, Transports::SRP)))
         {
-            match config::listen(text) {
+            match config::listen(text, transports) {
                 Ok(listen) if listen.port() == 0 || seen.insert(listen) => {
                     portals.push(Portal { transports, ..Portal::tcp(listen) })
                 }

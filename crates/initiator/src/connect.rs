@@ -171,7 +171,10 @@ fn with_algorithms(e: Error, options: &Options) -> Error {
 fn without_a_word(e: Error, anonymous: bool) -> Error {
     match (e.kind, anonymous) {
         (Kind::Lost, true) => {
-            e.with_hint("a target that closes during login may want CHAP: give a user and a password")
+            e.with_hint(
+                "a target that closes during login may want CHAP: give a user and a password; \
+                 a portal of iSER or SRP alone closes, too: use iser:// or srp:// there",
+            )
         }
         (Kind::Lost, false) => e.with_hint(
             "a target that closes during login may refuse it: look at user, password and name, and at its log",

@@ -4,6 +4,9 @@ use net::Buf;
 use std::io;
 use std::ops::Range;
 
+/// Bytes whose memory stays with those who wait for more.
+const KEEP: usize = 16 << 10;
+
 /// Something has come.
 #[derive(Debug)]
 pub enum Event {
@@ -37,9 +40,32 @@ impl Events {
         self.list.is_empty()
     }
 
-    /// Forgets what was taken.
+    /// Forgets what was taken. Memory for much of it is kept as long as it is in use.
     pub fn clear(&mut self) {
+        if self.bytes.len() < self.bytes.capacity() / 4 {
+            self.bytes.truncate(KEEP);
+            self.bytes.shrink_to(KEEP);
+            self.list.shrink_to(self.list.len());
+        }
         self.list.clear();
         self.bytes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_forgotten_when_little_comes() {
+        let mut events = Events::default();
+        for _ in 0..2 {
+            events.message(&[1; 100_000], None);
+            events.clear();
+            assert!(events.bytes.capacity() >= 100_000, "more of it may come");
+        }
+        events.message(&[1; 48], None);
+        events.clear();
+        assert!(events.is_empty() && events.bytes.capacity() <= KEEP);
     }
 }

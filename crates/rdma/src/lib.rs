@@ -99,7 +99,8 @@ pub trait Endpoint {
     /// Queues an RDMA Write.
     fn write(&self, to: Remote, payload: Payload);
 
-    /// Queues an RDMA Read of `len` bytes to `at` in a buffer; [`Event::Read`] brings it back under this number.
+    /// Queues an RDMA Read of `len` bytes to `at` in a buffer; [`Event::Read`] brings it back under this number. After
+    /// the end of the connection was told it is dropped.
     fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize);
 
     /// Gives the other side a right to memory.
@@ -133,6 +134,19 @@ pub trait Endpoint {
 
     /// Breaks the connection. What waits is dropped, and RDMA Reads that are under way end with errors.
     fn close(&self);
+
+    /// Breaks the connection, and throws away what was handed over and not delivered. Hardware always does.
+    fn reset(&self) {
+        self.close();
+    }
+
+    /// Whether every end of it is a reset, also that by the death of the process.
+    ///
+    /// # Errors
+    /// When the provider cannot be told.
+    fn reset_on_close(&self, _reset: bool) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A connection that the other side wants. Dropping it turns it down.

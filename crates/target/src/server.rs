@@ -6,10 +6,11 @@ use crate::iscsi;
 use crate::registry::{Letter, Registry};
 use crate::seldom::Seldom;
 use crate::session::Info;
-use crate::setup::{Setup, Transports};
+use crate::setup::{Setup, Target, Transports};
 use crate::{Resting, Unit};
 use net::cores::Place;
 use net::{Cores, Listener, Pool, Stream};
+use proto::login::Policy;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -42,6 +43,7 @@ pub struct Shared {
     pub stopping: AtomicBool,
     /// Lines about those who did not get in.
     turned_away: Seldom,
+    refused: Seldom,
 }
 
 impl Shared {
@@ -56,6 +58,7 @@ impl Shared {
             before_login: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             turned_away: Seldom::default(),
+            refused: Seldom::default(),
         }
     }
 
@@ -63,6 +66,13 @@ impl Shared {
     pub fn turned_away(&self, peer: SocketAddr, reason: &str) {
         if let Some(left_out) = self.turned_away.may(Instant::now()) {
             tracing::info!(%peer, reason, left_out, "connection closed before login");
+        }
+    }
+
+    /// Tells who was refused at login, and why; of a flood a few lines and a number.
+    pub fn refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
+        if let Some(left_out) = self.refused.may(Instant::now()) {
+            tracing::info!(%peer, ?initiator, ?target, %reason, left_out, "login refused");
         }
     }
 
@@ -122,6 +132,13 @@ impl Server {
     /// The sessions, by TSIH.
     pub fn sessions(&self) -> Vec<(u16, Arc<Info>)> {
         self.shared.registry.list()
+    }
+
+    /// Tells who was refused at login, and why; of a flood a few lines and a number.
+    pub fn refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
+        if let Some(left_out) = self.refused.may(Instant::now()) {
+            tracing::info!(%peer, ?initiator, ?target, %reason, left_out, "login refused");
+        }
     }
 
     /// The configuration in force.
@@ -200,7 +217,9 @@ async fn rest(units: &[Arc<Unit>]) -> Result<Vec<Resting>, (usize, io::Error)> {
 pub fn luns_now(setup: &Arc<Setup>, info: &Info) -> Option<Letter> {
     let target = setup.targets.get(info.target.as_ref()?);
     let door = Door { setup: setup.clone(), group: info.tag, peer: info.address.ip() };
-    let seen = target.filter(|t| door.shows(t, &info.initiator) && !t.offline);
+    // What another entry grants to CHAP users is not for one that logged in without being one of them.
+    let may = |t: &&Target| door.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok();
+    let seen = target.filter(|t| !t.offline).filter(may);
     Some(Letter::Luns(seen.map(|t| Arc::new(door.lun_map(t, &info.initiator)))))
 }
 

@@ -2,27 +2,14 @@
 # dm-multipath over two portals of one target; one path is cut while verified writes run.
 #   PORTALS  the two portals
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/multipathd.sh"
 set -- $PORTALS
 one=$1 two=$2
 paths_up() { [ "$(multipath -ll | grep -c 'active ready running')" = "$1" ]; }
 
 step "multipathd"
-modprobe -a dm_multipath dm_service_time scsi_dh_alua cls_u32 act_gact sch_ingress || fail modprobe
-/lib/systemd/systemd-udevd --daemon || fail udevd
-mkdir -p /etc/multipath
-rm -f /etc/multipath/wwids /etc/multipath/bindings
-cat >/etc/multipath.conf <<CONF
-defaults {
-    user_friendly_names yes
-    find_multipaths no
-    polling_interval 2
-    max_polling_interval 2
-    path_grouping_policy multibus
-    no_path_retry 15
-}
-CONF
-multipathd -d -s >/run/multipathd.log 2>&1 &
-wait_for 15 "multipathd show daemon" || { cat /run/multipathd.log; fail multipathd; }
+modprobe -a cls_u32 act_gact sch_ingress || fail modprobe
+start_multipathd multibus
 
 step "two sessions"; start_initiator 5
 discover "$one"

@@ -4,30 +4,12 @@
 # to the kernel's initiator.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/target.sh"
 
-T=/sys/kernel/config/target
-LIO=iqn.2026-11.lab.guest:open
+IQN=iqn.2026-11.lab.guest
+LIO=$IQN:open
 BLOCK=iqn.2026-11.lab.guest:block PASS=iqn.2026-11.lab.guest:pass SG=iqn.2026-11.lab.guest:sg
 PORTAL=127.0.0.1:3290
-
-storage() {
-    mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
-    mkdir -p /etc/target /var/target    # before its module, which looks for the folder
-    modprobe -a target_core_mod target_core_file iscsi_target_mod || fail modprobe
-    local group=$T/iscsi/$LIO/tpgt_1 store=$T/core/fileio_0/disk
-    truncate -s 192M /run/disk.img
-    mkdir -p "$store" "$group/lun/lun_0" || fail "no target"
-    echo "fd_dev_name=/run/disk.img,fd_dev_size=$((192 << 20)),fd_buffered_io=1" >"$store/control"
-    echo lunar-disk >"$store/wwn/vpd_unit_serial"
-    echo 1 >"$store/enable" || fail "no backstore"
-    ln -s "$store" "$group/lun/lun_0/store"
-    mkdir "$group/np/127.0.0.1:3260" || fail "no portal"
-    echo 0 >"$group/attrib/authentication"
-    echo 1 >"$group/attrib/generate_node_acls"
-    echo 1 >"$group/attrib/cache_dynamic_acls"
-    echo 0 >"$group/attrib/demo_mode_write_protect"
-    echo 1 >"$group/enable" || fail "no target"
-}
 
 # configuration: LIO's disk by both paths, and $sg if there is one
 configuration() {
@@ -107,7 +89,10 @@ used() {
 
 step "the kernel's target and a router before it"
 ip link set lo up
-storage
+start_target
+backstore open 192
+target open 0 127.0.0.1:3260
+serve open 1
 start_router
 routed $BLOCK
 routed $PASS
@@ -120,7 +105,7 @@ for IQN in $BLOCK $PASS; do
     disk=$(disk_of $PORTAL)
     [ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "LIO-ORG " ] || fail "it does not call itself as LIO does"
     verify "$disk" 16
-    cmp -n $((16 << 20)) /run/disk.img /run/pattern || fail "the medium of LIO differs"
+    cmp -n $((16 << 20)) /run/open.img /run/pattern || fail "the medium of LIO differs"
     filesystem ext4 "$disk"
 
     step "$IQN: the router ends under a file system and comes back"

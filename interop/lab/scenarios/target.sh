@@ -7,7 +7,7 @@ T=/sys/kernel/config/target
 
 # start_target: its modules
 start_target() {
-    mkdir -p /etc/target /var/target    # before its module, which looks for the folder
+    mkdir -p /etc/target/pr /var/target/pr      # before its module, which looks for the folder
     mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
     modprobe -a target_core_mod target_core_file iscsi_target_mod || fail modprobe
 }

@@ -50,4 +50,6 @@ fn an_instance_tells_targets_upstreams_paths_sessions_and_times() {
     assert!(!none.ok() && none.said.contains("there is no router r9"), "{}", none.said);
     let nothing = said(&storage, &["router", "list"]);
     assert_eq!(nothing, "no routers\n");
+    // It has looked at its upstream, and gone in good order.
+    assert!(!router.log().contains("WARN"), "{}", router.log());
 }

@@ -148,11 +148,12 @@ fn every_host_name_makes_a_good_target_name() {
 #[test]
 fn srp_has_portals_beside_those_of_iscsi() {
     let folder = Folder::new("srp");
-    let arguments = Arguments { srp: vec!["[::1]:5555".into()], iser: true, ..arguments(&["null:1G"]) };
+    let arguments = Arguments { srp: vec!["::1".into()], iser: true, ..arguments(&["null:1G"]) };
     let portals = &config(&arguments, &folder).portal_groups[0].portals;
     let iser = Transports { iser: true, ..Transports::TCP };
     assert_eq!(portals.iter().map(|p| p.transports).collect::<Vec<_>>(), [iser, Transports::SRP]);
-    assert_eq!(portals[0].listen.to_string(), "127.0.0.1:3260");
+    let listen = portals.iter().map(|p| p.listen.to_string()).collect::<Vec<_>>();
+    assert_eq!(listen, ["127.0.0.1:3260", "[::1]:5555"]);
     assert_eq!(
         told(Arguments { srp: vec!["127.0.0.1:3260".into()], ..arguments }, &folder),
         "--srp: 127.0.0.1:3260 stands twice\n  hint: remove one of them"

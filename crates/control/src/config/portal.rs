@@ -167,15 +167,15 @@ fn portal(
     addresses: &mut Once<SocketAddr>,
 ) -> Option<Portal> {
     let portal = if let Some(text) = value.get_ref().as_str() {
-        Portal::tcp(p.check(&value.span(), listen(text))?)
+        Portal::tcp(p.check(&value.span(), listen(text, Transports::TCP))?)
     } else if let Some(table) = value.get_ref().as_table() {
         let mut s = Section::of("a portal", table, value.span());
         if s.find("listen").is_none() {
             s.missing(p, "listen", "\"127.0.0.1:3260\"");
         }
-        let address = s.parsed(p, "listen", listen);
-        let advertise = s.parsed(p, "advertise", told);
         let transports = transports(p, &mut s);
+        let address = s.parsed(p, "listen", |text| listen(text, transports));
+        let advertise = s.parsed(p, "advertise", told);
         s.done(p);
         Portal { listen: address?, advertise, transports }
     } else {

@@ -897,12 +897,13 @@ mod values {
 
     #[test]
     fn addresses() {
-        let one = |text: &str| listen(text).map(|address| address.to_string()).ok();
+        let one = |text: &str| listen(text, Transports::TCP).map(|address| address.to_string()).ok();
         assert_eq!(one("127.0.0.1:0").as_deref(), Some("127.0.0.1:0"));
         assert_eq!(one("127.0.0.1").as_deref(), Some("127.0.0.1:3260"));
         assert_eq!(one("::1").as_deref(), Some("[::1]:3260"));
         assert_eq!(one("[::1]").as_deref(), Some("[::1]:3260"));
         assert_eq!(one("[::]:860").as_deref(), Some("[::]:860"));
+        assert_eq!(listen("::1", Transports::SRP).map(|a| a.port()).ok(), Some(5555));
         ["", "localhost:3260", "127.0.0.1:", "127.0.0.1:65536"]
             .iter()
             .for_each(|text| assert_eq!(one(text), None));

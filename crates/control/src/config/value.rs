@@ -3,7 +3,7 @@
 use crate::Problem;
 use crate::problem::{Wrong, wrong};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use target::setup::Network;
+use target::setup::{Network, Transports};
 
 /// The port that IANA gave to iSCSI targets (RFC 7143 section 15).
 pub const PORT: u16 = 3260;
@@ -182,11 +182,15 @@ fn first_address(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// An address to listen on: `ADDR:PORT`, or `ADDR` for port 3260.
-pub(crate) fn listen(text: &str) -> Result<SocketAddr, Wrong> {
+/// The port where SRP is looked for if none is named.
+const SRP_PORT: u16 = 5555;
+
+/// An address to listen on: `ADDR:PORT`, or `ADDR` for the port where initiators look for what it carries.
+pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, Wrong> {
+    let port = if transports.srp { SRP_PORT } else { PORT };
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(address, PORT));
+        return Ok(SocketAddr::new(address, port));
     }
     text.parse().or_else(|_| {
         wrong(

@@ -87,6 +87,7 @@ impl carrier::Mover for Mover {
 
     fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) {
         let (mut read, mut write, mut payload) = (None, None, Payload::Empty);
+        let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
         match &mut task.data {
             Memory::None => {}
             Memory::In(buf, _) => {
@@ -95,8 +96,9 @@ impl carrier::Mover for Mover {
                 read = lent.map(advertised);
             }
             Memory::Out(buf) => {
-                let first =
-                    (p.first_burst_length.min(p.target_recv_data_segment_length) as usize).min(buf.len());
+                // Linux takes messages of its longest data segment behind the plain headers, and none longer.
+                let room = (p.target_recv_data_segment_length as usize).saturating_sub(ahs.len());
+                let first = (p.first_burst_length as usize).min(room).min(buf.len());
                 let immediate = if p.immediate_data { first } else { 0 };
                 request::writes(&mut header, task.expected, false);
                 if immediate < buf.len() {
@@ -109,7 +111,6 @@ impl carrier::Mover for Mover {
                 }
             }
         }
-        let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
         let (head, payload) = message(Header::Control { write, read }, header, ahs, payload);
         self.endpoint.send(&head, payload, None);
     }
@@ -169,6 +170,14 @@ impl carrier::Mover for Mover {
 
     fn close(&self) {
         self.endpoint.close();
+    }
+
+    fn reset(&self) {
+        self.endpoint.reset();
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.endpoint.reset_on_close(reset)
     }
 }
 

@@ -41,6 +41,12 @@ pub trait Mover {
 
     /// Ends the connection.
     fn close(&self);
+
+    /// Ends the connection, and throws away what was not delivered.
+    fn reset(&self);
+
+    /// Whether every end of it is a reset, also that by the death of the process.
+    fn reset_on_close(&self, reset: bool) -> io::Result<()>;
 }
 
 /// The connection itself.
@@ -110,7 +116,7 @@ impl Line {
     pub fn reset_on_close(&self, reset: bool) -> io::Result<()> {
         match self {
             Line::Tcp(stream) => stream.reset_on_close(reset),
-            Line::Moved(_) => Ok(()),
+            Line::Moved(mover) => mover.reset_on_close(reset),
         }
     }
 
@@ -118,7 +124,7 @@ impl Line {
     pub fn reset(&self) {
         match self {
             Line::Tcp(stream) => stream.reset(),
-            Line::Moved(mover) => mover.close(),
+            Line::Moved(mover) => mover.reset(),
         }
     }
 

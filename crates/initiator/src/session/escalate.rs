@@ -49,7 +49,7 @@ impl Home {
         let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
         let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
         // Our own logout is the end of it, and no loss.
-        if !self.leaving.get() {
+        if !self.leaving.get() && !self.closing.get() {
             tracing::warn!("{what}");
         }
         let error = Error::new(Kind::TimedOut, &what);

@@ -99,6 +99,10 @@ pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
     })
 }
 
+/// Who else answers there.
+const OTHERS: &str =
+    "is it a portal of SRP? one of iSER is used by iser://, one of iSCSI over TCP by iscsi://";
+
 /// What came of it.
 ///
 /// # Errors
@@ -110,7 +114,7 @@ pub fn finish(
 ) -> Result<Wire, Error> {
     let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
     let response = LoginResponse::decode(&private)
-        .map_err(|e| Error::new(Kind::Protocol, format!("the answer to the login: {e}")))?;
+        .map_err(|e| Error::new(Kind::Protocol, format!("the answer to the login: {e}")).with_hint(OTHERS))?;
     if response.formats & format::DIRECT == 0 {
         let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
         return Err(Error::new(Kind::Protocol, what));

@@ -296,4 +296,12 @@ impl carrier::Mover for Mover {
     fn close(&self) {
         self.endpoint.close();
     }
+
+    fn reset(&self) {
+        self.endpoint.reset();
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.endpoint.reset_on_close(reset)
+    }
 }

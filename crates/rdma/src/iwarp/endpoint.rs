@@ -26,12 +26,22 @@ pub(super) struct Iwarp {
     /// The other side has said its first word, or the connection is over.
     spoken: Event,
     is_shut: Cell<bool>,
+    /// The socket took no more the last time: tried again when it says so.
+    is_stuck: Cell<bool>,
+    is_reset_on_close: Cell<bool>,
 }
 
 impl Iwarp {
     pub(super) fn new(stream: Stream, facts: Facts, engine: Engine) -> Iwarp {
-        let engine = RefCell::new(engine);
-        Iwarp { stream, facts, engine, spoken: Event::new(), is_shut: Cell::new(false) }
+        Iwarp {
+            stream,
+            facts,
+            engine: RefCell::new(engine),
+            spoken: Event::new(),
+            is_shut: Cell::new(false),
+            is_stuck: Cell::new(false),
+            is_reset_on_close: Cell::new(false),
+        }
     }
 
     /// Takes what the socket has, up to a limit.
@@ -58,6 +68,7 @@ impl Iwarp {
     /// Sends what waits. When that fails, what has come is still to be taken, up to its end.
     fn send(&self, engine: &mut Engine) -> io::Result<bool> {
         let flushed = engine.flush(&self.stream);
+        self.is_stuck.set(matches!(flushed, Ok(false)) && engine.may_send());
         if let Err(e) = &flushed {
             engine.lose(io::Error::new(e.kind(), e.to_string()));
             self.stream.shutdown(Shutdown::Both);
@@ -128,7 +139,7 @@ impl Endpoint for Iwarp {
         self.receive(engine, into);
         if engine.is_over() {
             self.shut(engine);
-        } else if engine.may_send() && engine.waiting() > 0 {
+        } else if engine.may_send() && engine.waiting() > 0 && !self.is_stuck.get() {
             // Answers to reads, and what had to wait for the first word. A failure is seen by the next receive.
             _ = Iwarp::send(self, engine);
         }
@@ -152,7 +163,9 @@ impl Endpoint for Iwarp {
             if !may_send {
                 spoken.await;
             }
-            self.stream.writable().await
+            self.stream.writable().await?;
+            self.is_stuck.set(false);
+            Ok(())
         })
     }
 
@@ -161,10 +174,25 @@ impl Endpoint for Iwarp {
         engine.close();
         self.shut(engine);
     }
+
+    fn reset(&self) {
+        self.engine.borrow_mut().close();
+        self.is_shut.set(true);
+        self.stream.reset();
+        self.spoken.notify(usize::MAX);
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.is_reset_on_close.set(reset);
+        self.stream.reset_on_close(reset)
+    }
 }
 
 impl Drop for Iwarp {
     fn drop(&mut self) {
-        self.stream.shutdown(Shutdown::Both);
+        match self.is_reset_on_close.get() && !self.is_shut.get() {
+            true => self.stream.reset(),
+            false => self.stream.shutdown(Shutdown::Both),
+        }
     }
 }

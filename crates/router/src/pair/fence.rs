@@ -81,7 +81,8 @@ pub async fn reservation(session: &Session, lun: u64) -> Result<Seen, Error> {
 pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
     let parameters = Parameters { action_key: key, aptpl: true, ..Parameters::default() };
     match out(session, lun, REGISTER_AND_IGNORE, parameters).await {
-        Err(e) if is_unknown(&e) => {
+        // One that could, but finds no place to write it down, calls that a failure of communication (LIO).
+        Err(e) if e.sense.is_some() => {
             out(session, lun, REGISTER_AND_IGNORE, Parameters { aptpl: false, ..parameters }).await
         }
         other => other,

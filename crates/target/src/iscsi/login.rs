@@ -88,7 +88,7 @@ async fn negotiate(
             Step::Reply(pdu) => fresh.send(&pdu).await?,
             Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
             Step::Refuse(pdu) => {
-                refused(&setup, ends, &machine, &pdu);
+                refused(shared, &setup, ends, &machine, &pdu);
                 fresh.send(&pdu).await?;
                 return Ok(None);
             }
@@ -102,7 +102,7 @@ async fn negotiate(
         Ok(entered) => entered,
         Err(status) => {
             let pdu = machine.refuse(status);
-            refused(&setup, ends, &machine, &pdu);
+            refused(shared, &setup, ends, &machine, &pdu);
             fresh.send(&pdu).await?;
             return Ok(None);
         }
@@ -213,7 +213,7 @@ pub fn welcome(info: &Info, seat: &Seat) {
     }
 }
 
-fn refused(setup: &Setup, ends: Ends, machine: &Login, pdu: &Pdu) {
+fn refused(shared: &Shared, setup: &Setup, ends: Ends, machine: &Login, pdu: &Pdu) {
     let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
     let target = machine.target_name().and_then(|name| setup.targets.get(name));
     if let Some(instance) = target.and_then(|target| target.instance.as_ref()) {
@@ -221,8 +221,8 @@ fn refused(setup: &Setup, ends: Ends, machine: &Login, pdu: &Pdu) {
     }
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
     // It is printable already.
-    let reason = machine.reason().map(tracing::field::display);
-    tracing::info!(peer = %ends.peer, ?initiator, ?target, %status, reason, "login refused");
+    let reason = machine.reason().map_or(String::new(), |reason| format!(": {reason}"));
+    shared.refused(ends.peer, initiator, target, &format!("{status}{reason}"));
 }
 
 /// Over a stream of bytes.

@@ -73,7 +73,7 @@ pub async fn log_in(
     };
     enter(shared, &request, ends, portal, count).await.map_err(|Refusal(reason, why)| {
         let (initiator, target) = (request.initiator, request.target);
-        tracing::info!(peer = %ends.peer, %initiator, %target, reason = why, "login refused");
+        shared.refused(ends.peer, &initiator.to_string(), &target.to_string(), why);
         reject(reason, request.tag)
     })
 }

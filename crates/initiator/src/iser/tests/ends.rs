@@ -99,3 +99,39 @@ fn what_may_be_repeated_goes_again_on_the_next_connection() {
         assert!(peer.done(tag).1 == pattern(65536));
     }
 }
+
+/// Two iWARP ends over TCP.
+async fn by_tcp() -> [Rc<dyn Endpoint>; 2] {
+    let bound = net::Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+    let address = bound.local_addr().expect("bound");
+    let stream = net::Stream::connect(address).await.expect("connected");
+    let called = net::Stream::new(bound.accept().expect("accepted").0).expect("a stream");
+    let options = rdma::iwarp::Options::default();
+    let answer = compio::runtime::spawn(async move {
+        let asked =
+            rdma::iwarp::request(called, vec![], address, address, &options).await.expect("a request");
+        asked.accept(vec![], TERMS).await.expect("accepted")
+    });
+    let (ours, _) = rdma::iwarp::connect(stream, address, &[], TERMS, &options).await.expect("connected");
+    [ours, answer.await.expect("answered")]
+}
+
+/// What the kernel still holds of a connection that was given up would come behind what is written on the next one.
+#[test]
+fn what_was_given_up_is_not_delivered_later() {
+    const LEN: usize = 16 << 20;
+    compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+        let [ours, target] = by_tcp().await;
+        let sink = target.expose(rdma::Exposed::Sink(Buf::zeroed(LEN)));
+        ours.write(sink, Payload::Buf(Buf::zeroed(LEN), LEN));
+        assert!(!ours.flush().expect("a connection"), "the sockets hold all of it");
+        Line::Moved(Rc::new(Mover::new(ours, Events::default()))).reset();
+        let mut events = Events::default();
+        while events.list.is_empty() {
+            target.readable().await.expect("something");
+            target.poll(&mut events);
+        }
+        let [Event::End(Some(e))] = &events.list[..] else { panic!("{:?}", events.list) };
+        assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset);
+    });
+}

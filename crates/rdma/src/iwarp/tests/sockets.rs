@@ -287,3 +287,42 @@ fn dropping_an_end_ends_the_other_and_closing_wakes_who_waits() {
         assert_eq!(end(&waiting.await.expect("served")), Some(None));
     });
 }
+
+/// What the kernel still holds would come behind what is done on another connection.
+#[test]
+fn a_reset_throws_away_what_was_not_delivered() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let len = 16 << 20;
+        let sink = called.expose(Exposed::Sink(Buf::zeroed(len)));
+        caller.write(sink, Payload::Buf(Buf::zeroed(len), len));
+        assert!(!caller.flush().expect("a connection"), "the sockets hold all of it");
+        caller.reset();
+        assert!(caller.flush().is_err());
+        let into = serve(&*called, 1).await;
+        let [Event::End(Some(e))] = &into.list[..] else { panic!("{:?}", into.list) };
+        assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
+    });
+}
+
+/// The same by the death of a process, and by who forgets it.
+#[test]
+fn a_connection_may_be_reset_by_its_end() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        caller.reset_on_close(true).expect("TCP");
+        caller.send(b"a word", Payload::Empty, None);
+        caller.flush().expect("a connection");
+        drop(caller);
+        called.readable().await.expect("something");
+        let mut into = Events::default();
+        loop {
+            called.poll(&mut into);
+            if let Some(Event::End(e)) = into.list.last() {
+                assert_eq!(e.as_ref().map(io::Error::kind), Some(io::ErrorKind::ConnectionReset));
+                return;
+            }
+            called.readable().await.expect("an end");
+        }
+    });
+}
