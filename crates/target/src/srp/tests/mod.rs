@@ -4,6 +4,7 @@ mod bad;
 mod data;
 mod login;
 mod manage;
+mod reservations;
 mod world;
 
 use world::{World, golden, on_core};

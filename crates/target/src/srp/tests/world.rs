@@ -9,6 +9,7 @@ use net::{Buf, Cores};
 use rdma::mem::{self, Faults};
 use rdma::{Endpoint, Event, Events, Exposed, Refused, Remote, Terms};
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +62,8 @@ fn session() -> setup::Session {
     }
 }
 
-/// A memory disk of 32 MiB.
-fn unit() -> Unit {
+/// A memory disk of 32 MiB; its state is kept in a file, if there is one to be.
+fn unit(state: Option<&Path>) -> Unit {
     const CAPACITY: u64 = 32 << 20;
     let identity = Identity {
         vendor: "LUNAR".into(),
@@ -88,7 +89,9 @@ fn unit() -> Unit {
         explicit_access: true,
     };
     let medium = block::open(&block::Spec::sized(block::Kind::Memory, CAPACITY)).expect("memory");
-    Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
+    let saved = state.and_then(|path| std::fs::read(path).ok());
+    let lu = Arc::new(Lu::new(settings, saved.as_deref()).expect("settings"));
+    Unit::new(lu, medium, state.map(Path::to_path_buf))
 }
 
 fn target() -> Target {
@@ -99,7 +102,7 @@ fn target() -> Target {
         redirects: Vec::new(),
         offline: false,
         mutual: None,
-        luns: BTreeMap::from([(0, Arc::new(unit()))]),
+        luns: BTreeMap::from([(0, Arc::new(unit(None)))]),
         access: Vec::new(),
         instance: None,
         depth: None,
@@ -116,6 +119,11 @@ impl World {
     /// Three commands are in flight at most, and three sessions of one initiator there.
     pub fn new() -> World {
         World::with(|_| {})
+    }
+
+    /// The state of its disk is in this file, and stays there.
+    pub fn kept(state: &Path) -> World {
+        World::with(|target| target.luns = BTreeMap::from([(0, Arc::new(unit(Some(state))))]))
     }
 
     pub fn with(change: impl FnOnce(&mut Target)) -> World {
