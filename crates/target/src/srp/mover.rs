@@ -10,7 +10,7 @@ use crate::iscsi::inlet::{Came, Inlet, broken};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
 use net::Buf;
 use net::out::Payload;
-use rdma::{Endpoint, Wait};
+use rdma::{Endpoint, Events, Wait};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -56,7 +56,7 @@ impl Mover {
             asked: VecDeque::new(),
             held: VecDeque::new(),
         };
-        let inlet = Inlet::new(endpoint.clone(), IU_LEN);
+        let inlet = Inlet::new(endpoint.clone(), IU_LEN, Events::default());
         Mover { endpoint, inlet, immediate_offset, state: RefCell::new(state) }
     }
 
