@@ -343,7 +343,12 @@ impl Connection {
             session.abort(|_| true, Aborted::Silently, false)
         };
         self.wait_for(&all).await;
-        self.session.borrow_mut().say_last_word();
+        let end = {
+            let mut session = self.session.borrow_mut();
+            session.say_last_word();
+            session.end
+        };
+        self.line.farewell(end);
         let farewell = async {
             self.line.settled(&self.session).await;
             self.flushed().await;

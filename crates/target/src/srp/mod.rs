@@ -3,6 +3,7 @@
 //! that commands describe.
 
 mod answer;
+mod asking;
 mod login;
 mod memory;
 mod mover;
@@ -66,12 +67,12 @@ pub(crate) async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal
 }
 
 async fn run(shared: &Arc<Shared>, request: Box<dyn Request>, granted: Granted) -> io::Result<()> {
-    let Granted { entered, door, response, immediate_offset } = granted;
+    let Granted { entered, door, response, immediate_offset, notifications } = granted;
     let credits = response.credits as usize;
     let terms = Terms { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
     welcome(&entered.info, &entered.seat);
-    let mover = Mover::new(endpoint, credits, immediate_offset);
+    let mover = Mover::new(endpoint, credits, immediate_offset, notifications);
     let carrier = Carrier::moved(Rc::new(mover));
     connection::run(entered.begin(shared, door, carrier, (mover::FIRST, mover::FIRST))).await;
     Ok(())

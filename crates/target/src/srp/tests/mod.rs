@@ -1,5 +1,6 @@
 //! The target against an initiator that says what a test wants, with both ends in one process.
 
+mod asking;
 mod bad;
 mod data;
 mod login;

@@ -17,7 +17,7 @@ use wire::scsi::Sense;
 use wire::srp::{
     Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
 };
-use wire::srp::{Response, TaskManagement};
+use wire::srp::{Response, TargetLogout, TaskManagement};
 
 pub const NAME: &str = "iqn.2026-11.org.example:disk";
 /// A test that takes longer hangs.
@@ -57,8 +57,8 @@ fn session() -> setup::Session {
         default_time2retain: 0,
         header_digest: digests,
         data_digest: digests,
-        nop_interval: Some(Duration::from_millis(1)),
-        nop_timeout: Duration::from_millis(1),
+        nop_interval: None,
+        nop_timeout: LIMIT,
     }
 }
 
@@ -109,6 +109,17 @@ fn target() -> Target {
     }
 }
 
+fn setup(target: Target) -> Setup {
+    Setup {
+        limits: limits(),
+        session: session(),
+        discovery: setup::Discovery::default(),
+        portal_groups: Vec::new(),
+        targets: BTreeMap::from([(NAME.into(), target)]),
+        answers: setup::Answers::default(),
+    }
+}
+
 /// The target.
 pub struct World {
     pub shared: Arc<Shared>,
@@ -129,17 +140,20 @@ impl World {
     pub fn with(change: impl FnOnce(&mut Target)) -> World {
         let mut target = target();
         change(&mut target);
-        let setup = Setup {
-            limits: limits(),
-            session: session(),
-            discovery: setup::Discovery::default(),
-            portal_groups: Vec::new(),
-            targets: BTreeMap::from([(NAME.into(), target)]),
-            answers: setup::Answers::default(),
-        };
+        World::of(setup(target))
+    }
+
+    fn of(setup: Setup) -> World {
         let address = ([127, 0, 0, 1], 5555).into();
         let bound = Bound { address, tag: 1, advertise: None, transports: Transports::SRP };
         World { shared: Arc::new(Shared::new(setup, vec![bound])), cores: Cores::one().expect("a core") }
+    }
+
+    /// Initiators are asked for a sign of life as soon as they are silent, and have so long for it.
+    pub fn pinging(timeout: Duration) -> World {
+        let mut setup = setup(target());
+        (setup.session.nop_interval, setup.session.nop_timeout) = (Some(Duration::from_millis(1)), timeout);
+        World::of(setup)
     }
 
     /// Connects with this private data, and zeros behind it as on InfiniBand.
@@ -266,6 +280,13 @@ impl Host {
     /// The connection ends without another word.
     pub async fn ends(&mut self) {
         assert_eq!(self.hear().await, None);
+    }
+
+    /// The target says that it ends the connection, for this reason, and does so.
+    pub async fn is_logged_out(&mut self, reason: u32) {
+        let unit = self.hear().await.expect("a logout");
+        assert_eq!(TargetLogout::decode(&unit).map(|end| end.reason), Ok(reason));
+        self.ends().await;
     }
 
     /// Nothing was said, though everybody had time for it.
