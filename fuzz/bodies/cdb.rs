@@ -3,7 +3,10 @@
 //! then commands: a byte with the nexus (its lowest bit) and the bytes of the CDB beyond 16, in words, the CDB, the
 //! length of the parameters as a byte, the parameters.
 
-use device::{Answer, Commit, CopyResult, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Settings};
+use device::{
+    Answer, Commit, CopyResult, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Protocol, Settings,
+    TargetPort,
+};
 use std::sync::Arc;
 use wire::scsi::Status;
 
@@ -48,7 +51,7 @@ fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
         isid: [0x80, 0, 0, 1, 0, 0],
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
-        all_tags: [1, 2].into(),
+        ports: [1, 2].map(|group| TargetPort { protocol: Protocol::Iscsi, group }).into(),
     };
     lu.attach(Arc::new(port), false)
 }

@@ -1,7 +1,7 @@
 //! Asymmetric logical unit access: REPORT and SET TARGET PORT GROUPS (SPC-5 sections 5.18, 6.37 and 6.45).
 //!
-//! A target port group is a portal group of the target, and holds one target port: both are numbered by the
-//! portal group tag.
+//! A target port group is a portal group of the target, numbered by its tag; it holds a target port for each protocol
+//! of its portals.
 
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Kind, Lu, Plan, Port};
@@ -152,26 +152,34 @@ impl State {
             (Some(_), true) => SET_IMPLICITLY,
             (Some(_), false) => SET_EXPLICITLY,
         };
-        // One target port, with its relative identifier.
-        b[7] = 1;
-        be::put16(&mut b[10..], tag);
         b
     }
 }
 
-/// Bytes of a target port group descriptor with one port.
-const GROUP: usize = 12;
+/// Bytes of a target port group descriptor before its ports.
+const GROUP: usize = 8;
 
 fn report(cx: &mut Cx<'_>) -> Answer {
     let extended = cx.cdb[1] & 0x20 != 0;
     let mut data = if extended { vec![0, 0, 0, 0, 0x10, 0, 0, 0] } else { vec![0; 4] };
-    let elsewhere = cx.state.alua.groups.keys().filter(|tag| !cx.port.all_tags.contains(tag));
-    for &tag in cx.port.all_tags.iter().chain(elsewhere) {
-        data.extend_from_slice(&cx.state.alua.group(tag));
+    let own: Vec<u16> = cx.port.groups().collect();
+    for &tag in &own {
+        describe(&mut data, cx.state.alua.group(tag), cx.port.relative_in(tag));
+    }
+    for &tag in cx.state.alua.groups.keys().filter(|tag| !own.contains(tag)) {
+        describe(&mut data, cx.state.alua.group(tag), std::iter::once(tag));
     }
     let len = data.len() as u32 - 4;
     be::put32(&mut data, len);
     Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
+}
+
+/// Adds a group with the relative identifiers of its ports.
+fn describe(data: &mut Vec<u8>, mut group: [u8; GROUP], ports: impl Iterator<Item = u16>) {
+    let ports: Vec<u16> = ports.collect();
+    group[7] = ports.len() as u8;
+    data.extend_from_slice(&group);
+    ports.iter().for_each(|port| data.extend_from_slice(&u32::from(*port).to_be_bytes()));
 }
 
 /// Bytes before the descriptors of SET TARGET PORT GROUPS, and of each.
@@ -183,7 +191,7 @@ fn set(cx: &mut Cx<'_>) -> Answer {
         return Err(Sense::INVALID_OPCODE.into());
     }
     let len = be::get32(&cx.cdb[6..]);
-    let most = SET_HEADER + SET_GROUP * cx.port.all_tags.len();
+    let most = SET_HEADER + SET_GROUP * cx.port.groups().count();
     match cx.parameters {
         _ if len == 0 => Ok(Plan::Done),
         _ if len as usize > most => Err(Sense::PARAMETER_LIST_LENGTH.into()),
@@ -207,7 +215,7 @@ fn wanted(list: &[u8], port: &Port) -> Result<Vec<(u16, Access)>, Sense> {
         let at = (SET_HEADER + i * SET_GROUP) as u16;
         let access = Access::of(group[0] & 0x0f).ok_or(Sense::parameter_field(at, 3))?;
         let tag = be::get16(&group[2..]);
-        if !port.all_tags.contains(&tag) {
+        if !port.groups().any(|own| own == tag) {
             return Err(Sense::parameter_field(at + 2, 7));
         }
         Ok((tag, access))

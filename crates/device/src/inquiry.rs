@@ -1,7 +1,7 @@
 //! INQUIRY: standard data (SPC-5 section 6.7.2); its pages are in `vpd`.
 
 use crate::table::{Allowed, Cx, Row};
-use crate::{Answer, Kind, Plan, Settings, vpd};
+use crate::{Answer, Kind, Plan, Protocol, Settings, vpd};
 use wire::be;
 use wire::scsi::{Sense, op};
 
@@ -17,11 +17,12 @@ pub(crate) const ROWS: &[Row] = &[Row::new(op::INQUIRY, inquiry, Allowed::Always
 const LEN: usize = 96;
 /// VERSION: SPC-4.
 const VERSION: u8 = 6;
-/// Conforms to the standards, which the version descriptors name: SAM-5, SPC-4, the type's own, iSCSI.
+/// Conforms to the standards, which the version descriptors name: SAM-5, SPC-4, the type's own, that of the port's protocol.
 const SAM_5: u16 = 0x00a0;
 const SPC_4: u16 = 0x0460;
 const SBC_3: u16 = 0x04c0;
 const MMC_6: u16 = 0x04e0;
+const SRP: u16 = 0x0940;
 const ISCSI: u16 = 0x0960;
 
 impl Kind {
@@ -36,7 +37,7 @@ impl Kind {
 
 fn inquiry(cx: &mut Cx<'_>) -> Answer {
     let data = match (cx.cdb[1] & 1, cx.cdb[2]) {
-        (0, 0) => standard(&cx.lu.settings()),
+        (0, 0) => standard(&cx.lu.settings(), cx.port.own().protocol),
         (0, _) => return Err(Sense::cdb_field(2, 7).into()),
         (_, page) => vpd::page(cx, page).ok_or(Sense::cdb_field(2, 7))?,
     };
@@ -59,7 +60,7 @@ pub(crate) fn head(device: u8, vendor: &str, product: &str, revision: &str) -> V
     b
 }
 
-fn standard(settings: &Settings) -> Vec<u8> {
+fn standard(settings: &Settings, protocol: Protocol) -> Vec<u8> {
     let id = &settings.identity;
     let mut b = head(settings.kind.device_type(), &id.vendor, &id.product, &id.revision);
     b[1] = if settings.removable { 0x80 } else { 0 };
@@ -70,7 +71,11 @@ fn standard(settings: &Settings) -> Vec<u8> {
     // MULTIP: more than one port.
     b[6] = 0x10;
     let own = if settings.kind == Kind::Disk { SBC_3 } else { MMC_6 };
-    for (i, standard) in [SAM_5, SPC_4, own, ISCSI].into_iter().enumerate() {
+    let transport = match protocol {
+        Protocol::Iscsi => ISCSI,
+        Protocol::Srp => SRP,
+    };
+    for (i, standard) in [SAM_5, SPC_4, own, transport].into_iter().enumerate() {
         be::put16(&mut b[58 + 2 * i..], standard);
     }
     b
@@ -97,6 +102,15 @@ mod tests {
         assert_eq!(data[36..58], [0; 22]);
         assert_eq!(data[58..66], [0, 0xa0, 4, 0x60, 4, 0xc0, 9, 0x60]);
         assert_eq!(data[66..], [0; 30]);
+    }
+
+    #[test]
+    fn the_version_descriptors_name_the_protocol_of_the_port() {
+        let mut n = nexus(&lu(disk()), "0x00000000000000010000000000000002");
+        assert_eq!(
+            data(&mut n, &[op::INQUIRY, 0, 0, 1, 0, 0])[58..68],
+            [0, 0xa0, 4, 0x60, 4, 0xc0, 9, 0x40, 0, 0]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::fast::Fast;
 use crate::parts::{Part, Parts, Shard};
 use crate::table::{self, Row};
-use crate::{Answer, Lu, Order, Passes};
+use crate::{Answer, Lu, Order, Passes, Port};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::scsi::Sense;
@@ -17,21 +17,6 @@ impl NexusId {
         static LAST: AtomicU64 = AtomicU64::new(0);
         NexusId(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
-}
-
-/// The two ports of a nexus (RFC 7143 section 4.4.2).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Port {
-    /// iSCSI name of the initiator.
-    pub initiator: String,
-    /// ISID of its session.
-    pub isid: [u8; 6],
-    /// iSCSI name of the target.
-    pub target: String,
-    /// Target portal group tag; the relative target port identifier is made of it.
-    pub tag: u16,
-    /// Every portal group tag of the target, for VPD 88 and REPORT TARGET PORT GROUPS.
-    pub all_tags: Arc<[u16]>,
 }
 
 /// An I_T_L nexus. Owned by the core of its connection. When it goes, it detaches itself.

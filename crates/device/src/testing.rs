@@ -1,6 +1,9 @@
 //! What tests of this crate build on.
 
-use crate::{Answer, Commit, Failure, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Settings};
+use crate::{
+    Answer, Commit, Failure, Identity, Kind, Lu, Nexus, Op, Passes, Plan, Port, Protocol, Settings,
+    TargetPort,
+};
 use std::sync::Arc;
 use wire::scsi::{Sense, Status, op};
 
@@ -51,7 +54,7 @@ pub(crate) fn port(initiator: &str) -> Arc<Port> {
         isid: [0x80, 0, 0, 1, 0, 0],
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
-        all_tags: [1, 2].into(),
+        ports: [1, 2].map(|group| TargetPort { protocol: Protocol::Iscsi, group }).into(),
     })
 }
 

@@ -24,6 +24,9 @@ pub struct Key {
     pub portal: Option<SocketAddr>,
 }
 
+/// Why a session ends that another one replaces.
+pub const LOGGED_IN_AGAIN: &str = "its initiator logged in again";
+
 /// A message to a connection. It answers by dropping `done`.
 pub enum Letter {
     /// End all tasks, then the connection.
@@ -150,7 +153,7 @@ impl Registry {
                     let (done, ended) = flume::bounded(0);
                     // Either the letter arrives, or the connection is already gone.
                     // A letter that nobody read goes with the last sender: ours must not outlive the wait.
-                    let _ = old.send(Letter::End { why: "its initiator logged in again", done });
+                    let _ = old.send(Letter::End { why: LOGGED_IN_AGAIN, done });
                     drop(old);
                     let _ = ended.recv_async().await;
                     // A reinstated connection keeps the handle of its session.

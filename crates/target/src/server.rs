@@ -8,6 +8,7 @@ use crate::seldom::Seldom;
 use crate::session::Info;
 use crate::setup::{Setup, Target, Transports};
 use crate::{Resting, Unit};
+use device::{Protocol, TargetPort};
 use net::cores::Place;
 use net::{Cores, Listener, Pool, Stream};
 use proto::login::Policy;
@@ -74,6 +75,18 @@ impl Shared {
         if let Some(left_out) = self.refused.may(Instant::now()) {
             tracing::info!(%peer, ?initiator, ?target, %reason, left_out, "login refused");
         }
+    }
+
+    /// The target ports that the portals of a group make: one for iSCSI, one for SRP, or both. A group without portals
+    /// is one that others serve.
+    pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
+        let any = |srp| self.portals.iter().any(|portal| portal.tag == group && portal.transports.srp == srp);
+        let (srp, iscsi) = (any(true), any(false));
+        let protocols = [(Protocol::Iscsi, iscsi || !srp), (Protocol::Srp, srp)];
+        protocols
+            .into_iter()
+            .filter(|(_, is_there)| *is_there)
+            .map(move |(protocol, _)| TargetPort { protocol, group })
     }
 
     /// The configuration in force.

@@ -86,8 +86,9 @@ fn portal_group(
     let tag_value = s.find("tag");
     // 0 cannot be a relative target port identifier, which is made of the tag.
     let tag: Option<u16> = s.number(p, "tag", 1..=65535);
-    match (tag_value, tag) {
-        (Some(value), Some(tag)) => _ = tags.first(p, tag, &value.span()),
+    let tag_at = tag_value.map(|value| value.span());
+    match (&tag_at, tag) {
+        (Some(at), Some(tag)) => _ = tags.first(p, tag, at),
         (None, _) => s.missing(p, "tag", "1"),
         _ => {}
     }
@@ -101,7 +102,21 @@ fn portal_group(
     let portals: Vec<Portal> =
         values.into_iter().filter_map(|value| portal(p, "portals", value, addresses)).collect();
     s.done(p);
+    if let (Some(at), Some(tag), true) = (&tag_at, tag, portals.iter().any(|portal| portal.transports.srp)) {
+        check_for_srp(p, tags, tag, at);
+    }
     Some(PortalGroup { tag: tag?, portals })
+}
+
+/// The highest bit of a tag makes the relative identifier of the port for SRP.
+fn check_for_srp(p: &mut Problems<'_>, tags: &mut Once<u16>, tag: u16, at: &Range<usize>) {
+    const SRP: u16 = 0x8000;
+    if tag & SRP != 0 {
+        p.add(at, "a portal group with a portal for SRP has a tag below 32768", "give it another `tag`");
+    } else {
+        // Nobody else's, from here on.
+        tags.first(p, tag | SRP, at);
+    }
 }
 
 fn no_portals(p: &mut Problems<'_>, at: &Range<usize>) {

@@ -315,6 +315,20 @@ fn problems_of_portals() {
                 ],
             ),
             (
+                "[[portal_group]]\ntag = 32769\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]",
+                &[
+                    "t.toml:2:7: a portal group with a portal for SRP has a tag below 32768",
+                    "hint: give it another `tag`",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]\n[[portal_group]]\ntag = 32769\nportals = [\"[::1]:2\"]",
+                &[
+                    "t.toml:5:7: portal group tag 32769 stands twice",
+                    "hint: the first is at 2:7; change or remove one of them",
+                ],
+            ),
+            (
                 "[[portal_group]]\ntag = 7\nportals = [\"[::1]\"]\n[[portal_group]]\ntag = 7\nportals = [\"[::1]:3260\"]",
                 &[
                     "t.toml:5:7: portal group tag 7 stands twice",

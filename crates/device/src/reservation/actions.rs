@@ -6,15 +6,15 @@ use super::registry::{Effect, Registrant, Registry};
 use super::request::{Action, Destination, Request};
 use super::transport_id::TransportId;
 use super::types::{Standing, Type};
-use crate::Failure;
+use crate::{Failure, Protocol, TargetPort};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::scsi::{Sense, Status};
 
 /// Who asks, and what can be said of ports.
 pub(super) struct Scene<'a> {
     pub(super) who: &'a Registrant,
-    /// Relative target port identifiers of the target.
-    pub(super) tags: &'a [u16],
+    /// The ports of the target.
+    pub(super) ports: &'a [TargetPort],
     /// Name and ISID of the initiator ports that are logged in, where names alone are to be resolved.
     pub(super) known: &'a BTreeSet<(String, [u8; 6])>,
 }
@@ -83,12 +83,14 @@ impl Registry {
         let others: BTreeMap<_, _> = request.others.iter().flatten().map(|(id, at)| (id, at)).collect();
         for (id, at) in others {
             let ports = initiator_ports(scene, id);
-            if ports.is_empty() {
+            let added: Vec<_> = ports
+                .iter()
+                .flat_map(|(initiator, isid)| on_ports(scene, request, initiator, *isid))
+                .collect();
+            if added.is_empty() {
                 return Err(Sense::parameter_field(*at, NO_BIT).into());
             }
-            for (initiator, isid) in ports {
-                nexuses.extend(on_ports(scene, request, &initiator, isid));
-            }
+            nexuses.extend(added);
         }
         let differs = |n: &Registrant| self.keys.get(n).is_some_and(|k| *k != key);
         if request.action == Action::Register && nexuses.iter().any(differs) {
@@ -208,12 +210,14 @@ impl Registry {
 
 /// The nexus that REGISTER AND MOVE names: one initiator port, a target port that is there, not the sender.
 fn moves_to(scene: &Scene<'_>, destination: &Destination) -> Result<Registrant, Sense> {
-    if !scene.tags.contains(&destination.tag) {
-        return Err(Sense::parameter_field(18, NO_BIT));
-    }
+    let port = scene.ports.iter().find(|port| port.relative() == destination.tag);
+    let port = port.ok_or(Sense::parameter_field(18, NO_BIT))?;
     let TransportId::Port(initiator, isid) = &destination.to else {
         return Err(Sense::parameter_field(24, 7));
     };
+    if Protocol::of_initiator(initiator) != port.protocol {
+        return Err(Sense::parameter_field(24, 3));
+    }
     let to = Registrant { initiator: initiator.clone(), isid: *isid, tag: destination.tag };
     if to == *scene.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
 }
@@ -223,11 +227,14 @@ fn own_ports(scene: &Scene<'_>, request: &Request) -> BTreeSet<Registrant> {
     on_ports(scene, request, &scene.who.initiator, scene.who.isid).into_iter().collect()
 }
 
-/// An initiator port through the target port of the sender, and with ALL_TG_PT through all others.
+/// An initiator port through the target port of the sender, and with ALL_TG_PT through all others: those of its own
+/// protocol, for it reaches no others.
 fn on_ports(scene: &Scene<'_>, request: &Request, initiator: &str, isid: [u8; 6]) -> Vec<Registrant> {
-    let more = if request.all_ports { scene.tags } else { &[] };
-    let tags = std::iter::once(&scene.who.tag).chain(more);
-    tags.map(|&tag| Registrant { initiator: initiator.into(), isid, tag }).collect()
+    let protocol = Protocol::of_initiator(initiator);
+    let own = (protocol == scene.who.protocol()).then_some(scene.who.tag);
+    let more = scene.ports.iter().filter(|port| request.all_ports && port.protocol == protocol);
+    let tags = own.into_iter().chain(more.map(|port| port.relative()));
+    tags.map(|tag| Registrant { initiator: initiator.into(), isid, tag }).collect()
 }
 
 /// The initiator ports that a TransportID means.

@@ -88,7 +88,7 @@ fn reserve_out(cx: &mut Cx<'_>) -> Answer {
     let data = data.get(..len as usize).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
     let request = Request::decode(action, cx.cdb, data)?;
     let known = if request.names() { known(cx.state) } else { BTreeSet::new() };
-    let scene = Scene { who: &cx.port.into(), tags: &cx.port.all_tags, known: &known };
+    let scene = Scene { who: &cx.port.into(), ports: &cx.port.ports, known: &known };
     let registry = &mut cx.state.reservations.registry;
     let persisted = registry.persists;
     let effect = registry.act(&scene, &request)?;

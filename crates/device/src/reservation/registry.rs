@@ -1,24 +1,31 @@
 //! Who is registered, with which key, and who holds the persistent reservation (SPC-5 section 5.14).
 
 use super::types::{Standing, Type};
-use crate::{Allowed, Failure, Port};
+use crate::{Allowed, Failure, Port, Protocol};
 use std::collections::BTreeMap;
 use wire::scsi::{Sense, Status};
 
 /// An I_T nexus as registrations name it: it outlives sessions. The target is the logical unit's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Registrant {
-    /// iSCSI name of the initiator, compared byte by byte as logins compare it.
+    /// iSCSI name of the initiator, or its port of SRP, compared byte by byte as logins compare it.
     pub(crate) initiator: String,
-    /// ISID of its sessions.
+    /// ISID of its sessions; zero over SRP.
     pub(crate) isid: [u8; 6],
-    /// Relative target port identifier: the portal group tag.
+    /// Relative target port identifier.
     pub(crate) tag: u16,
 }
 
 impl From<&Port> for Registrant {
     fn from(port: &Port) -> Self {
-        Registrant { initiator: port.initiator.clone(), isid: port.isid, tag: port.tag }
+        Registrant { initiator: port.initiator.clone(), isid: port.isid, tag: port.own().relative() }
+    }
+}
+
+impl Registrant {
+    /// The protocol of both ports.
+    pub(super) fn protocol(&self) -> Protocol {
+        Protocol::of_initiator(&self.initiator)
     }
 }
 

@@ -1,17 +1,22 @@
-//! iSCSI TransportIDs (SPC-5 section 7.6.4.6).
+//! TransportIDs of iSCSI (SPC-5 section 7.6.4.6) and of SRP (section 7.6.4.5).
 
 use super::registry::Registrant;
+use crate::Protocol;
 use wire::be;
 use wire::scsi::Sense;
+use wire::srp::PortId;
 
-/// PROTOCOL IDENTIFIER of iSCSI.
-const ISCSI: u8 = 5;
+const ISCSI: u8 = Protocol::Iscsi as u8;
+const SRP: u8 = Protocol::Srp as u8;
 /// The longest iSCSI name in bytes (RFC 7143 section 4.2.7.1).
 const MAX_NAME: usize = 223;
 /// What stands between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
 /// Bytes before the name.
 const HEAD: usize = 4;
+/// Bytes of a TransportID of SRP, and where the initiator port identifier stands in it.
+const SRP_LEN: usize = 24;
+const SRP_PORT: usize = 8;
 /// ADDITIONAL LENGTH at least.
 const MIN_ADDITIONAL: usize = 20;
 /// The longest TransportID: head, name, separator, 12 digits, NUL and padding.
@@ -22,7 +27,7 @@ pub(super) const MAX: usize = HEAD + (MAX_NAME + SEPARATOR.len() + 12 + 1).next_
 pub(crate) enum TransportId {
     /// Format 00b: every initiator port of this name.
     Name(String),
-    /// Format 01b: one initiator port, by name and ISID.
+    /// Format 01b: one initiator port, by name and ISID. One of SRP is a name without an ISID.
     Port(String, [u8; 6]),
 }
 
@@ -33,8 +38,11 @@ pub(super) fn decode(bytes: &[u8], at: usize) -> Result<(TransportId, usize), Se
     if bytes.len() < HEAD {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     }
-    if bytes[0] & 0x0f != ISCSI {
-        return Err(wrong(0, 3));
+    match bytes[0] & 0x0f {
+        ISCSI => {}
+        SRP if bytes[0] >> 6 != 0 => return Err(wrong(0, 7)),
+        SRP => return srp(bytes).map(|id| (id, SRP_LEN)).ok_or(Sense::PARAMETER_LIST_LENGTH),
+        _ => return Err(wrong(0, 3)),
     }
     let additional = be::get16(&bytes[2..]) as usize;
     if additional < MIN_ADDITIONAL || !additional.is_multiple_of(4) {
@@ -48,6 +56,11 @@ pub(super) fn decode(bytes: &[u8], at: usize) -> Result<(TransportId, usize), Se
         _ => return Err(wrong(0, 7)),
     };
     Ok((id.ok_or(wrong(HEAD, super::NO_BIT))?, HEAD + additional))
+}
+
+fn srp(bytes: &[u8]) -> Option<TransportId> {
+    let port = bytes.get(SRP_PORT..SRP_LEN)?.first_chunk()?;
+    Some(TransportId::Port(PortId(*port).to_string(), [0; 6]))
 }
 
 /// The text before the first NUL.
@@ -72,8 +85,11 @@ fn port(text: &str) -> Option<TransportId> {
     Some(TransportId::Port(name(before)?, [isid[2], isid[3], isid[4], isid[5], isid[6], isid[7]]))
 }
 
-/// The TransportID of a registrant, in format 01b.
+/// The TransportID of a registrant; of iSCSI in format 01b.
 pub(super) fn encode(who: &Registrant) -> Vec<u8> {
+    if let Ok(PortId(port)) = who.initiator.parse() {
+        return [&[SRP, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
+    }
     let mut out = vec![0x40 | ISCSI, 0, 0, 0];
     out.extend_from_slice(who.initiator.as_bytes());
     out.extend_from_slice(SEPARATOR.as_bytes());
@@ -108,6 +124,19 @@ mod tests {
         assert_eq!(&bytes[..4], &[0x45, 0, 0, 28]);
         assert_eq!(&bytes[4..], b"iqn.a:b,i,0x00023d0000af\0\0\0\0");
         assert_eq!(decode(&bytes, 24), Ok((TransportId::Port("iqn.a:b".into(), who.isid), 32)));
+    }
+
+    const SRP_NAME: &str = "0x0102030405060708090a0b0c0d0e0f10";
+
+    #[test]
+    fn a_port_of_srp_is_told_by_its_identifier() {
+        let who = Registrant { initiator: SRP_NAME.into(), isid: [0; 6], tag: 1 };
+        let golden = [4, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+        assert_eq!(encode(&who), golden);
+        let id = TransportId::Port(SRP_NAME.into(), [0; 6]);
+        assert_eq!(decode(&[&golden[..], &[5; 9]].concat(), 24), Ok((id, 24)));
+        assert_eq!(decode(&golden[..23], 24), Err(Sense::PARAMETER_LIST_LENGTH));
+        assert_eq!(decode(&[&[0x44], &golden[1..]].concat(), 24), Err(Sense::parameter_field(24, 7)));
     }
 
     #[test]

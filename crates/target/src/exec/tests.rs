@@ -3,7 +3,7 @@
 use super::*;
 use block::testing::Lossy;
 use block::{Backend, Kind, Spec};
-use device::{Identity, Lu, Nexus, Port, Settings};
+use device::{Identity, Lu, Nexus, Port, Protocol, Settings, TargetPort};
 use wire::scsi::op;
 
 const BLOCK: usize = 512;
@@ -84,7 +84,7 @@ pub(super) fn port() -> Arc<Port> {
         isid: [0x80, 0, 0, 1, 0, 0],
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
-        all_tags: [1].into(),
+        ports: [TargetPort { protocol: Protocol::Iscsi, group: 1 }].into(),
     })
 }
 

@@ -45,10 +45,14 @@ pub trait Mover {
         Box::pin(async {})
     }
 
-    /// Pings and asynchronous messages reach the initiator.
+    /// The initiator can be asked to log out.
     fn notifies(&self) -> bool {
         true
     }
+
+    /// The session ends: of this reason, or of what the initiator did. Tells the initiator, where there are words for it
+    /// beside the PDUs.
+    fn farewell(&self, _why: Option<&'static str>) {}
 
     /// Ends the connection.
     fn close(&self);
@@ -141,6 +145,13 @@ impl Line {
         }
     }
 
+    /// The session ends.
+    pub fn farewell(&self, why: Option<&'static str>) {
+        if let Line::Moved(mover) = self {
+            mover.farewell(why);
+        }
+    }
+
     /// Nothing more is received; what is queued still goes.
     pub fn stop_receiving(&self) {
         match self {
@@ -192,7 +203,7 @@ impl Out {
         }
     }
 
-    /// Whether pings and asynchronous messages reach the initiator.
+    /// Whether the initiator can be asked to log out.
     pub fn notifies(&self) -> bool {
         match self {
             Out::Tcp(_) => true,

@@ -192,15 +192,15 @@ struct Seated {
     out: Out,
 }
 
-fn port_of(info: &Info, door: &Door) -> Arc<Port> {
+fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
     let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
-    let all_tags = target.map(|t| t.portal_groups.clone()).unwrap_or_default();
+    let groups = target.map(|t| t.portal_groups.iter()).unwrap_or_default();
     Arc::new(Port {
         initiator: info.initiator.clone(),
         isid: info.isid,
         target: info.target.clone().unwrap_or_default(),
         tag: info.tag,
-        all_tags: all_tags.into(),
+        ports: groups.flat_map(|tag| shared.target_ports(*tag)).collect(),
     })
 }
 
@@ -234,7 +234,7 @@ impl Connection {
                 immediate_live: 0,
                 held: BTreeMap::new(),
                 managing: Vec::new(),
-                luns: Luns::new(Arc::new(luns_of(&info, &door)), port_of(&info, &door)),
+                luns: Luns::new(Arc::new(luns_of(&info, &door)), port_of(&shared, &info, &door)),
                 text: Exchange::new(session_type, limits.text_bytes),
                 local: seated.local,
                 pings: Pings::default(),
@@ -343,7 +343,12 @@ impl Connection {
             session.abort(|_| true, Aborted::Silently, false)
         };
         self.wait_for(&all).await;
-        self.session.borrow_mut().say_last_word();
+        let end = {
+            let mut session = self.session.borrow_mut();
+            session.say_last_word();
+            session.end
+        };
+        self.line.farewell(end);
         let farewell = async {
             self.line.settled(&self.session).await;
             self.flushed().await;

@@ -30,9 +30,10 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// That of a connection on which nothing has come yet.
-    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize) -> Inlet {
-        Inlet { endpoint, longest, events: RefCell::default(), over: Cell::new(false), stopped: Bell::new() }
+    /// That of a connection on which this has come already, and takes messages of so many bytes.
+    pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> Inlet {
+        let (events, over) = (RefCell::new(begun), Cell::new(false));
+        Inlet { endpoint, longest, events, over, stopped: Bell::new() }
     }
 
     /// Hands over what is there, one by one, unless it was stopped. `take` tells whether more is wanted.
@@ -96,6 +97,14 @@ impl Inlet {
             };
             net::either(self.endpoint.readable(), stopped).await
         })
+    }
+
+    /// Waits until there is something to take, stopped or not.
+    ///
+    /// # Errors
+    /// When nothing can come any more.
+    pub async fn comes(&self) -> io::Result<()> {
+        if self.events.borrow().is_empty() { self.endpoint.readable().await } else { Ok(()) }
     }
 
     /// Nothing more is taken.

@@ -181,11 +181,10 @@ pub async fn keep_alive(conn: Weak<Connection>) {
     }
 }
 
-/// The times of the keepalive; None if there is to be none (discovery sessions get no NOP-In, and not every transport
-/// has one).
+/// The times of the keepalive; None if there is to be none (discovery sessions get no NOP-In).
 fn schedule(conn: &Weak<Connection>) -> Option<(Duration, Duration)> {
     let conn = conn.upgrade()?;
     let session = conn.session.borrow();
     let times = &session.door.setup.session;
-    (!session.info.discovery && session.out.notifies()).then_some((times.nop_interval?, times.nop_timeout))
+    (!session.info.discovery).then_some((times.nop_interval?, times.nop_timeout))
 }

@@ -3,11 +3,11 @@
 
 use crate::iscsi::carrier;
 use crate::iscsi::connection::Session;
+use crate::iscsi::inlet::{Came, Inlet, broken};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
-use event_listener::Event as Bell;
 use net::out::Payload;
-use rdma::{Endpoint, Event, Events, Remote, Wait};
-use std::cell::{Cell, RefCell};
+use rdma::{Endpoint, Events, Remote, Wait};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -48,23 +48,17 @@ struct State {
     reads: u64,
     /// What waits behind the end of tasks, whose data must not come any more when it is told.
     held: VecDeque<(Bhs, Payload)>,
-    /// What has come and was not taken yet.
-    events: Events,
 }
 
 /// The data mover of one connection.
 pub struct Mover {
     endpoint: Rc<dyn Endpoint>,
+    inlet: Inlet,
     state: RefCell<State>,
-    /// The longest message that is taken.
-    longest: usize,
     /// Responses end the rights to the buffers of their commands.
     invalidate: bool,
     /// Memory that is advertised for a write begins with its first byte, and not behind its unsolicited data.
     whole: bool,
-    /// Nothing more is taken.
-    over: Cell<bool>,
-    stopped: Bell,
 }
 
 impl Mover {
@@ -76,8 +70,8 @@ impl Mover {
         invalidate: bool,
         whole: bool,
     ) -> Mover {
-        let state = RefCell::new(State { events, ..State::default() });
-        Mover { endpoint, state, longest, invalidate, whole, over: Cell::new(false), stopped: Bell::new() }
+        let inlet = Inlet::new(endpoint.clone(), longest, events);
+        Mover { endpoint, inlet, state: RefCell::default(), invalidate, whole }
     }
 
     /// Sends a PDU, or what it stands for.
@@ -152,8 +146,15 @@ impl Mover {
         }
     }
 
+    fn came(&self, session: &mut Session, came: Came<'_>) -> Result<bool, Broken> {
+        match came {
+            Came::Message(message) => self.message(session, message),
+            Came::Read(id, buf) => Ok(self.arrived(session, id, buf)),
+        }
+    }
+
     fn message(&self, session: &mut Session, message: &[u8]) -> Result<bool, Broken> {
-        let pdu = iser::Pdu::decode(message).map_err(|e| broken(&e.to_string()))?;
+        let pdu = iser::Pdu::decode(message).map_err(|e| broken(e.to_string()))?;
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.note(session, &pdu)?,
             // It would pass for the data that is being read.
@@ -233,21 +234,11 @@ impl carrier::Mover for Mover {
     }
 
     fn receive(&self, session: &mut Session) -> Result<Received, Broken> {
-        if self.over.get() { Ok(Received::End) } else { self.take(session) }
+        self.inlet.receive(session, |session, came| self.came(session, came))
     }
 
     fn readable(&self) -> Wait<'_, io::Result<()>> {
-        Box::pin(async {
-            let stopped = self.stopped.listen();
-            if self.over.get() {
-                return Ok(());
-            }
-            let stopped = async {
-                stopped.await;
-                Ok(())
-            };
-            net::either(self.endpoint.readable(), stopped).await
-        })
+        self.inlet.readable()
     }
 
     fn writable(&self) -> Wait<'_, io::Result<()>> {
@@ -255,16 +246,17 @@ impl carrier::Mover for Mover {
     }
 
     fn stop_receiving(&self) {
-        self.over.set(true);
-        self.stopped.notify(usize::MAX);
+        self.inlet.stop();
     }
 
     fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()> {
         Box::pin(async {
             while !self.state.borrow().held.is_empty() {
-                let is_there = !self.state.borrow().events.is_empty();
-                let came = is_there || self.endpoint.readable().await.is_ok();
-                if !came || self.take(&mut session.borrow_mut()).is_err() {
+                if self.inlet.comes().await.is_err() {
+                    return;
+                }
+                let take = |session: &mut Session, came: Came<'_>| self.came(session, came);
+                if self.inlet.take(&mut session.borrow_mut(), take).is_err() {
                     return;
                 }
             }
@@ -276,49 +268,8 @@ impl carrier::Mover for Mover {
     }
 }
 
-impl Mover {
-    /// Takes what is there.
-    fn take(&self, session: &mut Session) -> Result<Received, Broken> {
-        let mut events = std::mem::take(&mut self.state.borrow_mut().events);
-        if events.is_empty() {
-            events.clear();
-            self.endpoint.poll(&mut events);
-        }
-        let (mut taken, mut result) = (0, Ok(Received::More));
-        let mut list = std::mem::take(&mut events.list).into_iter();
-        for event in list.by_ref() {
-            let more = match event {
-                Event::Message(range, _) => {
-                    taken += 1;
-                    self.message(session, &events.bytes[range])
-                }
-                Event::Read(id, buf, Ok(())) => Ok(self.arrived(session, id, buf)),
-                Event::Read(_, _, Err(e)) | Event::End(Some(e)) => Err(Broken::Io(e)),
-                Event::End(None) => Ok(false),
-            };
-            result = match more {
-                Ok(true) if session.is_full() => Ok(Received::Full),
-                Ok(true) => continue,
-                Ok(false) => Ok(Received::End),
-                Err(e) => Err(e),
-            };
-            break;
-        }
-        if taken > 0 {
-            self.endpoint.receives(taken, self.longest);
-        }
-        events.list.extend(list);
-        self.state.borrow_mut().events = events;
-        result
-    }
-}
-
 fn remote(place: Advertised) -> Remote {
     Remote { stag: place.stag, offset: place.offset }
-}
-
-fn broken(what: &str) -> Broken {
-    Broken::Io(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
 /// The message of a PDU: its head, and its data with padding. Of sense data more than what initiators take is cut off.

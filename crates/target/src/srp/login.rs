@@ -3,7 +3,7 @@
 
 use crate::access::Door;
 use crate::iscsi::login::{Ends, Entered};
-use crate::registry::Key;
+use crate::registry::{Key, LOGGED_IN_AGAIN};
 use crate::server::{Counted, Shared};
 use crate::session::Info;
 use proto::login::Policy;
@@ -46,6 +46,8 @@ pub struct Granted {
     pub response: LoginResponse,
     /// Where immediate data begins in a command, if there may be any.
     pub immediate_offset: Option<u16>,
+    /// Solicited notifications of requests of the target that are wanted.
+    pub notifications: u8,
 }
 
 /// Why a login fails, for the initiator and for the log.
@@ -126,7 +128,7 @@ async fn enter(
         previous,
         immediate: immediate_offset.is_some(),
     };
-    Ok(Granted { entered, door, response, immediate_offset })
+    Ok(Granted { entered, door, response, immediate_offset, notifications: request.notifications })
 }
 
 fn check(request: &LoginRequest) -> Result<(), Refusal> {
@@ -183,7 +185,7 @@ async fn previous(shared: &Shared, info: &Info, keep: bool) -> Previous {
         let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
         return if any { Previous::Kept } else { Previous::None };
     }
-    match shared.registry.end(is_of_nexus, "its initiator logged in again").await {
+    match shared.registry.end(is_of_nexus, LOGGED_IN_AGAIN).await {
         0 => Previous::None,
         _ => Previous::Ended,
     }

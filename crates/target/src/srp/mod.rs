@@ -3,6 +3,7 @@
 //! that commands describe.
 
 mod answer;
+mod asking;
 mod login;
 mod memory;
 mod mover;
@@ -29,13 +30,10 @@ const READS: u16 = 64;
 /// Messages that are taken beside those that credits are given for.
 const BESIDE: usize = 4;
 
-/// The port of a target, which initiators log in to. Identifier extension and GUID are the same, and made of the
-/// target's name alone (FNV-1a of 64 bits): `id_ext` and `ioc_guid` of a login string.
+/// The port of a target, which initiators log in to: `id_ext` and `ioc_guid` of a login string.
 pub fn port_id(target: &str) -> PortId {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    // Never zero: it tells the forms of a login apart.
-    let id = target.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1);
-    PortId::new(id, id)
+    // Never zero, which tells the forms of a login apart.
+    PortId::of_target(target)
 }
 
 /// Serves a connection over software iWARP to its end.
@@ -69,12 +67,12 @@ pub(crate) async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal
 }
 
 async fn run(shared: &Arc<Shared>, request: Box<dyn Request>, granted: Granted) -> io::Result<()> {
-    let Granted { entered, door, response, immediate_offset } = granted;
+    let Granted { entered, door, response, immediate_offset, notifications } = granted;
     let credits = response.credits as usize;
     let terms = Terms { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
     welcome(&entered.info, &entered.seat);
-    let mover = Mover::new(endpoint, credits, immediate_offset);
+    let mover = Mover::new(endpoint, credits, immediate_offset, notifications);
     let carrier = Carrier::moved(Rc::new(mover));
     connection::run(entered.begin(shared, door, carrier, (mover::FIRST, mover::FIRST))).await;
     Ok(())

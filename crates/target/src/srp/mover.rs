@@ -1,26 +1,30 @@
 //! The data mover of SRP: what a session queues as PDUs leaves as responses, RDMA Writes and RDMA Reads, and what comes
 //! is handed to it as PDUs.
 
+use super::asking::{About, Asking, reason, reason_of};
 use super::login::IU_LEN;
 use super::slots::{Coming, Kind, Landing, Slots};
 use super::{answer, memory, request};
 use crate::iscsi::carrier;
-use crate::iscsi::connection::Session;
+use crate::iscsi::connection::{Life, Session};
 use crate::iscsi::inlet::{Came, Inlet, broken};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
+use crate::registry::LOGGED_IN_AGAIN;
 use net::Buf;
 use net::out::Payload;
-use rdma::{Endpoint, Wait};
+use rdma::{Endpoint, Events, Wait};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
-use wire::iscsi::{BHS_LEN, Bhs, opcode, request as pdu};
+use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, request as pdu};
 use wire::scsi::{Sense, Status};
 use wire::srp::{Command, Descriptor, Error, FromInitiator, Response, TaskManagement, task_status};
 
 /// CmdSN and StatSN that sessions begin with.
 pub const FIRST: u32 = 1;
+/// Event of an Asynchronous Message that has sense data (RFC 7143 section 11.9.1).
+const SCSI_EVENT: u8 = 0;
 /// S of a Data-In.
 const STATUS: u8 = 0x01;
 /// ILLEGAL REQUEST, INVALID FIELD IN COMMAND INFORMATION UNIT.
@@ -30,6 +34,12 @@ const TAG_AT: usize = 8;
 
 struct State {
     slots: Slots,
+    /// What was asked of the initiator.
+    asking: Asking,
+    /// The initiator has sent something, so it has room for what it is asked.
+    heard: bool,
+    /// What the initiator did for which the connection ends.
+    fault: Option<u32>,
     /// CmdSN of the next command.
     cmd_sn: u32,
     /// R2Ts whose data is still to be read.
@@ -48,19 +58,28 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// A connection that was accepted with so many credits.
-    pub fn new(endpoint: Rc<dyn Endpoint>, credits: usize, immediate_offset: Option<u16>) -> Mover {
+    /// A connection that was accepted with so many credits; `notifications` are those that requests of the target are
+    /// to have.
+    pub fn new(
+        endpoint: Rc<dyn Endpoint>,
+        credits: usize,
+        immediate_offset: Option<u16>,
+        notifications: u8,
+    ) -> Mover {
         let state = State {
             slots: Slots::new(credits),
+            asking: Asking::new(notifications),
+            heard: false,
+            fault: None,
             cmd_sn: FIRST,
             asked: VecDeque::new(),
             held: VecDeque::new(),
         };
-        let inlet = Inlet::new(endpoint.clone(), IU_LEN);
+        let inlet = Inlet::new(endpoint.clone(), IU_LEN, Events::default());
         Mover { endpoint, inlet, immediate_offset, state: RefCell::new(state) }
     }
 
-    /// Sends a PDU, or what it stands for. Pings and events have no place in SRP.
+    /// Sends a PDU, or what it stands for.
     fn put(&self, state: &mut State, header: Bhs, payload: Payload) {
         let itt = header.itt();
         match header.opcode() {
@@ -71,8 +90,53 @@ impl Mover {
                 self.managed(state, itt, answer::task_management(header.0[2]));
             }
             opcode::REJECT => self.rejected(state, payload.bytes()),
+            opcode::NOP_IN if itt == NONE => self.ping(state),
+            opcode::ASYNC if header.0[36] == SCSI_EVENT => self.event(state, header.lun(), payload.bytes()),
             _ => {}
         }
+    }
+
+    fn send(&self, unit: &[u8]) {
+        self.endpoint.send(unit, Payload::Empty, None);
+    }
+
+    /// Is the initiator there? It answers to credits, and none will do. One that does not answer what it was asked before
+    /// is not asked again.
+    fn ping(&self, state: &mut State) {
+        if let Some(unit) = state.asking.credits(0) {
+            self.send(&unit);
+        }
+    }
+
+    /// An event that finds no room is left to the unit attention that stands for it, too.
+    fn event(&self, state: &mut State, lun: u64, segment: &[u8]) {
+        let sense = segment.get(2..).unwrap_or_default();
+        if let Some(unit) = state.heard.then(|| state.asking.event(lun, sense)).flatten() {
+            self.send(&unit);
+        }
+    }
+
+    /// Gives back the credits of commands that were aborted, if no answer is to come that could bring them.
+    fn settle(&self, state: &mut State) {
+        let owed = if state.asking.may() { state.slots.overdue() } else { None };
+        if let Some(unit) = owed.and_then(|owed| state.asking.credits(owed)) {
+            self.send(&unit);
+        }
+    }
+
+    /// The initiator has answered a request.
+    fn answered(&self, session: &mut Session, about: About, tag: u64) -> Result<bool, Broken> {
+        if !self.state.borrow_mut().asking.answered(about, tag) {
+            return Err(self.fault(reason::ANSWER, "an SRP response to a request that was not sent"));
+        }
+        session.pings.heard();
+        Ok(true)
+    }
+
+    /// The connection ends for what the initiator did.
+    fn fault(&self, reason: u32, what: impl Into<String>) -> Broken {
+        self.state.borrow_mut().fault = Some(reason);
+        broken(what)
     }
 
     fn data_in(&self, state: &mut State, header: &Bhs, payload: Payload) {
@@ -117,7 +181,7 @@ impl Mover {
         let solicited = answer::is_solicited(notifications, response);
         let mut unit = Vec::with_capacity(Response::LEN + response.data.len() + response.sense.len());
         Response { solicited, ..*response }.encode(&mut unit);
-        self.endpoint.send(&unit, Payload::Empty, None);
+        self.send(&unit);
     }
 
     /// Answers a request that the session does not get to see.
@@ -143,6 +207,7 @@ impl Mover {
 
     /// Takes an information unit.
     fn unit(&self, session: &mut Session, unit: &[u8]) -> Result<bool, Broken> {
+        self.state.borrow_mut().heard = true;
         match FromInitiator::decode(unit, self.immediate_offset) {
             Ok(FromInitiator::Command(c)) if !request::is_served(&c) => {
                 self.refuse_command(c.tag, c.notifications)
@@ -150,14 +215,13 @@ impl Mover {
             Ok(FromInitiator::Command(c)) => self.command(session, &c),
             Ok(FromInitiator::TaskManagement(asked)) => self.task_management(session, &asked),
             Ok(FromInitiator::Logout(_)) => Ok(false),
-            Ok(FromInitiator::CreditResponse(_) | FromInitiator::AerResponse(_)) => {
-                Err(broken("an SRP response to a request that was not sent"))
-            }
+            Ok(FromInitiator::CreditResponse(tag)) => self.answered(session, About::Credits, tag),
+            Ok(FromInitiator::AerResponse(tag)) => self.answered(session, About::Event, tag),
             // It is whole, and only asks for what there is not.
             Err(Error::Format(_) | Error::Attribute(_)) if unit.len() >= Command::LEN => {
                 self.refuse_command(wire::be::get64(&unit[TAG_AT..]), unit[1])
             }
-            Err(e) => Err(broken(e.to_string())),
+            Err(e) => Err(self.fault(reason_of(&e), e.to_string())),
         }
     }
 
@@ -222,7 +286,7 @@ impl Mover {
         let pieces = || table.as_chunks().0.iter().map(Descriptor::decode);
         let sum = pieces().map(|piece| u64::from(piece.len)).sum();
         if u64::from(said) != sum {
-            return Err(broken(Error::Total { said, sum }.to_string()));
+            return Err(self.fault(reason::NONE, Error::Total { said, sum }.to_string()));
         }
         if let Some(slot) = self.state.borrow_mut().slots.get(itt) {
             slot.pieces.extend(pieces());
@@ -318,7 +382,11 @@ impl carrier::Mover for Mover {
 
     fn flush(&self, session: &mut Session) -> io::Result<bool> {
         self.release(session);
-        self.read(&mut self.state.borrow_mut(), session);
+        let mut state = self.state.borrow_mut();
+        self.read(&mut state, session);
+        if session.life != Life::Over {
+            self.settle(&mut state);
+        }
         self.endpoint.flush()
     }
 
@@ -340,6 +408,16 @@ impl carrier::Mover for Mover {
 
     fn notifies(&self) -> bool {
         false
+    }
+
+    /// Linux's initiators only log it, and wait for the end of the connection, which follows.
+    fn farewell(&self, why: Option<&'static str>) {
+        let mut state = self.state.borrow_mut();
+        let ours = |why| if why == LOGGED_IN_AGAIN { reason::ANOTHER_LOGIN } else { reason::NONE };
+        let reason = state.fault.or(why.map(ours)).filter(|_| state.heard);
+        if let Some(unit) = reason.and_then(|reason| state.asking.logout(reason)) {
+            self.send(&unit);
+        }
     }
 
     fn close(&self) {

@@ -110,6 +110,13 @@ impl Slots {
         1 + std::mem::take(&mut self.owed) as i32
     }
 
+    /// Credits that are owed while no answer is to come with which they could go: they are given from now on.
+    pub fn overdue(&mut self) -> Option<i32> {
+        let owed = (self.used() == 0).then_some(self.owed).filter(|owed| *owed > 0)?;
+        self.owed = 0;
+        Some(owed as i32)
+    }
+
     /// The request of this Initiator Task Tag.
     pub fn get(&mut self, itt: u32) -> Option<&mut Slot> {
         self.list.get_mut(itt as usize).filter(|slot| slot.kind != Kind::Free)

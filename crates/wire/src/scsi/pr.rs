@@ -3,6 +3,7 @@
 
 use super::fields::{self, Field, flag, get, named, split};
 use crate::be;
+use crate::srp::PortId;
 
 /// A type of reservation: code, the name of the standard, and a short word.
 pub const TYPES: [(u8, &str, &str); 6] = [
@@ -115,13 +116,16 @@ pub fn registrations(answer: &[u8]) -> impl Iterator<Item = Registration> {
     })
 }
 
-/// A TransportID for people (SPC-5 section 7.6.4): the name and the ISID of iSCSI, hexadecimal digits
-/// otherwise.
+/// A TransportID for people (SPC-5 section 7.6.4): the name and the ISID of iSCSI, the port of SRP as targets' access
+/// lists have it, hexadecimal digits otherwise.
 fn transport_id(b: &[u8]) -> String {
     match b {
         [first, _, _, _, name @ ..] if first & 0x0f == 5 => {
             let end = name.iter().position(|c| *c == 0).unwrap_or(name.len());
             fields::utf8(&name[..end])
+        }
+        [first, ..] if first & 0x0f == 4 && b.len() == 24 && text(b).is_none() => {
+            PortId(std::array::from_fn(|i| b[8 + i])).to_string()
         }
         _ => text(b).unwrap_or_else(|| b.iter().map(|byte| format!("{byte:02x}")).collect()),
     }
@@ -202,6 +206,8 @@ mod tests {
     fn a_name_in_another_form_is_told_as_text() {
         assert_eq!(transport_id(b"\0\0\0\x10iqn.a,i,0x80\0\0\0\0"), "iqn.a,i,0x80");
         assert_eq!(transport_id(b"iqn.2026-11.b\0"), "iqn.2026-11.b");
+        let srp = b"\x04\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x02\x03\0\0\0\0\0\0\x04";
+        assert_eq!(transport_id(srp), "0x01000000000000020300000000000004");
         assert_eq!(transport_id(b"\x06\0\0\0ABCDEFGH"), "060000004142434445464748");
         assert_eq!(transport_id(b"\0iqn.\x1b[2J\0"), "0069716e2e1b5b324a00");
         assert_eq!((transport_id(b""), transport_id(&[0; 2])), (String::new(), "0000".into()));

@@ -6,6 +6,8 @@ use super::error::{of, whole};
 use super::opcode;
 use crate::be;
 
+/// It is a solicited notification.
+const SOLICITED: u8 = 0x01;
 /// Bytes of the information units that are little more than a tag.
 const SMALL: usize = 16;
 
@@ -85,6 +87,8 @@ impl TaskManagement {
 /// A target gives credits, or takes some. It is answered with [`credit_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditRequest {
+    /// It is a solicited notification.
+    pub solicited: bool,
     /// How many.
     pub credits: i32,
     /// The target's name for it.
@@ -94,7 +98,7 @@ pub struct CreditRequest {
 impl CreditRequest {
     /// Its bytes.
     pub fn encode(&self) -> [u8; SMALL] {
-        small(opcode::CREDIT_REQUEST, 0, self.credits as u32, self.tag)
+        small(opcode::CREDIT_REQUEST, u8::from(self.solicited), self.credits as u32, self.tag)
     }
 
     /// Reads one.
@@ -103,13 +107,16 @@ impl CreditRequest {
     /// When it is too short, or not one.
     pub fn decode(iu: &[u8]) -> Result<CreditRequest, Error> {
         let b: &[u8; SMALL] = of(iu, 0, opcode::CREDIT_REQUEST)?;
-        Ok(CreditRequest { credits: be::get32(&b[4..]) as i32, tag: be::get64(&b[8..]) })
+        let solicited = b[1] & SOLICITED != 0;
+        Ok(CreditRequest { solicited, credits: be::get32(&b[4..]) as i32, tag: be::get64(&b[8..]) })
     }
 }
 
 /// A target ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetLogout {
+    /// It is a solicited notification.
+    pub solicited: bool,
     /// Why: 0 for no reason.
     pub reason: u32,
     /// The target's name for it.
@@ -119,7 +126,7 @@ pub struct TargetLogout {
 impl TargetLogout {
     /// Its bytes.
     pub fn encode(&self) -> [u8; SMALL] {
-        small(opcode::TARGET_LOGOUT, 0, self.reason, self.tag)
+        small(opcode::TARGET_LOGOUT, u8::from(self.solicited), self.reason, self.tag)
     }
 
     /// Reads one.
@@ -128,7 +135,8 @@ impl TargetLogout {
     /// When it is too short, or not one.
     pub fn decode(iu: &[u8]) -> Result<TargetLogout, Error> {
         let b: &[u8; SMALL] = of(iu, 0, opcode::TARGET_LOGOUT)?;
-        Ok(TargetLogout { reason: be::get32(&b[4..]), tag: be::get64(&b[8..]) })
+        let solicited = b[1] & SOLICITED != 0;
+        Ok(TargetLogout { solicited, reason: be::get32(&b[4..]), tag: be::get64(&b[8..]) })
     }
 }
 
@@ -137,6 +145,8 @@ const AER_LEN: usize = 36;
 /// An asynchronous event. It is answered with [`aer_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aer<'a> {
+    /// It is a solicited notification.
+    pub solicited: bool,
     /// Credits that come with it.
     pub credits: i32,
     /// The target's name for it.
@@ -154,7 +164,12 @@ impl<'a> Aer<'a> {
     /// Appends its bytes.
     pub fn encode(&self, into: &mut Vec<u8>) {
         let mut b = [0; AER_LEN];
-        b[..SMALL].copy_from_slice(&small(opcode::AER_REQUEST, 0, self.credits as u32, self.tag));
+        b[..SMALL].copy_from_slice(&small(
+            opcode::AER_REQUEST,
+            u8::from(self.solicited),
+            self.credits as u32,
+            self.tag,
+        ));
         be::put64(&mut b[20..], self.lun);
         be::put32(&mut b[28..], self.sense.len() as u32);
         into.extend_from_slice(&b);
@@ -171,7 +186,7 @@ impl<'a> Aer<'a> {
         let needed = Self::LEN as u64 + u64::from(sense_len);
         let short = Error::Short { needed, there: iu.len() };
         let sense = iu[Self::LEN..].get(..sense_len as usize).ok_or(short)?;
-        let (tag, lun) = (be::get64(&b[8..]), be::get64(&b[20..]));
-        Ok(Aer { credits: be::get32(&b[4..]) as i32, tag, lun, sense })
+        let (solicited, tag, lun) = (b[1] & SOLICITED != 0, be::get64(&b[8..]), be::get64(&b[20..]));
+        Ok(Aer { solicited, credits: be::get32(&b[4..]) as i32, tag, lun, sense })
     }
 }

@@ -330,10 +330,10 @@ fn task_management_lies_as_in_the_standard() {
 #[test]
 fn the_small_ones_lie_as_in_the_standard() {
     let small = |first, word: u32| bytes(16, &[(0, &[first]), (4, &word.to_be_bytes()), (8, &tag())]);
-    let credit = CreditRequest { credits: -3, tag: TAG };
+    let credit = CreditRequest { solicited: false, credits: -3, tag: TAG };
     assert_eq!(credit.encode()[..], small(0x81, 0xffff_fffd));
     assert_eq!(FromTarget::decode(&credit.encode()), Ok(FromTarget::Credit(credit)));
-    let end = TargetLogout { reason: 5, tag: TAG };
+    let end = TargetLogout { solicited: false, reason: 5, tag: TAG };
     assert_eq!(end.encode()[..], small(0x80, 5));
     assert_eq!(FromTarget::decode(&end.encode()), Ok(FromTarget::Logout(end)));
     for (b, first, iu) in [
@@ -349,10 +349,10 @@ fn the_small_ones_lie_as_in_the_standard() {
 
 #[test]
 fn an_asynchronous_event_lies_as_in_the_standard() {
-    let aer = Aer { credits: 1, tag: TAG, lun: LUN, sense: &[0x70, 0, 6] };
+    let aer = Aer { solicited: true, credits: 1, tag: TAG, lun: LUN, sense: &[0x70, 0, 6] };
     let (lun, len) = (LUN.to_be_bytes(), [0, 0, 0, 3]);
     let there: [(usize, &[u8]); 6] =
-        [(0, &[0x82]), (4, &[0, 0, 0, 1]), (8, &tag()), (20, &lun), (28, &len), (36, &[0x70, 0, 6])];
+        [(0, &[0x82, 1]), (4, &[0, 0, 0, 1]), (8, &tag()), (20, &lun), (28, &len), (36, &[0x70, 0, 6])];
     let mut golden = bytes(39, &there);
     let mut b = Vec::new();
     aer.encode(&mut b);

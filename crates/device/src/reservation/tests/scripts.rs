@@ -749,3 +749,66 @@ fn register_and_move_and_clear_are_saved() {
          A keys ->",
     );
 }
+
+#[test]
+fn initiators_of_both_protocols_share_a_disk() {
+    play(
+        "A s t2",
+        "A register 0 a -> good
+         s register 0 b -> good
+         t2 register 0 c all -> good
+         A status -> A1=a, s1=b, t1=c, t2=c
+         s reserve b 5 -> good
+         A write -> good
+         A status -> A1=a, s1=b*5, t1=c, t2=c
+         t2 register c 0 -> good
+         t2 write -> conflict
+         A abort a b 5 -> abort s
+         A status -> A1=a*5, t1=c",
+    );
+}
+
+#[test]
+fn a_port_is_registered_through_target_ports_of_its_own_protocol() {
+    play(
+        "A s",
+        "s register 0 a for t u -> good
+         s status -> s1=a, t1=a, u1=a
+         s ignore 0 0 -> good
+         A register 0 b for s -> 5/26/00@28
+         A register 0 b all for v -> good
+         A status -> A1=b, A2=b, t1=a, u1=a, v1=b, v2=b",
+    );
+}
+
+#[test]
+fn a_reservation_moves_to_a_port_of_srp_and_back() {
+    play(
+        "A s",
+        "A register 0 a -> good
+         A reserve a 3 -> good
+         A move a b s through 1 -> 5/26/00@24.3
+         A move a b B through 8001 -> 5/26/00@24.3
+         A move a b s unreg through 8003 -> 5/26/00@18
+         A move a b s unreg -> good
+         s status -> s1=b*3
+         s move b c A -> good
+         s status -> A1=c*3, s1=b",
+    );
+}
+
+#[test]
+fn registrations_of_srp_are_saved_and_come_back() {
+    let mut world = World::new("A s");
+    world.play(
+        "A register 0 a -> good
+         s register 0 b aptpl -> save
+         s reserve b 1 -> save",
+    );
+    let (_, saved) = world.lu.saved();
+    World::with(disk(), Some(&saved), "A s").play(
+        "A status -> A1=a, s1=b*1
+         A write -> conflict
+         s write -> good",
+    );
+}

@@ -2,17 +2,19 @@
 //! OUTCOME`.
 //!
 //! A nexus is an initiator (a letter), the portal group it came through (1 unless a digit says), and `'` for
-//! another ISID. Keys are hexadecimal.
+//! another ISID. A small letter is an initiator of SRP, and comes through the port of its group for that. Keys are
+//! hexadecimal.
 //!
 //! Outcomes: `good`; `save`, `abort A B`, `abort A B save` (the plan); `conflict`; `5/26/00`, followed by
 //! `@20.3` or `@c2.3` for a pointer to a byte and a bit of parameters or CDB; what a report says.
 
 use crate::testing::{disk, run, run_with};
-use crate::{Answer, Lu, Nexus, NexusId, Op, Plan, Port, Settings};
+use crate::{Answer, Lu, Nexus, NexusId, Op, Plan, Port, Protocol, Settings, TargetPort};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::be;
 use wire::scsi::{Sense, Status, op};
+use wire::srp::PortId;
 
 /// The logical unit and its nexuses by name.
 pub(super) struct World {
@@ -20,20 +22,38 @@ pub(super) struct World {
     pub(super) nexuses: BTreeMap<String, Nexus>,
 }
 
+/// The ports of the target: each of two portal groups has one for iSCSI and one for SRP.
+fn ports() -> Arc<[TargetPort]> {
+    let group = |group| [Protocol::Iscsi, Protocol::Srp].map(|protocol| TargetPort { protocol, group });
+    [group(1), group(2)].concat().into()
+}
+
+/// The port of SRP of a small letter.
+fn srp(name: &str) -> Option<PortId> {
+    let letter = name.bytes().next().filter(u8::is_ascii_lowercase)?;
+    Some(PortId::new(0xaaaa, letter.into()))
+}
+
 /// The ports of a nexus of this name.
 pub(super) fn port(name: &str) -> Arc<Port> {
     let tag = name.chars().find_map(|c| c.to_digit(10)).unwrap_or(1);
+    let of_srp = srp(name);
+    let isid = [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8];
     Arc::new(Port {
-        initiator: format!("iqn.2026-11.org.example:{}", &name[..1]),
-        isid: [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8],
+        initiator: of_srp
+            .map_or_else(|| format!("iqn.2026-11.org.example:{}", &name[..1]), |port| port.to_string()),
+        isid: if of_srp.is_some() { [0; 6] } else { isid },
         target: "iqn.2026-11.org.example:disk".into(),
         tag: tag as u16,
-        all_tags: [1, 2].into(),
+        ports: ports(),
     })
 }
 
-/// The TransportID of a nexus: format 01b, or 00b for the letter after `*`.
+/// The TransportID of a nexus: format 01b, or 00b for the letter after `*`; that of SRP.
 pub(super) fn transport_id(name: &str) -> Vec<u8> {
+    if let Some(PortId(port)) = srp(name) {
+        return [&[4, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
+    }
     let (format, text) = match name.strip_prefix('*') {
         Some(letter) => (0x05, port(letter).initiator.clone()),
         None => {
@@ -202,10 +222,18 @@ fn command(nexus: &mut Nexus, verb: &str, words: &[&str]) -> Answer {
         "abort" => simple(nexus, 5, number(1), number(2)),
         "move" => {
             let flags = has(words, "aptpl") | has(words, "unreg") << 1;
-            let list = moving(number(0), number(1), flags, port(words[2]).tag, &transport_id(words[2]));
+            let list = moving(number(0), number(1), flags, relative(words), &transport_id(words[2]));
             send(nexus, 7, 0, &list)
         }
         _ => panic!("{verb} is no verb"),
+    }
+}
+
+/// The target port that `move` names: that of the nexus, or any after `through`.
+fn relative(words: &[&str]) -> u16 {
+    match words {
+        [.., "through", number] => hex(number) as u16,
+        _ => port(words[2]).own().relative(),
     }
 }
 
@@ -226,7 +254,7 @@ fn register(nexus: &mut Nexus, action: u8, words: &[&str]) -> Answer {
 }
 
 /// `keys`: the keys; `held`: key and type, or none; `generation`; `status`: of each registrant, sorted by
-/// name, key, `*` and type for a holder, port, and its name.
+/// name, those of SRP last, key, `*` and type for a holder, port, and its name.
 fn report(nexus: &mut Nexus, verb: &str) -> Option<String> {
     let action = match verb {
         "keys" | "generation" => 0,
@@ -257,14 +285,24 @@ fn status(mut rest: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     while !rest.is_empty() {
         let len = be::get32(&rest[20..]) as usize;
-        let text = std::str::from_utf8(&rest[28..24 + len]).unwrap().trim_end_matches('\0');
-        let (name, isid) = text.split_once(",i,0x").unwrap();
-        let other = if isid.ends_with('1') { "'" } else { "" };
+        let (letter, other) = who(&rest[24..24 + len]);
         let holder = if rest[12] & 1 != 0 { format!("*{}", rest[13]) } else { String::new() };
         let port = be::get16(&rest[18..]);
-        let letter = name.rsplit(':').next().unwrap();
-        found.push(format!("{letter}{port}{other}={:x}{holder}", be::get64(rest)));
+        assert_eq!(port & 0x8000 != 0, letter.is_ascii_lowercase());
+        found.push(format!("{letter}{}{other}={:x}{holder}", port & 0x7fff, be::get64(rest)));
         rest = &rest[24 + len..];
     }
+    found.sort_by_key(|one| one.starts_with(|c: char| c.is_ascii_lowercase()));
     found
+}
+
+/// The letter that a TransportID is of, and the mark of another ISID.
+fn who(id: &[u8]) -> (char, &'static str) {
+    if id[0] == 4 {
+        assert_eq!((id.len(), &id[8..16]), (24, &[0, 0, 0, 0, 0, 0, 0xaa, 0xaa][..]));
+        return (id[23] as char, "");
+    }
+    let text = std::str::from_utf8(&id[4..]).unwrap().trim_end_matches('\0');
+    let (name, isid) = text.split_once(",i,0x").unwrap();
+    (name.chars().last().unwrap(), if isid.ends_with('1') { "'" } else { "" })
 }

@@ -38,7 +38,7 @@ fn a_credit_request_is_answered_and_opens_the_window() {
     let mut peer = Peer::new(1, true);
     let tags = [(); 3].map(|()| peer.test());
     assert_eq!(peer.sent().len(), 1);
-    let request = CreditRequest { credits: 1, tag: 0x0102_0304_0506_0708 };
+    let request = CreditRequest { solicited: false, credits: 1, tag: 0x0102_0304_0506_0708 };
     assert!(matches!(peer.say(&request.encode()), Ok(Received::More)));
     let units = peer.sent();
     assert_eq!(units.len(), 2);
@@ -66,7 +66,7 @@ fn an_event_is_answered_and_told() {
 #[test]
 fn a_logout_of_the_target_ends_the_connection() {
     let mut peer = Peer::new(8, true);
-    let end = peer.say(&TargetLogout { reason: 3, tag: 1 }.encode());
+    let end = peer.say(&TargetLogout { solicited: false, reason: 3, tag: 1 }.encode());
     assert!(matches!(end, Err(Broken::Io(e)) if e.to_string().contains("reason 0x3")));
 }
 
@@ -101,7 +101,7 @@ fn there_is_a_receive_for_each_answer() {
 #[test]
 fn a_target_that_asks_and_does_not_listen_is_given_up() {
     let mut peer = Peer::new(8, true);
-    let request = CreditRequest { credits: 0, tag: 1 }.encode();
+    let request = CreditRequest { solicited: false, credits: 0, tag: 1 }.encode();
     // Nothing is flushed: the answers wait.
     let end = (0..5000).find_map(|_| peer.say(&request).err());
     assert!(matches!(end, Some(Broken::Io(e)) if e.to_string().contains("does not read")));

@@ -124,7 +124,7 @@ fn what_waits_and_is_given_up_is_not_sent() {
     let tag = peer.read(512);
     assert_eq!(peer.sent().len(), 3, "three functions; the command waits");
     peer.machine.finish(tag, Err(Error::new(Kind::Aborted, "on demand")));
-    assert!(peer.say(&srp::CreditRequest { credits: 5, tag: 1 }.encode()).is_ok());
+    assert!(peer.say(&srp::CreditRequest { solicited: false, credits: 5, tag: 1 }.encode()).is_ok());
     assert_eq!(peer.sent().len(), 1, "the answer, and no command");
     drop(functions);
 }

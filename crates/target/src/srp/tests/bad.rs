@@ -20,7 +20,8 @@ fn nowhere(len: u32) -> Descriptor {
     Descriptor { address: 0, key: 77, len }
 }
 
-fn units() -> Vec<(&'static str, Vec<u8>)> {
+/// What is wrong, the reason that the target gives for the end, and the unit.
+fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
     let list = [nowhere(256).encode(), nowhere(256).encode()].concat();
     let indirect = read(Data::Indirect(Indirect { table: nowhere(32), len: 512, list: &list }));
     let changed = |at: usize, byte: u8| {
@@ -36,19 +37,19 @@ fn units() -> Vec<(&'static str, Vec<u8>)> {
     };
     let managed = TaskManagement { notifications: 0, tag: 1, lun: 0, function: 1, task_tag: 2 }.encode();
     vec![
-        ("nothing", Vec::new()),
-        ("an unknown opcode", vec![0x77; 64]),
-        ("a login", vec![0; 64]),
-        ("a short command", encoded(&command(5, &cdb::test_unit_ready()))[..47].to_vec()),
-        ("a command without its descriptor", read(Data::Direct(nowhere(512)))[..63].to_vec()),
-        ("a command without its additional CDB", changed(31, 252)),
-        ("fewer descriptors than it says", changed(7, 3)),
-        ("more descriptors than its table", changed(7, 2)[..].to_vec().tap(|unit| unit[63] = 16)),
-        ("descriptors for less than it says", changed(66, 3)),
-        ("immediate data beyond its end", immediate),
-        ("a short function", managed[..47].to_vec()),
-        ("an answer to nothing", srp::credit_response(3).to_vec()),
-        ("memory that is not there", read(Data::Direct(nowhere(512)))),
+        ("nothing", Some(8), Vec::new()),
+        ("an unknown opcode", Some(2), vec![0x77; 64]),
+        ("a login", Some(2), vec![0; 64]),
+        ("a short command", Some(8), encoded(&command(5, &cdb::test_unit_ready()))[..47].to_vec()),
+        ("a command without its descriptor", Some(8), read(Data::Direct(nowhere(512)))[..63].to_vec()),
+        ("a command without its additional CDB", Some(8), changed(31, 252)),
+        ("fewer descriptors than it says", Some(8), changed(7, 3)),
+        ("more descriptors than its table", Some(0), changed(7, 2)[..].to_vec().tap(|unit| unit[63] = 16)),
+        ("descriptors for less than it says", Some(0), changed(66, 3)),
+        ("immediate data beyond its end", Some(8), immediate),
+        ("a short function", Some(8), managed[..47].to_vec()),
+        ("an answer to nothing", Some(3), srp::credit_response(3).to_vec()),
+        ("memory that is not there", None, read(Data::Direct(nowhere(512)))),
     ]
 }
 
@@ -68,9 +69,14 @@ fn a_bad_unit_ends_its_connection_and_no_other() {
     on_core(async move || {
         let world = World::new();
         let mut other = world.host(2, false).await.ready().await;
-        for (what, unit) in units() {
+        for (what, reason, unit) in units() {
             let mut host = world.host(1, false).await.ready().await;
             host.say(&unit);
+            if let Some(reason) = reason {
+                let end =
+                    host.hear().await.map(|unit| srp::TargetLogout::decode(&unit).map(|end| end.reason));
+                assert_eq!(end, Some(Ok(reason)), "{what}");
+            }
             assert_eq!(host.hear().await, None, "{what}");
             goes_on(&mut other).await;
         }
@@ -84,7 +90,7 @@ fn a_table_in_the_memory_of_the_initiator_is_checked_too() {
         let mut host = world.host(1, false).await.ready().await;
         let table = host.source(&[nowhere(256).encode(), nowhere(255).encode()].concat());
         host.say(&read(Data::Indirect(Indirect { table, len: 512, list: &[] })));
-        host.ends().await;
+        host.is_logged_out(0).await;
     });
 }
 

@@ -130,14 +130,15 @@ fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
         let world = World::new();
         let mut first = world.host(1, false).await;
         assert_eq!(first.welcome.previous, Previous::None);
-        let mut second = world.host(1, true).await;
+        let second = world.host(1, true).await;
         assert_eq!(second.welcome.previous, Previous::Kept);
+        let mut second = second.ready().await;
         let mut other = world.host(2, false).await.ready().await;
         assert_eq!(world.shared.registry.list().len(), 3);
         let mut again = world.host(1, false).await;
         assert_eq!(again.welcome.previous, Previous::Ended);
         first.ends().await;
-        second.ends().await;
+        second.is_logged_out(4).await;
         assert_eq!(world.shared.registry.list().len(), 2);
         assert_eq!(other.does(&command(2, &cdb::test_unit_ready())).await, Answer::good(2));
         again.does(&command(2, &cdb::test_unit_ready())).await;

@@ -1,9 +1,11 @@
 //! The target against an initiator that says what a test wants, with both ends in one process.
 
+mod asking;
 mod bad;
 mod data;
 mod login;
 mod manage;
+mod reservations;
 mod world;
 
 use world::{World, golden, on_core};

@@ -9,6 +9,7 @@ use net::{Buf, Cores};
 use rdma::mem::{self, Faults};
 use rdma::{Endpoint, Event, Events, Exposed, Refused, Remote, Terms};
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use wire::scsi::Sense;
 use wire::srp::{
     Attribute, Command, Data, Descriptor, Form, LoginReject, LoginRequest, LoginResponse, PortId,
 };
-use wire::srp::{Response, TaskManagement};
+use wire::srp::{Response, TargetLogout, TaskManagement};
 
 pub const NAME: &str = "iqn.2026-11.org.example:disk";
 /// A test that takes longer hangs.
@@ -56,13 +57,13 @@ fn session() -> setup::Session {
         default_time2retain: 0,
         header_digest: digests,
         data_digest: digests,
-        nop_interval: Some(Duration::from_millis(1)),
-        nop_timeout: Duration::from_millis(1),
+        nop_interval: None,
+        nop_timeout: LIMIT,
     }
 }
 
-/// A memory disk of 32 MiB.
-fn unit() -> Unit {
+/// A memory disk of 32 MiB; its state is kept in a file, if there is one to be.
+fn unit(state: Option<&Path>) -> Unit {
     const CAPACITY: u64 = 32 << 20;
     let identity = Identity {
         vendor: "LUNAR".into(),
@@ -88,7 +89,9 @@ fn unit() -> Unit {
         explicit_access: true,
     };
     let medium = block::open(&block::Spec::sized(block::Kind::Memory, CAPACITY)).expect("memory");
-    Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
+    let saved = state.and_then(|path| std::fs::read(path).ok());
+    let lu = Arc::new(Lu::new(settings, saved.as_deref()).expect("settings"));
+    Unit::new(lu, medium, state.map(Path::to_path_buf))
 }
 
 fn target() -> Target {
@@ -99,10 +102,21 @@ fn target() -> Target {
         redirects: Vec::new(),
         offline: false,
         mutual: None,
-        luns: BTreeMap::from([(0, Arc::new(unit()))]),
+        luns: BTreeMap::from([(0, Arc::new(unit(None)))]),
         access: Vec::new(),
         instance: None,
         depth: None,
+    }
+}
+
+fn setup(target: Target) -> Setup {
+    Setup {
+        limits: limits(),
+        session: session(),
+        discovery: setup::Discovery::default(),
+        portal_groups: Vec::new(),
+        targets: BTreeMap::from([(NAME.into(), target)]),
+        answers: setup::Answers::default(),
     }
 }
 
@@ -118,20 +132,28 @@ impl World {
         World::with(|_| {})
     }
 
+    /// The state of its disk is in this file, and stays there.
+    pub fn kept(state: &Path) -> World {
+        World::with(|target| target.luns = BTreeMap::from([(0, Arc::new(unit(Some(state))))]))
+    }
+
     pub fn with(change: impl FnOnce(&mut Target)) -> World {
         let mut target = target();
         change(&mut target);
-        let setup = Setup {
-            limits: limits(),
-            session: session(),
-            discovery: setup::Discovery::default(),
-            portal_groups: Vec::new(),
-            targets: BTreeMap::from([(NAME.into(), target)]),
-            answers: setup::Answers::default(),
-        };
+        World::of(setup(target))
+    }
+
+    fn of(setup: Setup) -> World {
         let address = ([127, 0, 0, 1], 5555).into();
         let bound = Bound { address, tag: 1, advertise: None, transports: Transports::SRP };
         World { shared: Arc::new(Shared::new(setup, vec![bound])), cores: Cores::one().expect("a core") }
+    }
+
+    /// Initiators are asked for a sign of life as soon as they are silent, and have so long for it.
+    pub fn pinging(timeout: Duration) -> World {
+        let mut setup = setup(target());
+        (setup.session.nop_interval, setup.session.nop_timeout) = (Some(Duration::from_millis(1)), timeout);
+        World::of(setup)
     }
 
     /// Connects with this private data, and zeros behind it as on InfiniBand.
@@ -258,6 +280,13 @@ impl Host {
     /// The connection ends without another word.
     pub async fn ends(&mut self) {
         assert_eq!(self.hear().await, None);
+    }
+
+    /// The target says that it ends the connection, for this reason, and does so.
+    pub async fn is_logged_out(&mut self, reason: u32) {
+        let unit = self.hear().await.expect("a logout");
+        assert_eq!(TargetLogout::decode(&unit).map(|end| end.reason), Ok(reason));
+        self.ends().await;
     }
 
     /// Nothing was said, though everybody had time for it.
