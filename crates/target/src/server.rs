@@ -147,13 +147,6 @@ impl Server {
         self.shared.registry.list()
     }
 
-    /// Tells who was refused at login, and why; of a flood a few lines and a number.
-    pub fn refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
-        if let Some(left_out) = self.refused.may(Instant::now()) {
-            tracing::info!(%peer, ?initiator, ?target, %reason, left_out, "login refused");
-        }
-    }
-
     /// The configuration in force.
     pub fn setup(&self) -> Arc<Setup> {
         self.shared.setup()

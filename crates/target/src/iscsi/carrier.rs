@@ -40,6 +40,9 @@ pub trait Mover {
     /// Nothing more is taken; what is queued still goes.
     fn stop_receiving(&self);
 
+    /// No data of tasks that have ended is on its way any more, as far as it is known here.
+    fn is_at_rest(&self) -> bool;
+
     /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
     fn settled<'a>(&'a self, _session: &'a RefCell<Session>) -> Wait<'a, ()> {
         Box::pin(async {})
@@ -208,6 +211,15 @@ impl Out {
         match self {
             Out::Tcp(_) => true,
             Out::Moved(mover) => mover.notifies(),
+        }
+    }
+
+    /// No data of tasks that have ended is on its way where it could still change memory of the initiator. Over a stream
+    /// it is told from that of other tasks by its tags.
+    pub fn is_at_rest(&self) -> bool {
+        match self {
+            Out::Tcp(_) => true,
+            Out::Moved(mover) => mover.is_at_rest(),
         }
     }
 

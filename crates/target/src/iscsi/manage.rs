@@ -11,7 +11,7 @@ use proto::window::precedes;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::iscsi::request::Function;
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, lun, pdu};
@@ -33,6 +33,8 @@ const TASK_TERMINATION: u8 = 5;
 const MANAGING: usize = 16;
 /// How long the data of aborted writes is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// So often it is looked whether data still travels.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Responses.
 const COMPLETE: u8 = 0;
@@ -251,6 +253,22 @@ impl Connection {
         };
         self.flush();
         self.wait_for(&serials).await;
+        if !serials.is_empty() {
+            self.come_to_rest().await;
+        }
+    }
+
+    /// Waits until no data of ended tasks is on its way: who is answered on another connection may use their memory for
+    /// something else. An initiator that holds this up loses the connection, and with it the data.
+    async fn come_to_rest(&self) {
+        let end = Instant::now() + PATIENCE;
+        while !self.session.borrow().out.is_at_rest() {
+            if Instant::now() > end {
+                self.session.borrow_mut().is_over("it held up the end of tasks that another session aborted");
+                return self.close();
+            }
+            compio::time::sleep(LOOK).await;
+        }
     }
 }
 

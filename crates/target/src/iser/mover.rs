@@ -17,6 +17,10 @@ use wire::iser::{self, Advertised, HEADER_LEN, Header, OVERHEAD, SAFE_DATA_LEN};
 /// S of a Data-In; what it says of residuals beside.
 const STATUS: u8 = 0x01;
 const RESIDUAL: u8 = 0x06;
+/// Answers that may wait behind the end of tasks, beside those of as many commands as a session may have; and their
+/// bytes.
+const HELD_BESIDE: usize = 1024;
+const MOST_HELD_BYTES: usize = 16 << 20;
 /// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
 const TASK_TERMINATION: u8 = 5;
 
@@ -48,6 +52,8 @@ struct State {
     reads: u64,
     /// What waits behind the end of tasks, whose data must not come any more when it is told.
     held: VecDeque<(Bhs, Payload)>,
+    held_bytes: usize,
+    most_held: usize,
 }
 
 /// The data mover of one connection.
@@ -71,7 +77,8 @@ impl Mover {
         whole: bool,
     ) -> Mover {
         let inlet = Inlet::new(endpoint.clone(), longest, events);
-        Mover { endpoint, inlet, state: RefCell::default(), invalidate, whole }
+        let state = State { most_held: HELD_BESIDE, ..State::default() };
+        Mover { endpoint, inlet, state: RefCell::new(state), invalidate, whole }
     }
 
     /// Sends a PDU, or what it stands for.
@@ -144,6 +151,7 @@ impl Mover {
             }
             self.put(&mut state, header, payload);
         }
+        state.held_bytes = 0;
     }
 
     fn came(&self, session: &mut Session, came: Came<'_>) -> Result<bool, Broken> {
@@ -176,6 +184,7 @@ impl Mover {
             return Err(broken("a command that advertises no memory for its data"));
         }
         let mut state = self.state.borrow_mut();
+        state.most_held = session.most_tasks() + HELD_BESIDE;
         // One whose tag is that of another will be rejected; that one keeps its memory.
         if !session.tasks.contains_key(&pdu.bhs.itt()) {
             let tags = Tags { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
@@ -214,10 +223,17 @@ impl State {
 impl carrier::Mover for Mover {
     fn push(&self, header: Bhs, payload: Payload) {
         let mut state = self.state.borrow_mut();
-        if !state.held.is_empty() || state.is_busy_for(&header) {
-            return state.held.push_back((header, payload));
+        if state.held.is_empty() && !state.is_busy_for(&header) {
+            return self.put(&mut state, header, payload);
         }
-        self.put(&mut state, header, payload);
+        if let Payload::Bytes(bytes) = &payload {
+            state.held_bytes += bytes.len();
+        }
+        state.held.push_back((header, payload));
+        // It asks on and on, and does not send what the answers wait for.
+        if state.held.len() > state.most_held || state.held_bytes > MOST_HELD_BYTES {
+            self.endpoint.close();
+        }
     }
 
     fn waiting(&self) -> usize {
@@ -247,6 +263,10 @@ impl carrier::Mover for Mover {
 
     fn stop_receiving(&self) {
         self.inlet.stop();
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.state.borrow().coming.is_empty() && self.endpoint.waiting() == 0
     }
 
     fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()> {

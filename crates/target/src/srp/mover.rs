@@ -354,7 +354,12 @@ impl State {
     }
 
     fn hold(&mut self, header: Bhs, payload: Payload) {
-        if let Some(slot) = self.slots.get(header.itt()) {
+        let is_answer = match header.opcode() {
+            opcode::SCSI_RESPONSE => true,
+            opcode::DATA_IN => header.flags() & STATUS != 0,
+            _ => false,
+        };
+        if let Some(slot) = self.slots.get(header.itt()).filter(|_| is_answer) {
             slot.is_answered = true;
         }
         self.held.push_back((header, payload));
@@ -404,6 +409,10 @@ impl carrier::Mover for Mover {
 
     fn stop_receiving(&self) {
         self.inlet.stop();
+    }
+
+    fn is_at_rest(&self) -> bool {
+        !self.state.borrow().slots.is_reading() && self.endpoint.waiting() == 0
     }
 
     fn notifies(&self) -> bool {

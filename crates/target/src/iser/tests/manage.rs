@@ -76,6 +76,50 @@ fn a_cold_reset_is_answered_before_the_connection_ends() {
 }
 
 #[test]
+fn no_rdma_of_another_session_is_under_way_when_a_reset_is_answered() {
+    play(|house| async move {
+        let (mut one, mut other) = (house.session(1).await, house.session(2).await);
+        write_under_way(&mut one).await;
+        let manage = other.manage(Function::LunReset, None);
+        quiet().await;
+        assert_eq!(other.did(), [], "it waits for the data of the other session");
+        one.faults[1].reads.release();
+        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert_eq!(house.sessions(), 2);
+    });
+}
+
+#[test]
+fn one_that_holds_up_the_reset_of_another_loses_its_connection() {
+    play(|house| async move {
+        let (mut one, mut other) = (house.session(1).await, house.session(2).await);
+        write_under_way(&mut one).await;
+        let manage = other.manage(Function::LunReset, None);
+        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        one.over().await;
+        assert_eq!(house.sessions(), 1);
+    });
+}
+
+#[test]
+fn what_waits_behind_the_end_of_tasks_is_bounded() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let (itt, cmd_sn) = write_under_way(&mut host).await;
+        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        quiet().await;
+        for _ in 0..100 {
+            (0..16).for_each(|_| _ = host.ping(&[]));
+            quiet().await;
+        }
+        host.over().await;
+        assert_eq!(house.sessions(), 0);
+    });
+}
+
+#[test]
 fn an_abort_waits_neither_for_other_connections_nor_they_for_it() {
     play(|house| async move {
         let (mut one, mut other) = (house.session(1).await, house.session(2).await);
