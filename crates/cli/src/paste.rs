@@ -66,19 +66,24 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
     text + &srp(config, portals) + "\nready\n"
 }
 
-/// Lines for Linux hosts that log in by SRP: what to write, once for each portal and target.
+/// What leads to targets by SRP: URLs, and lines for Linux hosts, once for each portal and target.
 fn srp(config: &Config, portals: &[Bound]) -> String {
-    let mut text = String::new();
+    let (mut urls, mut lines) = (String::new(), String::new());
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
+        let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
         let targets = config.targets.iter().filter(|target| target.portal_groups.contains(&portal.tag));
-        for target in targets.filter(|target| !target.luns.is_empty()).take(LISTED) {
+        for target in targets.take(LISTED) {
+            let Some(lun) = target.luns.keys().next() else { continue };
             let (id, dest) = (port_id(&target.name).guid(), local(portal.address));
-            _ = writeln!(text, "  id_ext={id:016x},ioc_guid={id:016x},dest={dest}");
+            _ = writeln!(urls, "  srp://{dest}/{id:016x}/{lun}{provider}");
+            _ = writeln!(lines, "  id_ext={id:016x},ioc_guid={id:016x},dest={dest}");
         }
     }
-    match text.is_empty() {
-        true => text,
-        false => format!("SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{text}"),
+    match urls.is_empty() {
+        true => urls,
+        false => format!(
+            "URL of SRP:\n{urls}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
+        ),
     }
 }
 
@@ -114,6 +119,13 @@ mod tests {
         let line = "\n  id_ext=21c2f69f0bcae0f6,ioc_guid=21c2f69f0bcae0f6,dest=[::1]:5555\n";
         assert!(text.starts_with("listening on [::1]:5555, portal group 2, for SRP\n"), "{text}");
         assert!(text.contains(line), "{text}");
+        assert!(
+            text.contains("\nURL of SRP:\n  srp://[::1]:5555/21c2f69f0bcae0f6/3\nSRP, to /sys/"),
+            "{text}"
+        );
+        let verbs = Transports { provider: target::setup::Provider::Verbs, ..Transports::SRP };
+        let text = banner(&config, &[bound("[::1]:5555", 2, verbs)]);
+        assert!(text.contains("/21c2f69f0bcae0f6/3?provider=verbs\n"), "{text}");
     }
 
     #[test]

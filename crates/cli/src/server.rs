@@ -1,9 +1,9 @@
 //! The target as `lunar serve` runs it.
 
-use control::admin::{Counters, Parameters, Session};
+use control::admin::{Counters, Parameters, Session, Srp};
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-use target::setup::Setup;
+use target::setup::{Provider, Setup};
 use target::{Bound, Info, Resting, Unit};
 
 /// A target that runs.
@@ -44,7 +44,9 @@ impl Live {
 impl Server for Live {
     fn sessions(&self) -> Vec<Session> {
         let list = self.server().as_ref().map(target::Server::sessions).unwrap_or_default();
-        list.iter().map(|(tsih, info)| session(*tsih, info)).collect()
+        list.iter()
+            .map(|(tsih, info)| Session { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
+            .collect()
     }
 
     fn dismiss(&self, instance: &str) {
@@ -73,6 +75,22 @@ impl Server for Live {
     }
 }
 
+/// What there is to tell of a channel of SRP; `list` has all sessions, in order.
+fn srp(tsih: u16, info: &Info, list: &[(u16, Arc<Info>)]) -> Option<Srp> {
+    let provider = match info.srp? {
+        Provider::Iwarp => "iwarp",
+        Provider::Verbs => "verbs",
+    };
+    let beside = || list.iter().filter(|(_, other)| other.is_beside(info));
+    Some(Srp {
+        initiator_port: info.initiator.clone(),
+        target_port: target::srp::port_id(info.target.as_deref()?).to_string(),
+        channel: beside().filter(|(other, _)| *other <= tsih).count(),
+        channels: beside().count(),
+        provider: provider.into(),
+    })
+}
+
 /// A session as it is told.
 fn session(tsih: u16, info: &Info) -> Session {
     let counters = &info.counters;
@@ -84,6 +102,7 @@ fn session(tsih: u16, info: &Info) -> Session {
         portal: info.portal.to_string(),
         portal_group: info.tag,
         isid: info.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        srp: None,
         session_type: if info.discovery { "Discovery" } else { "Normal" }.into(),
         parameters: Parameters::from(&info.parameters),
         counters: Counters {
@@ -95,5 +114,54 @@ fn session(tsih: u16, info: &Info) -> Session {
             errors: counters.failures.get(),
         },
         connected_s: info.since.elapsed().as_secs(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    const TARGET: &str = "iqn.2026-11.org.example:disk";
+
+    fn info(initiator: &str, srp: Option<Provider>) -> Arc<Info> {
+        let address = ([127, 0, 0, 1], 5555).into();
+        Arc::new(Info {
+            initiator: initiator.into(),
+            alias: None,
+            address,
+            portal: address,
+            target: Some(TARGET.into()),
+            tag: 1,
+            isid: [0; 6],
+            cid: 0,
+            discovery: false,
+            srp,
+            user: None,
+            parameters: Default::default(),
+            since: Instant::now(),
+            counters: Default::default(),
+            visit: Default::default(),
+        })
+    }
+
+    #[test]
+    fn the_channels_between_two_ports_are_counted() {
+        let (one, other) = ("0x00000000000000010000000000000002", "0x00000000000000010000000000000003");
+        let iwarp = Some(Provider::Iwarp);
+        let list = [
+            (3, info(one, iwarp)),
+            (4, info(other, Some(Provider::Verbs))),
+            (5, info("iqn.a", None)),
+            (9, info(one, iwarp)),
+        ];
+        let told: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();
+        let counts =
+            told.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels, &*srp.provider)));
+        let wanted = [Some((1, 2, "iwarp")), Some((1, 1, "verbs")), None, Some((2, 2, "iwarp"))];
+        assert_eq!(counts.collect::<Vec<_>>(), wanted);
+        let first = told[0].as_ref().unwrap();
+        let port = "0x9fb1bf94f00106ed9fb1bf94f00106ed";
+        assert_eq!((&*first.initiator_port, &*first.target_port), (one, port));
     }
 }

@@ -86,7 +86,7 @@ fn what_is_copied_there_is_there() {
     let server = Server::start("copied");
     let data: Vec<u8> = (0..3_u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     std::fs::write(server.folder.join("a"), &data).unwrap();
-    for settings in ["", "immediate_data=no", "commands=2", "header_digest=crc32c"] {
+    for settings in ["", "immediate_data=no", "commands=2", "header_digest=crc32c", "channels=3"] {
         server.prints(&["copy", "a", &server.url(settings), "--verify"]);
         server.prints(&["copy", &server.url(settings), "b", "--verify"]);
         let back = std::fs::read(server.folder.join("b")).unwrap();

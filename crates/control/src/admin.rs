@@ -5,7 +5,7 @@ mod rows;
 mod session;
 
 pub use router::Router;
-pub use session::{Counters, Parameters, Session, table};
+pub use session::{Counters, Parameters, Session, Srp, table};
 
 pub use crate::Difference;
 use crate::{Problem, folders, io_text};

@@ -29,6 +29,8 @@ pub struct Goal {
     pub target: Option<String>,
     /// Our part of the session's identifier: with the same one, a new session takes the place of a lost one.
     pub isid: [u8; 6],
+    /// What our port has at the target already stays: it is one more channel of a session over SRP.
+    pub beside: bool,
 }
 
 /// A connection that is logged in.
@@ -105,7 +107,8 @@ impl Watch for () {
 }
 
 async fn attempt(portal: &Portal, goal: &Goal, options: &Options) -> Result<Attempt, Error> {
-    let wire = Wire::connect(portal, goal, options).await?;
+    let mut wire = Wire::connect(portal, goal, options).await?;
+    wire.add_channels(portal, goal, options).await;
     log_in(wire, portal, goal, options, &mut ()).await
 }
 
@@ -248,6 +251,22 @@ impl Wire {
             tcp.stream.set_window(bytes as usize).map_err(lost)?;
         }
         Wire::over(tcp.stream, goal, options).await
+    }
+
+    /// As many channels more as the options want, over SRP. What the target does not give is done without, as Linux does.
+    async fn add_channels(&mut self, portal: &Portal, goal: &Goal, options: &Options) {
+        let Wire::Srp(session) = self else { return };
+        let beside = Goal { beside: true, ..goal.clone() };
+        for number in 2..=options.channels {
+            match Wire::connect(portal, &beside, options).await {
+                Ok(Wire::Srp(channel)) => session.join(channel),
+                Ok(_) => return,
+                Err(e) => {
+                    tracing::warn!("{portal}: channel {number} of {}: {e}", options.channels);
+                    return;
+                }
+            }
+        }
     }
 
     /// To the first of these addresses that answers.

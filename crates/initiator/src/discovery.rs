@@ -67,7 +67,7 @@ impl Discovery {
             ..options.offer.clone()
         };
         let options = Options { offer, ..options.clone() };
-        let goal = Goal { portal, target: None, isid: connect::new_isid() };
+        let goal = Goal { portal, target: None, isid: connect::new_isid(), beside: false };
         let connected = connect::patiently(&goal, &options).await?;
         let (answer, logout) = (options.timeouts.login, options.timeouts.logout);
         Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })

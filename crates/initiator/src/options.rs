@@ -169,6 +169,8 @@ pub struct Options {
     pub initiator_ext: Option<u64>,
     /// The second half; None is made of our name.
     pub initiator_guid: Option<u64>,
+    /// Channels of a session over SRP: commands are dealt out over them.
+    pub channels: u16,
 }
 
 impl Options {
@@ -187,6 +189,7 @@ impl Options {
             isid: None,
             initiator_ext: None,
             initiator_guid: None,
+            channels: 1,
         }
     }
 

@@ -65,7 +65,7 @@ impl Probe {
     /// Logs in to a target, or to discovery, once, and logs out. Whatever fails is told in [`Probe::login`]; what
     /// has happened so far stands here at any time.
     pub async fn log_in(&mut self, target: Option<String>, options: &Options) {
-        let goal = Goal { portal: self.portals[0].clone(), target, isid: connect::new_isid() };
+        let goal = Goal { portal: self.portals[0].clone(), target, isid: connect::new_isid(), beside: false };
         let limit = options.timeouts.login;
         for _ in 0..=REDIRECTIONS {
             let step = compio::time::timeout(limit, self.step(&goal, options)).await;

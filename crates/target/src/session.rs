@@ -1,6 +1,7 @@
 //! What is known of a session from outside.
 
 use crate::Visit;
+use crate::setup::Provider;
 use proto::parameters::Parameters;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -27,6 +28,8 @@ pub struct Info {
     pub cid: u16,
     /// A discovery session.
     pub discovery: bool,
+    /// It is a channel of SRP, and what carries that.
+    pub srp: Option<Provider>,
     /// The CHAP user that logged in.
     pub user: Option<String>,
     /// What was negotiated.
@@ -37,6 +40,13 @@ pub struct Info {
     pub counters: Counters,
     /// Its place in the SCSI routing instance of its target.
     pub visit: OnceLock<Visit>,
+}
+
+impl Info {
+    /// The other has the same ports: over SRP it is another channel between them.
+    pub fn is_beside(&self, other: &Info) -> bool {
+        (&self.initiator, &self.target, self.tag) == (&other.initiator, &other.target, other.tag)
+    }
 }
 
 /// Counters of a session. Written by one core alone.

@@ -21,6 +21,9 @@ pub struct Session {
     pub portal_group: u16,
     /// Initiator's part of the session identifier, twelve hexadecimal digits.
     pub isid: String,
+    /// What there is only over SRP; None: it is one of iSCSI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub srp: Option<Srp>,
     /// `Normal` or `Discovery`.
     pub session_type: String,
     /// What was negotiated.
@@ -29,6 +32,21 @@ pub struct Session {
     pub counters: Counters,
     /// Seconds since its login.
     pub connected_s: u64,
+}
+
+/// A session over SRP: a channel between two ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Srp {
+    /// Port of the initiator: 0x and 32 hexadecimal digits.
+    pub initiator_port: String,
+    /// Port of the target, likewise.
+    pub target_port: String,
+    /// Which of the channels between them it is, from 1 on.
+    pub channel: usize,
+    /// How many there are.
+    pub channels: usize,
+    /// What carries it: `iwarp` or `verbs`.
+    pub provider: String,
 }
 
 /// What a session did.
@@ -137,6 +155,16 @@ impl fmt::Display for Parameters {
     }
 }
 
+impl fmt::Display for Srp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Transport=SRP")?;
+        writeln!(f, "Provider={}", self.provider)?;
+        writeln!(f, "InitiatorPort={}", self.initiator_port)?;
+        writeln!(f, "TargetPort={}", self.target_port)?;
+        writeln!(f, "Channel={} of {}", self.channel, self.channels)
+    }
+}
+
 /// Who it is, the keys and values of the listing, then the counters; one a line.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,6 +173,9 @@ impl fmt::Display for Session {
         writeln!(f, "Target={}", shown(self.target.as_deref().unwrap_or(DISCOVERY)))?;
         writeln!(f, "TSIH={}", self.tsih)?;
         writeln!(f, "Portal={},{}", self.portal, self.portal_group)?;
+        if let Some(srp) = &self.srp {
+            srp.fmt(f)?;
+        }
         self.parameters.fmt(f)?;
         let c = &self.counters;
         writeln!(f, "Commands={}", c.commands)?;
@@ -195,6 +226,7 @@ pub(crate) mod tests {
             portal: "127.0.0.1:3260".into(),
             portal_group: 1,
             isid: "00023d000001".into(),
+            srp: None,
             session_type: "Normal".into(),
             parameters: Parameters::from(&parameters),
             counters: Counters { commands: 3, reads: 1, read_bytes: 4096, ..Counters::default() },
@@ -224,6 +256,25 @@ pub(crate) mod tests {
                 "\nHeaderDigest=None\nDataDigest=None\nOFMarker=No\nIFMarker=No\nOFMarkInt=Reject\n"
             )
         );
+    }
+
+    #[test]
+    fn a_channel_of_srp_tells_its_ports() {
+        let srp = Srp {
+            initiator_port: "0x1".into(),
+            target_port: "0x2".into(),
+            channel: 2,
+            channels: 3,
+            provider: "iwarp".into(),
+        };
+        let one = Session { srp: Some(srp), ..session(1) };
+        let told = "\nPortal=127.0.0.1:3260,1\nTransport=SRP\nProvider=iwarp\nInitiatorPort=0x1\nTargetPort=0x2\n\
+            Channel=2 of 3\nInitialR2T=No\n";
+        assert!(one.to_string().contains(told), "{one}");
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(serde_json::from_str::<Session>(&text).unwrap(), one);
+        let text = serde_json::to_string(&session(1)).unwrap();
+        assert!(!text.contains("srp") && serde_json::from_str::<Session>(&text).is_ok());
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Session {
     /// When the target cannot be reached within the set tries, or refuses; at once when it refuses for good.
     pub async fn open(portal: Portal, target: &str, options: Options) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(connect::new_isid);
-        let goal = Goal { portal, target: Some(target.to_owned()), isid };
+        let goal = Goal { portal, target: Some(target.to_owned()), isid, beside: false };
         let connected = connect::patiently(&goal, &options).await?;
         let facts = Arc::new(Mutex::new(facts(&connected, target, isid)));
         let listeners = Arc::new(Listeners::default());

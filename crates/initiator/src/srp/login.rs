@@ -1,10 +1,12 @@
 //! Login, which goes with the connection (SRP r16a sections 6.2 to 6.4; the short form of the RDMA connection manager).
 
+use super::channels::Channels;
 use super::credits::{Credits, FIRST};
 use super::mover::{Agreed, Mover};
 use super::ports::{initiator_port, no_discovery, target_port};
 use super::requests::SHORT_IU_LEN;
 use crate::connect::{Goal, io_text};
+use crate::session::carrier;
 use crate::{Error, Kind, Options};
 use ::wire::srp::{
     Form, IMMEDIATE_OFFSET, LINUX_IU_LEN, LoginReject, LoginRequest, LoginResponse, Reason, format,
@@ -28,6 +30,8 @@ const ANY: u32 = 0xff_ffff;
 /// A connection that is logged in.
 pub struct Wire {
     mover: Rc<Mover>,
+    /// Its further channels.
+    more: Vec<Rc<Mover>>,
     login: Box<LoggedIn>,
 }
 
@@ -61,9 +65,25 @@ impl Wire {
         &self.login
     }
 
-    /// The connection of the session.
-    pub fn into_mover(self) -> Rc<Mover> {
-        self.mover
+    /// One more channel.
+    pub fn join(&mut self, channel: Wire) {
+        channel.mover.join(&self.mover);
+        self.more.push(channel.mover);
+        self.login.max_cmd_sn = self.mover.max_cmd_sn();
+    }
+
+    /// The connection of the session, or all of them.
+    pub fn into_mover(self) -> Rc<dyn carrier::Mover> {
+        match self.more.is_empty() {
+            true => self.mover,
+            false => Rc::new(Channels::new(std::iter::once(self.mover).chain(self.more).collect())),
+        }
+    }
+
+    /// Its first channel.
+    #[cfg(test)]
+    pub fn first(&self) -> Rc<Mover> {
+        self.mover.clone()
     }
 }
 
@@ -76,7 +96,7 @@ fn receives(options: &Options) -> usize {
     usize::from(options.commands) + BESIDE
 }
 
-/// What is asked for: one channel, which ends those that our port had before.
+/// What is asked for: a channel, which ends those that our port had before, unless it is to be beside them.
 ///
 /// # Errors
 /// When there is no target of this name.
@@ -91,7 +111,7 @@ pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
         tag: 0,
         it_iu_len: if immediate { LINUX_IU_LEN } else { SHORT_IU_LEN } as u32,
         formats: format::DIRECT,
-        keep_channels: false,
+        keep_channels: goal.beside,
         notifications: 0,
         immediate_offset: immediate.then_some(IMMEDIATE_OFFSET),
         initiator: initiator_port(options, goal.isid),
@@ -129,7 +149,7 @@ pub fn finish(
     };
     let credits = Credits::new(response.credits);
     let login = Box::new(logged_in(&agreed, &credits));
-    Ok(Wire { mover: Rc::new(Mover::new(endpoint, agreed, credits)), login })
+    Ok(Wire { mover: Rc::new(Mover::new(endpoint, agreed, credits)), more: Vec::new(), login })
 }
 
 /// What a login with PDUs would have come to. The target takes and brings data when and as it likes.

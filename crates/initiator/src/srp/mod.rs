@@ -4,6 +4,7 @@
 //! There is one login, with the connection itself, and neither discovery nor key text nor CHAP.
 
 mod answers;
+mod channels;
 mod credits;
 mod incoming;
 mod login;

@@ -98,6 +98,26 @@ impl Mover {
         Mover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
     }
 
+    /// It becomes one more channel of the session of another, before anything was said on it.
+    pub fn join(&self, session: &Mover) {
+        self.with_state(|state| session.with_state(|first| state.credits.join(&first.credits)));
+    }
+
+    /// MaxCmdSN of the session.
+    pub fn max_cmd_sn(&self) -> u32 {
+        self.with_state(|state| state.credits.max_cmd_sn())
+    }
+
+    /// Commands that there is room for.
+    pub fn room(&self) -> i64 {
+        self.with_state(|state| state.credits.room())
+    }
+
+    /// It has a request of this tag that is not answered.
+    pub fn has(&self, itt: u32) -> bool {
+        self.with_state(|state| state.open.contains_key(&itt))
+    }
+
     /// Does something with the state, and lets go of it before the session is told anything.
     pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.borrow_mut())
@@ -108,6 +128,7 @@ impl Mover {
             state.open.insert(itt, open);
             state.waiting.push_back((itt, unit, payload));
             self.send_on(state);
+            state.credits.note(state.waiting.len());
         });
     }
 
@@ -125,7 +146,7 @@ impl Mover {
     }
 
     /// Answers a request of the session here.
-    fn answer(&self, header: Bhs, data: Vec<u8>) {
+    pub(super) fn answer(&self, header: Bhs, data: Vec<u8>) {
         self.with_state(|state| state.ours.push_back((header, data)));
         self.bell.notify(usize::MAX);
     }
@@ -231,6 +252,7 @@ impl carrier::Mover for Mover {
             // What was in it is nobody's any more.
             drop(open.lent.map(|stag| self.endpoint.revoke(stag)));
             self.send_on(state);
+            state.credits.note(state.waiting.len());
         });
     }
 

@@ -211,6 +211,7 @@ fn defaults() -> Settings {
         isid: None,
         initiator_ext: None,
         initiator_guid: None,
+        channels: options.channels,
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),
     }

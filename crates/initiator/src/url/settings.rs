@@ -28,6 +28,8 @@ pub struct Settings {
     /// The halves of our port over SRP.
     pub initiator_ext: Option<u64>,
     pub initiator_guid: Option<u64>,
+    /// Channels of a session over SRP.
+    pub channels: u16,
     /// CHAP algorithms, preferred first.
     pub algorithms: Vec<Algorithm>,
     /// Names, and where secrets are.
@@ -55,6 +57,7 @@ enum Takes {
     Bytes(fn(&mut Offer) -> &mut u32),
     Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
     Isid,
+    Channels,
     /// Half of a port of SRP.
     Half(fn(&mut Settings) -> &mut Option<u64>),
     Provider,
@@ -104,6 +107,7 @@ pub static TABLE: &[Row] = &[
     row("isid", Isid),
     row("initiator_ext", Half(|s| &mut s.initiator_ext)),
     row("initiator_guid", Half(|s| &mut s.initiator_guid)),
+    row("channels", Channels),
     row("window", Window),
     row("provider", Provider),
     row("header_digest", Digest(|o| &mut o.header_digest)),
@@ -159,7 +163,7 @@ impl Row {
     /// Where it means something.
     pub fn belongs(&self) -> Belongs {
         match self.takes {
-            Half(_) => Belongs::Srp,
+            Half(_) | Channels => Belongs::Srp,
             Algorithms | Secret(_) => Belongs::Iscsi,
             Text(_) if self.name != "initiator" => Belongs::Iscsi,
             _ => Belongs::All,
@@ -188,6 +192,7 @@ impl Row {
             Half(place) => {
                 *place(settings) = Some(srp::half(value).ok_or("it takes 16 hexadecimal digits")?);
             }
+            Channels => settings.channels = number(value, &(1..=64))?,
             Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}

@@ -41,6 +41,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         isid: s.isid,
         initiator_ext: s.initiator_ext,
         initiator_guid: s.initiator_guid,
+        channels: s.channels,
     };
     check(url, &options)?;
     Ok(options)

@@ -186,6 +186,7 @@ fn info(machine: &Login, ends: Ends, tag: u16, own: Parameters, session: Option<
         tag,
         isid: machine.isid(),
         cid: machine.cid(),
+        srp: None,
         discovery: machine.session_type() == SessionType::Discovery,
         user: machine.chap_user().map(str::to_owned),
         parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),

@@ -4,7 +4,7 @@
 use crate::access::Door;
 use crate::iscsi::login::{Ends, Entered};
 use crate::registry::{Key, LOGGED_IN_AGAIN};
-use crate::server::{Counted, Shared};
+use crate::server::{Bound, Counted, Shared};
 use crate::session::Info;
 use proto::login::Policy;
 use proto::parameters::Parameters;
@@ -107,11 +107,11 @@ async fn enter(
     count: Counted,
 ) -> Result<Granted, Refusal> {
     check(request)?;
-    let (setup, tag) = (shared.setup(), shared.portals[portal].tag);
-    let door = Door { setup: setup.clone(), group: tag, peer: ends.peer.ip() };
+    let (setup, bound) = (shared.setup(), &shared.portals[portal]);
+    let door = Door { setup: setup.clone(), group: bound.tag, peer: ends.peer.ip() };
     let initiator = request.initiator.to_string();
     let target = target(&door, &initiator, request.target)?;
-    let info = info(initiator, target, tag, ends);
+    let info = info(initiator, target, bound, ends);
     let previous = previous(shared, &info, request.keep_channels).await;
     let key = key(&info);
     let entered = Entered::enter(shared, &setup, info, key, 0, count).await;
@@ -178,9 +178,7 @@ fn refusal(status: LoginStatus, keeps_channels: bool) -> Refusal {
 
 /// What becomes of the channels that the nexus has: they stay, or are over before this goes on.
 async fn previous(shared: &Shared, info: &Info, keep: bool) -> Previous {
-    let is_of_nexus = |other: &Info| {
-        (&other.initiator, &other.target, other.tag) == (&info.initiator, &info.target, info.tag)
-    };
+    let is_of_nexus = |other: &Info| other.is_beside(info);
     if keep {
         let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
         return if any { Previous::Kept } else { Previous::None };
@@ -204,16 +202,17 @@ fn key(info: &Info) -> Key {
 }
 
 /// What is known of the connection. All channels of a nexus have one ISID: they are one initiator port.
-fn info(initiator: String, target: String, tag: u16, Ends { local, peer }: Ends) -> Arc<Info> {
+fn info(initiator: String, target: String, bound: &Bound, Ends { local, peer }: Ends) -> Arc<Info> {
     Arc::new(Info {
         initiator,
         alias: None,
         address: peer,
         portal: local,
         target: Some(target),
-        tag,
+        tag: bound.tag,
         isid: [0; 6],
         cid: 0,
+        srp: Some(bound.transports.provider),
         discovery: false,
         user: None,
         parameters: parameters(),

@@ -90,8 +90,12 @@ fn log_in(
     let (ours, end) = mem::pair(TERMS, Terms { receives: (1, LOGIN_LEN), ..TERMS }, Default::default());
     let mut target = Target { end, stat_sn: 3 };
     let portal = Portal { host: "127.0.0.1".into(), port: 1 };
-    let goal =
-        Goal { portal: portal.clone(), target: target_name.map(str::to_owned), isid: [0x80, 0, 0, 0, 0, 1] };
+    let goal = Goal {
+        portal: portal.clone(),
+        target: target_name.map(str::to_owned),
+        isid: [0x80, 0, 0, 0, 0, 1],
+        beside: false,
+    };
     compio::runtime::Runtime::new().expect("an event loop").block_on(async {
         let served = compio::runtime::spawn(async move {
             let mut asked = Vec::new();

@@ -51,14 +51,14 @@ fn an_event_is_answered_and_told() {
     let mut peer = Peer::new(8, true);
     let sense = [0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x2a, 9, 0, 0, 0, 0];
     let mut unit = Vec::new();
-    Aer { credits: 0, tag: 5, lun: LUN, sense: &sense }.encode(&mut unit);
+    Aer { solicited: false, credits: 0, tag: 5, lun: LUN, sense: &sense }.encode(&mut unit);
     assert!(matches!(peer.say(&unit), Ok(Received::More)));
     assert_eq!(peer.one(), [0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
     let events = std::mem::take(&mut peer.machine.events);
     let [Told::Attention { lun: LUN, sense }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((sense.key, sense.asc, sense.ascq), (6, 0x2a, 9), "the capacity has changed");
     unit.clear();
-    Aer { credits: 0, tag: 6, lun: LUN, sense: &[] }.encode(&mut unit);
+    Aer { solicited: false, credits: 0, tag: 6, lun: LUN, sense: &[] }.encode(&mut unit);
     assert!(matches!(peer.say(&unit), Ok(Received::More)));
     assert!(peer.one()[15] == 6 && peer.machine.events.is_empty(), "answered, and nothing to tell");
 }

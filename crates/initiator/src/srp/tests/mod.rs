@@ -1,5 +1,6 @@
 //! The mover and its session against a target that is played here, unit by unit.
 
+mod channels;
 mod data;
 mod flow;
 mod hostile;
@@ -50,7 +51,7 @@ fn options() -> Options {
 
 fn goal(target: Option<&str>) -> Goal {
     let portal = Portal { host: "192.0.2.1".into(), port: 5555 };
-    Goal { portal, target: target.map(Into::into), isid: ISID }
+    Goal { portal, target: target.map(Into::into), isid: ISID, beside: false }
 }
 
 fn granted(credits: u32, immediate: bool) -> LoginResponse {
@@ -100,7 +101,7 @@ impl Peer {
         });
         let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("a login: {e}"));
         let login = wire.login().clone();
-        let mover = wire.into_mover();
+        let mover = wire.first();
         let numbers = Numbers {
             cmd_sn: login.cmd_sn,
             exp_cmd_sn: login.exp_cmd_sn,
