@@ -25,7 +25,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// Empty rounds of looking for completions before sleep.
-const EMPTY_ROUNDS: usize = 4;
+pub const EMPTY_ROUNDS: usize = 4;
 /// Batches of completions that are taken in one go.
 const ROUNDS: usize = 8;
 
@@ -159,9 +159,10 @@ impl Inner {
                 break;
             }
         }
-        if moved && matches!(state.end, End::None) && state.out.has_more() {
-            let sent = self.send(state);
-            state.end.near(sent.err().map(Some));
+        if moved && matches!(state.end, End::None) {
+            let refilled = state.receives.refill(&self.queues);
+            let sent = if state.out.has_more() { self.send(state) } else { Ok(()) };
+            state.end.near(refilled.and(sent).err().map(Some));
         }
         if is_drained && let End::Near(reason) = &mut state.end {
             let reason = reason.take();
@@ -196,8 +197,6 @@ impl Inner {
                 let Some((chunk, len)) = state.receives.take(slot) else { return };
                 let invalidated = (wc.wc_flags & WC_WITH_INV != 0).then_some(wc.invalidated_rkey);
                 state.inbox.message(&chunk.bytes()[..len.min(wc.byte_len as usize)], invalidated);
-                let refilled = state.receives.refill(&self.queues);
-                state.end.near(refilled.err().map(Some));
             }
         }
     }

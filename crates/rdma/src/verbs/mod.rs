@@ -23,6 +23,10 @@ mod receives;
 
 #[cfg(test)]
 mod abi_tests;
+#[cfg(test)]
+mod endpoint_tests;
+#[cfg(test)]
+mod fake;
 
 pub use connect::connect;
 pub use devices::{Device, Port, Transport, devices};

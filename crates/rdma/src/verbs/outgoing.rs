@@ -220,7 +220,7 @@ impl Outgoing {
 
     /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
     /// is no read is told of, else its chunk and its slot would never come back.
-    pub fn work(&self) -> Vec<Work<'_>> {
+    pub fn work(&self) -> Vec<Work> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         self.staged.iter().enumerate().map(|(n, one)| to_work(one, Some(n) == last)).collect()
     }
@@ -278,9 +278,9 @@ impl Outgoing {
 }
 
 /// Messages and reads are told of, each.
-fn to_work(one: &Staged, is_last: bool) -> Work<'_> {
+fn to_work(one: &Staged, is_last: bool) -> Work {
     let is_signalled = is_last || !matches!(one.verb, Verb::Write(_));
-    Work { id: one.seq, verb: one.verb, chunk: &one.chunk, len: one.len, is_signalled }
+    Work { id: one.seq, verb: one.verb, at: one.chunk.place(), len: one.len, is_signalled }
 }
 
 #[cfg(test)]

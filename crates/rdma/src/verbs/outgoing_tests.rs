@@ -12,8 +12,9 @@ fn remote(offset: u64) -> Remote {
 /// Hands everything that there is room for to a device that takes it: number, verb, bytes, and whether it is told of.
 fn post(out: &mut Outgoing, pool: &Arc<Pool>) -> Vec<(u64, Verb, Vec<u8>, bool)> {
     out.stage(pool, pool).unwrap();
-    let told = |w: &Work<'_>| (w.id, w.verb, w.chunk.bytes()[..w.len].to_vec(), w.is_signalled);
-    let posted: Vec<_> = out.work().iter().map(told).collect();
+    let bytes = |n: usize| out.staged[n].chunk.bytes()[..out.staged[n].len].to_vec();
+    let work = out.work().into_iter().enumerate();
+    let posted: Vec<_> = work.map(|(n, w)| (w.id, w.verb, bytes(n), w.is_signalled)).collect();
     out.taken(posted.len());
     posted
 }
