@@ -184,7 +184,7 @@ async fn many(client: &End, server: &End) {
 }
 
 async fn write_then_message(client: &End, server: &End) {
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(LONG + 200)));
+    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(LONG + 200))).expect("memory");
     server.endpoint.write(to.beyond(100), Payload::Bytes(pattern(LONG)));
     server.say(b"written");
     client.endpoint.receives(1, 64);
@@ -200,7 +200,7 @@ async fn reads(client: &End, server: &End) {
     let mut source = Buf::zeroed(LONG);
     source.copy_from_slice(&pattern(LONG));
     let source = Rc::new(source);
-    let from = client.endpoint.expose(Exposed::Source(source.clone()));
+    let from = client.endpoint.expose(Exposed::Source(source.clone())).expect("memory");
     for id in 0..10u64 {
         server.endpoint.read(id, from.beyond(id), Buf::zeroed(LONG), 10, LONG - 10);
     }
@@ -226,7 +226,7 @@ async fn invalidate(client: &End, server: &End) {
     if !server.endpoint.facts().provider.contains("siw") {
         return println!("no invalidation: it is for keys of kernels");
     }
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(64)));
+    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(64))).expect("memory");
     client.endpoint.receives(1, 64);
     server.endpoint.write(to, Payload::Bytes(vec![5; 64]));
     server.endpoint.send(b"done", Payload::Empty, Some(to.stag));
@@ -239,7 +239,7 @@ async fn invalidate(client: &End, server: &End) {
 
 /// A write to memory that was taken back ends the connection on both sides, and its reads.
 async fn revoked(client: &End, server: &End) {
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(4096)));
+    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(4096))).expect("memory");
     let Some(Exposed::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
     server.endpoint.write(to, Payload::Bytes(vec![9; 4096]));
     server.endpoint.read(77, to, Buf::zeroed(8), 0, 8);

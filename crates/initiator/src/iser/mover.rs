@@ -39,10 +39,10 @@ impl Mover {
         Mover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
     }
 
-    fn lend(&self, itt: u32, memory: Exposed) -> Remote {
-        let place = self.endpoint.expose(memory);
+    fn lend(&self, itt: u32, memory: Exposed) -> Result<Remote, Error> {
+        let place = self.endpoint.expose(memory).map_err(|e| carrier::cannot_lend(&e))?;
         self.state.borrow_mut().lent.insert(itt, place.stag);
-        place
+        Ok(place)
     }
 
     /// Ends the right of the target to the memory of a command.
@@ -85,14 +85,14 @@ impl carrier::Mover for Mover {
         self.endpoint.send(&head, payload, None);
     }
 
-    fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) {
+    fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) -> Result<(), Error> {
         let (mut read, mut write, mut payload) = (None, None, Payload::Empty);
         match &mut task.data {
             Memory::None => {}
             Memory::In(buf, _) => {
                 request::reads(&mut header, task.expected);
                 let lent = buf.take().map(|buf| self.lend(task.tag, Exposed::Sink(buf)));
-                read = lent.map(advertised);
+                read = lent.transpose()?.map(advertised);
             }
             Memory::Out(buf) => {
                 let first =
@@ -100,7 +100,7 @@ impl carrier::Mover for Mover {
                 let immediate = if p.immediate_data { first } else { 0 };
                 request::writes(&mut header, task.expected, false);
                 if immediate < buf.len() {
-                    let place = self.lend(task.tag, Exposed::Source(buf.clone()));
+                    let place = self.lend(task.tag, Exposed::Source(buf.clone()))?;
                     // As Linux has it: what is advertised begins behind what goes with the command.
                     write = Some(advertised(place.beyond(immediate as u64)));
                 }
@@ -112,6 +112,7 @@ impl carrier::Mover for Mover {
         let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
         let (head, payload) = message(Header::Control { write, read }, header, ahs, payload);
         self.endpoint.send(&head, payload, None);
+        Ok(())
     }
 
     fn ended(&self, itt: u32) {

@@ -38,6 +38,9 @@ use std::time::Duration;
 use wire::iwarp::mpa::{REPLY_KEY, REQUEST_KEY};
 use wire::iwarp::{Frame, Malformed};
 
+/// Each steering tag is for one piece of memory and one connection, and ends when the other side says so.
+pub const TAKES_INVALIDATE: bool = true;
+
 /// A request has to come within this time.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// So does a reply, and to take a frame of ours.
@@ -149,7 +152,14 @@ fn endpoint(
     options: &Options,
     begun: Vec<u8>,
 ) -> Rc<dyn Endpoint> {
-    let facts = Facts { provider: "iwarp".into(), ord: agreed.ord, sends_invalidate: true, local, peer };
+    let facts = Facts {
+        provider: "iwarp".into(),
+        ord: agreed.ord,
+        sends_invalidate: true,
+        takes_invalidate: TAKES_INVALIDATE,
+        local,
+        peer,
+    };
     let mss = options.mss.or_else(|| stream.route().mss.and_then(|mss| usize::try_from(mss).ok()));
     Rc::new(Iwarp::new(stream, facts, Engine::new(agreed, mss, begun)))
 }
@@ -172,6 +182,10 @@ impl Request for Asked {
 
     fn addresses(&self) -> (SocketAddr, SocketAddr) {
         self.addresses
+    }
+
+    fn sends_invalidate(&self) -> bool {
+        true
     }
 
     fn accept(

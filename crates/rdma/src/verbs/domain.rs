@@ -4,6 +4,8 @@
 use super::bounce::{Known, Pool, Register};
 use super::ffi::*;
 use super::library::{Library, last_error};
+use net::Buf;
+use net::regions::REGION;
 use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
@@ -93,6 +95,8 @@ pub struct Domain {
     pd: Arc<Pd>,
     /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
     pool: Arc<Pool>,
+    /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
+    buffers: Mutex<Vec<Option<Option<Region>>>>,
     /// Its name, as `mlx5_0`.
     pub name: String,
     pub is_iwarp: bool,
@@ -140,12 +144,20 @@ impl Domain {
         }
         let pd = Arc::new(Pd { library, pd });
         let pool = Pool::new(register(&pd, ACCESS_LOCAL_WRITE));
-        Ok(Domain { pd, pool, name, is_iwarp: transport == TRANSPORT_IWARP, attr })
+        // What I/O uses from now on can be made known to the device, once for all of it.
+        net::regions::enable();
+        let is_iwarp = transport == TRANSPORT_IWARP;
+        Ok(Domain { pd, pool, buffers: Mutex::default(), name, is_iwarp, attr })
     }
 
     /// The protection domain.
     pub fn pd(&self) -> *mut ibv_pd {
         self.pd.pd
+    }
+
+    /// Its messages may end steering tags of the other side.
+    pub fn sends_invalidate(&self) -> bool {
+        self.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0
     }
 
     /// Memory for what is sent and received.
@@ -160,6 +172,21 @@ impl Domain {
             true => Pool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
             false => self.pool.clone(),
         }
+    }
+
+    /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.
+    pub fn key(&self, buf: &Buf) -> Option<u32> {
+        let region = buf.region()?;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() <= region.index {
+            buffers.resize_with(region.index + 1, || None);
+        }
+        let known = buffers[region.index].get_or_insert_with(|| {
+            let known = Region::new(&self.pd, region.at, REGION, ACCESS_LOCAL_WRITE);
+            // Without it data is copied.
+            known.inspect_err(|e| tracing::warn!("{e}")).ok()
+        });
+        known.as_ref().map(|known| known.keys().0)
     }
 
     /// Makes memory known that the other side may use. The caller keeps it for longer than the region.

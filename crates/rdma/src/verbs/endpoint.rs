@@ -4,11 +4,10 @@
 //! or the connection manager has something to say, and wakes all of them. An event is asked of the device only by who
 //! is about to sleep.
 
-use super::bounce::Pool;
 use super::cm::{Id, Watch};
 use super::domain::{Domain, Region};
 use super::ffi::*;
-use super::outgoing::Outgoing;
+use super::outgoing::{Memory, Outgoing};
 use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
 use super::receives::{self, Receives};
@@ -40,7 +39,8 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
     let facts = Facts {
         provider: format!("verbs {}", domain.name),
         ord: ord.into(),
-        sends_invalidate: domain.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0,
+        sends_invalidate: domain.sends_invalidate(),
+        takes_invalidate: super::TAKES_INVALIDATE,
         local,
         peer,
     };
@@ -52,16 +52,27 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         end: End::None,
         completions: [ibv_wc::default(); BATCH],
     });
-    let sinks = domain.sinks();
-    let inner = Rc::new(Inner { queues, state, sinks, domain, facts, woken: Wakeup::new(), id });
+    let memory = memory(&domain);
+    let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken: Wakeup::new(), id });
     let task = compio::runtime::spawn(drive(Rc::downgrade(&inner), completions, events));
     Ok(Rc::new(Verbs { _task: task, inner }))
 }
 
+/// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
+/// wherever it is good for: so reads land only in memory of this connection.
+fn memory(domain: &Arc<Domain>) -> Memory {
+    let known = domain.clone();
+    Memory {
+        pool: domain.pool(),
+        sinks: domain.sinks(),
+        key: Box::new(move |buf| known.key(buf)),
+        lands: !domain.is_iwarp,
+    }
+}
+
 /// Memory that the other side may use. The device forgets it before it goes.
 struct Shown {
-    /// None when the device did not want to know of it.
-    region: Option<Region>,
+    region: Region,
     memory: Exposed,
 }
 
@@ -88,7 +99,7 @@ struct State {
 struct Inner {
     queues: Queues,
     state: RefCell<State>,
-    sinks: Arc<Pool>,
+    memory: Memory,
     domain: Arc<Domain>,
     facts: Facts,
     /// Something has changed.
@@ -204,7 +215,7 @@ impl Inner {
     /// Hands the device what it has room for.
     fn send(&self, state: &mut State) -> io::Result<()> {
         loop {
-            state.out.stage(&self.domain.pool(), &self.sinks)?;
+            state.out.stage(&self.memory)?;
             let work = state.out.work();
             if work.is_empty() {
                 return Ok(());
@@ -223,6 +234,10 @@ impl Inner {
     /// Ends the connection, and tells of it.
     fn over(&self, state: &mut State, reason: Option<io::Error>) {
         self.id.disconnect();
+        if state.out.lands() {
+            // Their buffers are about to be somebody else's.
+            self.queues.end();
+        }
         let reads = state.out.fail();
         state.inbox.list.extend(reads);
         state.inbox.list.push(Event::End(reason));
@@ -327,29 +342,18 @@ impl Endpoint for Verbs {
         }
     }
 
-    fn expose(&self, mut memory: Exposed) -> Remote {
-        let mut state = self.inner.state.borrow_mut();
-        let nothing = || io::Error::other("there is no memory to expose");
-        let known = place(&mut memory).ok_or_else(nothing).and_then(|(at, len, access)| {
-            Ok((self.inner.domain.expose(at, len, access)?, at.as_ptr() as u64))
-        });
-        let (stag, offset, region) = match known {
-            Ok((region, offset)) => (region.keys().1, offset, Some(region)),
-            Err(e) => {
-                state.end.near(Some(Some(e)));
-                self.inner.woken.notify(usize::MAX);
-                // A name for who takes it back; the connection is over.
-                let stag = (0..).find(|stag| !state.exposed.contains_key(stag)).unwrap_or(0);
-                (stag, 0, None)
-            }
-        };
-        state.exposed.insert(stag, Shown { region, memory });
-        Remote { stag, offset }
+    fn expose(&self, mut memory: Exposed) -> io::Result<Remote> {
+        let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to expose");
+        let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
+        let region = self.inner.domain.expose(at, len, access)?;
+        let stag = region.keys().1;
+        self.inner.state.borrow_mut().exposed.insert(stag, Shown { region, memory });
+        Ok(Remote { stag, offset: at.as_ptr() as u64 })
     }
 
     fn revoke(&self, stag: u32) -> Option<Exposed> {
         let mut state = self.inner.state.borrow_mut();
-        if state.exposed.get_mut(&stag)?.region.as_mut().is_some_and(|region| !region.forget()) {
+        if !state.exposed.get_mut(&stag)?.region.forget() {
             return None;
         }
         state.exposed.remove(&stag).map(|shown| shown.memory)

@@ -4,7 +4,8 @@ use super::endpoint::{EMPTY_ROUNDS, endpoint};
 use super::fake::{Fake, INLINE};
 use super::ffi::{SEND_INLINE, SEND_SIGNALED, WR_RDMA_WRITE, WR_SEND};
 use super::parts::Parts;
-use crate::{Endpoint, Event, Events, Remote};
+use crate::{Endpoint, Event, Events, Exposed, Remote};
+use net::Buf;
 use net::out::Payload;
 use std::rc::Rc;
 
@@ -142,6 +143,114 @@ fn short_messages_go_inline_as_far_as_the_device_takes_them() {
                 assert_eq!(is_inline, one.len <= want, "{} bytes of {want}", one.len);
             }
             assert_eq!(posts[0].len(), lens.len());
+        });
+    }
+}
+
+#[test]
+fn memory_that_the_device_does_not_take_is_an_error_and_the_connection_goes_on() {
+    run(async {
+        let fake = Fake::new();
+        let end = connection(fake, 4);
+        let most = fake.state().regions + 1;
+        fake.state().most_regions = most;
+        let place = end.expose(Exposed::Sink(Buf::zeroed(4096))).unwrap();
+        let error = end.expose(Exposed::Sink(Buf::zeroed(4096))).unwrap_err();
+        assert!(error.to_string().contains("4096 bytes"), "{error}");
+        end.send(b"still here", Payload::Empty, None);
+        assert!(end.flush().unwrap());
+        assert!(matches!(end.revoke(place.stag), Some(Exposed::Sink(_))));
+        assert!(end.expose(Exposed::Source(Rc::new(Buf::zeroed(1)))).is_ok(), "there is room again");
+    });
+}
+
+/// The places of all operations that were posted.
+fn places(fake: &Fake) -> Vec<(u64, u32)> {
+    fake.take_posts().iter().flatten().map(|one| (one.addr, one.lkey)).collect()
+}
+
+#[test]
+fn buffers_of_a_pool_are_made_known_once_and_not_copied() {
+    run(async {
+        let (fake, pool) = (Fake::new(), net::Pool::new(1));
+        let end = connection(fake, 4);
+        let before = fake.state().registered;
+        let bufs: Vec<Buf> = (0..4).map(|_| pool.try_get(64 << 10).expect("room")).collect();
+        let want: Vec<u64> = bufs.iter().map(|buf| buf.as_ptr() as u64).collect();
+        bufs.into_iter().for_each(|buf| end.write(remote(0), Payload::Buf(buf, 64 << 10)));
+        assert!(end.flush().unwrap());
+        let posted = places(fake);
+        assert_eq!(posted.iter().map(|(at, _)| *at).collect::<Vec<_>>(), want);
+        let regions: std::collections::HashSet<u32> = posted.iter().map(|(_, key)| *key).collect();
+        assert_eq!(fake.state().registered - before, regions.len(), "once for each region");
+        // Another connection of the device finds what is known.
+        let other = connection(fake, 4);
+        let known = fake.state().registered;
+        other.read(1, remote(0), pool.try_get(64 << 10).expect("room"), 0, 64 << 10);
+        other.flush().unwrap();
+        assert!(fake.state().registered <= known + 1, "its region is known, or is another one");
+        assert!(regions.contains(&places(fake)[0].1) || fake.state().registered == known + 1);
+    });
+}
+
+#[test]
+fn what_the_device_does_not_want_to_know_is_copied() {
+    run(async {
+        let (fake, pool) = (Fake::new(), net::Pool::new(1));
+        let end = connection(fake, 4);
+        // Memory for the copy is known before there is room for no more.
+        end.write(remote(0), Payload::Bytes(vec![1; 4096]));
+        end.flush().unwrap();
+        let most = fake.state().regions;
+        fake.state().most_regions = most;
+        let buf = pool.try_get(4096).expect("room");
+        let at = buf.as_ptr() as u64;
+        end.write(remote(0), Payload::Buf(buf, 4096));
+        assert!(end.flush().unwrap());
+        assert_ne!(places(fake)[1].0, at);
+    });
+}
+
+/// The key of what is read is told to an iWARP peer, which could write all that it is good for.
+#[test]
+fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
+    for (fake, lands) in [(Fake::new(), true), (Fake::iwarp(), false)] {
+        run(async move {
+            let pool = net::Pool::new(1);
+            let end = connection(fake, 4);
+            let buf = pool.try_get(4096).expect("room");
+            let at = buf.as_ptr() as u64;
+            end.read(9, remote(0), buf, 100, 1000);
+            end.flush().unwrap();
+            let posted = fake.take_posts();
+            assert_eq!(posted[0][0].addr == at + 100, lands);
+            fake.complete(&[posted[0][0].id]);
+            let mut events = Events::default();
+            end.poll(&mut events);
+            assert!(matches!(&events.list[..], [Event::Read(9, buf, Ok(()))] if buf.as_ptr() as u64 == at));
+        });
+    }
+}
+
+/// The buffer comes back, so the device must not write there any more.
+#[test]
+fn a_read_that_is_under_way_when_the_connection_ends_is_ended_before_its_buffer_is_given_back() {
+    for (fake, gone) in [(Fake::new(), 1), (Fake::iwarp(), 0)] {
+        run(async move {
+            let end = connection(fake, 4);
+            end.read(9, remote(0), net::Pool::new(1).try_get(4096).expect("room"), 0, 4096);
+            end.flush().unwrap();
+            end.close();
+            assert_eq!(fake.state().pairs_gone, gone);
+            let mut events = Events::default();
+            end.poll(&mut events);
+            assert!(matches!(&events.list[..], [Event::Read(9, _, Err(_)), Event::End(None)]));
+            // Nothing is posted to what is not there.
+            end.receives(4, 100);
+            end.send(b"x", Payload::Empty, None);
+            assert!(end.flush().is_err());
+            drop(end);
+            assert_eq!(fake.state().pairs_gone, 1);
         });
     }
 }

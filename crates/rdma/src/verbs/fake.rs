@@ -127,10 +127,6 @@ impl Fake {
         (state.polls, state.arms)
     }
 
-    pub fn library(&'static self) -> &'static Library {
-        &self.library
-    }
-
     /// An id of this device.
     pub fn id(&'static self) -> Id {
         let channel = Box::leak(Box::new(rdma_event_channel { fd: event_fd() }));

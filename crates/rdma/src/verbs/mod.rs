@@ -21,6 +21,10 @@ mod parts;
 mod queues;
 mod receives;
 
+/// A message of the other side must not end a steering tag of ours: those of user space are of whole regions, which the
+/// devices let nobody else end. Such a message would end the connection.
+pub const TAKES_INVALIDATE: bool = false;
+
 #[cfg(test)]
 mod abi_tests;
 #[cfg(test)]

@@ -99,3 +99,23 @@ fn what_may_be_repeated_goes_again_on_the_next_connection() {
         assert!(peer.done(tag).1 == pattern(65536));
     }
 }
+
+/// As of a device that takes no more of it.
+#[test]
+fn a_command_whose_memory_cannot_be_lent_ends_and_the_next_one_has_its_number() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(parameters());
+        peer.faults.fail_next_expose.set(true);
+        let tag = if reads { peer.read(65536) } else { peer.write(65536) };
+        let error = peer.end(tag).expect("it has ended").0.expect_err("no answer");
+        assert_eq!(error.kind, Kind::Invalid);
+        assert!(error.what.contains("no room for memory"), "{error}");
+        assert!(peer.sent().is_empty() && peer.machine.broken.is_none() && peer.machine.is_idle());
+        let next = peer.read(65536);
+        let got = peer.one();
+        assert_eq!(got.bhs.cmd_sn(), 1);
+        assert!(peer.fill(remote(got.read), &pattern(65536)));
+        peer.respond(next, 0, 0, 0, &[]);
+        assert!(peer.done(next).1 == pattern(65536));
+    }
+}

@@ -68,8 +68,8 @@ fn a_megabyte_is_written_and_read_with_and_without_crcs() {
         run(async {
             let [caller, called] = connected(Options { crc, mss }).await;
             let data = noise(1 << 20);
-            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len())));
-            let source = called.expose(Exposed::Source(Rc::new(buf(&data))));
+            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
+            let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
             let other = called.clone();
             let serving = spawn(async move { serve(&*other, 9).await });
             caller.write(sink, Payload::Buf(buf(&data), data.len()));
@@ -94,7 +94,7 @@ fn reads_of_more_than_the_sockets_hold_are_answered_by_who_polls_and_flushes() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let data = noise(8 << 20);
-        let source = called.expose(Exposed::Source(Rc::new(buf(&data))));
+        let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
         (0..6).for_each(|id| caller.read(id, source, Buf::zeroed(data.len()), 0, data.len()));
         let polling = spawn(async move { end(&serve(&*called, usize::MAX).await) });
         let into = serve(&*caller, 6).await;
