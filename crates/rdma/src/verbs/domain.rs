@@ -4,6 +4,7 @@
 use super::bounce::{Known, Pool, Register};
 use super::ffi::*;
 use super::library::{Library, last_error};
+use super::shared::{ALONE, Shared};
 use net::Buf;
 use net::regions::REGION;
 use std::ffi::CStr;
@@ -12,9 +13,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A protection domain.
-struct Pd {
-    library: &'static Library,
-    pd: *mut ibv_pd,
+pub struct Pd {
+    pub library: &'static Library,
+    pub pd: *mut ibv_pd,
 }
 
 // SAFETY: the library takes calls for one domain from all threads.
@@ -97,6 +98,10 @@ pub struct Domain {
     pool: Arc<Pool>,
     /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
     buffers: Mutex<Vec<Option<Option<Region>>>>,
+    /// Memory for messages that connections share, while there are any that do.
+    shared: Mutex<Weak<Shared>>,
+    /// One for each connection, and this one.
+    seats: Arc<()>,
     /// Its name, as `mlx5_0`.
     pub name: String,
     pub is_iwarp: bool,
@@ -147,7 +152,41 @@ impl Domain {
         // What I/O uses from now on can be made known to the device, once for all of it.
         net::regions::enable();
         let is_iwarp = transport == TRANSPORT_IWARP;
-        Ok(Domain { pd, pool, buffers: Mutex::default(), name, is_iwarp, attr })
+        Ok(Domain {
+            pd,
+            pool,
+            buffers: Mutex::default(),
+            shared: Mutex::default(),
+            seats: Arc::default(),
+            name,
+            is_iwarp,
+            attr,
+        })
+    }
+
+    /// Its protection domain, for what needs it for longer.
+    pub fn shared_pd(&self) -> Arc<Pd> {
+        self.pd.clone()
+    }
+
+    /// What a connection holds as long as it uses the device.
+    pub fn seat(&self) -> Arc<()> {
+        self.seats.clone()
+    }
+
+    /// Memory for messages that one more connection is to share; None if it is to have its own.
+    pub fn shared(&self) -> Option<Arc<Shared>> {
+        let are_many = Arc::strong_count(&self.seats) > ALONE;
+        if self.is_iwarp || self.attr.max_srq <= 0 || !are_many {
+            return None;
+        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = shared.upgrade() {
+            return Some(there);
+        }
+        let made = Shared::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;
+        *shared = Arc::downgrade(&made);
+        Some(made)
     }
 
     /// The protection domain.

@@ -7,10 +7,11 @@
 use super::cm::{Id, Watch};
 use super::domain::{Domain, Region};
 use super::ffi::*;
+use super::inbound::Inbound;
 use super::outgoing::{Memory, Outgoing};
 use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
-use super::receives::{self, Receives};
+use super::receives;
 use crate::{Endpoint, Event, Events, Exposed, Facts, Remote, Wait};
 use compio::runtime::JoinHandle;
 use event_listener::Event as Wakeup;
@@ -87,7 +88,7 @@ enum End {
 
 struct State {
     out: Outgoing,
-    receives: Receives,
+    receives: Inbound,
     exposed: HashMap<u32, Shown>,
     /// What somebody took who was not asked for it.
     inbox: Events,
@@ -105,6 +106,21 @@ struct Inner {
     /// Something has changed.
     woken: Wakeup,
     id: Id,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if state.receives.is_shared() {
+            self.id.disconnect();
+            while let Ok(n @ 1..) = self.queues.poll(&mut state.completions) {
+                let slots = state.completions[..n].iter().filter_map(|wc| receives::slot(wc.wr_id));
+                slots.for_each(|slot| state.receives.forget(slot));
+            }
+            // Without memory the others wait, as at other times.
+            _ = state.receives.refill(&self.queues);
+        }
+    }
 }
 
 struct Verbs {
@@ -194,7 +210,7 @@ impl Inner {
             let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
             let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
             if let Some(slot) = slot {
-                state.receives.take(slot);
+                state.receives.forget(slot);
             }
             if is_flushed && matches!(state.end, End::None) {
                 let seen = self.see_events(state);
@@ -205,9 +221,14 @@ impl Inner {
         match slot {
             None => state.inbox.list.extend(state.out.completed(wc.wr_id)),
             Some(slot) => {
-                let Some((chunk, len)) = state.receives.take(slot) else { return };
+                let bytes = wc.byte_len as usize;
+                let (chunk, len) = match state.receives.take(slot, bytes) {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => return,
+                    Err(e) => return state.end.near(Some(Some(e))),
+                };
                 let invalidated = (wc.wc_flags & WC_WITH_INV != 0).then_some(wc.invalidated_rkey);
-                state.inbox.message(&chunk.bytes()[..len.min(wc.byte_len as usize)], invalidated);
+                state.inbox.message(&chunk.bytes()[..len.min(bytes)], invalidated);
             }
         }
     }

@@ -4,6 +4,7 @@ use super::endpoint::{EMPTY_ROUNDS, endpoint};
 use super::fake::{Fake, INLINE};
 use super::ffi::{SEND_INLINE, SEND_SIGNALED, WR_RDMA_WRITE, WR_SEND};
 use super::parts::Parts;
+use super::shared::ALONE;
 use crate::{Endpoint, Event, Events, Exposed, Remote};
 use net::Buf;
 use net::out::Payload;
@@ -253,4 +254,94 @@ fn a_read_that_is_under_way_when_the_connection_ends_is_ended_before_its_buffer_
             assert_eq!(fake.state().pairs_gone, 1);
         });
     }
+}
+
+#[test]
+fn connections_beyond_a_number_share_their_memory_for_messages() {
+    run(async {
+        let fake = Fake::new();
+        let alone: Vec<_> = (0..ALONE).map(|_| connection(fake, 10)).collect();
+        assert_eq!(fake.state().shares, 0);
+        assert_eq!(fake.receives(), (ALONE, 0));
+        let mut sharing: Vec<_> = (0..3).map(|_| connection(fake, 10)).collect();
+        assert_eq!(fake.state().shares, 3);
+        assert_eq!(fake.receives(), (ALONE, 3), "each brings what it was promised");
+        let room: usize = fake.state().shared_receives.iter().map(Vec::len).sum();
+        assert_eq!(room, 30);
+        // What was promised to one that is gone is there for the next.
+        sharing.pop();
+        sharing.push(connection(fake, 10));
+        assert_eq!(fake.receives(), (ALONE, 3));
+        drop(alone);
+        connection(fake, 10);
+        assert_eq!(fake.receives(), (ALONE + 1, 3), "there are few again");
+    });
+}
+
+/// Without RNR a message that finds no memory would end the connection.
+#[test]
+fn connections_of_iwarp_and_of_devices_that_cannot_share_nothing() {
+    for fake in [Fake::iwarp(), Fake::new()] {
+        run(async move {
+            fake.state().attr.max_srq = 0;
+            let all: Vec<_> = (0..ALONE + 2).map(|_| connection(fake, 10)).collect();
+            assert_eq!((fake.state().shares, all.len()), (0, ALONE + 2));
+        });
+    }
+    run(async {
+        let fake = Fake::iwarp();
+        let all: Vec<_> = (0..ALONE + 2).map(|_| connection(fake, 10)).collect();
+        assert_eq!((fake.state().shares, all.len()), (0, ALONE + 2));
+    });
+}
+
+/// The last connection of a device of which the others have memory of their own.
+fn sharing(fake: &'static Fake, receives: usize) -> (Rc<dyn Endpoint>, Vec<Rc<dyn Endpoint>>) {
+    let alone = (0..ALONE).map(|_| connection(fake, 0)).collect();
+    (connection(fake, receives), alone)
+}
+
+#[test]
+fn memory_that_is_shared_is_given_back_as_soon_as_its_message_is_taken() {
+    run(async {
+        let fake = Fake::new();
+        let (end, _alone) = sharing(fake, 4);
+        (0..3).for_each(|n| fake.say(&[n]));
+        let mut events = Events::default();
+        end.poll(&mut events);
+        assert_eq!(messages(&events), [[0], [1], [2]]);
+        assert_eq!(fake.state().shared_receives.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
+        end.receives(3, 100);
+        assert_eq!(fake.state().shared_receives.len(), 2, "it was promised before");
+    });
+}
+
+#[test]
+fn who_sends_more_or_longer_messages_than_it_may_takes_the_memory_of_nobody_else() {
+    for (count, len, why) in [(3, 100, "too many"), (1, 101, "too long")] {
+        run(async move {
+            let fake = Fake::new();
+            let (end, _alone) = sharing(fake, 2);
+            let _other = connection(fake, 2);
+            (0..count).for_each(|_| fake.say(&vec![1; len]));
+            let mut events = Events::default();
+            end.poll(&mut events);
+            let Some(Event::End(Some(reason))) = events.list.last() else { panic!("{events:?}") };
+            assert!(reason.to_string().contains(why), "{reason}");
+            drop(end);
+            assert_eq!(fake.free(), 4, "all of it is there again");
+        });
+    }
+}
+
+#[test]
+fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
+    run(async {
+        let fake = Fake::new();
+        let (end, _alone) = sharing(fake, 4);
+        let _other = connection(fake, 4);
+        (0..3).for_each(|n| fake.say(&[n]));
+        drop(end);
+        assert_eq!(fake.free(), 8);
+    });
 }

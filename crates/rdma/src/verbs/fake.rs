@@ -87,6 +87,8 @@ impl Fake {
         let attr = ibv_device_attr {
             max_qp_wr: 4096,
             max_cqe: 8192,
+            max_srq: 1,
+            max_srq_wr: 1000,
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
             device_cap_flags: DEVICE_MEM_MGT_EXTENSIONS,
@@ -125,6 +127,17 @@ impl Fake {
     pub fn looks(&self) -> (usize, usize) {
         let state = self.state();
         (state.polls, state.arms)
+    }
+
+    /// How often it was given memory for messages: of connections, and shared.
+    pub fn receives(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.receives.len(), state.shared_receives.len())
+    }
+
+    /// Messages that there is memory for.
+    pub fn free(&self) -> usize {
+        self.state().places.len()
     }
 
     /// An id of this device.

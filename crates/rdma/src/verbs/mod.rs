@@ -14,12 +14,14 @@ mod devices;
 mod domain;
 mod endpoint;
 mod ffi;
+mod inbound;
 mod library;
 mod listener;
 mod outgoing;
 mod parts;
 mod queues;
 mod receives;
+mod shared;
 
 /// A message of the other side must not end a steering tag of ours: those of user space are of whole regions, which the
 /// devices let nobody else end. Such a message would end the connection.

@@ -6,11 +6,13 @@ use super::cm::{Id, Watch, watch};
 use super::domain::Domain;
 use super::ffi::*;
 use super::library::{last_error, said};
+use super::shared::Shared;
 use crate::Remote;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::io;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 /// Operations of each kind that a connection may have at the device, if the device allows so many.
 const DEPTH: u32 = 1024;
@@ -42,6 +44,37 @@ pub struct Work {
     pub is_signalled: bool,
 }
 
+/// What takes memory for messages.
+pub trait Takes {
+    /// Hands memory for messages to the device: each a number that comes back, a chunk, and how many bytes of it. How
+    /// many it has taken. The chunks must stay until messages are in them, or the queue is gone.
+    fn receive(&self, into: &[(u64, &Chunk, usize)]) -> usize;
+}
+
+/// The same, by a call of the library that takes the first of a chain, and a place for the first bad one.
+pub fn hand_over(
+    into: &[(u64, &Chunk, usize)],
+    call: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+) -> usize {
+    let part = |(_, chunk, len): &(u64, &Chunk, usize)| place(chunk.place(), (*len).min(chunk.len()));
+    let mut places: Vec<ibv_sge> = into.iter().map(part).collect();
+    let empty = |(id, _, _): &(u64, &Chunk, usize)| ibv_recv_wr {
+        wr_id: *id,
+        next: null_mut(),
+        sg_list: null_mut(),
+        num_sge: 1,
+    };
+    let mut chain: Vec<ibv_recv_wr> = into.iter().map(empty).collect();
+    for n in 0..chain.len() {
+        chain[n].sg_list = &raw mut places[n];
+        chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
+    }
+    let Some(first) = chain.first_mut() else { return 0 };
+    let (first, mut bad) = (&raw mut *first, null_mut());
+    let status = call(first, &raw mut bad);
+    taken(status, first as usize, bad as usize, size_of::<ibv_recv_wr>(), chain.len())
+}
+
 /// The queues of a connection. The id they belong to must live longer.
 pub struct Queues {
     id: *mut rdma_cm_id,
@@ -54,17 +87,20 @@ pub struct Queues {
     library: &'static super::library::Library,
     /// Operations that there is room for: sent ones, and received ones.
     pub depths: (usize, usize),
+    /// Counts it among the connections of its device.
+    _seat: Arc<()>,
 }
 
 // SAFETY: the library takes calls for queues from any thread, and this is not shared.
 unsafe impl Send for Queues {}
 
 impl Queues {
-    /// Queues for a connection that is about to be made.
+    /// Queues for a connection that is about to be made. With memory for messages that is shared, that has to live
+    /// longer.
     ///
     /// # Errors
     /// When the device has no more.
-    pub fn new(id: &Id, domain: &Domain) -> io::Result<Queues> {
+    pub fn new(id: &Id, domain: &Domain, shared: Option<&Shared>) -> io::Result<Queues> {
         let context = id.context()?.as_ptr();
         let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
         let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
@@ -76,6 +112,7 @@ impl Queues {
             channel: null_mut(),
             library: id.library,
             depths: (depth as usize, depth as usize),
+            _seat: domain.seat(),
         };
         let library = id.library;
         // SAFETY: the context lives as long as the id.
@@ -89,14 +126,14 @@ impl Queues {
         if queues.cq.is_null() {
             return Err(last_error("make a completion queue"));
         }
-        queues.pair(domain, depth)?;
+        queues.pair(domain, depth, shared.map_or(null_mut(), Shared::as_ptr))?;
         Ok(queues)
     }
 
-    fn pair(&mut self, domain: &Domain, depth: u32) -> io::Result<()> {
+    fn pair(&mut self, domain: &Domain, depth: u32, srq: *mut ibv_srq) -> io::Result<()> {
         let mut made = Err(io::ErrorKind::Unsupported.into());
         for inline in INLINE {
-            made = self.pair_with(domain, depth, inline);
+            made = self.pair_with(domain, (depth, inline), srq);
             if made.is_ok() {
                 break;
             }
@@ -107,13 +144,18 @@ impl Queues {
         Ok(())
     }
 
-    /// A pair that takes so many bytes inline: how many it really takes.
-    fn pair_with(&self, domain: &Domain, depth: u32, max_inline_data: u32) -> io::Result<usize> {
+    /// A pair for so many operations that takes so many bytes inline: how many it really takes.
+    fn pair_with(
+        &self,
+        domain: &Domain,
+        (depth, max_inline_data): (u32, u32),
+        srq: *mut ibv_srq,
+    ) -> io::Result<usize> {
         let mut attr = ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: self.cq,
             recv_cq: self.cq,
-            srq: null_mut(),
+            srq,
             cap: ibv_qp_cap {
                 max_send_wr: depth,
                 max_recv_wr: depth,
@@ -124,7 +166,7 @@ impl Queues {
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: id, domain and completion queue live.
+        // SAFETY: id, domain, completion queue and receive queue live.
         let status = unsafe { (self.library.rdma_create_qp)(self.id, domain.pd(), &raw mut attr) };
         match status {
             0 => Ok(attr.cap.max_inline_data as usize),
@@ -201,31 +243,16 @@ impl Queues {
         taken(status, first as usize, bad as usize, size_of::<ibv_send_wr>(), chain.len())
     }
 
-    /// Hands memory for messages to the device: each a number that comes back, a chunk, and how many bytes of it. How
-    /// many it has taken. The chunks must stay as for [`Queues::post`].
-    pub fn receive(&self, into: &[(u64, &Chunk, usize)]) -> usize {
-        let mut places: Vec<ibv_sge> =
-            into.iter().map(|(_, chunk, len)| place(chunk.place(), (*len).min(chunk.len()))).collect();
-        let empty = |(id, _, _): &(u64, &Chunk, usize)| ibv_recv_wr {
-            wr_id: *id,
-            next: null_mut(),
-            sg_list: null_mut(),
-            num_sge: 1,
-        };
-        let mut chain: Vec<ibv_recv_wr> = into.iter().map(empty).collect();
-        for n in 0..chain.len() {
-            chain[n].sg_list = &raw mut places[n];
-            chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
-        }
-        let Some((first, qp)) = chain.first_mut().zip(self.pair_now()) else { return 0 };
-        let (first, mut bad) = (&raw mut *first, null_mut());
-        // SAFETY: as for `post`.
-        let status = unsafe { ((*(*qp).context).ops.post_recv)(qp, first, &raw mut bad) };
-        taken(status, first as usize, bad as usize, size_of::<ibv_recv_wr>(), chain.len())
-    }
-
     fn pair_now(&self) -> Option<*mut ibv_qp> {
         Some(self.qp.get()).filter(|qp| !qp.is_null())
+    }
+}
+
+impl Takes for Queues {
+    fn receive(&self, into: &[(u64, &Chunk, usize)]) -> usize {
+        let Some(qp) = self.pair_now() else { return 0 };
+        // SAFETY: as for `post`.
+        hand_over(into, |first, bad| unsafe { ((*(*qp).context).ops.post_recv)(qp, first, bad) })
     }
 }
 
