@@ -51,13 +51,15 @@ struct Piece {
     len: usize,
 }
 
+/// Tells the key of the memory of a buffer, if the device knows it.
+pub type Key = Box<dyn Fn(&Buf) -> Option<u32>>;
+
 /// Memory that a connection uses.
 pub struct Memory {
     /// For what goes out, and for what is read.
     pub pool: Arc<Pool>,
     pub sinks: Arc<Pool>,
-    /// The key of the memory of a buffer, if the device knows it.
-    pub key: Box<dyn Fn(&Buf) -> Option<u32>>,
+    pub key: Key,
     /// What is read may land in memory with such a key.
     pub lands: bool,
 }
