@@ -27,8 +27,8 @@ fn end(switches: u8) -> End {
     let first = (switches & 2 != 0).then_some(First::Send);
     let agreed = Agreed { crc: switches & 1 != 0, ord: 2, ird: 2, receives: (4, LEN), first };
     let mut engine = Engine::new(&agreed, Some(148), vec![]);
-    let sink = engine.expose(Exposed::Sink(Buf::zeroed(LEN)));
-    let source = engine.expose(Exposed::Source(Rc::new(Buf::zeroed(LEN))));
+    let sink = engine.expose(Exposed::Sink(Buf::zeroed(LEN))).expect("room for it");
+    let source = engine.expose(Exposed::Source(Rc::new(Buf::zeroed(LEN)))).expect("room for it");
     (0..3).for_each(|id| engine.read(id, source, Buf::zeroed(LEN), 0, LEN));
     engine.send(b"hello", Payload::Zeros(300), None);
     let said = engine.take_bytes();

@@ -1,6 +1,7 @@
 //! Buffers for I/O: page-aligned, initialized from the start, owned by the operation that uses them.
 
 use crate::pool::Home;
+use crate::regions::{Cut, Region};
 use compio::buf::{IoBuf, IoBufMut, SetLen};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -13,11 +14,39 @@ pub const PAGE: usize = 4096;
 #[repr(C, align(4096))]
 pub(crate) struct Page([u8; PAGE]);
 
-pub(crate) type Pages = Vec<Page>;
+/// The memory of a buffer.
+pub(crate) enum Pages {
+    /// Of its own.
+    Own(Vec<Page>),
+    /// A part of a region.
+    Cut(Cut),
+}
+
+impl Pages {
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.pages().len() * PAGE
+    }
+
+    #[inline]
+    fn pages(&self) -> &[Page] {
+        match self {
+            Pages::Own(pages) => pages,
+            Pages::Cut(cut) => cut.pages(),
+        }
+    }
+
+    #[inline]
+    fn pages_mut(&mut self) -> &mut [Page] {
+        match self {
+            Pages::Own(pages) => pages,
+            Pages::Cut(cut) => cut.pages_mut(),
+        }
+    }
+}
 
 /// Zeroed pages that hold `len` bytes.
 pub(crate) fn pages(len: usize) -> Pages {
-    Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer")
+    Pages::Own(Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer"))
 }
 
 /// A page-aligned buffer. Derefs to its bytes. One that came from a [`Pool`](crate::Pool) goes back there.
@@ -44,7 +73,12 @@ impl Buf {
 
     /// Bytes that could be used without a new allocation.
     pub fn capacity(&self) -> usize {
-        self.pages.len() * PAGE
+        self.pages.bytes_len()
+    }
+
+    /// The region of memory that it is a part of, if it is one of a pool that cuts them from regions.
+    pub fn region(&self) -> Option<Region> {
+        if let Pages::Cut(cut) = &self.pages { Some(cut.region()) } else { None }
     }
 
     /// Shows `len` bytes of what is allocated.
@@ -60,7 +94,7 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
-            home.take_back(std::mem::take(&mut self.pages));
+            home.take_back(std::mem::replace(&mut self.pages, Pages::Own(Vec::new())));
         }
     }
 }
@@ -75,14 +109,14 @@ impl Deref for Buf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.pages.as_bytes()[..self.len]
+        &self.pages.pages().as_bytes()[..self.len]
     }
 }
 
 impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_bytes()[..self.len]
+        &mut self.pages.pages_mut().as_mut_bytes()[..self.len]
     }
 }
 

@@ -10,6 +10,7 @@ pub mod iscsi;
 pub mod out;
 pub mod pool;
 mod race;
+pub mod regions;
 pub mod stream;
 pub mod tally;
 pub mod threads;

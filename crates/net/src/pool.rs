@@ -3,6 +3,7 @@
 
 use crate::buf::{Buf, PAGE, Pages, pages};
 use crate::race::either;
+use crate::regions;
 use event_listener::Event;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -128,6 +129,7 @@ impl Pool {
         let bytes = PAGE << class;
         self.0.take(bytes)?;
         let free = FREE.with_borrow_mut(|f| f[class].pop());
+        let free = free.or_else(|| regions::cut(class, self.0.account.limit).map(Pages::Cut));
         Ok(Buf::pooled(free.unwrap_or_else(|| pages(bytes)), len, Home(self.0.clone())))
     }
 
@@ -197,12 +199,14 @@ impl Share {
 
 impl Home {
     pub(crate) fn take_back(self, pages: Pages) {
-        let bytes = pages.len() * PAGE;
+        let bytes = pages.bytes_len();
         let class = class_of(bytes);
+        // With regions, memory that is of none is not used again.
+        let stays = matches!(pages, Pages::Cut(_)) || !regions::is_on();
         // The thread may be ending: then the pages are simply freed.
         let _ = FREE.try_with(|f| {
             let mut free = f.borrow_mut();
-            if (free[class].len() + 1) * bytes <= KEEP_BYTES {
+            if stays && (free[class].len() + 1) * bytes <= KEEP_BYTES {
                 free[class].push(pages);
             }
         });

@@ -2,8 +2,8 @@
 //!
 //! For the guest of `interop/lab`, where soft devices are; each step says what it has seen, and a failure panics.
 
-use net::Buf;
 use net::out::Payload;
+use net::{Buf, Pool};
 use rdma::verbs::{self, Options, Pending};
 use rdma::{Endpoint, Event, Events, Exposed, Refused, Remote, Request, Terms};
 use std::cell::RefCell;
@@ -14,6 +14,8 @@ use std::rc::Rc;
 const TERMS: Terms = Terms { ord: 4, ird: 4, receives: (4, 8268) };
 /// More than one piece, and no whole number of them.
 const LONG: usize = (1 << 20) + 4321;
+/// More connections than have memory for messages of their own.
+const CROWD: usize = 20;
 /// More messages than the queues of a device have slots.
 const MANY: usize = 3000;
 
@@ -94,12 +96,14 @@ async fn run(addr: SocketAddr) {
     many(&client, &server).await;
     write_then_message(&client, &server).await;
     reads(&client, &server).await;
+    pooled(&client, &server).await;
     invalidate(&client, &server).await;
     revoked(&client, &server).await;
     let (client, server) = pair(&listener, addr).await;
     ended(client, &server).await;
     let (client, server) = pair(&listener, addr).await;
     overrun(&client, &server).await;
+    crowd(&listener, addr).await;
     on_another_core(listener, addr).await;
 }
 
@@ -184,7 +188,7 @@ async fn many(client: &End, server: &End) {
 }
 
 async fn write_then_message(client: &End, server: &End) {
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(LONG + 200)));
+    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(LONG + 200))).expect("memory");
     server.endpoint.write(to.beyond(100), Payload::Bytes(pattern(LONG)));
     server.say(b"written");
     client.endpoint.receives(1, 64);
@@ -200,7 +204,7 @@ async fn reads(client: &End, server: &End) {
     let mut source = Buf::zeroed(LONG);
     source.copy_from_slice(&pattern(LONG));
     let source = Rc::new(source);
-    let from = client.endpoint.expose(Exposed::Source(source.clone()));
+    let from = client.endpoint.expose(Exposed::Source(source.clone())).expect("memory");
     for id in 0..10u64 {
         server.endpoint.read(id, from.beyond(id), Buf::zeroed(LONG), 10, LONG - 10);
     }
@@ -220,13 +224,72 @@ async fn reads(client: &End, server: &End) {
     println!("ten reads of {} bytes, {} at a time", LONG - 10, server.endpoint.facts().ord);
 }
 
+/// Buffers of a pool, which the device uses where they lie; a page as well as what is longer than a piece.
+async fn pooled(client: &End, server: &End) {
+    let pool = Pool::new(1);
+    for len in [1, 4096, LONG] {
+        let buf = || pool.try_get(len).expect("room in the pool");
+        let mut data = buf();
+        assert!(data.region().is_some(), "a pool that knows of the device");
+        data.copy_from_slice(&pattern(len));
+        let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(len))).expect("memory");
+        server.endpoint.write(to, Payload::Buf(data, len));
+        client.endpoint.receives(1, 64);
+        server.say(b"written");
+        assert_eq!(client.message().await.0, b"written");
+        let Some(Exposed::Sink(written)) = client.endpoint.revoke(to.stag) else { panic!("no memory") };
+        assert!(written[..] == pattern(len));
+        let from = client.endpoint.expose(Exposed::Source(Rc::new(written))).expect("memory");
+        for id in 0..3 {
+            server.endpoint.read(id, from, buf(), 0, len);
+        }
+        assert!(server.endpoint.flush().is_ok());
+        for _ in 0..3 {
+            match server.next().await {
+                Come::Read(_, Ok(buf)) => assert!(buf[..] == pattern(len)),
+                other => panic!("no read but {other:?}"),
+            }
+        }
+        client.endpoint.revoke(from.stag).expect("the memory");
+    }
+    println!("buffers of a pool");
+}
+
+/// More connections than have memory for messages of their own, on both sides.
+async fn crowd(listener: &verbs::Listener, addr: SocketAddr) {
+    let mut pairs = Vec::new();
+    for _ in 0..CROWD {
+        pairs.push(pair(listener, addr).await);
+    }
+    for turn in 0..20u32 {
+        for (n, (client, server)) in pairs.iter().enumerate() {
+            let text = [turn.to_be_bytes(), (n as u32).to_be_bytes()].concat();
+            client.say(&text);
+            assert_eq!(server.message().await.0, text);
+            server.endpoint.receives(1, 8268);
+            server.say(&text);
+            assert_eq!(client.message().await.0, text);
+            client.endpoint.receives(1, 8268);
+        }
+    }
+    // One that goes takes nothing from the others.
+    let (client, server) = pairs.pop().expect("a pair");
+    client.say(b"last words");
+    drop(client);
+    end(&server).await;
+    let (client, server) = &pairs[CROWD - 2];
+    client.say(b"still here");
+    assert_eq!(server.message().await.0, b"still here");
+    println!("{CROWD} connections at a time");
+}
+
 /// Other devices than soft iWARP let nobody end the tags of user space, which are those of whole regions. Its library
 /// does not say which tag a message has ended, so only what becomes of the message is looked at.
 async fn invalidate(client: &End, server: &End) {
     if !server.endpoint.facts().provider.contains("siw") {
         return println!("no invalidation: it is for keys of kernels");
     }
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(64)));
+    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(64))).expect("memory");
     client.endpoint.receives(1, 64);
     server.endpoint.write(to, Payload::Bytes(vec![5; 64]));
     server.endpoint.send(b"done", Payload::Empty, Some(to.stag));
@@ -239,7 +302,7 @@ async fn invalidate(client: &End, server: &End) {
 
 /// A write to memory that was taken back ends the connection on both sides, and its reads.
 async fn revoked(client: &End, server: &End) {
-    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(4096)));
+    let to = client.endpoint.expose(Exposed::Sink(Buf::zeroed(4096))).expect("memory");
     let Some(Exposed::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
     server.endpoint.write(to, Payload::Bytes(vec![9; 4096]));
     server.endpoint.read(77, to, Buf::zeroed(8), 0, 8);

@@ -3,6 +3,7 @@
 use crate::{Exposed, Remote};
 use net::Buf;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -47,20 +48,23 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Gives memory a tag. None when there are too many.
-    pub fn expose(&mut self, memory: Exposed) -> Option<Remote> {
+    /// Gives memory a tag.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < SLOTS => {
                 self.slots.push(Slot { generation: 1, memory: None });
                 self.slots.len() - 1
             }
-            None => return None,
+            None => return Err(io::Error::other("too much memory is exposed at once")),
         };
         let generation = self.slots[slot].generation;
         self.slots[slot].memory = Some(memory);
         let stag = u32::from(generation) << SLOT_BITS | slot as u32;
-        Some(Remote { stag, offset: BASE })
+        Ok(Remote { stag, offset: BASE })
     }
 
     /// Takes a tag back: its memory, if it names some.

@@ -78,6 +78,9 @@ pub struct Facts {
     pub ord: u16,
     /// A message may take the other side's right to a steering tag with it.
     pub sends_invalidate: bool,
+    /// A message of the other side may end a steering tag of ours, and do no harm. Who is asked for it before there is a
+    /// connection looks at the provider: [`iwarp::TAKES_INVALIDATE`], [`verbs::TAKES_INVALIDATE`].
+    pub takes_invalidate: bool,
     /// Our address and that of the other side.
     pub local: SocketAddr,
     pub peer: SocketAddr,
@@ -104,7 +107,11 @@ pub trait Endpoint {
     fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize);
 
     /// Gives the other side a right to memory.
-    fn expose(&self, memory: Exposed) -> Remote;
+    ///
+    /// # Errors
+    /// When there are too many such rights, or the device takes no more memory. Then the memory is dropped, and the
+    /// connection goes on.
+    fn expose(&self, memory: Exposed) -> io::Result<Remote>;
 
     /// Takes the right back at once, and gives the memory back; None if there is none of that name, or if the provider
     /// still needs it.
@@ -156,6 +163,9 @@ pub trait Request {
 
     /// Our address, and the one it came from.
     fn addresses(&self) -> (SocketAddr, SocketAddr);
+
+    /// The connection would have [`Facts::sends_invalidate`].
+    fn sends_invalidate(&self) -> bool;
 
     /// Takes it, with a word of our own.
     fn accept(self: Box<Self>, private: Vec<u8>, terms: Terms)

@@ -162,7 +162,7 @@ async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [Data<'_
 }
 
 fn memory(host: &dyn Endpoint, exposed: Exposed, len: u32) -> Data<'static> {
-    let at = host.expose(exposed);
+    let at = host.expose(exposed).expect("memory");
     Data::Direct(Descriptor { address: at.offset, key: at.stag, len })
 }
 

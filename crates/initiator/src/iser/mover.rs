@@ -39,10 +39,10 @@ impl Mover {
         Mover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
     }
 
-    fn lend(&self, itt: u32, memory: Exposed) -> Remote {
-        let place = self.endpoint.expose(memory);
+    fn lend(&self, itt: u32, memory: Exposed) -> Result<Remote, Error> {
+        let place = self.endpoint.expose(memory).map_err(|e| carrier::cannot_lend(&e))?;
         self.state.borrow_mut().lent.insert(itt, place.stag);
-        place
+        Ok(place)
     }
 
     /// Ends the right of the target to the memory of a command.
@@ -85,7 +85,7 @@ impl carrier::Mover for Mover {
         self.endpoint.send(&head, payload, None);
     }
 
-    fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) {
+    fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) -> Result<(), Error> {
         let (mut read, mut write, mut payload) = (None, None, Payload::Empty);
         let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
         match &mut task.data {
@@ -93,7 +93,7 @@ impl carrier::Mover for Mover {
             Memory::In(buf, _) => {
                 request::reads(&mut header, task.expected);
                 let lent = buf.take().map(|buf| self.lend(task.tag, Exposed::Sink(buf)));
-                read = lent.map(advertised);
+                read = lent.transpose()?.map(advertised);
             }
             Memory::Out(buf) => {
                 // Linux takes messages of its longest data segment behind the plain headers, and none longer.
@@ -102,7 +102,7 @@ impl carrier::Mover for Mover {
                 let immediate = if p.immediate_data { first } else { 0 };
                 request::writes(&mut header, task.expected, false);
                 if immediate < buf.len() {
-                    let place = self.lend(task.tag, Exposed::Source(buf.clone()));
+                    let place = self.lend(task.tag, Exposed::Source(buf.clone()))?;
                     // As Linux has it: what is advertised begins behind what goes with the command.
                     write = Some(advertised(place.beyond(immediate as u64)));
                 }
@@ -113,6 +113,7 @@ impl carrier::Mover for Mover {
         }
         let (head, payload) = message(Header::Control { write, read }, header, ahs, payload);
         self.endpoint.send(&head, payload, None);
+        Ok(())
     }
 
     fn ended(&self, itt: u32) {

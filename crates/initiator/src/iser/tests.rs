@@ -45,21 +45,23 @@ struct Peer {
     machine: Machine,
     mover: Rc<Mover>,
     end: Rc<dyn Endpoint>,
+    /// What is to go wrong at our end.
+    faults: Rc<Faults>,
     stat_sn: u32,
 }
 
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
         let machine = Machine::new(32, Instant::now);
-        let (mover, end) = connection();
-        let mut peer = Peer { machine, mover, end, stat_sn: 7 };
+        let (mover, end, faults) = connection();
+        let mut peer = Peer { machine, mover, end, faults, stat_sn: 7 };
         peer.begin(parameters);
         peer
     }
 
     /// Another connection, to which the machine has come.
     fn reconnect(&mut self) {
-        (self.mover, self.end) = connection();
+        (self.mover, self.end, self.faults) = connection();
         self.begin(parameters());
     }
 
@@ -155,9 +157,10 @@ impl Peer {
     }
 }
 
-fn connection() -> (Rc<Mover>, Rc<dyn Endpoint>) {
-    let (ours, end) = mem::pair(TERMS, TERMS, [Rc::<Faults>::default(), Rc::default()]);
-    (Rc::new(Mover::new(ours, Events::default())), end)
+fn connection() -> (Rc<Mover>, Rc<dyn Endpoint>, Rc<Faults>) {
+    let faults = Rc::<Faults>::default();
+    let (ours, end) = mem::pair(TERMS, TERMS, [faults.clone(), Rc::default()]);
+    (Rc::new(Mover::new(ours, Events::default())), end, faults)
 }
 
 fn got(message: &[u8]) -> Got {
@@ -392,7 +395,7 @@ fn the_end_of_the_connection_is_seen() {
     let mut peer = Peer::new(parameters());
     peer.end.close();
     assert!(matches!(peer.mover.receive(&mut peer.machine), Ok(Received::End)));
-    let (mover, end) = connection();
+    let (mover, end, _) = connection();
     end.write(Remote { stag: 1, offset: 0 }, Payload::Zeros(1));
     assert!(end.flush().is_err());
     assert!(matches!(mover.receive(&mut peer.machine), Err(Broken::Io(_))));

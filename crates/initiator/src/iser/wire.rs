@@ -29,7 +29,7 @@ fn terms(options: &Options) -> Terms {
     Terms { ord: 1, ird: READS, receives: (usize::from(options.commands) + BESIDE, LOGIN_LEN) }
 }
 
-/// What we can do, as the other side is told it: whether it may end our steering tags by its answers.
+/// What we can do, as the other side is told it.
 fn abilities(invalidate: bool) -> Vec<u8> {
     Abilities { zero_based: false, invalidate }.encode().to_vec()
 }
@@ -40,8 +40,8 @@ impl Wire {
     /// # Errors
     /// When none does, or the other side turns it down.
     pub async fn by_device(address: SocketAddr, options: &Options) -> Result<Wire, Error> {
-        // Devices end no tags of memory that a process registered, and break the connection that asks for it.
-        let connected = rdma::verbs::connect(address, &abilities(false), terms(options)).await;
+        let private = abilities(rdma::verbs::TAKES_INVALIDATE);
+        let connected = rdma::verbs::connect(address, &private, terms(options)).await;
         let (endpoint, _) = connected.map_err(|e| match e {
             Refused::Io(e) => Error::new(Kind::Unreachable, crate::connect::io_text(&e)).with_hint(
                 "lunar rdma list shows the devices; without provider=verbs iWARP is done in software",
@@ -59,7 +59,7 @@ impl Wire {
         // What protects PDUs elsewhere protects the frames that carry them here.
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
         let how = rdma::iwarp::Options { crc, ..rdma::iwarp::Options::default() };
-        let private = abilities(true);
+        let private = abilities(rdma::iwarp::TAKES_INVALIDATE);
         let peer = stream.peer().map_err(lost)?;
         let connected = rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
         Ok(Wire::with(connected.map_err(refused)?))

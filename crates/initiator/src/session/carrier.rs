@@ -3,6 +3,7 @@
 
 use super::machine::Machine;
 use super::task::Task;
+use crate::{Error, Kind};
 use net::Stream;
 use net::iscsi::out::{self, Digests, Payload};
 use net::iscsi::receive::{Broken, Received, Receiver};
@@ -19,7 +20,10 @@ pub trait Mover {
     fn push(&self, header: Bhs, payload: Payload);
 
     /// Takes a command, and lends its memory to the target for as long as it is under way.
-    fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters);
+    ///
+    /// # Errors
+    /// When that memory cannot be lent. Then nothing was taken.
+    fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error>;
 
     /// A command is over without an answer of its own: the target may not use its memory any more.
     fn ended(&self, itt: u32);
@@ -47,6 +51,11 @@ pub trait Mover {
 
     /// Whether every end of it is a reset, also that by the death of the process.
     fn reset_on_close(&self, reset: bool) -> io::Result<()>;
+}
+
+/// Why a command that could not lend its memory has ended.
+pub fn cannot_lend(e: &io::Error) -> Error {
+    Error::new(Kind::Invalid, format!("the memory of a command cannot be lent to the target: {e}"))
 }
 
 /// The connection itself.

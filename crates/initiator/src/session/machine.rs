@@ -240,7 +240,12 @@ impl Machine {
         self.sent += 1;
         let mut header = request::scsi_command(task.lun, tag, task.attribute, &task.cdb);
         request::stamp(&mut header, cmd_sn, exp_stat_sn);
-        super::transfer::begin(&mut self.out, header, task, &self.parameters, self.digests);
+        let begun = super::transfer::begin(&mut self.out, header, task, &self.parameters, self.digests);
+        if let Err(e) = begun {
+            // The target waits for this CmdSN: the next command has it.
+            self.numbers.cmd_sn = cmd_sn;
+            self.finish(tag, Err(e));
+        }
     }
 
     /// A command is over. Its tag is free once its owner has taken the answer.

@@ -17,10 +17,22 @@ use wire::iscsi::{Bhs, NONE};
 const PIECES: usize = 256;
 
 /// Queues a command and the data that may go without being asked for.
+///
+/// # Errors
+/// When its memory cannot be lent to the target. Then nothing is queued.
 #[inline]
-pub fn begin(out: &mut Out, header: Bhs, task: &mut Task, p: &Parameters, digests: Digests) {
+pub fn begin(
+    out: &mut Out,
+    header: Bhs,
+    task: &mut Task,
+    p: &Parameters,
+    digests: Digests,
+) -> Result<(), Error> {
     match out {
-        Out::Tcp(out) => begin_stream(out, header, task, p, digests),
+        Out::Tcp(out) => {
+            begin_stream(out, header, task, p, digests);
+            Ok(())
+        }
         Out::Moved(mover) => mover.command(header, task, p),
     }
 }

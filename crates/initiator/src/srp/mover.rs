@@ -4,6 +4,7 @@ use super::answers::{NOT_SUPPORTED, Way};
 use super::credits::Credits;
 use super::login::RECEIVE_LEN;
 use super::requests::{self, Place};
+use crate::Error;
 use crate::session::carrier;
 use crate::session::machine::Machine;
 use crate::session::task::{Data as Memory, Task};
@@ -152,17 +153,19 @@ impl Mover {
     }
 
     /// Where the data of a command is from now on.
-    fn memory(&self, task: &mut Task) -> Place {
+    fn memory(&self, task: &mut Task) -> Result<Place, Error> {
         let (len, additional) = (task.expected, requests::additional_cdb(task).len());
-        let lent = |way, memory| Place::Lent(way, self.endpoint.expose(memory), len);
-        match &mut task.data {
-            Memory::In(buf, _) if len > 0 => {
-                buf.take().map_or(Place::None, |buf| lent(Way::In, Exposed::Sink(buf)))
-            }
-            Memory::Out(buf) if self.fits(buf.len(), additional) => Place::Here(buf.clone()),
-            Memory::Out(buf) if len > 0 => lent(Way::Out, Exposed::Source(buf.clone())),
-            _ => Place::None,
-        }
+        let (way, memory) = match &mut task.data {
+            Memory::In(buf, _) if len > 0 => match buf.take() {
+                Some(buf) => (Way::In, Exposed::Sink(buf)),
+                None => return Ok(Place::None),
+            },
+            Memory::Out(buf) if self.fits(buf.len(), additional) => return Ok(Place::Here(buf.clone())),
+            Memory::Out(buf) if len > 0 => (Way::Out, Exposed::Source(buf.clone())),
+            _ => return Ok(Place::None),
+        };
+        let place = self.endpoint.expose(memory).map_err(|e| carrier::cannot_lend(&e))?;
+        Ok(Place::Lent(way, place, len))
     }
 
     /// A write of so many bytes goes with its command.
@@ -221,13 +224,14 @@ impl carrier::Mover for Mover {
         }
     }
 
-    fn command(&self, header: Bhs, task: &mut Task, _: &Parameters) {
+    fn command(&self, header: Bhs, task: &mut Task, _: &Parameters) -> Result<(), Error> {
+        let (itt, memory) = (task.tag, self.memory(task)?);
         self.with_state(|state| state.credits.command(header.cmd_sn()));
-        let (itt, memory) = (task.tag, self.memory(task));
         let unit = requests::command(&header, task, &memory, IMMEDIATE_OFFSET);
         let Some(mut unit) = unit.ok().filter(|unit| unit.len() <= self.agreed.it_iu_len) else {
             memory.lent().map(|stag| self.endpoint.revoke(stag));
-            return self.answer(pdu::scsi_response(itt, 0, FAILED, 0), Vec::new());
+            self.answer(pdu::scsi_response(itt, 0, FAILED, 0), Vec::new());
+            return Ok(());
         };
         let asked = Asked::Command(memory.way());
         let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
@@ -241,6 +245,7 @@ impl carrier::Mover for Mover {
             Place::None | Place::Lent(..) => Payload::Empty,
         };
         self.request(itt, open, unit, payload);
+        Ok(())
     }
 
     fn ended(&self, itt: u32) {

@@ -108,7 +108,7 @@ impl Endpoint for Iwarp {
         self.engine.borrow_mut().read(id, from, buf, at, len);
     }
 
-    fn expose(&self, memory: Exposed) -> Remote {
+    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
         self.engine.borrow_mut().expose(memory)
     }
 

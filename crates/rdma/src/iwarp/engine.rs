@@ -98,8 +98,11 @@ impl Engine {
         self.begin_reads();
     }
 
-    /// See [`Endpoint::expose`](crate::Endpoint::expose). With too many a name that cannot be used.
-    pub fn expose(&mut self, memory: Exposed) -> Remote {
+    /// See [`Endpoint::expose`](crate::Endpoint::expose).
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
         self.memory.expose(memory)
     }
 

@@ -5,6 +5,7 @@ use crate::keys::{Fault as Denied, Keys};
 use crate::{Exposed, Remote};
 use net::out::Payload;
 use std::collections::HashMap;
+use std::io;
 use wire::iwarp::{ReadRequest, Tagged, Terminate};
 
 /// Exposed memory by steering tag.
@@ -16,9 +17,9 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// A name for memory. With too many one that names nothing.
-    pub(super) fn expose(&mut self, memory: Exposed) -> Remote {
-        self.keys.expose(memory).unwrap_or(Remote { stag: 0, offset: 0 })
+    /// A name for memory.
+    pub(super) fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+        self.keys.expose(memory)
     }
 
     /// Memory goes back to its owner, also that whose name was ended from the other side.

@@ -38,6 +38,9 @@ use std::time::Duration;
 use wire::iwarp::mpa::{REPLY_KEY, REQUEST_KEY};
 use wire::iwarp::{Frame, Malformed};
 
+/// Each steering tag is for one piece of memory and one connection, and ends when the other side says so.
+pub const TAKES_INVALIDATE: bool = true;
+
 /// A request has to come within this time.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// So does a reply, and to take a frame of ours.
@@ -79,6 +82,9 @@ pub struct Agreed {
 /// Asks for an iWARP connection over a TCP connection to `peer`, with at most [`MAX_PRIVATE`](crate::MAX_PRIVATE)
 /// bytes of private data.
 ///
+/// Who seems not to know revision 2 of MPA (RFC 6581) is asked once more in revision 1 (RFC 5044), over another TCP
+/// connection: those of before closed, or answered no in their own revision and without a word.
+///
 /// # Errors
 /// The other side turns it down, with a word of its own; or it does not speak MPA, wants markers, does not answer
 /// within 5 s, or is gone.
@@ -91,16 +97,56 @@ pub async fn connect(
 ) -> Result<Connected, Refused> {
     handshake::check_private(private)?;
     let ask = handshake::ask(private, &terms, options);
+    let Failed { refused, is_old } = match call(stream, peer, &ask, &terms, options).await {
+        Ok(connected) => return Ok(connected),
+        Err(failed) => failed,
+    };
+    if !is_old {
+        return Err(refused);
+    }
+    // Who is gone by now has said all that it had to say.
+    let Ok(stream) = Stream::connect(peer).await else { return Err(refused) };
+    let ask = Frame { revision: 1, enhanced: None, ..ask };
+    call(stream, peer, &ask, &terms, options).await.map_err(|again| match again.refused {
+        Refused::Rejected(private) => Refused::Rejected(private),
+        Refused::Io(_) => refused,
+    })
+}
+
+/// A call that came to nothing.
+struct Failed {
+    refused: Refused,
+    /// It may be because the other side knows only revision 1.
+    is_old: bool,
+}
+
+impl From<io::Error> for Failed {
+    fn from(e: io::Error) -> Failed {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let is_old = matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
+        Failed { refused: e.into(), is_old }
+    }
+}
+
+/// Asks once.
+async fn call(
+    stream: Stream,
+    peer: SocketAddr,
+    ask: &Frame,
+    terms: &Terms,
+    options: &Options,
+) -> Result<Connected, Failed> {
     handshake::write(&stream, &ask.encode(&REQUEST_KEY), REPLY_TIME).await?;
     let reply = handshake::read(&stream, &REPLY_KEY, Vec::new(), REPLY_TIME).await?;
     let (reply, begun) = reply.map_err(malformed)?;
     if reply.rejected {
-        return Err(Refused::Rejected(reply.private));
+        let is_old = reply.revision < ask.revision && reply.private.is_empty();
+        return Err(Failed { refused: Refused::Rejected(reply.private), is_old });
     }
     if reply.markers {
-        return Err(Refused::Io(unsupported_markers()));
+        return Err(unsupported_markers().into());
     }
-    let agreed = handshake::asked(&ask, &reply, &terms);
+    let agreed = handshake::asked(ask, &reply, terms);
     let local = stream.route().local.ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
     Ok((endpoint(stream, &agreed, (local, peer), options, begun), reply.private))
 }
@@ -149,7 +195,14 @@ fn endpoint(
     options: &Options,
     begun: Vec<u8>,
 ) -> Rc<dyn Endpoint> {
-    let facts = Facts { provider: "iwarp".into(), ord: agreed.ord, sends_invalidate: true, local, peer };
+    let facts = Facts {
+        provider: "iwarp".into(),
+        ord: agreed.ord,
+        sends_invalidate: true,
+        takes_invalidate: TAKES_INVALIDATE,
+        local,
+        peer,
+    };
     let mss = options.mss.or_else(|| stream.route().mss.and_then(|mss| usize::try_from(mss).ok()));
     Rc::new(Iwarp::new(stream, facts, Engine::new(agreed, mss, begun)))
 }
@@ -172,6 +225,10 @@ impl Request for Asked {
 
     fn addresses(&self) -> (SocketAddr, SocketAddr) {
         self.addresses
+    }
+
+    fn sends_invalidate(&self) -> bool {
+        true
     }
 
     fn accept(

@@ -36,6 +36,7 @@ impl End {
             provider: "mem".into(),
             ord: side.ord,
             sends_invalidate: side.invalidates,
+            takes_invalidate: true,
             local: ADDRESSES[me],
             peer: ADDRESSES[1 - me],
         };
@@ -73,7 +74,7 @@ impl Endpoint for End {
         self.link.queue(self.me, Job::Read(Read { id, from, buf, at, len }));
     }
 
-    fn expose(&self, memory: Exposed) -> Remote {
+    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
         self.link.expose(self.me, memory)
     }
 

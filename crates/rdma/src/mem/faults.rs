@@ -64,6 +64,8 @@ pub struct Faults {
     pub messages: Gate,
     /// The next RDMA Read of this end fails, and the connection with it, as everywhere else.
     pub fail_next_read: Cell<bool>,
+    /// The next memory that this end exposes is not taken, as by a device that has no room for it.
+    pub fail_next_expose: Cell<bool>,
     /// The connection is lost when this end has done so many more operations (sends, writes, and reads begun).
     pub lose_after: Cell<Option<usize>>,
     /// This end can send with invalidate. For connections that are yet to be made.
@@ -85,6 +87,7 @@ impl Default for Faults {
             reads: gate(),
             messages: gate(),
             fail_next_read: Cell::new(false),
+            fail_next_expose: Cell::new(false),
             lose_after: Cell::new(None),
             invalidates: Cell::new(true),
             pads: Cell::new(false),

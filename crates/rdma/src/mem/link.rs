@@ -43,13 +43,9 @@ impl Link {
         }
     }
 
-    /// Gives the other end a right to memory; the connection is over if there are too many.
-    pub fn expose(&self, me: usize, memory: Exposed) -> Remote {
-        let mut state = self.0.borrow_mut();
-        state.sides[me].expose(memory).unwrap_or_else(|| {
-            state.end(Some("too much memory is exposed at once".into()));
-            Remote { stag: 0, offset: 0 }
-        })
+    /// Gives the other end a right to memory.
+    pub fn expose(&self, me: usize, memory: Exposed) -> io::Result<Remote> {
+        self.side(me).expose(memory)
     }
 
     /// Does what one end has queued, in order.

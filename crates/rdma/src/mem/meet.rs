@@ -122,6 +122,10 @@ impl Request for Asked {
         (ADDRESSES[1], ADDRESSES[0])
     }
 
+    fn sends_invalidate(&self) -> bool {
+        self.faults[1].invalidates.get()
+    }
+
     fn accept(
         mut self: Box<Self>,
         private: Vec<u8>,

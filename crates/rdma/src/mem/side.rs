@@ -83,8 +83,11 @@ impl Side {
         }
     }
 
-    pub fn expose(&mut self, memory: Exposed) -> Option<Remote> {
-        self.keys.expose(memory)
+    pub fn expose(&mut self, memory: Exposed) -> io::Result<Remote> {
+        match self.faults.fail_next_expose.take() {
+            true => Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for memory, as was asked for")),
+            false => self.keys.expose(memory),
+        }
     }
 
     pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {

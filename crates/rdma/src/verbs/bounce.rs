@@ -1,5 +1,5 @@
-//! Memory that a device may use, and the copies into and out of it. What comes and goes is copied here, for the memory
-//! of a [`net::Buf`] is not known to the device; this is the one place to change when it will be.
+//! Memory that a device may use, and the copies into and out of it: for messages, and for data in memory that the device
+//! does not know.
 //!
 //! Chunks of a few sizes are cut from slabs. A slab is made known to the device once, and stays until its pool goes.
 //! What a pool grows to is bounded by who takes chunks: a connection has so many bytes under way and no more.

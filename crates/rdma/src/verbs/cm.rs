@@ -185,6 +185,20 @@ impl Id {
         Err(made.err().unwrap_or_else(|| io::ErrorKind::Other.into()))
     }
 
+    /// One of a library that is not that of this host.
+    ///
+    /// # Safety
+    /// Both belong to that library, and to nobody else.
+    // SAFETY: what is asked for is said above.
+    #[cfg(test)]
+    pub unsafe fn with(
+        library: &'static Library,
+        id: NonNull<rdma_cm_id>,
+        channel: NonNull<rdma_event_channel>,
+    ) -> Id {
+        Id { library, id, channel: Channel { library, channel } }
+    }
+
     /// The id as the library knows it.
     pub fn as_ptr(&self) -> *mut rdma_cm_id {
         self.id.as_ptr()

@@ -4,15 +4,18 @@
 use super::bounce::{Known, Pool, Register};
 use super::ffi::*;
 use super::library::{Library, last_error};
+use super::shared::{ALONE, Shared};
+use net::Buf;
+use net::regions::REGION;
 use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A protection domain.
-struct Pd {
-    library: &'static Library,
-    pd: *mut ibv_pd,
+pub struct Pd {
+    pub library: &'static Library,
+    pub pd: *mut ibv_pd,
 }
 
 // SAFETY: the library takes calls for one domain from all threads.
@@ -93,6 +96,12 @@ pub struct Domain {
     pd: Arc<Pd>,
     /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
     pool: Arc<Pool>,
+    /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
+    buffers: Mutex<Vec<Option<Option<Region>>>>,
+    /// Memory for messages that connections share, while there are any that do.
+    shared: Mutex<Weak<Shared>>,
+    /// One for each connection, and this one.
+    seats: Arc<()>,
     /// Its name, as `mlx5_0`.
     pub name: String,
     pub is_iwarp: bool,
@@ -140,12 +149,54 @@ impl Domain {
         }
         let pd = Arc::new(Pd { library, pd });
         let pool = Pool::new(register(&pd, ACCESS_LOCAL_WRITE));
-        Ok(Domain { pd, pool, name, is_iwarp: transport == TRANSPORT_IWARP, attr })
+        // What I/O uses from now on can be made known to the device, once for all of it.
+        net::regions::enable();
+        let is_iwarp = transport == TRANSPORT_IWARP;
+        Ok(Domain {
+            pd,
+            pool,
+            buffers: Mutex::default(),
+            shared: Mutex::default(),
+            seats: Arc::default(),
+            name,
+            is_iwarp,
+            attr,
+        })
+    }
+
+    /// Its protection domain, for what needs it for longer.
+    pub fn shared_pd(&self) -> Arc<Pd> {
+        self.pd.clone()
+    }
+
+    /// What a connection holds as long as it uses the device.
+    pub fn seat(&self) -> Arc<()> {
+        self.seats.clone()
+    }
+
+    /// Memory for messages that one more connection is to share; None if it is to have its own.
+    pub fn shared(&self) -> Option<Arc<Shared>> {
+        let are_many = Arc::strong_count(&self.seats) > ALONE;
+        if self.is_iwarp || self.attr.max_srq <= 0 || !are_many {
+            return None;
+        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = shared.upgrade() {
+            return Some(there);
+        }
+        let made = Shared::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;
+        *shared = Arc::downgrade(&made);
+        Some(made)
     }
 
     /// The protection domain.
     pub fn pd(&self) -> *mut ibv_pd {
         self.pd.pd
+    }
+
+    /// Its messages may end steering tags of the other side.
+    pub fn sends_invalidate(&self) -> bool {
+        self.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0
     }
 
     /// Memory for what is sent and received.
@@ -160,6 +211,21 @@ impl Domain {
             true => Pool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
             false => self.pool.clone(),
         }
+    }
+
+    /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.
+    pub fn key(&self, buf: &Buf) -> Option<u32> {
+        let region = buf.region()?;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() <= region.index {
+            buffers.resize_with(region.index + 1, || None);
+        }
+        let known = buffers[region.index].get_or_insert_with(|| {
+            let known = Region::new(&self.pd, region.at, REGION, ACCESS_LOCAL_WRITE);
+            // Without it data is copied.
+            known.inspect_err(|e| tracing::warn!("{e}")).ok()
+        });
+        known.as_ref().map(|known| known.keys().0)
     }
 
     /// Makes memory known that the other side may use. The caller keeps it for longer than the region.

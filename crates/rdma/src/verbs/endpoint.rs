@@ -4,14 +4,14 @@
 //! or the connection manager has something to say, and wakes all of them. An event is asked of the device only by who
 //! is about to sleep.
 
-use super::bounce::Pool;
 use super::cm::{Id, Watch};
 use super::domain::{Domain, Region};
 use super::ffi::*;
-use super::outgoing::Outgoing;
+use super::inbound::Inbound;
+use super::outgoing::{Memory, Outgoing};
 use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
-use super::receives::{self, Receives};
+use super::receives;
 use crate::{Endpoint, Event, Events, Exposed, Facts, Remote, Wait};
 use compio::runtime::JoinHandle;
 use event_listener::Event as Wakeup;
@@ -25,7 +25,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// Empty rounds of looking for completions before sleep.
-const EMPTY_ROUNDS: usize = 4;
+pub const EMPTY_ROUNDS: usize = 4;
 /// Batches of completions that are taken in one go.
 const ROUNDS: usize = 8;
 
@@ -40,7 +40,8 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
     let facts = Facts {
         provider: format!("verbs {}", domain.name),
         ord: ord.into(),
-        sends_invalidate: domain.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0,
+        sends_invalidate: domain.sends_invalidate(),
+        takes_invalidate: super::TAKES_INVALIDATE,
         local,
         peer,
     };
@@ -52,16 +53,27 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         end: End::None,
         completions: [ibv_wc::default(); BATCH],
     });
-    let sinks = domain.sinks();
-    let inner = Rc::new(Inner { queues, state, sinks, domain, facts, woken: Wakeup::new(), id });
+    let memory = memory(&domain);
+    let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken: Wakeup::new(), id });
     let task = compio::runtime::spawn(drive(Rc::downgrade(&inner), completions, events));
     Ok(Rc::new(Verbs { _task: task, inner }))
 }
 
+/// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
+/// wherever it is good for: so reads land only in memory of this connection.
+fn memory(domain: &Arc<Domain>) -> Memory {
+    let known = domain.clone();
+    Memory {
+        pool: domain.pool(),
+        sinks: domain.sinks(),
+        key: Box::new(move |buf| known.key(buf)),
+        lands: !domain.is_iwarp,
+    }
+}
+
 /// Memory that the other side may use. The device forgets it before it goes.
 struct Shown {
-    /// None when the device did not want to know of it.
-    region: Option<Region>,
+    region: Region,
     memory: Exposed,
 }
 
@@ -76,7 +88,7 @@ enum End {
 
 struct State {
     out: Outgoing,
-    receives: Receives,
+    receives: Inbound,
     exposed: HashMap<u32, Shown>,
     /// What somebody took who was not asked for it.
     inbox: Events,
@@ -88,12 +100,27 @@ struct State {
 struct Inner {
     queues: Queues,
     state: RefCell<State>,
-    sinks: Arc<Pool>,
+    memory: Memory,
     domain: Arc<Domain>,
     facts: Facts,
     /// Something has changed.
     woken: Wakeup,
     id: Id,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if state.receives.is_shared() {
+            self.id.disconnect();
+            while let Ok(n @ 1..) = self.queues.poll(&mut state.completions) {
+                let slots = state.completions[..n].iter().filter_map(|wc| receives::slot(wc.wr_id));
+                slots.for_each(|slot| state.receives.forget(slot));
+            }
+            // Without memory the others wait, as at other times.
+            _ = state.receives.refill(&self.queues);
+        }
+    }
 }
 
 struct Verbs {
@@ -159,9 +186,10 @@ impl Inner {
                 break;
             }
         }
-        if moved && matches!(state.end, End::None) && state.out.has_more() {
-            let sent = self.send(state);
-            state.end.near(sent.err().map(Some));
+        if moved && matches!(state.end, End::None) {
+            let refilled = state.receives.refill(&self.queues);
+            let sent = if state.out.has_more() { self.send(state) } else { Ok(()) };
+            state.end.near(refilled.and(sent).err().map(Some));
         }
         if is_drained && let End::Near(reason) = &mut state.end {
             let reason = reason.take();
@@ -182,7 +210,7 @@ impl Inner {
             let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
             let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
             if let Some(slot) = slot {
-                state.receives.take(slot);
+                state.receives.forget(slot);
             }
             if is_flushed && matches!(state.end, End::None) {
                 let seen = self.see_events(state);
@@ -193,11 +221,14 @@ impl Inner {
         match slot {
             None => state.inbox.list.extend(state.out.completed(wc.wr_id)),
             Some(slot) => {
-                let Some((chunk, len)) = state.receives.take(slot) else { return };
+                let bytes = wc.byte_len as usize;
+                let (chunk, len) = match state.receives.take(slot, bytes) {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => return,
+                    Err(e) => return state.end.near(Some(Some(e))),
+                };
                 let invalidated = (wc.wc_flags & WC_WITH_INV != 0).then_some(wc.invalidated_rkey);
-                state.inbox.message(&chunk.bytes()[..len.min(wc.byte_len as usize)], invalidated);
-                let refilled = state.receives.refill(&self.queues);
-                state.end.near(refilled.err().map(Some));
+                state.inbox.message(&chunk.bytes()[..len.min(bytes)], invalidated);
             }
         }
     }
@@ -205,7 +236,7 @@ impl Inner {
     /// Hands the device what it has room for.
     fn send(&self, state: &mut State) -> io::Result<()> {
         loop {
-            state.out.stage(&self.domain.pool(), &self.sinks)?;
+            state.out.stage(&self.memory)?;
             let work = state.out.work();
             if work.is_empty() {
                 return Ok(());
@@ -224,6 +255,10 @@ impl Inner {
     /// Ends the connection, and tells of it.
     fn over(&self, state: &mut State, reason: Option<io::Error>) {
         self.id.disconnect();
+        if state.out.lands() {
+            // Their buffers are about to be somebody else's.
+            self.queues.end();
+        }
         let reads = state.out.fail();
         state.inbox.list.extend(reads);
         state.inbox.list.push(Event::End(reason));
@@ -328,29 +363,18 @@ impl Endpoint for Verbs {
         }
     }
 
-    fn expose(&self, mut memory: Exposed) -> Remote {
-        let mut state = self.inner.state.borrow_mut();
-        let nothing = || io::Error::other("there is no memory to expose");
-        let known = place(&mut memory).ok_or_else(nothing).and_then(|(at, len, access)| {
-            Ok((self.inner.domain.expose(at, len, access)?, at.as_ptr() as u64))
-        });
-        let (stag, offset, region) = match known {
-            Ok((region, offset)) => (region.keys().1, offset, Some(region)),
-            Err(e) => {
-                state.end.near(Some(Some(e)));
-                self.inner.woken.notify(usize::MAX);
-                // A name for who takes it back; the connection is over.
-                let stag = (0..).find(|stag| !state.exposed.contains_key(stag)).unwrap_or(0);
-                (stag, 0, None)
-            }
-        };
-        state.exposed.insert(stag, Shown { region, memory });
-        Remote { stag, offset }
+    fn expose(&self, mut memory: Exposed) -> io::Result<Remote> {
+        let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to expose");
+        let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
+        let region = self.inner.domain.expose(at, len, access)?;
+        let stag = region.keys().1;
+        self.inner.state.borrow_mut().exposed.insert(stag, Shown { region, memory });
+        Ok(Remote { stag, offset: at.as_ptr() as u64 })
     }
 
     fn revoke(&self, stag: u32) -> Option<Exposed> {
         let mut state = self.inner.state.borrow_mut();
-        if state.exposed.get_mut(&stag)?.region.as_mut().is_some_and(|region| !region.forget()) {
+        if !state.exposed.get_mut(&stag)?.region.forget() {
             return None;
         }
         state.exposed.remove(&stag).map(|shown| shown.memory)

@@ -29,6 +29,7 @@ type Unused = *mut c_void;
 pub type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 pub type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 pub type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+pub type PostSrqRecv = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 pub type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
 /// The calls of the data path, which the headers inline.
@@ -37,10 +38,12 @@ pub struct ibv_context_ops {
     unused0: [Unused; 11],
     pub poll_cq: PollCq,
     pub req_notify_cq: ReqNotifyCq,
-    unused1: [Unused; 12],
+    unused1: [Unused; 7],
+    pub post_srq_recv: PostSrqRecv,
+    unused2: [Unused; 4],
     pub post_send: PostSend,
     pub post_recv: PostRecv,
-    unused2: [Unused; 5],
+    unused3: [Unused; 5],
 }
 
 #[repr(C)]
@@ -86,9 +89,22 @@ pub struct ibv_qp {
     pub pd: *mut ibv_pd,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
-    pub srq: *mut c_void,
+    pub srq: *mut ibv_srq,
     pub handle: u32,
     pub qp_num: u32,
+}
+
+#[repr(C)]
+pub struct ibv_srq {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+pub struct ibv_srq_init_attr {
+    pub srq_context: *mut c_void,
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
 }
 
 #[repr(C)]
@@ -157,7 +173,7 @@ pub struct ibv_qp_init_attr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
-    pub srq: *mut c_void,
+    pub srq: *mut ibv_srq,
     pub cap: ibv_qp_cap,
     pub qp_type: c_int,
     pub sq_sig_all: c_int,
@@ -180,7 +196,11 @@ pub struct ibv_device_attr {
     pub max_ee_rd_atom: c_int,
     pub max_res_rd_atom: c_int,
     pub max_qp_init_rd_atom: c_int,
-    pub unused1: [c_int; 18],
+    pub unused1: [c_int; 13],
+    pub max_srq: c_int,
+    pub max_srq_wr: c_int,
+    pub max_srq_sge: c_int,
+    pub unused2: [c_int; 2],
 }
 
 #[repr(C)]
@@ -245,6 +265,7 @@ pub const WR_RDMA_READ: c_int = 4;
 pub const WR_SEND_WITH_INV: c_int = 9;
 /// enum ibv_send_flags.
 pub const SEND_SIGNALED: c_uint = 2;
+pub const SEND_INLINE: c_uint = 8;
 /// enum ibv_wc_status, and its flag for a message that has ended a key of ours.
 pub const WC_SUCCESS: c_int = 0;
 pub const WC_FLUSH_ERR: c_int = 5;
@@ -296,7 +317,7 @@ macro_rules! layout {
 layout! {
     ibv_device: 88 { node_type as "node_type" @ 16, transport_type as "transport_type" @ 20, name as "name" @ 24 }
     ibv_context_ops: 256 {
-        poll_cq as "poll_cq" @ 88, req_notify_cq as "req_notify_cq" @ 96,
+        poll_cq as "poll_cq" @ 88, req_notify_cq as "req_notify_cq" @ 96, post_srq_recv as "post_srq_recv" @ 160,
         post_send as "post_send" @ 200, post_recv as "post_recv" @ 208,
     }
     ibv_context: 280 {
@@ -323,9 +344,15 @@ layout! {
         send_cq as "send_cq" @ 8, recv_cq as "recv_cq" @ 16, srq as "srq" @ 24, cap as "cap" @ 32,
         qp_type as "qp_type" @ 52, sq_sig_all as "sq_sig_all" @ 56,
     }
+    ibv_srq: 8 { context as "context" @ 0 }
+    ibv_srq_init_attr: 24 {
+        srq_context as "srq_context" @ 0, max_wr as "attr.max_wr" @ 8, max_sge as "attr.max_sge" @ 12,
+        srq_limit as "attr.srq_limit" @ 16,
+    }
     ibv_device_attr: 232 {
         max_qp_wr as "max_qp_wr" @ 112, device_cap_flags as "device_cap_flags" @ 116, max_cqe as "max_cqe" @ 132,
         max_qp_rd_atom as "max_qp_rd_atom" @ 144, max_qp_init_rd_atom as "max_qp_init_rd_atom" @ 156,
+        max_srq as "max_srq" @ 212, max_srq_wr as "max_srq_wr" @ 216,
     }
     rdma_event_channel: 4 { fd as "fd" @ 0 }
     rdma_cm_id: 288 {
@@ -351,6 +378,7 @@ pub const SIZES: &[(&str, usize)] = &[
     ("ibv_send_wr", size_of::<ibv_send_wr>()),
     ("ibv_wc", size_of::<ibv_wc>()),
     ("ibv_qp_init_attr", size_of::<ibv_qp_init_attr>()),
+    ("ibv_srq_init_attr", size_of::<ibv_srq_init_attr>()),
     ("ibv_device_attr", size_of::<ibv_device_attr>()),
     ("rdma_conn_param", size_of::<rdma_conn_param>()),
 ];
@@ -363,6 +391,7 @@ pub const NUMBERS: &[(&str, i64)] = &[
     ("IBV_WR_RDMA_READ", WR_RDMA_READ as i64),
     ("IBV_WR_SEND_WITH_INV", WR_SEND_WITH_INV as i64),
     ("IBV_SEND_SIGNALED", SEND_SIGNALED as i64),
+    ("IBV_SEND_INLINE", SEND_INLINE as i64),
     ("IBV_WC_SUCCESS", WC_SUCCESS as i64),
     ("IBV_WC_WR_FLUSH_ERR", WC_FLUSH_ERR as i64),
     ("IBV_WC_WITH_INV", WC_WITH_INV as i64),

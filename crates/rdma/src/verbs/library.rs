@@ -81,20 +81,21 @@ macro_rules! functions {
         const FILES: &[&str] = &[$($file),*];
 
         impl Library {
-            /// Opens the libraries under these names.
-            fn open(files: &[&'static str]) -> Result<Library, Missing> {
-                let mut files = files.iter();
-                $(
-                    let name: &'static str = files.next().copied().unwrap_or($file);
-                    let shared = Shared::open(name)?;
-                    $(
-                        let address = shared.symbol(stringify!($name))?;
-                        // SAFETY: a function of this name in this library has this signature, by its headers.
-                        let $name = unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address)
-                        };
-                    )*
-                )*
+            /// The functions that are at these addresses, by the library and the name of each.
+            ///
+            /// # Safety
+            /// A function of each name must have the signature that is written here.
+            // SAFETY: what is asked for is said above.
+            pub unsafe fn with(
+                find: &mut dyn FnMut(&'static str, &str) -> Result<*mut c_void, Missing>,
+            ) -> Result<Library, Missing> {
+                $($(
+                    let address = find($file, stringify!($name))?;
+                    // SAFETY: as the caller promises.
+                    let $name = unsafe {
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address)
+                    };
+                )*)*
                 Ok(Library { $($($name,)*)* })
             }
         }
@@ -110,6 +111,8 @@ functions! {
         ibv_dealloc_pd(*mut ibv_pd) -> c_int;
         ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
         ibv_dereg_mr(*mut ibv_mr) -> c_int;
+        ibv_create_srq(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+        ibv_destroy_srq(*mut ibv_srq) -> c_int;
         ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
         ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
         ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
@@ -151,6 +154,19 @@ pub fn library() -> Result<&'static Library, Missing> {
 }
 
 impl Library {
+    /// Opens the libraries under these names.
+    fn open(files: &[&'static str]) -> Result<Library, Missing> {
+        let mut open: Vec<(&str, Shared)> = Vec::new();
+        let mut find = |file: &'static str, name: &str| {
+            if open.last().is_none_or(|(last, _)| *last != file) {
+                open.push((file, Shared::open(files.get(open.len()).copied().unwrap_or(file))?));
+            }
+            open.last().map_or(Err(Missing { what: file.into() }), |(_, shared)| shared.symbol(name))
+        };
+        // SAFETY: functions of these names in these libraries have these signatures, by their headers.
+        unsafe { Library::with(&mut find) }
+    }
+
     /// What the library calls the status of a completion.
     pub fn status_text(&self, status: c_int) -> String {
         // SAFETY: any number may be asked for; the text is constant.

@@ -1,6 +1,7 @@
 //! Taking connections.
 
 use super::cm::{Depths, Event, Id, Watch};
+use super::domain::Domain;
 use super::ffi::{CONNECT_REQUEST, DEVICE_REMOVAL, OPTION_ID_AFONLY, OPTION_ID_REUSEADDR};
 use super::parts;
 use crate::{Endpoint, Request, Terms, Wait};
@@ -81,12 +82,17 @@ pub struct Pending {
     /// Taken by accepting it or turning it down.
     id: Option<Id>,
     addresses: (SocketAddr, SocketAddr),
+    sends_invalidate: bool,
 }
 
 impl Pending {
     fn new(id: Id, event: Event) -> Pending {
         let asked = Depths { ird: event.responder_resources, ord: event.initiator_depth };
-        Pending { private: event.private, asked, addresses: id.addresses(), id: Some(id) }
+        // One whose device does not answer cannot be accepted either.
+        let domain = id.context().and_then(|context| Domain::of(id.library, context));
+        let sends_invalidate = domain.is_ok_and(|domain| domain.sends_invalidate());
+        let addresses = id.addresses();
+        Pending { private: event.private, asked, addresses, sends_invalidate, id: Some(id) }
     }
 }
 
@@ -105,6 +111,10 @@ impl Request for Pending {
 
     fn addresses(&self) -> (SocketAddr, SocketAddr) {
         self.addresses
+    }
+
+    fn sends_invalidate(&self) -> bool {
+        self.sends_invalidate
     }
 
     fn accept(

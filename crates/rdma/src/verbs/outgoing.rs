@@ -1,7 +1,8 @@
 //! What is to go out, and what of it the device has: messages and RDMA Writes in order, and RDMA Reads beside them.
 //!
-//! A message or a write waits here until the device has room for it, and then is copied into a chunk. A read that
-//! waits for an earlier one (ORD) holds up nothing but reads.
+//! A message or a write waits here until the device has room for it, and then is copied into a chunk; the payload of a
+//! write goes from where it lies if the device knows that memory, and so does a read. A read that waits for an earlier one
+//! (ORD) holds up nothing but reads.
 
 use super::bounce::{Chunk, Pool};
 use super::queues::{Verb, Work};
@@ -50,11 +51,59 @@ struct Piece {
     len: usize,
 }
 
-/// What is in a chunk that the device has, or is about to have.
+/// Tells the key of the memory of a buffer, if the device knows it.
+pub type Key = Box<dyn Fn(&Buf) -> Option<u32>>;
+
+/// Memory that a connection uses.
+pub struct Memory {
+    /// For what goes out, and for what is read.
+    pub pool: Arc<Pool>,
+    pub sinks: Arc<Pool>,
+    pub key: Key,
+    /// What is read may land in memory with such a key.
+    pub lands: bool,
+}
+
+impl Memory {
+    /// The place of a byte of a payload, and its key, if the device knows it.
+    fn of_payload(&self, payload: &Payload, at: usize) -> Option<(u64, u32)> {
+        let (buf, start) = match payload {
+            Payload::Buf(buf, _) => (buf, 0),
+            Payload::Part(buf, start, _) => (&**buf, *start),
+            Payload::Empty | Payload::Zeros(_) | Payload::Bytes(_) => return None,
+        };
+        Some((buf[start + at..].as_ptr() as u64, (self.key)(buf)?))
+    }
+
+    /// The same of a buffer that is read into.
+    fn of_buffer(&self, buf: &mut Buf, at: usize) -> Option<(u64, u32)> {
+        let key = if self.lands { (self.key)(buf)? } else { return None };
+        Some((buf[at..].as_mut_ptr() as u64, key))
+    }
+}
+
+/// Where the bytes of an operation are.
+enum Body {
+    Chunk(Chunk),
+    /// In memory of a buffer: its address and key. The last piece of a payload holds it; the buffer of a read is that
+    /// of its job.
+    There((u64, u32), Option<Payload>),
+}
+
+impl Body {
+    fn place(&self) -> (u64, u32) {
+        match self {
+            Body::Chunk(chunk) => chunk.place(),
+            Body::There(place, _) => *place,
+        }
+    }
+}
+
+/// What the device has, or is about to have.
 struct Staged {
     seq: u64,
     verb: Verb,
-    chunk: Chunk,
+    body: Body,
     len: usize,
     /// Of a read.
     piece: Option<Piece>,
@@ -70,6 +119,8 @@ pub struct Outgoing {
     posted: VecDeque<Staged>,
     /// Reads at the device, by number; they end in any order.
     reading: HashMap<u64, Staged>,
+    /// Of a connection that is over: a payload of which the device may still have pieces.
+    kept: Option<Waiting>,
     seq: u64,
     slots: usize,
     ord: usize,
@@ -90,6 +141,7 @@ impl Outgoing {
             staged: Vec::new(),
             posted: VecDeque::new(),
             reading: HashMap::new(),
+            kept: None,
             seq: 0,
             slots,
             ord: ord.min(slots / 2),
@@ -160,12 +212,12 @@ impl Outgoing {
         self.staged.len() + self.posted.len() + self.reading.len() < self.slots
     }
 
-    /// Copies what there is room for into chunks: of `pool` what goes out, of `sinks` what is read.
+    /// Gets what there is room for ready for the device, and copies what lies in memory that it does not know.
     ///
     /// # Errors
     /// When there is no memory, and nothing at the device whose end would give some back.
-    pub fn stage(&mut self, pool: &Arc<Pool>, sinks: &Arc<Pool>) -> io::Result<()> {
-        let staged = self.stage_reads(sinks).and_then(|()| self.stage_waiting(pool));
+    pub fn stage(&mut self, memory: &Memory) -> io::Result<()> {
+        let staged = self.stage_reads(memory).and_then(|()| self.stage_waiting(memory));
         if self.staged.is_empty() && self.is_idle() { staged } else { Ok(()) }
     }
 
@@ -174,22 +226,26 @@ impl Outgoing {
         self.posted.is_empty() && self.reading.is_empty()
     }
 
-    fn stage_reads(&mut self, sinks: &Arc<Pool>) -> io::Result<()> {
+    fn stage_reads(&mut self, memory: &Memory) -> io::Result<()> {
         let staged = self.staged.iter().filter(|one| one.piece.is_some()).count();
         for _ in staged + self.reading.len()..self.ord {
             let Some(piece) = self.pieces.front().copied() else { break };
             if !self.has_slot() || (self.inward > 0 && self.inward + piece.len > BUDGET) {
                 break;
             }
-            let chunk = sinks.chunk(piece.len)?;
+            let job = self.jobs.get_mut(&piece.job);
+            let body = match job.and_then(|job| memory.of_buffer(&mut job.buf, piece.at)) {
+                Some(place) => Body::There(place, None),
+                None => Body::Chunk(memory.sinks.chunk(piece.len)?),
+            };
             self.pieces.pop_front();
             self.inward += piece.len;
-            self.put(Verb::Read(piece.from), chunk, piece.len, Some(piece));
+            self.put(Verb::Read(piece.from), body, piece.len, Some(piece));
         }
         Ok(())
     }
 
-    fn stage_waiting(&mut self, pool: &Arc<Pool>) -> io::Result<()> {
+    fn stage_waiting(&mut self, memory: &Memory) -> io::Result<()> {
         while self.has_slot()
             && let Some(first) = self.waiting.front_mut()
         {
@@ -200,27 +256,39 @@ impl Outgoing {
             if self.out > 0 && self.out + len > BUDGET {
                 break;
             }
-            let part = first.done..first.done + len - first.head.len();
-            let chunk = pool.filled(&first.head, &first.payload.bytes()[part])?;
+            let there = match verb {
+                Verb::Write(_) => memory.of_payload(&first.payload, first.done),
+                _ => None,
+            };
+            let mut body = match there {
+                Some(place) => Body::There(place, None),
+                None => {
+                    let part = first.done..first.done + len - first.head.len();
+                    Body::Chunk(memory.pool.filled(&first.head, &first.payload.bytes()[part])?)
+                }
+            };
             first.done += len;
-            if first.done == first.head.len() + first.payload.bytes().len() {
-                self.waiting.pop_front();
+            if first.done == first.head.len() + first.payload.bytes().len()
+                && let Some(whole) = self.waiting.pop_front()
+                && let Body::There(_, holds) = &mut body
+            {
+                *holds = Some(whole.payload);
             }
             self.queued -= len;
             self.out += len;
-            self.put(verb, chunk, len, None);
+            self.put(verb, body, len, None);
         }
         Ok(())
     }
 
-    fn put(&mut self, verb: Verb, chunk: Chunk, len: usize, piece: Option<Piece>) {
+    fn put(&mut self, verb: Verb, body: Body, len: usize, piece: Option<Piece>) {
         self.seq += 1;
-        self.staged.push(Staged { seq: self.seq, verb, chunk, len, piece });
+        self.staged.push(Staged { seq: self.seq, verb, body, len, piece });
     }
 
     /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
     /// is no read is told of, else its chunk and its slot would never come back.
-    pub fn work(&self) -> Vec<Work<'_>> {
+    pub fn work(&self) -> Vec<Work> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         self.staged.iter().enumerate().map(|(n, one)| to_work(one, Some(n) == last)).collect()
     }
@@ -254,7 +322,9 @@ impl Outgoing {
         self.inward -= read.len;
         let piece = read.piece?;
         let job = self.jobs.get_mut(&piece.job)?;
-        job.buf[piece.at..piece.at + piece.len].copy_from_slice(&read.chunk.bytes()[..piece.len]);
+        if let Body::Chunk(chunk) = &read.body {
+            job.buf[piece.at..piece.at + piece.len].copy_from_slice(&chunk.bytes()[..piece.len]);
+        }
         job.left -= piece.len;
         if job.left > 0 {
             return None;
@@ -263,9 +333,17 @@ impl Outgoing {
         Some(Event::Read(job.id, job.buf, Ok(())))
     }
 
-    /// The connection is over: what waits is dropped, and the reads have failed. Chunks that the device has stay, and
-    /// those that it has not taken as well: a driver that has failed may have taken more than it says.
+    /// The device may be writing into buffers of reads.
+    pub fn lands(&self) -> bool {
+        let mut reads = self.staged.iter().filter(|one| one.piece.is_some()).chain(self.reading.values());
+        reads.any(|one| matches!(one.body, Body::There(..)))
+    }
+
+    /// The connection is over: what waits is dropped, and the reads have failed, with their buffers, in which the device
+    /// must write no more. What else the device has stays, and what it has not taken as well: a driver that has failed
+    /// may have taken more than it says.
     pub fn fail(&mut self) -> Vec<Event> {
+        self.kept = self.waiting.pop_front().filter(|first| first.done > 0);
         self.waiting.clear();
         self.pieces.clear();
         self.posted.extend(self.staged.drain(..));
@@ -278,9 +356,9 @@ impl Outgoing {
 }
 
 /// Messages and reads are told of, each.
-fn to_work(one: &Staged, is_last: bool) -> Work<'_> {
+fn to_work(one: &Staged, is_last: bool) -> Work {
     let is_signalled = is_last || !matches!(one.verb, Verb::Write(_));
-    Work { id: one.seq, verb: one.verb, chunk: &one.chunk, len: one.len, is_signalled }
+    Work { id: one.seq, verb: one.verb, at: one.body.place(), len: one.len, is_signalled }
 }
 
 #[cfg(test)]

@@ -1,8 +1,20 @@
 use super::*;
 use crate::verbs::bounce::{Known, LARGEST};
+use std::rc::Rc;
 
-fn pool() -> Arc<Pool> {
-    Pool::new(Box::new(|_, _| Ok(Known { lkey: 1, _keep: Box::new(()) })))
+/// The key of chunks, and that of buffers which the device knows.
+const CHUNKS: u32 = 1;
+const BUFFERS: u32 = 2;
+
+/// Memory of a device that knows no buffers.
+fn pool() -> Memory {
+    let pool = Pool::new(Box::new(|_, _| Ok(Known { lkey: CHUNKS, _keep: Box::new(()) })));
+    Memory { sinks: pool.clone(), pool, key: Box::new(|_| None), lands: true }
+}
+
+/// Of one that knows those of at least so many bytes.
+fn known(least: usize, lands: bool) -> Memory {
+    Memory { key: Box::new(move |buf| (buf.len() >= least).then_some(BUFFERS)), lands, ..pool() }
 }
 
 fn remote(offset: u64) -> Remote {
@@ -10,10 +22,14 @@ fn remote(offset: u64) -> Remote {
 }
 
 /// Hands everything that there is room for to a device that takes it: number, verb, bytes, and whether it is told of.
-fn post(out: &mut Outgoing, pool: &Arc<Pool>) -> Vec<(u64, Verb, Vec<u8>, bool)> {
-    out.stage(pool, pool).unwrap();
-    let told = |w: &Work<'_>| (w.id, w.verb, w.chunk.bytes()[..w.len].to_vec(), w.is_signalled);
-    let posted: Vec<_> = out.work().iter().map(told).collect();
+fn post(out: &mut Outgoing, pool: &Memory) -> Vec<(u64, Verb, Vec<u8>, bool)> {
+    out.stage(pool).unwrap();
+    let bytes = |n: usize| match &out.staged[n].body {
+        Body::Chunk(chunk) => chunk.bytes()[..out.staged[n].len].to_vec(),
+        Body::There(..) => Vec::new(),
+    };
+    let work = out.work().into_iter().enumerate();
+    let posted: Vec<_> = work.map(|(n, w)| (w.id, w.verb, bytes(n), w.is_signalled)).collect();
     out.taken(posted.len());
     posted
 }
@@ -60,7 +76,7 @@ fn what_the_device_does_not_take_is_offered_again() {
     for n in 0..3 {
         out.push(Verb::Send(None), &[n], Payload::Empty);
     }
-    out.stage(&pool, &pool).unwrap();
+    out.stage(&pool).unwrap();
     out.taken(1);
     assert!(out.is_blocked());
     let again = post(&mut out, &pool);
@@ -153,10 +169,65 @@ fn the_reads_of_a_broken_connection_come_back_in_order() {
 fn memory_that_cannot_be_had_is_waited_for_only_while_some_may_come_back() {
     let (mut out, pool) = (Outgoing::new(16, 1), pool());
     let none = Pool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
+    let none = Memory { sinks: none.clone(), pool: none, ..super::tests::pool() };
     out.push(Verb::Send(None), b"first", Payload::Empty);
     let posted = post(&mut out, &pool);
     out.push(Verb::Send(None), b"second", Payload::Empty);
-    assert!(out.stage(&none, &none).is_ok() && out.is_blocked());
+    assert!(out.stage(&none).is_ok() && out.is_blocked());
     out.completed(posted[0].0);
-    assert!(out.stage(&none, &none).is_err());
+    assert!(out.stage(&none).is_err());
+}
+
+#[test]
+fn a_write_of_memory_that_the_device_knows_leaves_from_where_it_lies() {
+    let (mut out, memory) = (Outgoing::new(16, 1), known(100, true));
+    let shared = Rc::new(Buf::zeroed(2 * PIECE));
+    out.push(Verb::Write(remote(0)), &[], Payload::Part(shared.clone(), 5, PIECE + 7));
+    out.push(Verb::Write(remote(0)), &[], Payload::Buf(Buf::zeroed(99), 99));
+    out.push(Verb::Write(remote(0)), &[], Payload::Bytes(vec![1; 200]));
+    out.push(Verb::Send(None), &[], Payload::Part(shared.clone(), 0, 200));
+    out.stage(&memory).unwrap();
+    let work = out.work();
+    let at = shared.as_ptr() as u64;
+    assert_eq!((work[0].at, work[0].len), ((at + 5, BUFFERS), PIECE));
+    assert_eq!((work[1].at, work[1].len), ((at + 5 + PIECE as u64, BUFFERS), 7));
+    // The others are copied: one that the device does not know, one that is no buffer, and a message.
+    assert!(work[2..].iter().all(|one| one.at.1 == CHUNKS) && work.len() == 5);
+    out.taken(work.len());
+    assert_eq!(Rc::strong_count(&shared), 2, "it stays until the device is done with it");
+    out.completed(work[0].id);
+    assert_eq!(Rc::strong_count(&shared), 2);
+    out.completed(work[1].id);
+    assert_eq!(Rc::strong_count(&shared), 1);
+}
+
+#[test]
+fn a_payload_of_which_the_device_has_a_part_stays_when_the_connection_is_over() {
+    let (mut out, memory) = (Outgoing::new(1, 1), known(100, true));
+    let shared = Rc::new(Buf::zeroed(2 * PIECE));
+    for _ in 0..2 {
+        out.push(Verb::Write(remote(0)), &[], Payload::Part(shared.clone(), 0, 2 * PIECE));
+    }
+    assert_eq!(post(&mut out, &memory).len(), 1);
+    assert!(out.fail().is_empty());
+    assert_eq!((Rc::strong_count(&shared), out.waiting()), (2, 0));
+}
+
+#[test]
+fn a_read_lands_in_memory_that_the_device_knows_where_that_may_be() {
+    for (least, lands, want) in [(100, true, true), (100, false, false), (1 << 30, true, false)] {
+        let (mut out, memory) = (Outgoing::new(16, 4), known(least, lands));
+        let buf = Buf::zeroed(2 * PIECE);
+        let at = buf.as_ptr() as u64;
+        assert!(out.read(1, remote(0), buf, 3, PIECE + 1).is_none());
+        out.stage(&memory).unwrap();
+        let work = out.work();
+        let places: Vec<_> = work.iter().map(|one| one.at).collect();
+        let landing = [(at + 3, BUFFERS), (at + 3 + PIECE as u64, BUFFERS)];
+        assert_eq!((places == landing, out.lands()), (want, want), "{least} {lands}");
+        out.taken(work.len());
+        assert_eq!(out.lands(), want);
+        assert!(out.completed(work[0].id).is_none());
+        assert!(matches!(out.completed(work[1].id), Some(Event::Read(1, _, Ok(())))) && !out.lands());
+    }
 }

@@ -4,8 +4,10 @@ use super::cm::{Depths, Event, Id, Watch};
 use super::domain::Domain;
 use super::endpoint::endpoint;
 use super::ffi::{ESTABLISHED, REJECTED};
+use super::inbound::{Inbound, Share};
 use super::queues::Queues;
 use super::receives::Receives;
+use super::shared;
 use crate::{Connected, Endpoint, Refused, Terms};
 use std::io;
 use std::rc::Rc;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 /// What a connection is made of before it is one: it may move to another thread. Dropped in this order.
 pub struct Parts {
     pub queues: Queues,
-    pub receives: Receives,
+    pub receives: Inbound,
     pub domain: Arc<Domain>,
     pub id: Id,
 }
@@ -26,8 +28,12 @@ impl Parts {
     /// When the device has no more of something.
     pub fn new(id: Id, first: (usize, usize)) -> io::Result<Parts> {
         let domain = Domain::of(id.library, id.context()?)?;
-        let queues = Queues::new(&id, &domain)?;
-        let mut receives = Receives::new(domain.pool(), queues.depths.1);
+        let shared = if first.1 <= shared::LEN { domain.shared() } else { None };
+        let queues = Queues::new(&id, &domain, shared.as_deref())?;
+        let mut receives = match shared {
+            Some(shared) => Inbound::Shared(Share::new(shared)),
+            None => Inbound::Own(Receives::new(domain.pool(), queues.depths.1)),
+        };
         receives.add(&queues, first.0, first.1)?;
         Ok(Parts { queues, receives, domain, id })
     }

@@ -1,7 +1,7 @@
 //! Memory for messages: what the device has of it, and what it has no room for yet.
 
 use super::bounce::{Chunk, Pool};
-use super::queues::Queues;
+use super::queues::Takes;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Receives {
     ///
     /// # Errors
     /// When there is no memory for them.
-    pub fn add(&mut self, queues: &Queues, count: usize, len: usize) -> io::Result<()> {
+    pub fn add(&mut self, queues: &impl Takes, count: usize, len: usize) -> io::Result<()> {
         match self.wanted.back_mut() {
             Some((more, same)) if *same == len => *more += count,
             _ => self.wanted.push_back((count, len)),
@@ -49,7 +49,7 @@ impl Receives {
     ///
     /// # Errors
     /// When there is no memory for that, or the device takes none at all.
-    pub fn refill(&mut self, queues: &Queues) -> io::Result<()> {
+    pub fn refill(&mut self, queues: &impl Takes) -> io::Result<()> {
         loop {
             let numbers = self.prepare()?;
             if numbers.is_empty() {
@@ -104,6 +104,16 @@ impl Receives {
         } else {
             Ok(())
         }
+    }
+
+    /// Messages that the device takes memory for.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Those that there is memory for, or will be.
+    pub fn count(&self) -> usize {
+        self.used() + self.wanted.iter().map(|(count, _)| count).sum::<usize>()
     }
 
     fn used(&self) -> usize {

@@ -33,7 +33,6 @@ pub struct Iser {
 impl Iser {
     /// A connection on which one message of a login may come.
     pub fn new(endpoint: Rc<dyn Endpoint>, invalidate: bool) -> Iser {
-        let invalidate = invalidate && endpoint.facts().sends_invalidate;
         Iser { endpoint, invalidate, events: Events::default() }
     }
 

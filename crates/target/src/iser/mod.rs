@@ -36,7 +36,7 @@ pub async fn serve_stream(
 pub async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
     let (local, peer) = request.addresses();
     let theirs = Abilities::decode(request.private());
-    let ours = Abilities { zero_based: false, invalidate: theirs.invalidate };
+    let ours = Abilities { zero_based: false, invalidate: theirs.invalidate && request.sends_invalidate() };
     let terms = Terms { ord: READS, ird: 1, receives: (1, LOGIN_LEN) };
     match request.accept(ours.encode().to_vec(), terms).await {
         Ok(endpoint) => {

@@ -122,7 +122,7 @@ fn what_was_given_up_is_not_delivered_later() {
     const LEN: usize = 16 << 20;
     compio::runtime::Runtime::new().expect("an event loop").block_on(async {
         let [ours, target] = by_tcp().await;
-        let sink = target.expose(rdma::Exposed::Sink(Buf::zeroed(LEN)));
+        let sink = target.expose(rdma::Exposed::Sink(Buf::zeroed(LEN))).expect("room");
         ours.write(sink, Payload::Buf(Buf::zeroed(LEN), LEN));
         assert!(!ours.flush().expect("a connection"), "the sockets hold all of it");
         Line::Moved(Rc::new(Mover::new(ours, Events::default()))).reset();
@@ -134,4 +134,24 @@ fn what_was_given_up_is_not_delivered_later() {
         let [Event::End(Some(e))] = &events.list[..] else { panic!("{:?}", events.list) };
         assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset);
     });
+}
+
+/// As of a device that takes no more of it.
+#[test]
+fn a_command_whose_memory_cannot_be_lent_ends_and_the_next_one_has_its_number() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(parameters());
+        peer.faults.fail_next_expose.set(true);
+        let tag = if reads { peer.read(65536) } else { peer.write(65536) };
+        let error = peer.end(tag).expect("it has ended").0.expect_err("no answer");
+        assert_eq!(error.kind, Kind::Invalid);
+        assert!(error.what.contains("no room for memory"), "{error}");
+        assert!(peer.sent().is_empty() && peer.machine.broken.is_none() && peer.machine.is_idle());
+        let next = peer.read(65536);
+        let got = peer.one();
+        assert_eq!(got.bhs.cmd_sn(), 1);
+        assert!(peer.fill(remote(got.read), &pattern(65536)));
+        peer.respond(next, 0, 0, 0, &[]);
+        assert!(peer.done(next).1 == pattern(65536));
+    }
 }

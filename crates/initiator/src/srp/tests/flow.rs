@@ -106,3 +106,20 @@ fn a_target_that_asks_and_does_not_listen_is_given_up() {
     let end = (0..5000).find_map(|_| peer.say(&request).err());
     assert!(matches!(end, Some(Broken::Io(e)) if e.to_string().contains("does not read")));
 }
+
+/// As of a device that takes no more of it.
+#[test]
+fn a_command_whose_memory_cannot_be_lent_ends_and_takes_no_credit() {
+    for reads in [true, false] {
+        let mut peer = Peer::new(2, false);
+        peer.faults.fail_next_expose.set(true);
+        let tag = if reads { peer.read(4096) } else { peer.write(&pattern(4096)) };
+        let error = peer.failed(tag);
+        assert!(error.what.contains("no room for memory"), "{error}");
+        assert!(peer.sent().is_empty() && peer.machine.broken.is_none() && peer.machine.is_idle());
+        let next = peer.test();
+        let unit = peer.one();
+        peer.good(command(&unit).tag);
+        peer.done(next);
+    }
+}

@@ -84,6 +84,8 @@ struct Peer {
     machine: Machine,
     mover: Rc<Mover>,
     target: Rc<dyn Endpoint>,
+    /// What is to go wrong at our end.
+    faults: Rc<Faults>,
     /// Data that the target has read, by number.
     read: Vec<(u64, Buf)>,
 }
@@ -95,7 +97,8 @@ impl Peer {
 
     fn of(options: &Options, granted: &LoginResponse) -> Peer {
         let mut target = None;
-        let (request, connected) = ask(options, &Default::default(), |asked| {
+        let faults: [Rc<Faults>; 2] = Default::default();
+        let (request, connected) = ask(options, &faults, |asked| {
             let terms = Terms { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
             target = now(asked.accept(granted.encode().to_vec(), terms)).ok();
         });
@@ -111,7 +114,8 @@ impl Peer {
         let mut machine = Machine::new(options.commands, Instant::now);
         machine.connect(login.parameters, numbers, Out::Moved(mover.clone()));
         machine.online = Online::Yes;
-        Peer { machine, mover, target: target.expect("accepted"), read: Vec::new() }
+        let [faults, _] = faults;
+        Peer { machine, mover, target: target.expect("accepted"), faults, read: Vec::new() }
     }
 
     fn submit(&mut self, cdb: Cdb, data: Direction) -> u32 {

@@ -68,8 +68,8 @@ fn a_megabyte_is_written_and_read_with_and_without_crcs() {
         run(async {
             let [caller, called] = connected(Options { crc, mss }).await;
             let data = noise(1 << 20);
-            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len())));
-            let source = called.expose(Exposed::Source(Rc::new(buf(&data))));
+            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
+            let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
             let other = called.clone();
             let serving = spawn(async move { serve(&*other, 9).await });
             caller.write(sink, Payload::Buf(buf(&data), data.len()));
@@ -94,7 +94,7 @@ fn reads_of_more_than_the_sockets_hold_are_answered_by_who_polls_and_flushes() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let data = noise(8 << 20);
-        let source = called.expose(Exposed::Source(Rc::new(buf(&data))));
+        let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
         (0..6).for_each(|id| caller.read(id, source, Buf::zeroed(data.len()), 0, data.len()));
         let polling = spawn(async move { end(&serve(&*called, usize::MAX).await) });
         let into = serve(&*caller, 6).await;
@@ -223,6 +223,45 @@ fn an_answer_of_either_revision_is_taken_and_no_other() {
     }
 }
 
+/// What is asked of who answers one call after the other by these bytes, and how that came out.
+fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, Refused>, Vec<Vec<u8>>) {
+    let (bound, address) = listener();
+    let called = thread::spawn(move || {
+        let answer = |reply: &[u8]| {
+            let mut stream = bound.accept().expect("accepted").0;
+            let mut asked = vec![0; 20];
+            stream.read_exact(&mut asked).expect("a request");
+            let mut rest = vec![0; usize::from(asked[19])];
+            stream.read_exact(&mut rest).expect("all of it");
+            stream.write_all(reply).expect("sent");
+            [asked, rest].concat()
+        };
+        replies.map(answer).to_vec()
+    });
+    let answer = run(async {
+        let stream = Stream::connect(address).await.expect("connected");
+        connect(stream, address, b"hi", TERMS, &Options::default()).await
+    });
+    (answer.map(|(_, private)| private), called.join().expect("called"))
+}
+
+#[test]
+fn who_knows_only_the_first_revision_is_asked_in_it() {
+    let first_no: [&[u8]; 2] = [b"", b"MPA ID Rep Frame\x20\x01\x00\x00"];
+    for no in first_no {
+        let (answer, asked) = asked_again([no, b"MPA ID Rep Frame\x00\x01\x00\x02ok"]);
+        assert_eq!(answer.expect("connected"), b"ok");
+        let want: [&[u8]; 2] =
+            [b"MPA ID Req Frame\x10\x02\x00\x06\x00\x04\x00\x04hi", b"MPA ID Req Frame\x00\x01\x00\x02hi"];
+        assert_eq!(asked, want);
+        let (answer, _) = asked_again([no, b"MPA ID Rep Frame\x20\x01\x00\x02no"]);
+        assert!(matches!(answer, Err(Refused::Rejected(why)) if why == b"no"));
+        // What is no MPA at all says so the first time already.
+        let (answer, _) = asked_again([no, b""]);
+        assert!(matches!(answer, Err(Refused::Io(_))) == no.is_empty());
+    }
+}
+
 #[test]
 fn what_was_read_before_may_be_any_part_of_the_request_and_more() {
     let whole = [&b"MPA ID Req Frame\x00\x01\x00\x02hi"[..], &send(SEND, b"first")].concat();
@@ -294,7 +333,7 @@ fn a_reset_throws_away_what_was_not_delivered() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let len = 16 << 20;
-        let sink = called.expose(Exposed::Sink(Buf::zeroed(len)));
+        let sink = called.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
         caller.write(sink, Payload::Buf(Buf::zeroed(len), len));
         assert!(!caller.flush().expect("a connection"), "the sockets hold all of it");
         caller.reset();

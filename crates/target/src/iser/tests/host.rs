@@ -227,7 +227,7 @@ impl Host {
 
     /// Sends a command that reads up to `len` bytes to memory that is lent for it.
     pub fn read(&mut self, cdb: &Cdb, len: usize) -> (u32, Remote) {
-        let place = self.end.expose(Exposed::Sink(Buf::zeroed(len)));
+        let place = self.end.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
         let mut bhs = self.command(cdb);
         request::reads(&mut bhs, len as u32);
         self.say(Header::Control { write: None, read: Some(advertised(place)) }, bhs, &[]);
@@ -245,7 +245,7 @@ impl Host {
     pub fn lend(&self, data: &[u8]) -> Remote {
         let mut buf = Buf::zeroed(data.len());
         buf.copy_from_slice(data);
-        self.end.expose(Exposed::Source(Rc::new(buf)))
+        self.end.expose(Exposed::Source(Rc::new(buf))).unwrap()
     }
 
     /// The same with memory that begins here.

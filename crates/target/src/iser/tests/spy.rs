@@ -34,6 +34,10 @@ impl Request for Watched {
         self.0.addresses()
     }
 
+    fn sends_invalidate(&self) -> bool {
+        self.0.sends_invalidate()
+    }
+
     fn accept(
         self: Box<Self>,
         private: Vec<u8>,
@@ -73,7 +77,7 @@ impl Endpoint for Spy {
         self.0.read(id, from, buf, at, len);
     }
 
-    fn expose(&self, memory: Exposed) -> Remote {
+    fn expose(&self, memory: Exposed) -> io::Result<Remote> {
         self.0.expose(memory)
     }
 

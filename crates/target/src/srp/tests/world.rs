@@ -314,14 +314,14 @@ impl Host {
 
     /// Lets the target write to so many bytes.
     pub fn sink(&self, len: u32) -> Descriptor {
-        described(self.endpoint.expose(Exposed::Sink(Buf::zeroed(len as usize))), len)
+        described(self.endpoint.expose(Exposed::Sink(Buf::zeroed(len as usize))).unwrap(), len)
     }
 
     /// Lets the target read this.
     pub fn source(&self, bytes: &[u8]) -> Descriptor {
         let mut buf = Buf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
-        described(self.endpoint.expose(Exposed::Source(Rc::new(buf))), bytes.len() as u32)
+        described(self.endpoint.expose(Exposed::Source(Rc::new(buf))).unwrap(), bytes.len() as u32)
     }
 
     /// What is in memory that the target could write to.

@@ -1,0 +1,453 @@
+//! A device that is none: the functions of both libraries with nothing behind them, which count how they are called, and
+//! complete what they are told to.
+#![allow(unsafe_code)]
+
+use super::cm::Id;
+use super::ffi::*;
+use super::library::Library;
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, addr_of_mut, null, null_mut};
+use std::sync::{Mutex, MutexGuard};
+
+/// Bytes that it takes inline.
+pub const INLINE: u32 = 80;
+
+/// A device, with its context first: so a context, and what has one, leads here.
+#[repr(C)]
+pub struct Fake {
+    context: ibv_context,
+    device: ibv_device,
+    library: Library,
+    state: Mutex<State>,
+}
+
+/// What it was told, and what it is to say.
+pub struct State {
+    /// Calls of `post_send`, each with its chain.
+    pub posts: Vec<Vec<Posted>>,
+    /// Calls of `post_recv` and of `post_srq_recv`, each with the numbers of its chain.
+    pub receives: Vec<Vec<u64>>,
+    pub shared_receives: Vec<Vec<u64>>,
+    /// Where each memory for messages is.
+    places: Vec<(u64, ibv_sge)>,
+    pub polls: usize,
+    pub arms: usize,
+    pub pairs_gone: usize,
+    /// Completions that there are, and those that come as it is armed.
+    completions: VecDeque<ibv_wc>,
+    pub when_armed: VecDeque<ibv_wc>,
+    /// Bytes of the longest inline message; a pair that wants more is not made.
+    pub most_inline: u32,
+    pub least_inline: u32,
+    /// Regions: those that there are, all that were made, and how many there may be.
+    pub regions: usize,
+    pub registered: usize,
+    pub most_regions: usize,
+    pub attr: ibv_device_attr,
+    /// Descriptor of the completion events.
+    completed_fd: c_int,
+    /// Pairs have a shared receive queue.
+    pub shares: usize,
+}
+
+/// An operation as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    pub id: u64,
+    pub opcode: c_int,
+    pub flags: u32,
+    pub len: u32,
+    pub addr: u64,
+    pub lkey: u32,
+}
+
+// SAFETY: its pointers are to itself, and its state is locked.
+unsafe impl Sync for Fake {}
+
+impl Fake {
+    /// A device, which stays.
+    pub fn new() -> &'static Fake {
+        Fake::of_kind(0)
+    }
+
+    /// One of iWARP.
+    pub fn iwarp() -> &'static Fake {
+        Fake::of_kind(TRANSPORT_IWARP)
+    }
+
+    fn of_kind(transport_type: c_int) -> &'static Fake {
+        let mut find = |_: &'static str, name: &str| Ok(function(name));
+        // SAFETY: the functions below have the signatures of their names, and the others are not called.
+        let library = unsafe { Library::with(&mut find) }.unwrap();
+        let mut name = [0; 64];
+        name[0] = b'f' as c_char;
+        let device = ibv_device { ops: [null_mut(); 2], node_type: 0, transport_type, name };
+        let attr = ibv_device_attr {
+            max_qp_wr: 4096,
+            max_cqe: 8192,
+            max_srq: 1,
+            max_srq_wr: 1000,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 16,
+            device_cap_flags: DEVICE_MEM_MGT_EXTENSIONS,
+            ..ibv_device_attr::default()
+        };
+        let state = State {
+            posts: Vec::new(),
+            receives: Vec::new(),
+            shared_receives: Vec::new(),
+            places: Vec::new(),
+            polls: 0,
+            arms: 0,
+            pairs_gone: 0,
+            completions: VecDeque::new(),
+            when_armed: VecDeque::new(),
+            most_inline: INLINE,
+            least_inline: 0,
+            regions: 0,
+            registered: 0,
+            most_regions: 1000,
+            attr,
+            completed_fd: -1,
+            shares: 0,
+        };
+        let fake =
+            Box::leak(Box::new(Fake { context: context(), device, library, state: Mutex::new(state) }));
+        fake.context.device = &raw mut fake.device;
+        fake
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// How often it was asked for completions, and for events.
+    pub fn looks(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.polls, state.arms)
+    }
+
+    /// How often it was given memory for messages: of connections, and shared.
+    pub fn receives(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.receives.len(), state.shared_receives.len())
+    }
+
+    /// Messages that there is memory for.
+    pub fn free(&self) -> usize {
+        self.state().places.len()
+    }
+
+    /// An id of this device.
+    pub fn id(&'static self) -> Id {
+        let channel = Box::leak(Box::new(rdma_event_channel { fd: event_fd() }));
+        let id = Box::leak(Box::new(rdma_cm_id {
+            verbs: (&raw const self.context).cast_mut(),
+            channel,
+            context: null_mut(),
+            qp: null_mut(),
+            src_addr: sockaddr_any([0; 128]),
+            dst_addr: sockaddr_any([0; 128]),
+        }));
+        // SAFETY: both were just made for it.
+        unsafe { Id::with(&self.library, NonNull::from(id), NonNull::from(channel)) }
+    }
+
+    /// What was posted and not taken away: all operations, of all calls.
+    pub fn take_posts(&self) -> Vec<Vec<Posted>> {
+        std::mem::take(&mut self.state().posts)
+    }
+
+    /// These operations of ours have succeeded.
+    pub fn complete(&self, ids: &[u64]) {
+        let done = ids.iter().map(|id| ibv_wc { wr_id: *id, ..ibv_wc::default() });
+        self.state().completions.extend(done);
+    }
+
+    /// The completion of a message that comes into the first memory that there is for one.
+    pub fn message(&self, text: &[u8]) -> ibv_wc {
+        let (wr_id, place) = self.state().places.remove(0);
+        assert!(text.len() <= place.length as usize);
+        // SAFETY: memory for a message, of which nobody else knows before it is complete.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), place.addr as *mut u8, text.len()) };
+        ibv_wc { wr_id, byte_len: text.len() as u32, ..ibv_wc::default() }
+    }
+
+    /// A message is there; nobody is told.
+    pub fn say(&self, text: &[u8]) {
+        let wc = self.message(text);
+        self.state().completions.push_back(wc);
+    }
+
+    /// Tells who sleeps that something is there.
+    pub fn ring(&self) {
+        ring(self.state().completed_fd);
+    }
+}
+
+fn event_fd() -> c_int {
+    // SAFETY: no demands.
+    unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) }
+}
+
+fn ring(fd: c_int) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight bytes, as an eventfd wants them.
+    let written = unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+    assert_eq!(written, 8);
+}
+
+fn context() -> ibv_context {
+    let mut context = MaybeUninit::<ibv_context>::zeroed();
+    let at = context.as_mut_ptr();
+    // SAFETY: zeros are fine for all but the functions, which are set.
+    unsafe {
+        addr_of_mut!((*at).ops.poll_cq).write(poll_cq);
+        addr_of_mut!((*at).ops.req_notify_cq).write(req_notify_cq);
+        addr_of_mut!((*at).ops.post_send).write(post_send);
+        addr_of_mut!((*at).ops.post_recv).write(post_recv);
+        addr_of_mut!((*at).ops.post_srq_recv).write(post_srq_recv);
+        context.assume_init()
+    }
+}
+
+/// The device of a context, or of what stands for one.
+fn fake<T>(context: *mut T) -> &'static Fake {
+    // SAFETY: contexts are the first fields of devices here, and stay; domains are contexts.
+    unsafe { &*context.cast_const().cast::<Fake>() }
+}
+
+fn errno(number: c_int) {
+    // SAFETY: this thread's own number.
+    unsafe { *libc::__errno_location() = number }
+}
+
+extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_int {
+    // SAFETY: a queue of ours.
+    let mut state = fake(unsafe { (*cq).context }).state();
+    state.polls += 1;
+    let n = state.completions.len().min(most as usize);
+    for (at, wc) in state.completions.drain(..n).enumerate() {
+        // SAFETY: there is room for so many.
+        unsafe { into.add(at).write(wc) };
+    }
+    n as c_int
+}
+
+extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
+    // SAFETY: a queue of ours.
+    let mut state = fake(unsafe { (*cq).context }).state();
+    state.arms += 1;
+    let come = std::mem::take(&mut state.when_armed);
+    state.completions.extend(come);
+    0
+}
+
+extern "C" fn post_send(qp: *mut ibv_qp, mut wr: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> c_int {
+    let mut chain = Vec::new();
+    // SAFETY: a pair of ours, and a chain that ends with null.
+    unsafe {
+        while let Some(one) = wr.as_ref() {
+            let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
+            let place = if one.num_sge > 0 { *one.sg_list } else { none };
+            let ibv_sge { addr, length: len, lkey } = place;
+            let (id, opcode, flags) = (one.wr_id, one.opcode, one.send_flags);
+            chain.push(Posted { id, opcode, flags, len, addr, lkey });
+            wr = one.next;
+        }
+        fake((*qp).context).state().posts.push(chain);
+    }
+    0
+}
+
+/// A chain of memory for messages.
+fn chain(mut wr: *mut ibv_recv_wr) -> Vec<(u64, ibv_sge)> {
+    let mut chain = Vec::new();
+    // SAFETY: a chain that ends with null.
+    while let Some(one) = unsafe { wr.as_ref() } {
+        // SAFETY: each has one place.
+        chain.push((one.wr_id, unsafe { *one.sg_list }));
+        wr = one.next;
+    }
+    chain
+}
+
+extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
+    let chain = chain(wr);
+    // SAFETY: a pair of ours.
+    let mut state = fake(unsafe { (*qp).context }).state();
+    state.receives.push(chain.iter().map(|(id, _)| *id).collect());
+    state.places.extend(chain);
+    0
+}
+
+extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
+    let chain = chain(wr);
+    // SAFETY: a queue of ours.
+    let mut state = fake(unsafe { (*srq).context }).state();
+    state.shared_receives.push(chain.iter().map(|(id, _)| *id).collect());
+    state.places.extend(chain);
+    0
+}
+
+extern "C" fn query_device(context: *mut ibv_context, into: *mut ibv_device_attr) -> c_int {
+    // SAFETY: there is room for it.
+    unsafe { into.write(fake(context).state().attr) };
+    0
+}
+
+extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    context.cast()
+}
+
+extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _: c_int) -> *mut ibv_mr {
+    let mut state = fake(pd).state();
+    if state.regions >= state.most_regions {
+        errno(libc::ENOMEM);
+        return null_mut();
+    }
+    state.regions += 1;
+    state.registered += 1;
+    let key = state.registered as u32;
+    Box::leak(Box::new(ibv_mr { context: pd.cast(), pd, addr, length, handle: 0, lkey: key, rkey: key }))
+}
+
+extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: made above, and not used any more.
+    let mr = unsafe { Box::from_raw(mr) };
+    fake(mr.context).state().regions -= 1;
+    0
+}
+
+extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    let fd = event_fd();
+    fake(context).state().completed_fd = fd;
+    Box::leak(Box::new(ibv_comp_channel { context, fd, refcnt: 0 }))
+}
+
+extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: made above, and not used any more.
+    unsafe { libc::close(Box::from_raw(channel).fd) }
+}
+
+extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    Box::leak(Box::new(ibv_cq { context, channel, cq_context, handle: 0, cqe }))
+}
+
+extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: made above, and not used any more.
+    drop(unsafe { Box::from_raw(cq) });
+    0
+}
+
+extern "C" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    _: *mut *mut ibv_cq,
+    _: *mut *mut c_void,
+) -> c_int {
+    let mut count = [0u8; 8];
+    // SAFETY: room for eight bytes, which an eventfd gives. All rings are one event.
+    let got = unsafe { libc::read((*channel).fd, count.as_mut_ptr().cast(), count.len()) };
+    if got == 8 { 0 } else { -1 }
+}
+
+extern "C" fn ack_cq_events(_: *mut ibv_cq, _: u32) {}
+
+extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    Box::leak(Box::new(ibv_srq { context: pd.cast() }))
+}
+
+extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: made above, and not used any more.
+    drop(unsafe { Box::from_raw(srq) });
+    0
+}
+
+extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> c_int {
+    // SAFETY: an id of ours, and an attribute of the caller.
+    unsafe {
+        let context = (*id).verbs;
+        let mut state = fake(context).state();
+        if (*attr).cap.max_inline_data > state.most_inline {
+            errno(libc::EINVAL);
+            return -1;
+        }
+        (*attr).cap.max_inline_data = (*attr).cap.max_inline_data.max(state.least_inline);
+        state.shares += usize::from(!(*attr).srq.is_null());
+        let (send_cq, recv_cq, srq) = ((*attr).send_cq, (*attr).recv_cq, (*attr).srq.cast());
+        let qp = ibv_qp { context, qp_context: null_mut(), pd, send_cq, recv_cq, srq, handle: 0, qp_num: 1 };
+        (*id).qp = Box::leak(Box::new(qp));
+    }
+    0
+}
+
+extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
+    // SAFETY: an id of ours, whose pair was made above and is not used any more.
+    let qp = unsafe { Box::from_raw((*id).qp) };
+    fake(qp.context).state().pairs_gone += 1;
+    // SAFETY: the same.
+    unsafe { (*id).qp = null_mut() };
+}
+
+extern "C" fn disconnect(_: *mut rdma_cm_id) -> c_int {
+    0
+}
+
+extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: made above, and not used any more.
+    drop(unsafe { Box::from_raw(id) });
+    0
+}
+
+extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
+    // SAFETY: made above, and not used any more.
+    unsafe { libc::close(Box::from_raw(channel).fd) };
+}
+
+extern "C" fn get_cm_event(_: *mut rdma_event_channel, _: *mut *mut rdma_cm_event) -> c_int {
+    errno(libc::EAGAIN);
+    -1
+}
+
+extern "C" fn no_text(_: c_int) -> *const c_char {
+    null()
+}
+
+extern "C" fn not_here() {
+    std::process::abort();
+}
+
+/// The function of a name.
+fn function(name: &str) -> *mut c_void {
+    match name {
+        "ibv_query_device" => query_device as *mut c_void,
+        "ibv_alloc_pd" => alloc_pd as *mut c_void,
+        "ibv_dealloc_pd" => disconnect as *mut c_void,
+        "ibv_reg_mr" => reg_mr as *mut c_void,
+        "ibv_dereg_mr" => dereg_mr as *mut c_void,
+        "ibv_create_comp_channel" => create_comp_channel as *mut c_void,
+        "ibv_destroy_comp_channel" => destroy_comp_channel as *mut c_void,
+        "ibv_create_cq" => create_cq as *mut c_void,
+        "ibv_destroy_cq" => destroy_cq as *mut c_void,
+        "ibv_get_cq_event" => get_cq_event as *mut c_void,
+        "ibv_ack_cq_events" => ack_cq_events as *mut c_void,
+        "ibv_create_srq" => create_srq as *mut c_void,
+        "ibv_destroy_srq" => destroy_srq as *mut c_void,
+        "ibv_wc_status_str" | "rdma_event_str" => no_text as *mut c_void,
+        "rdma_create_qp" => create_qp as *mut c_void,
+        "rdma_destroy_qp" => destroy_qp as *mut c_void,
+        "rdma_disconnect" => disconnect as *mut c_void,
+        "rdma_destroy_id" => destroy_id as *mut c_void,
+        "rdma_destroy_event_channel" => destroy_event_channel as *mut c_void,
+        "rdma_get_cm_event" => get_cm_event as *mut c_void,
+        _ => not_here as *mut c_void,
+    }
+}
