@@ -57,6 +57,7 @@ impl Carrier {
     }
 
     /// iSCSI over TCP on loopback.
+    #[cfg(test)]
     pub fn tcp() -> Carrier {
         Carrier { transport: Transport::Tcp, device: None }
     }
