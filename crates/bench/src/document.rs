@@ -104,13 +104,17 @@ impl Document {
     }
 }
 
+/// How URLs begin that may hold a password.
+const SCHEMES: [&str; 3] = ["iscsi://", "iser://", "srp://"];
+
 /// A word of a command line; what may be a URL with a password is shown as the URL shows itself.
 pub(crate) fn without_secrets(word: &str) -> String {
-    let (before, at) = word.split_at(word.to_ascii_lowercase().find("iscsi://").unwrap_or(word.len()));
-    match (at, initiator::Url::parse(at)) {
-        ("", _) => word.into(),
-        (_, Ok(url)) => format!("{before}{url}"),
-        (_, Err(_)) => format!("{before}iscsi://..."),
+    let lower = word.to_ascii_lowercase();
+    let Some(scheme) = SCHEMES.into_iter().find(|scheme| lower.contains(scheme)) else { return word.into() };
+    let (before, at) = word.split_at(lower.find(scheme).unwrap_or(word.len()));
+    match initiator::Url::parse(at) {
+        Ok(url) => format!("{before}{url}"),
+        Err(_) => format!("{before}{scheme}..."),
     }
 }
 
@@ -132,6 +136,9 @@ mod tests {
         let told = without_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
         assert!(told.starts_with("if=iscsi://") && !told.contains("hidden"), "{told}");
         assert_eq!(without_secrets("iscsi://me%hidden@"), "iscsi://...");
+        let told = without_secrets("ISER://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert!(told.starts_with("iser://me@moon") && !told.contains("hidden"), "{told}");
+        assert_eq!(without_secrets("of=srp://me%hidden@moon"), "of=srp://...", "no URL, and still a secret");
     }
 
     #[test]

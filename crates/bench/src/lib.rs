@@ -25,6 +25,7 @@ mod run;
 #[cfg(test)]
 mod sample;
 mod terse;
+mod transport;
 pub mod verify;
 mod watch;
 pub mod words;
@@ -36,4 +37,5 @@ pub use job::Job;
 pub use outcome::Outcome;
 pub use rig::{Opening, Rig, Target};
 pub use terse::terse;
+pub use transport::Transport;
 pub use watch::Watch;

@@ -3,6 +3,7 @@
 use crate::Document;
 use crate::document::{Cell, Run, Table};
 use crate::outcome::{Latency, Outcome, Totals};
+use crate::rig::TRANSPORT;
 use std::fmt::Write;
 
 const MB: f64 = 1e6;
@@ -35,7 +36,10 @@ pub fn of_run(run: &Run) -> String {
     let outcome = &run.outcome;
     let mut text = String::new();
     for target in &run.targets {
-        let _ = writeln!(text, "{} ({})", target.name, control::config::show_size(target.capacity));
+        let carrier = target.facts.iter().find(|(name, _)| name == TRANSPORT);
+        let carrier = carrier.map(|(_, carrier)| format!(", {carrier}")).unwrap_or_default();
+        let size = control::config::show_size(target.capacity);
+        let _ = writeln!(text, "{} ({size}{carrier})", target.name);
     }
     let head = ["", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "p99.9", "max"].map(String::from).to_vec();
     let mut rows = vec![head];

@@ -296,15 +296,24 @@ fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Er
     block::open(&spec).map_err(not_open)
 }
 
+/// The name of the fact that tells what carries sessions: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+pub(crate) const TRANSPORT: &str = "Transport";
+
 /// What a logical unit tells of itself, and what was negotiated (RFC 7143 section 13).
 fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
     let (unit, session) = (lun.properties(), lun.session().facts());
+    let is_srp = session.carrier.starts_with("srp/");
     let mut facts = vec![
+        (TRANSPORT.to_owned(), session.carrier),
         ("Vendor".to_owned(), unit.vendor.trim().to_owned()),
         ("Product".to_owned(), unit.product.trim().to_owned()),
         ("Revision".to_owned(), unit.revision.trim().to_owned()),
         ("TargetName".to_owned(), session.target),
     ];
+    if is_srp {
+        // There are no keys: what stands for them in a session says nothing.
+        return facts;
+    }
     let parameters = control::admin::Parameters::from(&session.parameters).to_string();
     let told = parameters.lines().filter_map(|line| line.split_once('='));
     facts.extend(told.map(|(key, value)| (key.to_owned(), value.to_owned())));

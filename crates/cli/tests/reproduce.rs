@@ -56,8 +56,14 @@ impl Drop for Folder {
 
 /// Runs a seed against Lunar alone; its document, once everything else of it is gone.
 fn reproduce(seed: &str) -> Document {
-    let folder = Folder::new(seed);
-    let output = folder.run(&[seed, "--against", "none", "--brief", "150"]);
+    reproduce_over(seed, "tcp", &[])
+}
+
+/// The same over a transport, for which the last words are.
+fn reproduce_over(seed: &str, transport: &str, with: &[&str]) -> Document {
+    let folder = Folder::new(&format!("{seed}-{transport}"));
+    let brief = ["--against", "none", "--brief", "150", "--transport", transport];
+    let output = folder.run(&[&[seed], &brief[..], with].concat());
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -166,6 +172,52 @@ fn scst_srpt_2010() {
     let document = reproduce("scst-srpt-2010");
     assert_eq!(document.tables.len(), 4 * 3);
     document.tables.iter().for_each(|table| is_measured(table, &[]));
+}
+
+/// What carried every session, as the document tells it.
+fn is_carried_by(document: &Document, carrier: &str) {
+    let note = format!("carried by {carrier}");
+    assert!(document.notes.contains(&note), "{:?}", document.notes);
+    let targets = document.runs.iter().flat_map(|run| &run.targets);
+    let carriers: Vec<_> = targets.flat_map(|target| &target.facts).filter(|f| f.0 == "Transport").collect();
+    assert!(!carriers.is_empty() && carriers.iter().all(|fact| fact.1 == carrier), "{carriers:?}");
+}
+
+#[test]
+fn stgt_iser_null_2008_over_its_own_transport_with_the_chain_of_two() {
+    let document = reproduce_over("stgt-iser-null-2008", "iser", &["--provider", "iwarp"]);
+    is_carried_by(&document, "iser/iwarp");
+    for title in ["fast -> fast), Lunar", "Bidirectional", "A -> B -> C"] {
+        is_measured(table(&document, title), &[]);
+    }
+    assert!(
+        document.notes.iter().any(|n| n.starts_with("iSER over iWARP in software")),
+        "{:?}",
+        document.notes
+    );
+}
+
+#[test]
+fn stgt_iser_null_2008_over_srp_has_a_router_that_speaks_it_both_ways() {
+    let document = reproduce_over("stgt-iser-null-2008", "srp", &["--provider", "iwarp"]);
+    is_carried_by(&document, "srp/iwarp");
+    for title in ["Bidirectional", "A -> B -> C"] {
+        is_measured(table(&document, title), &[]);
+    }
+}
+
+#[test]
+fn scst_srpt_2010_over_its_own_transport() {
+    let document = reproduce_over("scst-srpt-2010", "srp", &["--provider", "iwarp"]);
+    is_carried_by(&document, "srp/iwarp");
+    document.tables.iter().for_each(|table| is_measured(table, &[]));
+}
+
+#[test]
+fn lines_of_their_own_carry_srp_as_well() {
+    let document = reproduce_over("sn5420-2002", "srp", &["--provider", "iwarp"]);
+    is_carried_by(&document, "srp/iwarp");
+    is_measured(table(&document, "Read performance"), &["Linux/with iSCSI", "Remote Linux/with iSCSI"]);
 }
 
 #[test]

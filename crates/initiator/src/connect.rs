@@ -1,7 +1,7 @@
 //! From a portal's name to a connection that is logged in.
 
 pub use crate::addresses::resolve;
-use crate::options::{Portal, Provider, Transport};
+use crate::options::{Portal, Transport};
 use crate::session::carrier::Line;
 use crate::{Error, Kind, Options, iser, srp};
 use net::Stream;
@@ -243,7 +243,7 @@ pub enum Wire {
 impl Wire {
     /// Connects to the first address of a portal that answers, in time for a login.
     pub async fn connect(portal: &Portal, goal: &Goal, options: &Options) -> Result<Wire, Error> {
-        if options.transport != Transport::Tcp && options.provider == Provider::Verbs {
+        if options.by_device() {
             return Wire::by_device(&resolve(portal).await?, goal, options).await;
         }
         let tcp = TcpWire::connect(portal, options.timeouts.login).await?;
@@ -270,7 +270,7 @@ impl Wire {
     }
 
     /// To the first of these addresses that answers.
-    async fn by_device(addresses: &[SocketAddr], goal: &Goal, options: &Options) -> Result<Wire, Error> {
+    pub async fn by_device(addresses: &[SocketAddr], goal: &Goal, options: &Options) -> Result<Wire, Error> {
         let mut last = Error::new(Kind::Unreachable, "its name has no address");
         for address in addresses {
             let wire = match options.transport {
@@ -293,6 +293,19 @@ impl Wire {
             Transport::Tcp => Ok(Wire::Tcp(TcpWire { stream, begun: Vec::new() })),
             Transport::Iser => iser::Wire::over(stream, options).await.map(Wire::Iser),
             Transport::Srp => srp::Wire::over(stream, goal, options).await.map(Wire::Srp),
+        }
+    }
+
+    /// What carries it, and what carries that: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    pub fn carrier(&self) -> String {
+        let over = |transport: Transport, provider: &str| {
+            // A provider tells its name and that of the device, with a space between them.
+            format!("{}/{}", transport.name(), provider.replace(' ', ":"))
+        };
+        match self {
+            Wire::Tcp(_) => Transport::Tcp.name().into(),
+            Wire::Iser(wire) => over(Transport::Iser, wire.provider()),
+            Wire::Srp(wire) => over(Transport::Srp, wire.provider()),
         }
     }
 

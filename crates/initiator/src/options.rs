@@ -119,6 +119,15 @@ impl Provider {
 }
 
 impl Transport {
+    /// Its name, for people and programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Iser => "iser",
+            Transport::Srp => "srp",
+        }
+    }
+
     /// What is offered where this carries the session: over RDMA the target asks for data, and there are no digests.
     pub(crate) fn offer(self, offer: &Offer) -> Offer {
         let none = Digests { none: true, crc32c: false };
@@ -174,6 +183,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Connections are made by an RDMA device, and not by TCP.
+    pub fn by_device(&self) -> bool {
+        self.transport != Transport::Tcp && self.provider == Provider::Verbs
+    }
+
     /// The defaults, under this name.
     pub fn new(initiator: impl Into<String>) -> Options {
         Options {

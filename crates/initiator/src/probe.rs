@@ -1,7 +1,8 @@
 //! One way to a target, step by step, for people who want to know what is wrong.
 
-use crate::connect::{self, Attempt, Goal, Watch};
-use crate::{Error, Kind, Options, Portal};
+use crate::connect::{self, Attempt, Goal, Watch, Wire};
+use crate::options::Transport;
+use crate::{Error, Kind, Options, Portal, srp};
 use net::stream::{Route, Stream};
 use proto::initiator::login::LoggedIn;
 use std::net::SocketAddr;
@@ -25,8 +26,10 @@ pub struct Probe {
     pub resolved_in: Duration,
     /// What it took to connect to each that was tried, or why it failed.
     pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
-    /// The way of the connection.
+    /// The way of the connection, where it is one over TCP.
     pub route: Route,
+    /// What carries it, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    pub carrier: Option<String>,
     /// The requests and responses of the login.
     pub exchanges: Vec<Exchange>,
     /// What came of it, or why nothing did.
@@ -36,7 +39,7 @@ pub struct Probe {
 /// One request of a login and its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The stage, as RFC 7143 section 11.12.3 names it.
+    /// The stage, as RFC 7143 section 11.12.3 names it. Over SRP there is a single one.
     pub stage: &'static str,
     /// Keys that were offered.
     pub sent: Vec<(String, String)>,
@@ -57,6 +60,7 @@ impl Probe {
             resolved_in: Duration::ZERO,
             connections: Vec::new(),
             route: Route::default(),
+            carrier: None,
             exchanges: Vec::new(),
             login: Err(Error::new(Kind::TimedOut, "not done")),
         }
@@ -91,10 +95,12 @@ impl Probe {
         self.resolved_in = since.elapsed();
         self.connections.clear();
         self.exchanges.clear();
-        let stream = self.connect().await?;
-        self.route = stream.route();
+        let wire = match options.transport {
+            Transport::Srp => self.by_srp(goal, options).await?,
+            Transport::Tcp | Transport::Iser => self.connect(goal, options).await?,
+        };
+        self.carrier = Some(wire.carrier());
         let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
-        let wire = connect::Wire::over(stream, goal, options).await?;
         match connect::log_in(wire, &portal, goal, options, &mut notes).await? {
             Attempt::Moved(there) => Ok(Some(there)),
             Attempt::In(connected) => {
@@ -106,7 +112,57 @@ impl Probe {
         }
     }
 
-    async fn connect(&mut self) -> Result<Stream, Error> {
+    /// Over SRP the login goes with the connection.
+    async fn by_srp(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        let sent = srp::asked(&srp::request(goal, options)?);
+        let since = Instant::now();
+        self.exchanges.push(Exchange {
+            stage: "single",
+            sent,
+            received: Vec::new(),
+            status: None,
+            took: None,
+        });
+        let made = self.connect(goal, options).await;
+        let exchange = self.exchanges.last_mut().expect("it was begun");
+        match &made {
+            Ok(Wire::Srp(wire)) => exchange.received = srp::granted(wire.response()),
+            Err(e) if !is_answer(e.kind) => return made,
+            _ => {}
+        }
+        exchange.took = Some(since.elapsed());
+        made
+    }
+
+    async fn connect(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        if options.by_device() {
+            return self.by_device(goal, options).await;
+        }
+        let stream = self.by_tcp().await?;
+        self.route = stream.route();
+        Wire::over(stream, goal, options).await
+    }
+
+    /// Each address by the RDMA device that leads there.
+    async fn by_device(&mut self, goal: &Goal, options: &Options) -> Result<Wire, Error> {
+        let mut last = nowhere();
+        for address in self.addresses.clone() {
+            let since = Instant::now();
+            match Wire::by_device(&[address], goal, options).await {
+                Ok(wire) => {
+                    self.connections.push((address, Ok(since.elapsed())));
+                    return Ok(wire);
+                }
+                Err(e) => {
+                    self.connections.push((address, Err(e.what.clone())));
+                    last = e;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    async fn by_tcp(&mut self) -> Result<Stream, Error> {
         for address in self.addresses.clone() {
             let since = Instant::now();
             match Stream::connect(address).await {
@@ -118,8 +174,17 @@ impl Probe {
             }
         }
         let why = self.connections.last().and_then(|c| c.1.clone().err());
-        Err(Error::new(Kind::Unreachable, why.unwrap_or_else(|| "its name has no address".into())))
+        Err(why.map_or_else(nowhere, |why| Error::new(Kind::Unreachable, why)))
     }
+}
+
+fn nowhere() -> Error {
+    Error::new(Kind::Unreachable, "its name has no address")
+}
+
+/// The other side has said something, and be it no.
+fn is_answer(kind: Kind) -> bool {
+    matches!(kind, Kind::Refused | Kind::NotFound | Kind::Protocol)
 }
 
 /// Writes the exchanges of a login down.

@@ -15,6 +15,7 @@ mod seldom;
 mod server;
 mod session;
 pub mod setup;
+pub mod single;
 pub mod srp;
 mod state_file;
 mod told;

@@ -58,6 +58,11 @@ fn after(text: &str, word: &str) -> Result<f64> {
     words.next().with_context(|| format!("no {word} in: {text}"))?.parse().context("a number")
 }
 
+/// Initiator and target in one process, with no network between them: `iser` or `srp`. The CPU time is that of both.
+pub fn in_memory(program: &Path, transport: &str, load: &Load, seconds: u64) -> Result<Reached> {
+    lunar(program, transport, load, seconds)
+}
+
 fn lunar(program: &Path, url: &str, load: &Load, seconds: u64) -> Result<Reached> {
     let mut command = pinned(program);
     command.args([url, load.op, &load.bytes.to_string(), &load.depth.to_string()]);

@@ -42,6 +42,8 @@ pub struct Programs {
     lunar: PathBuf,
     /// Lunar's initiator as a load generator
     load: PathBuf,
+    /// Lunar's initiator and target in one process, with memory between them
+    in_memory: PathBuf,
     stgt: bool,
     libiscsi: bool,
     libnbd: bool,
@@ -79,6 +81,7 @@ fn programs() -> Result<Programs> {
         floor: root::build("xtask", "floor")?,
         lunar: root::lunar()?,
         load: root::build_example("initiator", "load")?,
+        in_memory: root::build_example("target", "in_memory")?,
         stgt,
         libiscsi,
         libnbd,

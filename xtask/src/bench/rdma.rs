@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::initiator::Client;
+use super::initiator::{self, Client};
 use super::load::Load;
 use super::rows::{Bench, middle};
 use super::server;
@@ -37,7 +37,28 @@ const ROWS: [Row; 6] = [
 const SMALL: Load = Load::new("read", 4096, 32);
 const LARGE: Load = Load::new("read", 262_144, 8);
 
+/// What the protocols cost without a network: (head, transport).
+const IN_MEMORY: [(&str, &str); 2] = [("iSER", "iser"), ("SRP", "srp")];
+
 impl Bench<'_> {
+    /// CPU time of initiator and target together, with memory between them instead of a network: told, without a limit.
+    pub fn rdma_in_memory(&self) -> Result<Vec<Outcome>> {
+        let mut outcomes = Vec::new();
+        for ((head, transport), op) in IN_MEMORY.into_iter().flat_map(|row| [(row, "read"), (row, "write")]) {
+            let name = format!("{head} (mem), 4 KiB {op}, depth 32, CPU of both ends");
+            if !self.wants(&name) {
+                continue;
+            }
+            let load = Load { op, ..SMALL };
+            let run =
+                |_| initiator::in_memory(&self.programs.in_memory, transport, &load, self.options.seconds);
+            let runs = (0..self.options.rounds.max(1)).map(run).collect::<Result<Vec<_>>>()?;
+            let cpu_ns = middle(&runs, |run| run.cpu_us_per_io * 1e3);
+            outcomes.push(Outcome::figure(&name, "ns/IO", cpu_ns, Limit::None));
+        }
+        Ok(outcomes)
+    }
+
     /// Every row of RDMA. Writes of 256 KiB have no limit: they are told.
     pub fn rdma(&self) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();

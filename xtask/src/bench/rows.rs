@@ -94,6 +94,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
         Bench::nbd,
         Bench::routers,
         Bench::rdma,
+        Bench::rdma_in_memory,
     ];
     let mut outcomes = Vec::new();
     for part in parts {

@@ -13,6 +13,8 @@ pub enum Limit {
     Told(f64),
     /// Should not be below, but nothing fails
     ToldAtLeast(f64),
+    /// There is none: it is told
+    None,
 }
 
 /// One line of the table.
@@ -55,6 +57,7 @@ impl Outcome {
                 self.value() < limit || self.value().is_nan()
             }
             Limit::AtMost(limit) | Limit::Told(limit) => self.value() > limit || self.value().is_nan(),
+            Limit::None => false,
         }
     }
 
@@ -65,6 +68,7 @@ impl Outcome {
 
     fn verdict(&self) -> &'static str {
         match (self.is_beyond(), self.limit) {
+            (_, Limit::None) => "told",
             (false, _) => "ok",
             (true, Limit::Told(_)) => "above",
             (true, Limit::ToldAtLeast(_)) => "below",
@@ -76,6 +80,7 @@ impl Outcome {
         let limit = match self.limit {
             Limit::AtLeast(limit) | Limit::ToldAtLeast(limit) => format!(">= {limit:.2}"),
             Limit::AtMost(limit) | Limit::Told(limit) => format!("<= {limit:.2}"),
+            Limit::None => String::new(),
         };
         let other = self.other.map_or(String::new(), |(name, its)| format!("{name} {}", number(its)));
         let ratio = self.other.map_or(String::new(), |_| format!("{:.2}", self.value()));
@@ -120,11 +125,12 @@ pub fn json(outcomes: &[Outcome]) -> String {
 }
 
 fn object(outcome: &Outcome) -> Value {
-    let (kind, limit) = match outcome.limit {
-        Limit::AtLeast(limit) => ("at_least", limit),
-        Limit::AtMost(limit) => ("at_most", limit),
-        Limit::Told(limit) => ("told", limit),
-        Limit::ToldAtLeast(limit) => ("told_at_least", limit),
+    let limit = match outcome.limit {
+        Limit::AtLeast(limit) => json!({ "at_least": limit }),
+        Limit::AtMost(limit) => json!({ "at_most": limit }),
+        Limit::Told(limit) => json!({ "told": limit }),
+        Limit::ToldAtLeast(limit) => json!({ "told_at_least": limit }),
+        Limit::None => Value::Null,
     };
     json!({
         "work": outcome.name,
@@ -133,7 +139,7 @@ fn object(outcome: &Outcome) -> Value {
         "against": outcome.other.map(|(name, _)| name),
         "its": outcome.other.map(|(_, its)| its),
         "value": outcome.value(),
-        "limit": { kind: limit },
+        "limit": limit,
         "verdict": outcome.verdict(),
     })
 }
@@ -155,6 +161,8 @@ mod tests {
         let short = ratio(40.0, Limit::ToldAtLeast(0.5));
         assert!(!short.missed() && short.verdict() == "below");
         assert_eq!(ratio(50.0, Limit::ToldAtLeast(0.5)).verdict(), "ok");
+        let told = Outcome::figure("CPU", "ns/IO", 900.0, Limit::None);
+        assert!(!told.missed() && told.verdict() == "told");
     }
 
     #[test]

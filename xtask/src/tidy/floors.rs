@@ -17,7 +17,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
     ("export", &["wire", "proto", "net", "block"]),
     ("router", &["wire", "proto", "device", "net", "block", "target", "initiator"]),
     ("control", &["wire", "proto", "device", "net", "block", "target", "initiator", "router"]),
-    ("bench", &["wire", "proto", "net", "block", "initiator", "control"]),
+    ("bench", &["wire", "proto", "net", "block", "rdma", "initiator", "control"]),
     (
         "cli",
         &[

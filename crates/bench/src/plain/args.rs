@@ -3,16 +3,21 @@
 use crate::job::{Fill, Job, Order, Pace};
 use crate::rounds::{Bound, Figure};
 use crate::verify::Checks;
-use crate::{Error, Kind, Opening, Target, words};
+use crate::{Error, Kind, Opening, Target, Transport, words};
 use control::config::{Cores, read_size};
 
 /// Arguments of `lunar bench`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// What is measured: iscsi://HOST[:PORT]/TARGET/LUN, a file, a block device, null:SIZE, memory:SIZE, or an
+    /// What is measured: iscsi://HOST[:PORT]/TARGET/LUN (or iser://, srp://), a file, a block device, null:SIZE, memory:SIZE, or an
     /// NBD URL. A work such as randread may stand before them
     #[arg(value_name = "TARGET", required = true)]
     pub targets: Vec<String>,
+
+    /// What carries sessions with targets of iSCSI, whatever their URLs say; a target of SRP has a URL of its own,
+    /// srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<Transport>,
 
     /// The work: read, write, rw, bidir, randread, randwrite, randrw, randbidir [default: read]
     #[arg(long, value_name = "WORK")]
@@ -177,7 +182,11 @@ impl Args {
     /// # Errors
     /// When a name cannot be understood.
     pub fn on(&self) -> Result<Vec<Target>, Error> {
-        self.split()?.1.iter().map(|text| Target::parse(text)).collect()
+        let over = |target| match self.transport {
+            Some(transport) => transport.to(target),
+            None => Ok(target),
+        };
+        self.split()?.1.iter().map(|text| Target::parse(text).and_then(over)).collect()
     }
 
     /// What is run.

@@ -57,7 +57,7 @@ impl Tables {
 /// # Errors
 /// None: what cannot be measured is noted.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
-    lab.note(lab.transport().stands_in("iSER over InfiniBand"));
+    lab.note(lab.carrier().stands_in("iSER over InfiniBand"));
     lab.note("there is one machine: its figures stand beside those of two fast ones (B -> A)");
     lab.note("CPU is a share of all cores of this machine, and initiator and target have to share them");
     lab.note(

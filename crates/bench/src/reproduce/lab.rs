@@ -1,9 +1,11 @@
 //! What an experiment needs: how long, against whom, and where its results go.
 
+use super::Args;
+use super::carrier::Carrier;
 use super::media::{Disk, Folder};
 use super::mounted::Mounted;
 use super::peers::{Server, Who};
-use super::{Args, Transport};
+use super::relay::{Line, Link};
 use crate::document::{Run, Table};
 use crate::faces::{Stage, like_a_block_device, stream};
 use crate::job::Job;
@@ -34,6 +36,7 @@ pub struct Lab<'a> {
     args: &'a Args,
     watch: &'a Watch,
     lunar: PathBuf,
+    carrier: Carrier,
     against: Vec<Who>,
 }
 
@@ -58,6 +61,7 @@ impl<'a> Lab<'a> {
             args,
             watch,
             lunar,
+            carrier: Carrier::of(args.transport, args.provider)?,
             against: Vec::new(),
         };
         lab.against = lab.opponents()?;
@@ -67,13 +71,13 @@ impl<'a> Lab<'a> {
     /// Lunar, then those that were asked for, or else those that are installed.
     fn opponents(&mut self) -> Result<Vec<Who>, Error> {
         let asked = &self.args.against;
-        let others = if self.transport() == Transport::Tcp { &["stgt", "istgt"][..] } else { &[] };
+        let others = if self.carrier.is_tcp() { &["stgt", "istgt"][..] } else { &[] };
         let named =
             if asked.is_empty() { others.iter().map(|o| (*o).into()).collect() } else { asked.clone() };
         let mut all = vec![Who::Lunar];
         for name in named.iter().filter(|name| *name != "none") {
             let who = match name.as_str() {
-                "stgt" | "istgt" if self.transport() != Transport::Tcp => {
+                "stgt" | "istgt" if !self.carrier.is_tcp() => {
                     let what = format!("--against {name}: it is started for tcp alone");
                     return Err(Error::new(
                         Kind::Invalid,
@@ -107,8 +111,21 @@ impl<'a> Lab<'a> {
     }
 
     /// What carries commands and data.
-    pub fn transport(&self) -> Transport {
-        self.args.transport
+    pub fn carrier(&self) -> &Carrier {
+        &self.carrier
+    }
+
+    /// A link of this kind to each portal of a server. Where there cannot be one, a note says why.
+    pub fn links(&mut self, server: &Server, line: Line) -> Option<Vec<Link>> {
+        if !self.carrier.is_relayed() {
+            self.note(
+                "lines of their own are TCP, which a relay carries on: over an RDMA device they are left out",
+            );
+            return None;
+        }
+        let links: std::io::Result<Vec<Link>> =
+            server.portals().iter().map(|portal| Link::start(*portal, line)).collect();
+        links.map_err(|e| self.note(format!("a line of its own: {e}"))).ok()
     }
 
     /// What a reader must know, once.
@@ -157,7 +174,7 @@ impl<'a> Lab<'a> {
         self.watch.says(format!("{} starts", who.name()));
         let started = Folder::below(&std::env::temp_dir())
             .map_err(|e| e.to_string())
-            .and_then(|dir| Server::start(who, &self.lunar, disks, (portals, self.transport()), dir));
+            .and_then(|dir| Server::start(who, &self.lunar, disks, (portals, &self.carrier), dir));
         started.map_err(|why| self.note(format!("{} does not run: {why}", who.name()))).ok()
     }
 
@@ -169,7 +186,7 @@ impl<'a> Lab<'a> {
         self.watch.says("a router starts");
         let started = Folder::below(&std::env::temp_dir())
             .map_err(|e| e.to_string())
-            .and_then(|dir| Server::start_router(&self.lunar, upstream, self.transport(), dir));
+            .and_then(|dir| Server::start_router(&self.lunar, upstream, &self.carrier, dir));
         started.map_err(|why| self.note(format!("the router does not run: {why}"))).ok()
     }
 

@@ -1,5 +1,6 @@
 //! The experiments that Lunar starts from, repeated on this machine: each figure beside the published one.
 
+mod carrier;
 mod iser;
 mod lab;
 mod media;
@@ -14,48 +15,12 @@ mod scst;
 mod sn5420;
 mod srpt;
 
-use crate::{Document, Error, Watch};
+pub use carrier::Provider;
+
+use crate::{Document, Error, Transport, Watch};
 use lab::Lab;
 use published::Published;
 use std::path::PathBuf;
-
-/// What carries commands and data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Transport {
-    /// iSCSI over TCP
-    #[default]
-    Tcp,
-    /// iSCSI over RDMA
-    Iser,
-}
-
-impl Transport {
-    /// The scheme of URLs.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Transport::Tcp => "iscsi",
-            Transport::Iser => "iser",
-        }
-    }
-
-    /// A portal of Lunar that carries it, in a configuration.
-    fn portal(self) -> &'static str {
-        match self {
-            Transport::Tcp => "\"127.0.0.1:0\"",
-            Transport::Iser => "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }",
-        }
-    }
-
-    /// What stands in for the network of a publication, and on which provider.
-    fn stands_in(self, network: &str) -> String {
-        match self {
-            Transport::Tcp => format!("iSCSI over tcp on loopback stands in for {network}"),
-            Transport::Iser => {
-                format!("iSER over iWARP in software (provider iwarp) on loopback stands in for {network}")
-            }
-        }
-    }
-}
 
 /// A publication whose experiment can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -110,9 +75,13 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub out: PathBuf,
 
-    /// What carries the commands: all but tcp is RDMA, by iWARP in software, and of Lunar alone
+    /// What carries the commands: all but tcp is RDMA, and of Lunar alone
     #[arg(long, value_name = "NAME", default_value = "tcp")]
     pub transport: Transport,
+
+    /// What carries RDMA [default: verbs where this host has a device that is up, iwarp otherwise]
+    #[arg(long, value_name = "NAME")]
+    pub provider: Option<Provider>,
 
     /// The folder for files that are measured on; some gigabytes [default: the system's temporary folder]
     #[arg(long, value_name = "DIR")]
@@ -153,6 +122,8 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
     let title =
         format!("{}: {} ({}, {})", args.seed.name(), published.title, published.author, published.year);
     let mut lab = Lab::new(args, watch, &title)?;
+    let carrier = format!("carried by {}", lab.carrier().name());
+    lab.note(carrier);
     let ran = match args.seed {
         Seed::Scst => scst::run(&mut lab, &published),
         Seed::OpenIscsi => open_iscsi::run(&mut lab, &published),

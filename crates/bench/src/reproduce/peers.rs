@@ -1,13 +1,13 @@
 //! Targets that run for the time of an experiment: Lunar's, and those of others. On loopback, on free ports,
 //! with control sockets in a folder of their own.
 
-use super::Transport;
+use super::carrier::{Carrier, free_ports};
 use super::media::{Disk, Folder, Medium};
 use crate::{Opening, Rig, Target};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -83,7 +83,7 @@ pub struct Server {
     who: Who,
     child: Option<Child>,
     portals: Vec<SocketAddr>,
-    transport: Transport,
+    carrier: Carrier,
     /// The number of the logical unit of each disk.
     luns: Vec<Option<u16>>,
     dir: Folder,
@@ -98,11 +98,11 @@ impl Server {
         who: &Who,
         lunar: &Path,
         disks: &[Disk],
-        (portals, transport): (usize, Transport),
+        (portals, carrier): (usize, &Carrier),
         dir: Folder,
     ) -> Result<Server, String> {
-        let luns = numbers(who, disks);
-        let mut server = Server { who: who.clone(), child: None, portals: Vec::new(), transport, luns, dir };
+        let (luns, carrier) = (numbers(who, disks), carrier.clone());
+        let mut server = Server { who: who.clone(), child: None, portals: Vec::new(), carrier, luns, dir };
         match who {
             Who::Lunar => server.lunar(lunar, disks, portals)?,
             Who::Stgt => server.stgt(disks, portals)?,
@@ -120,14 +120,14 @@ impl Server {
     pub fn start_router(
         lunar: &Path,
         upstream: &Server,
-        transport: Transport,
+        carrier: &Carrier,
         dir: Folder,
     ) -> Result<Server, String> {
         let portal = *upstream.portals.first().ok_or("there is nothing that was started here before it")?;
-        let luns = upstream.luns.clone();
-        let mut server = Server { who: Who::Lunar, child: None, portals: Vec::new(), transport, luns, dir };
-        let config = lunar_head(&server.dir, (1, transport))
-            + &router_config((portal, upstream.transport), &server.luns);
+        let (luns, carrier) = (upstream.luns.clone(), carrier.clone());
+        let mut server = Server { who: Who::Lunar, child: None, portals: Vec::new(), carrier, luns, dir };
+        let config = lunar_head(&server.dir, &server.carrier, 1)?
+            + &router_config((portal, &upstream.carrier), &server.luns);
         server.serve(lunar, &config)?;
         let targets: Vec<Target> =
             (0..server.luns.len()).filter_map(|disk| server.target(disk, "")).collect();
@@ -157,12 +157,12 @@ impl Server {
     /// The same at another address.
     pub fn at(&self, address: SocketAddr, disk: usize, settings: &str) -> Option<Target> {
         let lun = (*self.luns.get(disk)?)?;
-        Target::parse(&format!("{}://{address}/{TARGET}/{lun}?{settings}", self.transport.scheme())).ok()
+        Target::parse(&self.carrier.url(address, TARGET, Some(lun), settings)).ok()
     }
 
     fn lunar(&mut self, program: &Path, disks: &[Disk], portals: usize) -> Result<(), String> {
         let config =
-            lunar_head(&self.dir, (portals, self.transport)) + &lunar_target(served(disks, &self.luns));
+            lunar_head(&self.dir, &self.carrier, portals)? + &lunar_target(served(disks, &self.luns));
         self.serve(program, &config)
     }
 
@@ -194,7 +194,7 @@ impl Server {
     }
 
     fn stgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
-        self.portals = free_ports(portals)?;
+        self.portals = free_ports(Ipv4Addr::LOCALHOST.into(), portals)?;
         let listen: Vec<String> = self.portals.iter().map(|portal| format!("portal={portal}")).collect();
         let mut command = command("tgtd")?;
         command.args(["-f", "-C", "1", "--iscsi", &listen.join(",")]).stdout(Stdio::null());
@@ -229,7 +229,7 @@ impl Server {
     }
 
     fn istgt(&mut self, disks: &[Disk], portals: usize) -> Result<(), String> {
-        self.portals = free_ports(portals)?;
+        self.portals = free_ports(Ipv4Addr::LOCALHOST.into(), portals)?;
         let (file, auth) = (self.dir.join("istgt.conf"), self.dir.join("auth.conf"));
         fs::write(&auth, "").map_err(|e| e.to_string())?;
         fs::write(&file, istgt_config(&self.dir, &self.portals, served(disks, &self.luns)))
@@ -295,13 +295,6 @@ fn numbers(who: &Who, disks: &[Disk]) -> Vec<Option<u16>> {
     disks.iter().map(|disk| if can(disk) { next.next() } else { None }).collect()
 }
 
-/// Ports that were free a moment ago: these programs take none by themselves.
-fn free_ports(many: usize) -> Result<Vec<SocketAddr>, String> {
-    let held: Result<Vec<_>, _> = (0..many).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let addresses = held.and_then(|held| held.iter().map(TcpListener::local_addr).collect());
-    addresses.map_err(|e: std::io::Error| format!("no port is free: {e}"))
-}
-
 /// The disks that are served, and their numbers.
 fn served<'a>(disks: &'a [Disk], luns: &'a [Option<u16>]) -> impl Iterator<Item = (&'a Disk, u16)> {
     disks.iter().zip(luns).filter_map(|(disk, lun)| Some((disk, (*lun)?)))
@@ -312,21 +305,22 @@ fn quoted(path: &Path) -> String {
     toml::Value::String(path.display().to_string()).to_string()
 }
 
-fn lunar_head(dir: &Path, (portals, transport): (usize, Transport)) -> String {
-    let listen = vec![transport.portal(); portals].join(", ");
-    format!(
-        "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{listen}]\n",
+fn lunar_head(dir: &Path, carrier: &Carrier, portals: usize) -> Result<String, String> {
+    let listen: Vec<String> = carrier.addresses(portals)?.into_iter().map(|at| carrier.portal(at)).collect();
+    Ok(format!(
+        "[server]\nstate_dir = {}\nadmin_socket = {}\n[[portal_group]]\ntag = 1\nportals = [{}]\n",
         quoted(dir),
-        quoted(&dir.join("admin.sock"))
-    )
+        quoted(&dir.join("admin.sock")),
+        listen.join(", ")
+    ))
 }
 
-fn router_config((upstream, transport): (SocketAddr, Transport), luns: &[Option<u16>]) -> String {
-    let scheme = transport.scheme();
+fn router_config((portal, carrier): (SocketAddr, &Carrier), luns: &[Option<u16>]) -> String {
+    let upstream = carrier.url(portal, TARGET, None, "");
     let lun = |lun: &u16| format!("{{ lun = {lun}, upstream = \"disks\", from = {lun} }}");
     let luns: Vec<String> = luns.iter().flatten().map(lun).collect();
     format!(
-        "[router.reproduce]\n[router.reproduce.upstream.disks]\nurls = [\"{scheme}://{upstream}/{TARGET}\"]\n\
+        "[router.reproduce]\n[router.reproduce.upstream.disks]\nurls = [\"{upstream}\"]\n\
          [[router.reproduce.target]]\nmap = \"lun\"\nname = \"{TARGET}\"\naccess = \"all\"\nlun = [{}]\n",
         luns.join(", ")
     )
@@ -389,13 +383,16 @@ fn istgt_config<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::carrier::Provider;
     use super::*;
+    use crate::Transport;
 
     #[test]
     fn a_path_cannot_break_out_of_the_configuration() {
         let path = PathBuf::from("/tmp/a \"b\"\nc");
         let disk = Disk { bytes_per_s: 5, ..Disk::new(Medium::Cached(path.clone()), 1 << 20) };
-        let text = lunar_head(&path, (2, Transport::Tcp)) + &lunar_target([(&disk, 0)].into_iter());
+        let text =
+            lunar_head(&path, &Carrier::tcp(), 2).expect("a head") + &lunar_target([(&disk, 0)].into_iter());
         let table: toml::Table = text.parse().expect("TOML");
         assert_eq!(table["server"]["state_dir"].as_str(), Some(path.display().to_string().as_str()));
         let lun = &table["target"][0]["lun"][0];
@@ -406,15 +403,19 @@ mod tests {
     #[test]
     fn a_router_has_the_units_that_the_target_before_it_serves() {
         let portal = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let text = lunar_head(Path::new("/tmp"), (1, Transport::Iser))
-            + &router_config((portal, Transport::Iser), &[Some(1), None, Some(2)]);
-        let table: toml::Table = text.parse().expect("TOML");
-        let router = &table["router"]["reproduce"];
-        let url = format!("iser://127.0.0.1:3260/{TARGET}");
-        assert_eq!(router["upstream"]["disks"]["urls"][0].as_str(), Some(url.as_str()));
-        let luns = router["target"][0]["lun"].as_array().expect("logical units");
-        let numbers = luns.iter().map(|lun| (lun["lun"].as_integer(), lun["from"].as_integer()));
-        assert_eq!(numbers.collect::<Vec<_>>(), [(Some(1), Some(1)), (Some(2), Some(2))]);
+        for transport in [Transport::Tcp, Transport::Iser, Transport::Srp] {
+            let provider = (transport != Transport::Tcp).then_some(Provider::Iwarp);
+            let carrier = Carrier::of(transport, provider).expect("a carrier");
+            let text = lunar_head(Path::new("/tmp"), &carrier, 1).expect("a head")
+                + &router_config((portal, &carrier), &[Some(1), None, Some(2)]);
+            let table: toml::Table = text.parse().expect("TOML");
+            let router = &table["router"]["reproduce"];
+            let url = carrier.url(portal, TARGET, None, "");
+            assert_eq!(router["upstream"]["disks"]["urls"][0].as_str(), Some(url.as_str()));
+            let luns = router["target"][0]["lun"].as_array().expect("logical units");
+            let numbers = luns.iter().map(|lun| (lun["lun"].as_integer(), lun["from"].as_integer()));
+            assert_eq!(numbers.collect::<Vec<_>>(), [(Some(1), Some(1)), (Some(2), Some(2))]);
+        }
     }
 
     #[test]
@@ -422,9 +423,9 @@ mod tests {
         let folder = || Folder::below(&std::env::temp_dir()).expect("a folder");
         let target = Target::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
         let running =
-            Server::start(&Who::Running(target), Path::new("lunar"), &[], (1, Transport::Tcp), folder());
+            Server::start(&Who::Running(target), Path::new("lunar"), &[], (1, &Carrier::tcp()), folder());
         let refused =
-            Server::start_router(Path::new("lunar"), &running.expect("it runs"), Transport::Tcp, folder());
+            Server::start_router(Path::new("lunar"), &running.expect("it runs"), &Carrier::tcp(), folder());
         assert!(refused.is_err_and(|why| why.contains("started here")));
     }
 

@@ -5,7 +5,7 @@ use super::lab::{Lab, Open};
 use super::media::{Disk, Loop, Medium, Scheduler, make_cold};
 use super::peers::{Server, Who};
 use super::published::{Published, figure};
-use super::relay::{Line, Link};
+use super::relay::Line;
 use crate::document::{Cell, Table};
 use crate::faces::db_mix;
 use crate::job::{Job, Way};
@@ -319,12 +319,7 @@ fn two_paths(lab: &mut Lab, disks: &Disks, measured: &mut Measured) {
     let mut slow = disks.all.clone();
     slow.iter_mut().skip(1).for_each(|disk| disk.bytes_per_s = OLD_DISK);
     let Some(server) = lab.serve(&Who::Lunar, &slow, 2) else { return };
-    let links: std::io::Result<Vec<Link>> =
-        server.portals().iter().map(|portal| Link::start(*portal, LINE)).collect();
-    let links = match links {
-        Ok(links) => links,
-        Err(e) => return lab.note(format!("two lines: {e}")),
-    };
+    let Some(links) = lab.links(&server, LINE) else { return };
     let one_line = Storage { head: "NULLIO, one line", disk: NULL, scheduler: None };
     for (storage, lines) in STORAGES.iter().map(|storage| (storage, 2)).chain([(&one_line, 1)]) {
         let targets: Option<Vec<Target>> =

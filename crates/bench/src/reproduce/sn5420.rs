@@ -4,7 +4,7 @@ use super::lab::{Lab, Open};
 use super::media::{Disk, Medium, make_cold};
 use super::peers::{Server, Who};
 use super::published::{Published, put};
-use super::relay::{Line, Link};
+use super::relay::Line;
 use crate::document::Table;
 use crate::job::{Job, Way};
 use crate::outcome::Outcome;
@@ -156,12 +156,8 @@ fn local(lab: &mut Lab, published: &Published, path: &Path) -> (Table, Table, Ta
 
 fn fill(lab: &mut Lab, name: &str, server: &Server, path: &Path, tables: &mut Tables) {
     let near = server.target(0, "");
-    let link = server.portals().first().map(|portal| Link::start(*portal, FAR));
-    let link = link.transpose().unwrap_or_else(|e| {
-        lab.note(format!("the far host: {e}"));
-        None
-    });
-    let far = link.as_ref().and_then(|link| server.at(link.address(), 0, ""));
+    let links = lab.links(server, FAR).unwrap_or_default();
+    let far = links.first().and_then(|link| server.at(link.address(), 0, ""));
     for (row, target) in [(NEAR_ROW, near), (FAR_ROW, far)] {
         let Some(target) = target else { continue };
         let targets = [target];
@@ -174,7 +170,10 @@ fn fill(lab: &mut Lab, name: &str, server: &Server, path: &Path, tables: &mut Ta
             open.rig.close();
         }
     }
-    windows(lab, name, server, path, &mut tables.window);
+    match lab.carrier().is_relayed() {
+        true => windows(lab, name, server, path, &mut tables.window),
+        false => lab.note("TCP windows are nothing to an RDMA device: their table is left out"),
+    }
 }
 
 /// The same read again and again, as HiWater was tried.

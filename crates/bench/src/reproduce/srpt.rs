@@ -33,7 +33,7 @@ const MODES: [Mode; 4] = [
 /// # Errors
 /// When the disk cannot be made.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
-    lab.note(lab.transport().stands_in("SRP over InfiniBand"));
+    lab.note(lab.carrier().stands_in("SRP over InfiniBand"));
     let memory = Folder::below(&memory_folder())?;
     let size = lab.scaled(AMOUNT, 64 << 20);
     let disk = Disk::new(Medium::Cached(memory.file("disk", size)?), size);

@@ -10,6 +10,7 @@ fn args(seed: Seed) -> Args {
         quick: true,
         out: std::env::temp_dir().join(format!("lunar-results-{}", std::process::id())),
         transport: Transport::Tcp,
+        provider: None,
         dir: None,
         destroy: false,
         brief: Some(20),
@@ -26,6 +27,9 @@ fn what_makes_no_sense_is_told_before_anything_runs() {
     let stgt = vec!["stgt".into()];
     let e = refused(Args { transport: Transport::Iser, against: stgt, ..args(Seed::Iser) });
     assert!(e.kind == Kind::Invalid && e.what.contains("for tcp alone"), "{e}");
+    let provider = Some(Provider::Verbs);
+    let e = refused(Args { provider, ..args(Seed::Iser) });
+    assert!(e.kind == Kind::Invalid && e.what.contains("TCP needs none"), "{e}");
     let e = refused(Args { against: vec!["lio".into()], ..args(Seed::Iser) });
     assert!(e.kind == Kind::Invalid && e.what.contains("--against lio"), "{e}");
     let e = refused(Args { out: "/proc/lunar".into(), ..args(Seed::Iser) });

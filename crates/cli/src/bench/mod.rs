@@ -25,6 +25,7 @@ Examples:
   lunar bench write disk.img --create 1G --bs 1m --amount 1G --flush
   lunar bench randrw /dev/sdb --bs 4k/60:64k/40 --direct --destroy --runtime 1m
   lunar bench randread iscsi://192.0.2.10/IQN/0 --rate 5000 --poisson --json >result.json
+  lunar bench randread iscsi://192.0.2.10/IQN/0 --transport iser
   lunar bench null:1T --depth 32               what measuring itself costs
   lunar bench compare before.json after.json   what has changed, and is that chance
   lunar bench reproduce scst-srpt-2010 --quick a published experiment, here

@@ -1,5 +1,6 @@
 //! What is wrong or slow, one row each.
 
+use super::devices;
 use super::report::{Finding, Report, Weight};
 
 /// Windows below this keep the network idle.
@@ -38,7 +39,7 @@ const TABLE: &[Row] = &[
         Weight::Warning,
         |s| {
             session(s)
-                .filter(|p| p.immediate_data == "No")
+                .filter(|p| p.immediate_data == "No" && !is_srp(s))
                 .map(|_| "ImmediateData=No: every write waits for a round trip more".into())
         },
         "set ImmediateData=Yes on the target, and immediate_data=yes here",
@@ -47,7 +48,18 @@ const TABLE: &[Row] = &[
         Weight::Note,
         |s| {
             session(s)
-                .filter(|p| p.initial_r2t == "Yes")
+                .filter(|p| p.immediate_data == "No" && is_srp(s))
+                .map(|_| "no immediate data: every write waits for the target to fetch its data".into())
+        },
+        "leave immediate_data=no out here; a target must know it, too (Linux 5.0 and later)",
+    ),
+    (Weight::Warning, credits, "raise the queue depth on the target; or use several sessions"),
+    (
+        Weight::Note,
+        |s| {
+            session(s)
+                // Over iSER it is always so.
+                .filter(|p| p.initial_r2t == "Yes" && !is_rdma(s))
                 .map(|_| "InitialR2T=Yes: writes larger than the immediate data wait for an R2T".into())
         },
         "set InitialR2T=No on the target if writes are slow",
@@ -128,13 +140,28 @@ fn lun<'a>(s: &'a Seen<'_>) -> Option<&'a super::report::Lun> {
     s.report.lun.as_ref()
 }
 
+fn is_srp(s: &Seen<'_>) -> bool {
+    s.report.transport == "srp"
+}
+
+fn is_rdma(s: &Seen<'_>) -> bool {
+    is_srp(s) || s.report.transport == "iser"
+}
+
 fn window(s: &Seen<'_>) -> Option<String> {
-    let window = s.report.session.as_ref()?.window;
+    let window = s.report.session.as_ref().filter(|_| !is_srp(s))?.window;
     (window < WINDOW).then(|| format!("the target takes {window} commands at once, and that is little"))
 }
 
+/// SRP's window: one credit is kept for task management.
+fn credits(s: &Seen<'_>) -> Option<String> {
+    let window = s.report.session.as_ref().filter(|_| is_srp(s))?.window;
+    (window < WINDOW).then(|| format!("the target's credits are for {window} commands, and that is little"))
+}
+
 fn segment(s: &Seen<'_>) -> Option<String> {
-    let bytes = session(s)?.max_xmit_data_segment_length;
+    // Over RDMA the target takes data from memory, and segments are those of messages.
+    let bytes = session(s).filter(|_| !is_rdma(s))?.max_xmit_data_segment_length;
     (bytes < SEGMENT)
         .then(|| format!("MaxRecvDataSegmentLength of the target is {bytes}: large writes are slow"))
 }
@@ -166,7 +193,7 @@ pub fn of(report: &Report, has_password: bool, any_lun: bool) -> Vec<Finding> {
     let finding = |(weight, find, hint): &Row| {
         find(&seen).map(|what| Finding { weight: *weight, what, hint: (*hint).into() })
     };
-    TABLE.iter().filter_map(finding).collect()
+    TABLE.iter().filter_map(finding).chain(devices::findings(report)).collect()
 }
 
 #[cfg(test)]
@@ -210,6 +237,22 @@ mod tests {
     fn what_is_well_is_left_alone() {
         assert_eq!(of(&healthy(), false, false), []);
         assert_eq!(of(&Report::default(), true, true), [], "nothing is said of what was not seen");
+    }
+
+    /// What was negotiated means other things over RDMA.
+    #[test]
+    fn what_is_so_over_rdma_is_no_fault() {
+        let mut report = healthy();
+        report.transport = "iser";
+        let parameters = &mut report.session.as_mut().unwrap().parameters;
+        (parameters.max_xmit_data_segment_length, parameters.initial_r2t) = (8192, "Yes".into());
+        assert_eq!(of(&report, false, false), []);
+        report.transport = "srp";
+        report.session.as_mut().unwrap().parameters.immediate_data = "No".into();
+        report.session.as_mut().unwrap().window = 3;
+        let found: Vec<_> = of(&report, false, false).into_iter().map(|found| found.what).collect();
+        assert!(found.len() == 2 && found[0].contains("fetch its data"), "{found:?}");
+        assert!(found[1].contains("credits are for 3 commands"), "{found:?}");
     }
 
     type Change = (fn(&mut Report), &'static str);

@@ -1,5 +1,6 @@
 //! `lunar doctor`: what is between here and a LUN, what is wrong with it, and what to do.
 
+mod devices;
 mod findings;
 mod measure;
 mod report;
@@ -7,6 +8,7 @@ mod report;
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use clap::Args;
+use initiator::options::Transport;
 use initiator::{Error, Kind, Options, Probe, Url};
 use proto::chap::Algorithm;
 use proto::initiator::login::LoggedIn;
@@ -21,13 +23,14 @@ It reads for about a second, and writes nothing. The exit status is that of what
 Examples:
   lunar doctor 127.0.0.1
   lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0
+  lunar doctor 'iser://192.0.2.10/iqn.2026-11.org.example:disks/0?provider=verbs'
   lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --json --timeout 60";
 
 /// Arguments of `lunar doctor`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Doctor {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
     #[arg(value_name = "URL")]
     url: String,
 
@@ -53,7 +56,15 @@ async fn examine(url: &Url, limit_s: Option<u64>) -> Result<(Report, Option<Fail
     // What cannot be reached is what is asked for here.
     options.timeouts.login_tries = 1;
     let initiator = options.initiator.clone();
-    let mut report = Report { url: url.to_string(), initiator, usable: true, ..Report::default() };
+    let mut report = Report {
+        url: url.to_string(),
+        initiator,
+        transport: options.transport.name(),
+        by_device: options.by_device(),
+        devices: if options.transport == Transport::Tcp { None } else { devices::of_this_host() },
+        usable: true,
+        ..Report::default()
+    };
     let mut probe = Probe::of(url.portal.clone());
     let limit = limit_s.map_or(Duration::MAX, Duration::from_secs);
     let looked = within(limit, look(url, &options, &mut report, &mut probe)).await;

@@ -12,6 +12,14 @@ use std::time::Duration;
 pub struct Report {
     pub url: String,
     pub initiator: String,
+    /// `tcp`, `iser` or `srp`.
+    pub transport: &'static str,
+    /// RDMA devices are to be used, and not software.
+    pub by_device: bool,
+    /// The ports of the RDMA devices of this host, where RDMA is asked for; None if there are no libraries to look with.
+    pub devices: Option<Vec<Port>>,
+    /// What carries it, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    pub carrier: Option<String>,
     pub portals: Vec<String>,
     pub addresses: Vec<String>,
     pub resolved_in_us: u64,
@@ -23,6 +31,18 @@ pub struct Report {
     pub round_trip: Option<RoundTrip>,
     pub reads: Option<Reads>,
     pub findings: Vec<Finding>,
+    pub usable: bool,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Port {
+    pub device: String,
+    pub port: u32,
+    /// As the kernel has it: `ACTIVE`, `DOWN`.
+    pub state: String,
+    pub addresses: Vec<String>,
+    /// The libraries have a driver for the device.
     pub usable: bool,
 }
 
@@ -132,9 +152,17 @@ pub fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
+impl Port {
+    /// It could be used.
+    pub fn is_up(&self) -> bool {
+        self.usable && self.state == "ACTIVE"
+    }
+}
+
 impl Report {
     /// Takes what a probe saw.
     pub fn take(&mut self, probe: &Probe) {
+        self.carrier = probe.carrier.clone();
         self.portals = probe.portals.iter().map(ToString::to_string).collect();
         self.addresses = probe.addresses.iter().map(ToString::to_string).collect();
         self.resolved_in_us = us(probe.resolved_in);
@@ -169,9 +197,21 @@ impl Report {
             _ if self.addresses.is_empty() => {
                 (format!("the address of {portal}"), "look at the name service of this host")
             }
+            _ if !is_connected && self.by_device => (
+                format!("a connection to {portal} by an RDMA device"),
+                "is there a portal with provider verbs? Without provider=verbs here iWARP is done in software",
+            ),
             _ if !is_connected => (
                 format!("a connection to {portal}"),
                 "a firewall may drop what is sent there; look at the network between (ping, traceroute)",
+            ),
+            _ if self.carrier.is_none() && self.transport == "iser" => (
+                format!("an RDMA connection to {portal}"),
+                "is it a portal of iSER? one of plain iSCSI waits for more: use iscsi:// there",
+            ),
+            _ if self.carrier.is_none() && self.transport == "srp" => (
+                format!("the answer to the login of SRP, to {portal}"),
+                "is it a portal of SRP? one of plain iSCSI waits for more; else look at its log and its load",
             ),
             Some(last) if last.took_us.is_none() => (
                 format!("the answer to login request {}, to {portal}", self.login.len()),
@@ -214,6 +254,10 @@ impl Report {
         if !self.addresses.is_empty() {
             _ = writeln!(text, "  name: {} in {}", self.addresses.join(", "), time(self.resolved_in_us));
         }
+        for p in self.devices.iter().flatten().filter(|_| self.by_device) {
+            let addresses = p.addresses.join(", ");
+            _ = writeln!(text, "  device {}, port {}: {} {addresses}", p.device, p.port, p.state);
+        }
         for c in &self.connections {
             let end = c.took_us.map(time).or(c.error.clone()).unwrap_or_default();
             _ = writeln!(text, "  connect {}: {end}", c.address);
@@ -221,6 +265,9 @@ impl Report {
         if let (Some(mtu), Some(mss)) = (self.path.mtu_bytes, self.path.mss_bytes) {
             let buffer = self.path.receive_buffer_bytes.unwrap_or(0);
             _ = writeln!(text, "  path MTU {mtu}, TCP MSS {mss}, receive buffer {buffer} bytes");
+        }
+        if let Some(carrier) = self.carrier.as_ref().filter(|carrier| *carrier != "tcp") {
+            _ = writeln!(text, "  carried by {carrier}");
         }
     }
 
@@ -245,7 +292,9 @@ impl Report {
         let p = &s.parameters;
         _ = writeln!(text, "\nsession\n  {}", s.target);
         _ = writeln!(text, "  authentication: {}", s.chap.unwrap_or("none"));
-        _ = writeln!(text, "  digests: header {}, data {}", p.header_digest, p.data_digest);
+        if self.transport == "tcp" {
+            _ = writeln!(text, "  digests: header {}, data {}", p.header_digest, p.data_digest);
+        }
         _ = writeln!(text, "  window: {} commands; we send up to {}", s.window, s.commands);
         let numbers: Vec<String> = s.luns.iter().take(16).map(ToString::to_string).collect();
         let more = if s.luns.len() > numbers.len() { ", ..." } else { "" };

@@ -1,10 +1,12 @@
 //! The PDUs of a login, each in a message.
 
 use super::Mover;
+use crate::made::{Make, no_device};
 use crate::options::Options;
 use crate::{Error, Kind};
 use ::wire::iscsi::Bhs;
 use ::wire::iser::{self, Abilities, LOGIN_LEN};
+use ::wire::srp::LoginReject;
 use net::Stream;
 use net::out::Payload;
 use proto::Pdu;
@@ -43,9 +45,7 @@ impl Wire {
         let private = abilities(rdma::verbs::TAKES_INVALIDATE);
         let connected = rdma::verbs::connect(address, &private, terms(options)).await;
         let (endpoint, _) = connected.map_err(|e| match e {
-            Refused::Io(e) => Error::new(Kind::Unreachable, crate::connect::io_text(&e)).with_hint(
-                "lunar rdma list shows the devices; without provider=verbs iWARP is done in software",
-            ),
+            Refused::Io(e) => no_device(&e),
             rejected => refused(rejected),
         })?;
         Ok(Wire { endpoint, events: Events::default() })
@@ -65,9 +65,23 @@ impl Wire {
         Ok(Wire::with(connected.map_err(refused)?))
     }
 
+    /// A connection to a target that somebody else makes.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the other side turns it down.
+    pub async fn made(options: &Options, make: impl Make) -> Result<Wire, Error> {
+        let connected = make(&abilities(true), terms(options)).await;
+        Ok(Wire::with(connected.map_err(refused)?))
+    }
+
     /// A connection that was made already.
     pub fn with((endpoint, _): Connected) -> Wire {
         Wire { endpoint, events: Events::default() }
+    }
+
+    /// What carries it: `iwarp`, or `verbs` and a device.
+    pub fn provider(&self) -> &str {
+        &self.endpoint.facts().provider
     }
 
     /// Sends a PDU.
@@ -112,10 +126,19 @@ impl Wire {
 
 fn refused(e: Refused) -> Error {
     match e {
-        Refused::Io(e) => Error::new(Kind::Lost, crate::connect::io_text(&e))
-            .with_hint("is it a portal of iSER? a portal of plain iSCSI closes: use iscsi:// there"),
-        Refused::Rejected(_) => Error::new(Kind::Refused, "the portal turned the connection down")
-            .with_hint("is it a portal of iSER? one of SRP is used by srp://"),
+        Refused::Io(e) => Error::new(Kind::Lost, crate::connect::io_text(&e)).with_hint(
+            "is it a portal of iSER? one of plain iSCSI closes, or waits for more: use iscsi:// there",
+        ),
+        Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => Error::new(
+            Kind::Refused,
+            "the portal turned the connection down: it speaks SRP, and no iSER",
+        )
+        .with_hint(
+            "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target tells its id_ext and ioc_guid",
+        ),
+        Refused::Rejected(_) => Error::new(Kind::Refused, "the portal turned the connection down").with_hint(
+            "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
+        ),
     }
 }
 

@@ -20,6 +20,7 @@ mod transfer;
 pub use recover::IDENTITY_LEN;
 
 use crate::connect::{self, Goal};
+use crate::made::{self, Make};
 use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, lun, text};
 pub use home::{CommandId, Pending};
 use home::{Home, Mail};
@@ -71,6 +72,8 @@ pub struct Facts {
     pub isid: [u8; 6],
     /// The target's part.
     pub tsih: u16,
+    /// What carries it, and what carries that: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    pub carrier: String,
     /// What was negotiated.
     pub parameters: Parameters,
     /// It has a connection.
@@ -124,14 +127,32 @@ impl Session {
         let isid = options.isid.unwrap_or_else(connect::new_isid);
         let goal = Goal { portal, target: Some(target.to_owned()), isid, beside: false };
         let connected = connect::patiently(&goal, &options).await?;
-        let facts = Arc::new(Mutex::new(facts(&connected, target, isid)));
+        Ok(Session::begin(goal, options, connected))
+    }
+
+    /// The same over RDMA, on a connection that somebody else makes: of our private data and terms. For tests and
+    /// measurements, as it is not made anew.
+    ///
+    /// # Errors
+    /// What is wrong with the connection or the login; [`Kind::Invalid`] when the options are those of TCP.
+    pub async fn open_on(target: &str, options: Options, make: impl Make) -> Result<Session, Error> {
+        let isid = options.isid.unwrap_or_else(connect::new_isid);
+        let portal = Portal { host: "in memory".into(), port: 0 };
+        let goal = Goal { portal, target: Some(target.to_owned()), isid, beside: false };
+        let connected = made::made(&goal, &options, make).await?;
+        Ok(Session::begin(goal, options, connected))
+    }
+
+    fn begin(goal: Goal, options: Options, connected: connect::Connected) -> Session {
+        let target = goal.target.as_deref().unwrap_or_default();
+        let facts = Arc::new(Mutex::new(facts(&connected, target, goal.isid)));
         let listeners = Arc::new(Listeners::default());
         let (mail, inbox) = flume::unbounded();
         let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
         let (id, place) = home::settle(home.clone());
         drive::start(home, connected, inbox);
         let sent_here = AtomicU64::new(0);
-        Ok(Session(Arc::new(Shared { id, place, mail, facts, listeners, options, sent_here })))
+        Session(Arc::new(Shared { id, place, mail, facts, listeners, options, sent_here }))
     }
 
     /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that
@@ -285,6 +306,7 @@ fn facts(c: &connect::Connected, target: &str, isid: [u8; 6]) -> Facts {
         portal_group_tag: c.login.portal_group_tag,
         isid,
         tsih: c.login.tsih,
+        carrier: c.wire.carrier(),
         parameters: c.login.parameters.clone(),
         connected: true,
         recoveries: 0,

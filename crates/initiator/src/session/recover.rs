@@ -55,6 +55,7 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
 impl Home {
     fn install(&self, connected: Connected) -> Incoming {
         let Connected { wire, portal, login } = connected;
+        let carrier = wire.carrier();
         let (line, begun) = wire.into_line();
         let numbers = Numbers {
             cmd_sn: login.cmd_sn,
@@ -65,7 +66,7 @@ impl Home {
         let mut facts = lock(&self.facts);
         (facts.portal, facts.tsih) = (portal, login.tsih);
         (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
-        facts.parameters = login.parameters.clone();
+        (facts.carrier, facts.parameters) = (carrier, login.parameters.clone());
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
         machine.connect(login.parameters, numbers, line.out());

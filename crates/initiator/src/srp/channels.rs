@@ -3,6 +3,7 @@
 
 use super::answers::NOT_SUPPORTED;
 use super::mover::Mover;
+use crate::Error;
 use crate::session::carrier;
 use crate::session::machine::Machine;
 use crate::session::task::Task;
@@ -74,10 +75,10 @@ impl carrier::Mover for Channels {
         mover.push(header, payload);
     }
 
-    fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) {
+    fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error> {
         let roomiest = self.list.iter().max_by_key(|channel| channel.mover.room());
         let mover = roomiest.map_or(&self.list[0].mover, |channel| &channel.mover);
-        mover.command(header, task, parameters);
+        mover.command(header, task, parameters)
     }
 
     fn ended(&self, itt: u32) {
@@ -121,6 +122,14 @@ impl carrier::Mover for Channels {
 
     fn close(&self) {
         self.list.iter().for_each(|channel| channel.mover.close());
+    }
+
+    fn reset(&self) {
+        self.list.iter().for_each(|channel| channel.mover.reset());
+    }
+
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.list.iter().try_for_each(|channel| channel.mover.reset_on_close(reset))
     }
 }
 

@@ -6,6 +6,7 @@ use super::mover::{Agreed, Mover};
 use super::ports::{initiator_port, no_discovery, target_port};
 use super::requests::SHORT_IU_LEN;
 use crate::connect::{Goal, io_text};
+use crate::made::{Make, no_device};
 use crate::session::carrier;
 use crate::{Error, Kind, Options};
 use ::wire::srp::{
@@ -33,6 +34,7 @@ pub struct Wire {
     /// Its further channels.
     more: Vec<Rc<Mover>>,
     login: Box<LoggedIn>,
+    response: LoginResponse,
 }
 
 impl Wire {
@@ -57,12 +59,36 @@ impl Wire {
     pub async fn by_device(address: SocketAddr, goal: &Goal, options: &Options) -> Result<Wire, Error> {
         let request = request(goal, options)?;
         let private = request.encode(Form::RdmaCm);
-        finish(rdma::verbs::connect(address, &private, terms(options)).await, &request, options)
+        let connected = rdma::verbs::connect(address, &private, terms(options)).await;
+        if let Err(Refused::Io(e)) = &connected {
+            return Err(no_device(e));
+        }
+        finish(connected, &request, options)
+    }
+
+    /// Logs in on a connection that somebody else makes.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the other side turns it down.
+    pub async fn made(goal: &Goal, options: &Options, make: impl Make) -> Result<Wire, Error> {
+        let request = request(goal, options)?;
+        let connected = make(&request.encode(Form::RdmaCm), terms(options)).await;
+        finish(connected, &request, options)
     }
 
     /// What a login with PDUs would have come to.
     pub fn login(&self) -> &LoggedIn {
         &self.login
+    }
+
+    /// What the target answered.
+    pub fn response(&self) -> &LoginResponse {
+        &self.response
+    }
+
+    /// What carries it: `iwarp`, or `verbs` and a device.
+    pub fn provider(&self) -> &str {
+        &self.mover.endpoint.facts().provider
     }
 
     /// One more channel.
@@ -119,10 +145,6 @@ pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
     })
 }
 
-/// Who else answers there.
-const OTHERS: &str =
-    "is it a portal of SRP? one of iSER is used by iser://, one of iSCSI over TCP by iscsi://";
-
 /// What came of it.
 ///
 /// # Errors
@@ -133,8 +155,10 @@ pub fn finish(
     options: &Options,
 ) -> Result<Wire, Error> {
     let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
-    let response = LoginResponse::decode(&private)
-        .map_err(|e| Error::new(Kind::Protocol, format!("the answer to the login: {e}")).with_hint(OTHERS))?;
+    let response = LoginResponse::decode(&private).map_err(|e| {
+        Error::new(Kind::Protocol, format!("the answer to the login is none of SRP: {e}"))
+            .with_hint("is it a portal of SRP? one of iSER answers so: use iser://HOST[:PORT]/IQN there")
+    })?;
     if response.formats & format::DIRECT == 0 {
         let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
         return Err(Error::new(Kind::Protocol, what));
@@ -149,7 +173,8 @@ pub fn finish(
     };
     let credits = Credits::new(response.credits);
     let login = Box::new(logged_in(&agreed, &credits));
-    Ok(Wire { mover: Rc::new(Mover::new(endpoint, agreed, credits)), more: Vec::new(), login })
+    let mover = Rc::new(Mover::new(endpoint, agreed, credits));
+    Ok(Wire { mover, more: Vec::new(), login, response })
 }
 
 /// What a login with PDUs would have come to. The target takes and brings data when and as it likes.
@@ -183,15 +208,14 @@ fn logged_in(agreed: &Agreed, credits: &Credits) -> LoggedIn {
 fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
     let private = match refused {
         Refused::Io(e) => {
-            return Error::new(Kind::Lost, io_text(&e)).with_hint(
-                "is it a portal of SRP? lunar rdma list shows which devices there are for provider=verbs",
-            );
+            return Error::new(Kind::Lost, io_text(&e))
+                .with_hint("is it a portal of SRP? one of plain iSCSI closes, or waits for more");
         }
         Refused::Rejected(private) => private,
     };
     let Ok(reject) = LoginReject::decode(&private) else {
         return Error::new(Kind::Refused, "the portal turned the connection down without a reason")
-            .with_hint("is it a portal of SRP?");
+            .with_hint("is it a portal of SRP? those of other protocols turn it down so");
     };
     let (kind, hint) = advice(reject.reason, request);
     Error::new(kind, format!("the target refuses the login: {}", reject.reason)).with_hint(hint)

@@ -13,6 +13,8 @@ mod ports;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod words;
 
-pub use login::Wire;
+pub use login::{Wire, request};
 pub use ports::{half, initiator_port, no_discovery, target_name, target_port};
+pub use words::{asked, granted};

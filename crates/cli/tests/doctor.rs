@@ -1,0 +1,196 @@
+//! `lunar doctor` over RDMA: what is well is left alone, and what is broken is told with what to do.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+
+const TARGET: &str = "iqn.2026-11.org.example:disks";
+const CLOSED: &str = "iqn.2026-11.org.example:closed";
+
+/// A server with a portal for each protocol, and its folder. Both go away at the end.
+struct Server {
+    child: Child,
+    folder: PathBuf,
+    /// Portals of plain iSCSI, of iSCSI and iSER, and of SRP.
+    plain: String,
+    iser: String,
+    srp: String,
+    /// The identifier of the target over SRP, and that of one that lets nobody in.
+    id: String,
+    closed: String,
+}
+
+fn config(folder: &std::path::Path) -> String {
+    let disk = "[[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"8M\"\n";
+    format!(
+        "[server]\nstate_dir = {folder:?}\nadmin_socket = {:?}\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \
+         {{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }}, \
+         {{ listen = \"127.0.0.1:0\", transport = [\"srp\"] }}]\n[[target]]\nname = \"{TARGET}\"\n{disk}\
+         [[target]]\nname = \"{CLOSED}\"\n{disk}[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:nobody\"]\n",
+        folder.join("admin.sock"),
+    )
+}
+
+impl Server {
+    fn start(name: &str) -> Server {
+        let folder = std::env::temp_dir().join(format!("lunar-doctor-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("lunar.toml");
+        std::fs::write(&file, config(&folder)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
+        command.args(["serve", "--config"]).arg(&file).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let banner: Vec<String> = lines.take_while(|line| line != "ready").collect();
+        let after = |sign: &str, n: usize| {
+            let mut rests = banner.iter().filter_map(|line| Some(line.split_once(sign)?.1));
+            let rest = rests.nth(n).unwrap_or_else(|| panic!("no {sign} in {banner:?}"));
+            rest.split(',').next().unwrap().to_owned()
+        };
+        let [plain, iser, srp] = [0, 1, 2].map(|n| after("listening on ", n));
+        let (id, closed) = (after("id_ext=", 0), after("id_ext=", 1));
+        Server { child, folder, plain, iser, srp, id, closed }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+        _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Exit status, and all that is said.
+fn doctor(args: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
+    command.arg("doctor").args(args).env_remove("LUNAR_LOG").stdin(Stdio::null());
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout) + &text(stderr))
+}
+
+/// It cannot be used, for this reason, and these words stand in the hint.
+fn is_broken(args: &[&str], status: i32, what: &str, hint: &str) {
+    let (ended, told) = doctor(args);
+    let rest = told.split_once("broken: ").unwrap_or_else(|| panic!("{args:?}: nothing is broken: {told}")).1;
+    let (said, advice) = rest.split_once("\n  hint: ").expect("a hint");
+    assert!(ended == status && said.contains(what), "{args:?}: {ended}: {said}");
+    assert!(advice.lines().next().is_some_and(|line| line.contains(hint)), "{args:?}: {advice}");
+}
+
+/// A portal that does this with the first connection.
+fn portal(does: impl FnOnce(std::net::TcpStream) + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || does(listener.accept().unwrap().0));
+    address
+}
+
+#[test]
+fn a_healthy_lun_over_iser_has_no_faults_that_are_none() {
+    let server = Server::start("iser");
+    let (status, told) = doctor(&[&format!("iser://{}/{TARGET}/0", server.iser)]);
+    assert!(status == 0 && told.contains("carried by iser/iwarp"), "{told}");
+    assert!(told.contains("RDMAExtensions=Yes  -> Yes") && !told.contains("warning: Max"), "{told}");
+    assert!(!told.contains("InitialR2T=Yes:") && !told.contains("digests"), "{told}");
+    let (_, told) = doctor(&[&format!("iser://{}", server.iser), "--json"]);
+    assert!(
+        told.contains("\"carrier\": \"iser/iwarp\"") && told.contains("\"transport\": \"iser\""),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_healthy_lun_over_srp_tells_what_its_login_agreed_on() {
+    let server = Server::start("srp");
+    let (status, told) = doctor(&[&format!("srp://{}/{}/0", server.srp, server.id)]);
+    assert!(status == 0 && told.contains("carried by srp/iwarp"), "{told}");
+    for part in ["initiator port=0x", "immediate data=yes  -> yes", "-> credits=", "LUN 0: 8 MiB"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn where_nobody_listens_is_unreachable() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    is_broken(&[&format!("iser://{gone}/{TARGET}/0")], 4, "Connection refused", "does the target run there");
+    is_broken(&[&format!("srp://{gone}/5c0f2813d1be3e7a/0")], 4, "Connection refused", "is the port open");
+}
+
+#[test]
+fn a_portal_of_another_protocol_is_told_by_what_it_says() {
+    let server = Server::start("others");
+    let Server { plain, iser, srp, id, .. } = &server;
+    let at_plain = [&format!("iser://{plain}/{TARGET}/0"), "--timeout", "1"];
+    is_broken(&at_plain, 8, "it waits for an RDMA connection", "use iscsi://");
+    // Its request is longer than the first PDU of a connection.
+    is_broken(&[&format!("srp://{plain}/{id}/0")], 4, "closed amid MPA", "plain iSCSI closes");
+    let silent = portal(|mut stream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
+    let at_silent = [&format!("srp://{silent}/{id}/0"), "--timeout", "1"];
+    is_broken(&at_silent, 8, "it waits for the answer to the login of SRP", "is it a portal of SRP");
+    is_broken(&[&format!("iser://{srp}/{TARGET}/0")], 5, "it speaks SRP", "srp://HOST");
+    is_broken(&[&format!("srp://{iser}/{id}/0")], 1, "none of SRP", "use iser://");
+}
+
+#[test]
+fn a_target_port_that_is_not_there_is_told_with_our_own() {
+    let server = Server::start("names");
+    let Server { srp, id, .. } = &server;
+    for name in ["0123456789abcdef", &format!("{id}:0123456789abcdef"), &format!("0123456789abcdef:{id}")] {
+        let settings = "initiator_ext=0000000000000001&initiator_guid=0000000000000002";
+        let url = format!("srp://{srp}/{name}/0?{settings}");
+        is_broken(&[&url], 21, "no such target port", "our port is 0x00000000000000010000000000000002");
+        let (_, told) = doctor(&[&url]);
+        assert!(told.contains("login, request 1") && !told.contains("no answer"), "{told}");
+    }
+    is_broken(&[&format!("srp://{srp}")], 7, "no discovery", "id_ext and ioc_guid");
+}
+
+#[test]
+fn whom_an_access_list_does_not_let_in_hears_so() {
+    let server = Server::start("closed");
+    let url = format!("srp://{}/{}/0", server.srp, server.closed);
+    is_broken(&[&url], 21, "or not for this initiator", "the target's access list");
+    is_broken(&[&format!("iser://{}/{CLOSED}/0", server.iser)], 5, "02/02", "initiator name");
+}
+
+#[test]
+fn a_portal_that_closes_or_turns_the_connection_down_is_told() {
+    let closes = portal(|mut stream| drop(stream.read(&mut [0; 64])));
+    is_broken(&[&format!("iser://{closes}/{TARGET}/0")], 4, "closed amid MPA", "use iscsi://");
+    // An MPA reply of revision 2 that rejects, without a word (RFC 5044 section 7.1.1).
+    let rejects = || {
+        portal(|mut stream| {
+            _ = stream.read(&mut [0; 1024]);
+            _ = stream.write_all(b"MPA ID Rep Frame\x20\x02\0\0");
+        })
+    };
+    is_broken(
+        &[&format!("iser://{}/{TARGET}/0", rejects())],
+        5,
+        "turned the connection down",
+        "log says why",
+    );
+    is_broken(&[&format!("srp://{}/5c0f2813d1be3e7a/0", rejects())], 5, "without a reason", "portal of SRP");
+}
+
+#[test]
+fn without_a_device_that_leads_there_verbs_is_broken_and_tcp_is_not_asked() {
+    let server = Server::start("verbs");
+    for url in [format!("iser://{}/{TARGET}/0", server.iser), format!("srp://{}/{}/0", server.srp, server.id)]
+    {
+        let (status, told) = doctor(&[&format!("{url}?provider=verbs")]);
+        assert_eq!(status, 4, "{told}");
+        let broken = told.split_once("broken: ").expect("it is broken").1;
+        assert!(broken.contains("RDMA") && broken.contains("\n  hint: "), "{told}");
+        assert!(
+            !told.contains("path MTU") && !told.contains("carried by"),
+            "nothing is known of a way: {told}"
+        );
+    }
+}
