@@ -843,6 +843,7 @@ fn broken_examples_never_panic() {
 
 mod values {
     use super::super::value::*;
+    use target::setup::Transports;
 
     #[test]
     fn sizes() {
