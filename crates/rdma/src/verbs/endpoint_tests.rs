@@ -345,3 +345,19 @@ fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
         assert_eq!(fake.free(), 8);
     });
 }
+
+/// Soft iWARP would end the connection.
+#[test]
+fn a_message_that_ends_a_key_goes_inline_but_not_on_iwarp() {
+    for (fake, want) in [(Fake::new(), [true, true]), (Fake::iwarp(), [true, false])] {
+        run(async move {
+            let end = connection(fake, 4);
+            end.send(b"done", Payload::Empty, None);
+            end.send(b"done", Payload::Empty, Some(5));
+            end.flush().unwrap();
+            let posts = fake.take_posts();
+            let inline: Vec<_> = posts[0].iter().map(|one| one.flags & SEND_INLINE != 0).collect();
+            assert_eq!(inline, want);
+        });
+    }
+}

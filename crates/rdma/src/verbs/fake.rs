@@ -24,6 +24,7 @@ pub struct Fake {
 }
 
 /// What it was told, and what it is to say.
+#[derive(Default)]
 pub struct State {
     /// Calls of `post_send`, each with its chain.
     pub posts: Vec<Vec<Posted>>,
@@ -94,25 +95,8 @@ impl Fake {
             device_cap_flags: DEVICE_MEM_MGT_EXTENSIONS,
             ..ibv_device_attr::default()
         };
-        let state = State {
-            posts: Vec::new(),
-            receives: Vec::new(),
-            shared_receives: Vec::new(),
-            places: Vec::new(),
-            polls: 0,
-            arms: 0,
-            pairs_gone: 0,
-            completions: VecDeque::new(),
-            when_armed: VecDeque::new(),
-            most_inline: INLINE,
-            least_inline: 0,
-            regions: 0,
-            registered: 0,
-            most_regions: 1000,
-            attr,
-            completed_fd: -1,
-            shares: 0,
-        };
+        let state =
+            State { most_inline: INLINE, most_regions: 1000, attr, completed_fd: -1, ..State::default() };
         let fake =
             Box::leak(Box::new(Fake { context: context(), device, library, state: Mutex::new(state) }));
         fake.context.device = &raw mut fake.device;

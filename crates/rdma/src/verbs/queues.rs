@@ -82,6 +82,7 @@ pub struct Queues {
     qp: Cell<*mut ibv_qp>,
     /// Bytes of the longest message that goes inline.
     inline: usize,
+    is_iwarp: bool,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
     library: &'static super::library::Library,
@@ -108,6 +109,7 @@ impl Queues {
             id: id.as_ptr(),
             qp: Cell::new(null_mut()),
             inline: 0,
+            is_iwarp: domain.is_iwarp,
             cq: null_mut(),
             channel: null_mut(),
             library: id.library,
@@ -231,7 +233,8 @@ impl Queues {
     /// The chunks must stay until their operations are complete, or the queues gone.
     pub fn post(&self, work: &[Work]) -> usize {
         let mut places: Vec<ibv_sge> = work.iter().map(|work| place(work.at, work.len)).collect();
-        let mut chain: Vec<ibv_send_wr> = work.iter().map(|work| request(work, self.inline)).collect();
+        let mut chain: Vec<ibv_send_wr> =
+            work.iter().map(|work| request(work, self.inline_for(work.verb))).collect();
         for n in 0..chain.len() {
             chain[n].sg_list = &raw mut places[n];
             chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
@@ -241,6 +244,11 @@ impl Queues {
         // SAFETY: as for `arm`. The chain and its places live until the call returns; the memory they name as promised.
         let status = unsafe { ((*(*qp).context).ops.post_send)(qp, first, &raw mut bad) };
         taken(status, first as usize, bad as usize, size_of::<ibv_send_wr>(), chain.len())
+    }
+
+    /// Bytes that go inline with an operation. Soft iWARP refuses a message that ends a key inline.
+    fn inline_for(&self, verb: Verb) -> usize {
+        if matches!(verb, Verb::Send(Some(_))) && self.is_iwarp { 0 } else { self.inline }
     }
 
     fn pair_now(&self) -> Option<*mut ibv_qp> {
