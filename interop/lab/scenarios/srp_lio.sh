@@ -34,7 +34,7 @@ rdma resource show cm_id
 step "login"
 told 0 "64 MiB" ls "$(url)"
 told 0 "lunar-disk" info "$(url)"
-told 4 "hint:" ls "srp://[$IP]:5555/${port:0:8}00000000/0"
+told 21 "no such target port" ls "srp://[$IP]:5555/${port:0:8}00000000/0"
 
 step "data"
 pattern 64 >/run/pattern
