@@ -1,8 +1,8 @@
 //! iSER and SRP: the kernel's initiators and targets over siw, its software iWARP.
 
 use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
-use interop::{Server, TARGET};
 use interop::tool::{self, Tool};
+use interop::{Server, TARGET};
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -130,4 +130,64 @@ fn the_verbs_provider_over_soft_devices() {
     }
     let program = example("rdma", "verbs_loop");
     Guest::alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+/// Scenarios in one guest, in which `lunar` runs as well, with RDMA by verbs over a soft device.
+fn through_verbs(device: &str, scenarios: &str) {
+    let Some(_turn) = lab_of_rdma() else { return };
+    if !have_verbs() || !tool::have(&[Tool { program: "tgtd", package: "tgt" }]) {
+        return;
+    }
+    let program = interop::lunar_bin();
+    let program = program.to_str().expect("a path in UTF-8");
+    let variables = [
+        ("LUNAR", program),
+        ("PROVIDER", "verbs"),
+        ("RDMA", device),
+        ("SCENARIOS", scenarios),
+        ("BRIEF", "yes"),
+        ("KILLS", "1"),
+    ];
+    Guest::alone("row", &variables).must_pass();
+}
+
+#[test]
+fn the_kernels_iser_initiator_to_verbs_over_siw() {
+    through_verbs("siw", "iser crash");
+}
+
+#[test]
+fn the_kernels_iser_initiator_to_verbs_over_rxe() {
+    through_verbs("rxe", "iser crash");
+}
+
+#[test]
+fn our_iser_initiator_by_verbs_over_siw() {
+    through_verbs("siw", "iser_lio iser_tgt");
+}
+
+#[test]
+fn our_iser_initiator_by_verbs_over_rxe() {
+    through_verbs("rxe", "iser_lio iser_tgt");
+}
+
+#[test]
+fn srp_by_verbs_over_siw() {
+    through_verbs("siw", "srp srp_lio");
+}
+
+#[test]
+fn srp_by_verbs_over_rxe() {
+    through_verbs("rxe", "srp srp_lio");
+}
+
+/// By iSER and SRP, over iwarp and over verbs with both soft devices.
+#[test]
+fn lunar_and_lunar() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    if !have_verbs() {
+        return;
+    }
+    let program = interop::lunar_bin();
+    Guest::alone("own", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
