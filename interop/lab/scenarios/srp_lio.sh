@@ -35,7 +35,7 @@ rdma resource show cm_id
 step "login"
 told 0 "$MIB MiB" ls "$(url)"
 told 0 "lunar-disk" info "$(url)"
-told 21 "no such target port" ls "srp://[$IP]:5555/${port:0:8}00000000/0"
+told 21 "no such target port" ls "srp://[$IP]:5555/${port:0:8}00000000/0?provider=$PROVIDER"
 
 step "data"
 pattern "$MIB" >/run/pattern
