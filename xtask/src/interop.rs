@@ -48,6 +48,9 @@ const BY_SIW: Proof = Tests(&["our_iser_initiator_by_verbs_over_siw"]);
 const BY_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe"]);
 const SRP_SIW: Proof = Tests(&["srp_by_verbs_over_siw"]);
 const SRP_RXE: Proof = Tests(&["srp_by_verbs_over_rxe"]);
+const LIBISCSI: Proof = No(
+    "iscsi-test-cu 1.19.0 crashes over iSER (munmap_chunk, SIGSEGV); not known whether so with other targets",
+);
 const OWN: Proof = Tests(&["lunar_and_lunar"]);
 
 const ROWS: [Row; 7] = [
@@ -84,15 +87,7 @@ const ROWS: [Row; 7] = [
         role: "initiator",
         cells: [Tests(&["our_iser_initiator_against_stgt"]), BY_SIW, BY_RXE],
     },
-    Row {
-        peer: "libiscsi",
-        role: "target",
-        cells: [
-            Tests(&["libiscsis_iser_initiator_over_siw"]),
-            No("not run: ib_iser stands for initiators to verbs"),
-            No("not run: ib_iser stands for initiators to verbs"),
-        ],
-    },
+    Row { peer: "libiscsi", role: "target", cells: [LIBISCSI, LIBISCSI, LIBISCSI] },
     Row { peer: "Lunar", role: "both", cells: [OWN, OWN, OWN] },
 ];
 

@@ -75,16 +75,6 @@ fn our_iser_initiator_against_stgt() {
 }
 
 #[test]
-fn libiscsis_iser_initiator_over_siw() {
-    let Some(_turn) = lab_of_rdma() else { return };
-    if !have_verbs() || !tool::have(&[Tool { program: "iscsi-test-cu", package: "libiscsi-bin" }]) {
-        return;
-    }
-    let server = server_over(1, BOTH, "");
-    Guest::boot(&server, "iser_libiscsi", &[]).must_pass();
-}
-
-#[test]
 fn the_kernels_srp_initiator_over_siw() {
     let Some(_turn) = lab_of_rdma() else { return };
     let mut server = server_over(1, "\"srp\"", "");
