@@ -51,6 +51,7 @@ const SRP_RXE: Proof = Tests(&["srp_by_verbs_over_rxe"]);
 const LIBISCSI: Proof = No(
     "iscsi-test-cu 1.19.0 crashes over iSER (munmap_chunk, SIGSEGV); not known whether so with other targets",
 );
+const STGT: Proof = No("not run: isert stands for targets of iSER by verbs");
 const OWN: Proof = Tests(&["lunar_and_lunar"]);
 
 const ROWS: [Row; 7] = [
@@ -85,7 +86,7 @@ const ROWS: [Row; 7] = [
     Row {
         peer: "STGT iSER",
         role: "initiator",
-        cells: [Tests(&["our_iser_initiator_against_stgt"]), BY_SIW, BY_RXE],
+        cells: [Tests(&["our_iser_initiator_against_stgt"]), STGT, STGT],
     },
     Row { peer: "libiscsi", role: "target", cells: [LIBISCSI, LIBISCSI, LIBISCSI] },
     Row { peer: "Lunar", role: "both", cells: [OWN, OWN, OWN] },
