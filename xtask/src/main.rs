@@ -3,6 +3,7 @@
 
 mod bench;
 mod conformance;
+mod interop;
 mod lab;
 mod root;
 mod test;
@@ -29,6 +30,8 @@ enum Task {
     Test(test::Options),
     /// Which rules of RFC 7143 have a test; checks that those tests exist
     Conformance(conformance::Options),
+    /// Whom Lunar speaks RDMA with, by which provider: runs the lab's tests and prints the matrix
+    Interop(interop::Options),
     /// Boot the lab's guest: `lab run -- CMD`, `lab setup`
     Lab {
         /// For interop/lab/lab
@@ -55,6 +58,7 @@ fn run(task: &Task) -> Result<Step> {
         Task::Tidy => tidy::run(),
         Task::Test(options) => test::run(options),
         Task::Conformance(options) => conformance::run(options),
+        Task::Interop(options) => interop::run(options),
         Task::Lab { arguments } => lab::run(arguments),
         Task::Bench(options) => bench::run(options),
     }

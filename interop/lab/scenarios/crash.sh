@@ -3,6 +3,8 @@
 # Every file whose fsync returned must be there, and the file system whole.
 #   KILLS  how often (default 2)
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/server.sh"
+serve_here
 step "login"; start_initiator 120
 discover "$PORTAL"; login "$PORTAL"
 disk=$(disk_of "$PORTAL")

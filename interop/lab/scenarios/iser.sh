@@ -1,8 +1,9 @@
 #!/bin/bash
 # The kernel's iSER initiator (ib_iser) over siw: discovery, login, a disk in full use, task management under load, a
-# larger disk; and the same disk over TCP at the same portal, at the same time.
+# larger disk; and the same disk over TCP at the same time.
 : "${RDMA:=siw}"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/server.sh"
 
 # in_session IFACE COMMAND...: what the helpers do, in the session of that interface
 in_session() { local IFACE=$1; shift; "$@"; }
@@ -10,6 +11,8 @@ in_session() { local IFACE=$1; shift; "$@"; }
 direct_write() { head -c 4096 /run/pattern | dd of="$1" bs=4k count=1 oflag=direct status=none 2>/run/refused; }
 direct_read() { dd if="$1" bs=4k count=1 iflag=direct status=none; }
 
+serve_here
+: "${TCP_PORTAL:=$PORTAL}"
 step "discovery and login"; start_initiator 120
 discover "$PORTAL"; login "$PORTAL"
 disk=$(disk_of "$PORTAL")
@@ -17,24 +20,18 @@ iscsiadm -m session -P 2 | grep -E 'Iface Transport|DataSegmentLength|BurstLengt
 grep -q 'Iface Transport: iser' /run/session || fail "it is no session of iSER"
 before=$(blockdev --getsize64 "$disk")
 
-step "write and read back"; verify "$disk" 16
-step "blocks of all sizes"
-try fio --name=verified --filename="$disk" --rw=randwrite --bsrange=512-1m --bs_unaligned=0 --ba=512 --iodepth=16 \
-    --ioengine=libaio --direct=1 --size=16M --verify=crc32c --output=/run/fio.log
-
-step "resets under load"
-fio --name=reset --filename="$disk" --rw=randwrite --bs=64k --iodepth=8 --ioengine=libaio --direct=1 --size=8M \
-    --loops=100 --runtime=15 --time_based --verify=crc32c --verify_backlog=16 >/run/fio.log 2>&1 & fio=$!
-for reset in 1 2 3 4; do sleep 2; try sg_reset -d "$disk"; done
-wait "$fio" || { cat /run/fio.log; dmesg | tail -n 20; fail "it read other than it wrote"; }
+step "write and read back"; verify "$disk" $(full && echo 16 || echo 4)
+full && { step "blocks of all sizes"; blocks_of_all_sizes "$disk"; }
+step "resets under load"; resets_under_load "$disk"
 
 step "ext4"; filesystem ext4 "$disk"
+if full; then
 step "xfs"; filesystem xfs "$disk"
 
-step "the same disk over TCP at the same portal"
-try iscsiadm -m node -T "$IQN" -p "$PORTAL" -I default -o new
-in_session default login "$PORTAL"
-other=$(in_session default disk_of "$PORTAL")
+step "the same disk over TCP"
+try iscsiadm -m node -T "$IQN" -p "$TCP_PORTAL" -I default -o new
+in_session default login "$TCP_PORTAL"
+other=$(in_session default disk_of "$TCP_PORTAL")
 [ "$other" != "$disk" ] || fail "one disk, not two"
 pattern 4 >/run/pattern
 try dd if=/run/pattern of="$other" bs=1M oflag=direct status=none
@@ -54,13 +51,14 @@ try sg_persist -n --out --release --param-rk=0x5a --prout-type=1 "$disk"
 # any command may bring the unit attention that tells of it
 wait_for 10 "direct_write $other" || { cat /run/refused; fail "it is still reserved"; }
 try sg_persist -n --out --clear --param-rk=0x5a "$disk"
-in_session default logout "$PORTAL"
+in_session default logout "$TCP_PORTAL"
 
 step "a larger disk"
 ask grow
 wait_for 30 "direct_read $disk; dmesg | grep -q 'Capacity data has changed'" || fail "no CAPACITY DATA HAS CHANGED"
 try iscsiadm -m session --rescan
 [ "$(blockdev --getsize64 "$disk")" -gt "$before" ] || fail "still $before bytes"
+fi
 
 step "logout"; logout "$PORTAL"
 [ ! -e "$disk" ] || fail "$disk is still there"

@@ -1,8 +1,11 @@
 #!/bin/bash
-# libiscsi's own iSER initiator over siw: suites of `iscsi-test-cu` that move data every way.
+# libiscsi's own iSER initiator over siw, or what RDMA names: suites of `iscsi-test-cu` that move data every way.
+: "${RDMA:=siw}"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/server.sh"
+serve_here
 url=iser://$PORTAL/$IQN/$LUN
-soft_rdma siw
+soft_rdma "$RDMA"
 failed=
 for suite in ${SUITES:-Inquiry Read10 Read16 ReadCapacity16 Write10 Write16 WriteVerify10 WriteSame16 Verify10 \
     CompareAndWrite OrWrite Unmap ModeSense6 ReportSupportedOpcodes TestUnitReady Prefetch10 PrinReadKeys \

@@ -3,19 +3,20 @@
 # ib_isert) over siw in the same guest: discovery, CHAP, data there and back, a target that goes away under I/O and
 # comes back.
 #   LUNAR   the program
+: "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 
 PORTAL=10.0.2.15:3260 IQN=iqn.2026-11.lab.guest
 ann="ann annsecret1234" moon="moon moonsecret1234"
-url() { echo "iser://${2:+$2@}$PORTAL/$IQN:$1/0${3:+?$3}"; }
+url() { echo "iser://${2:+$2@}$PORTAL/$IQN:$1/0?provider=$PROVIDER${3:+&$3}"; }
 mutual="target_user=${moon% *}&target_password=${moon#* }"
 
 step "the kernel's target"
-soft_rdma siw
+soft_rdma "$RDMA"
 start_target
 for name in open chap; do
-    backstore $name 64
+    backstore $name "$MIB"
     target $name $([ $name = open ]; echo $?)
     iser_portal $name $PORTAL
 done
@@ -24,9 +25,9 @@ for name in open chap; do serve $name 1; done
 rdma resource show cm_id
 
 step "discovery and login"
-told 0 "$PORTAL,1 $IQN:open" discover "iser://$PORTAL"
-told 0 "LUN 0: disk, 64 MiB" ls "$(url open)"
-told 0 "LUN 0: disk, 64 MiB" ls "$(url chap "${ann/ /%}" "$mutual")"
+told 0 "$PORTAL,1 $IQN:open" discover "iser://$PORTAL?provider=$PROVIDER"
+told 0 "LUN 0: disk, $MIB MiB" ls "$(url open)"
+told 0 "LUN 0: disk, $MIB MiB" ls "$(url chap "${ann/ /%}" "$mutual")"
 # over iSER it closes behind its refusal, which is seen or not
 got=0; "$LUNAR" ls "$(url chap ann%wrong-secret-12)" --timeout 60 >/run/refused 2>&1 || got=$?
 case $got in 4 | 24) ;; *) cat /run/refused; fail "a wrong secret is not told" ;; esac
@@ -35,7 +36,7 @@ told 0 "lunar-open" info "$(url open)"
 told 0 "RDMAExtensions=Yes  -> Yes" doctor "$(url open)"
 
 step "data"
-pattern 64 >/run/pattern
+pattern "$MIB" >/run/pattern
 told 0 verified copy --verify --force /run/pattern "$(url open)"
 cmp /run/pattern /run/open.img || fail "the medium differs"
 told 0 verified copy --verify "$(url open)" /run/back
@@ -44,7 +45,7 @@ told 0 verified copy --verify --force --block 64K /run/pattern "$(url chap "${an
 cmp /run/pattern /run/chap.img || fail "the medium differs"
 
 step "the target goes away under I/O and comes back"
-head -c 64M /dev/zero >/run/zeros
+head -c "$MIB"M /dev/zero >/run/zeros
 told 0 copied copy --force /run/zeros "$(url open)"
 "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url open "" commands=4)" >/run/copied 2>&1 & writer=$!
 wait_for 30 '! cmp -s -n 1048576 /run/open.img /run/zeros' || fail "nothing was written"
@@ -52,4 +53,5 @@ serve open 0; sleep 1; serve open 1
 wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an error"; }
 cmp /run/pattern /run/open.img || fail "something was lost"
 cat /run/copied
+for name in open chap; do rmdir "$T/iscsi/$IQN:$name/tpgt_1/np/$PORTAL"; done     # for who comes next in this guest
 echo "PASS iser_lio"

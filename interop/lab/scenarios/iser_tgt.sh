@@ -2,11 +2,12 @@
 # The commands that use targets, over iSER and the software iWARP of lunar, against STGT over siw in the same guest:
 # discovery, data there and back, a target that is killed under I/O and comes back.
 #   LUNAR   the program
+: "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 
 PORTAL=10.0.2.15:3260 IQN=iqn.2026-11.lab.guest:tgt US=iqn.2026-11.lab.guest:lunar
-url() { echo "iser://$PORTAL/$IQN/1?initiator=$US${1:+&$1}"; }
+url() { echo "iser://$PORTAL/$IQN/1?initiator=$US&provider=$PROVIDER${1:+&$1}"; }
 admin() { tgtadm -C 9 --lld iser "$@" || fail "tgtadm $*"; }
 
 # start_tgtd: iSER at its port 3260, TCP at another. Its buffers are in huge pages. It takes its options in this order
@@ -22,25 +23,25 @@ start_tgtd() {
 }
 
 step "STGT"
-soft_rdma siw
+soft_rdma "$RDMA"
 echo 80 >/proc/sys/vm/nr_hugepages
-truncate -s 64M /run/disk.img
+truncate -s "$MIB"M /run/disk.img
 start_tgtd
 
 step "discovery and login"
-told 0 "$IQN" discover "iser://$PORTAL?initiator=$US"
-told 0 "64 MiB" ls "$(url)"
+told 0 "$IQN" discover "iser://$PORTAL?initiator=$US&provider=$PROVIDER"
+told 0 "$MIB MiB" ls "$(url)"
 told 0 "RDMAExtensions=Yes  -> Yes" doctor "$(url)"
 
 step "data"
-pattern 64 >/run/pattern
+pattern "$MIB" >/run/pattern
 told 0 verified copy --verify --force /run/pattern "$(url)"
 cmp /run/pattern /run/disk.img || fail "the medium differs"
 told 0 verified copy --verify "$(url)" /run/back
 cmp /run/pattern /run/back || fail "it reads other than was written"
 
 step "the target is killed under I/O and comes back"
-head -c 64M /dev/zero >/run/zeros
+head -c "$MIB"M /dev/zero >/run/zeros
 told 0 copied copy --force /run/zeros "$(url)"
 "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url commands=4)" >/run/copied 2>&1 & writer=$!
 wait_for 30 '! cmp -s -n 1048576 /run/disk.img /run/zeros' || fail "nothing was written"
@@ -49,4 +50,5 @@ start_tgtd
 wait "$writer" || { cat /run/copied; fail "the writer saw an error"; }
 cmp /run/pattern /run/disk.img || fail "something was lost"
 cat /run/copied
+kill -9 "$tgtd"
 echo "PASS iser_tgt"

@@ -5,6 +5,7 @@
 #   IQN, LUN the target's name and the LUN (default 0)
 #   CHAP     "user secret" to log in with; CHAP_MUTUAL "user secret" that the target must answer with
 #   RDMA     siw or rxe: the kernel's initiator goes by iSER over this kind of software device; not set: TCP
+#   BRIEF    not empty: the scenario leaves out what does not depend on the provider and the device
 #   STATIC   not empty: the target does not tell an address that the guest can reach, so discovery's own record is
 #            not used for the login
 set -u
@@ -12,9 +13,11 @@ set -u
 : "${LUN:=0}"
 
 step() { local up; read -r up _ </proc/uptime; printf '\n### [%7ss] %s\n' "$up" "$*"; }
-fail() { echo "FAIL: $*"; exit 1; }
+fail() { [ ! -s /run/server/log ] || tail -n 20 /run/server/log; echo "FAIL: $*"; exit 1; }
 # Runs a command and shows it; the scenario fails when it does.
 try() { printf '+ %s\n' "$*"; "$@" || fail "status $? from: $*"; }
+
+full() { [ -z "${BRIEF-}" ]; }
 
 # wait_for SECONDS 'condition'
 wait_for() {
@@ -27,6 +30,7 @@ wait_for() {
 
 # Asks the host's side of the test for something and waits until it is done: ask NAME
 ask() {
+    [ -z "${PROVIDER-}" ] || { served_here "$1"; return; }
     echo "host: $1"
     : >"/lab/$1.wanted"
     wait_for 60 "test -e /lab/$1.done" || fail "the host did not answer: $1"
@@ -43,7 +47,7 @@ start_initiator() {
         -e 's/^\(node.conn\[0\].timeo.noop_out_interval\).*/\1 = 2/' \
         -e 's/^\(node.conn\[0\].timeo.noop_out_timeout\).*/\1 = 4/' \
         -e 's/^#* *node.startup.*/node.startup = manual/' /etc/iscsi/iscsid.conf
-    iscsid || fail iscsid
+    pidof iscsid >/dev/null || iscsid || fail iscsid
     wait_for 10 'iscsiadm -m session 2>&1 | grep -q "No active"' || fail "iscsid does not answer"
     IFACE=default
     [ -n "${RDMA-}" ] || return 0
@@ -100,14 +104,15 @@ disk_of() {
     return 1
 }
 
-# soft_rdma siw|rxe: an RDMA device in software over the network device eth0, called siw_eth0 or rxe_eth0
+# soft_rdma siw|rxe: an RDMA device in software over the network device eth0, called siw_eth0 or rxe_eth0; there once it
+# was asked for
 soft_rdma() {
     case $1 in
         siw) modprobe -a ib_uverbs iw_cm siw || fail "no siw: lab siw builds it" ;;
         rxe) modprobe rdma_rxe || fail "modprobe rdma_rxe" ;;
     esac
     modprobe -a rdma_cm rdma_ucm || fail "modprobe rdma_cm"
-    try rdma link add "$1_eth0" type "$1" netdev eth0
+    rdma link show "$1_eth0/1" >/dev/null 2>&1 || try rdma link add "$1_eth0" type "$1" netdev eth0
     try wait_for 10 "rdma link show $1_eth0/1 | grep -q ACTIVE"
 }
 
@@ -120,6 +125,23 @@ verify() {
     try dd if=/run/pattern of="$1" bs=1M oflag=direct conv=fsync status=none
     dd if="$1" bs=1M count="$2" iflag=direct status=none | cmp - /run/pattern || fail "$1 reads other than written"
     echo "$2 MiB written to $1 and read back"
+}
+
+# blocks_of_all_sizes DEVICE: written at random places and read back
+blocks_of_all_sizes() {
+    try fio --name=verified --filename="$1" --rw=randwrite --bsrange=512-1m --bs_unaligned=0 --ba=512 --iodepth=16 \
+        --ioengine=libaio --direct=1 --size=16M --verify=crc32c --output=/run/fio.log
+}
+
+# resets_under_load DEVICE: nothing of what is written and read meanwhile is lost
+resets_under_load() {
+    local resets=4 fio
+    full || resets=2
+    fio --name=reset --filename="$1" --rw=randwrite --bs=64k --iodepth=8 --ioengine=libaio --direct=1 --size=8M \
+        --loops=100 --runtime=$((resets * 3 + 3)) --time_based --verify=crc32c --verify_backlog=16 >/run/fio.log 2>&1 &
+    fio=$!
+    for _ in $(seq $resets); do sleep 2; try sg_reset -d "$1"; done
+    wait "$fio" || { cat /run/fio.log; dmesg | tail -n 20; fail "it read other than it wrote"; }
 }
 
 # filesystem KIND DEVICE: makes one, writes a file, reads it after a fresh mount

@@ -2,24 +2,25 @@
 # The commands that use targets, over SRP and the software iWARP of lunar, against the kernel's own target (LIO with
 # ib_srpt) over siw in the same guest: login, data there and back, a target that goes away under I/O and comes back.
 #   LUNAR   the program
+: "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 
 # ib_srpt listens at [::] alone, and siw does not find an IPv4 address there.
 IP=fd00:1ab::15
 enable() { echo "$1" >"$group/enable" || fail "enable $1"; }
-url() { echo "srp://[$IP]:5555/$port/0${1:+?$1}"; }
+url() { echo "srp://[$IP]:5555/$port/0?provider=$PROVIDER${1:+&$1}"; }
 
 step "the kernel's target"
 ip addr add $IP/64 dev eth0 nodad
-soft_rdma siw
+soft_rdma "$RDMA"
 start_target
-backstore disk 64
+backstore disk "$MIB"
 modprobe ib_srpt || fail "modprobe ib_srpt"
 mkdir -p $T/srpt
 echo 5555 >$T/srpt/discovery_auth/rdma_cm_port || fail "no port for the connection manager"
 # It is called by the GUID of its RDMA port. Then those who may log in are called by their addresses, in full.
-gid=$(cat /sys/class/infiniband/siw_eth0/ports/1/gids/0)
+gid=$(cat /sys/class/infiniband/${RDMA}_eth0/ports/1/gids/0)
 name=${gid#*:*:*:*:}
 group=$T/srpt/$name/$name
 mkdir -p "$group/lun/lun_0" || fail "no target $name"
@@ -32,19 +33,19 @@ port=$(printf %016x "0x$port")
 rdma resource show cm_id
 
 step "login"
-told 0 "64 MiB" ls "$(url)"
+told 0 "$MIB MiB" ls "$(url)"
 told 0 "lunar-disk" info "$(url)"
-told 4 "hint:" ls "srp://[$IP]:5555/${port:0:8}00000000/0"
+told 21 "no such target port" ls "srp://[$IP]:5555/${port:0:8}00000000/0?provider=$PROVIDER"
 
 step "data"
-pattern 64 >/run/pattern
+pattern "$MIB" >/run/pattern
 told 0 verified copy --verify --force /run/pattern "$(url)"
 cmp /run/pattern /run/disk.img || fail "the medium differs"
 told 0 verified copy --verify "$(url)" /run/back
 cmp /run/pattern /run/back || fail "it reads other than was written"
 
 step "the target goes away under I/O and comes back"
-head -c 64M /dev/zero >/run/zeros
+head -c "$MIB"M /dev/zero >/run/zeros
 told 0 copied copy --force /run/zeros "$(url)"
 "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url commands=4)" >/run/copied 2>&1 & writer=$!
 wait_for 30 '! cmp -s -n 1048576 /run/disk.img /run/zeros' || fail "nothing was written"

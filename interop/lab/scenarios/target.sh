@@ -4,6 +4,8 @@
 #   LUNAR   the program
 
 T=/sys/kernel/config/target
+# what is copied
+MIB=$(full && echo 64 || echo 32)
 
 # start_target: its modules
 start_target() {
@@ -22,12 +24,12 @@ backstore() {
     echo 1 >"$T/core/fileio_0/$1/attrib/emulate_tpu"
 }
 
-# target NAME AUTHENTICATION PORTAL...: one LUN, open to all names, at portals over TCP
+# target NAME AUTHENTICATION PORTAL...: one LUN, open to all names, at portals over TCP. STORE names another backstore.
 target() {
     local name=$1 auth=$2 portal; shift 2
     local group=$T/iscsi/$IQN:$name/tpgt_1
     mkdir -p "$group/lun/lun_0" || fail "no target $name"
-    ln -s "$T/core/fileio_0/$name" "$group/lun/lun_0/store"
+    ln -s "$T/core/${STORE:-fileio_0/$name}" "$group/lun/lun_0/store"
     for portal in "$@"; do mkdir "$group/np/$portal" || fail "no portal $portal"; done
     echo "$auth" >"$group/attrib/authentication"
     echo 1 >"$group/attrib/generate_node_acls"

@@ -75,16 +75,6 @@ fn our_iser_initiator_against_stgt() {
 }
 
 #[test]
-fn libiscsis_iser_initiator_over_siw() {
-    let Some(_turn) = lab_of_rdma() else { return };
-    if !have_verbs() || !tool::have(&[Tool { program: "iscsi-test-cu", package: "libiscsi-bin" }]) {
-        return;
-    }
-    let server = server_over(1, BOTH, "");
-    Guest::boot(&server, "iser_libiscsi", &[]).must_pass();
-}
-
-#[test]
 fn the_kernels_srp_initiator_over_siw() {
     let Some(_turn) = lab_of_rdma() else { return };
     let mut server = server_over(1, "\"srp\"", "");
@@ -130,4 +120,64 @@ fn the_verbs_provider_over_soft_devices() {
     }
     let program = example("rdma", "verbs_loop");
     Guest::alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+/// Scenarios in one guest, in which `lunar` runs as well, with RDMA by verbs over a soft device.
+fn through_verbs(device: &str, scenarios: &str) {
+    let Some(_turn) = lab_of_rdma() else { return };
+    if !have_verbs() {
+        return;
+    }
+    let program = interop::lunar_bin();
+    let program = program.to_str().expect("a path in UTF-8");
+    let variables = [
+        ("LUNAR", program),
+        ("PROVIDER", "verbs"),
+        ("RDMA", device),
+        ("SCENARIOS", scenarios),
+        ("BRIEF", "yes"),
+        ("KILLS", "1"),
+    ];
+    Guest::alone("row", &variables).must_pass();
+}
+
+#[test]
+fn the_kernels_iser_initiator_to_verbs_over_siw() {
+    through_verbs("siw", "iser crash");
+}
+
+#[test]
+fn the_kernels_iser_initiator_to_verbs_over_rxe() {
+    through_verbs("rxe", "iser crash");
+}
+
+#[test]
+fn our_iser_initiator_by_verbs_over_siw() {
+    through_verbs("siw", "iser_lio");
+}
+
+#[test]
+fn our_iser_initiator_by_verbs_over_rxe() {
+    through_verbs("rxe", "iser_lio");
+}
+
+#[test]
+fn srp_by_verbs_over_siw() {
+    through_verbs("siw", "srp srp_lio");
+}
+
+#[test]
+fn srp_by_verbs_over_rxe() {
+    through_verbs("rxe", "srp srp_lio");
+}
+
+/// By iSER and SRP, over iwarp and over verbs with both soft devices.
+#[test]
+fn lunar_and_lunar() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    if !have_verbs() {
+        return;
+    }
+    let program = interop::lunar_bin();
+    Guest::alone("own", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }

@@ -46,7 +46,7 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         peer,
     };
     let state = RefCell::new(State {
-        out: Outgoing::new(queues.depths.0, ord.into()),
+        out: Outgoing::new(queues.depths.0, ord.into()).telling_all(domain.is_iwarp),
         receives,
         exposed: HashMap::new(),
         inbox: Events::default(),

@@ -124,6 +124,8 @@ pub struct Outgoing {
     seq: u64,
     slots: usize,
     ord: usize,
+    /// Every end is told of, that of writes as well.
+    tells_all: bool,
     /// Bytes that wait, and bytes of chunks on their way out and in.
     queued: usize,
     out: usize,
@@ -145,11 +147,18 @@ impl Outgoing {
             seq: 0,
             slots,
             ord: ord.min(slots / 2),
+            tells_all: false,
             queued: 0,
             out: 0,
             inward: 0,
             moved: false,
         }
+    }
+
+    /// For a device that goes on sending of a write's memory after the message behind it has ended, unless the write's
+    /// own end is asked for: soft iWARP, which else lends the memory to TCP and does not wait until TCP is done.
+    pub fn telling_all(self, tells_all: bool) -> Outgoing {
+        Outgoing { tells_all, ..self }
     }
 
     /// Queues a message or a write.
@@ -290,7 +299,11 @@ impl Outgoing {
     /// is no read is told of, else its chunk and its slot would never come back.
     pub fn work(&self) -> Vec<Work> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
-        self.staged.iter().enumerate().map(|(n, one)| to_work(one, Some(n) == last)).collect()
+        self.staged
+            .iter()
+            .enumerate()
+            .map(|(n, one)| to_work(one, self.tells_all || Some(n) == last))
+            .collect()
     }
 
     /// The device has taken so many of them.
@@ -356,8 +369,8 @@ impl Outgoing {
 }
 
 /// Messages and reads are told of, each.
-fn to_work(one: &Staged, is_last: bool) -> Work {
-    let is_signalled = is_last || !matches!(one.verb, Verb::Write(_));
+fn to_work(one: &Staged, is_told: bool) -> Work {
+    let is_signalled = is_told || !matches!(one.verb, Verb::Write(_));
     Work { id: one.seq, verb: one.verb, at: one.body.place(), len: one.len, is_signalled }
 }
 

@@ -54,6 +54,14 @@ fn writes_are_told_of_only_when_no_message_follows() {
 }
 
 #[test]
+fn each_write_is_told_of_where_its_memory_would_still_be_in_use() {
+    let (mut out, pool) = (Outgoing::new(16, 4).telling_all(true), pool());
+    out.push(Verb::Write(remote(0)), &[], Payload::Zeros(2 * PIECE));
+    out.push(Verb::Send(None), b"head", Payload::Empty);
+    assert_eq!(post(&mut out, &pool).iter().map(|(.., told)| *told).collect::<Vec<_>>(), [true; 3]);
+}
+
+#[test]
 fn what_has_no_slot_waits_until_one_is_free() {
     let (mut out, pool) = (Outgoing::new(2, 1), pool());
     for n in 0..5 {

@@ -1,0 +1,63 @@
+# `lunar serve` in the guest, over its soft RDMA device. Source it after lib.sh. Where PROVIDER is not set, the server is
+# the host's, and nothing of this does anything.
+#
+#   PROVIDER  verbs: what carries RDMA at our end
+#   RDMA      siw or rxe
+#   LUNAR     the program
+
+# serve_here: a server with a disk, and one of no content as LUN 1, which serves until the scenario ends. Sets PORTAL (iSER), TCP_PORTAL and SRP_PORTAL,
+# and PORT, the target port of SRP.
+serve_here() {
+    [ -n "${PROVIDER-}" ] || return 0
+    PORTAL=10.0.2.15:3260 TCP_PORTAL=10.0.2.15:3262 SRP_PORTAL=10.0.2.15:5555 IQN=iqn.2026-11.lab.guest:lunar
+    soft_rdma "$RDMA"
+    mkdir -p $SERVER
+    truncate -s 512M $SERVER/disk.img
+    # siw is TCP itself: TCP has another port
+    cat >$SERVER/lunar.toml <<TOML
+[server]
+state_dir = "$SERVER"
+admin_socket = "$SERVER/admin.sock"
+[[portal_group]]
+tag = 1
+portals = [
+    { listen = "$PORTAL", transport = ["iser"], provider = "$PROVIDER" },
+    { listen = "$TCP_PORTAL" },
+    { listen = "$SRP_PORTAL", transport = ["srp"], provider = "$PROVIDER" },
+]
+[[target]]
+name = "$IQN"
+[[target.lun]]
+lun = 0
+backend = "file"
+path = "disk.img"
+[[target.lun]]
+lun = 1
+backend = "null"
+size = "1G"
+TOML
+    trap stop_server EXIT
+    start_server
+    PORT=$(sed -n 's/^ *id_ext=\([0-9a-f]*\),ioc_guid=\1,dest='"$SRP_PORTAL"'$/\1/p' $SERVER/banner)
+    [ -n "$PORT" ] || { cat $SERVER/banner; fail "no line for ib_srp"; }
+}
+
+SERVER=/run/server
+
+start_server() {
+    "$LUNAR" serve --config $SERVER/lunar.toml >$SERVER/banner 2>>$SERVER/log & server=$!
+    wait_for 30 "grep -qx ready $SERVER/banner" || fail "the server does not serve"
+}
+
+stop_server() {
+    kill -9 "$server" && wait "$server"
+} 2>/dev/null
+
+# served_here NAME: what the host does where it serves
+served_here() {
+    case $1 in
+        kill-*) stop_server; sleep 1; start_server ;;
+        grow) truncate -s 640M $SERVER/disk.img; kill -HUP "$server" ;;
+        *) fail "the server cannot do this: $1" ;;
+    esac
+}

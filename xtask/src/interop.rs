@@ -1,0 +1,276 @@
+//! `cargo xtask interop`: whom Lunar speaks RDMA with, and by what, shown by the lab's tests.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::root::{self, Step};
+
+/// Options of `cargo xtask interop`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Print the matrix as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What carries RDMA at Lunar's end, and in the guest's kernel: the columns.
+const PROVIDERS: [&str; 3] = ["iwarp", "verbs/siw", "verbs/rxe"];
+/// Where the tests stand in `interop/tests/lab`.
+const MODULE: &str = "rdma::";
+
+/// What stands for a cell.
+#[derive(Clone, Copy, Debug)]
+enum Proof {
+    /// All of these tests
+    Tests(&'static [&'static str]),
+    /// None, and why
+    None(&'static str),
+}
+use Proof::{None as No, Tests};
+
+/// A peer, and its cells in the order of [`PROVIDERS`].
+struct Row {
+    peer: &'static str,
+    /// What Lunar is to it.
+    role: &'static str,
+    cells: [Proof; 3],
+}
+
+const TO_SIW: Proof = Tests(&["the_kernels_iser_initiator_to_verbs_over_siw"]);
+const TO_RXE: Proof = Tests(&["the_kernels_iser_initiator_to_verbs_over_rxe"]);
+const BY_SIW: Proof = Tests(&["our_iser_initiator_by_verbs_over_siw"]);
+const BY_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe"]);
+const SRP_SIW: Proof = Tests(&["srp_by_verbs_over_siw"]);
+const SRP_RXE: Proof = Tests(&["srp_by_verbs_over_rxe"]);
+const LIBISCSI: Proof = No(
+    "iscsi-test-cu 1.19.0 crashes over iSER (munmap_chunk, SIGSEGV); not known whether so with other targets",
+);
+const STGT: Proof = No("not run: isert stands for targets of iSER by verbs");
+const OWN: Proof = Tests(&["lunar_and_lunar"]);
+
+const ROWS: [Row; 7] = [
+    Row {
+        peer: "ib_iser",
+        role: "target",
+        cells: [
+            Tests(&[
+                "the_kernels_iser_initiator_over_siw",
+                "a_file_system_over_iser_outlives_kill_9_of_the_server",
+                "multipath_over_two_portals_of_iser",
+            ]),
+            TO_SIW,
+            TO_RXE,
+        ],
+    },
+    Row {
+        peer: "isert",
+        role: "initiator",
+        cells: [Tests(&["our_iser_initiator_against_the_kernels_target"]), BY_SIW, BY_RXE],
+    },
+    Row {
+        peer: "ib_srp",
+        role: "target",
+        cells: [Tests(&["the_kernels_srp_initiator_over_siw"]), SRP_SIW, SRP_RXE],
+    },
+    Row {
+        peer: "ib_srpt",
+        role: "initiator",
+        cells: [Tests(&["our_srp_initiator_against_the_kernels_target"]), SRP_SIW, SRP_RXE],
+    },
+    Row {
+        peer: "STGT iSER",
+        role: "initiator",
+        cells: [Tests(&["our_iser_initiator_against_stgt"]), STGT, STGT],
+    },
+    Row { peer: "libiscsi", role: "target", cells: [LIBISCSI, LIBISCSI, LIBISCSI] },
+    Row { peer: "Lunar", role: "both", cells: [OWN, OWN, OWN] },
+];
+
+/// How a cell, or a test, came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Ok,
+    Failed(String),
+    /// Nothing was shown, and why
+    Not(String),
+}
+
+/// Outcomes by the names of tests.
+type Outcomes = BTreeMap<String, Outcome>;
+
+/// Runs the tests and prints the matrix; fails when a cell does.
+pub fn run(options: &Options) -> Result<Step> {
+    root::lunar()?;
+    let outcomes = run_tests()?;
+    let text = if options.json { format!("{:#}", as_json(&outcomes)) } else { table(&outcomes) };
+    println!("{}", text.trim_end());
+    let failed = cells().filter(|(_, _, proof)| matches!(of(proof, &outcomes), Outcome::Failed(_))).count();
+    Ok(if failed == 0 { Step::Ok } else { Step::Failed(format!("{failed} cells failed")) })
+}
+
+/// Peer, provider and what stands for them.
+fn cells() -> impl Iterator<Item = (&'static Row, &'static str, &'static Proof)> {
+    ROWS.iter().flat_map(|row| PROVIDERS.iter().zip(&row.cells).map(move |(p, proof)| (row, *p, proof)))
+}
+
+/// All tests that cells name, each once.
+fn names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    for (_, _, proof) in cells() {
+        if let Tests(tests) = proof {
+            names.extend(tests.iter().filter(|test| !names.contains(test)).collect::<Vec<_>>());
+        }
+    }
+    names
+}
+
+/// Runs them, one guest at a time; what they say goes to stderr.
+fn run_tests() -> Result<Outcomes> {
+    let mut command = root::command("cargo");
+    command.args(["test", "-p", "interop", "--test", "lab", "--no-fail-fast", "--"]);
+    command.args(["--show-output", "--test-threads=1", "--exact"]);
+    command.args(names().iter().map(|name| format!("{MODULE}{name}")));
+    command.env("LUNAR_BIN", root::lunar_path()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot run cargo")?;
+    let (mut outcomes, mut section) = (Outcomes::new(), String::new());
+    for line in BufReader::new(child.stdout.take().context("piped")?).lines() {
+        let line = line?;
+        eprintln!("{line}");
+        take(&line, &mut section, &mut outcomes);
+    }
+    child.wait()?;
+    Ok(outcomes)
+}
+
+/// Takes one line of the output into account; `section` is the test whose output it is.
+fn take(line: &str, section: &mut String, outcomes: &mut Outcomes) {
+    if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+        let outcome = match result {
+            "ok" => Outcome::Ok,
+            other => Outcome::Failed(other.to_owned()),
+        };
+        outcomes.insert(plain(name), outcome);
+    } else if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+        *section = plain(name);
+    } else if line.starts_with("skipped: ") && outcomes.contains_key(section) {
+        outcomes.insert(section.clone(), Outcome::Not(line.to_owned()));
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.strip_prefix(MODULE).unwrap_or(name).to_owned()
+}
+
+/// How a cell came out: as the first of its tests that is not ok.
+fn of(proof: &Proof, outcomes: &Outcomes) -> Outcome {
+    let tests = match proof {
+        No(why) => return Outcome::Not((*why).to_owned()),
+        Tests(tests) => *tests,
+    };
+    let missing = |test: &str| Outcome::Failed(format!("{test} did not run"));
+    let all = tests.iter().map(|test| outcomes.get(*test).cloned().unwrap_or_else(|| missing(test)));
+    let worst = |outcome: &Outcome| match outcome {
+        Outcome::Failed(_) => 2,
+        Outcome::Not(_) => 1,
+        Outcome::Ok => 0,
+    };
+    all.max_by_key(worst).unwrap_or(Outcome::Ok)
+}
+
+/// The matrix, with numbered reasons below it.
+fn table(outcomes: &Outcomes) -> String {
+    let mut reasons: Vec<String> = Vec::new();
+    let mut text = format!("{:<10} {:<10}", "peer", "Lunar is");
+    PROVIDERS.iter().for_each(|provider| _ = write!(text, " {provider:<10}"));
+    for row in &ROWS {
+        _ = write!(text, "\n{:<10} {:<10}", row.peer, row.role);
+        for proof in &row.cells {
+            _ = write!(text, " {:<10}", word(of(proof, outcomes), &mut reasons));
+        }
+    }
+    text.push('\n');
+    for (number, reason) in reasons.iter().enumerate() {
+        _ = writeln!(text, "[{}] {reason}", number + 1);
+    }
+    text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn word(outcome: Outcome, reasons: &mut Vec<String>) -> String {
+    match outcome {
+        Outcome::Ok => "ok".into(),
+        Outcome::Failed(_) => "FAILED".into(),
+        Outcome::Not(why) => {
+            let known = reasons.iter().position(|reason| *reason == why);
+            let number = known.unwrap_or_else(|| {
+                reasons.push(why);
+                reasons.len() - 1
+            });
+            format!("[{}]", number + 1)
+        }
+    }
+}
+
+fn as_json(outcomes: &Outcomes) -> Value {
+    let cell = |(row, provider, proof): (&Row, &str, &Proof)| {
+        let (result, reason) = match of(proof, outcomes) {
+            Outcome::Ok => ("ok", None),
+            Outcome::Failed(why) => ("failed", Some(why)),
+            Outcome::Not(why) => ("none", Some(why)),
+        };
+        let tests: &[&str] = if let Tests(tests) = proof { tests } else { &[] };
+        json!({ "peer": row.peer, "lunar": row.role, "provider": provider, "result": result,
+            "tests": tests, "reason": reason })
+    };
+    cells().map(cell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the tests print when all pass, but for those that `more` tells of.
+    fn outcomes(more: &[&str]) -> Outcomes {
+        let (mut outcomes, mut section) = (Outcomes::new(), String::new());
+        let passed = names().into_iter().map(|name| format!("test {MODULE}{name} ... ok"));
+        for line in passed.chain(more.iter().map(|line| line.to_string())) {
+            take(&line, &mut section, &mut outcomes);
+        }
+        outcomes
+    }
+
+    #[test]
+    fn every_test_that_is_named_exists() {
+        let source = std::fs::read_to_string(root::path().join("interop/tests/lab/rdma.rs")).expect("read");
+        for name in names() {
+            assert!(source.contains(&format!("fn {name}()")), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_ok_when_all_its_tests_are() {
+        let failed = outcomes(&["test rdma::multipath_over_two_portals_of_iser ... FAILED"]);
+        let line = |text: &str, peer: &str| text.lines().find(|l| l.starts_with(peer)).map(str::to_owned);
+        let row = line(&table(&failed), "ib_iser").expect("a row");
+        assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["ib_iser", "target", "FAILED", "ok", "ok"]);
+        assert!(!table(&outcomes(&[])).contains("FAILED"));
+        assert!(table(&Outcomes::new()).contains("FAILED"), "what did not run is not ok");
+    }
+
+    #[test]
+    fn a_test_that_was_skipped_gives_its_reason_below() {
+        let why = "skipped: needs tgtd (apt-get install tgt)";
+        let skipped = outcomes(&["---- rdma::our_iser_initiator_against_stgt stdout ----", why]);
+        let text = table(&skipped);
+        assert!(text.contains("[1]") && text.contains(&format!("[1] {why}\n")), "{text}");
+        let json = as_json(&skipped);
+        let of = |cell: &Value| cell["peer"] == "STGT iSER" && cell["provider"] == "iwarp";
+        let cell = json.as_array().and_then(|cells| cells.iter().find(|cell| of(cell))).expect("a cell");
+        assert_eq!((&cell["result"], &cell["reason"]), (&json!("none"), &json!(why)));
+    }
+}
