@@ -102,13 +102,6 @@ fn the_router_between_the_kernels_initiator_and_its_target() {
 }
 
 #[test]
-fn a_failover_pair_behind_dm_multipath_and_a_bad_line() {
-    let Some(_turn) = lab() else { return };
-    let program = interop::lunar_bin();
-    Guest::alone("pair", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
-}
-
-#[test]
 fn an_attached_disk_outlives_its_process_and_its_target() {
     let Some(_turn) = lab() else { return };
     if !tool::have(&[Tool { program: "nbd-client", package: "nbd-client" }]) {

@@ -34,8 +34,9 @@ const ROUNDS: usize = 8;
 /// # Errors
 /// When there are too many descriptors.
 pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
+    // Before they are taken apart: together they are dropped in their order.
+    let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let Parts { queues, receives, domain, id } = parts;
-    let (completions, events) = (queues.watch()?, id.watch()?);
     let (local, peer) = id.addresses();
     let facts = Facts {
         provider: format!("verbs {}", domain.name),
@@ -71,10 +72,18 @@ fn memory(domain: &Arc<Domain>) -> Memory {
     }
 }
 
-/// Memory that the other side may use. The device forgets it before it goes.
+/// Memory that the other side may use. The device forgets it before it goes; if it does not, the memory stays for good.
 struct Shown {
     region: Region,
-    memory: Exposed,
+    memory: Option<Exposed>,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if !self.region.forget() {
+            std::mem::forget(self.memory.take());
+        }
+    }
 }
 
 /// How far the end of a connection has come.
@@ -353,10 +362,10 @@ impl Endpoint for Verbs {
 
     fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
         let mut state = self.inner.state.borrow_mut();
-        let told = match state.end {
-            End::Told => Some(Event::Read(id, buf, Err(io::ErrorKind::NotConnected.into()))),
-            _ => state.out.read(id, from, buf, at, len),
-        };
+        if matches!(state.end, End::Told) {
+            return;
+        }
+        let told = state.out.read(id, from, buf, at, len);
         if told.is_some() {
             state.inbox.list.extend(told);
             self.inner.woken.notify(usize::MAX);
@@ -368,7 +377,7 @@ impl Endpoint for Verbs {
         let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
         let region = self.inner.domain.expose(at, len, access)?;
         let stag = region.keys().1;
-        self.inner.state.borrow_mut().exposed.insert(stag, Shown { region, memory });
+        self.inner.state.borrow_mut().exposed.insert(stag, Shown { region, memory: Some(memory) });
         Ok(Remote { stag, offset: at.as_ptr() as u64 })
     }
 
@@ -377,7 +386,7 @@ impl Endpoint for Verbs {
         if !state.exposed.get_mut(&stag)?.region.forget() {
             return None;
         }
-        state.exposed.remove(&stag).map(|shown| shown.memory)
+        state.exposed.remove(&stag)?.memory.take()
     }
 
     fn flush(&self) -> io::Result<bool> {

@@ -30,12 +30,13 @@ impl Parts {
         let domain = Domain::of(id.library, id.context()?)?;
         let shared = if first.1 <= shared::LEN { domain.shared() } else { None };
         let queues = Queues::new(&id, &domain, shared.as_deref())?;
-        let mut receives = match shared {
+        let receives = match shared {
             Some(shared) => Inbound::Shared(Share::new(shared)),
             None => Inbound::Own(Receives::new(domain.pool(), queues.depths.1)),
         };
-        receives.add(&queues, first.0, first.1)?;
-        Ok(Parts { queues, receives, domain, id })
+        let mut parts = Parts { queues, receives, domain, id };
+        parts.receives.add(&parts.queues, first.0, first.1)?;
+        Ok(parts)
     }
 
     /// As many RDMA Reads at a time as are wanted, and the device can have.

@@ -65,9 +65,9 @@ fn a_target_may_count_the_login() {
     let text = script.agree(&[]);
     let mut begins = 0;
     let step = script.reply_with(LAST, text.as_bytes(), |h| {
-        begins = h.word(28) + 1;
+        begins = h.word(28).wrapping_add(1);
         h.set_word(28, begins);
-        h.set_word(32, begins + 31);
+        h.set_word(32, begins.wrapping_add(31));
     });
     let Step::Done(login) = step else { panic!("{step:?}") };
     assert_eq!((login.cmd_sn, login.exp_cmd_sn), (begins, begins));
