@@ -399,6 +399,9 @@ fn tasks_are_there() {
     assert!(seen.len() >= 3, "{seen:?}");
 }
 
+/// Settings of Linux's initiator of SRP.
+const OF_IB_SRP: [&str; 5] = ["id_ext", "ioc_guid", "reconnect_delay", "fast_io_fail_tmo", "dev_loss_tmo"];
+
 #[test]
 fn keys_are_those_of_the_example() {
     let example = read("docs/lunar.example.toml") + &read("docs/router.example.toml");
@@ -420,9 +423,10 @@ fn keys_are_those_of_the_example() {
                         [&settings, &saved].iter().any(|text| text.contains(&format!("\"{key}\"")))
                     }
                     "docs/copy.md" => report.contains(&format!("pub {key}:")),
-                    // The last two are those of Linux's ib_srp.
                     "docs/rdma.md" => {
-                        settings.contains(&format!("row(\"{key}\"")) || ["id_ext", "ioc_guid"].contains(&key)
+                        settings.contains(&format!("row(\"{key}\""))
+                            || example.contains(&format!("{key} ="))
+                            || OF_IB_SRP.contains(&key)
                     }
                     "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
                     _ => example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]")),

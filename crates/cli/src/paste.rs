@@ -16,8 +16,10 @@ pub struct Reach {
     pub portal: String,
     /// iSCSI name of the target.
     pub target: String,
-    /// `iscsi://ADDR:PORT/IQN/LUN`.
+    /// `iscsi://ADDR:PORT/IQN/LUN`; `iser://` if the portal carries nothing else.
     pub url: String,
+    /// `iser://ADDR:PORT/IQN/LUN`, where the portal carries both.
+    pub iser: Option<String>,
 }
 
 /// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
@@ -25,9 +27,16 @@ pub fn reach(config: &Config, portals: &[Bound]) -> Option<Reach> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
     let lun = target.luns.keys().next()?;
     let leads_there = |p: &&Bound| !p.transports.srp && target.portal_groups.contains(&p.tag);
-    let portal = local(portals.iter().find(leads_there)?.address).to_string();
-    let url = format!("iscsi://{portal}/{}/{lun}", target.name);
-    Some(Reach { portal, target: target.name.clone(), url })
+    let Bound { address, transports, .. } = portals.iter().find(leads_there)?;
+    let portal = local(*address).to_string();
+    let provider = if transports.by_devices() { "?provider=verbs" } else { "" };
+    let iser = transports.iser.then(|| format!("iser://{portal}/{}/{lun}{provider}", target.name));
+    let tcp = transports.tcp.then(|| format!("iscsi://{portal}/{}/{lun}", target.name));
+    let (url, iser) = match tcp {
+        Some(tcp) => (tcp, iser),
+        None => (iser?, None),
+    };
+    Some(Reach { portal, target: target.name.clone(), url, iser })
 }
 
 /// Where a client on this host connects to: an unspecified address cannot be connected to everywhere.
@@ -56,14 +65,27 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
             _ = writeln!(text, "  and {} more", target.luns.len() - LISTED);
         }
     }
-    if let Some(Reach { portal, target, url }) = reach(config, portals) {
-        _ = write!(
-            text,
-            "\nURL:\n  {url}\nLinux (as root):\n  iscsiadm -m discovery -t sendtargets -p {portal}\n  \
-             iscsiadm -m node -T {target} -p {portal} --login\nQEMU:\n  qemu-img info {url}\n"
-        );
-    }
+    text += &reach(config, portals).map(|reach| lines(&reach)).unwrap_or_default();
     text + &srp(config, portals) + "\nready\n"
+}
+
+/// Lines to paste that lead to the first LUN.
+fn lines(Reach { portal, target, url, iser }: &Reach) -> String {
+    let mut text = format!("\nURL:\n  {url}\n");
+    if let Some(iser) = iser {
+        _ = writeln!(text, "  {iser}");
+    }
+    // Nobody but open-iscsi has an interface of iSER of its own, and QEMU none at all.
+    let (interface, qemu) = match url.starts_with("iscsi:") {
+        true => ("", format!("QEMU:\n  qemu-img info {url}\n")),
+        false => (" -I iser", String::new()),
+    };
+    _ = write!(
+        text,
+        "Linux (as root):\n  iscsiadm -m discovery -t sendtargets -p {portal}{interface}\n  \
+         iscsiadm -m node -T {target} -p {portal}{interface} --login\n{qemu}"
+    );
+    text
 }
 
 /// What leads to targets by SRP: URLs, and lines for Linux hosts, once for each portal and target.
@@ -140,6 +162,20 @@ mod tests {
              iscsiadm -m node -T iqn.2026-11.org.example:b -p [::1]:4000 --login\n\
              QEMU:\n  qemu-img info iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n\nready\n"
         );
+    }
+
+    #[test]
+    fn a_portal_tells_of_what_it_carries() {
+        let config = control::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let both = Transports { iser: true, ..Transports::TCP };
+        let told = |transports| banner(&config, &[bound("[::1]:4000", 2, transports)]);
+        let text = told(both);
+        let urls = "URL:\n  iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n  \
+                    iser://[::1]:4000/iqn.2026-11.org.example:b/3\n";
+        assert!(text.contains(urls) && text.contains("qemu-img"), "{text}");
+        let text = told(Transports { tcp: false, ..both });
+        assert!(text.contains("URL:\n  iser://[::1]:4000/iqn.2026-11.org.example:b/3\nLinux"), "{text}");
+        assert!(text.contains("-p [::1]:4000 -I iser --login\n\nready"), "{text}");
     }
 
     #[test]

@@ -180,7 +180,9 @@ impl<S: Server> Service<S> {
 
     fn captive(&self, command: &str, events: Sender<Event>) -> Result<Captive, Vec<Problem>> {
         let Some(reach) = paste::reach(&self.config, &self.server.portals()) else {
-            return Err(vec![Problem::new("there is no LUN for the command to use", "add [[target.lun]]")]);
+            let hint =
+                "add [[target.lun]], and a portal for iSCSI or iSER: those of SRP alone have no LUNAR_URL";
+            return Err(vec![Problem::new("there is no LUN that the command could use by iSCSI", hint)]);
         };
         Captive::start(command, &reach, events).map_err(|e| {
             vec![Problem::new(format!("cannot run the command: {e}"), "it is run by /bin/sh: is that there?")]
