@@ -62,19 +62,6 @@ fn our_iser_initiator_against_the_kernels_target() {
     Guest::alone("iser_lio", &[("LUNAR", program)]).must_pass();
 }
 
-/// STGT's iSER needs the verbs of rdma-core, which come with it.
-#[test]
-#[ignore = "STGT lets it in, and answers none of its commands: not understood yet"]
-fn our_iser_initiator_against_stgt() {
-    let Some(_turn) = lab_of_rdma() else { return };
-    if !have_verbs() || !tool::have(&[Tool { program: "tgtd", package: "tgt" }]) {
-        return;
-    }
-    let program = interop::lunar_bin();
-    let program = program.to_str().expect("a path in UTF-8");
-    Guest::alone("iser_tgt", &[("LUNAR", program)]).must_pass();
-}
-
 #[test]
 fn the_kernels_srp_initiator_over_siw() {
     let Some(_turn) = lab_of_rdma() else { return };
@@ -148,7 +135,6 @@ fn the_kernels_iser_initiator_to_verbs_over_siw() {
 }
 
 #[test]
-#[ignore = "cargo xtask interop runs it"]
 fn the_kernels_iser_initiator_to_verbs_over_rxe() {
     through_verbs("rxe", "iser crash");
 }
@@ -169,7 +155,6 @@ fn srp_by_verbs_over_siw() {
 }
 
 #[test]
-#[ignore = "cargo xtask interop runs it"]
 fn srp_by_verbs_over_rxe() {
     through_verbs("rxe", "srp srp_lio");
 }

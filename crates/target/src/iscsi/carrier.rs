@@ -40,8 +40,11 @@ pub trait Mover {
     /// Nothing more is taken; what is queued still goes.
     fn stop_receiving(&self);
 
-    /// No data of tasks that have ended is on its way any more, as far as it is known here.
-    fn is_at_rest(&self) -> bool;
+    /// The number of the latest RDMA Read.
+    fn latest_read(&self) -> u64;
+
+    /// An RDMA Read up to this number has not ended.
+    fn is_reading(&self, up_to: u64) -> bool;
 
     /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
     fn settled<'a>(&'a self, _session: &'a RefCell<Session>) -> Wait<'a, ()> {
@@ -214,12 +217,12 @@ impl Out {
         }
     }
 
-    /// No data of tasks that have ended is on its way where it could still change memory of the initiator. Over a stream
-    /// it is told from that of other tasks by its tags.
-    pub fn is_at_rest(&self) -> bool {
+    /// The data mover, if it is no stream: data of tasks that have ended could still change memory of the initiator. Over
+    /// a stream it is told from that of other tasks by its tags.
+    pub fn mover(&self) -> Option<Rc<dyn Mover>> {
         match self {
-            Out::Tcp(_) => true,
-            Out::Moved(mover) => mover.is_at_rest(),
+            Out::Tcp(_) => None,
+            Out::Moved(mover) => Some(mover.clone()),
         }
     }
 

@@ -259,13 +259,20 @@ impl Connection {
     }
 
     /// Waits until no data of ended tasks is on its way: who is answered on another connection may use their memory for
-    /// something else. An initiator that holds this up loses the connection, and with it the data.
+    /// something else. What was begun later is of other tasks. An initiator that holds up what is read from it loses the
+    /// connection, and with it the data.
     async fn come_to_rest(&self) {
-        let end = Instant::now() + PATIENCE;
-        while !self.session.borrow().out.is_at_rest() {
+        let Some(mover) = self.session.borrow().out.mover() else { return };
+        let (latest, end) = (mover.latest_read(), Instant::now() + PATIENCE);
+        while mover.is_reading(latest) || mover.waiting() > 0 {
             if Instant::now() > end {
-                self.session.borrow_mut().is_over("it held up the end of tasks that another session aborted");
-                return self.close();
+                if mover.is_reading(latest) {
+                    self.session
+                        .borrow_mut()
+                        .is_over("it held up the end of tasks that another session aborted");
+                    self.close();
+                }
+                return;
             }
             compio::time::sleep(LOOK).await;
         }

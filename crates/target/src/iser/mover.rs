@@ -265,8 +265,12 @@ impl carrier::Mover for Mover {
         self.inlet.stop();
     }
 
-    fn is_at_rest(&self) -> bool {
-        self.state.borrow().coming.is_empty() && self.endpoint.waiting() == 0
+    fn latest_read(&self) -> u64 {
+        self.state.borrow().reads
+    }
+
+    fn is_reading(&self, up_to: u64) -> bool {
+        self.state.borrow().coming.keys().any(|id| *id <= up_to)
     }
 
     fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()> {

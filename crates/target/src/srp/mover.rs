@@ -84,7 +84,10 @@ impl Mover {
         let itt = header.itt();
         match header.opcode() {
             opcode::DATA_IN => self.data_in(state, &header, payload),
-            opcode::R2T => state.asked.push_back(header),
+            opcode::R2T => {
+                state.slots.queue(itt, true);
+                state.asked.push_back(header);
+            }
             opcode::SCSI_RESPONSE => self.status(state, &header, payload.bytes()),
             opcode::TASK_MANAGEMENT_RESPONSE => {
                 self.managed(state, itt, answer::task_management(header.0[2]));
@@ -298,6 +301,7 @@ impl Mover {
     fn read(&self, state: &mut State, session: &mut Session) {
         while let Some(r2t) = state.asked.pop_front() {
             let (itt, offset, len) = (r2t.itt(), r2t.word(40), r2t.word(44));
+            state.slots.queue(itt, false);
             if !session.awaits(itt) {
                 continue;
             }
@@ -337,7 +341,9 @@ impl Mover {
             if state.is_busy_for(&header) {
                 return state.held.push_front((header, payload));
             }
+            let itt = header.itt();
             self.put(&mut state, header, payload);
+            state.slots.queue(itt, false);
         }
     }
 }
@@ -354,14 +360,7 @@ impl State {
     }
 
     fn hold(&mut self, header: Bhs, payload: Payload) {
-        let is_answer = match header.opcode() {
-            opcode::SCSI_RESPONSE => true,
-            opcode::DATA_IN => header.flags() & STATUS != 0,
-            _ => false,
-        };
-        if let Some(slot) = self.slots.get(header.itt()).filter(|_| is_answer) {
-            slot.is_answered = true;
-        }
+        self.slots.queue(header.itt(), true);
         self.held.push_back((header, payload));
     }
 }
@@ -411,8 +410,12 @@ impl carrier::Mover for Mover {
         self.inlet.stop();
     }
 
-    fn is_at_rest(&self) -> bool {
-        !self.state.borrow().slots.is_reading() && self.endpoint.waiting() == 0
+    fn latest_read(&self) -> u64 {
+        self.state.borrow().slots.latest_read()
+    }
+
+    fn is_reading(&self, up_to: u64) -> bool {
+        self.state.borrow().slots.reads_up_to(up_to)
     }
 
     fn notifies(&self) -> bool {

@@ -51,8 +51,10 @@ pub struct Slot {
     pub pieces: Vec<Descriptor>,
     /// What is being read for it.
     pub coming: Option<Coming>,
-    /// Its answer waits for something.
-    pub is_answered: bool,
+    /// The number of the latest RDMA Read for it.
+    read: u64,
+    /// What is to be sent or read for it and waits for something: until then nobody else gets the slot.
+    pub queued: usize,
 }
 
 /// The requests of an initiator, and its credits.
@@ -65,6 +67,7 @@ pub struct Slots {
     owed: usize,
     commands: usize,
     reads: usize,
+    latest_read: u64,
 }
 
 impl Slots {
@@ -77,10 +80,19 @@ impl Slots {
             writes: false,
             pieces: Vec::new(),
             coming: None,
-            is_answered: false,
+            read: 0,
+            queued: 0,
         };
         let list: Vec<Slot> = std::iter::repeat_with(slot).take(credits).collect();
-        Slots { free: (0..list.len() as u32).rev().collect(), list, credits, owed: 0, commands: 0, reads: 0 }
+        Slots {
+            free: (0..list.len() as u32).rev().collect(),
+            list,
+            credits,
+            owed: 0,
+            commands: 0,
+            reads: 0,
+            latest_read: 0,
+        }
     }
 
     fn used(&self) -> usize {
@@ -95,7 +107,7 @@ impl Slots {
         let itt = self.free.pop()?;
         let slot = &mut self.list[itt as usize];
         (slot.kind, slot.tag, slot.notifications) = (kind, tag, notifications);
-        (slot.writes, slot.is_answered) = (false, false);
+        (slot.writes, slot.queued) = (false, 0);
         slot.pieces.clear();
         self.commands += usize::from(matches!(kind, Kind::Command(_)));
         Some(itt)
@@ -148,10 +160,28 @@ impl Slots {
 
     /// Takes note of what is being read for a request.
     pub fn begin(&mut self, itt: u32, coming: Coming) {
-        if let Some(slot) = self.get(itt)
-            && slot.coming.replace(coming).is_none()
-        {
-            self.reads += 1;
+        let read = self.latest_read + 1;
+        let Some(slot) = self.get(itt) else { return };
+        slot.read = read;
+        let is_first = slot.coming.replace(coming).is_none();
+        self.latest_read = read;
+        self.reads += usize::from(is_first);
+    }
+
+    /// The number of the latest RDMA Read.
+    pub fn latest_read(&self) -> u64 {
+        self.latest_read
+    }
+
+    /// An RDMA Read up to this number has not ended.
+    pub fn reads_up_to(&self, number: u64) -> bool {
+        self.reads > 0 && self.list.iter().any(|slot| slot.coming.is_some() && slot.read <= number)
+    }
+
+    /// One more thing waits for a request, or one less.
+    pub fn queue(&mut self, itt: u32, waits: bool) {
+        if let Some(slot) = self.get(itt) {
+            slot.queued = if waits { slot.queued + 1 } else { slot.queued.saturating_sub(1) };
         }
     }
 
@@ -167,7 +197,7 @@ impl Slots {
     pub fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
         for itt in 0..self.list.len() as u32 {
             let slot = &self.list[itt as usize];
-            let waits = slot.is_answered || slot.coming.is_some();
+            let waits = slot.queued > 0 || slot.coming.is_some();
             if matches!(slot.kind, Kind::Command(_)) && !waits && !is_known(itt) {
                 self.release(itt);
                 self.owed += 1;
