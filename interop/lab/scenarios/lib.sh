@@ -137,7 +137,8 @@ blocks_of_all_sizes() {
 resets_under_load() {
     local resets=4 fio
     full || resets=2
-    fio --name=reset --filename="$1" --rw=randwrite --bs=64k --iodepth=8 --ioengine=libaio --direct=1 --size=8M \
+    # A write that is sent again later must not meet a newer one of the same block.
+    fio --name=reset --filename="$1" --serialize_overlap=1 --rw=randwrite --bs=64k --iodepth=8 --ioengine=libaio --direct=1 --size=8M \
         --loops=100 --runtime=$((resets * 3 + 3)) --time_based --verify=crc32c --verify_backlog=16 >/run/fio.log 2>&1 &
     fio=$!
     for _ in $(seq $resets); do sleep 2; try sg_reset -d "$1"; done
