@@ -63,7 +63,7 @@ fn port_name(cx: &Cx<'_>, port: TargetPort) -> Vec<u8> {
     let (target, tag) = (&cx.port.target, port.group);
     let name = match port.protocol {
         Protocol::Iscsi => designator(UTF8, PORT, SCSI_NAME, &padded(&format!("{target},t,0x{tag:04x}"))),
-        Protocol::Srp => designator(BINARY, PORT, EUI_64, &PortId::of_target(target).0),
+        Protocol::Srp => designator(BINARY, PORT, EUI_64, &PortId::of_name(target).0),
     };
     of_protocol(port.protocol, name)
 }

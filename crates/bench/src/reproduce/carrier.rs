@@ -2,6 +2,7 @@
 
 use crate::{Error, Kind, Transport};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use wire::srp::PortId;
 
 /// What carries RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -125,7 +126,7 @@ impl Carrier {
     /// The URL of a target of this iSCSI name, or of its LUN, with settings.
     pub fn url(&self, portal: SocketAddr, target: &str, lun: Option<u16>, settings: &str) -> String {
         let name = match self.transport {
-            Transport::Srp => format!("{:016x}", identifier(target)),
+            Transport::Srp => format!("{:016x}", PortId::of_name(target).guid()),
             Transport::Tcp | Transport::Iser => target.to_owned(),
         };
         let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
@@ -135,12 +136,6 @@ impl Carrier {
         let query = if settings.is_empty() { String::new() } else { format!("?{settings}") };
         format!("{}://{portal}/{name}{lun}{query}", self.transport.scheme())
     }
-}
-
-/// What a target of Lunar is called over SRP: made of its iSCSI name (FNV-1a of 64 bits).
-fn identifier(target: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    target.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 fn without_libraries(missing: String) -> Error {

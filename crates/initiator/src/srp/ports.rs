@@ -33,10 +33,9 @@ pub fn initiator_port(options: &Options, isid: [u8; 6]) -> PortId {
     PortId::new(extension, options.initiator_guid.unwrap_or_else(|| guid(&options.initiator)))
 }
 
-/// FNV-1a, 64 bits: it is to be the same each time, not hard to find.
+/// Names that differ in case alone are those of one host.
 fn guid(name: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    name.bytes().map(|byte| byte.to_ascii_lowercase()).fold(0xcbf2_9ce4_8422_2325, step)
+    PortId::of_name(&name.to_ascii_lowercase()).guid()
 }
 
 /// Why a portal of SRP cannot be asked for its targets.

@@ -33,7 +33,7 @@ const BESIDE: usize = 4;
 /// The port of a target, which initiators log in to: `id_ext` and `ioc_guid` of a login string.
 pub fn port_id(target: &str) -> PortId {
     // Never zero, which tells the forms of a login apart.
-    PortId::of_target(target)
+    PortId::of_name(target)
 }
 
 /// Serves a connection over software iWARP to its end.

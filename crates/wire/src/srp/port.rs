@@ -13,9 +13,9 @@ impl PortId {
         PortId(((u128::from(extension) << 64) | u128::from(guid)).to_be_bytes())
     }
 
-    /// The port of a target that has a name of iSCSI, too. Identifier extension and GUID are the same, and made of the
-    /// name alone (FNV-1a of 64 bits); never zero.
-    pub fn of_target(name: &str) -> PortId {
+    /// The port of what has a name of iSCSI, too. Identifier extension and GUID are the same, and made of the name alone
+    /// (FNV-1a of 64 bits): the same each time, not hard to find; never zero.
+    pub fn of_name(name: &str) -> PortId {
         let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let id = name.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1);
         PortId::new(id, id)
