@@ -42,13 +42,13 @@ impl Events {
 
     /// Forgets what was taken. Memory for much of it is kept as long as it is in use.
     pub fn clear(&mut self) {
-        if self.bytes.len() < self.bytes.capacity() / 4 {
-            self.bytes.truncate(KEEP);
-            self.bytes.shrink_to(KEEP);
-            self.list.shrink_to(self.list.len());
-        }
+        let (used, events) = (self.bytes.len(), self.list.len());
         self.list.clear();
         self.bytes.clear();
+        if used < self.bytes.capacity() / 4 {
+            self.bytes.shrink_to(KEEP);
+            self.list.shrink_to(events);
+        }
     }
 }
 
