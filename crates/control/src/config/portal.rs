@@ -129,6 +129,7 @@ fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
     let at = s.find(KEY).map(|value| value.span());
     let Some(named) = s.parsed_list(p, KEY, transport) else { return Transports::TCP };
     let has = |what| named.contains(&what);
+    let provider_at = s.find("provider").map(|value| value.span());
     let provider = s.parsed(p, "provider", provider).unwrap_or_default();
     let (tcp, iser, srp) = (has(Carries::Tcp), has(Carries::Iser), has(Carries::Srp));
     let transports = Transports { tcp, iser, srp, provider };
@@ -141,6 +142,12 @@ fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
     };
     if let (Some(at), Some((what, hint))) = (at, wrong) {
         p.add(&at, what, hint);
+    } else if let (Some(at), false) = (provider_at, iser || srp) {
+        p.add(
+            &at,
+            "`provider` is of RDMA, which this portal does not carry",
+            "leave it out, or add \"iser\" to `transport`",
+        );
     }
     transports
 }

@@ -315,6 +315,13 @@ fn problems_of_portals() {
                 ],
             ),
             (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\"], provider = \"verbs\" }]",
+                &[
+                    "t.toml:3:66: `provider` is of RDMA, which this portal does not carry",
+                    "hint: leave it out, or add \"iser\" to `transport`",
+                ],
+            ),
+            (
                 "[[portal_group]]\ntag = 32769\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]",
                 &[
                     "t.toml:2:7: a portal group with a portal for SRP has a tag below 32768",
