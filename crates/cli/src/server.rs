@@ -4,7 +4,7 @@ use control::admin::{Counters, Parameters, Session, Srp};
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use target::setup::{Provider, Setup};
-use target::{Bound, Info, Resting, Unit};
+use target::{Bound, Info, Resting, Transport, Unit};
 
 /// A target that runs.
 pub trait Server: Send + Sync + 'static {
@@ -77,23 +77,33 @@ impl Server for Live {
 
 /// What there is to tell of a channel of SRP; `list` has all sessions, in order.
 fn srp(tsih: u16, info: &Info, list: &[(u16, Arc<Info>)]) -> Option<Srp> {
-    let provider = match info.srp? {
-        Provider::Iwarp => "iwarp",
-        Provider::Verbs => "verbs",
-    };
+    let Transport::Srp(_) = info.transport else { return None };
     let beside = || list.iter().filter(|(_, other)| other.is_beside(info));
     Some(Srp {
         initiator_port: info.initiator.clone(),
         target_port: target::srp::port_id(info.target.as_deref()?).to_string(),
         channel: beside().filter(|(other, _)| *other <= tsih).count(),
         channels: beside().count(),
-        provider: provider.into(),
     })
+}
+
+/// Names of what carries a session, and of what carries RDMA.
+fn names(transport: Transport) -> (&'static str, Option<&'static str>) {
+    let named = |provider| match provider {
+        Provider::Iwarp => "iwarp",
+        Provider::Verbs => "verbs",
+    };
+    match transport {
+        Transport::Tcp => ("TCP", None),
+        Transport::Iser(provider) => ("iSER", Some(named(provider))),
+        Transport::Srp(provider) => ("SRP", Some(named(provider))),
+    }
 }
 
 /// A session as it is told.
 fn session(tsih: u16, info: &Info) -> Session {
     let counters = &info.counters;
+    let (transport, provider) = names(info.transport);
     Session {
         tsih,
         initiator: info.initiator.clone(),
@@ -102,6 +112,8 @@ fn session(tsih: u16, info: &Info) -> Session {
         portal: info.portal.to_string(),
         portal_group: info.tag,
         isid: info.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        transport: transport.into(),
+        provider: provider.map(str::to_owned),
         srp: None,
         session_type: if info.discovery { "Discovery" } else { "Normal" }.into(),
         parameters: Parameters::from(&info.parameters),
@@ -124,7 +136,7 @@ mod tests {
 
     const TARGET: &str = "iqn.2026-11.org.example:disk";
 
-    fn info(initiator: &str, srp: Option<Provider>) -> Arc<Info> {
+    fn info(initiator: &str, transport: Transport) -> Arc<Info> {
         let address = ([127, 0, 0, 1], 5555).into();
         Arc::new(Info {
             initiator: initiator.into(),
@@ -136,7 +148,7 @@ mod tests {
             isid: [0; 6],
             cid: 0,
             discovery: false,
-            srp,
+            transport,
             user: None,
             parameters: Default::default(),
             since: Instant::now(),
@@ -148,18 +160,20 @@ mod tests {
     #[test]
     fn the_channels_between_two_ports_are_counted() {
         let (one, other) = ("0x00000000000000010000000000000002", "0x00000000000000010000000000000003");
-        let iwarp = Some(Provider::Iwarp);
+        let iwarp = Transport::Srp(Provider::Iwarp);
         let list = [
             (3, info(one, iwarp)),
-            (4, info(other, Some(Provider::Verbs))),
-            (5, info("iqn.a", None)),
+            (4, info(other, Transport::Srp(Provider::Verbs))),
+            (5, info("iqn.a", Transport::Iser(Provider::Verbs))),
             (9, info(one, iwarp)),
         ];
         let told: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();
-        let counts =
-            told.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels, &*srp.provider)));
-        let wanted = [Some((1, 2, "iwarp")), Some((1, 1, "verbs")), None, Some((2, 2, "iwarp"))];
-        assert_eq!(counts.collect::<Vec<_>>(), wanted);
+        let counts = told.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels)));
+        assert_eq!(counts.collect::<Vec<_>>(), [Some((1, 2)), Some((1, 1)), None, Some((2, 2))]);
+        let names = list.iter().map(|(tsih, info)| session(*tsih, info)).map(|s| (s.transport, s.provider));
+        let wanted = [("SRP", "iwarp"), ("SRP", "verbs"), ("iSER", "verbs"), ("SRP", "iwarp")];
+        let wanted = wanted.map(|(transport, provider)| (transport.to_owned(), Some(provider.to_owned())));
+        assert_eq!(names.collect::<Vec<_>>(), wanted);
         let first = told[0].as_ref().unwrap();
         let port = "0x9fb1bf94f00106ed9fb1bf94f00106ed";
         assert_eq!((&*first.initiator_port, &*first.target_port), (one, port));

@@ -411,13 +411,14 @@ fn a_session_is_told_as_it_was_negotiated() {
     let (_, table, _) = folder.run(&["session", "list", "--socket", "a.sock"]);
     let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
     let address = session.local_addr().unwrap().to_string();
-    assert_eq!(row[1..6], ["iqn.2026-11.org.example:me", &address, "iqn.2026-11.org.example:a", "7", "0"]);
+    let wanted = ["iqn.2026-11.org.example:me", &address, "TCP", "iqn.2026-11.org.example:a", "7", "0"];
+    assert_eq!(row[1..7], wanted);
     let (status, shown, _) = folder.run(&["session", "show", row[0], "--socket", "a.sock"]);
     assert_eq!(status, 0);
     let portal = first.split(' ').nth(2).unwrap().trim_end_matches(',');
     let who = format!(
         "Initiator=iqn.2026-11.org.example:me\nInitiatorAddress={address}\nTarget=iqn.2026-11.org.example:a\n\
-         TSIH={}\nPortal={portal},7\n",
+         TSIH={}\nPortal={portal},7\nTransport=TCP\n",
         row[0]
     );
     assert_eq!(

@@ -27,7 +27,7 @@ pub use instance::{Instance, Visit};
 pub use passage::{Data, Passage, Passed, Reply, Way};
 pub use rest::Resting;
 pub use server::{Bound, Server};
-pub use session::{Count, Counters, Info};
+pub use session::{Count, Counters, Info, Transport};
 pub use state_file::remove_leftovers;
 pub use told::Told;
 pub use unit::Unit;

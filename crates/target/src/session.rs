@@ -8,6 +8,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+/// What carries a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// iSCSI over TCP.
+    Tcp,
+    /// iSCSI over RDMA.
+    Iser(Provider),
+    /// SCSI over RDMA: the session is one of the channels between two ports.
+    Srp(Provider),
+}
+
 /// What a session was found to be at login, and what it has done since.
 pub struct Info {
     /// iSCSI name of the initiator.
@@ -28,8 +39,8 @@ pub struct Info {
     pub cid: u16,
     /// A discovery session.
     pub discovery: bool,
-    /// It is a channel of SRP, and what carries that.
-    pub srp: Option<Provider>,
+    /// What carries it.
+    pub transport: Transport,
     /// The CHAP user that logged in.
     pub user: Option<String>,
     /// What was negotiated.

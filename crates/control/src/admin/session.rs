@@ -21,6 +21,12 @@ pub struct Session {
     pub portal_group: u16,
     /// Initiator's part of the session identifier, twelve hexadecimal digits.
     pub isid: String,
+    /// What carries it: `TCP`, `iSER` or `SRP`.
+    #[serde(default)]
+    pub transport: String,
+    /// What carries RDMA: `iwarp` or `verbs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
     /// What there is only over SRP; None: it is one of iSCSI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub srp: Option<Srp>,
@@ -45,8 +51,6 @@ pub struct Srp {
     pub channel: usize,
     /// How many there are.
     pub channels: usize,
-    /// What carries it: `iwarp` or `verbs`.
-    pub provider: String,
 }
 
 /// What a session did.
@@ -157,8 +161,6 @@ impl fmt::Display for Parameters {
 
 impl fmt::Display for Srp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "Transport=SRP")?;
-        writeln!(f, "Provider={}", self.provider)?;
         writeln!(f, "InitiatorPort={}", self.initiator_port)?;
         writeln!(f, "TargetPort={}", self.target_port)?;
         writeln!(f, "Channel={} of {}", self.channel, self.channels)
@@ -173,6 +175,10 @@ impl fmt::Display for Session {
         writeln!(f, "Target={}", shown(self.target.as_deref().unwrap_or(DISCOVERY)))?;
         writeln!(f, "TSIH={}", self.tsih)?;
         writeln!(f, "Portal={},{}", self.portal, self.portal_group)?;
+        writeln!(f, "Transport={}", self.transport)?;
+        if let Some(provider) = &self.provider {
+            writeln!(f, "Provider={provider}")?;
+        }
         if let Some(srp) = &self.srp {
             srp.fmt(f)?;
         }
@@ -192,15 +198,17 @@ const DISCOVERY: &str = "(discovery)";
 
 /// All sessions as a table.
 pub fn table(sessions: &[Session]) -> String {
-    const HEAD: [&str; 7] = ["ID", "INITIATOR", "ADDRESS", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
+    const HEAD: [&str; 8] =
+        ["ID", "INITIATOR", "ADDRESS", "TRANSPORT", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
     rows::table(HEAD, sessions.iter().map(row))
 }
 
-fn row(session: &Session) -> [String; 7] {
+fn row(session: &Session) -> [String; 8] {
     [
         session.tsih.to_string(),
         shown(&session.initiator),
         shown(&session.initiator_address),
+        session.transport.clone(),
         shown(session.target.as_deref().unwrap_or(DISCOVERY)),
         session.portal_group.to_string(),
         session.counters.commands.to_string(),
@@ -226,6 +234,8 @@ pub(crate) mod tests {
             portal: "127.0.0.1:3260".into(),
             portal_group: 1,
             isid: "00023d000001".into(),
+            transport: "TCP".into(),
+            provider: None,
             srp: None,
             session_type: "Normal".into(),
             parameters: Parameters::from(&parameters),
@@ -243,7 +253,7 @@ pub(crate) mod tests {
     fn the_listing_has_the_keys_of_the_seed_in_its_order() {
         let text = session(1).to_string();
         let who = "Initiator=iqn.1993-08.org.debian:01:abc\nInitiatorAddress=127.0.0.1:40000\n\
-            Target=iqn.2026-11.org.example:disks\nTSIH=1\nPortal=127.0.0.1:3260,1\n";
+            Target=iqn.2026-11.org.example:disks\nTSIH=1\nPortal=127.0.0.1:3260,1\nTransport=TCP\n";
         let text = text.strip_prefix(who).unwrap();
         let keys: Vec<&str> = text.lines().map(|line| line.split('=').next().unwrap()).collect();
         assert_eq!(keys[..19].join(" "), SEED);
@@ -260,14 +270,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_channel_of_srp_tells_its_ports() {
-        let srp = Srp {
-            initiator_port: "0x1".into(),
-            target_port: "0x2".into(),
-            channel: 2,
-            channels: 3,
-            provider: "iwarp".into(),
-        };
-        let one = Session { srp: Some(srp), ..session(1) };
+        let srp = Srp { initiator_port: "0x1".into(), target_port: "0x2".into(), channel: 2, channels: 3 };
+        let one =
+            Session { transport: "SRP".into(), provider: Some("iwarp".into()), srp: Some(srp), ..session(1) };
         let told = "\nPortal=127.0.0.1:3260,1\nTransport=SRP\nProvider=iwarp\nInitiatorPort=0x1\nTargetPort=0x2\n\
             Channel=2 of 3\nInitialR2T=No\n";
         assert!(one.to_string().contains(told), "{one}");
@@ -298,9 +303,9 @@ pub(crate) mod tests {
         let strange = Session { initiator: "iqn\u{1b}[2J".into(), target: None, ..session(20) };
         assert_eq!(
             table(&[session(1), strange]),
-            "ID  INITIATOR                      ADDRESS          TARGET                         PORTAL GROUP  COMMANDS  CONNECTED\n\
-             1   iqn.1993-08.org.debian:01:abc  127.0.0.1:40000  iqn.2026-11.org.example:disks  1             3         1m 1s\n\
-             20  iqn\\u{1b}[2J                   127.0.0.1:40000  (discovery)                    1             3         1m 1s\n"
+            "ID  INITIATOR                      ADDRESS          TRANSPORT  TARGET                         PORTAL GROUP  COMMANDS  CONNECTED\n\
+             1   iqn.1993-08.org.debian:01:abc  127.0.0.1:40000  TCP        iqn.2026-11.org.example:disks  1             3         1m 1s\n\
+             20  iqn\\u{1b}[2J                   127.0.0.1:40000  TCP        (discovery)                    1             3         1m 1s\n"
         );
     }
 }

@@ -8,8 +8,8 @@ use crate::Visit;
 use crate::access::Door;
 use crate::registry::{Key, Letter, Request, Seat};
 use crate::server::{Bound, Counted, Shared, luns_now};
-use crate::session::Info;
-use crate::setup::{Setup, Target};
+use crate::session::{Info, Transport};
+use crate::setup::{Provider, Setup, Target};
 use net::Stream;
 use proto::Pdu;
 use proto::login::{Login, SEGMENT_LEN, SessionType, Step};
@@ -37,6 +37,9 @@ pub trait Fresh {
 
     /// Sends a PDU after which the login goes on, or the connection ends.
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()>;
+
+    /// What carries the session, by this provider if it is RDMA.
+    fn transport(&self, provider: Provider) -> Transport;
 
     /// What is offered where this is the transport.
     fn offer(&self, offer: Offer) -> Offer;
@@ -96,7 +99,9 @@ async fn negotiate(
         }
     }
     let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());
-    let info = info(&machine, ends, bound.tag, parameters, shared.registry.find(machine.tsih()));
+    let transport = fresh.transport(bound.transports.provider);
+    let session = shared.registry.find(machine.tsih());
+    let info = info(&machine, ends, transport, bound.tag, parameters, session);
     let key = key(&info, &bound);
     let entered = match Entered::enter(shared, &setup, info, key, machine.tsih(), count).await {
         Ok(entered) => entered,
@@ -176,7 +181,14 @@ fn key(info: &Info, bound: &Bound) -> Key {
 }
 
 /// What is known of the connection; `session` is the one that it reinstates.
-fn info(machine: &Login, ends: Ends, tag: u16, own: Parameters, session: Option<Arc<Info>>) -> Arc<Info> {
+fn info(
+    machine: &Login,
+    ends: Ends,
+    transport: Transport,
+    tag: u16,
+    own: Parameters,
+    session: Option<Arc<Info>>,
+) -> Arc<Info> {
     Arc::new(Info {
         initiator: machine.initiator_name().to_owned(),
         alias: machine.initiator_alias().map(str::to_owned),
@@ -186,7 +198,7 @@ fn info(machine: &Login, ends: Ends, tag: u16, own: Parameters, session: Option<
         tag,
         isid: machine.isid(),
         cid: machine.cid(),
-        srp: None,
+        transport,
         discovery: machine.session_type() == SessionType::Discovery,
         user: machine.chap_user().map(str::to_owned),
         parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),
@@ -288,6 +300,10 @@ impl Fresh for Tcp {
             }
         }
         Ok(())
+    }
+
+    fn transport(&self, _: Provider) -> Transport {
+        Transport::Tcp
     }
 
     fn offer(&self, offer: Offer) -> Offer {

@@ -3,7 +3,8 @@
 use super::mover::{Mover, message};
 use crate::iscsi::carrier::Carrier;
 use crate::iscsi::login::Fresh;
-use crate::session::Info;
+use crate::session::{Info, Transport};
+use crate::setup::Provider;
 use net::out::Payload;
 use proto::Pdu;
 use proto::login::SessionType;
@@ -71,6 +72,10 @@ impl Fresh for Iser {
         // Before the answer, which brings the next request.
         self.endpoint.receives(1, LOGIN_LEN);
         self.say(pdu).await
+    }
+
+    fn transport(&self, provider: Provider) -> Transport {
+        Transport::Iser(provider)
     }
 
     fn offer(&self, offer: Offer) -> Offer {

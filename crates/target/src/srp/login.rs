@@ -5,7 +5,7 @@ use crate::access::Door;
 use crate::iscsi::login::{Ends, Entered};
 use crate::registry::{Key, LOGGED_IN_AGAIN};
 use crate::server::{Bound, Counted, Shared};
-use crate::session::Info;
+use crate::session::{Info, Transport};
 use proto::login::Policy;
 use proto::parameters::Parameters;
 use std::net::SocketAddr;
@@ -212,7 +212,7 @@ fn info(initiator: String, target: String, bound: &Bound, Ends { local, peer }: 
         tag: bound.tag,
         isid: [0; 6],
         cid: 0,
-        srp: Some(bound.transports.provider),
+        transport: Transport::Srp(bound.transports.provider),
         discovery: false,
         user: None,
         parameters: parameters(),
