@@ -14,6 +14,7 @@ pub mod expect;
 pub mod login;
 pub mod pdu;
 pub mod peer;
+pub mod ports;
 pub mod raw;
 pub mod relay;
 pub mod routed;

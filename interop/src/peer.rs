@@ -4,7 +4,7 @@
 use crate::tool::{self, Tool};
 use crate::{Folder, Server};
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -64,7 +64,7 @@ impl Peer {
     }
 
     fn foreign(start: impl FnOnce(&Folder, [u16; 2]) -> Process) -> Peer {
-        let (dir, ports) = (disks(), free_ports());
+        let (dir, ports) = (disks(), [(); 2].map(|()| crate::ports::free()));
         let process = start(&dir, ports);
         let [address, second] = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         Peer { process, address, second, dir }
@@ -163,12 +163,6 @@ fn disks() -> Folder {
 fn disk(dir: &Folder, target: &str) -> String {
     let name = target.rsplit(':').next().expect("a part");
     dir.join(format!("{name}.img")).display().to_string()
-}
-
-/// Ports that were free a moment ago: these programs take none by themselves.
-fn free_ports() -> [u16; 2] {
-    let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    held.map(|listener| listener.local_addr().expect("bound").port())
 }
 
 fn secret(path: &str, text: &str) {

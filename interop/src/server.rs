@@ -71,7 +71,7 @@ impl Server {
     /// As [`Server::start`], in a folder that exists: files that the configuration names can be put there
     /// before.
     pub fn start_in(dir: Folder, toml: &str) -> Server {
-        let toml = with_state(toml, &dir);
+        let toml = with_free_ports(&with_state(toml, &dir));
         let (child, portals) = spawn(&dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
         Server { child, dir, toml, portals }
     }
@@ -145,7 +145,6 @@ impl Server {
     /// Starts the server again (killing it first if need be) on the same ports and with the same state.
     pub fn restart(&mut self) {
         self.kill9();
-        self.toml = with_ports(&self.toml, &self.portals);
         let (child, portals) =
             spawn(&self.dir, &self.toml).unwrap_or_else(|why| panic!("{why}\n{}", self.log()));
         assert_eq!(portals, self.portals, "the ports changed");
@@ -226,8 +225,18 @@ fn with_state(toml: &str, dir: &Path) -> String {
     }
 }
 
+const ANY: &str = ":0\"";
+
+fn with_free_ports(toml: &str) -> String {
+    toml.matches(ANY).fold(toml.to_string(), |text, _| with_port(&text, crate::ports::free()))
+}
+
 fn with_ports(toml: &str, portals: &[SocketAddr]) -> String {
-    portals.iter().fold(toml.to_string(), |text, p| text.replacen(":0\"", &format!(":{}\"", p.port()), 1))
+    portals.iter().fold(toml.to_string(), |text, portal| with_port(&text, portal.port()))
+}
+
+fn with_port(toml: &str, port: u16) -> String {
+    toml.replacen(ANY, &format!(":{port}\""), 1)
 }
 
 fn spawn(dir: &Path, toml: &str) -> Result<(Child, Vec<SocketAddr>), String> {

@@ -3,7 +3,7 @@
 
 use interop::scsi::{WRITE, read_keys, write10};
 use interop::{Got, Raw, Server, TARGET, op};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -29,12 +29,6 @@ struct World {
     routers: [Server; 2],
 }
 
-/// A port that was free a moment ago.
-fn free() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
-}
-
 fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
     let (own, other) = (ports[at], ports[1 - at]);
     format!(
@@ -54,7 +48,7 @@ impl World {
             "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
              [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
         ));
-        let ports = [free(), free()];
+        let ports = [(); 2].map(|()| interop::ports::free());
         let routers = [0, 1].map(|at| Server::start(&router(target.portal(), at, ports)));
         let world = World { target, routers };
         world.becomes(0, "active");

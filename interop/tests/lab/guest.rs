@@ -1,7 +1,6 @@
 //! One guest at a time, and the servers that it uses.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -36,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// What the guest calls the host's 127.0.0.1.
 const HOST: &str = "10.0.2.2";
 
-/// One guest at a time: under emulation one fills the machine.
+/// One guest at a time: under emulation one fills the machine, and two take longer than one after the other.
 static ONE_GUEST: Mutex<()> = Mutex::new(());
 
 /// The lab is there and this test's turn has come; None says what is missing.
@@ -82,11 +81,12 @@ pub fn server_over(portals: usize, transports: &str, tables: &str) -> Server {
         let mode = fs::Permissions::from_mode(0o600);
         fs::set_permissions(dir.join(name), mode).expect("mode");
     }
-    let portal = |port: &u16| {
+    let portal = |port: u16| {
         let addresses = format!("listen = \"127.0.0.1:{port}\", advertise = \"{HOST}:{port}\"");
         format!("{{ {addresses}, transport = [{transports}] }}")
     };
-    let portals: Vec<String> = free_ports(portals).iter().map(portal).collect();
+    // The advertised address is needed before the server starts.
+    let portals: Vec<String> = (0..portals).map(|_| portal(interop::ports::free())).collect();
     let toml = format!(
         "[[portal_group]]\ntag = 1\nportals = [{}]\n[[target]]\nname = \"{TARGET}\"\n{tables}\n",
         portals.join(", ")
@@ -94,13 +94,6 @@ pub fn server_over(portals: usize, transports: &str, tables: &str) -> Server {
     let disk = "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"512MiB\"\n";
     let (keys, rest) = toml.split_at(toml.find("[[target.access]]").unwrap_or(toml.len()));
     Server::start_in(dir, &format!("{keys}{disk}{rest}"))
-}
-
-/// Ports that were free a moment ago: the advertised address needs them before the server starts.
-fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    held.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
 }
 
 /// A guest that runs a scenario.
@@ -159,6 +152,8 @@ impl Guest {
         let log = self.log();
         let pass = format!("PASS {}", self.scenario);
         assert!(status.success() && log.contains(&pass), "{}: {status}\n{log}", self.scenario);
+        // Where the time goes.
+        log.lines().filter(|line| line.starts_with("### ")).for_each(|step| println!("{step}"));
     }
 }
 
