@@ -63,6 +63,21 @@ fn our_iser_initiator_against_the_kernels_target() {
 }
 
 #[test]
+fn our_iser_initiator_against_stgt() {
+    let Some(_turn) = lab_of_rdma() else { return };
+    if !have_stgt() {
+        return;
+    }
+    let program = interop::lunar_bin();
+    let program = program.to_str().expect("a path in UTF-8");
+    Guest::alone("iser_tgt", &[("LUNAR", program)]).must_pass();
+}
+
+fn have_stgt() -> bool {
+    tool::have(&["tgtd", "tgtadm"].map(|program| Tool { program, package: "tgt" }))
+}
+
+#[test]
 fn the_kernels_srp_initiator_over_siw() {
     let Some(_turn) = lab_of_rdma() else { return };
     let mut server = server_over(1, "\"srp\"", "");
@@ -141,12 +156,16 @@ fn the_kernels_iser_initiator_to_verbs_over_rxe() {
 
 #[test]
 fn our_iser_initiator_by_verbs_over_siw() {
-    through_verbs("siw", "iser_lio");
+    if have_stgt() {
+        through_verbs("siw", "iser_lio iser_tgt");
+    }
 }
 
 #[test]
 fn our_iser_initiator_by_verbs_over_rxe() {
-    through_verbs("rxe", "iser_lio");
+    if have_stgt() {
+        through_verbs("rxe", "iser_lio iser_tgt");
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub async fn whatever_state(session: &Session, lun: u64) -> Result<Properties, E
 
 async fn read_on(session: &Session, lun: u64, inquiry: Vec<u8>, medium: bool) -> Result<Properties, Error> {
     let mut answers = described(session, lun, inquiry).await?;
+    answers.transport = session.options().transport;
     if medium && is_disk(&answers) {
         answers.capacity = capacity(session, lun).await?;
         answers.mode = mode(session, lun).await?;

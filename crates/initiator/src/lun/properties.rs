@@ -1,11 +1,14 @@
 //! What a logical unit tells of itself, as far as using it as storage needs it.
 
+use crate::options::Transport;
 use wire::be;
 use wire::scsi::vpd::Designator;
 use wire::scsi::{fields, mode, vpd};
 
 /// Bytes of a transfer where the logical unit sets no limit.
 const TRANSFER: u64 = 8 << 20;
+/// The same over RDMA: what Linux's initiators send. STGT takes no more, and ends the connection.
+const RDMA_TRANSFER: u64 = 512 << 10;
 /// And never more than this, which every count of blocks can tell.
 const MAX_TRANSFER: u64 = 16 << 20;
 
@@ -95,6 +98,8 @@ pub struct Answers {
     pub capacity: Vec<u8>,
     /// MODE SENSE(10) of the caching page, or that of all pages.
     pub mode: Vec<u8>,
+    /// What carried them.
+    pub transport: Transport,
 }
 
 impl Properties {
@@ -131,7 +136,8 @@ impl Properties {
                 n => n,
             },
             transfer: match limit(word(&a.limits, 8)) {
-                0 => TRANSFER,
+                0 if a.transport == Transport::Tcp => TRANSFER,
+                0 => RDMA_TRANSFER,
                 n => n.min(MAX_TRANSFER),
             },
             optimal_transfer: Some(limit(word(&a.limits, 12))).filter(|n| *n > 0),
@@ -264,6 +270,15 @@ mod tests {
     }
 
     #[test]
+    fn where_no_limit_is_told_it_is_that_of_the_transport() {
+        let transfer = |transport| Properties::read(&Answers { transport, ..Answers::default() }).transfer;
+        assert_eq!(
+            [Transport::Tcp, Transport::Iser, Transport::Srp].map(transfer),
+            [8 << 20, 512 << 10, 512 << 10]
+        );
+    }
+
+    #[test]
     fn answers_cut_anywhere_are_read_without_a_panic() {
         let page = [&[0, 0x83, 0, 12, 1, 3, 0, 8][..], &[0x60, 1, 2, 3, 4, 5, 6, 7]].concat();
         let mode = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 1, 0x04];
@@ -278,6 +293,7 @@ mod tests {
                 provisioning: cut(&[0xff; 8]),
                 capacity: cut(&[0xff; 32]),
                 mode: cut(&mode),
+                transport: Transport::Tcp,
             });
         }
     }

@@ -206,17 +206,18 @@ impl Login {
         }
         let (exp_cmd_sn, max_cmd_sn) = (header.word(28), header.word(32));
         let (begins, cmd_sn) = (self.wish.tsih == 0, self.wish.cmd_sn);
-        // STGT counts the login over iSER, though it is immediate: then commands begin behind it.
+        // Over iSER, STGT tells as if the login counted, which is immediate; and waits for its number all the same.
         if begins && ![cmd_sn, cmd_sn.wrapping_add(1)].contains(&exp_cmd_sn) {
             return broke(format!("ExpCmdSN is {exp_cmd_sn} after a login with CmdSN {cmd_sn}"));
         }
+        let exp_cmd_sn = if begins { cmd_sn } else { exp_cmd_sn };
         // A MaxCmdSN that lies further back is to be ignored; so there is room for one command.
         let room = max_cmd_sn.wrapping_sub(exp_cmd_sn).wrapping_add(1) as i32 >= 0;
         let negotiation = &mut self.negotiation;
         Ok(Step::Done(Box::new(LoggedIn {
             parameters: negotiation.conclude()?,
             tsih,
-            cmd_sn: if begins { exp_cmd_sn } else { cmd_sn },
+            cmd_sn,
             exp_cmd_sn,
             max_cmd_sn: if room { max_cmd_sn } else { exp_cmd_sn },
             exp_stat_sn: header.word(24).wrapping_add(1),
