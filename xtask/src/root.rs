@@ -37,10 +37,14 @@ pub fn build(package: &str, binary: &str) -> Result<PathBuf> {
     Ok(target_dir().join("release").join(binary))
 }
 
-/// Builds an example of a package for release, and says where it is.
-pub fn build_example(package: &str, example: &str) -> Result<PathBuf> {
-    must("cargo", &["build", "--release", "--quiet", "--package", package, "--example", example])?;
-    Ok(target_dir().join("release/examples").join(example))
+/// Builds examples (package and name) for release, and says where they lie. They are built beside `lunar`: alone they
+/// would want other features of the crates that both use, and these would be built twice.
+pub fn build_examples(examples: &[(&str, &str)]) -> Result<PathBuf> {
+    let wanted = examples.iter().flat_map(|(package, name)| ["--package", package, "--example", name]);
+    let all: Vec<&str> =
+        ["build", "--release", "--quiet", "--package", "cli"].into_iter().chain(wanted).collect();
+    must("cargo", &all)?;
+    Ok(target_dir().join("release/examples"))
 }
 
 /// The program under test, built if it is our own: `$LUNAR_BIN`, or the release build.

@@ -76,12 +76,13 @@ fn programs() -> Result<Programs> {
     if !libnbd {
         eprintln!("bench: no nbdcopy here (apt-get install libnbd-bin): the NBD export is not measured");
     }
+    let examples = root::build_examples(&[("initiator", "load"), ("target", "in_memory")])?;
     Ok(Programs {
         blast: root::build("xtask", "blast")?,
         floor: root::build("xtask", "floor")?,
         lunar: root::lunar()?,
-        load: root::build_example("initiator", "load")?,
-        in_memory: root::build_example("target", "in_memory")?,
+        load: examples.join("load"),
+        in_memory: examples.join("in_memory"),
         stgt,
         libiscsi,
         libnbd,

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that can be checked on this machine, step by step.
 
-mod cargo;
+pub mod cargo;
 mod disk;
 mod fuzz;
 mod output;
@@ -75,25 +75,54 @@ pub fn run(options: &Options) -> Result<Step> {
         let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
         bail!("no step is called {unknown}; there are: {}", names.join(", "));
     }
-    let mut total = Tally::default();
-    let (mut summary, mut told) = (String::new(), String::new());
-    for step in STEPS.iter().filter(|step| wanted(step, options)) {
-        println!("\n=== {}: {}", step.name, step.what);
-        let begin = Instant::now();
-        let report = (step.run)().unwrap_or_else(|error| Step::Failed(format!("{error:#}")).into());
-        summary += &line(step.name, &report, begin.elapsed().as_secs());
-        told += &report.told;
-        total.add(report.tally);
-        if step.always && matches!(report.step, Step::Failed(_)) {
-            summary += "the steps after it were not run\n";
-            break;
+    let mut sum = Sum::default();
+    std::thread::scope(|scope| {
+        let mut beside = Vec::new();
+        for step in STEPS.iter().filter(|step| wanted(step, options)) {
+            println!("\n=== {}: {}", step.name, step.what);
+            if step.beside {
+                beside.push((step, scope.spawn(|| timed(step))));
+                continue;
+            }
+            let (report, seconds) = timed(step);
+            sum.add(step, &report, seconds);
+            if step.always && matches!(report.step, Step::Failed(_)) {
+                sum.lines += "the steps after it were not run\n";
+                break;
+            }
         }
-    }
-    println!(
-        "\n{told}\n{summary}{} passed, {} failed, {} skipped",
-        total.passed, total.failed, total.skipped
-    );
+        for (step, ended) in beside {
+            let (report, seconds) = ended.join().expect("a step does not panic");
+            sum.add(step, &report, seconds);
+        }
+    });
+    let Sum { lines, told, total } = sum;
+    println!("\n{told}\n{lines}{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
     Ok(if total.failed == 0 { Step::Ok } else { Step::Failed(format!("{} failed", total.failed)) })
+}
+
+/// Does a step; what came of it, and how many seconds it took.
+fn timed(step: &steps::Row) -> (Report, u64) {
+    let begin = Instant::now();
+    let report = (step.run)().unwrap_or_else(|error| Step::Failed(format!("{error:#}")).into());
+    (report, begin.elapsed().as_secs())
+}
+
+/// What came of all steps.
+#[derive(Default)]
+struct Sum {
+    /// A line for each
+    lines: String,
+    told: String,
+    total: Tally,
+}
+
+impl Sum {
+    fn add(&mut self, step: &steps::Row, report: &Report, seconds: u64) {
+        self.lines += &line(step.name, report, seconds);
+        self.told += &report.told;
+        self.total.add(report.tally);
+    }
 }
 
 fn wanted(step: &steps::Row, options: &Options) -> bool {

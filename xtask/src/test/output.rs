@@ -13,21 +13,13 @@ pub struct Failure {
     pub said: Vec<String>,
 }
 
-/// The part of a test program's output that a line belongs to.
-#[derive(Debug, Default)]
-enum Part {
-    #[default]
-    Elsewhere,
-    /// What failed tests printed, and the list of their names
-    Failures,
-}
-
 /// Everything that was counted so far.
 #[derive(Debug, Default)]
 pub struct Output {
     pub tally: Tally,
     pub failures: Vec<Failure>,
-    part: Part,
+    /// What comes now is what failed tests printed, or the list of their names
+    is_of_failures: bool,
 }
 
 impl Output {
@@ -37,11 +29,11 @@ impl Output {
             self.tally.skipped += 1;
         }
         if let Some(result) = line.strip_prefix("test result: ") {
-            self.part = Part::Elsewhere;
+            self.is_of_failures = false;
             self.count(result);
         } else if line == "failures:" {
-            self.part = Part::Failures;
-        } else if let Part::Failures = self.part {
+            self.is_of_failures = true;
+        } else if self.is_of_failures {
             self.keep(line);
         }
     }

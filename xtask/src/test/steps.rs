@@ -16,47 +16,46 @@ pub struct Row {
     pub quick: bool,
     /// Part of every run, and nothing goes on without it
     pub always: bool,
+    /// Goes on beside the steps behind it, with what they leave of the processor
+    pub beside: bool,
     /// Does it
     pub run: fn() -> Result<Report>,
 }
 
 /// All steps in their order.
 pub const STEPS: [Row; 8] = [
-    Row {
-        name: "packages",
-        what: "programs of real peers",
-        quick: true,
-        always: true,
-        run: packages::install,
-    },
-    Row { name: "build", what: "the release build of lunar", quick: true, always: true, run: build },
-    Row { name: "units", what: "tests of every crate", quick: true, always: false, run: units },
-    Row {
-        name: "server",
-        what: "raw PDUs against the running server",
-        quick: true,
-        always: false,
-        run: server,
-    },
-    Row { name: "peers", what: "libiscsi, QEMU, STGT and istgt", quick: true, always: false, run: peers },
-    Row {
-        name: "polling",
-        what: "the server's tests without io_uring",
-        quick: false,
-        always: false,
-        run: polling,
-    },
-    Row {
-        name: "fuzz",
-        what: "every fuzz target for a short while",
-        quick: false,
-        always: false,
-        run: fuzz::run,
-    },
-    Row { name: "lab", what: "the Linux kernel in a guest", quick: false, always: false, run: lab },
+    Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
+    Row { always: true, ..quick("build", "the release build of lunar", build) },
+    quick("units", "tests of every crate", units),
+    quick("server", "raw PDUs against the running server", server),
+    Row { beside: true, ..long("fuzz", "every fuzz target for a short while", fuzz::run) },
+    quick("peers", "libiscsi, QEMU, STGT and istgt", peers),
+    long("polling", "the server's tests without io_uring", polling),
+    long("lab", "the Linux kernel in a guest", lab),
 ];
+
+const fn quick(name: &'static str, what: &'static str, run: fn() -> Result<Report>) -> Row {
+    Row { quick: true, ..long(name, what, run) }
+}
+
+const fn long(name: &'static str, what: &'static str, run: fn() -> Result<Report>) -> Row {
+    Row { name, what, quick: false, always: false, beside: false, run }
+}
+
 /// Tests of `interop` that have steps of their own.
 const OWN_STEPS: [&str; 2] = ["lab", "peers"];
+/// Tests to which it is all the same how the server waits for its sockets and files.
+const NOT_OF_THE_CORE: [&str; 9] = [
+    "bench_faces",
+    "commands",
+    "docs",
+    "initiator_hostile",
+    "inspect",
+    "log",
+    "router_pair",
+    "rows",
+    "verify",
+];
 
 fn build() -> Result<Report> {
     root::lunar()?;
@@ -78,7 +77,10 @@ fn units() -> Result<Report> {
 }
 
 fn server() -> Result<Report> {
-    let names = server_tests()?;
+    against_the_server(&server_tests()?)
+}
+
+fn against_the_server(names: &[String]) -> Result<Report> {
     let mut selection = vec!["--package", "interop", "--lib"];
     selection.extend(names.iter().flat_map(|name| ["--test", name.as_str()]));
     cargo::test(&selection, &[])
@@ -105,15 +107,17 @@ fn peers() -> Result<Report> {
 
 /// One guest at a time: an emulated machine fills two cores.
 fn lab() -> Result<Report> {
-    root::build_example("export", "ublk")?;
-    root::build_example("router", "sg")?;
-    root::build_example("rdma", "verbs_loop")?;
+    root::build_examples(&[("export", "ublk"), ("router", "sg"), ("rdma", "verbs_loop")])?;
     cargo::test(&["--package", "interop", "--test", "lab"], &["--test-threads=1"])
 }
 
 fn polling() -> Result<Report> {
     match uring::disable()? {
-        Ok(_disabled) => server(),
+        Ok(_disabled) => {
+            let mut names = server_tests()?;
+            names.retain(|name| !NOT_OF_THE_CORE.contains(&name.as_str()));
+            against_the_server(&names)
+        }
         Err(why) => Ok(Step::Skipped(why).into()),
     }
 }
@@ -127,5 +131,6 @@ mod tests {
         let names = server_tests().expect("interop/tests");
         assert!(names.contains(&"smoke".to_string()), "{names:?}");
         assert!(OWN_STEPS.iter().all(|own| !names.contains(&own.to_string())), "{names:?}");
+        assert!(NOT_OF_THE_CORE.iter().all(|other| names.contains(&other.to_string())), "{names:?}");
     }
 }
