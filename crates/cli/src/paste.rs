@@ -1,5 +1,6 @@
 //! What `lunar serve` prints when it serves: where it listens, and lines to paste.
 
+use control::config::router::Map;
 use control::config::{Config, Lun};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -93,11 +94,10 @@ fn srp(config: &Config, portals: &[Bound]) -> String {
     let (mut urls, mut lines) = (String::new(), String::new());
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
-        let targets = config.targets.iter().filter(|target| target.portal_groups.contains(&portal.tag));
-        for target in targets.take(LISTED) {
-            let Some(lun) = target.luns.keys().next() else { continue };
-            let (id, dest) = (port_id(&target.name).guid(), local(portal.address));
-            _ = writeln!(urls, "  srp://{dest}/{id:016x}/{lun}{provider}");
+        for (name, lun) in targets_of(config, portal.tag).into_iter().take(LISTED) {
+            let (id, dest) = (port_id(name).guid(), local(portal.address));
+            let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
+            _ = writeln!(urls, "  srp://{dest}/{id:016x}{lun}{provider}");
             _ = writeln!(lines, "  id_ext={id:016x},ioc_guid={id:016x},dest={dest}");
         }
     }
@@ -107,6 +107,20 @@ fn srp(config: &Config, portals: &[Bound]) -> String {
             "URL of SRP:\n{urls}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
         ),
     }
+}
+
+/// Names of the targets of a portal group that have LUNs, with the first of these; routers' whose LUNs are told upstream
+/// have none here, and those whose names are, are not among them.
+fn targets_of(config: &Config, tag: u16) -> Vec<(&str, Option<u16>)> {
+    let own = config.targets.iter().filter(|target| target.portal_groups.contains(&tag));
+    let own = own.filter_map(|target| Some((target.name.as_str(), Some(*target.luns.keys().next()?))));
+    let routers = config.routers.iter().filter(|router| router.portal_groups.contains(&tag));
+    let routed = routers.flat_map(|router| &router.targets).filter_map(|target| match &target.map {
+        Map::Transparent { .. } => None,
+        Map::Target { name, .. } => Some((name.as_str(), None)),
+        Map::Lun { name, luns } => Some((name.as_str(), luns.keys().next().copied())),
+    });
+    own.chain(routed).collect()
 }
 
 fn describe(lun: &Lun) -> String {
@@ -148,6 +162,17 @@ mod tests {
         let verbs = Transports { provider: target::setup::Provider::Verbs, ..Transports::SRP };
         let text = banner(&config, &[bound("[::1]:5555", 2, verbs)]);
         assert!(text.contains("/21c2f69f0bcae0f6/3?provider=verbs\n"), "{text}");
+    }
+
+    #[test]
+    fn targets_of_routers_are_told_over_srp_by_the_names_that_they_have_here() {
+        let source = "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:0\", transport = [\"srp\"] }]\n\
+            [router.r1.upstream.u]\nurls = [\"iscsi://[::1]/iqn.2026-11.org.example:far\"]\n\
+            [[router.r1.target]]\nmap = \"target\"\nname = \"iqn.2026-11.org.example:b\"\nupstream = \"u\"\n\
+            access = \"all\"\n";
+        let config = control::config::parse(source, "t.toml".as_ref()).unwrap();
+        let text = banner(&config, &[bound("[::1]:5555", 1, Transports::SRP)]);
+        assert!(text.contains("\n  srp://[::1]:5555/21c2f69f0bcae0f6\nSRP, to"), "{text}");
     }
 
     #[test]

@@ -301,11 +301,17 @@ pub(crate) mod tests {
     #[test]
     fn the_table_has_a_line_for_each() {
         let strange = Session { initiator: "iqn\u{1b}[2J".into(), target: None, ..session(20) };
-        assert_eq!(
-            table(&[session(1), strange]),
-            "ID  INITIATOR                      ADDRESS          TRANSPORT  TARGET                         PORTAL GROUP  COMMANDS  CONNECTED\n\
-             1   iqn.1993-08.org.debian:01:abc  127.0.0.1:40000  TCP        iqn.2026-11.org.example:disks  1             3         1m 1s\n\
-             20  iqn\\u{1b}[2J                   127.0.0.1:40000  TCP        (discovery)                    1             3         1m 1s\n"
-        );
+        let text = table(&[session(1), strange]);
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").collect()).collect();
+        let words = |row: usize| -> Vec<&str> {
+            rows[row].iter().map(|word| word.trim()).filter(|word| !word.is_empty()).collect()
+        };
+        let head =
+            ["ID", "INITIATOR", "ADDRESS", "TRANSPORT", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
+        assert_eq!(words(0), head);
+        let (name, target) = ("iqn.1993-08.org.debian:01:abc", "iqn.2026-11.org.example:disks");
+        assert_eq!(words(1), ["1", name, "127.0.0.1:40000", "TCP", target, "1", "3", "1m 1s"]);
+        let escaped = "iqn\\u{1b}[2J";
+        assert_eq!(words(2), ["20", escaped, "127.0.0.1:40000", "TCP", "(discovery)", "1", "3", "1m 1s"]);
     }
 }
