@@ -136,6 +136,28 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).expect("the server lives");
     }
 
+    /// Stops the process as SIGSTOP does, and waits until no thread of it runs: until then it still answers.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP.as_raw());
+        let end = Instant::now() + START;
+        while !self.is_paused() {
+            assert!(Instant::now() < end, "the server does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server lives");
+        // The state stands behind the name, which is in parentheses.
+        let is_stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
+        tasks.flatten().all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped))
+    }
+
+    /// Goes on after [`Server::pause`].
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT.as_raw());
+    }
+
     /// Replaces the configuration file without telling the server; ports that were 0 stay what they became.
     pub fn rewrite(&mut self, toml: &str) {
         self.toml = with_ports(&with_state(toml, &self.dir), &self.portals);

@@ -16,8 +16,6 @@ const ROUTED: &str = "iqn.2026-11.org.example:routed";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// By then one router of a pair serves, whatever happened to the other.
 const SOON: Duration = Duration::from_secs(40);
-const STOP: i32 = 19;
-const CONTINUE: i32 = 18;
 
 fn stamp(lba: u32, generation: u64) -> Vec<u8> {
     [&u64::from(lba).to_be_bytes()[..], &generation.to_be_bytes()].concat().repeat(BLOCK / 16)
@@ -254,12 +252,12 @@ fn one_that_slept_through_a_take_over_writes_no_more() {
     host.write_for(Duration::from_millis(300));
     assert!(host.at == 0);
     let mut sleeper = host.paths[0].take().expect("a path");
-    world.routers[0].signal(STOP);
+    world.routers[0].pause();
     // They wait in its socket.
     let stale: Vec<u32> = (0..SLOTS).map(|lba| send(&mut sleeper, lba, &stamp(lba, u64::MAX))).collect();
     (0..SLOTS).for_each(|lba| host.write(lba));
     assert!(world.is(1, "active"));
-    world.routers[0].signal(CONTINUE);
+    world.routers[0].go_on();
     for _ in &stale {
         let Got::Pdu(pdu) = sleeper.get(SOON) else { break };
         let is_good = pdu.opcode() == op::SCSI_RESPONSE && (pdu.bhs[2], pdu.bhs[3]) == (0, 0);
