@@ -122,7 +122,7 @@ impl Home {
         let sent = |t: &&mut Task| t.state == State::Sent && precedes(t.cmd_sn, before);
         let tags: Vec<u32> =
             machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
-        tags.into_iter().for_each(|tag| machine.ended_by_abort(tag, what));
+        machine.ended_by_abort(tags, what);
     }
 }
 
