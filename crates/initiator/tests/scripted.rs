@@ -204,3 +204,21 @@ fn what_was_given_up_is_not_delivered_later() {
     assert_eq!(written, 1);
     assert_eq!(told.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
 }
+
+/// The target may still carry the late one out.
+#[test]
+fn what_is_written_after_a_late_write_goes_on_another_connection() {
+    let target = Script::new()
+        .answer("DefaultTime2Wait", "0")
+        .scsi(WRITE_10, |link, _| if link.number == 0 { Turn::Done } else { Turn::Usual });
+    let target = target.listen();
+    let late = with_disk(&target, "operation_timeout=4&command_timeout=30", |lun| async move {
+        let late = lun.write(0, Buf::zeroed(4096), false).await.0.expect_err("nobody answers");
+        lun.write(0, Buf::zeroed(4096), false).await.0.expect("written");
+        kind(&late)
+    });
+    assert_eq!(late, Kind::TimedOut);
+    let seen = target.seen();
+    let links = seen.iter().filter(|s| s.full_feature && is(&s.pdu, WRITE_10)).map(|s| s.link);
+    assert_eq!(links.collect::<Vec<_>>(), [0, 1]);
+}
