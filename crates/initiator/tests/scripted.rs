@@ -102,6 +102,28 @@ fn a_lun_that_is_still_the_same_is_written_on_after_the_look() {
     assert_eq!(codes[..4], [WRITE_10, INQUIRY, INQUIRY, WRITE_10]);
 }
 
+/// SPC-5 section 4.4.7: what a deferred error ends was not performed.
+#[test]
+fn a_write_that_met_the_error_of_another_one_is_written() {
+    let told = AtomicBool::new(false);
+    let target = Script::new().scsi(WRITE_10, move |link, pdu| {
+        if told.swap(true, SeqCst) {
+            return Turn::Usual;
+        }
+        // RECOVERED ERROR, deferred.
+        let mut data = [0; 20];
+        (data[1], data[2], data[4], data[9]) = (18, 0x71, 1, 10);
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()).byte(3, 2).data(&data));
+        Turn::Done
+    });
+    let target = target.listen();
+    let mut buf = Buf::zeroed(4096);
+    buf.fill(0xa5);
+    with_disk(&target, "", |lun| async move { lun.write(0, buf, false).await.0 }).expect("written");
+    assert_eq!(writes(&target), 2);
+    assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5), "it was acknowledged");
+}
+
 /// A target that starts lets us in before it has its LUNs.
 #[test]
 fn a_lun_that_is_added_after_the_login_is_waited_for() {
@@ -181,4 +203,22 @@ fn what_was_given_up_is_not_delivered_later() {
     });
     assert_eq!(written, 1);
     assert_eq!(told.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
+}
+
+/// The target may still carry the late one out.
+#[test]
+fn what_is_written_after_a_late_write_goes_on_another_connection() {
+    let target = Script::new()
+        .answer("DefaultTime2Wait", "0")
+        .scsi(WRITE_10, |link, _| if link.number == 0 { Turn::Done } else { Turn::Usual });
+    let target = target.listen();
+    let late = with_disk(&target, "operation_timeout=4&command_timeout=30", |lun| async move {
+        let late = lun.write(0, Buf::zeroed(4096), false).await.0.expect_err("nobody answers");
+        lun.write(0, Buf::zeroed(4096), false).await.0.expect("written");
+        kind(&late)
+    });
+    assert_eq!(late, Kind::TimedOut);
+    let seen = target.seen();
+    let links = seen.iter().filter(|s| s.full_feature && is(&s.pdu, WRITE_10)).map(|s| s.link);
+    assert_eq!(links.collect::<Vec<_>>(), [0, 1]);
 }

@@ -24,7 +24,8 @@ pub enum Verdict {
 }
 
 /// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides.
-/// What was aborted may have been carried out: it is sent again only if it is `repeatable`.
+/// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a deferred
+/// error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
 pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Verdict {
     let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
     let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what).with_status(c.status));
@@ -49,7 +50,12 @@ fn by_sense(
     pause: Duration,
     tell: impl FnOnce(Sense),
 ) -> Verdict {
+    if sense.deferred {
+        tracing::warn!("data that were acknowledged may be gone: {sense}");
+    }
     match (sense.key, sense.asc, sense.ascq) {
+        _ if sense.deferred && tries < TRIES => return Verdict::Again,
+        _ if sense.deferred => {}
         // No sense, recovered error, completed.
         (0 | 1 | 0xf, ..) => return Verdict::Done,
         (6, ..) => {
@@ -108,6 +114,20 @@ mod tests {
         }
         let attention = end(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), false);
         assert_eq!(attention, Verdict::Again, "it was not carried out");
+    }
+
+    #[test]
+    fn a_deferred_error_is_that_of_another_command_and_this_one_was_not_performed() {
+        for (key, repeatable) in [(1, false), (3, false), (4, false), (1, true), (0xb, false)] {
+            let sense = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
+            let end = |tries| {
+                let (status, sense) = (Status::CheckCondition as u8, sense.encode(false).into());
+                let c = Completion { status, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
+                judge(&c, tries, repeatable, |_| panic!("no unit attention"))
+            };
+            assert_eq!(end(1), Verdict::Again, "key {key}");
+            assert!(matches!(end(TRIES), Verdict::Failed(_)), "key {key}: not for ever");
+        }
     }
 
     #[test]

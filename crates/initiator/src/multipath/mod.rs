@@ -7,7 +7,7 @@ mod tests;
 mod times;
 mod way;
 
-use crate::{Error, Kind};
+use crate::{Error, Kind, Timeouts};
 use block::range::{Hold, Ranges};
 use block::{Backend, Extent, Facts, Finished, Future};
 use choice::Paths;
@@ -42,7 +42,7 @@ impl Default for Settings {
             policy: Policy::LeastQueue,
             check: Duration::from_secs(5),
             queue: Duration::from_secs(120),
-            operation: Duration::MAX,
+            operation: Timeouts::default().operation,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Paths that come and go, on a medium in memory.
 
 use super::*;
-use crate::Event;
+use crate::{Event, Timeouts};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A path to a medium that all paths share; it works or not as told.
@@ -214,5 +214,31 @@ fn paths_that_all_lead_elsewhere_are_not_waited_for() {
             joined.turn().await;
         }
         write(&joined, 1).await.expect("they lead back");
+    });
+}
+
+/// A path that answers when it is asked and fails all that is done on it.
+#[test]
+fn an_operation_that_fails_on_every_path_again_and_again_ends() {
+    assert_eq!(Settings::default().operation, Timeouts::default().operation, "as on one path");
+    inside(async {
+        let wires = two();
+        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let operation = Duration::from_millis(50);
+        let joined = Multipath::join(ways, Settings { operation, ..Settings::default() });
+        let joined = joined.await.expect("two paths to one unit");
+        wires.iter().for_each(|w| w.up.store(false, Relaxed));
+        let (me, over) = (joined.clone(), Arc::new(AtomicBool::new(false)));
+        let end = over.clone();
+        let flatters = compio::runtime::spawn(async move {
+            while !end.load(Relaxed) {
+                (0..2).for_each(|at| me.set(at, State::Optimized));
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let written = compio::time::timeout(Duration::from_secs(20), write(&joined, 1)).await;
+        over.store(true, Relaxed);
+        flatters.await.expect("no panic");
+        written.expect("it hangs").expect_err("no path works");
     });
 }

@@ -4,7 +4,7 @@
 use super::Event;
 use super::home::Home;
 use super::machine::{Machine, Online};
-use super::task::{State, Task};
+use super::task::{Data, State, Task};
 use crate::{Error, Kind};
 use proto::window::precedes;
 use std::rc::Rc;
@@ -58,16 +58,23 @@ impl Home {
         self.listeners.tell(&Event::GaveUp(what));
     }
 
-    /// Operations whose owners have waited long enough.
+    /// Operations whose owners have waited long enough. What a target may still write must not come behind what
+    /// their owners do next: that goes on another connection.
     fn end_operations(&self, now: Instant) {
         let limit = self.options.timeouts.operation;
         let mut machine = self.machine.borrow_mut();
         let late = |since: Instant| now.duration_since(since) >= limit;
         let late: Vec<u32> =
             machine.tasks.iter().filter(|t| t.answer.is_none() && late(t.since)).map(|t| t.tag).collect();
+        let mut is_stray = false;
         for tag in late {
+            is_stray |= machine.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
             let what = format!("the command did not end within {} s", limit.as_secs());
             machine.tasks.expire(tag, Error::new(Kind::TimedOut, what));
+        }
+        drop(machine);
+        if is_stray {
+            self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));
         }
     }
 
@@ -122,7 +129,7 @@ impl Home {
         let sent = |t: &&mut Task| t.state == State::Sent && precedes(t.cmd_sn, before);
         let tags: Vec<u32> =
             machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
-        tags.into_iter().for_each(|tag| machine.ended_by_abort(tag, what));
+        machine.ended_by_abort(tags, what);
     }
 }
 

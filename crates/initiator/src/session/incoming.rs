@@ -4,7 +4,7 @@
 use super::Event;
 use super::control::Asked;
 use super::machine::{Machine, Online};
-use super::task::Data as TaskData;
+use super::task::{Data as TaskData, Task};
 use super::transfer::Segment;
 use crate::{Completion, Error, Kind};
 use net::Buf;
@@ -126,7 +126,7 @@ impl Machine {
 
     fn scsi_response(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
-        let Some(task) = self.tasks.get(header.itt()) else {
+        let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke(format!(
                 "a SCSI Response for the tag {:08x}, which names no command",
                 header.itt()
@@ -150,7 +150,7 @@ impl Machine {
     /// The end of a command with a SCSI status; residuals tell how much was moved (RFC 7143 section 11.4.5).
     #[inline]
     fn complete(&mut self, header: &Bhs, sense: Box<[u8]>) -> Result<(), Error> {
-        let Some(task) = self.tasks.get(header.itt()) else {
+        let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke("a status for a tag that names no command"));
         };
         let (flags, residual) = (header.flags(), header.word(44));
@@ -160,17 +160,8 @@ impl Machine {
             OVERFLOW => (0, residual),
             _ => return Err(broke("a residual that cannot be")),
         };
-        let (transferred, queued) = (task.expected - under, task.queued);
-        let status = header.0[3];
-        if let TaskData::In(_, received) = task.data
-            && status == 0
-            && received < transferred
-        {
-            let tag = header.itt();
-            return Err(broke(format!(
-                "{received} bytes came of the {transferred} that the command {tag:08x} is told to have read"
-            )));
-        }
+        let (status, queued) = (header.0[3], task.queued);
+        let transferred = moved(task, under, status)?;
         if status == Status::CheckCondition as u8 && Sense::decode(&sense).is_some_and(|s| raises_doubt(&s)) {
             self.doubt();
         }
@@ -240,7 +231,7 @@ impl Machine {
             5 => {
                 let lun = header.lun();
                 let ended: Vec<u32> = self.tasks.iter().filter(|t| t.lun == lun).map(|t| t.tag).collect();
-                ended.into_iter().for_each(|tag| self.ended_by_abort(tag, "the target ended the command"));
+                self.ended_by_abort(ended, "the target ended the command");
             }
             // Those of vendors may be passed over.
             248..=255 => {}
@@ -271,7 +262,7 @@ impl Machine {
         match rejected.opcode() {
             // Its answer follows (section 7.3), or the whole command is to be sent again.
             opcode::DATA_OUT => {}
-            opcode::SCSI_COMMAND if self.tasks.get(tag).is_some() => {
+            opcode::SCSI_COMMAND if self.tasks.sent(tag).is_some() => {
                 self.rejected_command(header, tag, error)
             }
             _ if self.refused(tag, error.clone()) => {}
@@ -299,11 +290,26 @@ impl Machine {
             self.fill(cmd_sn);
         }
         if header.0[2] == DATA_DIGEST_ERROR {
-            self.ended_by_abort(tag, &error.what);
+            self.ended_by_abort([tag], &error.what);
         } else {
             self.finish(tag, Err(error));
         }
         self.pump();
+    }
+}
+
+/// Bytes that a command has moved: as the residual tells, but of a read no more than came. Only a success has to
+/// tell the residual.
+#[inline]
+fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
+    let told = task.expected - under;
+    match task.data {
+        TaskData::In(_, came) if came < told && status == 0 => Err(broke(format!(
+            "{came} bytes came of the {told} that the command {:08x} is told to have read",
+            task.tag
+        ))),
+        TaskData::In(_, came) => Ok(told.min(came)),
+        _ => Ok(told),
     }
 }
 

@@ -143,10 +143,7 @@ impl Machine {
                 over.push(task.tag);
             }
         }
-        // In the order in which they were sent: CmdSN runs on modulo 2^32.
-        let next = self.numbers.cmd_sn;
-        back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));
-        back.iter().rev().for_each(|(_, tag)| self.queue.push_front(*tag));
+        self.queue_again(back);
         for tag in over {
             let what = format!("{why}; it is not known whether the command was carried out");
             let is_aborting = self.tasks.get(tag).is_some_and(|t| t.aborting);
@@ -155,6 +152,19 @@ impl Machine {
                 self.leaving.push(tag);
             }
             self.tasks.finish(tag, Err(Error::new(kind, what)));
+        }
+    }
+
+    /// Commands (CmdSN, tag) that were sent already wait before those that were not, in the order in which they
+    /// were sent: CmdSN runs on modulo 2^32.
+    fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
+        let next = self.numbers.cmd_sn;
+        back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));
+        for (_, tag) in back.into_iter().rev() {
+            // Behind commands that wait for the check of an identity, the check would wait for itself.
+            let mut is_first = |tag: &u32| self.tasks.get(*tag).is_none_or(|t| t.urgent);
+            let at = if is_first(&tag) { 0 } else { self.queue.iter().take_while(|t| is_first(t)).count() };
+            self.queue.insert(at, tag);
         }
     }
 
@@ -169,6 +179,7 @@ impl Machine {
             self.send(tag);
         } else {
             self.enqueue(tag);
+            self.pump();
         }
         Ok(tag)
     }
@@ -274,28 +285,29 @@ impl Machine {
         gone.into_iter().for_each(|tag| self.tasks.hand_over(tag));
     }
 
-    /// A command that an abort or a reset has ended is sent again, or ends.
-    pub fn ended_by_abort(&mut self, tag: u32, what: &str) {
-        let Some(task) = self.tasks.get(tag).filter(|t| t.state == State::Sent) else { return };
+    /// Commands that an abort or a reset has ended are sent again, in their order, or end.
+    pub fn ended_by_abort(&mut self, tags: impl IntoIterator<Item = u32>, what: &str) {
+        let back: Vec<_> = tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, what)).collect();
+        self.queue_again(back);
+        // Also where all of them are over: there is room for others.
+        self.pump();
+    }
+
+    /// CmdSN and tag of a command that is to be sent again; any other ends.
+    fn end_or_rewind(&mut self, tag: u32, what: &str) -> Option<(u32, u32)> {
+        let now = (self.clock)();
+        let task = self.tasks.sent(tag)?;
         // Memory that was lent comes back: what is still away then is being sent.
         self.out.ended(tag);
         let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
-        if task.aborting {
-            self.finish(tag, Err(Error::new(Kind::Aborted, what)));
-        } else if again && !task.is_leaving() && task.expired.is_none() {
-            task.rewind((self.clock)());
-            // Behind commands that wait for the check of an identity, the check would wait for itself.
-            let urgent = task.urgent;
+        if again && !task.aborting && !task.is_leaving() && task.expired.is_none() {
+            task.rewind(now);
             self.sent -= 1;
-            if urgent {
-                self.queue.push_front(tag);
-            } else {
-                self.queue.push_back(tag);
-            }
-            self.pump();
-        } else {
-            self.finish(tag, Err(Error::new(Kind::TimedOut, what)));
+            return Some((task.cmd_sn, tag));
         }
+        let kind = if task.aborting { Kind::Aborted } else { Kind::TimedOut };
+        self.finish(tag, Err(Error::new(kind, what)));
+        None
     }
 
     /// Ends commands of which the target knows nothing.

@@ -209,6 +209,12 @@ impl Tasks {
         if slot.generation == generation { slot.task.as_mut() } else { None }
     }
 
+    /// The task of a tag, if the target has it.
+    #[inline]
+    pub fn sent(&mut self, tag: u32) -> Option<&mut Task> {
+        self.get(tag).filter(|task| task.state == State::Sent)
+    }
+
     /// Ends a task whose owner has taken its answer, or does not want it.
     fn forget(&mut self, tag: u32) {
         let (at, generation) = place(tag);

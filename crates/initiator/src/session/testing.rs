@@ -95,7 +95,7 @@ impl Session {
     pub fn abort(&mut self, which: usize) {
         let Some(tag) = self.tag(which) else { return };
         self.machine.abort(tag, &Error::new(Kind::Aborted, "aborted"));
-        self.machine.ended_by_abort(tag, "aborted");
+        self.machine.ended_by_abort([tag], "aborted");
         self.receive(&[]);
     }
 

@@ -15,6 +15,7 @@ use wire::iscsi::request::Function;
 use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};
 use wire::scsi::{Sense, cdb};
 
+mod again;
 mod demands;
 mod rows;
 
@@ -176,7 +177,7 @@ fn a_check_that_was_aborted_goes_first_again() {
     let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
     let check = peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
     assert_eq!(peer.sent().len(), 1);
-    peer.machine.ended_by_abort(check, "late");
+    peer.machine.ended_by_abort([check], "late");
     let sent = peer.sent();
     assert_eq!(sent.iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [check]);
     // It is that of its connection: the next one has its own.
@@ -465,7 +466,7 @@ fn task_management_is_answered_to_who_asked() {
     assert_eq!((header.word20(), header.word(32), header.immediate()), (tag, 1, true));
     peer.say(pdu::task_management_response(header.itt(), 0), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(0)));
-    peer.machine.ended_by_abort(tag, "aborted");
+    peer.machine.ended_by_abort([tag], "aborted");
     assert_eq!(peer.sent()[0].0.itt(), tag, "what may be repeated is sent again");
 }
 

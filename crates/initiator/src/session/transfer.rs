@@ -4,7 +4,7 @@
 use super::carrier::Out;
 use super::incoming::broke;
 use super::machine::Machine;
-use super::task::{Data, State, Task};
+use super::task::{Data, Task};
 use crate::Error;
 use net::Buf;
 use net::iscsi::out::{self, Digests, Payload};
@@ -15,6 +15,8 @@ use wire::iscsi::{Bhs, NONE};
 
 /// Pieces of Data-In that may lie apart where they come in any order.
 const PIECES: usize = 256;
+/// R2Ts beyond those that were agreed on whose data may wait to be sent.
+const SPARE_R2TS: usize = 64;
 
 /// Queues a command and the data that may go without being asked for.
 ///
@@ -99,8 +101,7 @@ impl Machine {
     pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         let (ttt, r2t_sn, offset, len) = (header.word20(), header.word(36), header.word(40), header.word(44));
         let (p, digests, exp_stat_sn) = (&self.parameters, self.digests, self.numbers.exp_stat_sn);
-        let task = self.tasks.get(header.itt()).filter(|t| t.state == State::Sent);
-        let Some(task) = task else {
+        let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke(format!("an R2T for the tag {:08x}, which names no command", header.itt())));
         };
         let (lun, expected, next) = (task.lun, task.expected, task.data_sn);
@@ -123,6 +124,9 @@ impl Machine {
         if header.lun() != lun && header.lun() != 0 {
             return Err(broke(format!("an R2T for LUN {:016x} of a command for {lun:016x}", header.lun())));
         }
+        if Rc::strong_count(buf) - 1 > most_waiting(expected, p) {
+            return Err(broke("the target asks for data again and again, and does not read them"));
+        }
         task.data_sn += 1;
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
         let Out::Tcp(out) = &mut self.out else { return Err(broke("an R2T where the target reads itself")) };
@@ -132,7 +136,7 @@ impl Machine {
 
     /// The memory of a read, which the target has filled itself, all but so many bytes.
     pub fn filled(&mut self, tag: u32, memory: Buf, short: u32) {
-        let Some(task) = self.tasks.get(tag).filter(|task| task.state == State::Sent) else { return };
+        let Some(task) = self.tasks.sent(tag) else { return };
         let expected = task.expected;
         if let Data::In(buf, received) = &mut task.data {
             (*buf, *received) = (Some(memory), expected.saturating_sub(short));
@@ -153,8 +157,7 @@ impl Machine {
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
         let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
         let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
-        let task = self.tasks.get(header.itt()).filter(|t| t.state == State::Sent);
-        let Some(task) = task else {
+        let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke(format!("Data-In for the tag {:08x}, which names no command", header.itt())));
         };
         let Data::In(_, received) = &task.data else {
@@ -196,6 +199,13 @@ impl Machine {
         *received += len as u32;
         Ok(())
     }
+}
+
+/// The Data-Out PDUs of a command of so many bytes that may wait to be sent: all of its data, once more, and an
+/// uneven rest for each R2T. Each that waits holds the buffer.
+fn most_waiting(expected: u32, p: &Parameters) -> usize {
+    let whole = expected.div_ceil(p.max_xmit_data_segment_length.max(1)) as usize;
+    2 * whole + usize::from(p.max_outstanding_r2t.max(1)) + SPARE_R2TS
 }
 
 /// Adds a piece to those that have come, none of which it overlaps; false if too many lie apart.

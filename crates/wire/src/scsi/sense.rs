@@ -6,6 +6,9 @@ use crate::be;
 /// What a CHECK CONDITION tells, independent of its format on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sense {
+    /// It is about a command before this one, which had been answered; this one was not performed (SPC-5
+    /// section 4.4.7).
+    pub deferred: bool,
     /// Sense key, 0 to 15.
     pub key: u8,
     /// Additional sense code.
@@ -122,7 +125,7 @@ impl Sense {
 
     /// A condition without further facts.
     pub const fn new(key: u8, asc: u8, ascq: u8) -> Self {
-        Sense { key, asc, ascq, information: None, command: None, specific: None }
+        Sense { deferred: false, key, asc, ascq, information: None, command: None, specific: None }
     }
 
     /// With INFORMATION.
@@ -163,7 +166,7 @@ impl Sense {
         Sense { specific: Some([0x80, (done >> 8) as u8, done as u8]), ..self }
     }
 
-    /// The bytes on the wire: descriptor format (72h) or fixed format (70h, 18 bytes).
+    /// The bytes on the wire: descriptor format (72h) or fixed format (70h, 18 bytes); 73h and 71h if deferred.
     /// Fixed format drops an INFORMATION that needs more than 32 bits, as VALID demands.
     pub fn encode(&self, descriptor: bool) -> Vec<u8> {
         if descriptor { self.encode_descriptor() } else { self.encode_fixed() }
@@ -185,6 +188,7 @@ impl Sense {
         full[..n].copy_from_slice(&b[..n]);
         let command = be::get32(&full[8..]);
         Sense {
+            deferred: full[0] & 1 != 0,
             key: full[2] & 0x0f,
             asc: full[12],
             ascq: full[13],
@@ -196,7 +200,8 @@ impl Sense {
 
     fn decode_descriptors(b: &[u8]) -> Sense {
         let at = |i: usize| b.get(i).copied().unwrap_or(0);
-        let mut sense = Sense::new(at(1) & 0x0f, at(2), at(3));
+        let deferred = at(0) & 1 != 0;
+        let mut sense = Sense { deferred, ..Sense::new(at(1) & 0x0f, at(2), at(3)) };
         let mut rest = b.get(8..).unwrap_or(&[]);
         while let [kind, len, ..] = *rest {
             let whole = 2 + len as usize;
@@ -214,7 +219,7 @@ impl Sense {
 
     fn encode_fixed(&self) -> Vec<u8> {
         let mut b = vec![0; 18];
-        b[0] = 0x70;
+        b[0] = 0x70 | u8::from(self.deferred);
         b[2] = self.key;
         b[7] = 10;
         if let Some(c) = self.command.and_then(|c| u32::try_from(c).ok()) {
@@ -233,7 +238,7 @@ impl Sense {
     }
 
     fn encode_descriptor(&self) -> Vec<u8> {
-        let mut b = vec![0x72, self.key, self.asc, self.ascq, 0, 0, 0, 0];
+        let mut b = vec![0x72 | u8::from(self.deferred), self.key, self.asc, self.ascq, 0, 0, 0, 0];
         if let Some(i) = self.information {
             b.extend_from_slice(&[0x00, 0x0a, 0x80, 0]);
             b.extend_from_slice(&i.to_be_bytes());
@@ -271,7 +276,8 @@ impl std::fmt::Display for Sense {
             "completed",
         ];
         let key = KEYS[(self.key & 0x0f) as usize];
-        write!(f, "{key} ({:x}/{:02x}/{:02x})", self.key, self.asc, self.ascq)?;
+        let deferred = if self.deferred { "deferred " } else { "" };
+        write!(f, "{deferred}{key} ({:x}/{:02x}/{:02x})", self.key, self.asc, self.ascq)?;
         self.name().map_or(Ok(()), |name| write!(f, ": {name}"))
     }
 }
@@ -325,6 +331,7 @@ mod tests {
             Sense::MISCOMPARE.at(0x1234),
             Sense::COPY_ABORTED.segment(2, 12),
             Sense::cdb_field(7, 2).at(9),
+            Sense { deferred: true, ..Sense::WRITE_ERROR.at(5) },
         ] {
             for descriptor in [false, true] {
                 let b = sense.encode(descriptor);
@@ -333,6 +340,13 @@ mod tests {
             }
         }
         assert_eq!((Sense::decode(&[]), Sense::decode(&[0x7f; 20])), (None, None));
+    }
+
+    #[test]
+    fn what_is_about_a_command_before_is_told_by_the_response_code() {
+        let deferred = Sense { deferred: true, ..Sense::WRITE_ERROR };
+        assert_eq!((deferred.encode(false)[0], deferred.encode(true)[0]), (0x71, 0x73));
+        assert_eq!(deferred.to_string(), "deferred medium error (3/0c/00): write error");
     }
 
     #[test]

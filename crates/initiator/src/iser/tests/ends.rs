@@ -17,7 +17,7 @@ fn memory_is_revoked_when_an_abort_is_answered() {
         } else {
             assert!(peer.fetch(place, 512).is_some());
         }
-        peer.machine.ended_by_abort(tag, "aborted");
+        peer.machine.ended_by_abort([tag], "aborted");
         let (result, buf) = peer.end(tag).expect("it has ended");
         assert_eq!(result.expect_err("aborted").kind, Kind::Aborted);
         assert_eq!(buf.expect("a buffer comes back").len(), 65536);
@@ -31,7 +31,7 @@ fn what_was_aborted_because_it_took_too_long_is_sent_again_with_memory_of_its_ow
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         let first = peer.one();
-        peer.machine.ended_by_abort(tag, "late");
+        peer.machine.ended_by_abort([tag], "late");
         assert!(peer.end(tag).is_none(), "it goes on");
         let again = peer.one();
         assert_eq!((again.bhs.itt(), again.bhs.cmd_sn()), (tag, first.bhs.cmd_sn() + 1));

@@ -151,7 +151,7 @@ fn a_command_that_has_not_been_sent_is_just_taken_out() {
 fn what_is_being_aborted_is_not_sent_again() {
     for ends in
         [(|p, _| p.machine.disconnect(&Error::new(Kind::Lost, "cut"))) as fn(&mut Peer, u32), |p, tag| {
-            p.machine.ended_by_abort(tag, "a reset")
+            p.machine.ended_by_abort([tag], "a reset")
         }]
     {
         let mut peer = Peer::new(parameters());

@@ -343,7 +343,7 @@ fn an_answer_before_that_of_its_abort_counts() {
     peer.data_in(tag, 0, &[1; 512], true, Some(0));
     peer.say(pdu::task_management_response(function, 1), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(1)));
-    peer.machine.ended_by_abort(tag, "aborted");
+    peer.machine.ended_by_abort([tag], "aborted");
     assert_eq!(peer.done(tag).0.transferred, 512);
     assert!(peer.machine.broken.is_none() && peer.sent().is_empty());
 }

@@ -43,7 +43,7 @@ fn an_abort_names_the_command_and_takes_its_memory_back() {
     assert_eq!((unit.len(), asked.tag >> 31), (48, 1), "the last credit, under a tag of its own kind");
     peer.answer_managed(asked.tag, task_status::COMPLETE);
     assert_eq!(peer.told(&answer), Some(Ok(0)));
-    peer.machine.ended_by_abort(tag, "aborted");
+    peer.machine.ended_by_abort([tag], "aborted");
     assert_eq!(peer.failed(tag).kind, Kind::Aborted);
     peer.target.write(remote(at), Payload::Bytes(vec![1]));
     let flushed = peer.target.flush();
@@ -56,7 +56,7 @@ fn a_command_that_is_sent_again_has_another_tag() {
     let mut peer = Peer::new(8, true);
     let tag = peer.read(512);
     let first = command(&peer.one()).tag;
-    peer.machine.ended_by_abort(tag, "late");
+    peer.machine.ended_by_abort([tag], "late");
     let unit = peer.one();
     let second = command(&unit).tag;
     assert!(first != second && first as u32 == second as u32);

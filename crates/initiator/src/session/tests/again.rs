@@ -1,0 +1,135 @@
+//! What is sent again and when, and answers that cannot be.
+
+use super::*;
+
+/// A machine that sends so few commands at a time.
+fn narrow(limit: u16) -> Peer {
+    let mut peer = Peer::new(parameters());
+    peer.machine = Machine::new(limit, Instant::now);
+    peer.log_in(parameters());
+    peer
+}
+
+fn tags(peer: &mut Peer) -> Vec<u32> {
+    peer.sent().iter().map(|(h, _)| h.itt()).collect()
+}
+
+#[test]
+fn what_waited_for_a_command_that_was_aborted_is_sent() {
+    let mut peer = narrow(1);
+    let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
+    let read = peer.read(512);
+    assert_eq!(tags(&mut peer)[0], once);
+    peer.machine.ended_by_abort([once], "late");
+    assert_eq!(peer.end(once).expect("it ended").0.expect_err("late").kind, Kind::TimedOut);
+    assert_eq!(tags(&mut peer), [read]);
+}
+
+#[test]
+fn a_new_command_wakes_those_that_wait() {
+    let mut peer = narrow(2);
+    let reads: Vec<u32> = (0..3).map(|_| peer.read(512)).collect();
+    assert_eq!(tags(&mut peer), reads[..2]);
+    peer.machine.finish(reads[0], Err(Error::new(Kind::Aborted, "on demand")));
+    peer.read(512);
+    assert_eq!(tags(&mut peer), [reads[2]]);
+}
+
+#[test]
+fn what_a_reset_ended_is_sent_again_in_its_order_before_what_was_never_sent() {
+    let mut peer = narrow(4);
+    peer.machine.numbers.cmd_sn = u32::MAX;
+    (peer.machine.numbers.exp_cmd_sn, peer.machine.numbers.max_cmd_sn) = (u32::MAX, 32);
+    let first = peer.read(512);
+    let reads: Vec<u32> = (0..5).map(|_| peer.read(512)).collect();
+    assert_eq!(tags(&mut peer), [&[first], &reads[..3]].concat());
+    // Its slot is free for a younger command.
+    peer.machine.finish(first, Err(Error::new(Kind::Aborted, "on demand")));
+    _ = peer.end(first);
+    peer.machine.pump();
+    assert_eq!(tags(&mut peer), [reads[3]]);
+    let young = peer.read(512);
+    assert!(young & 0xffff == first & 0xffff && tags(&mut peer).is_empty());
+    peer.machine.ended_by_abort([reads[3], reads[1], reads[0], reads[2]], "a reset");
+    assert_eq!(tags(&mut peer), reads[..4]);
+    peer.machine.ended_by_abort([reads[0]], "a reset");
+    assert_eq!(tags(&mut peer), [reads[0]], "two still wait behind it");
+}
+
+/// Else the check would wait for itself.
+#[test]
+fn what_is_sent_again_does_not_pass_the_check_of_an_identity() {
+    let mut peer = narrow(1);
+    let write = peer.write(512);
+    assert_eq!(tags(&mut peer), [write]);
+    peer.machine.online = Online::Checking;
+    let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
+    let check = peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
+    assert!(tags(&mut peer).is_empty());
+    peer.machine.ended_by_abort([write], "a reset");
+    assert_eq!(tags(&mut peer), [check]);
+}
+
+/// The target has never seen it: nothing that it says can be about it.
+#[test]
+fn an_answer_to_what_was_not_sent_is_none() {
+    let answers: [(&str, fn(&mut Peer, u32)); 3] = [
+        ("a status", |p, tag| p.respond(tag, 0, 0, 0, &[])),
+        ("a failure", |p, tag| p.say(pdu::scsi_response(tag, 0, 1, 0), &[], true)),
+        ("a Reject", |p, tag| {
+            let mut header = Bhs::new(opcode::SCSI_COMMAND);
+            header.set_word(16, tag);
+            p.say(pdu::reject(0x09), &header.0, true);
+        }),
+    ];
+    for (name, answer) in answers {
+        let mut peer = narrow(1);
+        let (_, waits) = (peer.write(512), peer.write(512));
+        peer.sent();
+        answer(&mut peer, waits);
+        assert_eq!(peer.broken().kind, Kind::Protocol, "{name}");
+        assert!(peer.end(waits).is_none(), "{name}: nothing was acknowledged");
+        peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        peer.log_in(parameters());
+        assert_eq!(peer.sent().len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn data_that_did_not_come_are_not_counted_whatever_the_status() {
+    let sense = Sense::new(1, 0x18, 0).encode(false);
+    for came in [0, 100, 512] {
+        let mut peer = Peer::new(parameters());
+        let tag = peer.read(512);
+        peer.data_in(tag, 0, &vec![1; came], true, None);
+        peer.respond(tag, 0, 2, 0, &sense);
+        assert_eq!(peer.done(tag).0.transferred, came, "without a residual");
+    }
+    let mut peer = Peer::new(parameters());
+    let tag = peer.read(512);
+    peer.data_in(tag, 0, &[1; 512], true, None);
+    peer.respond(tag, 0x02, 2, 412, &sense);
+    assert_eq!(peer.done(tag).0.transferred, 100, "as the residual tells");
+}
+
+#[test]
+fn who_asks_again_and_again_for_data_and_reads_none_is_left() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.write(65536);
+    let r2t = |n: u32, offset: u32| pdu::r2t(0, tag, 9, n, offset, 2048);
+    for n in 0..32 {
+        peer.say(r2t(n, n * 2048), &[], false);
+    }
+    assert!(peer.machine.broken.is_none(), "each of them once");
+    peer.sent();
+    for n in 32..320 {
+        peer.say(r2t(n, 0), &[], false);
+        peer.sent();
+    }
+    assert!(peer.machine.broken.is_none(), "what is read may be asked for again");
+    let unread = (320..10_000).position(|n| {
+        peer.say(r2t(n, 0), &[], false);
+        peer.machine.broken.is_some()
+    });
+    assert!(unread.is_some_and(|n| n < 200) && peer.broken().kind == Kind::Protocol, "{unread:?}");
+}
