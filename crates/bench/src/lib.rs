@@ -24,6 +24,7 @@ pub mod rounds;
 mod run;
 #[cfg(test)]
 mod sample;
+mod scatter;
 mod terse;
 mod transport;
 pub mod verify;
