@@ -25,6 +25,7 @@ mod run;
 #[cfg(test)]
 mod sample;
 mod scatter;
+mod steps;
 mod terse;
 mod transport;
 pub mod verify;
