@@ -142,8 +142,8 @@ impl Job {
         self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of
     }
 
-    /// The same job again, as round number `round` from 0: other places and other data, and those of the same seed
-    /// are the same each time.
+    /// The same job again, as round number `round` from 0: other places and other data by chance, and the
+    /// same ones each time for the same seed.
     pub(crate) fn round(&self, round: usize) -> Job {
         Job { seed: self.seed.wrapping_add(round as u64), ..self.clone() }
     }

@@ -63,8 +63,8 @@ impl Levelness {
     }
 }
 
-/// Runs a job in rounds until the last five are steady, at most `most` times, each at places of its own. The note
-/// tells what was found.
+/// Runs a job in rounds until the last five are steady, at most `most` times, each at places of its own. The
+/// note tells what was found.
 ///
 /// # Errors
 /// As [`Rig::run`].

@@ -4,9 +4,9 @@ const ROUNDS: u64 = 4;
 /// The key: each round adds it once more.
 const KEY: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Moves a number below `count` to another one below it; no two go to the same. It is a Feistel network on just as
-/// many bits as are needed, split evenly. A number that it takes beyond the count goes through it again, until it is
-/// back (cycle walking): it goes four times on average at most.
+/// Moves a number below `count` to another one below it; no two go to the same. It is a Feistel network on
+/// just as many bits as are needed, split evenly. A number that it takes beyond the count goes through it
+/// again, until it is back (cycle walking): it goes four times on average at most.
 pub fn scatter(number: u64, count: u64) -> u64 {
     let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
     let half = bits.div_ceil(2).max(1);

@@ -93,8 +93,8 @@ impl Steps {
         }
     }
 
-    /// All of a measurement that ended at `end`, also those at the end in which nothing was done; the last one may
-    /// be shorter.
+    /// All of a measurement that ended at `end`, also those at the end in which nothing was done; the last
+    /// one may be shorter.
     pub fn series(&self, end: Instant) -> Vec<Step> {
         let elapsed = end.saturating_duration_since(self.begin).as_secs_f64();
         let mut whole = self.clone();

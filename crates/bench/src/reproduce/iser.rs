@@ -71,8 +71,8 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note("there is one machine: its figures stand beside those of two fast ones (B -> A)");
     lab.note("CPU is a share of all cores of this machine, and initiator and target have to share them");
     lab.note(
-        "two initiators at once: one process is both, so the CPU of each alone cannot be measured; its cells stay \
-         empty",
+        "two initiators at once: one process is both, so the CPU of each alone cannot be measured: its cells \
+         stay empty",
     );
     lab.note(
         "A -> B -> C: B is Lunar's router (block path), C the target whose table it is, all on this machine",

@@ -76,11 +76,11 @@ pub fn memory_folder() -> PathBuf {
 }
 
 /// What is told where files of an experiment cannot be taken out of the page cache.
-pub const WARM: &str = "reads come from memory: what is read cannot be taken out of the page cache, or lies in a \
-                        file system in memory (--dir names another folder)";
+pub const WARM: &str = "reads come from memory: what is read cannot be taken out of the page cache, or lies \
+                        in a file system in memory (--dir names another folder)";
 
-/// Takes a file or a block device out of the page cache; false where it stays in memory. The notes of an experiment
-/// say which it is: reads from memory are faster.
+/// Takes a file or a block device out of the page cache; false where it stays in memory. The notes of an
+/// experiment say which it is: reads from memory are faster.
 pub fn make_cold(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     // What is not stable stays in the cache.

@@ -31,8 +31,8 @@ pub fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outc
     ended.sort_unstable_by_key(|session| session.index);
     let last = ended.iter().map(|session| session.last).max().unwrap_or(clock.begin);
     let why = ended.iter_mut().find_map(|session| session.why.take());
-    // What ran until its time was over, or somebody asked for the end, was measured as long as that, whenever its
-    // last command ended.
+    // What ran until its time was over, or somebody asked for the end, was measured as long as that, whenever
+    // its last command ended.
     let stopped = ended.iter().map(|session| session.stopped).max();
     let by_time = stopped.filter(|_| why.is_none() && ended.iter().all(|s| s.left_over));
     let end = by_time.map_or(last, |stopped| stopped.max(last));
