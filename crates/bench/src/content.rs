@@ -11,35 +11,49 @@ const BLOCK: u64 = 512;
 /// The contents of one who sends commands, one after the other.
 pub struct Content {
     fill: Fill,
-    /// What a read is compared with.
-    expected: Option<Vec<u8>>,
+    /// What the buffer held when it was made; empty where nobody asks for it again.
+    original: Vec<u8>,
+    is_compared: bool,
+    /// Bytes at the begin of the buffer in which reads may have left something.
+    soiled: usize,
 }
 
 impl Content {
     /// For a job, with the buffer in which its data will go; `lane` tells those apart that run at once.
     pub fn new(job: &Job, lane: u64) -> (Content, Buf) {
         let mut buf = Buf::zeroed(job.longest() as usize);
-        if job.fill == Fill::Random {
-            SmallRng::seed_from_u64(job.seed ^ lane).fill_bytes(&mut buf);
+        match job.fill {
+            Fill::Random => SmallRng::seed_from_u64(job.chance(lane)).fill_bytes(&mut buf),
+            fill => settle(fill, &mut buf),
         }
-        settle(job.fill, &mut buf);
-        let expected = (job.compare && job.way.reads()).then(|| buf.to_vec());
-        (Content { fill: job.fill, expected }, buf)
+        let (is_compared, is_mixed) = (job.compare && job.way.reads(), job.way.reads() && job.way.writes());
+        let original = if is_compared || is_mixed { buf.to_vec() } else { Vec::new() };
+        (Content { fill: job.fill, original, is_compared, soiled: 0 }, buf)
     }
 
-    /// Makes ready what is written at `offset`. The buffer holds what it held when it was made, unless reads
-    /// have gone through it.
-    pub fn prepare(&self, offset: u64, buf: &mut Buf, was_read: bool) {
-        match self.fill {
-            Fill::Lba => number(offset, buf),
-            fill if was_read => settle(fill, buf),
-            _ => {}
+    /// So many bytes are read into the buffer.
+    pub fn soil(&mut self, len: u32) {
+        self.soiled = self.soiled.max(len as usize);
+    }
+
+    /// Makes ready what is written at `offset`: what was read is not written back.
+    pub fn prepare(&mut self, offset: u64, buf: &mut Buf) {
+        if self.fill == Fill::Lba {
+            return number(offset, buf);
+        }
+        if self.soiled > 0 {
+            let len = buf.len();
+            buf.copy_from_slice(&self.original[..len]);
+            self.soiled = if len < self.soiled { self.soiled } else { 0 };
         }
     }
 
     /// The first byte that is not what would have been written there.
     pub fn wrong(&mut self, offset: u64, buf: &[u8]) -> Option<u64> {
-        let expected = &mut self.expected.as_mut()?[..buf.len()];
+        if !self.is_compared {
+            return None;
+        }
+        let expected = &mut self.original[..buf.len()];
         if self.fill == Fill::Lba {
             number(offset, expected);
         }
@@ -50,13 +64,12 @@ impl Content {
     }
 }
 
-/// Whatever does not hang on the place.
+/// Whatever hangs neither on the place nor on chance.
 fn settle(fill: Fill, buf: &mut [u8]) {
     match fill {
         Fill::Zeros => buf.fill(0),
         Fill::Counting => buf.iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n),
         Fill::Bytes(eight) => buf.iter_mut().zip(eight.into_iter().cycle()).for_each(|(byte, n)| *byte = n),
-        // What a read left there is no worse, and Lba hangs on the place.
         Fill::Random | Fill::Lba => {}
     }
 }
@@ -73,17 +86,18 @@ mod tests {
     use crate::job::Way;
 
     fn job(fill: Fill) -> Job {
-        Job { fill, compare: true, sizes: vec![(1024, 1)], ..Job::default() }
+        Job { fill, way: Way::Mix(50), compare: true, sizes: vec![(1024, 1)], ..Job::default() }
     }
 
     #[test]
     fn what_was_written_is_found_right_and_one_wrong_byte_is_found() {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
             let (mut content, mut buf) = Content::new(&job(fill), 0);
-            content.prepare(4096, &mut buf, false);
+            content.prepare(4096, &mut buf);
             assert_eq!(content.wrong(4096, &buf), None, "{fill:?}");
             buf.fill(0x55);
-            content.prepare(4096, &mut buf, true);
+            content.soil(1024);
+            content.prepare(4096, &mut buf);
             assert_eq!(content.wrong(4096, &buf), None, "{fill:?} after a read");
             buf[777] ^= 1;
             assert_eq!(content.wrong(4096, &buf), Some(4096 + 777), "{fill:?}");
@@ -92,9 +106,24 @@ mod tests {
 
     #[test]
     fn blocks_bear_their_numbers() {
-        let (content, mut buf) = Content::new(&job(Fill::Lba), 0);
-        content.prepare(1024, &mut buf, false);
+        let (mut content, mut buf) = Content::new(&job(Fill::Lba), 0);
+        content.prepare(1024, &mut buf);
         assert_eq!((&buf[..8], &buf[512..520]), (&2u64.to_be_bytes()[..], &3u64.to_be_bytes()[..]));
+    }
+
+    #[test]
+    fn what_a_read_left_is_not_written_back_whatever_the_lengths() {
+        for fill in [Fill::Zeros, Fill::Counting, Fill::Random, Fill::Bytes(*b"12345678")] {
+            let (mut content, mut buf) = Content::new(&job(fill), 0);
+            let made = buf.to_vec();
+            buf.fill(0x55);
+            content.soil(1024);
+            for len in [512, 1024, 512] {
+                buf.set_visible(len);
+                content.prepare(0, &mut buf);
+                assert_eq!(buf[..], made[..len], "{fill:?}, {len}");
+            }
+        }
     }
 
     #[test]

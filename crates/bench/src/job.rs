@@ -137,6 +137,17 @@ impl Default for Job {
 }
 
 impl Job {
+    /// Where chance begins for one of its sessions or lanes: elsewhere for each of them, and for each seed.
+    pub(crate) fn chance(&self, of: u64) -> u64 {
+        self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of
+    }
+
+    /// The same job again, as round number `round` from 0: other places and other data by chance, and the
+    /// same ones each time for the same seed.
+    pub(crate) fn round(&self, round: usize) -> Job {
+        Job { seed: self.seed.wrapping_add(round as u64), ..self.clone() }
+    }
+
     /// The longest command in bytes.
     pub fn longest(&self) -> u32 {
         self.sizes.iter().map(|size| size.0).max().unwrap_or(0)

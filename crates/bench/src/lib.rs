@@ -24,6 +24,8 @@ pub mod rounds;
 mod run;
 #[cfg(test)]
 mod sample;
+mod scatter;
+mod steps;
 mod terse;
 mod transport;
 pub mod verify;

@@ -116,7 +116,9 @@ impl Latency {
     /// The time that this share (0 to 1) of all has not exceeded, in nanoseconds, to the three digits of the
     /// histogram; none without one.
     pub fn quantile(&self, share: f64) -> Option<u64> {
-        let rank = (self.count() as f64 * share).ceil().max(1.0);
+        let exact = self.count() as f64 * share;
+        // 99.9 / 100 is a little more than 0.999: what rounding added is no command.
+        let rank = (exact - exact * 4.0 * f64::EPSILON).ceil().max(1.0);
         let mut below = 0f64;
         let reached = |bin: &&(u64, u64)| {
             below += bin.1 as f64;
@@ -169,6 +171,22 @@ mod tests {
         let at = |share| latency.quantile(share);
         assert_eq!([at(0.0), at(0.5), at(0.51), at(0.99), at(1.0)].map(Option::unwrap), [10, 10, 20, 20, 30]);
         assert_eq!((latency.count(), Latency::default().quantile(0.5)), (100, None));
+    }
+
+    #[test]
+    fn a_quantile_is_not_off_by_one_command_where_a_fraction_was_rounded_up() {
+        for (count, percent) in
+            [(1000, 99.9), (10_000, 99.99), (100, 55.0), (1000, 0.1), (1_000_000_000, 99.9)]
+        {
+            let below = (count as f64 * percent / 100.0).round() as u64;
+            let latency = Latency {
+                histogram: vec![(10, below), (1_000_000_000, count - below)],
+                ..Latency::default()
+            };
+            assert_eq!(latency.quantile(percent / 100.0), Some(10), "{percent} % of {count}");
+            let more = (below + 1) as f64 / count as f64;
+            assert_eq!(latency.quantile(more), Some(1_000_000_000), "{more} of {count}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What one session writes down while it runs.
 
 use crate::outcome::{Latency, Share, Step, Totals};
+use crate::steps::Steps;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -85,51 +86,32 @@ fn latency(times: &Histogram<u64>) -> Latency {
     if times.is_empty() {
         return Latency::default();
     }
-    Latency {
+    let bins = times.iter_recorded().map(|v| (v.value_iterated_to(), v.count_since_last_iteration()));
+    let mut latency = Latency {
         mean_ns: times.mean(),
         stddev_ns: times.stdev(),
         min_ns: times.min(),
         max_ns: times.max(),
-        percentiles: PERCENTILES.iter().map(|p| (*p, times.value_at_percentile(*p))).collect(),
-        histogram: times
-            .iter_recorded()
-            .map(|v| (v.value_iterated_to(), v.count_since_last_iteration()))
-            .collect(),
-    }
-}
-
-/// A step of time while it is being added up.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    share: Share,
-    total_ns: u64,
-    max_ns: u64,
-}
-
-fn add(share: &mut Share, read: bool, ios: u64, bytes: u64) {
-    let (n, sum) = match read {
-        true => (&mut share.read_ios, &mut share.read_bytes),
-        false => (&mut share.write_ios, &mut share.write_bytes),
+        percentiles: Vec::new(),
+        histogram: bins.collect(),
     };
-    *n += ios;
-    *sum += bytes;
+    let at = |percent: &f64| Some((*percent, latency.quantile(percent / 100.0)?));
+    latency.percentiles = PERCENTILES.iter().filter_map(at).collect();
+    latency
 }
 
 /// All that a session writes down; those of several sessions can be merged.
 pub struct Record {
-    begin: Instant,
-    interval: Duration,
     read: Direction,
     write: Direction,
-    steps: Vec<Sum>,
-    step_end: Instant,
+    steps: Steps,
 }
 
 impl Record {
     /// Begins at a moment; `paced`: with a given rate.
     pub fn new(begin: Instant, interval: Duration, paced: bool) -> Record {
         let (read, write) = (Direction::new(paced), Direction::new(paced));
-        Record { begin, interval, read, write, steps: vec![Sum::default()], step_end: begin + interval }
+        Record { read, write, steps: Steps::new(begin, interval) }
     }
 
     /// A command has ended. Nothing that ended before the begin is to be added.
@@ -138,29 +120,14 @@ impl Record {
             true => self.read.add(bytes, times),
             false => self.write.add(bytes, times),
         }
-        while times.done > self.step_end {
-            self.steps.push(Sum::default());
-            self.step_end += self.interval;
-        }
-        // What ended in an earlier step than the last is late by the turn of the loop at most.
-        let step = self.steps.last_mut().expect("one from the begin");
-        let ns = nanoseconds(times.done - times.due);
-        add(&mut step.share, read, 1, bytes.into());
-        step.total_ns += ns;
-        step.max_ns = step.max_ns.max(ns);
+        self.steps.add(read, bytes, times.done, nanoseconds(times.done - times.due));
     }
 
     /// Adds what another session did.
     pub fn merge(&mut self, other: &Record) {
         self.read.merge(&other.read);
         self.write.merge(&other.write);
-        self.steps.resize(self.steps.len().max(other.steps.len()), Sum::default());
-        for (to, from) in self.steps.iter_mut().zip(&other.steps) {
-            add(&mut to.share, true, from.share.read_ios, from.share.read_bytes);
-            add(&mut to.share, false, from.share.write_ios, from.share.write_bytes);
-            to.total_ns += from.total_ns;
-            to.max_ns = to.max_ns.max(from.max_ns);
-        }
+        self.steps.merge(&other.steps);
     }
 
     /// What was read and written.
@@ -180,17 +147,7 @@ impl Record {
 
     /// The steps of a measurement that ended at `end`; the last one may be shorter.
     pub fn series(&self, end: Instant) -> Vec<Step> {
-        let elapsed = end.saturating_duration_since(self.begin).as_secs_f64();
-        let step = |(i, sum): (usize, &Sum)| {
-            let ios = sum.share.read_ios + sum.share.write_ios;
-            Step {
-                until_s: (self.interval.as_secs_f64() * (i + 1) as f64).min(elapsed),
-                share: sum.share,
-                mean_ns: sum.total_ns as f64 / ios.max(1) as f64,
-                max_ns: sum.max_ns,
-            }
-        };
-        self.steps.iter().enumerate().map(step).collect()
+        self.steps.series(end)
     }
 }
 
@@ -221,6 +178,7 @@ mod tests {
             (1, Share::default(), 1)
         );
         assert_eq!((series[1].until_s, series[2].until_s), (2.0, 2.6));
+        assert_eq!(a.series(at(begin, 4200)).len(), 5, "also where nothing ended");
         assert_eq!((a.share().read_bytes, a.share().write_bytes), (512, 1024));
     }
 
@@ -237,5 +195,18 @@ mod tests {
         assert!((of(99.9) / 999_000.0 - 1.0).abs() < 0.002, "{}", of(99.9));
         assert_eq!(read.total.histogram.iter().map(|bin| bin.1).sum::<u64>(), 1000);
         assert_eq!(read.submit, Latency::default(), "nothing is due before it begins in a closed loop");
+    }
+
+    #[test]
+    fn one_slow_command_of_a_thousand_is_not_in_the_percentile_of_the_others() {
+        let begin = Instant::now();
+        let mut record = Record::new(begin, Duration::from_secs(2), false);
+        let mut took = |done| record.add(true, 1, Times { due: begin, begun: begin, done });
+        (0..999).for_each(|_| took(begin + Duration::from_nanos(10)));
+        took(begin + Duration::from_secs(1));
+        let total = record.totals().0.total;
+        assert_eq!(total.quantile(99.9 / 100.0), Some(10));
+        assert_eq!(total.percentiles.iter().find(|p| p.0 == 99.9), Some(&(99.9, 10)));
+        assert!(total.quantile(1.0) > Some(999_000_000));
     }
 }

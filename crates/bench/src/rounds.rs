@@ -63,7 +63,8 @@ impl Levelness {
     }
 }
 
-/// Runs a job in rounds until the last five are steady, at most `most` times. The note tells what was found.
+/// Runs a job in rounds until the last five are steady, at most `most` times, each at places of its own. The
+/// note tells what was found.
 ///
 /// # Errors
 /// As [`Rig::run`].
@@ -76,7 +77,7 @@ pub fn until_steady(
 ) -> Result<(Vec<Run>, String), Error> {
     let (mut runs, mut figures) = (Vec::new(), Vec::new());
     for round in 1..=most {
-        let mut run = plain::one(rig, job, watch)?;
+        let mut run = plain::one(rig, &job.round(round - 1), watch)?;
         run.label = format!("round {round}: {}", run.label);
         figures.push(figure.of(&run.outcome));
         let is_whole = run.outcome.ended_early.is_none();
@@ -153,7 +154,7 @@ pub fn highest_rate(rig: &Rig, job: &Job, bound: Bound, watch: &Watch) -> Result
         if rate <= 0.0 {
             break;
         }
-        let mut run = plain::one(rig, &Job { pace: Pace::Poisson(rate), ..job.clone() }, watch)?;
+        let mut run = plain::one(rig, &Job { pace: Pace::Poisson(rate), ..job.round(runs.len()) }, watch)?;
         let is_kept = bound.is_kept(&run.outcome, rate);
         run.label = format!("{rate:.0} a second: {}", if is_kept { "kept" } else { "not kept" });
         runs.push(run);
@@ -177,7 +178,9 @@ pub fn highest_rate(rig: &Rig, job: &Job, bound: Bound, watch: &Watch) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Order;
     use crate::outcome::Latency;
+    use crate::run::tests::odd;
     use crate::{Opening, Target};
 
     #[test]
@@ -208,6 +211,26 @@ mod tests {
         let (runs, note) = run(12);
         assert!(runs.len() >= 5 && note.contains("steady after"), "{} {note}", runs.len());
         assert!(runs[0].label.starts_with("round 1: read"));
+    }
+
+    #[test]
+    fn each_round_visits_other_places_and_the_same_seed_the_same_ones() {
+        let visited = |seed| {
+            let (note, seen) = flume::unbounded();
+            let rig = odd(move |offset| {
+                let _ = note.send(offset);
+                Box::pin(async { Ok(()) })
+            });
+            let job =
+                Job { order: Order::Random, time: None, amount: Some(4096 * 64), seed, ..Job::default() };
+            until_steady(&rig, &job, Figure::Iops, 2, &Watch::default()).expect("two rounds");
+            seen.drain().collect::<Vec<u64>>()
+        };
+        let places = visited(7);
+        assert_eq!(places.len(), 128);
+        assert_ne!(places[..64], places[64..]);
+        assert_eq!(places, visited(7));
+        assert_ne!(places, visited(9));
     }
 
     #[test]

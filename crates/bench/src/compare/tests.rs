@@ -1,8 +1,10 @@
 use super::*;
 use crate::document::Run;
+use crate::record::{Record, Times};
 use crate::sample;
 use clap::Parser;
 use std::fs;
+use std::time::{Duration, Instant};
 
 fn document(runs: Vec<Run>) -> Document {
     Document { runs, ..sample::empty("runs") }
@@ -86,6 +88,32 @@ fn a_short_run_has_no_interval() {
             .iter()
             .all(|row| row.verdict == Verdict::Unsure && row.interval_percent.is_none())
     );
+}
+
+/// Ten commands a second for so long, in a run of thirty seconds.
+fn alive(seconds: u64) -> Run {
+    let begin = Instant::now();
+    let mut record = Record::new(begin, Duration::from_secs(1), false);
+    for n in 1..=seconds * 10 {
+        let (due, done) =
+            (begin + Duration::from_millis(n * 100 - 5), begin + Duration::from_millis(n * 100));
+        record.add(true, 4096, Times { due, begun: due, done });
+    }
+    let mut run = read(1e8, 0.0);
+    run.outcome.read = record.totals().0;
+    run.outcome.series = record.series(begin + Duration::from_secs(30));
+    run
+}
+
+#[test]
+fn a_target_that_died_half_way_is_not_the_same() {
+    let (whole, half) = (document(vec![alive(30)]), document(vec![alive(15)]));
+    let comparison = compare(&whole, &half, 5.0).unwrap();
+    assert_eq!(
+        verdicts(&comparison)[..2],
+        [("read IOPS", Verdict::Worse), ("read bandwidth", Verdict::Worse)]
+    );
+    assert_eq!(compare(&whole, &whole, 5.0).unwrap().worse, 0);
 }
 
 #[test]

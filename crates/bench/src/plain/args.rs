@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", visible_alias = "io-size")]
     pub amount: Option<String>,
 
-    /// Do not count what happens in this time at the begin
+    /// Do not count what happens in this time at the begin, neither in figures nor in --amount
     #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time")]
     pub ramp: String,
     /// Pause of each of those in flight after its command
@@ -125,11 +125,11 @@ pub struct Args {
     #[arg(long)]
     pub continue_on_error: bool,
 
-    /// Where chance begins: the same number visits the same places
+    /// Where chance begins: the same number visits the same places; each round of --steady visits others
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "randseed")]
     pub seed: u64,
 
-    /// Width of the steps of the time series
+    /// Width of the steps of the time series, of which there are at most 1,000,000
     #[arg(long, value_name = "TIME", default_value = "1")]
     pub interval: String,
 

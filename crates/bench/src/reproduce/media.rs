@@ -3,7 +3,7 @@
 use crate::{Error, Kind};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
-use rustix::fs::{Advice, fadvise, major, minor};
+use rustix::fs::{Advice, fadvise, fstatfs, major, minor};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -75,13 +75,25 @@ pub fn memory_folder() -> PathBuf {
     if shm.is_dir() { shm } else { std::env::temp_dir() }
 }
 
-/// Takes a file or a block device out of the page cache, as far as it is stable.
-pub fn make_cold(path: &Path) {
-    // What cannot be done makes reads faster, and the note of the experiment says so.
-    if let Ok(file) = File::open(path) {
-        let _ = file.sync_all();
-        let _ = fadvise(&file, 0, None, Advice::DontNeed);
-    }
+/// What is told where files of an experiment cannot be taken out of the page cache.
+pub const WARM: &str = "reads come from memory: what is read cannot be taken out of the page cache, or lies \
+                        in a file system in memory (--dir names another folder)";
+
+/// Takes a file or a block device out of the page cache; false where it stays in memory. The notes of an
+/// experiment say which it is: reads from memory are faster.
+pub fn make_cold(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    // What is not stable stays in the cache.
+    let is_dropped = file.sync_all().is_ok() && fadvise(&file, 0, None, Advice::DontNeed).is_ok();
+    is_dropped && !is_in_memory(&file)
+}
+
+/// Whether a file is nowhere but in memory. The folder of a block device is, and the device is not.
+fn is_in_memory(file: &File) -> bool {
+    /// tmpfs and ramfs, as statfs(2) tells them.
+    const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+    let is_file = file.metadata().is_ok_and(|found| found.is_file());
+    is_file && fstatfs(file).is_ok_and(|system| IN_MEMORY.contains(&(system.f_type as u32)))
 }
 
 /// What a LUN is made of.
@@ -193,11 +205,27 @@ mod tests {
         let folder = Folder::below(&std::env::temp_dir()).expect("a folder");
         let file = folder.file("disk", (1 << 20) + 7).expect("a file");
         assert_eq!(fs::metadata(&file).expect("it").len(), (1 << 20) + 7);
-        make_cold(&file);
         let gone = folder.to_path_buf();
         drop(folder);
         assert!(!gone.exists());
         assert_eq!(Folder::below(&gone).err().map(|e| e.kind), Some(Kind::System));
+    }
+
+    #[test]
+    fn a_file_in_memory_cannot_be_made_cold_and_one_on_a_disk_can() {
+        let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
+        let is = |kind: &str, at: &str| mounts.lines().any(|line| line.contains(&format!(" {at} {kind} ")));
+        let is_cold = |parent: &Path| {
+            let folder = Folder::below(parent).expect("a folder");
+            make_cold(&folder.file("disk", 4096).expect("a file"))
+        };
+        if is("tmpfs", "/dev/shm") {
+            assert!(!is_cold(Path::new("/dev/shm")));
+        }
+        if is("ext4", "/") && !is("tmpfs", "/tmp") {
+            assert!(is_cold(Path::new("/tmp")));
+        }
+        assert!(!make_cold(Path::new("/nonexistent")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! lines.
 
 use super::lab::{Lab, Open};
-use super::media::{Disk, Loop, Medium, Scheduler, make_cold};
+use super::media::{Disk, Loop, Medium, Scheduler, WARM, make_cold};
 use super::peers::{Server, Who};
 use super::published::{Published, figure};
 use super::relay::Line;
@@ -94,7 +94,7 @@ fn explain(lab: &mut Lab) {
     lab.note(
         "db-mix is the interpretation of io_trash's thirteen numbers that lunar bench db-mix --help tells",
     );
-    lab.note("memory is not limited to 256 MB; before each read the disk is taken out of the page cache");
+    lab.note("memory is not limited to 256 MB");
     lab.note(
         "two lines: two relays in this process of 100 Mbit/s each, and disks of 35 MB/s, as in the model",
     );
@@ -106,6 +106,10 @@ fn explain(lab: &mut Lab) {
 fn disks(lab: &mut Lab) -> Result<Disks, Error> {
     let size = lab.scaled(1280 << 20, 256 << 20);
     let (file, under) = (lab.work.file("file", size)?, lab.work.file("block", size)?);
+    lab.note(match make_cold(&file) {
+        true => "before each read the disk is taken out of the page cache",
+        false => WARM,
+    });
     let device = Loop::over(&under);
     if device.is_none() {
         lab.note("BLOCKIO is a file past the page cache: no loop device can be made (that needs root)");
@@ -252,7 +256,9 @@ fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk) -> Opti
 
 /// io_trash once: seconds for all of its operations.
 fn db_mix(lab: &mut Lab, label: &str, target: &Target, server: &Server, disk: &Disk) -> Option<f64> {
-    disk.path().into_iter().for_each(make_cold);
+    if let Some(path) = disk.path() {
+        make_cold(path);
+    }
     let operations = lab.scaled(OPERATIONS, 6000);
     let size = (disk.size / 2).min(MIX_FILE);
     let args = db_mix::Args {

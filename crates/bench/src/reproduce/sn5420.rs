@@ -1,7 +1,7 @@
 //! sn5420-2002: dd of a file by block size, from a disk of this host and through iSCSI, near and far.
 
 use super::lab::{Lab, Open};
-use super::media::{Disk, Medium, make_cold};
+use super::media::{Disk, Medium, WARM, make_cold};
 use super::peers::{Server, Who};
 use super::published::{Published, put};
 use super::relay::Line;
@@ -54,12 +54,15 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
         FAR.delay.as_millis(),
         FAR.bytes_per_s * 8.0 / 1e6
     ));
-    lab.note(
-        "the file is taken out of the page cache before each read, instead of rotating among five copies",
-    );
     lab.note("behind its router: the file is at Lunar's target, and the host at Lunar's router before it");
     let size = size(lab);
     let path = lab.work.file("500mb", size)?;
+    lab.note(match make_cold(&path) {
+        true => {
+            "the file is taken out of the page cache before each read, instead of rotating among five copies"
+        }
+        false => WARM,
+    });
     let local = local(lab, published, &path);
     for who in lab.all() {
         let disk = Disk::new(Medium::Cached(path.clone()), size);

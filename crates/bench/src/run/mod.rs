@@ -1,5 +1,8 @@
 //! Running a job: on each core a loop per session, and in it as many workers as the job is deep.
 
+mod arrivals;
+mod ended;
+
 use crate::content::Content;
 use crate::job::{Job, Pace, Way};
 use crate::offsets::{Next, Offsets};
@@ -7,14 +10,13 @@ use crate::outcome::{Cpu, Outcome, Share};
 use crate::record::{Record, Times};
 use crate::rig::Place;
 use crate::verify::{Claim, Ledger};
-use crate::{Error, Kind, Rig, Watch, cpu};
+use crate::{Error, Kind, Rig, Watch, cpu, steps};
+use arrivals::Arrivals;
 use block::Backend;
 use compio::runtime::spawn;
 use compio::time::sleep;
+use ended::{Ended, outcome};
 use net::Buf;
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
-use rand_distr::Exp1;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -53,19 +55,6 @@ const LOOKS: u32 = 16;
 /// How long it sleeps then.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What a session tells at its end.
-struct Ended {
-    index: usize,
-    record: Record,
-    errors: u64,
-    backlog: u64,
-    /// It had more to do when it ended.
-    left_over: bool,
-    /// The last counted moment of it.
-    last: Instant,
-    why: Option<String>,
-}
-
 /// A session of a job while it runs.
 struct Session {
     job: Job,
@@ -86,43 +75,6 @@ struct Session {
     why: RefCell<Option<String>>,
 }
 
-/// The moments at which commands are due.
-struct Arrivals {
-    next: Instant,
-    mean: Duration,
-    random: Option<SmallRng>,
-}
-
-impl Arrivals {
-    fn new(job: &Job, start: Instant, index: usize, sessions: usize) -> Option<Arrivals> {
-        let (rate, is_random) = match job.pace {
-            Pace::Closed => return None,
-            Pace::Even(rate) => (rate, false),
-            Pace::Poisson(rate) => (rate, true),
-        };
-        let mean = Duration::from_secs_f64(sessions as f64 / rate);
-        let random = is_random.then(|| SmallRng::seed_from_u64(!job.seed ^ index as u64));
-        // Sessions do not all begin at the same moment.
-        let next = start + mean.mul_f64((index + 1) as f64 / sessions as f64);
-        Some(Arrivals { next, mean, random })
-    }
-
-    fn take(&mut self) -> Instant {
-        let due = self.next;
-        self.next += match &mut self.random {
-            Some(random) => self.mean.mul_f64(random.sample(Exp1)),
-            None => self.mean,
-        };
-        due
-    }
-
-    /// Commands that were due before `end`, and that nobody took.
-    fn backlog(&self, end: Instant) -> u64 {
-        let late = end.saturating_duration_since(self.next);
-        (late.as_secs_f64() / self.mean.as_secs_f64()) as u64
-    }
-}
-
 impl Rig {
     /// Runs a job to its end, with a loop for each session. Failures of commands end it early, unless it is to
     /// go on; what was measured until then comes back.
@@ -139,6 +91,7 @@ impl Rig {
     /// # Errors
     /// As [`Rig::run`].
     pub(crate) fn read_back(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
+        steps::check(job)?;
         self.perform(job, u64::from(job.longest()), watch, true)
     }
 
@@ -203,6 +156,7 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
     if job.compare && job.way.reads() && job.fill == crate::job::Fill::Random {
         return invalid("random data cannot be compared".into(), "use another filling");
     }
+    steps::check(job)?;
     Ok(span)
 }
 
@@ -256,16 +210,25 @@ impl Session {
         };
         let _ = net::either(all, self.supervise()).await;
         self.tell();
-        let end = self.clock.deadline.unwrap_or_else(Instant::now);
+        let now = Instant::now();
+        let stopped = self.clock.deadline.map_or(now, |deadline| deadline.min(now));
         Ended {
             index,
             record: self.record.replace(Record::new(self.clock.begin, self.job.interval, false)),
             errors: self.errors.get(),
-            backlog: self.arrivals.borrow().as_ref().map_or(0, |arrivals| arrivals.backlog(end)),
+            backlog: self.backlog(stopped),
             left_over: self.left.get() > 0,
             last: self.last.get(),
+            stopped,
             why: self.why.take(),
         }
+    }
+
+    /// Commands that were due and that nobody took; none once the amount is reached.
+    fn backlog(&self, stopped: Instant) -> u64 {
+        let arrivals = self.arrivals.borrow();
+        let waiting = arrivals.as_ref().filter(|_| self.left.get() > 0);
+        waiting.map_or(0, |arrivals| arrivals.backlog(stopped))
     }
 
     /// Makes all stable. Its time counts, whatever the deadline says.
@@ -310,7 +273,7 @@ impl Session {
     /// One command after the other.
     async fn work(self: Rc<Self>, read: bool, lane: u64) {
         let (mut content, mut buf) = Content::new(&self.job, lane);
-        let (mut now, mut was_read) = (Instant::now(), false);
+        let mut now = Instant::now();
         for count in 1u32.. {
             if self.is_over(now) {
                 break;
@@ -319,14 +282,15 @@ impl Session {
                 net::after_others().await;
             }
             let Some((next, mut claim)) = self.claim(read).await else { break };
+            let is_taken = self.take(next, now);
             let due = self.due(now).await;
             if self.clock.deadline.is_some_and(|deadline| due >= deadline) {
                 break;
             }
             buf.set_visible(next.len as usize);
             match &mut claim {
-                _ if next.read => {}
-                None => content.prepare(next.offset, &mut buf, was_read),
+                _ if next.read => content.soil(next.len),
+                None => content.prepare(next.offset, &mut buf),
                 Some(claim) => {
                     if let Err(why) = claim.begin(&mut buf) {
                         self.fail(why);
@@ -338,7 +302,11 @@ impl Session {
             let is_next = self.job.pace == Pace::Closed && claim.is_none();
             let begun = if is_next { now } else { Instant::now() };
             let (result, back) = self.transfer(next, buf).await;
-            (buf, now, was_read) = (back, Instant::now(), next.read);
+            (buf, now) = (back, Instant::now());
+            if !is_taken {
+                // It was in flight when the ramp ended, or ended in it.
+                self.take(next, now);
+            }
             let is_done = self.note(next, Times { due, begun, done: now }, result);
             if is_done && let Err(why) = right(next, &mut content, claim.as_ref(), &buf) {
                 self.fail(why);
@@ -353,7 +321,7 @@ impl Session {
     /// What is next. Where a ledger is kept, at a place that no other command is at.
     async fn claim(&self, read: bool) -> Option<(Next, Option<Claim>)> {
         match &self.ledger {
-            None => Some((self.take(self.next(read)?), None)),
+            None => Some((self.next(read)?, None)),
             Some(ledger) if self.is_read_back => {
                 let claim = ledger.claim_known(self.job.longest())?;
                 Some((Next { read: true, offset: claim.offset(), len: claim.len() }, Some(claim)))
@@ -366,7 +334,7 @@ impl Session {
         for look in 1u32.. {
             let next = self.next(read)?;
             if let Some(claim) = ledger.claim(next.offset, next.len) {
-                return Some((self.take(next), Some(claim)));
+                return Some((next, Some(claim)));
             }
             if look.is_multiple_of(LOOKS) {
                 sleep(NAP).await;
@@ -386,9 +354,13 @@ impl Session {
         Some(self.offsets.borrow_mut().next(read, self.left.get()))
     }
 
-    fn take(&self, next: Next) -> Next {
-        self.left.set(self.left.get() - u64::from(next.len));
-        next
+    /// Takes a command out of the amount; false while the ramp lasts, in which nothing is.
+    fn take(&self, next: Next, now: Instant) -> bool {
+        let counts = now >= self.clock.begin;
+        if counts {
+            self.left.set(self.left.get().saturating_sub(next.len.into()));
+        }
+        counts
     }
 
     /// The moment at which the next command is due, once it is there; `now` in a closed loop.
@@ -440,28 +412,5 @@ fn right(next: Next, content: &mut Content, claim: Option<&Claim>, buf: &[u8]) -
     }
 }
 
-fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outcome {
-    ended.sort_unstable_by_key(|session| session.index);
-    let last = ended.iter().map(|session| session.last).max().unwrap_or(clock.begin);
-    let why = ended.iter_mut().find_map(|session| session.why.take());
-    // What ran until its time was over was measured as long as that, whenever its last command ended.
-    let by_time = clock.deadline.filter(|_| why.is_none() && ended.iter().all(|s| s.left_over));
-    let end = by_time.map_or(last, |deadline| deadline.max(last));
-    let mut sum = Record::new(clock.begin, job.interval, job.pace != Pace::Closed);
-    ended.iter().for_each(|session| sum.merge(&session.record));
-    let (read, write) = sum.totals();
-    Outcome {
-        elapsed_s: end.saturating_duration_since(clock.begin).as_secs_f64(),
-        read,
-        write,
-        sessions: ended.iter().map(|session| session.record.share()).collect(),
-        series: sum.series(end),
-        cpu,
-        errors: ended.iter().map(|session| session.errors).sum(),
-        backlog: ended.iter().map(|session| session.backlog).sum(),
-        ended_early: why,
-    }
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

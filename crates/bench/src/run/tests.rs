@@ -54,7 +54,8 @@ impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Od
     }
 }
 
-fn odd(f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static) -> Rig {
+/// A disk that does this before each read, with its place.
+pub(crate) fn odd(f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static) -> Rig {
     let mut rig = rig(&["memory:1M"], 1);
     rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone())));
     rig
@@ -107,15 +108,33 @@ fn both_ways_go_on_at_once_and_a_mix_is_drawn() {
     assert!((800..1200).contains(&mix.read.ios), "{} of 2000", mix.read.ios);
 }
 
-#[test]
-fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
-    // Every command takes 5 ms, one at a time: 200 a second, where 1000 are due.
-    let slow = odd(|_| {
+/// A disk on which every read takes 5 ms.
+fn slow() -> Rig {
+    odd(|_| {
         Box::pin(async {
             sleep(Duration::from_millis(5)).await;
             Ok(())
         })
+    })
+}
+
+/// Runs a job that somebody ends after 100 ms.
+fn ended(rig: &Rig, job: &Job) -> Outcome {
+    let watch = Watch::default();
+    let ender = watch.clone();
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        ender.end();
     });
+    let outcome = rig.run(job, &watch).expect("an outcome");
+    thread.join().expect("it ends");
+    outcome
+}
+
+#[test]
+fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
+    // One at a time: 200 a second, where 1000 are due.
+    let slow = slow();
     let outcome = run(&slow, &Job { pace: Pace::Even(1000.0), ..short(400) });
     assert!(outcome.read.ios <= 80, "{}", outcome.read.ios);
     assert!(outcome.backlog >= 300, "{}", outcome.backlog);
@@ -127,6 +146,69 @@ fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
     let quick = rig(&["null:1M"], 2);
     let outcome = run(&quick, &Job { pace: Pace::Poisson(500.0), depth: 4, ..amount(4096 * 300) });
     assert!(outcome.elapsed_s > 0.4, "300 at 500 a second came in {} s", outcome.elapsed_s);
+}
+
+#[test]
+fn what_somebody_ends_was_measured_until_then_and_no_longer() {
+    let (rig, hour) = (rig(&["null:1M"], 1), short(3_600_000));
+    let outcome = ended(&rig, &hour);
+    assert!(outcome.read.ios > 0 && outcome.ended_early.is_none());
+    assert!(outcome.elapsed_s > 0.05 && outcome.elapsed_s < 60.0, "{}", outcome.elapsed_s);
+    assert_eq!(outcome.series.last().map(|step| step.until_s), Some(outcome.elapsed_s));
+    let paced = ended(&rig, &Job { pace: Pace::Even(1000.0), ..hour });
+    assert!(paced.elapsed_s < 60.0 && paced.backlog < 60_000, "{} {}", paced.elapsed_s, paced.backlog);
+}
+
+#[test]
+fn nothing_is_due_once_the_amount_is_reached() {
+    let hundred = Job { pace: Pace::Even(1000.0), amount: Some(4096 * 100), ..short(60_000) };
+    for rig in [rig(&["null:1M"], 1), slow()] {
+        let outcome = run(&rig, &hundred);
+        assert_eq!((outcome.read.ios, outcome.backlog), (100, 0));
+    }
+}
+
+#[test]
+fn what_runs_in_the_ramp_is_not_taken_out_of_the_amount() {
+    let rig = rig(&["null:64M"], 2);
+    let job = Job { ramp: Duration::from_millis(300), depth: 4, ..amount(64 << 20) };
+    let (outcome, watch) = (run(&rig, &job), Watch::default());
+    assert_eq!((outcome.read.bytes, outcome.ended_early), (64 << 20, None));
+    let paced = rig.run(&Job { pace: Pace::Even(2000.0), amount: Some(4096 * 100), ..job }, &watch);
+    assert_eq!(paced.expect("a job").read.ios, 100);
+}
+
+#[test]
+fn steps_that_never_end_and_more_than_can_be_kept_are_refused() {
+    let rig = rig(&["null:1M"], 1);
+    let refused = |job: Job| rig.run(&job, &Watch::default()).unwrap_err().to_string();
+    let none = refused(Job { interval: Duration::ZERO, ..short(10) });
+    assert!(none.contains("steps that take no time never end\nhint: name an interval"), "{none}");
+    let many = refused(Job { interval: Duration::from_nanos(1), ..short(10) });
+    assert!(many.contains("10000000 steps, and 1000000 are the most\nhint: use a longer"), "{many}");
+    let job = Job { interval: Duration::from_nanos(1), ..amount(1 << 20) };
+    let series = run(&rig, &job).series;
+    assert!(series.len() <= crate::steps::MOST, "{}", series.len());
+    assert_eq!(series.iter().map(|step| step.share.read_bytes).sum::<u64>(), 1 << 20);
+}
+
+#[test]
+fn a_mix_does_not_write_back_what_it_read() {
+    let rig = rig(&["memory:1M"], 1);
+    let job = Job { way: Way::Mix(50), order: Order::Random, ..amount(4096 * 1000) };
+    run(&rig, &job);
+    // The same places once more, without a disk.
+    let mut again = Offsets::new(&job, 0, 1 << 20, 0, 1);
+    let written: std::collections::HashSet<u64> = (0..1000)
+        .map(|_| again.next(true, u64::MAX))
+        .filter(|next| !next.read)
+        .map(|next| next.offset)
+        .collect();
+    assert!(written.len() > 100, "{}", written.len());
+    for offset in written {
+        let zeros = Job { fill: Fill::Zeros, compare: true, offset, ..amount(4096) };
+        assert!(run(&rig, &zeros).ended_early.is_some(), "zeros at {offset}");
+    }
 }
 
 #[test]
@@ -144,14 +226,7 @@ fn a_failure_ends_the_job_and_what_was_measured_stands() {
 #[test]
 fn a_target_that_does_not_answer_does_not_hold_whoever_wants_to_end() {
     let silent = odd(|_| Box::pin(std::future::pending()));
-    let watch = Watch::default();
-    let ender = watch.clone();
-    let thread = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
-        ender.end();
-    });
-    let outcome = silent.run(&amount(1 << 20), &watch).expect("an outcome");
-    thread.join().expect("it ends");
+    let outcome = ended(&silent, &amount(1 << 20));
     assert_eq!(outcome.ended_early.as_deref(), Some("commands were not answered 2 s after the end"));
 }
 
