@@ -55,6 +55,7 @@ pub async fn open(
         timeouts.recovery = if several { Duration::ZERO } else { recovery };
         timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
     }
+    let settings = joined(&mut urls, recovery);
     let paths: Vec<Arc<Path>> = urls.into_iter().map(Path::new).collect();
     let lun = open_all(&paths, missing).await?;
     let properties = lun.properties();
@@ -64,13 +65,20 @@ pub async fn open(
     let (backend, joined): (Arc<dyn Backend>, _) = if several {
         paths.iter().for_each(|path| path.expect(lun.properties().identity, lun.facts()));
         let ways = paths.iter().map(|path| path.clone() as Arc<dyn Way>).collect();
-        let joined = Multipath::join(ways, Settings { queue: recovery, ..Settings::default() }).await?;
+        let joined = Multipath::join(ways, settings).await?;
         (joined.clone(), Some(joined))
     } else {
         compio::runtime::spawn(look_after(Arc::downgrade(&lun))).detach();
         (lun, None)
     };
     Ok(Disk { backend, block_size, identity, recovery, paths, joined })
+}
+
+/// How several paths are used: an operation may wait for a path, and then ends as it does on one.
+fn joined(urls: &mut [Url], recovery: Duration) -> Settings {
+    let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
+    let operation = longest.max(recovery.saturating_add(AFTER_RECOVERY));
+    Settings { queue: recovery, operation, ..Settings::default() }
 }
 
 /// Opens all paths at a time; the first that is open. The others have a moment more; what is missing then is
@@ -136,6 +144,27 @@ impl Disk {
             if let Err(e) = lun.session().close().await {
                 tracing::info!("logout: {e}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_on_several_paths_has_a_deadline() {
+        let s = Duration::from_secs;
+        let url =
+            |text: &str| Url::parse(&format!("iscsi://host/iqn.2026-01.test:a/0{text}")).expect("a URL");
+        for (settings, recovery, operation) in [
+            (["", ""], s(120), s(180)),
+            (["?operation_timeout=20", "?operation_timeout=300"], s(120), s(300)),
+            (["", ""], s(600), s(660)),
+            (["", ""], Duration::MAX, Duration::MAX),
+        ] {
+            let joined = joined(&mut settings.map(url), recovery);
+            assert_eq!((joined.queue, joined.operation), (recovery, operation), "{settings:?}");
         }
     }
 }

@@ -42,8 +42,9 @@ impl Path {
     /// As [`initiator::open`]; [`Kind::Identity`] when it leads elsewhere than it should.
     pub async fn open(&self) -> Result<(), Error> {
         let lun = initiator::open(&self.url).await?;
-        if let Some((identity, facts)) = self.expected.get()
-            && (lun.identity() != *identity || lun.facts().capacity != facts.capacity)
+        // Its capacity may be another one by now.
+        if let Some((identity, _)) = self.expected.get()
+            && lun.identity() != *identity
         {
             return Err(Error::new(Kind::Identity, format!("{} leads to another logical unit", self.url)));
         }
@@ -215,5 +216,30 @@ impl Backend for Path {
 
     fn describe(&self) -> Vec<(String, String)> {
         self.lun().map(|lun| lun.describe()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use interop::script::Script;
+    use net::Cores;
+
+    #[test]
+    fn a_path_that_was_missing_leads_to_the_same_unit_also_after_it_has_grown() {
+        let target = Script::new().listen();
+        let url = Url::parse(&target.url("")).expect("a URL");
+        let open = move || async move {
+            let first = Path::new(url.clone());
+            first.open().await.expect("it is there");
+            let lun = first.lun().expect("it is open");
+            let smaller = Facts { capacity: lun.facts().capacity / 2, ..lun.facts() };
+            let (same, other) = (Path::new(url.clone()), Path::new(url));
+            same.expect(lun.identity(), smaller);
+            other.expect(vec![1, 2, 3], lun.facts());
+            (same.open().await, other.open().await)
+        };
+        let (same, other) = Cores::one().expect("an event loop").wait(0, open).expect("an event loop");
+        assert_eq!((same, other.map_err(|e| e.kind)), (Ok(()), Err(Kind::Identity)));
     }
 }

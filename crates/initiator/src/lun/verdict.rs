@@ -24,8 +24,8 @@ pub enum Verdict {
 }
 
 /// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides.
-/// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a deferred
-/// error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
+/// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a
+/// deferred error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
 pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Verdict {
     let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
     let failed = |kind, what: String| Verdict::Failed(Error::new(kind, what).with_status(c.status));

@@ -58,8 +58,8 @@ impl Home {
         self.listeners.tell(&Event::GaveUp(what));
     }
 
-    /// Operations whose owners have waited long enough. What a target may still write must not come behind what
-    /// their owners do next: that goes on another connection.
+    /// Operations whose owners have waited long enough. What a target may still write must not come behind
+    /// what their owners do next: that goes on another connection.
     fn end_operations(&self, now: Instant) {
         let limit = self.options.timeouts.operation;
         let mut machine = self.machine.borrow_mut();

@@ -298,8 +298,8 @@ impl Machine {
     }
 }
 
-/// Bytes that a command has moved: as the residual tells, but of a read no more than came. Only a success has to
-/// tell the residual.
+/// Bytes that a command has moved: as the residual tells, but of a read no more than came. Where there is no
+/// success, targets may tell no residual.
 #[inline]
 fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
     let told = task.expected - under;

@@ -155,8 +155,8 @@ impl Machine {
         }
     }
 
-    /// Commands (CmdSN, tag) that were sent already wait before those that were not, in the order in which they
-    /// were sent: CmdSN runs on modulo 2^32.
+    /// Commands (CmdSN, tag) that were sent already wait before those that were not, in the order of their
+    /// sending: CmdSN runs on modulo 2^32.
     fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
         let next = self.numbers.cmd_sn;
         back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));

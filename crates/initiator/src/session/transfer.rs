@@ -201,8 +201,8 @@ impl Machine {
     }
 }
 
-/// The Data-Out PDUs of a command of so many bytes that may wait to be sent: all of its data, once more, and an
-/// uneven rest for each R2T. Each that waits holds the buffer.
+/// The Data-Out PDUs of a command of so many bytes that may wait to be sent: all of its data, once more, and
+/// an uneven rest for each R2T. Each that waits holds the buffer.
 fn most_waiting(expected: u32, p: &Parameters) -> usize {
     let whole = expected.div_ceil(p.max_xmit_data_segment_length.max(1)) as usize;
     2 * whole + usize::from(p.max_outstanding_r2t.max(1)) + SPARE_R2TS

@@ -166,7 +166,7 @@ impl Sense {
         Sense { specific: Some([0x80, (done >> 8) as u8, done as u8]), ..self }
     }
 
-    /// The bytes on the wire: descriptor format (72h) or fixed format (70h, 18 bytes); 73h and 71h if deferred.
+    /// On the wire: descriptor format (72h) or fixed format (70h, 18 bytes), 73h and 71h if deferred.
     /// Fixed format drops an INFORMATION that needs more than 32 bits, as VALID demands.
     pub fn encode(&self, descriptor: bool) -> Vec<u8> {
         if descriptor { self.encode_descriptor() } else { self.encode_fixed() }

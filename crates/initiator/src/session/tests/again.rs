@@ -73,7 +73,8 @@ fn what_is_sent_again_does_not_pass_the_check_of_an_identity() {
 /// The target has never seen it: nothing that it says can be about it.
 #[test]
 fn an_answer_to_what_was_not_sent_is_none() {
-    let answers: [(&str, fn(&mut Peer, u32)); 3] = [
+    type Answer = fn(&mut Peer, u32);
+    let answers: [(&str, Answer); 3] = [
         ("a status", |p, tag| p.respond(tag, 0, 0, 0, &[])),
         ("a failure", |p, tag| p.say(pdu::scsi_response(tag, 0, 1, 0), &[], true)),
         ("a Reject", |p, tag| {
