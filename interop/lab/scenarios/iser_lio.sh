@@ -1,7 +1,6 @@
 #!/bin/bash
 # The commands that use targets, over iSER and the software iWARP of lunar, against the kernel's own target (LIO with
-# ib_isert) over siw in the same guest: discovery, CHAP, data there and back, a target that goes away under I/O and
-# comes back.
+# ib_isert) over siw in the same guest: discovery, CHAP, data there and back, a target that goes away and comes back.
 #   LUNAR   the program
 : "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
@@ -39,23 +38,44 @@ step "data"
 pattern "$MIB" >/run/pattern
 told 0 verified copy --verify --force /run/pattern "$(url open)"
 cmp /run/pattern /run/open.img || fail "the medium differs"
-told 0 verified copy --verify "$(url open)" /run/back
+told 0 verified copy --verify --force "$(url open)" /run/back
 cmp /run/pattern /run/back || fail "it reads other than was written"
 told 0 verified copy --verify --force --block 64K /run/pattern "$(url chap "${ann/ /%}" "$mutual")"
 cmp /run/pattern /run/chap.img || fail "the medium differs"
 
-away() {
+gone_and_back() { serve open 0; sleep 1; serve open 1; }
+half=$((MIB * 1048576 / 2))
+in_halves() {
+    head -c "$half" /run/pattern
+    until [ -e /run/back_again ]; do sleep 0.2; done
+    tail -c "+$((half + 1))" /run/pattern
+}
+
+# with commands under way
+under_io() {
     step "the target goes away under I/O and comes back"
-    head -c "$MIB"M /dev/zero >/run/zeros
-    told 0 copied copy --force /run/zeros "$(url open)"
     "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url open "" commands=4)" >/run/copied 2>&1 & writer=$!
     wait_for 30 '! cmp -s -n 1048576 /run/open.img /run/zeros' || fail "nothing was written"
-    serve open 0; sleep 1; serve open 1
-    wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an error"; }
-    cmp /run/pattern /run/open.img || fail "something was lost"
-    cat /run/copied
+    gone_and_back
 }
-# There isert's own thread (iscsi_ttx) sleeps for good when it is disabled under I/O, and nothing in the guest goes on.
-if [ "$PROVIDER/$RDMA" = verbs/siw ]; then echo "left out: isert that goes away under I/O by verbs over siw"; else away; fi
+
+# between two commands of one session
+between() {
+    step "the target goes away between two writes and comes back"
+    rm -f /run/back_again
+    in_halves | "$LUNAR" copy --force --block 64K --depth 4 - "$(url open)" >/run/copied 2>&1 & writer=$!
+    wait_for 60 "cmp -s -n $half /run/open.img /run/pattern" || fail "the first half was not written"
+    sleep 2
+    gone_and_back
+    : >/run/back_again
+}
+
+head -c "$MIB"M /dev/zero >/run/zeros
+told 0 copied copy --force /run/zeros "$(url open)"
+# Over siw isert's own thread (iscsi_ttx) may sleep for good when it is disabled under I/O, and nothing goes on there.
+if [ "$RDMA" = siw ]; then between; else under_io; fi
+wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an error"; }
+cmp /run/pattern /run/open.img || fail "something was lost"
+cat /run/copied
 for name in open chap; do rmdir "$T/iscsi/$IQN:$name/tpgt_1/np/$PORTAL"; done     # for who comes next in this guest
 echo "PASS iser_lio"

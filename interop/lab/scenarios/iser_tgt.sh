@@ -38,7 +38,7 @@ step "data"
 pattern "$MIB" >/run/pattern
 told 0 verified copy --verify --force /run/pattern "$(url)"
 cmp /run/pattern /run/disk.img || fail "the medium differs"
-told 0 verified copy --verify "$(url)" /run/back
+told 0 verified copy --verify --force "$(url)" /run/back
 cmp /run/pattern /run/back || fail "it reads other than was written"
 
 step "the target is killed under I/O and comes back"
