@@ -9,7 +9,7 @@ use super::transfer::Segment;
 use crate::{Completion, Error, Kind};
 use net::Buf;
 use net::iscsi::out::Payload;
-use net::iscsi::receive::{Arrived, Data, Sink};
+use net::iscsi::receive::{Arrived, Data, Foreseen, Foresight, Sink};
 use proto::window::precedes;
 use wire::be;
 use wire::iscsi::request;
@@ -39,6 +39,14 @@ impl Sink for Machine {
 
     fn buffer(&mut self, len: usize) -> Buf {
         Buf::zeroed(len)
+    }
+
+    fn foresee(&mut self, sight: &mut Foresight) {
+        self.order.foresee(&mut self.tasks, &self.parameters, sight);
+    }
+
+    fn give_back(&mut self, answer: Foreseen) {
+        self.take_back(answer);
     }
 
     fn is_full(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use super::carrier::Out;
 use super::task::{CONTROL, State, Task, Tasks, Waiter};
-use super::{Event, control::Control, numbers::Numbers, talk::Talk};
+use super::{Event, control::Control, numbers::Numbers, order::Order, talk::Talk};
 use crate::{Command, Completion, Error, Kind};
 use net::iscsi::out::{Digests, Payload};
 use proto::parameters::Parameters;
@@ -38,6 +38,7 @@ pub struct Machine {
     pub(super) talks: VecDeque<Talk>,
     /// Commands that the target has.
     sent: usize,
+    pub(super) order: Order,
     /// The most of them.
     limit: usize,
     /// There is a connection, and commands may be sent on it.
@@ -91,6 +92,7 @@ impl Machine {
             last_control: 0,
             talks: VecDeque::new(),
             sent: 0,
+            order: Order::default(),
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
             in_doubt: false,
@@ -126,6 +128,7 @@ impl Machine {
         sent.for_each(|tag| self.out.ended(tag));
         self.out = Out::default();
         self.sent = 0;
+        self.order.clear();
         self.drop_controls(why);
         self.drop_talks(why);
         let now = (self.clock)();
@@ -256,7 +259,9 @@ impl Machine {
             // The target waits for this CmdSN: the next command has it.
             self.numbers.cmd_sn = cmd_sn;
             self.finish(tag, Err(e));
+            return;
         }
+        self.order.push(tag, &mut self.tasks, self.sent);
     }
 
     /// A command is over. Its tag is free once its owner has taken the answer.
@@ -271,6 +276,7 @@ impl Machine {
             self.leaving.push(tag);
         }
         self.tasks.finish(tag, answer);
+        self.order.settle(&mut self.tasks);
     }
 
     /// Hands over what was answered before all of it had left.

@@ -9,6 +9,7 @@ mod home;
 mod incoming;
 pub(crate) mod machine;
 pub(crate) mod numbers;
+mod order;
 mod recover;
 mod talk;
 pub(crate) mod task;

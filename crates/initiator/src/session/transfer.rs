@@ -8,6 +8,7 @@ use super::task::{Data, Task};
 use crate::Error;
 use net::Buf;
 use net::iscsi::out::{self, Digests, Payload};
+use net::iscsi::receive::Foreseen;
 use proto::parameters::Parameters;
 use std::rc::Rc;
 use wire::iscsi::request::{self, Burst};
@@ -48,10 +49,7 @@ fn begin_stream(out: &mut out::Out, mut header: Bhs, task: &Task, p: &Parameters
             command(out, header, task, Payload::Empty, digests);
         }
         Data::Out(buf) => {
-            let first = (p.first_burst_length as usize).min(buf.len());
-            let immediate =
-                if p.immediate_data { first.min(p.max_xmit_data_segment_length as usize) } else { 0 };
-            let unsolicited = if p.initial_r2t { immediate } else { first };
+            let (immediate, unsolicited) = (immediate(buf.len(), p), unsolicited(buf.len(), p));
             request::writes(&mut header, task.expected, unsolicited > immediate);
             let payload = if immediate > 0 { part(buf, 0, immediate) } else { Payload::Empty };
             let exp_stat_sn = header.exp_stat_sn();
@@ -64,6 +62,17 @@ fn begin_stream(out: &mut out::Out, mut header: Bhs, task: &Task, p: &Parameters
             }
         }
     }
+}
+
+/// Bytes of so many that go with the command itself.
+fn immediate(len: usize, p: &Parameters) -> usize {
+    let most = p.first_burst_length.min(p.max_xmit_data_segment_length);
+    if p.immediate_data { len.min(most as usize) } else { 0 }
+}
+
+/// Bytes of so many that go without being asked for.
+pub fn unsolicited(len: usize, p: &Parameters) -> usize {
+    if p.initial_r2t { immediate(len, p) } else { len.min(p.first_burst_length as usize) }
 }
 
 /// The command itself, with all of its CDB.
@@ -150,6 +159,13 @@ impl Machine {
         let task = self.tasks.get(header.itt())?;
         let Data::In(buf, _) = &mut task.data else { return None };
         Some((buf.take()?, offset))
+    }
+
+    /// The buffer of an answer that was foreseen and did not come.
+    pub fn take_back(&mut self, answer: Foreseen) {
+        if let Some(Task { data: Data::In(buf @ None, _), .. }) = self.tasks.get(answer.tag) {
+            *buf = answer.buf;
+        }
     }
 
     /// The offset at which the segment of a Data-In continues its command: neither outside its buffer nor

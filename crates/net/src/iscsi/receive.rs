@@ -2,6 +2,10 @@
 //! the rest of a large data segment is received straight into a buffer of its own, or of the task that waits
 //! for it.
 
+mod foresight;
+
+pub use foresight::{Foreseen, Foresight};
+
 use super::digest::crc32c;
 use super::out::Digests;
 use crate::{Buf, Stream};
@@ -65,6 +69,10 @@ pub trait Sink {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)>;
     /// A buffer for a large data segment without a place.
     fn buffer(&mut self, len: usize) -> Buf;
+    /// What comes next, if all goes on in order.
+    fn foresee(&mut self, _sight: &mut Foresight) {}
+    /// The buffer of an answer that did not come: what is in it means nothing.
+    fn give_back(&mut self, _answer: Foreseen) {}
     /// There is no room for more answers now.
     fn is_full(&self) -> bool;
     /// A PDU is there. False: no more are wanted.
@@ -130,13 +138,24 @@ pub struct Receiver {
     gather: Option<Gather>,
     /// The latest PDU was a large one.
     after_large: bool,
+    foresight: Box<Foresight>,
+}
+
+/// What one receive came to: bytes that came, of how many there was room for.
+struct Step {
+    got: usize,
+    room: usize,
+    received: Received,
+    /// Somebody waits for what came: others go on before there is more.
+    ends_turn: bool,
 }
 
 impl Receiver {
     /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data`
     /// bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
-        Receiver { digests, max_data, partial: begun, gather: None, after_large: false }
+        let foresight = Box::default();
+        Receiver { digests, max_data, partial: begun, gather: None, after_large: false, foresight }
     }
 
     /// PDUs that came with the login may already be whole.
@@ -149,24 +168,37 @@ impl Receiver {
         BUFFER.with_borrow_mut(|buffer| {
             let mut left = TURN;
             loop {
-                let have = self.partial.len();
-                let Some((got, room)) = self.receive_once(stream, buffer)? else {
-                    return Ok(Received::More);
+                let step = if self.gather.is_none() && self.foresight.look(sink) {
+                    self.receive_foreseen(buffer, sink, |into| stream.receive_vectored(into))?
+                } else {
+                    self.receive_next(stream, buffer, sink)?
                 };
-                if got == 0 {
-                    return Ok(Received::End);
-                }
-                self.partial.clear();
-                let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
-                let is_whole = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
-                let received = self.parse(&buffer[..have + got - direct], sink)?;
-                // Who waits for a large segment goes on with it while the next one comes.
-                left = if is_whole { 0 } else { left.saturating_sub(got) };
-                if received != Received::More || got < room || left == 0 {
-                    return Ok(received);
+                let Some(step) = step else { return Ok(Received::More) };
+                left = left.saturating_sub(step.got);
+                if step.received != Received::More || step.got < step.room || left == 0 || step.ends_turn {
+                    return Ok(step.received);
                 }
             }
         })
+    }
+
+    fn receive_next(
+        &mut self,
+        stream: &Stream,
+        buffer: &mut [u8],
+        sink: &mut impl Sink,
+    ) -> Result<Option<Step>, Broken> {
+        let have = self.partial.len();
+        let Some((got, room)) = self.receive_once(stream, buffer)? else { return Ok(None) };
+        if got == 0 {
+            return Ok(Some(Step { got, room, received: Received::End, ends_turn: true }));
+        }
+        self.partial.clear();
+        let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
+        // Who waits for a large segment goes on with it while the next one comes.
+        let ends_turn = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
+        let received = self.parse(&buffer[..have + got - direct], sink)?;
+        Ok(Some(Step { got, room, received, ends_turn }))
     }
 
     /// One receive: into the buffer of a gathered segment up to the header behind it, or behind what there is
@@ -201,6 +233,14 @@ impl Receiver {
             g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
             g.fill(direct);
             chunk = &chunk[direct..];
+        } else if self.foresight.look(sink) {
+            let mut buffer = vec![0; SCRATCH + chunk.len()];
+            let source = |into: &mut [IoSliceMut<'_>]| {
+                foresight::scatter(into, chunk);
+                Ok(Some(chunk.len()))
+            };
+            let step = self.receive_foreseen(&mut buffer, sink, source)?;
+            return Ok(step.map_or(Received::More, |step| step.received));
         }
         let all = [&std::mem::take(&mut self.partial)[..], chunk].concat();
         self.parse(&all, sink)
@@ -333,123 +373,4 @@ pub fn encode(digests: Digests, mut header: Bhs, ahs: &[u8], data: &[u8]) -> Vec
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    /// Collects PDUs; large ones land at offset 8 of a task's buffer when told so.
-    #[derive(Default)]
-    struct Seen {
-        pdus: Vec<(Bhs, Vec<u8>, Vec<u8>, bool)>,
-        landing: bool,
-    }
-
-    impl Sink for Seen {
-        fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
-            self.landing.then(|| (Buf::zeroed(header.data_len() + 8), 8))
-        }
-        fn buffer(&mut self, len: usize) -> Buf {
-            Buf::zeroed(len)
-        }
-        fn is_full(&self) -> bool {
-            false
-        }
-        fn take(&mut self, p: Arrived<'_>) -> bool {
-            let data = match &p.data {
-                Data::Landed(b) => b[8..].to_vec(),
-                other => other.bytes().to_vec(),
-            };
-            self.pdus.push((p.header, p.ahs.to_vec(), data, p.intact));
-            true
-        }
-    }
-
-    fn pdu(digests: Digests, ahs: &[u8], data: &[u8]) -> Vec<u8> {
-        encode(digests, Bhs::new(1), ahs, data)
-    }
-
-    /// Feeds bytes as receives of `step` bytes would bring them.
-    fn feed(bytes: &[u8], step: usize, digests: Digests, landing: bool) -> Result<Seen, Broken> {
-        let mut r = Receiver::new(digests, 1 << 20, vec![]);
-        let mut seen = Seen { landing, ..Seen::default() };
-        for chunk in bytes.chunks(step) {
-            r.feed(chunk, &mut seen)?;
-        }
-        Ok(seen)
-    }
-
-    #[test]
-    fn pdus_arrive_whatever_the_segmentation() {
-        let large: Vec<u8> = (0..50_001u32).map(|i| i as u8).collect();
-        for digests in [(false, false), (true, false), (false, true), (true, true)] {
-            let digests = Digests { header: digests.0, data: digests.1 };
-            let parts: [(&[u8], &[u8]); 4] =
-                [(&[], &[]), (&[9; 8], &[1, 2, 3, 4, 5]), (&[], &large), (&[7; 4], &[6])];
-            let bytes: Vec<u8> = parts.iter().flat_map(|(a, d)| pdu(digests, a, d)).collect();
-            for (step, landing) in [(1, false), (7, true), (48, false), (4096, true), (1 << 20, false)] {
-                let seen = feed(&bytes, step, digests, landing).expect("good bytes");
-                assert_eq!(seen.pdus.len(), 4, "steps of {step}");
-                for ((_, ahs, data, intact), (a, d)) in seen.pdus.iter().zip(parts) {
-                    assert_eq!((&ahs[..], &data[..], *intact), (a, d, true), "steps of {step}");
-                }
-            }
-        }
-    }
-
-    /// Large segments after each other, small ones between them, and a peer that sends in pieces of all sizes.
-    #[test]
-    fn pdus_arrive_from_a_socket() {
-        const LENGTHS: [usize; 9] = [50_001, 262_144, 262_143, 0, 5, 20_000, 300_000, 100, 17_002];
-        let data: Vec<Vec<u8>> =
-            LENGTHS.iter().map(|len| (0..*len).map(|i| (i * 7 + len) as u8).collect()).collect();
-        for (digest, landing, piece) in
-            [(false, true, 1 << 20), (true, true, 70_001), (false, false, 47), (true, false, 262_192)]
-        {
-            let digests = Digests { header: digest, data: digest };
-            let bytes: Vec<u8> = data.iter().flat_map(|d| pdu(digests, &[], d)).collect();
-            let (mut peer, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
-            let sender = std::thread::spawn(move || {
-                bytes.chunks(piece).for_each(|c| peer.write_all(c).expect("sent"));
-            });
-            let seen = compio::runtime::Runtime::new().expect("an event loop").block_on(async {
-                let stream = Stream::new(ours).expect("a stream");
-                let mut receiver = Receiver::new(digests, 1 << 20, vec![]);
-                let mut seen = Seen { landing, ..Seen::default() };
-                loop {
-                    stream.readable().await.expect("bytes");
-                    if receiver.receive(&stream, &mut seen).expect("good bytes") == Received::End {
-                        return seen;
-                    }
-                }
-            });
-            sender.join().expect("all sent");
-            assert_eq!(seen.pdus.len(), LENGTHS.len());
-            for ((_, _, got, intact), sent) in seen.pdus.iter().zip(&data) {
-                assert!(got == sent && *intact, "{} bytes in pieces of {piece}", sent.len());
-            }
-        }
-    }
-
-    #[test]
-    fn a_wrong_header_digest_breaks_and_a_wrong_data_digest_is_told() {
-        let both = Digests { header: true, data: true };
-        let good = pdu(both, &[], &[1, 2, 3]);
-        for at in 0..good.len() {
-            let mut bad = good.clone();
-            bad[at] ^= 0x40;
-            match feed(&bad, 1 << 20, both, false) {
-                Err(Broken::HeaderDigest | Broken::TooLong(_)) => assert!(at < 52),
-                Err(e) => panic!("{e}"),
-                Ok(seen) if seen.pdus.is_empty() => assert!(at < 52, "a longer length waits for more"),
-                Ok(seen) => assert!(at >= 52 && !seen.pdus[0].3, "byte {at}"),
-            }
-        }
-    }
-
-    #[test]
-    fn a_segment_longer_than_declared_breaks() {
-        let mut bytes = pdu(Digests::default(), &[], &[]);
-        bytes[5] = 0x7f;
-        assert!(matches!(feed(&bytes, 48, Digests::default(), false), Err(Broken::TooLong(_))));
-    }
-}
+mod tests;
