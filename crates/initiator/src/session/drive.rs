@@ -3,6 +3,7 @@
 
 use super::carrier::{Incoming, Line};
 use super::home::{self, Home, Mail};
+use super::patience::Patience;
 use super::task::{State, Task, Waiter};
 use super::{demand, escalate, recover};
 use crate::connect::Connected;
@@ -60,6 +61,7 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
 /// Runs one connection to its end, and says why it ended.
 pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
     let mut started = receiver.has_begun();
+    let mut patience = Patience::default();
     loop {
         home.flush();
         let Some(stream) = home.stream.borrow().clone() else {
@@ -71,9 +73,13 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
             match stream.readable().await {
                 Ok(()) => {
                     let mut machine = home.machine.borrow_mut();
+                    patience.exercise(machine.under_way());
                     machine.now = Instant::now();
                     machine.heard = machine.now;
-                    receiver.receive(&stream, &mut machine)
+                    let before = machine.numbers.exp_stat_sn;
+                    let received = receiver.receive(&stream, &mut machine);
+                    patience.learn(machine.numbers.exp_stat_sn.wrapping_sub(before));
+                    received
                 }
                 Err(e) => Err(e.into()),
             }

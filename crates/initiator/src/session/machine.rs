@@ -355,6 +355,11 @@ impl Machine {
         self.out.push(header, payload, self.digests);
     }
 
+    /// Commands that the target has.
+    pub fn under_way(&self) -> u32 {
+        self.sent as u32
+    }
+
     /// Nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.sent == 0 && self.controls.is_empty()

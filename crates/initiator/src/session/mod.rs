@@ -10,6 +10,7 @@ mod incoming;
 pub(crate) mod machine;
 pub(crate) mod numbers;
 mod order;
+mod patience;
 mod recover;
 mod talk;
 pub(crate) mod task;
