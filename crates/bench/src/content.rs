@@ -31,9 +31,13 @@ impl Content {
         (Content { fill: job.fill, original, is_compared, soiled: 0 }, buf)
     }
 
-    /// So many bytes are read into the buffer.
-    pub fn soil(&mut self, len: u32) {
-        self.soiled = self.soiled.max(len as usize);
+    /// What is at `offset` is read into the buffer. Where it will be compared, no byte of the buffer is right before.
+    pub fn soil(&mut self, offset: u64, buf: &mut [u8]) {
+        self.soiled = self.soiled.max(buf.len());
+        if self.is_compared {
+            let expected = self.expected(offset, buf.len());
+            buf.iter_mut().zip(expected).for_each(|(byte, right)| *byte = !*right);
+        }
     }
 
     /// Makes ready what is written at `offset`: what was read is not written back.
@@ -53,14 +57,20 @@ impl Content {
         if !self.is_compared {
             return None;
         }
-        let expected = &mut self.original[..buf.len()];
-        if self.fill == Fill::Lba {
-            number(offset, expected);
-        }
+        let expected = self.expected(offset, buf.len());
         if expected == buf {
             return None;
         }
         expected.iter().zip(buf).position(|(a, b)| a != b).map(|at| offset + at as u64)
+    }
+
+    /// What would have been written at `offset`.
+    fn expected(&mut self, offset: u64, len: usize) -> &[u8] {
+        let expected = &mut self.original[..len];
+        if self.fill == Fill::Lba {
+            number(offset, expected);
+        }
+        expected
     }
 }
 
@@ -70,7 +80,8 @@ fn settle(fill: Fill, buf: &mut [u8]) {
         Fill::Zeros => buf.fill(0),
         Fill::Counting => buf.iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n),
         Fill::Bytes(eight) => buf.iter_mut().zip(eight.into_iter().cycle()).for_each(|(byte, n)| *byte = n),
-        Fill::Random | Fill::Lba => {}
+        // The memory is there before it is measured.
+        Fill::Random | Fill::Lba => buf.fill(0),
     }
 }
 
@@ -95,12 +106,23 @@ mod tests {
             let (mut content, mut buf) = Content::new(&job(fill), 0);
             content.prepare(4096, &mut buf);
             assert_eq!(content.wrong(4096, &buf), None, "{fill:?}");
-            buf.fill(0x55);
-            content.soil(1024);
+            content.soil(4096, &mut buf);
             content.prepare(4096, &mut buf);
             assert_eq!(content.wrong(4096, &buf), None, "{fill:?} after a read");
             buf[777] ^= 1;
             assert_eq!(content.wrong(4096, &buf), Some(4096 + 777), "{fill:?}");
+        }
+    }
+
+    #[test]
+    fn no_byte_is_right_before_it_is_read() {
+        for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
+            let (mut content, mut buf) = Content::new(&job(fill), 0);
+            content.prepare(4096, &mut buf);
+            let right = buf.to_vec();
+            content.soil(4096, &mut buf);
+            assert!(buf.iter().zip(&right).all(|(byte, right)| byte != right), "{fill:?}");
+            assert_eq!(content.wrong(4096, &buf), Some(4096), "{fill:?}");
         }
     }
 
@@ -116,8 +138,8 @@ mod tests {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Random, Fill::Bytes(*b"12345678")] {
             let (mut content, mut buf) = Content::new(&job(fill), 0);
             let made = buf.to_vec();
+            content.soil(0, &mut buf);
             buf.fill(0x55);
-            content.soil(1024);
             for len in [512, 1024, 512] {
                 buf.set_visible(len);
                 content.prepare(0, &mut buf);

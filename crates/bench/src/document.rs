@@ -5,12 +5,15 @@ use serde::{Deserialize, Serialize};
 use std::time::SystemTime;
 
 /// The version of this schema. It changes when a field changes its meaning or goes away.
-pub const SCHEMA: &str = "lunar.bench/1";
+pub const SCHEMA: &str = "lunar.bench/2";
+/// The versions before it that are read too. In the first, latencies leave out what was in flight at the end of the
+/// time, and documents of experiments have percentiles and no histograms.
+pub const OLDER: [&str; 1] = ["lunar.bench/1"];
 
 /// A measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// [`SCHEMA`].
+    /// [`SCHEMA`], or one of [`OLDER`].
     pub schema: String,
     /// What it is, for people.
     pub title: String,

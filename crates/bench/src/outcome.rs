@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// What came of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Seconds that were measured: without the ramp, to the end of the time or the last counted command.
+    /// Seconds that were measured: without the ramp, to the end of the time, however long the last commands take;
+    /// to the end of the last command where an amount was reached first, or to the moment of an early end.
     pub elapsed_s: f64,
     /// What was read.
     pub read: Totals,
@@ -21,16 +22,21 @@ pub struct Outcome {
     pub errors: u64,
     /// Commands that were due at a given rate and had not begun when the time was over.
     pub backlog: u64,
+    /// Commands that were in flight when the time was over, and ended later. How long they took is in the latencies;
+    /// they are in no rate and no step. Documents of `lunar.bench/1` do not have them at all.
+    #[serde(default)]
+    pub late: u64,
     /// Why it ended early; what was measured until then stands.
     pub ended_early: Option<String>,
 }
 
-/// One direction.
+/// One direction. Rates come of what ended within the measured time, latencies also of what was in flight at its
+/// end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Commands.
+    /// Commands that ended within the measured time.
     pub ios: u64,
-    /// Bytes.
+    /// Their bytes.
     pub bytes: u64,
     /// From the moment a command was due until it was handed over. Only with a given rate; empty otherwise.
     pub submit: Latency,

@@ -44,7 +44,7 @@ pub fn of_run(run: &Run) -> String {
     let head = ["", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "p99.9", "max"].map(String::from).to_vec();
     let mut rows = vec![head];
     for (name, totals) in [("read", &outcome.read), ("write", &outcome.write)] {
-        if totals.ios > 0 {
+        if totals.ios > 0 || totals.total.count() > 0 {
             rows.push(row(name, totals, outcome.elapsed_s));
         }
     }

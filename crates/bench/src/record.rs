@@ -41,6 +41,8 @@ fn note(histogram: &mut Histogram<u64>, time: Duration) {
 struct Direction {
     ios: u64,
     bytes: u64,
+    /// Commands that are in the histograms alone.
+    late: u64,
     service: Histogram<u64>,
     /// With a given rate: submit and total.
     paced: Option<(Histogram<u64>, Histogram<u64>)>,
@@ -48,12 +50,17 @@ struct Direction {
 
 impl Direction {
     fn new(paced: bool) -> Direction {
-        Direction { ios: 0, bytes: 0, service: histogram(), paced: paced.then(|| (histogram(), histogram())) }
+        let paced = paced.then(|| (histogram(), histogram()));
+        Direction { ios: 0, bytes: 0, late: 0, service: histogram(), paced }
     }
 
     fn add(&mut self, bytes: u32, times: Times) {
         self.ios += 1;
         self.bytes += u64::from(bytes);
+        self.time(times);
+    }
+
+    fn time(&mut self, times: Times) {
         note(&mut self.service, times.done - times.begun);
         if let Some((submit, total)) = &mut self.paced {
             note(submit, times.begun - times.due);
@@ -65,6 +72,7 @@ impl Direction {
         let add = |to: &mut Histogram<u64>, from| to.add(from).expect("histograms that grow take everything");
         self.ios += other.ios;
         self.bytes += other.bytes;
+        self.late += other.late;
         add(&mut self.service, &other.service);
         if let (Some(to), Some(from)) = (&mut self.paced, &other.paced) {
             add(&mut to.0, &from.0);
@@ -123,6 +131,13 @@ impl Record {
         self.steps.add(read, bytes, times.done, nanoseconds(times.done - times.due));
     }
 
+    /// A command has ended that was in flight when the time was over.
+    pub fn add_late(&mut self, read: bool, times: Times) {
+        let direction = if read { &mut self.read } else { &mut self.write };
+        direction.late += 1;
+        direction.time(times);
+    }
+
     /// Adds what another session did.
     pub fn merge(&mut self, other: &Record) {
         self.read.merge(&other.read);
@@ -133,6 +148,11 @@ impl Record {
     /// What was read and written.
     pub fn totals(&self) -> (Totals, Totals) {
         (self.read.totals(), self.write.totals())
+    }
+
+    /// Commands that ended after the time was over.
+    pub fn late(&self) -> u64 {
+        self.read.late + self.write.late
     }
 
     /// The share of the whole.

@@ -32,8 +32,9 @@ impl Figure {
             Figure::Iops => outcome.iops(),
             Figure::Bw => outcome.rate(),
             Figure::Lat => {
-                let sum = read.total.mean_ns * read.ios as f64 + write.total.mean_ns * write.ios as f64;
-                sum / outcome.ios().max(1) as f64
+                let [reads, writes] = [read, write].map(|totals| totals.total.count() as f64);
+                let sum = read.total.mean_ns * reads + write.total.mean_ns * writes;
+                sum / (reads + writes).max(1.0)
             }
         }
     }
@@ -126,11 +127,13 @@ const SERVED: f64 = 0.95;
 impl Bound {
     fn is_kept(self, outcome: &Outcome, rate: f64) -> bool {
         let within = self.within.as_nanos() as u64;
+        // Who was served after the time was over came in time.
+        let served = (outcome.ios() + outcome.late) as f64 / outcome.elapsed_s.max(1e-9);
         let late =
             |totals: &Totals| totals.total.quantile(self.percent / 100.0).is_some_and(|ns| ns > within);
         outcome.ended_early.is_none()
             && outcome.errors == 0
-            && outcome.iops() >= rate * SERVED
+            && served >= rate * SERVED
             && !late(&outcome.read)
             && !late(&outcome.write)
     }
@@ -182,6 +185,8 @@ mod tests {
     use crate::outcome::Latency;
     use crate::run::tests::odd;
     use crate::{Opening, Target};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn a_window_is_steady_when_it_is_level_and_narrow() {
@@ -231,6 +236,70 @@ mod tests {
         assert_ne!(places[..64], places[64..]);
         assert_eq!(places, visited(7));
         assert_ne!(places, visited(9));
+    }
+
+    /// A disk whose n-th read takes so many milliseconds.
+    fn taking(ms: fn(u64) -> u64) -> Rig {
+        let count = Arc::new(AtomicU64::new(0));
+        odd(move |_| {
+            let wait = Duration::from_millis(ms(count.fetch_add(1, Ordering::Relaxed)));
+            Box::pin(async move {
+                compio::time::sleep(wait).await;
+                Ok(())
+            })
+        })
+    }
+
+    #[test]
+    fn bandwidth_and_latency_are_steady_where_they_stay_and_not_where_they_drift() {
+        let four = Job { time: None, amount: Some(4 * 4096), ..Job::default() };
+        for figure in [Figure::Bw, Figure::Lat] {
+            let run =
+                |rig: Rig, most| until_steady(&rig, &four, figure, most, &Watch::default()).expect("runs");
+            let (runs, note) = run(taking(|_| 50), 25);
+            assert!(runs.len() >= 5 && note.starts_with("steady after"), "{figure:?}: {note}");
+            let (runs, note) = run(taking(|n| 20 * (1 + n / 4)), 6);
+            assert!(runs.len() == 6 && note.starts_with("not steady after 6 rounds"), "{figure:?}: {note}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_found_below_what_the_target_can_do_and_a_looser_bound_finds_no_lower_one() {
+        const DELAY: Duration = Duration::from_millis(40);
+        let mut rig = rig();
+        rig.wrap(|_, disk| block::filter::delay(disk, DELAY, DELAY));
+        let job = Job { depth: 8, time: Some(Duration::from_millis(500)), ..Job::default() };
+        let found = |ms| {
+            let bound = Bound { percent: 90.0, within: Duration::from_millis(ms) };
+            let (runs, note) = highest_rate(&rig, &job, bound, &Watch::default()).expect("runs");
+            let kept = |run: &Run| run.label.strip_suffix(" a second: kept")?.parse::<f64>().ok();
+            let best = runs.iter().filter_map(kept).fold(0.0, f64::max);
+            assert_eq!(best > 0.0, note.contains(&format!(": up to {best:.0} commands")), "{note}");
+            best
+        };
+        let (never, tight, loose) = (found(20), found(150), found(10_000));
+        // Eight at once, each of 40 ms, are 200 a second.
+        assert!(never == 0.0 && tight >= 5.0 && loose <= 200.0 * 1.02, "{never} {tight} {loose}");
+        assert!(tight <= loose * 1.5, "{tight} {loose}");
+    }
+
+    #[test]
+    fn a_target_that_stalls_keeps_no_bound() {
+        let stalling = taking(|n| if n < 20 { 1 } else { 400 });
+        let job = Job {
+            pace: Pace::Even(100.0),
+            depth: 8,
+            time: Some(Duration::from_millis(300)),
+            ..Job::default()
+        };
+        let outcome = rig_run(&stalling, &job);
+        assert!(outcome.late > 0 && outcome.read.ios == 20, "{} {}", outcome.late, outcome.read.ios);
+        let bound = Bound { percent: 90.0, within: Duration::from_millis(100) };
+        assert!(!bound.is_kept(&outcome, outcome.iops()), "{:?}", outcome.read.total);
+    }
+
+    fn rig_run(rig: &Rig, job: &Job) -> Outcome {
+        rig.run(job, &Watch::default()).expect("an outcome")
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::outcome::Share;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// A handle on running jobs: how far they are, and the wish that they end. Clones are the same handle.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +15,7 @@ struct Shared {
     read: [AtomicU64; 2],
     write: [AtomicU64; 2],
     end: AtomicBool,
+    begun: Mutex<Option<Instant>>,
     doing: Mutex<String>,
 }
 
@@ -49,6 +51,15 @@ impl Watch {
     /// What it does now, for people; empty where there is but one thing to do.
     pub fn doing(&self) -> String {
         self.0.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When the measured time of the job begins, or began, that was begun last.
+    pub(crate) fn begun(&self) -> Option<Instant> {
+        *self.0.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begins(&self, at: Instant) {
+        *self.0.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
     }
 
     pub(crate) fn says(&self, what: impl Into<String>) {

@@ -1,7 +1,7 @@
 //! `lunar bench reproduce`: each experiment in a very short form, against Lunar's own target.
 
 use bench::Document;
-use bench::document::Table;
+use bench::document::{Cell, Run, Table};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -150,6 +150,15 @@ fn sn5420_2002() {
     both(&document, "TCP window").for_each(|table| is_measured(table, &[]));
     let far = table(&document, "Read performance").rows.iter().find(|row| row.0 == rows[2]).expect("the row");
     assert!(far.1.iter().all(|cell| cell.measured < Some(110.0)), "622 Mbit/s are 78 MB/s: {far:?}");
+    for table in both(&document, "TCP window") {
+        let average = |row: &(String, Vec<Cell>)| row.1[3].measured.expect("measured");
+        assert!(table.rows.iter().all(|row| average(row) < 110.0), "over the far line: {table:?}");
+        let small = table.rows.iter().find(|row| row.0.starts_with("64 KB")).expect("the row");
+        assert!(average(small) < 25.0, "64 KiB every 4 ms are 16 MB/s: {small:?}");
+    }
+    let is_far = |run: &&Run| run.label == "Lunar Remote Linux/with iSCSI two reads";
+    let two = document.runs.iter().find(is_far).expect("two reads");
+    assert!(two.targets.len() == 2 && two.targets[0].name != two.targets[1].name, "{:?}", two.targets);
 }
 
 #[test]

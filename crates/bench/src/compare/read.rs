@@ -1,6 +1,6 @@
 //! Reading a document from a file that may be anything.
 
-use crate::document::SCHEMA;
+use crate::document::{OLDER, SCHEMA};
 use crate::{Document, Error, Kind};
 use serde::Deserialize;
 use serde_json::Value;
@@ -43,9 +43,10 @@ pub fn parse(text: &str, name: &str) -> Result<Document, Error> {
     let schema = value.get("schema").and_then(Value::as_str);
     let family = SCHEMA.split('/').next().unwrap_or(SCHEMA);
     match schema {
-        Some(SCHEMA) => {}
+        Some(known) if known == SCHEMA || OLDER.contains(&known) => {}
         Some(other) if other.split('/').next() == Some(family) => {
-            let what = format!("{name} has schema {}, and this version reads {SCHEMA}", other.escape_debug());
+            let [other, known] = [other.escape_debug().to_string(), OLDER.join(", ")];
+            let what = format!("{name} has schema {other}, and this version reads {SCHEMA} and {known}");
             return Err(Error::new(
                 Kind::Invalid,
                 what,

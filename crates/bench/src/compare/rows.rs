@@ -104,6 +104,7 @@ fn machines(a: &Document, b: &Document) -> Vec<String> {
         ("kernel", &x.kernel, &y.kernel),
         ("processor", &x.cpu, &y.cpu),
         ("version of Lunar", &x.lunar, &y.lunar),
+        ("schema", &a.schema, &b.schema),
     ];
     let differ = pairs.into_iter().filter(|(_, a, b)| a != b);
     let mut notes: Vec<String> =

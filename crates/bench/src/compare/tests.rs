@@ -158,13 +158,29 @@ fn files_that_are_no_documents_are_told_apart() {
     assert_eq!(what("[1]"), "F is no measurement of lunar bench: it names no schema");
     assert_eq!(what(r#"{"schema":"x"}"#), "F is no measurement of lunar bench: its schema is x");
     assert_eq!(
-        what(r#"{"schema":"lunar.bench/2"}"#),
-        "F has schema lunar.bench/2, and this version reads lunar.bench/1"
+        what(r#"{"schema":"lunar.bench/3"}"#),
+        "F has schema lunar.bench/3, and this version reads lunar.bench/2 and lunar.bench/1"
     );
     assert!(what(r#"{"schema":"lunar.bench/1"}"#).contains("missing field"));
     assert!(what(&"[".repeat(100_000)).contains("no JSON"));
     let missing = super::read(std::path::Path::new("/nowhere/a.json")).unwrap_err();
     assert!(missing.what.starts_with("/nowhere/a.json: "), "{missing}");
+}
+
+#[test]
+fn a_document_of_the_schema_before_is_read_and_compared() {
+    let now = document(vec![read(1e8, 0.02)]);
+    let mut value = serde_json::to_value(&now).unwrap();
+    value["schema"] = "lunar.bench/1".into();
+    let outcome = value["runs"][0]["outcome"].as_object_mut().unwrap();
+    assert!(outcome.remove("late").is_some(), "it came with the second");
+    for way in ["submit", "service", "total"] {
+        outcome["read"][way]["histogram"] = serde_json::Value::Array(Vec::new());
+    }
+    let before = read::parse(&value.to_string(), "F").unwrap();
+    let comparison = compare(&before, &now, 5.0).unwrap();
+    assert_eq!(comparison.notes, ["another schema: lunar.bench/1, then lunar.bench/2"]);
+    assert!(comparison.rows.iter().any(|row| row.what == "read IOPS" && row.verdict == Verdict::Same));
 }
 
 #[derive(Parser)]

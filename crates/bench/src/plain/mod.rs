@@ -82,6 +82,6 @@ fn title(job: &Job, sessions: u32) -> String {
 }
 
 /// A number and what it counts.
-fn count(n: usize, what: &str) -> String {
+pub(crate) fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }

@@ -2,6 +2,8 @@ use super::*;
 use crate::Kind;
 use crate::job::{Order, Pace, Way};
 use clap::Parser;
+use export::nbd::{Export, Limits, Listen, serve};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Parser)]
@@ -133,6 +135,25 @@ fn a_job_is_told_in_the_words_that_ask_for_it() {
         .map(|(name, value)| if value == "yes" { format!("--{name}") } else { format!("--{name} {value}") })
         .collect();
     assert_eq!(job(&format!("null:1M {}", words.join(" "))), asked);
+}
+
+#[test]
+fn exports_of_nbd_servers_are_measured_by_their_urls() {
+    let backend = block::open(&block::Spec::sized(block::Kind::Memory, 8 << 20)).expect("memory");
+    let description = String::new();
+    let export = Export { name: "disk".into(), backend, block_size: 512, read_only: false, description };
+    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+    let cores = Arc::new(net::Cores::one().expect("an event loop"));
+    let server = serve(&listen, vec![export], cores, Limits::default()).expect("served");
+    let url = server.addresses()[0].url("disk");
+    let line = format!("randrw {url} --amount 1m --depth 4 --sessions 2 --verify");
+    let document = run(&args(&line), &Watch::default()).expect("a document");
+    let (first, facts) = (&document.runs[0], &document.runs[0].targets[0]);
+    assert_eq!((document.ended_early(), first.outcome.bytes()), (None, 1 << 20));
+    assert_eq!((facts.name.as_str(), facts.capacity, facts.sessions), (url.as_str(), 8 << 20, 2));
+    assert!(document.notes.iter().any(|note| note.starts_with("verified: ")), "{:?}", document.notes);
+    let gone = args(&format!("read {url}-that-is-not-there")).clone();
+    assert_eq!(run(&gone, &Watch::default()).unwrap_err().kind, Kind::Target(None));
 }
 
 #[test]

@@ -268,12 +268,9 @@ impl<'a> Lab<'a> {
         let document = run(Stage { watch: self.watch, out: &mut std::io::sink() });
         let document = document.map_err(|e| self.note(format!("{label}: {}", e.what))).ok()?;
         let run = document.runs.into_iter().next_back()?;
-        self.document.runs.push(Run {
-            label: label.into(),
-            outcome: without_histograms(run.outcome.clone()),
-            ..run
-        });
-        self.counts(label, run.outcome)
+        let outcome = run.outcome.clone();
+        self.document.runs.push(Run { label: label.into(), ..run });
+        self.counts(label, outcome)
     }
 
     /// Runs a job and keeps what came of it. None if nothing that counts came of it.
@@ -326,7 +323,7 @@ impl<'a> Lab<'a> {
             label: label.into(),
             job: told(job, rig.sessions()),
             targets: rig.facts(),
-            outcome: without_histograms(outcome.clone()),
+            outcome: outcome.clone(),
         });
         self.counts(label, outcome)
     }
@@ -354,14 +351,4 @@ fn at_once(watch: &Watch, one: (&Rig, &Job), two: (&Rig, &Job)) -> [Result<Outco
         let died = || Err(Error::new(Kind::System, "a thread died", "this is a fault of Lunar: report it"));
         [first, other.join().unwrap_or_else(|_| died())]
     })
-}
-
-/// Hundreds of runs, each with thousands of steps: percentiles are enough.
-fn without_histograms(mut outcome: Outcome) -> Outcome {
-    for totals in [&mut outcome.read, &mut outcome.write] {
-        for latency in [&mut totals.submit, &mut totals.service, &mut totals.total] {
-            latency.histogram.clear();
-        }
-    }
-    outcome
 }

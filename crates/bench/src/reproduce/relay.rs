@@ -21,7 +21,13 @@ pub struct Line {
     pub delay: Duration,
     /// Bytes a second in each direction, over all of its connections.
     pub bytes_per_s: f64,
+    /// Bytes of a connection that are under way in each direction at most, until word of their arrival is back: the
+    /// window of TCP.
+    pub window: usize,
 }
+
+/// No window at all: what the queue holds is under way.
+pub const WIDE: usize = usize::MAX;
 
 /// A link to an address. Its connections end with it.
 pub struct Link {
@@ -111,10 +117,13 @@ impl Shared {
     /// Takes what comes, and tells when it is to arrive.
     fn take(&self, way: usize, mut from: TcpStream, queue: &SyncSender<(Instant, Vec<u8>)>) {
         let mut chunk = vec![0; CHUNK];
-        while let Ok(len) = from.read(&mut chunk)
+        let mut window = Window::new(self.line.window);
+        while let Ok(len) = from.read(&mut chunk[..window.room()])
             && len > 0
         {
-            if queue.send((self.arrival(way, len), chunk[..len].to_vec())).is_err() {
+            let arrival = self.arrival(way, len);
+            window.take(len, arrival + self.line.delay);
+            if queue.send((arrival, chunk[..len].to_vec())).is_err() {
                 break;
             }
         }
@@ -125,6 +134,40 @@ impl Shared {
         let mut free = locked(&self.free[way]);
         *free = (*free).max(Instant::now()) + Duration::from_secs_f64(len as f64 / self.line.bytes_per_s);
         *free + self.line.delay
+    }
+}
+
+/// What of a direction of a connection is under way, and when word of its arrival is back.
+struct Window {
+    whole: usize,
+    free: usize,
+    under_way: VecDeque<(Instant, usize)>,
+}
+
+impl Window {
+    fn new(whole: usize) -> Window {
+        let whole = whole.max(1);
+        Window { whole, free: whole, under_way: VecDeque::new() }
+    }
+
+    /// Bytes that may be taken next. Waits until a chunk, or the whole window, is free: no byte goes alone.
+    fn room(&mut self) -> usize {
+        let enough = CHUNK.min(self.whole);
+        while let Some((back, len)) = self.under_way.front().copied() {
+            let wait = back.saturating_duration_since(Instant::now());
+            if self.free >= enough && !wait.is_zero() {
+                break;
+            }
+            thread::sleep(wait);
+            self.under_way.pop_front();
+            self.free += len;
+        }
+        enough
+    }
+
+    fn take(&mut self, len: usize, back: Instant) {
+        self.free -= len;
+        self.under_way.push_back((back, len));
     }
 }
 
@@ -162,7 +205,7 @@ mod tests {
 
     #[test]
     fn bytes_arrive_whole_in_order_and_late() {
-        let line = Line { delay: Duration::from_millis(20), bytes_per_s: 10e6 };
+        let line = Line { delay: Duration::from_millis(20), bytes_per_s: 10e6, window: WIDE };
         let link = Link::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
         let sent: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
@@ -179,8 +222,23 @@ mod tests {
     }
 
     #[test]
+    fn a_window_holds_back_what_the_line_could_carry() {
+        let line = Line { delay: Duration::from_millis(20), bytes_per_s: 1e9, window: CHUNK };
+        let link = Link::start(echo(), line).expect("a link");
+        let mut stream = TcpStream::connect(link.address()).expect("connected");
+        let begun = Instant::now();
+        let sent = vec![7; 4 * CHUNK];
+        stream.write_all(&sent).expect("sent");
+        let mut came = vec![0; sent.len()];
+        stream.read_exact(&mut came).expect("all of it");
+        assert!(came == sent, "other bytes");
+        // Word of three windows comes back before the fourth goes out, and that goes there and back.
+        assert!(begun.elapsed() >= Duration::from_millis(3 * 40 + 40), "{:?}", begun.elapsed());
+    }
+
+    #[test]
     fn connections_end_with_the_link() {
-        let line = Line { delay: Duration::ZERO, bytes_per_s: 1e9 };
+        let line = Line { delay: Duration::ZERO, bytes_per_s: 1e9, window: WIDE };
         let link = Link::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
         stream.write_all(b"x").expect("sent");

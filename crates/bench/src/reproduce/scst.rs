@@ -5,7 +5,7 @@ use super::lab::{Lab, Open};
 use super::media::{Disk, Loop, Medium, Scheduler, WARM, make_cold};
 use super::peers::{Server, Who};
 use super::published::{Published, figure};
-use super::relay::Line;
+use super::relay::{Line, WIDE};
 use crate::document::{Cell, Table};
 use crate::faces::db_mix;
 use crate::job::{Job, Way};
@@ -20,7 +20,7 @@ const OPERATIONS: u64 = 300_000;
 const MIX_FILE: u64 = 500_000_000;
 const MIX_WINDOW: u64 = 50_000_000;
 /// 100 Mbit/s.
-const LINE: Line = Line { delay: Duration::from_micros(50), bytes_per_s: 12.5e6 };
+const LINE: Line = Line { delay: Duration::from_micros(50), bytes_per_s: 12.5e6, window: WIDE };
 /// What the disk behind two lines gave.
 const OLD_DISK: u64 = 35_000_000;
 const MB: f64 = 1e6;

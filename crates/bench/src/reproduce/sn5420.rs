@@ -4,12 +4,12 @@ use super::lab::{Lab, Open};
 use super::media::{Disk, Medium, WARM, make_cold};
 use super::peers::{Server, Who};
 use super::published::{Published, put};
-use super::relay::Line;
-use crate::document::Table;
+use super::relay::{Line, Link, WIDE};
+use crate::document::{Cell, Table};
 use crate::job::{Job, Way};
 use crate::outcome::Outcome;
 use crate::{Error, Target};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The file of the publication.
@@ -23,10 +23,16 @@ const BLOCKS: [(&str, u32); 6] = [
     ("2048k", 2 << 20),
 ];
 /// OC-12, 622 Mbit/s, and a few milliseconds between two towns.
-const FAR: Line = Line { delay: Duration::from_millis(2), bytes_per_s: 622e6 / 8.0 };
-/// Rows of the window table: head, window in bytes, runs.
-const WINDOWS: [(&str, u32, usize); 3] =
-    [("1 MB, 5 runs", 1 << 20, 5), ("8 MB, 4 runs", 8 << 20, 4), ("32 MB, 7 runs", 32 << 20, 7)];
+const FAR: Line = Line { delay: Duration::from_millis(2), bytes_per_s: 622e6 / 8.0, window: WIDE };
+/// Rows of the window table: head, window in bytes, runs. The last one is not of the publication: it is smaller than
+/// what the line holds on its way there and back.
+const WINDOWS: [(&str, u32, usize); 4] = [
+    ("1 MB, 5 runs", 1 << 20, 5),
+    ("8 MB, 4 runs", 8 << 20, 4),
+    ("32 MB, 7 runs", 32 << 20, 7),
+    (SMALL_ROW, 64 << 10, 2),
+];
+const SMALL_ROW: &str = "64 KB, 2 runs";
 const NEAR_ROW: &str = "Linux/with iSCSI";
 const LOCAL_ROW: &str = "Linux/with Fibre";
 const FAR_ROW: &str = "Remote Linux/with iSCSI";
@@ -49,28 +55,34 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note("there is one host, and it runs Linux: the rows of the Sun are published figures only");
     lab.note("with Fibre: the same file on this host, without iSCSI");
     lab.note(format!(
-        "Remote: a relay in this process, {} ms each way and {:.0} Mbit/s; it acknowledges what it takes, so \
-         windows count from host to relay",
+        "Remote: a relay in this process, {} ms each way and {:.0} Mbit/s. The windows are tried over it: it has no \
+         more than a window of a connection under way until word of it is back, and at most 1 MiB. {:.0} kB fill the \
+         line, so larger windows than that make no difference, and a smaller one is tried besides",
         FAR.delay.as_millis(),
-        FAR.bytes_per_s * 8.0 / 1e6
+        FAR.bytes_per_s * 8.0 / 1e6,
+        2.0 * FAR.delay.as_secs_f64() * FAR.bytes_per_s / 1e3
     ));
+    lab.note("two reads at once: each of a file, and over iSCSI of a logical unit, of its own");
     lab.note("behind its router: the file is at Lunar's target, and the host at Lunar's router before it");
     let size = size(lab);
-    let path = lab.work.file("500mb", size)?;
-    lab.note(match make_cold(&path) {
+    let files = [lab.work.file("500mb", size)?, lab.work.file("500mb-too", size)?];
+    lab.note(match make_cold(&files[0]) {
         true => {
             "the file is taken out of the page cache before each read, instead of rotating among five copies"
         }
         false => WARM,
     });
-    let local = local(lab, published, &path);
+    let local = local(lab, published, &files);
     for who in lab.all() {
-        let disk = Disk::new(Medium::Cached(path.clone()), size);
-        let server = lab.serve(&who, &[disk], 1);
-        tables(lab, published, &local, &who.name(), server.as_ref(), &path);
+        let disks = files.clone().map(|file| Disk::new(Medium::Cached(file), size));
+        let server = lab.serve(&who, &disks, 1);
+        if matches!(who, Who::Running(_)) {
+            lab.note(format!("{}: both reads are of its one logical unit", who.name()));
+        }
+        tables(lab, published, &local, &who.name(), server.as_ref(), &files);
         if let (Who::Lunar, Some(server)) = (&who, &server) {
             let router = lab.route(server);
-            tables(lab, published, &local, "Lunar behind its router", router.as_ref(), &path);
+            tables(lab, published, &local, "Lunar behind its router", router.as_ref(), &files);
         }
     }
     Ok(())
@@ -83,12 +95,14 @@ fn tables(
     local: &(Table, Table, Table),
     name: &str,
     server: Option<&Server>,
-    path: &Path,
+    files: &[PathBuf; 2],
 ) {
     let (read, write, two) = local.clone();
-    let mut tables = Tables { read, write, two, window: published.table("window") };
+    let mut window = published.table("window");
+    window.rows.push((SMALL_ROW.into(), vec![Cell::default(); window.columns.len()]));
+    let mut tables = Tables { read, write, two, window };
     if let Some(server) = server {
-        fill(lab, name, server, path, &mut tables);
+        fill(lab, name, server, files, &mut tables);
     }
     for mut table in [tables.read, tables.write, tables.two, tables.window] {
         table.title += &format!(", {name}");
@@ -132,10 +146,11 @@ fn by_size(
     }
 }
 
-fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, path: &Path, table: &mut Table) {
-    // Each reads the whole file.
+/// Each reads a whole file of its own.
+fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, files: &[PathBuf; 2], table: &mut Table) {
+    make_cold(&files[1]);
     let job = Job { amount: Some(2 * size(lab)), ..job(lab, Way::Read, 256 << 10) };
-    let Some(outcome) = dd(lab, &format!("{name} {row} two reads"), open, path, &job) else { return };
+    let Some(outcome) = dd(lab, &format!("{name} {row} two reads"), open, &files[0], &job) else { return };
     for (share, column) in outcome.sessions.iter().zip(["first", "second"]) {
         put(table, row, column, Some(share.read_bytes as f64 / outcome.elapsed_s / MB));
     }
@@ -143,46 +158,50 @@ fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, path: &Path, tab
 }
 
 /// Without iSCSI, once for all servers.
-fn local(lab: &mut Lab, published: &Published, path: &Path) -> (Table, Table, Table) {
+fn local(lab: &mut Lab, published: &Published, files: &[PathBuf; 2]) -> (Table, Table, Table) {
     let [mut read, mut write, mut two] = ["read", "write", "two-reads"].map(|id| published.table(id));
-    let target = [Target::Path(path.to_owned())];
-    if let Some(open) = lab.open(&target, 1, None) {
-        by_size(lab, "this host", LOCAL_ROW, &open, path, &mut read, &mut write);
+    let targets = files.clone().map(Target::Path);
+    if let Some(open) = lab.open(&targets[..1], 1, None) {
+        by_size(lab, "this host", LOCAL_ROW, &open, &files[0], &mut read, &mut write);
         open.rig.close();
     }
-    if let Some(open) = lab.open(&target, 2, None) {
-        two_reads(lab, "this host", LOCAL_ROW, &open, path, &mut two);
+    if let Some(open) = lab.open(&targets, 1, None) {
+        two_reads(lab, "this host", LOCAL_ROW, &open, files, &mut two);
         open.rig.close();
     }
     (read, write, two)
 }
 
-fn fill(lab: &mut Lab, name: &str, server: &Server, path: &Path, tables: &mut Tables) {
-    let near = server.target(0, "");
+fn fill(lab: &mut Lab, name: &str, server: &Server, files: &[PathBuf; 2], tables: &mut Tables) {
+    let near = [0, 1].map(|disk| server.target(disk, ""));
     let links = lab.links(server, FAR).unwrap_or_default();
-    let far = links.first().and_then(|link| server.at(link.address(), 0, ""));
-    for (row, target) in [(NEAR_ROW, near), (FAR_ROW, far)] {
-        let Some(target) = target else { continue };
-        let targets = [target];
-        if let Some(open) = lab.open_device(&targets, 1, Some(server), false) {
-            by_size(lab, name, row, &open, path, &mut tables.read, &mut tables.write);
+    let far = [0, 1].map(|disk| server.at(links.first()?.address(), disk, ""));
+    for (row, targets) in [(NEAR_ROW, near), (FAR_ROW, far)] {
+        let [Some(one), Some(two)] = targets else { continue };
+        let targets = [one, two];
+        if let Some(open) = lab.open_device(&targets[..1], 1, Some(server), false) {
+            by_size(lab, name, row, &open, &files[0], &mut tables.read, &mut tables.write);
             open.rig.close();
         }
-        if let Some(open) = lab.open_device(&targets, 2, Some(server), false) {
-            two_reads(lab, name, row, &open, path, &mut tables.two);
+        if let Some(open) = lab.open_device(&targets, 1, Some(server), false) {
+            two_reads(lab, name, row, &open, files, &mut tables.two);
             open.rig.close();
         }
     }
     match lab.carrier().is_relayed() {
-        true => windows(lab, name, server, path, &mut tables.window),
+        true => windows(lab, name, server, &files[0], &mut tables.window),
         false => lab.note("TCP windows are nothing to an RDMA device: their table is left out"),
     }
 }
 
-/// The same read again and again, as HiWater was tried.
+/// The same read again and again over the far line, as HiWater was tried.
 fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut Table) {
     for (row, bytes, runs) in WINDOWS {
-        let Some(target) = server.target(0, &format!("window={bytes}")) else { return };
+        let links = lab.links(server, Line { window: bytes as usize, ..FAR }).unwrap_or_default();
+        let target = |link: &Link| server.at(link.address(), 0, &format!("window={bytes}"));
+        let Some(target) = links.first().and_then(target) else {
+            return lab.note(format!("{name}: no line to it could be made, and its windows are left out"));
+        };
         let Some(open) = lab.open_device(&[target], 1, Some(server), false) else { continue };
         let job = job(lab, Way::Read, 256 << 10);
         let label = format!("{name} window {row}");

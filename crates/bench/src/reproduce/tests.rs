@@ -61,6 +61,13 @@ fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
     assert_eq!(local, Some(24.15));
     let (_, cells) = document.tables[0].rows.iter().find(|row| row.0 == "Linux/with Fibre").expect("the row");
     assert!(cells.iter().all(|cell| cell.ratio.is_some_and(|ratio| ratio > 0.0)), "{cells:?}");
+    for run in &document.runs {
+        let (read, write) = (&run.outcome.read, &run.outcome.write);
+        assert!(read.total.count() + write.total.count() >= run.outcome.ios(), "{} lost them", run.label);
+    }
+    let two = document.runs.iter().find(|run| run.label.ends_with("two reads")).expect("two reads");
+    let names: Vec<&str> = two.targets.iter().map(|target| target.name.as_str()).collect();
+    assert!(names.len() == 2 && names[0] != names[1], "{names:?}");
     assert!(text.contains("measured") && text.contains("kept in "), "{text}");
 }
 

@@ -16,12 +16,8 @@ pub struct Ended {
     pub errors: u64,
     /// Commands that were due and that nobody took.
     pub backlog: u64,
-    /// It had more to do when it ended.
-    pub left_over: bool,
-    /// The last counted moment of it.
-    pub last: Instant,
-    /// When it ended, or its time was over.
-    pub stopped: Instant,
+    /// When what it measured ended: with its last command, with its time, or early.
+    pub end: Instant,
     /// Why it ended early, if it did.
     pub why: Option<String>,
 }
@@ -29,13 +25,8 @@ pub struct Ended {
 /// All of them together.
 pub fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outcome {
     ended.sort_unstable_by_key(|session| session.index);
-    let last = ended.iter().map(|session| session.last).max().unwrap_or(clock.begin);
+    let end = ended.iter().map(|session| session.end).max().unwrap_or(clock.begin);
     let why = ended.iter_mut().find_map(|session| session.why.take());
-    // What ran until its time was over, or somebody asked for the end, was measured as long as that, whenever
-    // its last command ended.
-    let stopped = ended.iter().map(|session| session.stopped).max();
-    let by_time = stopped.filter(|_| why.is_none() && ended.iter().all(|s| s.left_over));
-    let end = by_time.map_or(last, |stopped| stopped.max(last));
     let mut sum = Record::new(clock.begin, job.interval, job.pace != Pace::Closed);
     ended.iter().for_each(|session| sum.merge(&session.record));
     let (read, write) = sum.totals();
@@ -48,6 +39,7 @@ pub fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outc
         cpu,
         errors: ended.iter().map(|session| session.errors).sum(),
         backlog: ended.iter().map(|session| session.backlog).sum(),
+        late: sum.late(),
         ended_early: why,
     }
 }

@@ -1,7 +1,15 @@
 use super::*;
-use crate::job::{Fill, Order};
+use crate::job::{Fill, Order, Pace, Way};
+use crate::offsets::Offsets;
 use crate::{Opening, Target};
-use block::{Facts, Future};
+use block::{Backend, Facts, Future};
+use compio::time::sleep;
+use net::Buf;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn rig(targets: &[&str], sessions: usize) -> Rig {
     let targets: Vec<Target> = targets.iter().map(|t| Target::parse(t).expect("a target")).collect();
@@ -22,8 +30,8 @@ fn short(ms: u64) -> Job {
     Job { time: Some(Duration::from_millis(ms)), ..Job::default() }
 }
 
-/// A disk that does something else at each command.
-struct Odd<F>(Arc<dyn Backend>, F);
+/// A disk that does something else at each read, and may leave buffers as they are.
+struct Odd<F>(Arc<dyn Backend>, F, bool);
 
 impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Odd<F> {
     fn facts(&self) -> Facts {
@@ -32,6 +40,7 @@ impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Od
     fn read(&self, offset: u64, buf: Buf) -> Future<'_, block::Finished> {
         Box::pin(async move {
             match self.1(offset).await {
+                Ok(()) if self.2 => (Ok(()), buf),
                 Ok(()) => self.0.read(offset, buf).await,
                 Err(e) => (Err(e), buf),
             }
@@ -57,7 +66,7 @@ impl<F: Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync> Backend for Od
 /// A disk that does this before each read, with its place.
 pub(crate) fn odd(f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sync + Clone + 'static) -> Rig {
     let mut rig = rig(&["memory:1M"], 1);
-    rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone())));
+    rig.wrap(|_, disk| Arc::new(Odd(disk, f.clone(), false)));
     rig
 }
 
@@ -83,7 +92,7 @@ fn a_time_is_kept_and_the_ramp_does_not_count() {
     assert_eq!(outcome.series.len(), 3);
     assert_eq!(outcome.series.iter().map(|s| s.share.read_ios).sum::<u64>(), outcome.read.ios);
     assert_eq!(watch.done(), (outcome.read.ios, outcome.read.bytes));
-    assert_eq!(outcome.read.total.histogram.iter().map(|bin| bin.1).sum::<u64>(), outcome.read.ios);
+    assert_eq!(outcome.read.total.count(), outcome.read.ios + outcome.late);
     assert!(outcome.cpu.client_s > 0.0, "{:?}", outcome.cpu);
 }
 
@@ -227,7 +236,128 @@ fn a_failure_ends_the_job_and_what_was_measured_stands() {
 fn a_target_that_does_not_answer_does_not_hold_whoever_wants_to_end() {
     let silent = odd(|_| Box::pin(std::future::pending()));
     let outcome = ended(&silent, &amount(1 << 20));
-    assert_eq!(outcome.ended_early.as_deref(), Some("commands were not answered 2 s after the end"));
+    assert_eq!(outcome.ended_early.as_deref(), Some("not answered 2 s after the end: 1 command"));
+    let outcome = ended(&silent, &Job { depth: 3, interval: Duration::from_millis(10), ..short(60) });
+    assert_eq!(outcome.ended_early.as_deref(), Some("not answered 2 s after the end: 3 commands"));
+    assert_eq!((outcome.elapsed_s, outcome.series.len()), (0.06, 6), "what was measured is its time");
+}
+
+/// A disk whose reads from a place on take so long.
+fn slow_from(place: u64, ms: u64) -> Rig {
+    odd(move |offset| {
+        Box::pin(async move {
+            if offset >= place {
+                sleep(Duration::from_millis(ms)).await;
+            }
+            Ok(())
+        })
+    })
+}
+
+#[test]
+fn what_is_in_flight_at_the_end_of_the_time_is_in_latencies_and_in_no_rate() {
+    let stalled = slow_from(0, 500);
+    for pace in [Pace::Closed, Pace::Even(1000.0)] {
+        let job = Job { depth: 3, pace, interval: Duration::from_millis(50), ..short(200) };
+        let outcome = run(&stalled, &job);
+        assert_eq!((outcome.read.ios, outcome.late, &outcome.ended_early), (0, 3, &None), "{pace:?}");
+        assert_eq!((outcome.read.service.count(), outcome.read.total.count()), (3, 3), "{pace:?}");
+        assert!(outcome.read.total.quantile(0.01) > Some(490_000_000), "{:?}", outcome.read.total);
+        assert_eq!((outcome.elapsed_s, outcome.series.len()), (0.2, 4));
+        assert!(outcome.series.iter().all(|step| step.share.read_ios == 0));
+    }
+}
+
+#[test]
+fn a_slow_tail_does_not_shorten_what_was_measured() {
+    let tail = slow_from(9 * 4096, 500);
+    let job = Job { amount: Some(10 * 4096), interval: Duration::from_millis(50), ..short(200) };
+    let outcome = run(&tail, &job);
+    assert_eq!((outcome.read.ios, outcome.late, outcome.elapsed_s, outcome.series.len()), (9, 1, 0.2, 4));
+    let in_time = run(&tail, &Job { amount: Some(9 * 4096), ..job.clone() });
+    assert!(in_time.elapsed_s < 0.2, "its amount was done before: {}", in_time.elapsed_s);
+    let failing = odd(|offset| {
+        Box::pin(async move {
+            if offset < 4096 {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(150)).await;
+            Err(io::Error::other("a scratch"))
+        })
+    });
+    let outcome = run(&failing, &amount(1 << 20));
+    assert!(outcome.read.ios == 1 && outcome.elapsed_s >= 0.15, "{} s", outcome.elapsed_s);
+}
+
+#[test]
+fn buffers_are_made_before_the_clock_starts() {
+    let mut rig = rig(&["null:1G"], 1);
+    rig.wrap(|_, disk| {
+        let five_ms = || -> Future<'static, io::Result<()>> {
+            Box::pin(async {
+                sleep(Duration::from_millis(5)).await;
+                Ok(())
+            })
+        };
+        Arc::new(Odd(disk, move |_| five_ms(), true))
+    });
+    let outcome = run(&rig, &Job { sizes: vec![(32 << 20, 1)], depth: 8, ..short(60) });
+    assert!(
+        outcome.read.ios >= 8,
+        "each of 8 in flight has time for several, and all did {}",
+        outcome.read.ios
+    );
+}
+
+#[test]
+fn who_sleeps_ends_at_once_when_that_is_wanted_and_when_the_time_is_over() {
+    let (rig, begun) = (rig(&["null:1M"], 2), Instant::now());
+    let hour = short(3_600_000);
+    let thinking = ended(&rig, &Job { think: HOUR, ..hour.clone() });
+    assert_eq!((thinking.read.ios, &thinking.ended_early), (2, &None), "one of each session");
+    assert!(thinking.elapsed_s >= 0.1, "{}", thinking.elapsed_s);
+    let waiting = ended(&rig, &Job { pace: Pace::Even(1e-3), ..hour.clone() });
+    assert_eq!((waiting.read.ios, waiting.backlog, waiting.ended_early), (0, 0, None));
+    let in_ramp = ended(&rig, &Job { ramp: HOUR, think: HOUR, ..hour });
+    assert_eq!((in_ramp.read.ios, in_ramp.elapsed_s, in_ramp.ended_early), (0, 0.0, None));
+    let over = run(&rig, &Job { think: HOUR, ..short(100) });
+    assert_eq!((over.read.ios, over.elapsed_s, over.ended_early), (2, 0.1, None));
+    assert!(begun.elapsed() < Duration::from_secs(60), "it waited for those who sleep");
+}
+
+#[test]
+fn cpu_time_after_the_deadline_does_not_count() {
+    let busy_later = odd(|_| {
+        Box::pin(async {
+            sleep(Duration::from_millis(120)).await;
+            let before = cpu::own();
+            while cpu::own() < before + 2.0 {}
+            Ok(())
+        })
+    });
+    let outcome = run(&busy_later, &short(50));
+    assert_eq!(outcome.late, 1);
+    assert!(outcome.cpu.client_s < 2.0, "{:?}", outcome.cpu);
+}
+
+#[test]
+fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
+    for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
+        let mut rig = rig(&["memory:1M"], 1);
+        let job = Job { fill, ..amount(64 << 10) };
+        run(&rig, &Job { way: Way::Write, ..job.clone() });
+        let read = Job { compare: true, ..job };
+        assert_eq!(run(&rig, &read).ended_early, None, "{fill:?}");
+        mute(&mut rig);
+        let why = run(&rig, &read).ended_early;
+        assert_eq!(why.as_deref(), Some("byte 0 is not what was written there"), "{fill:?}");
+    }
+}
+
+/// From now on reads leave the buffer as it is.
+pub(crate) fn mute(rig: &mut Rig) {
+    let nothing = |_| -> Future<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
+    rig.wrap(|_, disk| Arc::new(Odd(disk, nothing, true)));
 }
 
 #[test]

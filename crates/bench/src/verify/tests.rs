@@ -121,6 +121,17 @@ fn commands_that_want_the_same_places_leave_them_consistent() {
 }
 
 #[test]
+fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_before() {
+    let mut rig = rig("memory:1M", 1);
+    crate::run::tests::mute(&mut rig);
+    let job =
+        Job { way: Way::Mix(50), time: None, amount: Some(4096 * 100), span: Some(4096), ..Job::default() };
+    let document = run(rig, &checks(), job).expect("a document");
+    assert_eq!(said(&document), "block 0 (byte 0): not written by this run");
+    assert!(document.runs[0].outcome.read.ios < 40, "it was found in the read-back only");
+}
+
+#[test]
 fn each_target_has_a_ledger_of_its_own() {
     let targets = ["memory:1M", "memory:2M"].map(|t| Target::parse(t).expect("a target"));
     let opening = Opening { sessions: 2, write: true, ..Opening::default() };

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 const EXAMPLES: &str = "\
-MB/s are 10^6 bytes a second, MiB/s are 2^20. Latency counts from the moment a command was due.
+MB/s are 10^6 bytes a second, MiB/s are 2^20. Latency counts from the moment a command was due. Rates are of what ended
+within the time; latencies also of what was in flight at its end.
 
 Examples:
   lunar bench randread iscsi://192.0.2.10/IQN/0 --bs 4k --depth 32
@@ -31,7 +32,7 @@ Examples:
   lunar bench reproduce scst-srpt-2010 --quick a published experiment, here
 
 Writes are refused where the first or last mebibyte holds data, unless --destroy is given.
-SIGINT ends it early: what was measured is told.
+SIGINT or SIGTERM ends it early: what was measured is told.
 Exit status: 0, 1 it ended early, 7 it makes no sense, 15 there is data, 130 SIGINT; of a LUN those of lunar --help.";
 
 /// What `lunar bench` is told.
@@ -49,7 +50,7 @@ pub struct Bench {
 /// How results are told.
 #[derive(Args, Debug)]
 struct Told {
-    /// Print JSON (schema lunar.bench/1)
+    /// Print JSON (schema lunar.bench/2)
     #[arg(long, global = true, conflicts_with = "terse")]
     json: bool,
 

@@ -227,6 +227,7 @@ impl Device<'_> {
         let run = || self.rig.run(&job, &self.watch);
         let outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
         if self.plan.heartbeat.is_some() {
+            // To its last command, or to the end of its time.
             self.stat_of_pass(before, outcome.elapsed_s, phase);
         }
         let ended = (outcome.elapsed_s, outcome.ended_early.clone());
@@ -252,16 +253,18 @@ impl Device<'_> {
                 drop(over);
                 outcome
             });
-            let mut beats = 1;
+            let mut told = 0;
             while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 if self.all.is_ended() {
                     self.watch.end();
                 }
-                let Some(beat) = self.plan.heartbeat.filter(|beat| start.elapsed() >= *beat * beats) else {
-                    continue;
-                };
-                self.stat_of_pass(before, (beat * beats).as_secs_f64(), phase);
-                beats += 1;
+                // It begins when its buffers are there.
+                let begun = self.watch.begun().filter(|begun| *begun >= start);
+                let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
+                if let Some(beat) = self.plan.heartbeat.and_then(|every| beat(passed, every, told)) {
+                    self.stat_of_pass(before, passed.as_secs_f64(), phase);
+                    told = beat;
+                }
             }
             running
                 .join()
@@ -285,6 +288,13 @@ impl Device<'_> {
         }
         done.messages(wanted).iter().for_each(|message| self.say("STAT", message));
     }
+}
+
+/// The number of the heartbeat that is due, if one is that was not told. Those that were missed are not made up
+/// for: what is told is true of the moment at which it is told.
+fn beat(passed: Duration, every: Duration, told: u128) -> Option<u128> {
+    let beat = passed.as_nanos() / every.as_nanos().max(1);
+    (beat > told).then_some(beat)
 }
 
 /// Whether parts of a pass read, and whether they write.

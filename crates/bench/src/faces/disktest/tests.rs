@@ -96,6 +96,13 @@ fn heartbeats_are_averages_since_the_start_and_rates_of_mixes_are_true() {
 }
 
 #[test]
+fn a_heartbeat_tells_of_the_time_that_passed_and_those_that_were_missed_are_left_out() {
+    let at = |ms, told| beat(Duration::from_millis(ms), Duration::from_secs(1), told);
+    assert_eq!([at(0, 0), at(999, 0), at(1000, 0), at(1999, 1)], [None, None, Some(1), None]);
+    assert_eq!(at(3200, 1), Some(3), "one line, and not one more for the second before");
+}
+
+#[test]
 fn several_devices_run_at_once_and_are_summed_up() {
     let (document, text) = disktest("-B 64k -T 1 -P T -r null:1M null:2M").expect("it runs");
     let stat = messages(&text, "STAT");
