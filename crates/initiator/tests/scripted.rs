@@ -176,6 +176,29 @@ fn a_lun_that_is_back_is_used_again() {
     assert_eq!(kind, Kind::Identity);
 }
 
+/// The logout that it asks for is that of its connection, and not of the next.
+#[test]
+fn a_target_that_asks_for_a_logout_and_then_closes_by_itself_is_not_left_again() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        if link.number > 0 || !is(pdu, READ_10) {
+            return Turn::Usual;
+        }
+        link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 10));
+        // It is heard while the command is in flight.
+        std::thread::sleep(Duration::from_millis(300));
+        Turn::Close
+    });
+    let target = target.listen();
+    let recoveries = with_disk(&target, "logout_timeout=1", |lun| async move {
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
+        compio::time::sleep(Duration::from_secs(2)).await;
+        lun.session().facts().recoveries
+    });
+    assert_eq!(recoveries, 1);
+    let logouts = target.seen().into_iter().filter(|s| s.link == 1 && s.pdu.opcode() == op::LOGOUT).count();
+    assert!(logouts <= 1 && target.seen().iter().all(|s| s.link <= 1), "our own at the end, at most");
+}
+
 /// What the kernel still holds of a connection that was given up is thrown away: the target sees a reset, and
 /// not all of the data.
 #[test]

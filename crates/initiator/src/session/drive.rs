@@ -169,8 +169,11 @@ impl Home {
     /// Tells listeners what the machine has heard.
     pub fn tell(self: &Rc<Self>) {
         let mut machine = self.machine.borrow_mut();
-        if machine.leave && !self.leaving.replace(true) {
-            compio::runtime::spawn(recover::take_leave(self.clone())).detach();
+        if machine.leave
+            && let Some(line) = self.line()
+            && !self.leaving.replace(true)
+        {
+            compio::runtime::spawn(recover::take_leave(self.clone(), line)).detach();
         }
         if std::mem::take(&mut machine.to_check) {
             compio::runtime::spawn(recover::admit(self.clone())).detach();

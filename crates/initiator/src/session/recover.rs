@@ -1,6 +1,6 @@
 //! The life of a session: its connection, the next one when it is lost, and its end.
 
-use super::carrier::Incoming;
+use super::carrier::{Incoming, Line};
 use super::home::Home;
 use super::machine::Online;
 use super::numbers::Numbers;
@@ -11,7 +11,7 @@ use crate::lun;
 use crate::{Command, Direction, Error, Kind};
 use net::{Buf, either};
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use wire::scsi::cdb;
 
@@ -80,6 +80,16 @@ impl Home {
         incoming
     }
 
+    /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
+    pub fn line(&self) -> Option<Weak<Line>> {
+        self.stream.borrow().as_ref().map(Rc::downgrade)
+    }
+
+    /// This connection is the present one.
+    fn is_on(&self, line: &Weak<Line>) -> bool {
+        self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
+    }
+
     fn remove_connection(&self, why: &Error) {
         if let Some(stream) = self.stream.borrow_mut().take()
             && !self.parted.get()
@@ -99,9 +109,8 @@ impl Home {
 
 /// Lets commands through once all logical units that are in use are seen to be what they were.
 pub async fn admit(home: Rc<Home>) {
-    // Held weakly: the socket of a connection that is lost is to be closed at once.
-    let Some(stream) = home.stream.borrow().as_ref().map(Rc::downgrade) else { return };
-    let is_current = || home.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == stream.as_ptr());
+    let Some(line) = home.line() else { return };
+    let is_current = || home.is_on(&line);
     loop {
         home.machine.borrow_mut().in_doubt = false;
         let pinned = home.pinned.borrow().clone();
@@ -278,13 +287,20 @@ async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option
     either(work, closing).await
 }
 
-/// The target wants us to log out: commands in flight end, new ones wait for the next connection.
-pub async fn take_leave(home: Rc<Home>) {
-    quiet(&home).await;
+/// The target wants us to log out of this connection: commands in flight end, new ones wait for the next. Where the
+/// target ends it by itself meanwhile, the next one is not meant.
+pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
+    quiet(&home, || home.is_on(&line)).await;
+    if !home.is_on(&line) {
+        return;
+    }
     let answer = home.machine.borrow_mut().log_out();
     home.flush_soon();
     let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
     let why = Error::new(Kind::Lost, "the target asked for a logout");
+    if !home.is_on(&line) {
+        return;
+    }
     if matches!(heard, Ok(Ok(Ok(_)))) {
         // The end was in good order: there is nothing to wait for (section 11.15.3).
         home.machine.borrow_mut().time2wait_s = 0;
@@ -294,10 +310,10 @@ pub async fn take_leave(home: Rc<Home>) {
     }
 }
 
-/// Waits until nothing is in flight, for as long as a logout may take.
-async fn quiet(home: &Rc<Home>) {
+/// Waits until nothing is in flight, for as long as a logout may take, and the connection is there.
+async fn quiet(home: &Rc<Home>, is_there: impl Fn() -> bool) {
     let idle = async {
-        while !home.machine.borrow().is_idle() && home.stream.borrow().is_some() {
+        while !home.machine.borrow().is_idle() && is_there() {
             compio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -312,7 +328,7 @@ pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
     }
     let was_online = home.machine.borrow().online == Online::Yes;
     if was_online {
-        quiet(home).await;
+        quiet(home, || home.stream.borrow().is_some()).await;
     }
     home.closing.set(true);
     home.machine.borrow_mut().fail_queued(&closed(), |t| t.state == State::Queued);
