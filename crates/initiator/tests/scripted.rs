@@ -228,6 +228,26 @@ fn what_was_given_up_is_not_delivered_later() {
     assert_eq!(told.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
 }
 
+/// The line is slow, and the target not late: what waits behind data has time until they have left.
+#[test]
+fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
+    const LEN: usize = 512 << 10;
+    let target = Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes");
+    let target = target.at(op::DATA_OUT, |_, _| {
+        std::thread::sleep(Duration::from_millis(45));
+        Turn::Usual
+    });
+    let target = target.listen();
+    let times = "noop_interval=1&noop_timeout=3&command_timeout=3";
+    let settings = format!("{times}&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
+    let recoveries = with_disk(&target, &settings, |lun| async move {
+        lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written");
+        lun.session().facts().recoveries
+    });
+    assert_eq!((recoveries, target.requests(op::TMF).len()), (0, 0));
+    assert!(!target.requests(op::NOP_OUT).is_empty(), "it was asked whether it lives");
+}
+
 /// The target may still carry the late one out.
 #[test]
 fn what_is_written_after_a_late_write_goes_on_another_connection() {

@@ -2,7 +2,7 @@
 
 use super::carrier::{Incoming, Line};
 use super::home::Home;
-use super::machine::Online;
+use super::machine::{Machine, Online};
 use super::numbers::Numbers;
 use super::task::{State, Waiter};
 use super::{Event, closed, drive, lock};
@@ -294,14 +294,12 @@ pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
     if !home.is_on(&line) {
         return;
     }
-    let answer = home.machine.borrow_mut().log_out();
-    home.flush_soon();
-    let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
+    let heard = home.answer(home.options.timeouts.logout, Machine::log_out).await;
     let why = Error::new(Kind::Lost, "the target asked for a logout");
     if !home.is_on(&line) {
         return;
     }
-    if matches!(heard, Ok(Ok(Ok(_)))) {
+    if heard.is_ok() {
         // The end was in good order: there is nothing to wait for (section 11.15.3).
         home.machine.borrow_mut().time2wait_s = 0;
         home.part_in_order(why);
@@ -335,10 +333,8 @@ pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
     home.bell.notify(usize::MAX);
     let mut result = Ok(());
     if was_online && home.stream.borrow().is_some() {
-        let answer = home.machine.borrow_mut().log_out();
-        home.flush_soon();
-        let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
-        if matches!(heard, Ok(Ok(Ok(_)))) {
+        let heard = home.answer(home.options.timeouts.logout, Machine::log_out).await;
+        if heard.is_ok() {
             home.part_in_order(closed());
         } else {
             result = Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
