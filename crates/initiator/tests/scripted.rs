@@ -10,7 +10,7 @@ use net::{Buf, Cores};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -246,6 +246,40 @@ fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
     });
     assert_eq!((recoveries, target.requests(op::TMF).len()), (0, 0));
     assert!(!target.requests(op::NOP_OUT).is_empty(), "it was asked whether it lives");
+}
+
+/// All tries of an operation and the pauses between them have one deadline.
+#[test]
+fn a_unit_that_stays_busy_fails_when_the_time_of_the_operation_is_over() {
+    for status in [0x08, 0x28] {
+        let target = Script::new().scsi(READ_10, move |link, pdu| {
+            link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, status).set32(44, 4096));
+            Turn::Done
+        });
+        let target = target.listen();
+        let begun = Instant::now();
+        let late = with_disk(&target, "operation_timeout=2", |lun| async move {
+            kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("it stays busy"))
+        });
+        assert_eq!(late, Kind::TimedOut, "{status:02x}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{status:02x}: by the time for busy units");
+    }
+}
+
+#[test]
+fn a_unit_that_has_something_to_tell_each_time_is_not_asked_beyond_the_time_of_the_operation() {
+    let target = Script::new().scsi(READ_10, |link, pdu| {
+        std::thread::sleep(Duration::from_millis(800));
+        // COMMANDS CLEARED BY ANOTHER INITIATOR.
+        link.check_condition(pdu, [6, 0x2f, 0]);
+        Turn::Done
+    });
+    let target = target.listen();
+    let late = with_disk(&target, "operation_timeout=2", |lun| async move {
+        kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("no answer"))
+    });
+    assert_eq!(late, Kind::TimedOut);
+    assert!(target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count() < 6);
 }
 
 /// The target may still carry the late one out.

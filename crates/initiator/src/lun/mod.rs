@@ -199,6 +199,7 @@ pub(crate) fn perform(
     data: Direction,
 ) -> impl Future<Output = Finished> {
     let out = matches!(data, Direction::Out(_));
+    let since = session.about_now();
     // Sent before anybody waits: the future holds what it waits for, not what it was made of.
     let sent = session.submit(Command::new(lun, cdb, data));
     async move {
@@ -207,7 +208,7 @@ pub(crate) fn perform(
             return (result, buf);
         }
         // Boxed, so that a success carries none of it about.
-        let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), result, buf)).await;
+        let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), since, result, buf)).await;
         (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
     }
 }
@@ -218,30 +219,38 @@ type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 /// Sends a command until it has an answer that stays.
 pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Settled {
     let out = matches!(data, Direction::Out(_));
+    let since = session.about_now();
     let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
-    resettle(session, (lun, cdb, out), result, buf).await
+    resettle(session, (lun, cdb, out), since, result, buf).await
 }
 
-/// The same, with the answer to the first try.
+/// The same, with the answer to the first try, which began at `since`.
 async fn resettle(
     session: &Session,
     (lun, cdb, out): (u64, Cdb, bool),
+    since: Instant,
     mut result: Result<Completion, Error>,
     mut buf: Option<Buf>,
 ) -> Settled {
-    let (mut tries, since) = (1, Instant::now());
+    let (mut tries, answered) = (1, Instant::now());
+    let timeouts = &session.options().timeouts;
     loop {
         let completion = match result {
             Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
             Ok(c) => c,
             Err(e) => return (Err(e), buf),
         };
-        let late = since.elapsed() >= session.options().timeouts.busy;
+        let left = timeouts.operation.saturating_sub(since.elapsed());
+        let late = |pause| answered.elapsed() >= timeouts.busy || left <= pause;
         match judge(&completion, tries, is_repeatable(&cdb), |sense| session.attention(lun, sense)) {
             Verdict::Done => return (Ok((completion, None)), buf),
             Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
-            Verdict::Later(_) if late => {
-                let why = unready(&completion);
+            Verdict::Later(pause) if late(pause) => {
+                let why = unready(&completion, "it stays busy or not ready");
+                return (Ok((completion, Some(why))), buf);
+            }
+            Verdict::Again if left.is_zero() => {
+                let why = unready(&completion, "it did not end in time");
                 return (Ok((completion, Some(why))), buf);
             }
             Verdict::Later(pause) => compio::time::sleep(pause).await,
@@ -253,12 +262,13 @@ async fn resettle(
             Some(buf) if out => Direction::Out(buf),
             Some(buf) => Direction::In(buf),
         };
-        (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
+        let again = Command { since: Some(since), ..Command::new(lun, cdb, data) };
+        (result, buf) = session.submit(again).await;
     }
 }
 
-fn unready(c: &Completion) -> Error {
+fn unready(c: &Completion, what: &str) -> Error {
     let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
-    let error = Error::new(Kind::TimedOut, format!("it stays busy or not ready: {why}"));
+    let error = Error::new(Kind::TimedOut, format!("{what}: {why}"));
     error.with_status(c.status).with_sense(c.sense())
 }

@@ -190,6 +190,15 @@ pub(super) fn window(shared: &Shared) -> Option<u32> {
     here(shared).map(|home| home.machine.borrow().numbers.window())
 }
 
+/// About now, as its machine has it; None on another core.
+#[inline]
+pub(super) fn about_now(shared: &Shared) -> Option<Instant> {
+    HERE.with_borrow(|here| match here.get(shared.place) {
+        Some(Some((id, home))) if *id == shared.id => Some(home.machine.borrow().now),
+        _ => None,
+    })
+}
+
 /// A command on its way. Dropping it gives the answer up, not the command.
 pub struct Pending(Way);
 

@@ -27,6 +27,7 @@ use home::{Home, Mail};
 use proto::parameters::Parameters;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 use wire::iscsi::request::Function;
 use wire::scsi::Sense;
 use wire::scsi::cdb::Cdb;
@@ -227,6 +228,12 @@ impl Session {
     /// the session.
     pub fn window(&self) -> Option<u32> {
         home::window(&self.0)
+    }
+
+    /// About now: the kernel is not asked on the session's own core.
+    #[inline]
+    pub(crate) fn about_now(&self) -> Instant {
+        home::about_now(&self.0).unwrap_or_else(Instant::now)
     }
 
     /// How it was opened.

@@ -192,7 +192,7 @@ impl Tasks {
             end: 0,
             data_sn: 0,
             tries: 0,
-            since: now,
+            since: command.since.unwrap_or(now),
             sent: now,
             queued: Duration::ZERO,
             waiter,
