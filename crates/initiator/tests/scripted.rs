@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use block::Backend;
-use initiator::{Error, Event, Kind, Lun, Url};
+use initiator::{Command, Direction, Error, Event, Kind, Lun, Url};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use net::{Buf, Cores};
@@ -149,6 +149,40 @@ fn a_lun_that_is_added_after_the_login_is_waited_for() {
         lun.session().facts().recoveries
     });
     assert_eq!(recoveries, 1);
+}
+
+/// Opened twice it is looked at once, and not at all when nobody has it any more.
+#[test]
+fn on_a_new_connection_what_is_in_use_is_looked_at_and_nothing_else() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        // The block number says on which connection it is not answered.
+        if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number { Turn::Close } else { Turn::Usual }
+    });
+    let target = target.listen();
+    with_disk(&target, "", |lun| async move {
+        let session = lun.session().clone();
+        let other = Lun::open(&session, lun.number()).await.expect("once more");
+        let read = |block| {
+            let cdb = wire::scsi::cdb::read_10(block, 1);
+            session.submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))))
+        };
+        read(0).await.0.expect("read on the second connection");
+        drop(other);
+        // They read anew what they are.
+        while Arc::strong_count(&lun) > 1 {
+            compio::time::sleep(Duration::from_millis(10)).await;
+        }
+        compio::time::sleep(Duration::from_millis(300)).await;
+        drop(lun);
+        compio::time::sleep(Duration::from_millis(300)).await;
+        read(1).await.0.expect("read on the third connection");
+    });
+    let seen = target.seen();
+    let looks = |link| {
+        let here = seen.iter().filter(|s| s.link == link && s.full_feature).map(|s| &s.pdu);
+        here.take_while(|pdu| !is(pdu, READ_10)).filter(|pdu| is(pdu, INQUIRY) && pdu.bhs[34] == 0x83).count()
+    };
+    assert_eq!([1, 2].map(looks), [1, 0]);
 }
 
 /// One that was another on one connection may be back on the next.

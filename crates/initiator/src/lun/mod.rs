@@ -35,14 +35,25 @@ pub struct Lun {
     no_write_same: AtomicBool,
     /// Who writes where: who writes parts of blocks is alone there.
     ranges: Arc<Ranges>,
+    /// The session holds it to its identity.
+    is_held: bool,
+}
+
+impl Drop for Lun {
+    fn drop(&mut self) {
+        if self.is_held {
+            self.session.let_go(self.lun);
+        }
+    }
 }
 
 impl Lun {
     /// Opens a logical unit of a session: waits until it is ready, reads what it is, and from then on holds
-    /// it to its identity.
+    /// it to its identity, until it is dropped.
     ///
     /// # Errors
-    /// When there is no such logical unit, it is not ready in time, or is no block device.
+    /// When there is no such logical unit, it is not ready in time, or is no block device; when this session holds it to
+    /// another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
         let lun = wire::iscsi::lun::encode(number);
         let properties =
@@ -51,8 +62,9 @@ impl Lun {
             let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
             return Err(Error::new(Kind::Invalid, what));
         }
-        if !properties.identity.is_empty() {
-            session.pin(lun, properties.identity.clone());
+        let is_held = !properties.identity.is_empty();
+        if is_held {
+            session.hold(lun, properties.identity.clone()).await?;
         }
         let lun = Arc::new(Lun {
             session: session.clone(),
@@ -65,6 +77,7 @@ impl Lun {
             changed: AtomicBool::new(false),
             no_write_same: AtomicBool::new(false),
             ranges: Arc::default(),
+            is_held,
         });
         compio::runtime::spawn(heed(Arc::downgrade(&lun), session.events())).detach();
         Ok(lun)

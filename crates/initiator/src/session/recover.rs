@@ -4,6 +4,7 @@ use super::carrier::{Incoming, Line};
 use super::home::Home;
 use super::machine::{Machine, Online};
 use super::numbers::Numbers;
+use super::pins::Pinned;
 use super::task::{State, Waiter};
 use super::{Event, closed, drive, lock};
 use crate::connect::{self, Connected};
@@ -114,13 +115,16 @@ pub async fn admit(home: Rc<Home>) {
     loop {
         home.machine.borrow_mut().in_doubt = false;
         let pinned = home.pinned.borrow().clone();
-        for (lun, identity) in pinned {
-            let seen = look_at(&home, lun, &identity, is_current).await;
+        for Pinned { lun, identity, .. } in pinned {
+            let is_wanted = || is_current() && home.is_pinned(lun, &identity);
+            let seen = look_at(&home, lun, &identity, is_wanted).await;
             if !is_current() {
                 // The next connection has a check of its own.
                 return;
             }
             match seen {
+                // It was let go meanwhile.
+                _ if !home.is_pinned(lun, &identity) => {}
                 Ok(seen) => home.mark(lun, seen),
                 // Nothing is sent to what is not known.
                 Err(e) => return home.give_up_connection(e.during("the check of an identity")),
@@ -208,9 +212,9 @@ async fn look_at(
     home: &Rc<Home>,
     lun: u64,
     identity: &[u8],
-    is_current: impl Fn() -> bool,
+    is_wanted: impl Fn() -> bool,
 ) -> Result<Seen, Error> {
-    while is_current() {
+    while is_wanted() {
         let inquiry = home.inquire(lun, None).await?;
         if inquiry.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0))
             && let Some(page) = home.inquire(lun, Some(0x83)).await?
@@ -226,8 +230,8 @@ async fn look_at(
 
 /// Looks once more at a logical unit that was another one. One that is not there is not back.
 pub async fn look_again(home: Rc<Home>, lun: u64, reply: flume::Sender<()>) {
-    let pinned = home.pinned.borrow().iter().find(|(pinned, _)| *pinned == lun).cloned();
-    if let Some((_, identity)) = pinned
+    let pinned = home.pinned.borrow().iter().find(|p| p.lun == lun).cloned();
+    if let Some(Pinned { identity, .. }) = pinned
         && home.changed.borrow().contains(&lun)
         && home.machine.borrow().online == Online::Yes
         && let Ok(Some(page)) = home.inquire(lun, Some(0x83)).await
