@@ -152,19 +152,27 @@ impl Lun {
     /// # Errors
     /// As of any command; [`Kind::Lost`] if it is not known whether it was carried out.
     pub async fn compare_and_write(&self, offset: u64, data: Buf) -> Result<bool, Error> {
+        self.compare_or_return(offset, data).await.0
+    }
+
+    /// The same, with the buffer.
+    pub(crate) async fn compare_or_return(&self, offset: u64, data: Buf) -> (Result<bool, Error>, Buf) {
         let size = u64::from(self.block_size);
         let blocks = data.len() as u64 / 2 / size;
         let fits = data.len() as u64 == blocks * 2 * size && offset.is_multiple_of(size);
         let blocks = u8::try_from(blocks).ok().filter(|b| fits && *b > 0);
         let Some(blocks) = blocks else {
-            return Err(Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks"));
+            let e = Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks");
+            return (Err(e), data);
         };
-        let cdb = cdb::compare_and_write(offset / size, blocks, false);
-        match self.perform(cdb, Direction::Out(data)).await.0 {
+        let (cdb, len) = (cdb::compare_and_write(offset / size, blocks, false), data.len());
+        let (result, data) = self.perform(cdb, Direction::Out(data)).await;
+        let equal = match result {
             Ok(_) => Ok(true),
             Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
             Err(e) => Err(e),
-        }
+        };
+        (equal, data.unwrap_or_else(|| Buf::zeroed(len)))
     }
 }
 
