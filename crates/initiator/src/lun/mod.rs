@@ -3,6 +3,7 @@
 mod backend;
 mod open;
 mod properties;
+mod status;
 mod verdict;
 
 use crate::command::is_repeatable;
