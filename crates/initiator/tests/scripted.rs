@@ -272,7 +272,7 @@ fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
         Turn::Usual
     });
     let target = target.listen();
-    let times = "noop_interval=1&noop_timeout=3&command_timeout=3";
+    let times = "noop_interval=1&noop_timeout=4&command_timeout=4";
     let settings = format!("{times}&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
     let recoveries = with_disk(&target, &settings, |lun| async move {
         lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written");
