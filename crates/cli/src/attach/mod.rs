@@ -330,6 +330,24 @@ fn open_attached() -> Result<Attached, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        attach: Attach,
+    }
+
+    #[test]
+    fn a_policy_is_one_for_several_paths() {
+        let url = "iscsi://h/iqn.2026-11.org.example:a/0";
+        let parse = |more: &[&str]| Line::try_parse_from([&["attach", url], more].concat());
+        let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);
+        let attachment = wanted(&several.unwrap().attach).unwrap();
+        assert_eq!((attachment.policy, attachment.urls.len()), (Some(Policy::RoundRobin), 2));
+        assert!(parse(&["--policy", "failover"]).is_err(), "there is one path");
+        assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "there is no such policy");
+    }
 
     #[test]
     fn names_are_made_of_target_and_lun() {
