@@ -198,6 +198,8 @@ fn a_path_that_was_missing_is_heard_once_it_is_there() {
         let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
         let settings = Settings { check: Duration::from_secs(3), ..Settings::default() };
         let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
+        // Who looks after it has begun while it was missing.
+        compio::time::sleep(Duration::from_millis(10)).await;
         wires[1].up.store(true, Relaxed);
         while !joined.paths()[1].1.is_usable() {
             joined.turn().await;
