@@ -1,7 +1,7 @@
 //! What is attached now: for each attachment a record, and a lock that its process holds for as long as it
 //! lives. Whoever looks at either holds the lock of the whole folder meanwhile.
 
-use crate::config::attachment::{How, check_name};
+use crate::config::attachment::{How, Policy, check_name};
 use crate::{Problem, create_folder, io_text};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
@@ -35,6 +35,9 @@ pub struct Record {
     pub read_only: bool,
     /// How long a lost network is waited out, in seconds.
     pub recovery_timeout_s: u64,
+    /// Which of several paths takes the next operation, where that was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
     /// Its process.
     pub pid: u32,
     /// When it was attached, in seconds since 1970.
@@ -226,6 +229,7 @@ mod tests {
             identity: "00ff".into(),
             read_only: false,
             recovery_timeout_s: 120,
+            policy: None,
             pid: std::process::id(),
             since_unix_s: 1,
             isids: vec!["800000000001".into()],

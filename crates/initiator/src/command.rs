@@ -2,7 +2,7 @@
 
 use crate::{Error, Kind};
 use net::Buf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::iscsi::request::{self, Attribute};
 use wire::scsi::cdb::Cdb;
 use wire::scsi::{Sense, op};
@@ -52,6 +52,8 @@ pub struct Command {
     pub attribute: Attribute,
     /// Whether it may be sent once more although it may have been carried out already.
     pub repeatable: bool,
+    /// Since when its owner waits, if this is not the first try: the time of the operation runs from then on.
+    pub(crate) since: Option<Instant>,
 }
 
 impl Command {
@@ -59,7 +61,7 @@ impl Command {
     #[inline]
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
         let repeatable = is_repeatable(&cdb);
-        Command { lun, cdb, rest: None, data, attribute: Attribute::Simple, repeatable }
+        Command { lun, cdb, rest: None, data, attribute: Attribute::Simple, repeatable, since: None }
     }
 
     /// The same with a CDB of any length that SPC knows.

@@ -64,7 +64,7 @@ pub struct Timeouts {
     pub pause: Duration,
     /// A logical unit that is busy or becoming ready, until its commands fail.
     pub busy: Duration,
-    /// Any one command with all its tries and recoveries: its owner hears by then.
+    /// Any one command with all its tries and recoveries, and the pauses between them: its owner hears by then.
     pub operation: Duration,
     /// Tries of the first login while the target cannot be reached.
     pub login_tries: u32,

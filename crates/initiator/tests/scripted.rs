@@ -3,14 +3,14 @@
 #![forbid(unsafe_code)]
 
 use block::Backend;
-use initiator::{Error, Event, Kind, Lun, Url};
+use initiator::{Command, Direction, Error, Event, Kind, Lun, Url};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use net::{Buf, Cores};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -151,6 +151,40 @@ fn a_lun_that_is_added_after_the_login_is_waited_for() {
     assert_eq!(recoveries, 1);
 }
 
+/// Opened twice it is looked at once, and not at all when nobody has it any more.
+#[test]
+fn on_a_new_connection_what_is_in_use_is_looked_at_and_nothing_else() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        // The block number says on which connection it is not answered.
+        if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number { Turn::Close } else { Turn::Usual }
+    });
+    let target = target.listen();
+    with_disk(&target, "", |lun| async move {
+        let session = lun.session().clone();
+        let other = Lun::open(&session, lun.number()).await.expect("once more");
+        let read = |block| {
+            let cdb = wire::scsi::cdb::read_10(block, 1);
+            session.submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))))
+        };
+        read(0).await.0.expect("read on the second connection");
+        drop(other);
+        // They read anew what they are.
+        while Arc::strong_count(&lun) > 1 {
+            compio::time::sleep(Duration::from_millis(10)).await;
+        }
+        compio::time::sleep(Duration::from_millis(300)).await;
+        drop(lun);
+        compio::time::sleep(Duration::from_millis(300)).await;
+        read(1).await.0.expect("read on the third connection");
+    });
+    let seen = target.seen();
+    let looks = |link| {
+        let here = seen.iter().filter(|s| s.link == link && s.full_feature).map(|s| &s.pdu);
+        here.take_while(|pdu| !is(pdu, READ_10)).filter(|pdu| is(pdu, INQUIRY) && pdu.bhs[34] == 0x83).count()
+    };
+    assert_eq!([1, 2].map(looks), [1, 0]);
+}
+
 /// One that was another on one connection may be back on the next.
 #[test]
 fn a_lun_that_is_back_is_used_again() {
@@ -174,6 +208,29 @@ fn a_lun_that_is_back_is_used_again() {
         kind
     });
     assert_eq!(kind, Kind::Identity);
+}
+
+/// The logout that it asks for is that of its connection, and not of the next.
+#[test]
+fn a_target_that_asks_for_a_logout_and_then_closes_by_itself_is_not_left_again() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        if link.number > 0 || !is(pdu, READ_10) {
+            return Turn::Usual;
+        }
+        link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 10));
+        // It is heard while the command is in flight.
+        std::thread::sleep(Duration::from_millis(300));
+        Turn::Close
+    });
+    let target = target.listen();
+    let recoveries = with_disk(&target, "logout_timeout=1", |lun| async move {
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
+        compio::time::sleep(Duration::from_secs(2)).await;
+        lun.session().facts().recoveries
+    });
+    assert_eq!(recoveries, 1);
+    let logouts = target.seen().into_iter().filter(|s| s.link == 1 && s.pdu.opcode() == op::LOGOUT).count();
+    assert!(logouts <= 1 && target.seen().iter().all(|s| s.link <= 1), "our own at the end, at most");
 }
 
 /// What the kernel still holds of a connection that was given up is thrown away: the target sees a reset, and
@@ -203,6 +260,60 @@ fn what_was_given_up_is_not_delivered_later() {
     });
     assert_eq!(written, 1);
     assert_eq!(told.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
+}
+
+/// The line is slow, and the target not late: what waits behind data has time until they have left.
+#[test]
+fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
+    const LEN: usize = 512 << 10;
+    let target = Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes");
+    let target = target.at(op::DATA_OUT, |_, _| {
+        std::thread::sleep(Duration::from_millis(45));
+        Turn::Usual
+    });
+    let target = target.listen();
+    let times = "noop_interval=1&noop_timeout=4&command_timeout=4";
+    let settings = format!("{times}&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
+    let recoveries = with_disk(&target, &settings, |lun| async move {
+        lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written");
+        lun.session().facts().recoveries
+    });
+    assert_eq!((recoveries, target.requests(op::TMF).len()), (0, 0));
+    assert!(!target.requests(op::NOP_OUT).is_empty(), "it was asked whether it lives");
+}
+
+/// All tries of an operation and the pauses between them have one deadline.
+#[test]
+fn a_unit_that_stays_busy_fails_when_the_time_of_the_operation_is_over() {
+    for status in [0x08, 0x28] {
+        let target = Script::new().scsi(READ_10, move |link, pdu| {
+            link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, status).set32(44, 4096));
+            Turn::Done
+        });
+        let target = target.listen();
+        let begun = Instant::now();
+        let late = with_disk(&target, "operation_timeout=2", |lun| async move {
+            kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("it stays busy"))
+        });
+        assert_eq!(late, Kind::TimedOut, "{status:02x}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{status:02x}: by the time for busy units");
+    }
+}
+
+#[test]
+fn a_unit_that_has_something_to_tell_each_time_is_not_asked_beyond_the_time_of_the_operation() {
+    let target = Script::new().scsi(READ_10, |link, pdu| {
+        std::thread::sleep(Duration::from_millis(800));
+        // COMMANDS CLEARED BY ANOTHER INITIATOR.
+        link.check_condition(pdu, [6, 0x2f, 0]);
+        Turn::Done
+    });
+    let target = target.listen();
+    let late = with_disk(&target, "operation_timeout=2", |lun| async move {
+        kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("no answer"))
+    });
+    assert_eq!(late, Kind::TimedOut);
+    assert!(target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count() < 6);
 }
 
 /// The target may still carry the late one out.

@@ -80,6 +80,8 @@ pub struct Out {
     sent: usize,
     /// Bytes that wait, payload included.
     waiting: usize,
+    /// Bytes that have left.
+    left: u64,
     /// Bytes have left since this was looked at last.
     moved: bool,
 }
@@ -180,6 +182,17 @@ impl Out {
         std::mem::take(&mut self.moved)
     }
 
+    /// Bytes that have left since it was made.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// What [`Out::left`] will be when all that waits now has left.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        self.left + self.waiting as u64
+    }
+
     /// Takes all that waits, as it would have been sent. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         let all = self.bytes();
@@ -189,6 +202,7 @@ impl Out {
 
     fn advance(&mut self, sent: usize) {
         self.moved |= sent > 0;
+        self.left += sent as u64;
         if sent == self.waiting {
             return self.emptied();
         }
@@ -209,7 +223,7 @@ impl Out {
     /// All has left. Much memory is given back: this connection may be idle from now on.
     fn emptied(&mut self) {
         if self.frames.capacity() > KEEP {
-            *self = Out { moved: self.moved, ..Out::default() };
+            *self = Out { moved: self.moved, left: self.left, ..Out::default() };
         }
         self.own = 0;
         self.queue.clear();
@@ -239,6 +253,7 @@ mod tests {
             out.advance(second - first);
             assert_eq!(out.bytes(), all[second..], "after {first} and {second} bytes");
             assert_eq!(out.waiting, all.len() - second);
+            assert_eq!((out.left(), out.end()), (second as u64, all.len() as u64));
             fill(&mut out);
             assert_eq!(out.bytes(), [&all[second..], &all].concat(), "and as much again");
         }

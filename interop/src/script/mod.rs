@@ -98,7 +98,11 @@ impl Script {
 
     /// Listens on a free port of 127.0.0.1 until it is dropped.
     pub fn listen(self) -> Target {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        self.listen_with(TcpListener::bind("127.0.0.1:0").expect("a free port"))
+    }
+
+    /// Listens there until it is dropped.
+    pub fn listen_with(self, listener: TcpListener) -> Target {
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared { script: self, address, ..Shared::default() });
         let mine = shared.clone();

@@ -155,6 +155,7 @@ fn record(attachment: &Attachment) -> Record {
         identity: String::new(),
         read_only: attachment.read_only,
         recovery_timeout_s: attachment.recovery_timeout_s.unwrap_or(super::disk::RECOVERY_S),
+        policy: attachment.policy,
         pid: std::process::id(),
         since_unix_s: since,
         isids: Vec::new(),
@@ -168,7 +169,8 @@ mod tests {
 
     fn attachment(name: &str, url: &str, how: How) -> Attachment {
         let urls = vec![url.to_owned()];
-        Attachment { name: name.into(), urls, how, place: None, read_only: false, recovery_timeout_s: None }
+        let (place, read_only, recovery_timeout_s, policy) = (None, false, None, None);
+        Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout_s, policy }
     }
 
     const A: &str = "iscsi://h/iqn.2026-11.org.example:a/0";

@@ -4,7 +4,7 @@ use super::path::Path;
 use crate::exit::{Exit, Failure};
 use block::Backend;
 use control::attached::PathState;
-use control::config::attachment::Attachment;
+use control::config::attachment::{Attachment, Policy};
 use initiator::multipath::{Multipath, Settings, Way};
 use initiator::{Error, Kind, Lun, Url};
 use std::sync::{Arc, Weak};
@@ -55,7 +55,7 @@ pub async fn open(
         timeouts.recovery = if several { Duration::ZERO } else { recovery };
         timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
     }
-    let settings = joined(&mut urls, recovery);
+    let settings = joined(&mut urls, recovery, attachment.policy.unwrap_or_default());
     let paths: Vec<Arc<Path>> = urls.into_iter().map(Path::new).collect();
     let lun = open_all(&paths, missing).await?;
     let properties = lun.properties();
@@ -75,10 +75,10 @@ pub async fn open(
 }
 
 /// How several paths are used: an operation may wait for a path, and then ends as it does on one.
-fn joined(urls: &mut [Url], recovery: Duration) -> Settings {
+fn joined(urls: &mut [Url], recovery: Duration, policy: Policy) -> Settings {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
     let operation = longest.max(recovery.saturating_add(AFTER_RECOVERY));
-    Settings { queue: recovery, operation, ..Settings::default() }
+    Settings { policy: policy.of_paths(), queue: recovery, operation, ..Settings::default() }
 }
 
 /// Opens all paths at a time; the first that is open. The others have a moment more; what is missing then is
@@ -153,6 +153,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn paths_are_used_as_was_asked_for() {
+        use initiator::multipath::Policy as Asked;
+        let policy = |policy| joined(&mut [], Duration::ZERO, policy).policy;
+        let asked = [Asked::Failover, Asked::RoundRobin, Asked::LeastQueue];
+        assert_eq!(Policy::ALL.map(policy), asked);
+        assert_eq!(policy(Policy::default()), Settings::default().policy);
+    }
+
+    #[test]
     fn an_operation_on_several_paths_has_a_deadline() {
         let s = Duration::from_secs;
         let url =
@@ -163,7 +172,7 @@ mod tests {
             (["", ""], s(600), s(660)),
             (["", ""], Duration::MAX, Duration::MAX),
         ] {
-            let joined = joined(&mut settings.map(url), recovery);
+            let joined = joined(&mut settings.map(url), recovery, Policy::default());
             assert_eq!((joined.queue, joined.operation), (recovery, operation), "{settings:?}");
         }
     }

@@ -148,6 +148,9 @@ fn details(told: &Told) -> String {
     if told.paths.is_empty() {
         rows.extend(told.record.urls.iter().map(|url| ("url", url.clone())));
     }
+    if let Some(policy) = told.record.policy {
+        rows.push(("policy", policy.name().into()));
+    }
     for path in &told.paths {
         rows.push(("path", format!("{}: {}, made anew {} times", path.url, path.state, path.recoveries)));
     }
@@ -184,6 +187,7 @@ mod tests {
             identity: "01".into(),
             read_only: false,
             recovery_timeout_s: 120,
+            policy: None,
             pid: 7,
             since_unix_s: 0,
             isids: Vec::new(),

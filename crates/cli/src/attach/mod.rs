@@ -16,7 +16,7 @@ use crate::client::{Asked, json};
 use crate::exit::{Exit, Failure, invalid};
 use clap::Args;
 use control::attached::{Attached, Record};
-use control::config::attachment::{self, Attachment, How};
+use control::config::attachment::{self, Attachment, How, Policy};
 use control::{Problem, folders};
 use initiator::Url;
 use process::Watch;
@@ -47,6 +47,10 @@ pub struct Attach {
     /// Another path to the same disk; can be given several times
     #[arg(long = "path", value_name = "URL")]
     paths: Vec<String>,
+
+    /// Which of the best paths takes the next operation [default: least-queue, the one with the least to do]
+    #[arg(long, value_name = "failover|round-robin|least-queue", value_parser = policy, requires = "paths")]
+    policy: Option<Policy>,
 
     /// As an NBD server, here [default: on a Unix socket in the runtime folder]
     #[arg(long, value_name = "unix:PATH|ADDR:PORT", conflicts_with_all = ["ublk", "fuse"])]
@@ -81,7 +85,7 @@ pub struct Attach {
     foreground: bool,
 
     /// Attach all that are saved, except what is attached already
-    #[arg(long, conflicts_with_all = ["paths", "nbd", "ublk", "fuse", "name", "read_only", "recovery_timeout"])]
+    #[arg(long, conflicts_with_all = ["paths", "policy", "nbd", "ublk", "fuse", "name", "read_only", "recovery_timeout"])]
     all: bool,
 
     /// Take the settings from stdin, and answer on stdout: how the command starts the process of an attachment
@@ -204,8 +208,15 @@ fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     };
     let name = args.name.clone().unwrap_or_else(|| default_name(first));
     attachment::check_name(&name).map_err(invalid)?;
-    let (read_only, recovery_timeout_s) = (args.read_only, args.recovery_timeout);
-    Ok(Attachment { name, urls, how, place, read_only, recovery_timeout_s })
+    let (read_only, recovery_timeout_s, policy) = (args.read_only, args.recovery_timeout, args.policy);
+    Ok(Attachment { name, urls, how, place, read_only, recovery_timeout_s, policy })
+}
+
+/// The policy of an argument.
+fn policy(text: &str) -> Result<Policy, String> {
+    let named = |policy: &Policy| policy.name() == text;
+    let names = || Policy::ALL.map(Policy::name).join(", ");
+    Policy::ALL.into_iter().find(named).ok_or_else(|| format!("policies are {}", names()))
 }
 
 fn cannot(what: &str, e: &std::io::Error) -> Failure {
@@ -243,8 +254,8 @@ fn saved(name: &str) -> Result<Attachment, Failure> {
 
 /// What an attachment was whose process is gone.
 fn again(record: Record) -> Attachment {
-    let Record { name, urls, how, place, read_only, recovery_timeout_s, .. } = record;
-    Attachment { name, urls, how, place, read_only, recovery_timeout_s: Some(recovery_timeout_s) }
+    let Record { name, urls, how, place, read_only, recovery_timeout_s, policy, .. } = record;
+    Attachment { name, urls, how, place, read_only, recovery_timeout_s: Some(recovery_timeout_s), policy }
 }
 
 fn save(attachment: &Attachment) -> Result<(), Failure> {
@@ -319,6 +330,24 @@ fn open_attached() -> Result<Attached, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        attach: Attach,
+    }
+
+    #[test]
+    fn a_policy_is_one_for_several_paths() {
+        let url = "iscsi://h/iqn.2026-11.org.example:a/0";
+        let parse = |more: &[&str]| Line::try_parse_from([&["attach", url], more].concat());
+        let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);
+        let attachment = wanted(&several.unwrap().attach).unwrap();
+        assert_eq!((attachment.policy, attachment.urls.len()), (Some(Policy::RoundRobin), 2));
+        assert!(parse(&["--policy", "failover"]).is_err(), "there is one path");
+        assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "there is no such policy");
+    }
 
     #[test]
     fn names_are_made_of_target_and_lun() {

@@ -131,6 +131,13 @@ impl Way for Path {
         self.lun().map_or(0, |lun| Lun::block_size(lun))
     }
 
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+        match self.lun() {
+            Some(lun) => Way::compare_and_write(&**lun, offset, data),
+            None => Box::pin(async { (Err(is_missing()), data) }),
+        }
+    }
+
     fn check(&self) -> Future<'_, State> {
         Box::pin(async move {
             if self.lun().is_none() {
@@ -160,7 +167,11 @@ impl Way for Path {
 
 /// Several paths ask only those that are open.
 fn missing() -> io::Error {
-    Error::new(Kind::Unreachable, "the path is missing").into()
+    is_missing().into()
+}
+
+fn is_missing() -> Error {
+    Error::new(Kind::Unreachable, "the path is missing")
 }
 
 /// The same operation of the logical unit, or an error without it.

@@ -1,10 +1,13 @@
 //! Saved attachments: what `lunar attach NAME` attaches, one small file each.
 
+mod policy;
+
 use super::reader::Section;
 use super::syntax;
 use crate::problem::{Problems, Wrong, wrong};
 use crate::{Problem, folders, io_text};
 use initiator::Url;
+pub use policy::Policy;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -50,6 +53,9 @@ pub struct Attachment {
     pub read_only: bool,
     /// How long a lost network is waited out, in seconds; None is what the URL says, or 120.
     pub recovery_timeout_s: Option<u64>,
+    /// Which of several paths takes the next operation; None is the default.
+    #[serde(default)]
+    pub policy: Option<Policy>,
 }
 
 /// Without its secrets.
@@ -209,6 +215,9 @@ fn text(attachment: &Attachment) -> String {
         let paths: Vec<String> = paths.iter().map(|path| quoted(path)).collect();
         _ = writeln!(text, "paths = [{}]", paths.join(", "));
     }
+    if let Some(policy) = attachment.policy {
+        _ = writeln!(text, "policy = {}", quoted(policy.name()));
+    }
     match (attachment.how, &attachment.place) {
         (How::Ublk, _) => text += "ublk = true\n",
         (how, Some(place)) => _ = writeln!(text, "{} = {}", how.name(), quoted(place)),
@@ -249,6 +258,10 @@ fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path)
         s.missing(p, "url", "\"iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0\"");
     }
     let paths = s.parsed_list(p, "paths", url).unwrap_or_default();
+    let policy = s.parsed(p, "policy", policy::policy);
+    if let Some(at) = s.find("policy").filter(|_| s.find("paths").is_none()) {
+        p.add(&at.span(), "one path needs no `policy`", "name the others: paths = [\"iscsi://...\"]");
+    }
     let nbd = s.parsed(p, "nbd", |text| listen(text, base));
     let ublk = s.flag(p, "ublk", false);
     let fuse = s.parsed(p, "fuse", |text| super::path(text, base));
@@ -266,7 +279,7 @@ fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path)
     let recovery_timeout_s = s.number(p, "recovery_timeout", 0..=MAX_RECOVERY_S);
     s.done(p);
     let urls = std::iter::once(first?).chain(paths).collect();
-    Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout_s })
+    Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout_s, policy })
 }
 
 /// A URL whose files are found from everywhere.
@@ -337,6 +350,7 @@ mod tests {
             "nbd = \"[::1]:10809\"\nread_only = true\n",
             "fuse = \"/mnt/d\"\nrecovery_timeout = 5\n",
             "paths = [\"iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0\"]\n",
+            "paths = [\"iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0\"]\npolicy = \"round-robin\"\n",
         ] {
             let attachment = read(&format!("url = \"{URL}\"\n{rest}")).unwrap();
             assert_eq!(read(&text(&attachment)), Ok(attachment), "{rest}");
@@ -368,6 +382,8 @@ mod tests {
             ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is no address of an NBD server"),
             ("url = \"iscsi://h\"\nrecovery_timeout = -1", "out of range"),
             ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: this is no URL"),
+            ("url = \"iscsi://h\"\npolicy = \"failover\"", "one path needs no `policy`"),
+            ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
             ("url =", "not TOML"),
         ] {
             let told = read(text).unwrap_err();

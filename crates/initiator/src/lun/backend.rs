@@ -1,14 +1,13 @@
 //! A logical unit as a [`Backend`]: whole blocks go as they are; parts of blocks are read, changed and
 //! written back.
 
-use super::{Lun, perform};
+use super::{Lun, perform, status};
 use crate::{Completion, Direction, Error, Kind};
 use block::range::{Hold, Ranges};
 use block::{Backend, Extent, Facts, Finished, Future};
 use net::Buf;
 use std::io;
 use std::sync::atomic::Ordering;
-use wire::be;
 use wire::scsi::cdb;
 
 /// Zeros are written in pieces of this, where WRITE SAME is not there.
@@ -231,8 +230,8 @@ impl Lun {
     async fn status_of(&self, offset: u64, len: u64) -> Result<Extent, Error> {
         let mapped = Extent { offset, len, mapped: true };
         let size = u64::from(self.block_size);
-        let data = Direction::In(Buf::zeroed(24));
-        let cdb = cdb::get_lba_status(offset / size, 24);
+        let data = Direction::In(Buf::zeroed(status::LEN));
+        let cdb = cdb::get_lba_status(offset / size, status::LEN as u32);
         let (result, buf) = perform(&self.session, self.lun, cdb, data).await;
         let (got, buf) = match (result, buf) {
             (Ok(c), Some(buf)) => (c.transferred, buf),
@@ -240,12 +239,8 @@ impl Lun {
             (Err(e), _) => return Err(e),
             (Ok(_), None) => return Ok(mapped),
         };
-        let (start, blocks) = (be::get64(&buf[8..]), u64::from(be::get32(&buf[16..])));
-        let end = start.saturating_add(blocks).saturating_mul(size);
-        if got < 24 || start.saturating_mul(size) > offset || end <= offset {
-            return Ok(mapped);
-        }
-        Ok(Extent { offset, len: len.min(end - offset), mapped: buf[20] & 0x0f != 1 })
+        let told = status::first(&buf[..got.min(buf.len())], size, offset);
+        Ok(told.map_or(mapped, |(told, mapped)| Extent { offset, len: len.min(told), mapped }))
     }
 }
 

@@ -3,6 +3,7 @@
 mod backend;
 mod open;
 mod properties;
+mod status;
 mod verdict;
 
 use crate::command::is_repeatable;
@@ -35,14 +36,25 @@ pub struct Lun {
     no_write_same: AtomicBool,
     /// Who writes where: who writes parts of blocks is alone there.
     ranges: Arc<Ranges>,
+    /// The session holds it to its identity.
+    is_held: bool,
+}
+
+impl Drop for Lun {
+    fn drop(&mut self) {
+        if self.is_held {
+            self.session.let_go(self.lun);
+        }
+    }
 }
 
 impl Lun {
     /// Opens a logical unit of a session: waits until it is ready, reads what it is, and from then on holds
-    /// it to its identity.
+    /// it to its identity, until it is dropped.
     ///
     /// # Errors
-    /// When there is no such logical unit, it is not ready in time, or is no block device.
+    /// When there is no such logical unit, it is not ready in time, or is no block device; when this session holds it to
+    /// another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
         let lun = wire::iscsi::lun::encode(number);
         let properties =
@@ -51,8 +63,9 @@ impl Lun {
             let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
             return Err(Error::new(Kind::Invalid, what));
         }
-        if !properties.identity.is_empty() {
-            session.pin(lun, properties.identity.clone());
+        let is_held = !properties.identity.is_empty();
+        if is_held {
+            session.hold(lun, properties.identity.clone()).await?;
         }
         let lun = Arc::new(Lun {
             session: session.clone(),
@@ -65,6 +78,7 @@ impl Lun {
             changed: AtomicBool::new(false),
             no_write_same: AtomicBool::new(false),
             ranges: Arc::default(),
+            is_held,
         });
         compio::runtime::spawn(heed(Arc::downgrade(&lun), session.events())).detach();
         Ok(lun)
@@ -139,19 +153,27 @@ impl Lun {
     /// # Errors
     /// As of any command; [`Kind::Lost`] if it is not known whether it was carried out.
     pub async fn compare_and_write(&self, offset: u64, data: Buf) -> Result<bool, Error> {
+        self.compare_or_return(offset, data).await.0
+    }
+
+    /// The same, with the buffer.
+    pub(crate) async fn compare_or_return(&self, offset: u64, data: Buf) -> (Result<bool, Error>, Buf) {
         let size = u64::from(self.block_size);
         let blocks = data.len() as u64 / 2 / size;
         let fits = data.len() as u64 == blocks * 2 * size && offset.is_multiple_of(size);
         let blocks = u8::try_from(blocks).ok().filter(|b| fits && *b > 0);
         let Some(blocks) = blocks else {
-            return Err(Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks"));
+            let e = Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks");
+            return (Err(e), data);
         };
-        let cdb = cdb::compare_and_write(offset / size, blocks, false);
-        match self.perform(cdb, Direction::Out(data)).await.0 {
+        let (cdb, len) = (cdb::compare_and_write(offset / size, blocks, false), data.len());
+        let (result, data) = self.perform(cdb, Direction::Out(data)).await;
+        let equal = match result {
             Ok(_) => Ok(true),
             Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
             Err(e) => Err(e),
-        }
+        };
+        (equal, data.unwrap_or_else(|| Buf::zeroed(len)))
     }
 }
 
@@ -199,6 +221,7 @@ pub(crate) fn perform(
     data: Direction,
 ) -> impl Future<Output = Finished> {
     let out = matches!(data, Direction::Out(_));
+    let since = session.about_now();
     // Sent before anybody waits: the future holds what it waits for, not what it was made of.
     let sent = session.submit(Command::new(lun, cdb, data));
     async move {
@@ -207,7 +230,7 @@ pub(crate) fn perform(
             return (result, buf);
         }
         // Boxed, so that a success carries none of it about.
-        let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), result, buf)).await;
+        let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), since, result, buf)).await;
         (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
     }
 }
@@ -218,30 +241,38 @@ type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 /// Sends a command until it has an answer that stays.
 pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Settled {
     let out = matches!(data, Direction::Out(_));
+    let since = session.about_now();
     let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
-    resettle(session, (lun, cdb, out), result, buf).await
+    resettle(session, (lun, cdb, out), since, result, buf).await
 }
 
-/// The same, with the answer to the first try.
+/// The same, with the answer to the first try, which began at `since`.
 async fn resettle(
     session: &Session,
     (lun, cdb, out): (u64, Cdb, bool),
+    since: Instant,
     mut result: Result<Completion, Error>,
     mut buf: Option<Buf>,
 ) -> Settled {
-    let (mut tries, since) = (1, Instant::now());
+    let (mut tries, answered) = (1, Instant::now());
+    let timeouts = &session.options().timeouts;
     loop {
         let completion = match result {
             Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
             Ok(c) => c,
             Err(e) => return (Err(e), buf),
         };
-        let late = since.elapsed() >= session.options().timeouts.busy;
+        let left = timeouts.operation.saturating_sub(since.elapsed());
+        let late = |pause| answered.elapsed() >= timeouts.busy || left <= pause;
         match judge(&completion, tries, is_repeatable(&cdb), |sense| session.attention(lun, sense)) {
             Verdict::Done => return (Ok((completion, None)), buf),
             Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
-            Verdict::Later(_) if late => {
-                let why = unready(&completion);
+            Verdict::Later(pause) if late(pause) => {
+                let why = unready(&completion, "it stays busy or not ready");
+                return (Ok((completion, Some(why))), buf);
+            }
+            Verdict::Again if left.is_zero() => {
+                let why = unready(&completion, "it did not end in time");
                 return (Ok((completion, Some(why))), buf);
             }
             Verdict::Later(pause) => compio::time::sleep(pause).await,
@@ -253,12 +284,13 @@ async fn resettle(
             Some(buf) if out => Direction::Out(buf),
             Some(buf) => Direction::In(buf),
         };
-        (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
+        let again = Command { since: Some(since), ..Command::new(lun, cdb, data) };
+        (result, buf) = session.submit(again).await;
     }
 }
 
-fn unready(c: &Completion) -> Error {
+fn unready(c: &Completion, what: &str) -> Error {
     let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
-    let error = Error::new(Kind::TimedOut, format!("it stays busy or not ready: {why}"));
+    let error = Error::new(Kind::TimedOut, format!("{what}: {why}"));
     error.with_status(c.status).with_sense(c.sense())
 }

@@ -7,6 +7,8 @@ mod tests;
 mod times;
 mod way;
 
+#[cfg(doc)]
+use crate::Lun;
 use crate::{Error, Kind, Timeouts};
 use block::range::{Hold, Ranges};
 use block::{Backend, Extent, Facts, Finished, Future};
@@ -195,6 +197,34 @@ impl Multipath {
         }
     }
 
+    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one step
+    /// (COMPARE AND WRITE). False if they differ. It goes on another path only where the first has not carried it out
+    /// for certain.
+    ///
+    /// # Errors
+    /// As of [`Lun::compare_and_write`], and that no path is left.
+    pub async fn compare_and_write(&self, offset: u64, mut data: Buf) -> Result<bool, Error> {
+        let begun = Instant::now();
+        let _hold = self.hold(offset, data.len() as u64 / 2).await;
+        loop {
+            let Some(turn) = self.paths.choose() else {
+                self.wait().await?;
+                continue;
+            };
+            let (result, back) = self.ways[turn.at].compare_and_write(offset, data).await;
+            data = back;
+            let e = match result {
+                Ok(equal) => return Ok(equal),
+                Err(e) => e,
+            };
+            let Some(state) = way::state_after(&e) else { return Err(e) };
+            self.set(turn.at, state);
+            if !way::is_undone(&e) || begun.elapsed() >= self.settings.operation {
+                return Err(e);
+            }
+        }
+    }
+
     /// Waits until a path is in another state than it was.
     async fn wait(&self) -> Result<(), Error> {
         let turn = self.turned.listen();
@@ -250,7 +280,7 @@ impl Drop for Multipath {
 
 /// Looks at a path from time to time, and whenever it has news.
 async fn look_after(joined: Weak<Multipath>, at: usize) {
-    let Some(news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
+    let Some(mut news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
     loop {
         let Some(pause) = joined.upgrade().map(|joined| joined.settings.check) else { return };
         // News come, or the time is over: both are reasons to look.
@@ -259,7 +289,12 @@ async fn look_after(joined: Weak<Multipath>, at: usize) {
             compio::time::sleep(pause).await;
         }
         let Some(joined) = joined.upgrade() else { return };
+        let was_usable = joined.paths.state(at).is_usable();
         joined.look(at).await;
+        if !was_usable && joined.paths.state(at).is_usable() {
+            // One that was missing has had no news until now.
+            news = joined.ways[at].news();
+        }
     }
 }
 

@@ -12,6 +12,10 @@ struct Wire {
     identity: Vec<u8>,
     news: flume::Receiver<Event>,
     tell: flume::Sender<Event>,
+    /// What it tells while it is down: nothing.
+    silence: (flume::Sender<Event>, flume::Receiver<Event>),
+    /// It does what is asked of it, and the answer is lost.
+    mute: AtomicBool,
 }
 
 impl Wire {
@@ -24,6 +28,8 @@ impl Wire {
             identity: identity.to_vec(),
             news,
             tell,
+            silence: flume::bounded(1),
+            mute: AtomicBool::new(false),
         })
     }
 
@@ -56,7 +62,25 @@ impl Way for Wire {
         Box::pin(async {})
     }
     fn news(&self) -> flume::Receiver<Event> {
-        self.news.clone()
+        if self.up.load(Relaxed) { self.news.clone() } else { self.silence.1.clone() }
+    }
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+        Box::pin(async move {
+            if !self.up.load(Relaxed) {
+                return (Err(Error::new(Kind::Unreachable, "it is not open")), data);
+            }
+            let (old, new) = data.split_at(data.len() / 2);
+            let (result, now) = self.medium.read(offset, Buf::zeroed(old.len())).await;
+            result.expect("a read of memory");
+            let equal = now[..] == *old;
+            if equal {
+                let mut changed = now;
+                changed.copy_from_slice(new);
+                self.medium.write(offset, changed, true).await.0.expect("a write to memory");
+            }
+            let lost = self.mute.load(Relaxed).then(|| Error::new(Kind::Lost, "no answer"));
+            (lost.map_or(Ok(equal), Err), data)
+        })
     }
 }
 
@@ -162,6 +186,56 @@ fn without_a_path_operations_wait_for_one_or_fail_in_time() {
         compio::time::sleep(Duration::from_millis(30)).await;
         wires[1].set(true);
         assert!(waiting.await.expect("no panic").is_ok());
+    });
+}
+
+/// Its first events are a reason to look, and not only the next look by the clock.
+#[test]
+fn a_path_that_was_missing_is_heard_once_it_is_there() {
+    inside(async {
+        let wires = two();
+        wires[1].up.store(false, Relaxed);
+        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let settings = Settings { check: Duration::from_secs(3), ..Settings::default() };
+        let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
+        // Who looks after it has begun while it was missing.
+        compio::time::sleep(Duration::from_millis(10)).await;
+        wires[1].up.store(true, Relaxed);
+        while !joined.paths()[1].1.is_usable() {
+            joined.turn().await;
+        }
+        // Who looks after it takes its turn.
+        compio::time::sleep(Duration::from_millis(10)).await;
+        let turn = joined.turn();
+        wires[1].set(false);
+        compio::time::timeout(Duration::from_secs(1), turn).await.expect("the news are heard");
+        assert!(!joined.paths()[1].1.is_usable());
+    });
+}
+
+#[test]
+fn a_comparison_goes_on_another_path_only_where_it_was_not_carried_out() {
+    inside(async {
+        let wires = two();
+        let ways: Vec<Arc<dyn Way>> = vec![wires[0].clone(), wires[1].clone()];
+        let settings =
+            Settings { policy: Policy::Failover, check: Duration::from_secs(60), ..Settings::default() };
+        let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
+        let swap = |old: u8, new: u8| {
+            let mut data = Buf::zeroed(1024);
+            data[..512].fill(old);
+            data[512..].fill(new);
+            joined.compare_and_write(0, data)
+        };
+        assert_eq!((swap(0, 1).await, swap(0, 2).await), (Ok(true), Ok(false)));
+        // Nobody has noticed when it comes.
+        wires[0].up.store(false, Relaxed);
+        assert_eq!(swap(1, 2).await, Ok(true), "on the other");
+        wires[0].up.store(true, Relaxed);
+        joined.set(0, State::Optimized);
+        wires[0].mute.store(true, Relaxed);
+        assert_eq!(swap(2, 3).await.map_err(|e| e.kind), Err(Kind::Lost), "it may have been carried out");
+        assert_eq!(swap(3, 4).await, Ok(true), "it was");
     });
 }
 

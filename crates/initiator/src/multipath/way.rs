@@ -23,6 +23,9 @@ pub trait Way: Backend {
     /// Bytes of a block; 0 if that is not known yet.
     fn block_size(&self) -> u32;
 
+    /// COMPARE AND WRITE of blocks, once, as [`Lun::compare_and_write`] has it; with the buffer.
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)>;
+
     /// Asks whether it works.
     fn check(&self) -> Future<'_, State>;
 
@@ -46,6 +49,10 @@ impl Way for Lun {
 
     fn block_size(&self) -> u32 {
         Lun::block_size(self)
+    }
+
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+        Box::pin(self.compare_or_return(offset, data))
     }
 
     fn check(&self) -> Future<'_, State> {
@@ -88,12 +95,13 @@ pub fn port_group(page: &[u8]) -> Option<u16> {
     alua::port_group(page)
 }
 
-/// How a path is after this error, if it is one of the path: another may do better.
+/// The same of the error of a backend.
 pub fn fault(e: &io::Error) -> Option<State> {
     state_after(e.get_ref()?.downcast_ref::<Error>()?)
 }
 
-fn state_after(e: &Error) -> Option<State> {
+/// How a path is after this error, if it is one of the path: another may do better.
+pub fn state_after(e: &Error) -> Option<State> {
     match e.kind {
         Kind::Identity => Some(State::Changed),
         // The logical unit answered, also when it stayed busy for too long.
@@ -105,6 +113,11 @@ fn state_after(e: &Error) -> Option<State> {
         Kind::Scsi => sense_state(e),
         Kind::Invalid | Kind::Reserved | Kind::Aborted => None,
     }
+}
+
+/// After this error a command was not carried out, for certain: the logical unit has said so, or it was not sent.
+pub fn is_undone(e: &Error) -> bool {
+    e.status.is_some() || matches!(e.kind, Kind::Unreachable | Kind::Identity)
 }
 
 /// Sense data that speak of the path.

@@ -31,6 +31,9 @@ pub trait Mover {
     /// Bytes that wait, and what holds them.
     fn waiting(&self) -> usize;
 
+    /// Whether anything has left since the last call.
+    fn has_moved(&self) -> bool;
+
     /// Sends what waits. False: some of it waits until [`Mover::writable`].
     fn flush(&self) -> io::Result<bool>;
 
@@ -171,6 +174,31 @@ impl Out {
             (Out::Moved(mover), _) => mover.flush(),
             // The one of a connection that is over.
             (Out::Tcp(_), Line::Moved(_)) => Ok(true),
+        }
+    }
+
+    /// Bytes that have left. A data mover does not count them.
+    pub fn left(&self) -> u64 {
+        match self {
+            Out::Tcp(out) => out.left(),
+            Out::Moved(_) => 0,
+        }
+    }
+
+    /// What [`Out::left`] will be when all that waits now has left.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        match self {
+            Out::Tcp(out) => out.end(),
+            Out::Moved(_) => 0,
+        }
+    }
+
+    /// Whether a data mover has moved anything since the last call. A stream counts.
+    pub fn has_moved(&self) -> bool {
+        match self {
+            Out::Tcp(_) => false,
+            Out::Moved(mover) => mover.has_moved(),
         }
     }
 

@@ -25,8 +25,10 @@ pub struct Control {
     pub tag: u32,
     /// What it asks for.
     pub asked: Asked,
-    /// When it was sent.
+    /// When it was sent, or seen to leave behind other bytes.
     pub since: Instant,
+    /// What has left, in bytes, when it has.
+    pub end: u64,
     /// Who waits for the response code; the error is that of a lost connection, or of a rejected request.
     pub reply: flume::Sender<Result<u8, Error>>,
 }
@@ -38,9 +40,15 @@ impl Machine {
     fn control(&mut self, asked: Asked, header: impl FnOnce(u32) -> Bhs) -> Answer {
         let (reply, answer) = flume::bounded(1);
         let tag = self.control_tag();
-        self.controls.push(Control { tag, asked, since: self.now, reply });
         self.say(header(tag), Payload::Empty);
+        self.await_answer(tag, asked, reply);
         answer
+    }
+
+    /// What was queued last waits for its answer.
+    fn await_answer(&mut self, tag: u32, asked: Asked, reply: flume::Sender<Result<u8, Error>>) {
+        let (since, end) = (self.now, self.out.end());
+        self.controls.push(Control { tag, asked, since, end, reply });
     }
 
     /// Asks the target whether it lives; its answer counts as having heard of it.
@@ -52,11 +60,11 @@ impl Machine {
     pub fn fill(&mut self, cmd_sn: u32) {
         let (reply, _) = flume::bounded(1);
         let tag = self.control_tag();
-        self.controls.push(Control { tag, asked: Asked::Ping, since: self.now, reply });
         let mut header = request::nop_out(0, tag, NONE);
         header.0[0] = opcode::NOP_OUT;
         request::stamp(&mut header, cmd_sn, self.numbers.exp_stat_sn);
         self.out.push(header, Payload::Empty, self.digests);
+        self.await_answer(tag, Asked::Ping, reply);
     }
 
     /// Asks for a task management function; the answer is the response code of RFC 7143 section 11.6.1.

@@ -48,7 +48,16 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
             Mail::LookAgain(lun, reply) => {
                 compio::runtime::spawn(recover::look_again(home.clone(), lun, reply)).detach();
             }
-            Mail::Pin(lun, identity) => home.pinned.borrow_mut().push((lun, identity)),
+            Mail::Pin(lun, identity) => home.pin(lun, identity),
+            Mail::Hold(lun, identity, reply) => {
+                let held = home.hold(lun, identity);
+                let is_held = held.is_ok();
+                // Who has stopped to wait does not let go.
+                if reply.send(held).is_err() && is_held {
+                    home.let_go(lun);
+                }
+            }
+            Mail::LetGo(lun) => home.let_go(lun),
             Mail::Close(reply) => {
                 let _ = reply.send(recover::close(&home).await);
             }
@@ -175,8 +184,11 @@ impl Home {
     /// Tells listeners what the machine has heard.
     pub fn tell(self: &Rc<Self>) {
         let mut machine = self.machine.borrow_mut();
-        if machine.leave && !self.leaving.replace(true) {
-            compio::runtime::spawn(recover::take_leave(self.clone())).detach();
+        if machine.leave
+            && let Some(line) = self.line()
+            && !self.leaving.replace(true)
+        {
+            compio::runtime::spawn(recover::take_leave(self.clone(), line)).detach();
         }
         if std::mem::take(&mut machine.to_check) {
             compio::runtime::spawn(recover::admit(self.clone())).detach();

@@ -2,6 +2,7 @@
 //! which their owners are told.
 
 use super::Event;
+use super::control::Asked;
 use super::home::Home;
 use super::machine::{Machine, Online};
 use super::task::{Data, State, Task};
@@ -25,7 +26,7 @@ pub async fn watch(home: Rc<Home>) {
         let busy = home.machine.borrow().tasks.count() > 0;
         compio::time::sleep(if busy { TICK } else { IDLE_TICK }).await;
         let now = Instant::now();
-        home.machine.borrow_mut().now = now;
+        home.machine.borrow_mut().look_at_line(now);
         home.end_recovery(now);
         home.end_operations(now);
         home.keep_alive(now);
@@ -114,12 +115,32 @@ impl Home {
         if self.machine.borrow().online == Online::No {
             return Err(Error::new(Kind::Lost, "there is no connection"));
         }
-        let answer = say(&mut self.machine.borrow_mut());
+        self.answer(limit, say).await
+    }
+
+    /// The same on whatever connection there is. The time for the answer begins when what asks for it has left: on a
+    /// slow line many data may be before it.
+    pub(super) async fn answer<T>(
+        self: &Rc<Self>,
+        limit: Duration,
+        say: impl FnOnce(&mut Machine) -> flume::Receiver<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let (answer, end) = {
+            let mut machine = self.machine.borrow_mut();
+            (say(&mut machine), machine.out.end())
+        };
         self.flush_soon();
-        match compio::time::timeout(limit, answer.recv_async()).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Error::new(Kind::Lost, "the connection was lost")),
-            Err(_) => Err(Error::new(Kind::TimedOut, format!("no answer within {} s", limit.as_secs()))),
+        loop {
+            let before = self.machine.borrow().out.left();
+            match compio::time::timeout(limit, answer.recv_async()).await {
+                Ok(Ok(answer)) => return answer,
+                Ok(Err(_)) => return Err(Error::new(Kind::Lost, "the connection was lost")),
+                Err(_) if before < end && self.machine.borrow().out.left() > before => {}
+                Err(_) => {
+                    let what = format!("no answer within {} s", limit.as_secs());
+                    return Err(Error::new(Kind::TimedOut, what));
+                }
+            }
         }
     }
 
@@ -130,6 +151,23 @@ impl Home {
         let tags: Vec<u32> =
             machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
         machine.ended_by_abort(tags, what);
+    }
+}
+
+impl Machine {
+    /// Looks at what has left since the last look: the time of what waits behind other bytes runs only while none
+    /// leave. Which of them a data mover has moved is not known: they are a sign of life, no more.
+    pub(super) fn look_at_line(&mut self, now: Instant) {
+        self.now = now;
+        let (left, moved) = (self.out.left(), self.out.has_moved());
+        let before = std::mem::replace(&mut self.left, left);
+        let pings = self.controls.iter_mut().filter(|c| moved && c.asked == Asked::Ping);
+        pings.for_each(|c| c.since = now);
+        if left > before {
+            self.controls.iter_mut().filter(|c| c.end > before).for_each(|c| c.since = now);
+            let behind = |t: &&mut Task| t.state == State::Sent && t.end > before;
+            self.tasks.iter().filter(behind).for_each(|t| t.sent = now);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::carrier::Line;
 use super::machine::Machine;
+use super::pins::Pinned;
 use super::task::Waiter;
 use super::{Facts, Listeners, Shared, closed};
 use crate::connect::Goal;
@@ -31,8 +32,8 @@ pub struct Home {
     pub facts: Arc<Mutex<Facts>>,
     /// Who hears of events.
     pub listeners: Arc<Listeners>,
-    /// Logical units that have to stay what they are: LUN and identity.
-    pub pinned: RefCell<Vec<(u64, Vec<u8>)>>,
+    /// Logical units that have to stay what they are, each once.
+    pub pinned: RefCell<Vec<Pinned>>,
     /// Those that did not: they take no commands.
     pub changed: RefCell<Vec<u64>>,
     /// Since when there is no connection, and whether the time for recovery is over.
@@ -66,6 +67,8 @@ pub enum Mail {
     Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
     Manage(Function, u64, flume::Sender<Result<u8, Error>>),
     Pin(u64, Vec<u8>),
+    Hold(u64, Vec<u8>, flume::Sender<Result<(), Error>>),
+    LetGo(u64),
     Changed(u64, Vec<u8>),
     LookAgain(u64, flume::Sender<()>),
     GiveUpStrays(flume::Sender<()>),
@@ -188,6 +191,15 @@ fn here(shared: &Shared) -> Option<Rc<Home>> {
 /// See [`super::Session::window`].
 pub(super) fn window(shared: &Shared) -> Option<u32> {
     here(shared).map(|home| home.machine.borrow().numbers.window())
+}
+
+/// About now, as its machine has it; None on another core.
+#[inline]
+pub(super) fn about_now(shared: &Shared) -> Option<Instant> {
+    HERE.with_borrow(|here| match here.get(shared.place) {
+        Some(Some((id, home))) if *id == shared.id => Some(home.machine.borrow().now),
+        _ => None,
+    })
 }
 
 /// A command on its way. Dropping it gives the answer up, not the command.

@@ -63,6 +63,8 @@ pub struct Machine {
     pub(super) clock: fn() -> Instant,
     /// When the target was heard last.
     pub heard: Instant,
+    /// Bytes that had left when that was looked at last.
+    pub(super) left: u64,
 }
 
 /// Which commands may be sent.
@@ -105,6 +107,7 @@ impl Machine {
             now,
             clock,
             heard: now,
+            left: 0,
         }
     }
 
@@ -115,7 +118,7 @@ impl Machine {
         self.parameters = parameters;
         self.numbers = numbers;
         (self.out, self.broken, self.leave) = (out, None, false);
-        self.pongs = 0;
+        (self.pongs, self.left) = (0, 0);
         self.online = Online::Checking;
         self.heard = self.now;
     }
@@ -255,6 +258,7 @@ impl Machine {
         let mut header = request::scsi_command(task.lun, tag, task.attribute, &task.cdb);
         request::stamp(&mut header, cmd_sn, exp_stat_sn);
         let begun = super::transfer::begin(&mut self.out, header, task, &self.parameters, self.digests);
+        task.end = self.out.end();
         if let Err(e) = begun {
             // The target waits for this CmdSN: the next command has it.
             self.numbers.cmd_sn = cmd_sn;

@@ -11,6 +11,7 @@ pub(crate) mod machine;
 pub(crate) mod numbers;
 mod order;
 mod patience;
+mod pins;
 mod recover;
 mod talk;
 pub(crate) mod task;
@@ -29,6 +30,7 @@ use home::{Home, Mail};
 use proto::parameters::Parameters;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 use wire::iscsi::request::Function;
 use wire::scsi::Sense;
 use wire::scsi::cdb::Cdb;
@@ -231,6 +233,12 @@ impl Session {
         home::window(&self.0)
     }
 
+    /// About now: the kernel is not asked on the session's own core.
+    #[inline]
+    pub(crate) fn about_now(&self) -> Instant {
+        home::about_now(&self.0).unwrap_or_else(Instant::now)
+    }
+
     /// How it was opened.
     pub fn options(&self) -> &Options {
         &self.0.options
@@ -249,10 +257,22 @@ impl Session {
     }
 
     /// From now on this logical unit has to be the same after every recovery: `identity` is what VPD page 83h
-    /// tells. Its commands fail when it is not.
+    /// tells. Its commands fail when it is not. What it had to be before counts no more.
     pub fn pin(&self, lun: u64, identity: Vec<u8>) {
         // The session is over: nothing will be sent any more.
         let _ = self.mail(Mail::Pin(lun, identity));
+    }
+
+    /// The same for as long as somebody uses it as storage; [`Session::let_go`] ends it.
+    pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<(), Error> {
+        let (reply, answer) = flume::bounded(1);
+        self.mail(Mail::Hold(lun, identity, reply))?;
+        answer.recv_async().await.map_err(|_| closed())?
+    }
+
+    pub(crate) fn let_go(&self, lun: u64) {
+        // The session is over: nothing will be sent any more.
+        let _ = self.mail(Mail::LetGo(lun));
     }
 
     /// A logical unit was seen to be another one: it takes no commands until a new connection finds it back.

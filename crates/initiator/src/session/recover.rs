@@ -1,9 +1,10 @@
 //! The life of a session: its connection, the next one when it is lost, and its end.
 
-use super::carrier::Incoming;
+use super::carrier::{Incoming, Line};
 use super::home::Home;
-use super::machine::Online;
+use super::machine::{Machine, Online};
 use super::numbers::Numbers;
+use super::pins::Pinned;
 use super::task::{State, Waiter};
 use super::{Event, closed, drive, lock};
 use crate::connect::{self, Connected};
@@ -11,7 +12,7 @@ use crate::lun;
 use crate::{Command, Direction, Error, Kind};
 use net::{Buf, either};
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use wire::scsi::cdb;
 
@@ -80,6 +81,16 @@ impl Home {
         incoming
     }
 
+    /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
+    pub fn line(&self) -> Option<Weak<Line>> {
+        self.stream.borrow().as_ref().map(Rc::downgrade)
+    }
+
+    /// This connection is the present one.
+    fn is_on(&self, line: &Weak<Line>) -> bool {
+        self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
+    }
+
     fn remove_connection(&self, why: &Error) {
         if let Some(stream) = self.stream.borrow_mut().take()
             && !self.parted.get()
@@ -99,19 +110,21 @@ impl Home {
 
 /// Lets commands through once all logical units that are in use are seen to be what they were.
 pub async fn admit(home: Rc<Home>) {
-    // Held weakly: the socket of a connection that is lost is to be closed at once.
-    let Some(stream) = home.stream.borrow().as_ref().map(Rc::downgrade) else { return };
-    let is_current = || home.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == stream.as_ptr());
+    let Some(line) = home.line() else { return };
+    let is_current = || home.is_on(&line);
     loop {
         home.machine.borrow_mut().in_doubt = false;
         let pinned = home.pinned.borrow().clone();
-        for (lun, identity) in pinned {
-            let seen = look_at(&home, lun, &identity, is_current).await;
+        for Pinned { lun, identity, .. } in pinned {
+            let is_wanted = || is_current() && home.is_pinned(lun, &identity);
+            let seen = look_at(&home, lun, &identity, is_wanted).await;
             if !is_current() {
                 // The next connection has a check of its own.
                 return;
             }
             match seen {
+                // It was let go meanwhile.
+                _ if !home.is_pinned(lun, &identity) => {}
                 Ok(seen) => home.mark(lun, seen),
                 // Nothing is sent to what is not known.
                 Err(e) => return home.give_up_connection(e.during("the check of an identity")),
@@ -199,9 +212,9 @@ async fn look_at(
     home: &Rc<Home>,
     lun: u64,
     identity: &[u8],
-    is_current: impl Fn() -> bool,
+    is_wanted: impl Fn() -> bool,
 ) -> Result<Seen, Error> {
-    while is_current() {
+    while is_wanted() {
         let inquiry = home.inquire(lun, None).await?;
         if inquiry.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0))
             && let Some(page) = home.inquire(lun, Some(0x83)).await?
@@ -217,8 +230,8 @@ async fn look_at(
 
 /// Looks once more at a logical unit that was another one. One that is not there is not back.
 pub async fn look_again(home: Rc<Home>, lun: u64, reply: flume::Sender<()>) {
-    let pinned = home.pinned.borrow().iter().find(|(pinned, _)| *pinned == lun).cloned();
-    if let Some((_, identity)) = pinned
+    let pinned = home.pinned.borrow().iter().find(|p| p.lun == lun).cloned();
+    if let Some(Pinned { identity, .. }) = pinned
         && home.changed.borrow().contains(&lun)
         && home.machine.borrow().online == Online::Yes
         && let Ok(Some(page)) = home.inquire(lun, Some(0x83)).await
@@ -278,14 +291,19 @@ async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option
     either(work, closing).await
 }
 
-/// The target wants us to log out: commands in flight end, new ones wait for the next connection.
-pub async fn take_leave(home: Rc<Home>) {
-    quiet(&home).await;
-    let answer = home.machine.borrow_mut().log_out();
-    home.flush_soon();
-    let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
+/// The target wants us to log out of this connection: commands in flight end, new ones wait for the next. Where the
+/// target ends it by itself meanwhile, the next one is not meant.
+pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
+    quiet(&home, || home.is_on(&line)).await;
+    if !home.is_on(&line) {
+        return;
+    }
+    let heard = home.answer(home.options.timeouts.logout, Machine::log_out).await;
     let why = Error::new(Kind::Lost, "the target asked for a logout");
-    if matches!(heard, Ok(Ok(Ok(_)))) {
+    if !home.is_on(&line) {
+        return;
+    }
+    if heard.is_ok() {
         // The end was in good order: there is nothing to wait for (section 11.15.3).
         home.machine.borrow_mut().time2wait_s = 0;
         home.part_in_order(why);
@@ -294,10 +312,10 @@ pub async fn take_leave(home: Rc<Home>) {
     }
 }
 
-/// Waits until nothing is in flight, for as long as a logout may take.
-async fn quiet(home: &Rc<Home>) {
+/// Waits until nothing is in flight, for as long as a logout may take, and the connection is there.
+async fn quiet(home: &Rc<Home>, is_there: impl Fn() -> bool) {
     let idle = async {
-        while !home.machine.borrow().is_idle() && home.stream.borrow().is_some() {
+        while !home.machine.borrow().is_idle() && is_there() {
             compio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -312,17 +330,15 @@ pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
     }
     let was_online = home.machine.borrow().online == Online::Yes;
     if was_online {
-        quiet(home).await;
+        quiet(home, || home.stream.borrow().is_some()).await;
     }
     home.closing.set(true);
     home.machine.borrow_mut().fail_queued(&closed(), |t| t.state == State::Queued);
     home.bell.notify(usize::MAX);
     let mut result = Ok(());
     if was_online && home.stream.borrow().is_some() {
-        let answer = home.machine.borrow_mut().log_out();
-        home.flush_soon();
-        let heard = compio::time::timeout(home.options.timeouts.logout, answer.recv_async()).await;
-        if matches!(heard, Ok(Ok(Ok(_)))) {
+        let heard = home.answer(home.options.timeouts.logout, Machine::log_out).await;
+        if heard.is_ok() {
             home.part_in_order(closed());
         } else {
             result = Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));

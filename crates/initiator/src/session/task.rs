@@ -77,13 +77,15 @@ pub struct Task {
     pub pieces: Vec<(u32, u32)>,
     /// CmdSN of its latest sending.
     pub cmd_sn: u32,
+    /// What has left, in bytes, when the latest of it has.
+    pub end: u64,
     /// Data-In and R2T PDUs that have come for it: DataSN or R2TSN of the next one.
     pub data_sn: u32,
     /// Times that it was sent.
     pub tries: u8,
     /// When it was handed in.
     pub since: Instant,
-    /// When it was sent last; while it waits to be sent, since when.
+    /// When it was sent last, or seen to leave behind other bytes; while it waits to be sent, since when.
     pub sent: Instant,
     /// How long it has waited to be sent.
     pub queued: Duration,
@@ -187,9 +189,10 @@ impl Tasks {
             expected,
             pieces: Vec::new(),
             cmd_sn: 0,
+            end: 0,
             data_sn: 0,
             tries: 0,
-            since: now,
+            since: command.since.unwrap_or(now),
             sent: now,
             queued: Duration::ZERO,
             waiter,

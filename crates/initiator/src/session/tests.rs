@@ -17,6 +17,7 @@ use wire::scsi::{Sense, cdb};
 
 mod again;
 mod demands;
+mod late;
 mod rows;
 
 /// A machine that is logged in, with a target that is us.

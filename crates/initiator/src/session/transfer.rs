@@ -140,6 +140,7 @@ impl Machine {
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
         let Out::Tcp(out) = &mut self.out else { return Err(broke("an R2T where the target reads itself")) };
         data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
+        task.end = out.end();
         Ok(())
     }
 

@@ -91,6 +91,11 @@ impl carrier::Mover for Channels {
         self.list.iter().map(|channel| channel.mover.waiting()).sum()
     }
 
+    fn has_moved(&self) -> bool {
+        // Each has to be asked: each keeps its own mark.
+        self.list.iter().fold(false, |moved, channel| channel.mover.has_moved() | moved)
+    }
+
     fn flush(&self) -> io::Result<bool> {
         let mut all = true;
         for channel in &self.list {

@@ -265,6 +265,10 @@ impl carrier::Mover for Mover {
         self.endpoint.waiting()
     }
 
+    fn has_moved(&self) -> bool {
+        self.endpoint.has_moved()
+    }
+
     fn flush(&self) -> io::Result<bool> {
         self.endpoint.flush()
     }

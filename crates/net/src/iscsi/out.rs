@@ -80,6 +80,17 @@ impl Out {
         self.0.take_bytes()
     }
 
+    /// Bytes that have left since it was made.
+    pub fn left(&self) -> u64 {
+        self.0.left()
+    }
+
+    /// What [`Out::left`] will be when all that waits now has left.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        self.0.end()
+    }
+
     /// Whether bytes have left since the last call: the peer takes what it gets.
     pub fn has_moved(&mut self) -> bool {
         self.0.has_moved()

@@ -156,8 +156,12 @@ impl Line {
 
     /// The error of an operation while it is not open.
     fn closed(&self) -> io::Error {
+        self.not_open().into()
+    }
+
+    fn not_open(&self) -> Error {
         let kind = if self.is_changed.load(Relaxed) { Kind::Identity } else { Kind::Unreachable };
-        Error::new(kind, "the path is not open").into()
+        Error::new(kind, "the path is not open")
     }
 }
 
@@ -206,6 +210,13 @@ impl Way for Line {
 
     fn block_size(&self) -> u32 {
         self.known.found.block_size
+    }
+
+    fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {
+        match self.lun.get() {
+            Some(lun) => Way::compare_and_write(&**lun, offset, data),
+            None => Box::pin(async move { (Err(self.not_open()), data) }),
+        }
     }
 
     fn check(&self) -> Future<'_, State> {

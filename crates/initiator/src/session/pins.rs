@@ -1,0 +1,63 @@
+//! Logical units that have to stay what they are.
+
+use super::home::Home;
+use super::recover::{self, Seen};
+use crate::Error;
+
+/// A logical unit that has to stay what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// The eight bytes of its LUN.
+    pub lun: u64,
+    /// What VPD page 83h tells of it.
+    pub identity: Vec<u8>,
+    /// How many use it as storage: for as long as one does, it is pinned.
+    holders: usize,
+    /// It was pinned for the life of the session.
+    stays: bool,
+}
+
+impl Home {
+    /// From now on it has to be this one, in place of what it had to be before.
+    pub fn pin(&self, lun: u64, identity: Vec<u8>) {
+        let mut all = self.pinned.borrow_mut();
+        match all.iter_mut().find(|p| p.lun == lun) {
+            Some(pinned) => (pinned.identity, pinned.stays) = (identity, true),
+            None => all.push(Pinned { lun, identity, holders: 0, stays: true }),
+        }
+    }
+
+    /// One more uses it as storage.
+    ///
+    /// # Errors
+    /// When it had to be another one: those who use that are not to write on this.
+    pub fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<(), Error> {
+        let mut all = self.pinned.borrow_mut();
+        match all.iter_mut().find(|p| p.lun == lun) {
+            Some(pinned) if pinned.identity != identity => {
+                drop(all);
+                self.mark(lun, Seen::Changed(identity));
+                return Err(recover::changed());
+            }
+            Some(pinned) => pinned.holders += 1,
+            None => all.push(Pinned { lun, identity, holders: 1, stays: false }),
+        }
+        Ok(())
+    }
+
+    /// It still has to be this one.
+    pub fn is_pinned(&self, lun: u64, identity: &[u8]) -> bool {
+        self.pinned.borrow().iter().any(|p| p.lun == lun && p.identity == identity)
+    }
+
+    /// One less does. What nobody uses may become another one.
+    pub fn let_go(&self, lun: u64) {
+        let mut all = self.pinned.borrow_mut();
+        let Some(at) = all.iter().position(|p| p.lun == lun) else { return };
+        all[at].holders = all[at].holders.saturating_sub(1);
+        if all[at].holders == 0 && !all[at].stays {
+            all.remove(at);
+            self.changed.borrow_mut().retain(|changed| *changed != lun);
+        }
+    }
+}
