@@ -14,9 +14,6 @@ use std::time::Duration;
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;
-/// The receive buffer of a connection within this host, in bytes. Nothing travels there, so a window has nothing to
-/// bridge; what is sent ahead of its reader only leaves the cache before it is read.
-const NEAR: usize = 256 << 10;
 
 /// A connection over TCP or a Unix socket. Belongs to one core.
 pub struct Stream {
@@ -29,7 +26,6 @@ impl Stream {
         let socket = socket.into();
         if socket.domain()? != Domain::UNIX {
             socket.set_tcp_nodelay(true)?;
-            bound_if_near(SockRef::from(&socket))?;
         }
         socket.set_nonblocking(true)?;
         Ok(Stream { fd: PollFd::new(socket)? })
@@ -43,7 +39,6 @@ impl Stream {
         let socket = compio::net::TcpStream::connect(address).await?;
         let fd = socket.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
-        bound_if_near(SockRef::from(&fd))?;
         Ok(Stream { fd })
     }
 
@@ -254,14 +249,6 @@ impl Listener {
             }
         }
     }
-}
-
-/// Bounds what waits to be received, if both ends are on this host.
-fn bound_if_near(socket: SockRef<'_>) -> io::Result<()> {
-    let address = |end: io::Result<SockAddr>| end.ok().and_then(|end| end.as_socket()).map(|end| end.ip());
-    let (here, there) = (address(socket.local_addr()), address(socket.peer_addr()));
-    let is_near = here.is_some() && here == there;
-    if is_near { socket.set_recv_buffer_size(NEAR) } else { Ok(()) }
 }
 
 /// A socket on whose path nobody listens any more.

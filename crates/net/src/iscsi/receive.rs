@@ -16,7 +16,7 @@ use wire::iscsi::{BHS_LEN, Bhs, padded};
 /// Bytes of one receive: what is copied from here once more is still in the cache.
 const SCRATCH: usize = 256 << 10;
 /// Receives go on until the socket is empty or has given so many bytes: others want their turn.
-const TURN: usize = 1 << 20;
+const TURN: usize = 128 << 10;
 /// After a large segment the next is expected. So much is received to see where it belongs, for what comes
 /// with its header has to be copied.
 const PEEK: usize = 4 * BHS_LEN;
