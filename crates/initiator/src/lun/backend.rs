@@ -110,7 +110,7 @@ impl Lun {
     }
 
     /// Waits until these bytes may be written: two who write parts of one block could undo each other's work.
-    async fn hold(&self, offset: u64, len: u64) -> Hold {
+    pub(super) async fn hold(&self, offset: u64, len: u64) -> Hold {
         let (bytes, share) = Ranges::around(&(offset..offset.saturating_add(len)), self.block_size.into());
         self.ranges.hold(bytes, share).await
     }

@@ -7,6 +7,7 @@ mod status;
 mod verdict;
 
 use crate::command::is_repeatable;
+use crate::session::Held;
 use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
 use block::range::Ranges;
 use net::Buf;
@@ -36,16 +37,8 @@ pub struct Lun {
     no_write_same: AtomicBool,
     /// Who writes where: who writes parts of blocks is alone there.
     ranges: Arc<Ranges>,
-    /// The session holds it to its identity.
-    is_held: bool,
-}
-
-impl Drop for Lun {
-    fn drop(&mut self) {
-        if self.is_held {
-            self.session.let_go(self.lun);
-        }
-    }
+    /// For as long as this is there the session holds it to its identity.
+    _held: Option<Held>,
 }
 
 impl Lun {
@@ -57,16 +50,7 @@ impl Lun {
     /// another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
         let lun = wire::iscsi::lun::encode(number);
-        let properties =
-            open::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
-        if !properties.is_block_device() || properties.block_size == 0 {
-            let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
-            return Err(Error::new(Kind::Invalid, what));
-        }
-        let is_held = !properties.identity.is_empty();
-        if is_held {
-            session.hold(lun, properties.identity.clone()).await?;
-        }
+        let (properties, held) = Lun::look_and_hold(session, lun, number).await?;
         let lun = Arc::new(Lun {
             session: session.clone(),
             lun,
@@ -78,10 +62,35 @@ impl Lun {
             changed: AtomicBool::new(false),
             no_write_same: AtomicBool::new(false),
             ranges: Arc::default(),
-            is_held,
+            _held: held,
         });
         compio::runtime::spawn(heed(Arc::downgrade(&lun), session.events())).detach();
         Ok(lun)
+    }
+
+    /// What it is, and the session's promise to notice when it is another one.
+    async fn look_and_hold(
+        session: &Session,
+        lun: u64,
+        number: u16,
+    ) -> Result<(Properties, Option<Held>), Error> {
+        loop {
+            let before = session.facts().recoveries;
+            let properties =
+                open::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
+            if !properties.is_block_device() || properties.block_size == 0 {
+                let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            if properties.identity.is_empty() {
+                return Ok((properties, None));
+            }
+            let held = session.hold(lun, properties.identity.clone()).await?;
+            // What was seen on another connection than this one may be another one by now.
+            if session.facts().recoveries == before {
+                return Ok((properties, Some(held)));
+            }
+        }
     }
 
     /// Its session.
@@ -166,6 +175,7 @@ impl Lun {
             let e = Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks");
             return (Err(e), data);
         };
+        let _hold = self.hold(offset, u64::from(blocks) * size).await;
         let (cdb, len) = (cdb::compare_and_write(offset / size, blocks, false), data.len());
         let (result, data) = self.perform(cdb, Direction::Out(data)).await;
         let equal = match result {

@@ -49,13 +49,9 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
                 compio::runtime::spawn(recover::look_again(home.clone(), lun, reply)).detach();
             }
             Mail::Pin(lun, identity) => home.pin(lun, identity),
-            Mail::Hold(lun, identity, reply) => {
-                let held = home.hold(lun, identity);
-                let is_held = held.is_ok();
-                // Who has stopped to wait does not let go.
-                if reply.send(held).is_err() && is_held {
-                    home.let_go(lun);
-                }
+            Mail::Hold(held, identity, reply) => {
+                // Who has stopped to wait drops it with the answer.
+                let _ = reply.send(home.hold(held, identity));
             }
             Mail::LetGo(lun) => home.let_go(lun),
             Mail::Close(reply) => {

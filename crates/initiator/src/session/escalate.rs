@@ -130,12 +130,15 @@ impl Home {
             (say(&mut machine), machine.out.end())
         };
         self.flush_soon();
+        let last = Instant::now() + self.options.timeouts.operation;
         loop {
             let before = self.machine.borrow().out.left();
             match compio::time::timeout(limit, answer.recv_async()).await {
                 Ok(Ok(answer)) => return answer,
                 Ok(Err(_)) => return Err(Error::new(Kind::Lost, "the connection was lost")),
-                Err(_) if before < end && self.machine.borrow().out.left() > before => {}
+                Err(_)
+                    if before < end && self.machine.borrow().out.left() > before && Instant::now() < last => {
+                }
                 Err(_) => {
                     let what = format!("no answer within {} s", limit.as_secs());
                     return Err(Error::new(Kind::TimedOut, what));

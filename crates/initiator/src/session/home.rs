@@ -2,7 +2,7 @@
 
 use super::carrier::Line;
 use super::machine::Machine;
-use super::pins::Pinned;
+use super::pins::{Held, Pinned};
 use super::task::Waiter;
 use super::{Facts, Listeners, Shared, closed};
 use crate::connect::Goal;
@@ -67,7 +67,7 @@ pub enum Mail {
     Text(Vec<u8>, flume::Sender<Result<Vec<u8>, Error>>),
     Manage(Function, u64, flume::Sender<Result<u8, Error>>),
     Pin(u64, Vec<u8>),
-    Hold(u64, Vec<u8>, flume::Sender<Result<(), Error>>),
+    Hold(Held, Vec<u8>, flume::Sender<Result<Held, Error>>),
     LetGo(u64),
     Changed(u64, Vec<u8>),
     LookAgain(u64, flume::Sender<()>),

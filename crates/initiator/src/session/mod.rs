@@ -27,6 +27,7 @@ use crate::made::{self, Make};
 use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, lun, text};
 pub use home::{CommandId, Pending};
 use home::{Home, Mail};
+pub(crate) use pins::Held;
 use proto::parameters::Parameters;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -263,14 +264,14 @@ impl Session {
         let _ = self.mail(Mail::Pin(lun, identity));
     }
 
-    /// The same for as long as somebody uses it as storage; [`Session::let_go`] ends it.
-    pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<(), Error> {
+    /// The same for as long as somebody uses it as storage and keeps what comes back.
+    pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<Held, Error> {
         let (reply, answer) = flume::bounded(1);
-        self.mail(Mail::Hold(lun, identity, reply))?;
+        self.mail(Mail::Hold(Held::new(self, lun), identity, reply))?;
         answer.recv_async().await.map_err(|_| closed())?
     }
 
-    pub(crate) fn let_go(&self, lun: u64) {
+    fn let_go(&self, lun: u64) {
         // The session is over: nothing will be sent any more.
         let _ = self.mail(Mail::LetGo(lun));
     }

@@ -47,7 +47,7 @@ impl Patience {
         match self.away {
             None => self.came = came,
             Some(away) if away > LONG => self.pause = LONG_PAUSE,
-            Some(_) if came <= 2 * self.came => self.pause = PAUSE,
+            Some(_) if came <= 2 * self.came => (self.pause, self.streak) = (PAUSE, 0),
             Some(_) => self.streak += 1,
         }
     }

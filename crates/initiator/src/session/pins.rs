@@ -1,5 +1,6 @@
 //! Logical units that have to stay what they are.
 
+use super::Session;
 use super::home::Home;
 use super::recover::{self, Seen};
 use crate::Error;
@@ -17,6 +18,29 @@ pub struct Pinned {
     stays: bool,
 }
 
+/// One who uses a logical unit as storage.
+pub struct Held {
+    session: Session,
+    lun: u64,
+    /// It was counted.
+    counts: bool,
+}
+
+impl Held {
+    /// One that is not counted yet.
+    pub fn new(session: &Session, lun: u64) -> Held {
+        Held { session: session.clone(), lun, counts: false }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.counts {
+            self.session.let_go(self.lun);
+        }
+    }
+}
+
 impl Home {
     /// From now on it has to be this one, in place of what it had to be before.
     pub fn pin(&self, lun: u64, identity: Vec<u8>) {
@@ -27,11 +51,12 @@ impl Home {
         }
     }
 
-    /// One more uses it as storage.
+    /// One more uses it as storage, until what comes back is dropped.
     ///
     /// # Errors
     /// When it had to be another one: those who use that are not to write on this.
-    pub fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<(), Error> {
+    pub fn hold(&self, mut held: Held, identity: Vec<u8>) -> Result<Held, Error> {
+        let lun = held.lun;
         let mut all = self.pinned.borrow_mut();
         match all.iter_mut().find(|p| p.lun == lun) {
             Some(pinned) if pinned.identity != identity => {
@@ -42,7 +67,14 @@ impl Home {
             Some(pinned) => pinned.holders += 1,
             None => all.push(Pinned { lun, identity, holders: 1, stays: false }),
         }
-        Ok(())
+        held.counts = true;
+        Ok(held)
+    }
+
+    /// All that has to stay what it is was among these.
+    pub fn are_all_pins(&self, seen: &[Pinned]) -> bool {
+        let is_seen = |p: &Pinned| seen.iter().any(|s| s.lun == p.lun && s.identity == p.identity);
+        self.pinned.borrow().iter().all(is_seen)
     }
 
     /// It still has to be this one.

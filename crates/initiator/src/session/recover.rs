@@ -115,16 +115,16 @@ pub async fn admit(home: Rc<Home>) {
     loop {
         home.machine.borrow_mut().in_doubt = false;
         let pinned = home.pinned.borrow().clone();
-        for Pinned { lun, identity, .. } in pinned {
-            let is_wanted = || is_current() && home.is_pinned(lun, &identity);
-            let seen = look_at(&home, lun, &identity, is_wanted).await;
+        for Pinned { lun, identity, .. } in &pinned {
+            let (lun, is_wanted) = (*lun, || is_current() && home.is_pinned(*lun, identity));
+            let seen = look_at(&home, lun, identity, is_wanted).await;
             if !is_current() {
                 // The next connection has a check of its own.
                 return;
             }
             match seen {
                 // It was let go meanwhile.
-                _ if !home.is_pinned(lun, &identity) => {}
+                _ if !home.is_pinned(lun, identity) => {}
                 Ok(seen) => home.mark(lun, seen),
                 // Nothing is sent to what is not known.
                 Err(e) => return home.give_up_connection(e.during("the check of an identity")),
@@ -133,8 +133,9 @@ pub async fn admit(home: Rc<Home>) {
         if !is_current() {
             return;
         }
-        // A unit attention that came meanwhile may tell of a change after the answer.
-        if !home.machine.borrow().in_doubt {
+        // A unit attention that came meanwhile may tell of a change after the answer, and what was pinned meanwhile was
+        // seen on another connection.
+        if !home.machine.borrow().in_doubt && home.are_all_pins(&pinned) {
             break;
         }
     }

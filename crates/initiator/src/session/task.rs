@@ -105,13 +105,17 @@ impl Task {
         match std::mem::replace(&mut self.data, Data::None) {
             Data::None => None,
             Data::In(buf, _) => buf.or_else(|| self.spare_buf()),
-            Data::Out(buf) => Rc::try_unwrap(buf).ok().or_else(|| self.spare_buf()),
+            Data::Out(buf) => Some(Rc::try_unwrap(buf).unwrap_or_else(|shared| copy_of(&shared))),
         }
     }
 
-    /// A buffer in place of one that cannot be given back yet.
+    /// A buffer in place of one that cannot be given back yet. What was to be written is in it: its owner may write
+    /// it by another way.
     fn spare_buf(&self) -> Option<Buf> {
-        (self.expected > 0).then(|| Buf::zeroed(self.expected as usize))
+        match &self.data {
+            Data::Out(buf) => Some(copy_of(buf)),
+            Data::None | Data::In(..) => (self.expected > 0).then(|| Buf::zeroed(self.expected as usize)),
+        }
     }
 
     /// Parts of its buffer are still being sent.
@@ -135,6 +139,12 @@ impl Task {
             }
         }
     }
+}
+
+fn copy_of(buf: &Buf) -> Buf {
+    let mut copy = Buf::zeroed(buf.len());
+    copy.copy_from_slice(buf);
+    copy
 }
 
 #[derive(Debug, Default)]

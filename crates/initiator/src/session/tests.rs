@@ -443,6 +443,18 @@ fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
 }
 
 /// NOP-003, NOP-005: both ways.
+/// Its owner may write it by another way.
+#[test]
+fn a_write_that_is_late_comes_back_with_its_data() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.write(512);
+    peer.sent();
+    peer.machine.tasks.expire(tag, Error::new(crate::Kind::TimedOut, "late"));
+    let (result, buf) = peer.end(tag).expect("its owner hears of it");
+    let expected: Vec<u8> = (0..512).map(|i| i as u8).collect();
+    assert!(result.is_err() && buf.expect("a buffer")[..] == expected);
+}
+
 #[test]
 fn pings_are_answered_and_asked() {
     let mut peer = Peer::new(parameters());

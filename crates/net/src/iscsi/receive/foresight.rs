@@ -225,7 +225,9 @@ impl Receiver {
             }
             (between, left, came) = (&between[header_len + tail..], left - whole, came + 1);
         }
-        self.foresight.was_right(right, came);
+        if came > 0 || !right {
+            self.foresight.was_right(right, came);
+        }
         if came == answers.len() {
             return self.parse(&between[..left], sink);
         }
