@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 const READ_10: u8 = 0x28;
 const WRITE_10: u8 = 0x2a;
+const COMPARE_AND_WRITE: u8 = 0x89;
 
 /// Does something on an event loop of its own.
 fn run<T: Send + 'static, W: Future<Output = T> + 'static>(work: impl FnOnce() -> W + Send + 'static) -> T {
@@ -182,4 +183,26 @@ fn a_discovery_session_is_sent_elsewhere() {
     });
     assert_eq!(found[0].addresses[0].port, there.address().port());
     assert_eq!((here.requests(op::TEXT).len(), there.requests(op::TEXT).len()), (0, 1));
+}
+
+/// Both are under way at the same time; were the second sent between the two halves of the first, it would be undone.
+#[test]
+fn compare_and_write_waits_for_the_write_of_a_part_of_its_block() {
+    let target = Script::new().listen();
+    with_disk(&target, "", |lun| async move {
+        let part = lun.write(100, Buf::zeroed(50), false);
+        let compared = lun.compare_and_write(0, Buf::zeroed(1024));
+        let (mut part, mut compared) = (std::pin::pin!(part), std::pin::pin!(compared));
+        let (mut written, mut ended) = (false, false);
+        std::future::poll_fn(|cx| {
+            written = written || part.as_mut().poll(cx).is_ready();
+            ended = ended || compared.as_mut().poll(cx).is_ready();
+            if written && ended { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+    });
+    let of_interest = [READ_10, WRITE_10, COMPARE_AND_WRITE];
+    let codes = target.seen().into_iter().filter(|s| s.pdu.opcode() == op::SCSI).map(|s| s.pdu.bhs[32]);
+    let seen: Vec<u8> = codes.filter(|code| of_interest.contains(code)).collect();
+    assert_eq!(seen, of_interest);
 }
