@@ -399,6 +399,57 @@ fn a_failed_flush_is_no_success() {
     });
 }
 
+/// A disk whose flush fails once, as that of many which tell a lost page but once.
+struct Forgetful {
+    inner: Arc<dyn Backend>,
+    flushes: AtomicU32,
+    fails: u32,
+}
+
+impl Backend for Forgetful {
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        self.inner.write(offset, buf, stable)
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        let fails = self.flushes.fetch_add(1, SeqCst) + 1 == self.fails;
+        Box::pin(async move { if fails { Err(Errno::IO.into()) } else { Ok(()) } })
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+#[test]
+fn what_a_flush_has_lost_is_not_called_stable_after_the_next() {
+    runtimes().remove(0).block_on(async {
+        let source = full(SIZE).await;
+        let (inner, flushes) = (memory(SIZE), AtomicU32::new(0));
+        let destination: Arc<dyn Backend> = Arc::new(Forgetful { inner, flushes, fails: 2 });
+        let mut told = Vec::new();
+        let style = Style { depth: 1, ..STYLE };
+        let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
+            told.push(stable);
+            Ok(())
+        });
+        let outcome = outcome.await;
+        assert!(matches!(outcome.failure.expect("a flush").cause, Cause::Flush(_)));
+        assert_eq!((outcome.stable, outcome.complete), (4 * GRANULE, false));
+        assert!(told.iter().all(|stable| *stable == 4 * GRANULE), "{told:?}");
+    });
+}
+
 #[test]
 fn a_checkpoint_that_fails_ends_it() {
     runtimes().remove(0).block_on(async {

@@ -26,6 +26,8 @@ struct Marks<'a> {
     tell: Tell<'a>,
     told: u64,
     when: Instant,
+    /// A flush has failed. Many tell that once, and know nothing of what is lost at the next.
+    lost: bool,
 }
 
 /// Copies, and makes it stable. Every `every` bytes or few seconds, if at all, and when it ends early,
@@ -36,16 +38,16 @@ pub async fn copy(
     every: Option<u64>,
     mut checkpoint: impl FnMut(u64, &[Range<u64>]) -> io::Result<()>,
 ) -> Outcome {
-    let mut marks = Marks { every, tell: &mut checkpoint, told: job.range.start, when: Instant::now() };
+    let mut marks =
+        Marks { every, tell: &mut checkpoint, told: job.range.start, when: Instant::now(), lost: false };
     let destination = job.destination.clone();
     let (mut ledger, complete) = run(job, Vec::new(), Task::Copy, Some(&mut marks)).await;
-    let stable = match destination.flush().await {
-        Ok(()) => ledger.prefix(),
-        Err(e) => {
-            ledger.fail(Failure::new(marks.told, Cause::Flush(e)));
-            marks.told
-        }
-    };
+    let flushed = destination.flush().await;
+    let is_stable = flushed.is_ok() && !marks.lost;
+    if let Err(e) = flushed {
+        ledger.fail(Failure::new(marks.told, Cause::Flush(e)));
+    }
+    let stable = if is_stable { ledger.prefix() } else { marks.told };
     let bad = ledger.bad_before(if complete { u64::MAX } else { stable });
     let kept = if complete { Ok(()) } else { (marks.tell)(stable, &bad) };
     let failure = ledger.take_failure();
@@ -193,7 +195,10 @@ impl Marks<'_> {
 
     async fn mark(&mut self, ledger: &Ledger, destination: &dyn crate::Backend) -> Result<(), Failure> {
         let prefix = ledger.prefix();
-        destination.flush().await.map_err(|e| Failure::new(self.told, Cause::Flush(e)))?;
+        if let Err(e) = destination.flush().await {
+            self.lost = true;
+            return Err(Failure::new(self.told, Cause::Flush(e)));
+        }
         (self.tell)(prefix, &ledger.bad_before(prefix))
             .map_err(|e| Failure::new(prefix, Cause::Checkpoint(e)))?;
         (self.told, self.when) = (prefix, Instant::now());

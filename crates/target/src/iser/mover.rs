@@ -185,15 +185,15 @@ impl Mover {
         }
         let mut state = self.state.borrow_mut();
         state.most_held = session.most_tasks() + HELD_BESIDE;
+        // Those of tasks that ended without a response. The session does not know this command yet.
+        if state.tags.len() >= 2 * session.most_tasks() {
+            let held: Vec<u32> = state.held.iter().map(|(header, _)| header.itt()).collect();
+            state.tags.retain(|itt, _| session.is_known(*itt) || held.contains(itt));
+        }
         // One whose tag is that of another will be rejected; that one keeps its memory.
         if !session.tasks.contains_key(&pdu.bhs.itt()) {
             let tags = Tags { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
             state.tags.insert(pdu.bhs.itt(), tags);
-        }
-        // Those of tasks that ended without a response.
-        if state.tags.len() > 2 * session.most_tasks() {
-            let held: Vec<u32> = state.held.iter().map(|(header, _)| header.itt()).collect();
-            state.tags.retain(|itt, _| session.is_known(*itt) || held.contains(itt));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Task management, and the ends of sessions.
 
 use super::host::{Host, Told, pattern};
-use super::house::{House, play, quiet};
+use super::house::{DEPTH, House, play, quiet};
 use rdma::mem::Operation;
 use wire::iscsi::request::{self, Function};
 use wire::iscsi::{Bhs, opcode};
@@ -60,6 +60,21 @@ fn no_rdma_is_under_way_when_a_reset_of_the_logical_unit_is_answered() {
 #[test]
 fn no_rdma_is_under_way_when_a_reset_of_the_target_is_answered() {
     play(|house| aborts(house, Function::TargetWarmReset));
+}
+
+/// What was advertised for a command is forgotten with its answer, and there is none for one that was aborted.
+#[test]
+fn a_command_keeps_its_memory_however_many_were_aborted_before() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        for _ in 0..2 * (DEPTH + 64) + 2 {
+            let task = write_under_way(&mut host).await;
+            let manage = host.manage(Function::AbortTask, Some(task));
+            let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
+            assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        }
+        assert!(host.blocks(0, 8).await == [0; 4096]);
+    });
 }
 
 #[test]
