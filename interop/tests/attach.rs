@@ -412,6 +412,29 @@ fn a_process_that_was_killed_is_told_of_and_cleared() {
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
 }
 
+/// What a process that was killed has written may not be stable: who asks the next one for that is not told so unseen.
+#[test]
+fn a_flush_after_a_kill_reaches_the_target() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let server = Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"64MiB\"\n\
+         filters = [{{ kind = \"error\", rate = 1.0, op = \"flush\" }}]\n"
+    ));
+    let host = Host::new();
+    let flush = |uri: &str| {
+        let io = std::process::Command::new("qemu-io").args(["-f", "raw", "-c", "flush", uri]).output();
+        !io.expect("qemu-io").status.success()
+    };
+    let uri = host.attach(&[&url(&server)]);
+    assert!(!flush(&uri), "nothing was written");
+    tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
+    host.becomes("disks-0", "ended");
+    assert!(flush(&host.attach(&["disks-0"])), "the target was not asked");
+}
+
 #[test]
 fn a_secret_is_in_no_argument_record_or_log() {
     const SECRET: &str = "a-secret-nobody-sees";

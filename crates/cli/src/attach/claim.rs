@@ -13,8 +13,17 @@ pub struct Claim {
     pub alive: Alive,
     /// The record, which is not complete yet.
     pub record: Record,
-    /// What was left by a process that is gone: its device is to be taken over.
-    pub before: Option<Record>,
+    /// What was left by a process that is gone.
+    pub left: Left,
+}
+
+/// What a process that is gone has left of a disk.
+#[derive(Default)]
+pub struct Left {
+    /// The record of its device, which is to be taken over.
+    pub device: Option<Record>,
+    /// It had the disk: what it has written may not be stable.
+    pub is_unstable: bool,
 }
 
 /// Takes the name for this process.
@@ -25,21 +34,26 @@ pub struct Claim {
 pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Failure> {
     let look = attached.look()?;
     let mut record = record(attachment);
-    let before = obstacle(&look, &record)?;
+    let left = Left { device: obstacle(&look, &record)?, is_unstable: is_unstable(&look, &record)? };
     record.isids = isids(&look, &record)?;
     let Some(alive) = look.take(&attachment.name)? else { return Err(exists(&record)) };
-    match &before {
-        // Should this process die too, the device must still be found.
+    match &left.device {
+        // Should this process die too, or end early, the device must still be found.
         Some(before) => {
-            let (ublk_id, identity) = (before.ublk_id, before.identity.clone());
-            look.write(&Record { ublk_id, identity, ..record.clone() })?;
+            (record.ublk_id, record.identity) = (before.ublk_id, before.identity.clone());
+            look.write(&record)?;
             if before.name != record.name {
                 look.clear(&before.name);
             }
         }
         None => look.write(&record)?,
     }
-    Ok(Claim { alive, record, before })
+    Ok(Claim { alive, record, left })
+}
+
+fn is_unstable(look: &Look<'_>, record: &Record) -> Result<bool, Failure> {
+    let had_it = |other: &Record| same_disk(&other.urls, &record.urls) && !look.is_alive(&other.name);
+    Ok(look.all()?.iter().any(had_it))
 }
 
 /// An ISID for each path: that of a process that is gone and had the path, or a new one.
@@ -180,7 +194,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("lunar-claim-{}", std::process::id()));
         let attached = Attached::at(folder.clone()).unwrap();
         let first = claim(&attached, &attachment("a", &format!("{A}?commands=3"), How::Nbd)).unwrap();
-        assert!(first.before.is_none());
+        assert!(first.left.device.is_none() && !first.left.is_unstable);
         let again =
             |name, url: &str, how| claim(&attached, &attachment(name, url, how)).map(|c| c.record.name);
         assert_eq!(again("a", "iscsi://other", How::Fuse).unwrap_err().exit, Exit::Exists, "the name");

@@ -1,6 +1,6 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
-use super::claim::{Claim, claim, left_behind, with_isids};
+use super::claim::{Claim, Left, claim, left_behind, with_isids};
 use super::disk::{self, Disk};
 use super::export::Export;
 use super::open_attached;
@@ -67,7 +67,7 @@ pub fn serve(
     let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal);
     watched.map_err(|e| cannot("watch for signals", &e))?;
     let attached = open_attached()?;
-    let Claim { alive, mut record, before } = claim(&attached, attachment)?;
+    let Claim { alive, mut record, left } = claim(&attached, attachment)?;
     let name = record.name.clone();
     if let Err(failure) = (watch.claimed)(&record) {
         return leave(&attached, &record, Err(failure));
@@ -79,7 +79,7 @@ pub fn serve(
         &cores,
         attachment,
         &mut record,
-        before.as_ref(),
+        &left,
         &attached,
         (&events, &inbox),
         (end, &mut watch.missing),
@@ -90,7 +90,8 @@ pub fn serve(
         Err(failure) => return leave(&attached, &record, Err(failure)),
     };
     tracing::info!(device = record.device, "{name} is attached");
-    if (watch.ready)(&record) {
+    // What was taken over has users, whether or not somebody waits for it here.
+    if (watch.ready)(&record) || left.device.is_some() {
         service.run(&inbox);
     } else {
         tracing::warn!("nobody waits for {name} any more");
@@ -156,12 +157,11 @@ fn begin(
     cores: &Arc<Cores>,
     attachment: &Attachment,
     record: &mut Record,
-    before: Option<&Record>,
+    left: &Left,
     attached: &Attached,
     (events, inbox): Events<'_>,
     patience: Patience<'_>,
 ) -> Result<Option<Service>, Failure> {
-    record.ublk_id = before.and_then(|before| before.ublk_id);
     let (told, wanted) = (events.clone(), attachment.clone());
     cores.run_on(0, move || {
         // Who waited may be gone.
@@ -173,12 +173,11 @@ fn begin(
         compio::runtime::spawn(open).detach();
     });
     let Some(mut disk) = opened(inbox, patience)? else { return Ok(None) };
-    if let Some(before) = before {
+    if let Some(before) = &left.device {
         is_the_same(before, &disk)?;
     }
-    // What the process before it has written may not be stable.
-    disk.backend = Written::over(disk.backend, before.is_some());
-    let export = Export::start(cores, &disk, record, before, attached)?;
+    disk.backend = Written::over(disk.backend, left.is_unstable);
+    let export = Export::start(cores, &disk, record, left.device.as_ref(), attached)?;
     record.device = Some(export.device());
     record.place = export.place().or(record.place.take());
     record.ublk_id = export.ublk_id();

@@ -221,12 +221,10 @@ impl Device {
     fn end(&mut self) -> Result<(), Error> {
         self.is_stopped = true;
         // Once it is being stopped, the kernel fails what it still has to write.
-        match File::open(self.path()).and_then(|device| device.sync_all()) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(id = self.id, "the last writes to a ublk device: {e}");
-            }
-            _ => {}
-        }
+        let synced = match File::open(self.path()).and_then(|device| device.sync_all()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        };
         let stopped = self.control.plain(Command::STOP_DEV, self.id, 0);
         stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
         if !self.served_no_more() {
@@ -234,7 +232,9 @@ impl Device {
             return Err(Error::new(self.path().display().to_string(), "its requests do not end", hint));
         }
         let id = self.id;
-        delete(&mut self.control, id).map_err(|e| self.refused("remove it", e, "see dmesg"))
+        delete(&mut self.control, id).map_err(|e| self.refused("remove it", e, "see dmesg"))?;
+        let lost = "its last writes may be lost: look at what it was a disk of";
+        synced.map_err(|e| self.refused("make what was written to it stable", e, lost))
     }
 
     /// Waits until the queues' tasks are over: they hold the device open.
