@@ -117,13 +117,7 @@ fn log_038_redirects_that_lead_nowhere() {
     ] {
         discover(name, &target, statuses);
     }
-    let ring = Script::new().at(op::LOGIN, |link, pdu| {
-        let here = link.address().to_string();
-        let answer = link.login_response(pdu, 0, &[("TargetAddress", &here)]).set16(36, 0x0101);
-        link.send(answer);
-        Turn::Done
-    });
-    let ring = ring.listen();
+    let ring = Script::new().sends_to(|here| here.to_string()).listen();
     let said = discover("a ring", &ring, &[GENERAL]);
     assert!(said.contains("on and on"), "{said}");
     assert_eq!(ring.requests(op::LOGIN).len(), 6);

@@ -199,12 +199,7 @@ fn log_028_answers_are_acknowledged() {
 fn log_038_redirects_are_followed() {
     let there = Script::new().listen();
     let place = format!("{},1", there.address());
-    let here = Script::new().at(op::LOGIN, move |link, pdu| {
-        let answer = link.login_response(pdu, 0, &[("TargetAddress", &place)]).set16(36, 0x0101);
-        link.send(answer);
-        Turn::Done
-    });
-    let here = here.listen();
+    let here = Script::new().sends_to(move |_| place.clone()).listen();
     read(&here, "");
     assert_eq!((here.requests(op::SCSI).len(), there.requests(op::SCSI).len()), (0, 1));
 }

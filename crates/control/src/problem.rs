@@ -109,6 +109,18 @@ pub(crate) fn wrong<T>(what: impl Into<String>, hint: impl Into<String>) -> Resu
     Err(Wrong { what: what.into(), hint: hint.into() })
 }
 
+/// A word that is none of `names`: what it was to name, and what to do unless one of them was meant.
+pub(crate) fn unknown<'a>(
+    kind: &str,
+    text: &str,
+    names: impl IntoIterator<Item = &'a str>,
+    otherwise: impl Into<String>,
+) -> Wrong {
+    let hint = nearest(text, names).map(|meant| format!("did you mean \"{meant}\"?"));
+    let what = format!("unknown {kind} \"{}\"", text.escape_debug());
+    Wrong { what, hint: hint.unwrap_or_else(|| otherwise.into()) }
+}
+
 /// Collects the problems of one file.
 pub(crate) struct Problems<'a> {
     file: &'a Path,

@@ -2,6 +2,9 @@
 //! open, and the end of one command.
 #![forbid(unsafe_code)]
 
+mod common;
+
+use common::{READ_10, run};
 use initiator::{Command, Completion, Direction, Discovery, Error, Finished, Kind, Session, Url};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
@@ -13,24 +16,17 @@ use wire::scsi::cdb;
 
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(30);
-const READ_10: u8 = 0x28;
 /// ABORT TASK as byte 1 of a request tells it.
 const ABORT_TASK: u8 = 0x81;
 
-/// Does something on an event loop of its own.
-fn run<T: Send + 'static, W: Future<Output = T> + 'static>(work: impl FnOnce() -> W + Send + 'static) -> T {
-    let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
-    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop")
-}
-
-/// The same with a session with a target that has answered a first command: those that come now are sent at once.
+/// Does something with a session with a target that has answered a first command: those that come now are sent at once.
 fn with_session<T: Send + 'static, W: Future<Output = T> + 'static>(
     target: &Target,
     settings: &str,
     work: impl FnOnce(Session) -> W + Send + 'static,
 ) -> T {
     let url = Url::parse(&target.url(settings)).expect("a URL");
-    run(move || async move { work(connect(&url).await).await })
+    run(LIMIT, move || async move { work(connect(&url).await).await })
 }
 
 async fn connect(url: &Url) -> Session {
@@ -137,7 +133,7 @@ fn a_session_whose_connection_goes_tells_that_it_is_lost() {
 fn a_discovery_session_stays_open_for_many_questions() {
     let target = answering(script());
     let url = Url::parse(&target.url("login_timeout=1")).expect("a URL");
-    let all = run(move || async move {
+    let all = run(LIMIT, move || async move {
         let options = url.options().expect("options");
         let mut discovery = Discovery::open(url.portal.clone(), &options).await.expect("a session");
         let mut all = Vec::new();
@@ -157,7 +153,7 @@ fn a_discovery_session_stays_open_for_many_questions() {
 fn a_discovery_session_logs_out() {
     let target = answering(script());
     let url = Url::parse(&target.url("login_timeout=1")).expect("a URL");
-    run(move || async move {
+    run(LIMIT, move || async move {
         let options = url.options().expect("options");
         let mut discovery = Discovery::open(url.portal.clone(), &options).await.expect("a session");
         discovery.text(&ASKED).await.expect("an answer");
@@ -196,7 +192,7 @@ fn a_command_from_another_core_is_aborted_too() {
     let url = Url::parse(&target.url("")).expect("a URL");
     let home = Cores::one().expect("an event loop");
     let session = home.wait(0, move || async move { connect(&url).await }).expect("an event loop");
-    let ended = run(move || async move {
+    let ended = run(LIMIT, move || async move {
         let (first, second) = (session.submit(read()), session.submit(read()));
         assert_ne!(first.id(), second.id());
         session.abort(first.id()).await.expect("the target has aborted it");

@@ -2,11 +2,14 @@
 //! busy for a while, targets that are elsewhere, and those that IPv6 leads to.
 #![forbid(unsafe_code)]
 
+mod common;
+
 use block::Backend;
-use initiator::{Kind, Lun, Url};
+use common::{READ_10, WRITE_10, is, run, with_disk};
+use initiator::{Kind, Url};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
-use net::{Buf, Cores};
+use net::Buf;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -14,29 +17,7 @@ use std::time::{Duration, Instant};
 
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-const READ_10: u8 = 0x28;
-const WRITE_10: u8 = 0x2a;
 const COMPARE_AND_WRITE: u8 = 0x89;
-
-/// Does something on an event loop of its own.
-fn run<T: Send + 'static, W: Future<Output = T> + 'static>(work: impl FnOnce() -> W + Send + 'static) -> T {
-    let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
-    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop")
-}
-
-/// The same with the disk of a target.
-fn with_disk<T: Send + 'static, W: Future<Output = T> + 'static>(
-    target: &Target,
-    settings: &str,
-    work: impl FnOnce(Arc<Lun>) -> W + Send + 'static,
-) -> T {
-    let url = Url::parse(&target.url(settings)).expect("a URL");
-    run(move || async move { work(initiator::open(&url).await.expect("a LUN")).await })
-}
-
-fn is(pdu: &Pdu, code: u8) -> bool {
-    pdu.opcode() == op::SCSI && pdu.bhs[32] == code
-}
 
 /// The functions that a target was asked for, and the connection of each.
 fn functions(target: &Target) -> Vec<(u8, usize)> {
@@ -55,7 +36,7 @@ fn functions_that_are_not_answered_are_followed_by_stronger_ones_in_time() {
     let target = target.listen();
     let begun = Instant::now();
     let times = "command_timeout=1&abort_timeout=1&lun_reset_timeout=1&target_reset_timeout=1";
-    let recoveries = with_disk(&target, times, |lun| async move {
+    let recoveries = with_disk(LIMIT, &target, times, |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
         lun.session().facts().recoveries
     });
@@ -77,7 +58,7 @@ fn a_reset_of_the_unit_ends_what_the_abort_does_not() {
         _ => Turn::Usual,
     });
     let target = target.listen();
-    let recoveries = with_disk(&target, "command_timeout=1&abort_timeout=1", |lun| async move {
+    let recoveries = with_disk(LIMIT, &target, "command_timeout=1&abort_timeout=1", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read after the reset");
         lun.session().facts().recoveries
     });
@@ -88,7 +69,7 @@ fn a_reset_of_the_unit_ends_what_the_abort_does_not() {
 fn a_logout_that_is_not_answered_ends_in_time() {
     let target = Script::new().at(op::LOGOUT, |_, _| Turn::Done).listen();
     let begun = Instant::now();
-    let (closed, after) = with_disk(&target, "logout_timeout=1", |lun| async move {
+    let (closed, after) = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
         let closed = lun.session().close().await.map_err(|e| e.kind);
         let after = lun.read(0, Buf::zeroed(4096)).await.0.is_err();
         (closed, after)
@@ -110,7 +91,7 @@ fn who_is_asked_to_log_out_and_gets_no_answer_comes_back_in_time() {
     });
     let target = target.listen();
     let begun = Instant::now();
-    let recoveries = with_disk(&target, "logout_timeout=1", |lun| async move {
+    let recoveries = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
         for _ in 0..2 {
             lun.read(0, Buf::zeroed(4096)).await.0.expect("read");
         }
@@ -136,7 +117,8 @@ fn a_unit_that_is_busy_for_a_while_is_written_on_in_the_end() {
         let target = target.answer("InitialR2T", "Yes").answer("ImmediateData", "No").listen();
         let mut buf = Buf::zeroed(4096);
         buf.fill(0xa5);
-        with_disk(&target, "", |lun| async move { lun.write(0, buf, false).await.0 }).expect("written");
+        with_disk(LIMIT, &target, "", |lun| async move { lun.write(0, buf, false).await.0 })
+            .expect("written");
         let writes = target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).count();
         assert_eq!(writes, 5, "{status:02x}");
         assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5), "{status:02x}");
@@ -151,13 +133,13 @@ fn a_target_is_reached_over_ipv6() {
         return;
     };
     let target = Script::new().listen_with(listener);
-    let portal = with_disk(&target, "", |lun| async move {
+    let portal = with_disk(LIMIT, &target, "", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read");
         lun.session().facts().portal
     });
     assert_eq!((portal.host.as_str(), portal.to_string()), ("::1", target.address().to_string()));
     let url = Url::parse(&format!("iscsi://{}?login_tries=1", target.address())).expect("a URL");
-    let found = run(move || async move {
+    let found = run(LIMIT, move || async move {
         let options = url.options().expect("options");
         initiator::discover(url.portal.clone(), &options).await.expect("its targets")
     });
@@ -170,14 +152,9 @@ fn a_target_is_reached_over_ipv6() {
 fn a_discovery_session_is_sent_elsewhere() {
     let there = Script::new().listen();
     let place = format!("{},1", there.address());
-    let here = Script::new().at(op::LOGIN, move |link, pdu| {
-        let answer = link.login_response(pdu, 0, &[("TargetAddress", &place)]).set16(36, 0x0101);
-        link.send(answer);
-        Turn::Done
-    });
-    let here = here.listen();
+    let here = Script::new().sends_to(move |_| place.clone()).listen();
     let url = Url::parse(&format!("iscsi://{}?login_tries=1", here.address())).expect("a URL");
-    let found = run(move || async move {
+    let found = run(LIMIT, move || async move {
         let options = url.options().expect("options");
         initiator::discover(url.portal.clone(), &options).await.expect("its targets")
     });
@@ -189,7 +166,7 @@ fn a_discovery_session_is_sent_elsewhere() {
 #[test]
 fn compare_and_write_waits_for_the_write_of_a_part_of_its_block() {
     let target = Script::new().listen();
-    with_disk(&target, "", |lun| async move {
+    with_disk(LIMIT, &target, "", |lun| async move {
         let part = lun.write(100, Buf::zeroed(50), false);
         let compared = lun.compare_and_write(0, Buf::zeroed(1024));
         let (mut part, mut compared) = (std::pin::pin!(part), std::pin::pin!(compared));

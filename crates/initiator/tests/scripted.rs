@@ -2,11 +2,14 @@
 //! that are given up.
 #![forbid(unsafe_code)]
 
+mod common;
+
 use block::Backend;
-use initiator::{Command, Direction, Error, Event, Kind, Lun, Url};
+use common::{READ_10, WRITE_10, is, with_disk};
+use initiator::{Command, Direction, Error, Event, Kind, Lun};
 use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
-use net::{Buf, Cores};
+use net::Buf;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -15,26 +18,6 @@ use std::time::{Duration, Instant};
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 const INQUIRY: u8 = 0x12;
-const READ_10: u8 = 0x28;
-const WRITE_10: u8 = 0x2a;
-
-/// Opens the disk of a target and does something with it, on an event loop of its own.
-fn with_disk<T: Send + 'static, W: Future<Output = T> + 'static>(
-    target: &Target,
-    settings: &str,
-    work: impl FnOnce(Arc<Lun>) -> W + Send + 'static,
-) -> T {
-    let url = Url::parse(&target.url(settings)).expect("a URL");
-    let limited = move || async move {
-        let lun = initiator::open(&url).await.expect("a LUN");
-        compio::time::timeout(LIMIT, work(lun)).await.expect("it hangs")
-    };
-    Cores::one().expect("an event loop").wait(0, limited).expect("an event loop")
-}
-
-fn is(pdu: &Pdu, code: u8) -> bool {
-    pdu.opcode() == op::SCSI && pdu.bhs[32] == code
-}
 
 fn writes(target: &Target) -> usize {
     target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).count()
@@ -64,7 +47,7 @@ fn a_lun_that_becomes_another_disk_is_not_written_on() {
         });
         let target = target.listen();
         let before = target.disk();
-        let (kinds, now) = with_disk(&target, "", |lun| async move {
+        let (kinds, now) = with_disk(LIMIT, &target, "", |lun| async move {
             let (mut kinds, events) = (Vec::new(), lun.session().events());
             for _ in 0..2 {
                 let end = lun.write(0, Buf::zeroed(4096), false).await.0;
@@ -94,7 +77,7 @@ fn a_lun_that_is_still_the_same_is_written_on_after_the_look() {
         Turn::Done
     });
     let target = target.listen();
-    with_disk(&target, "", |lun| async move { lun.write(0, Buf::zeroed(4096), false).await.0 })
+    with_disk(LIMIT, &target, "", |lun| async move { lun.write(0, Buf::zeroed(4096), false).await.0 })
         .expect("written");
     let commands = target.requests(op::SCSI);
     let first = commands.iter().position(|pdu| is(pdu, WRITE_10)).expect("a write");
@@ -119,7 +102,7 @@ fn a_write_that_met_the_error_of_another_one_is_written() {
     let target = target.listen();
     let mut buf = Buf::zeroed(4096);
     buf.fill(0xa5);
-    with_disk(&target, "", |lun| async move { lun.write(0, buf, false).await.0 }).expect("written");
+    with_disk(LIMIT, &target, "", |lun| async move { lun.write(0, buf, false).await.0 }).expect("written");
     assert_eq!(writes(&target), 2);
     assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5), "it was acknowledged");
 }
@@ -144,7 +127,7 @@ fn a_lun_that_is_added_after_the_login_is_waited_for() {
         Turn::Done
     });
     let target = target.listen();
-    let recoveries = with_disk(&target, "", |lun| async move {
+    let recoveries = with_disk(LIMIT, &target, "", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("it is there at last");
         lun.session().facts().recoveries
     });
@@ -159,7 +142,7 @@ fn on_a_new_connection_what_is_in_use_is_looked_at_and_nothing_else() {
         if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number { Turn::Close } else { Turn::Usual }
     });
     let target = target.listen();
-    with_disk(&target, "", |lun| async move {
+    with_disk(LIMIT, &target, "", |lun| async move {
         let session = lun.session().clone();
         let other = Lun::open(&session, lun.number()).await.expect("once more");
         let read = |block| {
@@ -200,7 +183,7 @@ fn a_lun_that_is_back_is_used_again() {
         if link.number == 1 && pdu.opcode() == op::NOP_OUT { Turn::Close } else { Turn::Usual }
     });
     let target = target.listen();
-    let kind = with_disk(&target, "noop_interval=1", |lun| async move {
+    let kind = with_disk(LIMIT, &target, "noop_interval=1", |lun| async move {
         let kind = kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("another disk"));
         while lun.read(0, Buf::zeroed(4096)).await.0.is_err() {
             compio::time::sleep(Duration::from_millis(50)).await;
@@ -223,7 +206,7 @@ fn a_target_that_asks_for_a_logout_and_then_closes_by_itself_is_not_left_again()
         Turn::Close
     });
     let target = target.listen();
-    let recoveries = with_disk(&target, "logout_timeout=1", |lun| async move {
+    let recoveries = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
         compio::time::sleep(Duration::from_secs(2)).await;
         lun.session().facts().recoveries
@@ -254,7 +237,7 @@ fn what_was_given_up_is_not_delivered_later() {
         });
     let target = target.listen();
     let settings = format!("noop_interval=1&noop_timeout=1&first_burst_length={LEN}");
-    let written = with_disk(&target, &settings, |lun| async move {
+    let written = with_disk(LIMIT, &target, &settings, |lun| async move {
         lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written on the next connection");
         lun.session().facts().recoveries
     });
@@ -274,7 +257,7 @@ fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
     let target = target.listen();
     let times = "noop_interval=1&noop_timeout=4&command_timeout=4";
     let settings = format!("{times}&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
-    let recoveries = with_disk(&target, &settings, |lun| async move {
+    let recoveries = with_disk(LIMIT, &target, &settings, |lun| async move {
         lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written");
         lun.session().facts().recoveries
     });
@@ -292,7 +275,7 @@ fn a_unit_that_stays_busy_fails_when_the_time_of_the_operation_is_over() {
         });
         let target = target.listen();
         let begun = Instant::now();
-        let late = with_disk(&target, "operation_timeout=2", |lun| async move {
+        let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
             kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("it stays busy"))
         });
         assert_eq!(late, Kind::TimedOut, "{status:02x}");
@@ -309,7 +292,7 @@ fn a_unit_that_has_something_to_tell_each_time_is_not_asked_beyond_the_time_of_t
         Turn::Done
     });
     let target = target.listen();
-    let late = with_disk(&target, "operation_timeout=2", |lun| async move {
+    let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
         kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("no answer"))
     });
     assert_eq!(late, Kind::TimedOut);
@@ -323,7 +306,7 @@ fn what_is_written_after_a_late_write_goes_on_another_connection() {
         .answer("DefaultTime2Wait", "0")
         .scsi(WRITE_10, |link, _| if link.number == 0 { Turn::Done } else { Turn::Usual });
     let target = target.listen();
-    let late = with_disk(&target, "operation_timeout=4&command_timeout=30", |lun| async move {
+    let late = with_disk(LIMIT, &target, "operation_timeout=4&command_timeout=30", |lun| async move {
         let late = lun.write(0, Buf::zeroed(4096), false).await.0.expect_err("nobody answers");
         lun.write(0, Buf::zeroed(4096), false).await.0.expect("written");
         kind(&late)

@@ -96,6 +96,17 @@ impl Script {
         self.hook(move |link, pdu| if is(pdu) { hook(link, pdu) } else { Turn::Usual })
     }
 
+    /// Sends every login elsewhere, for this time (RFC 7143 section 11.13.5, status 0101h): to what is said of the
+    /// target's own address.
+    pub fn sends_to(self, place: impl Fn(SocketAddr) -> String + Send + Sync + 'static) -> Script {
+        self.at(crate::op::LOGIN, move |link, pdu| {
+            let place = place(link.address());
+            let answer = link.login_response(pdu, 0, &[("TargetAddress", &place)]).set16(36, 0x0101);
+            link.send(answer);
+            Turn::Done
+        })
+    }
+
     /// Listens on a free port of 127.0.0.1 until it is dropped.
     pub fn listen(self) -> Target {
         self.listen_with(TcpListener::bind("127.0.0.1:0").expect("a free port"))

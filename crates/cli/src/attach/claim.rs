@@ -34,7 +34,7 @@ pub struct Left {
 pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Failure> {
     let look = attached.look()?;
     let mut record = record(attachment);
-    let left = Left { device: obstacle(&look, &record)?, is_unstable: is_unstable(&look, &record)? };
+    let left = left(&look, &record)?;
     record.isids = isids(&look, &record)?;
     let Some(alive) = look.take(&attachment.name)? else { return Err(exists(&record)) };
     match &left.device {
@@ -49,11 +49,6 @@ pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Fail
         None => look.write(&record)?,
     }
     Ok(Claim { alive, record, left })
-}
-
-fn is_unstable(look: &Look<'_>, record: &Record) -> Result<bool, Failure> {
-    let had_it = |other: &Record| same_disk(&other.urls, &record.urls) && !look.is_alive(&other.name);
-    Ok(look.all()?.iter().any(had_it))
 }
 
 /// An ISID for each path: that of a process that is gone and had the path, or a new one.
@@ -87,18 +82,22 @@ pub fn with_isids(attachment: &Attachment, record: &Record) -> Attachment {
     Attachment { urls, ..attachment.clone() }
 }
 
-/// Whatever keeps this from being attached; the record of a device to take over, if there is one.
-fn obstacle(look: &Look<'_>, record: &Record) -> Result<Option<Record>, Failure> {
-    let mut before = None;
+/// What others have left of the disk, unless one of them keeps this from being attached.
+fn left(look: &Look<'_>, record: &Record) -> Result<Left, Failure> {
+    let mut left = Left::default();
     for other in look.all()? {
-        let is_same = other.how == record.how && same_disk(&other.urls, &record.urls);
+        let had_it = same_disk(&other.urls, &record.urls);
+        let is_same = other.how == record.how && had_it;
         if look.is_alive(&other.name) {
             if is_same || other.name == record.name {
                 return Err(exists(&other));
             }
-        } else if let Some(id) = left_behind(look, &other)? {
+            continue;
+        }
+        left.is_unstable |= had_it;
+        if let Some(id) = left_behind(look, &other)? {
             if is_same {
-                before = Some(other);
+                left.device = Some(other);
             } else if other.name == record.name {
                 let what = format!("{} left /dev/ublkb{id} behind, of {}", other.name, other.urls.join(", "));
                 let hint = format!("attach that again, or remove it with lunar detach {}", other.name);
@@ -106,7 +105,7 @@ fn obstacle(look: &Look<'_>, record: &Record) -> Result<Option<Record>, Failure>
             }
         }
     }
-    Ok(before)
+    Ok(left)
 }
 
 /// What has the disk already in the same way, and lives.

@@ -2,7 +2,7 @@
 
 use super::reader::{Once, Section, kind, table};
 use super::value::{MAX_SIZE, scsi_text, show_size};
-use crate::problem::{Problems, Wrong, nearest, wrong};
+use crate::problem::{Problems, Wrong, unknown, wrong};
 use device::Kind;
 use router::FoundLun;
 use router::routes::Place;
@@ -307,11 +307,9 @@ fn source(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Sour
         "file" => Some(Source::File { path: path?, size }),
         "device" => Some(Source::Device { path: path? }),
         _ => {
-            let hint = match nearest(backend, BACKENDS) {
-                Some(meant) => format!("did you mean \"{meant}\"?"),
-                None => "write \"null\", \"memory\", \"file\" or \"device\"".to_string(),
-            };
-            p.add(&at, format!("unknown backend \"{}\"", backend.escape_debug()), hint);
+            let all = "write \"null\", \"memory\", \"file\" or \"device\"";
+            let Wrong { what, hint } = unknown("backend", backend, BACKENDS, all);
+            p.add(&at, what, hint);
             None
         }
     }
@@ -391,11 +389,9 @@ fn filter(p: &mut Problems<'_>, mut s: Section<'_>) -> Option<Filter> {
             op: s.parsed(p, "op", fail).unwrap_or(Fail::Read),
         },
         _ => {
-            let hint = match nearest(kind, FILTERS) {
-                Some(meant) => format!("did you mean \"{meant}\"?"),
-                None => format!("filters are {}", FILTERS.join(", ")),
-            };
-            p.add(&at, format!("unknown filter \"{}\"", kind.escape_debug()), hint);
+            let all = format!("filters are {}", FILTERS.join(", "));
+            let Wrong { what, hint } = unknown("filter", kind, FILTERS, all);
+            p.add(&at, what, hint);
             return None;
         }
     };

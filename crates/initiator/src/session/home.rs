@@ -180,26 +180,29 @@ pub fn leave(home: &Rc<Home>) {
     });
 }
 
+/// Asks a session that is on this core.
 #[inline]
-fn here(shared: &Shared) -> Option<Rc<Home>> {
+fn ask_here<T>(shared: &Shared, question: impl FnOnce(&Rc<Home>) -> T) -> Option<T> {
     HERE.with_borrow(|here| match here.get(shared.place) {
-        Some(Some((id, home))) if *id == shared.id => Some(home.clone()),
+        Some(Some((id, home))) if *id == shared.id => Some(question(home)),
         _ => None,
     })
 }
 
+#[inline]
+fn here(shared: &Shared) -> Option<Rc<Home>> {
+    ask_here(shared, Rc::clone)
+}
+
 /// See [`super::Session::window`].
 pub(super) fn window(shared: &Shared) -> Option<u32> {
-    here(shared).map(|home| home.machine.borrow().numbers.window())
+    ask_here(shared, |home| home.machine.borrow().numbers.window())
 }
 
 /// About now, as its machine has it; None on another core.
 #[inline]
 pub(super) fn about_now(shared: &Shared) -> Option<Instant> {
-    HERE.with_borrow(|here| match here.get(shared.place) {
-        Some(Some((id, home))) if *id == shared.id => Some(home.machine.borrow().now),
-        _ => None,
-    })
+    ask_here(shared, |home| home.machine.borrow().now)
 }
 
 /// A command on its way. Dropping it gives the answer up, not the command.

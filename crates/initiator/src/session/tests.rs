@@ -442,7 +442,6 @@ fn who_waits_no_longer_gets_his_answer_and_the_data_hurt_nobody() {
     assert_eq!(peer.machine.tasks.count(), 0);
 }
 
-/// NOP-003, NOP-005: both ways.
 /// Its owner may write it by another way.
 #[test]
 fn a_write_that_is_late_comes_back_with_its_data() {
@@ -455,6 +454,7 @@ fn a_write_that_is_late_comes_back_with_its_data() {
     assert!(result.is_err() && buf.expect("a buffer")[..] == expected);
 }
 
+/// NOP-003, NOP-005: both ways.
 #[test]
 fn pings_are_answered_and_asked() {
     let mut peer = Peer::new(parameters());

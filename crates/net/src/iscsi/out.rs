@@ -26,6 +26,11 @@ impl Digests {
     pub fn data_len(self, len: usize) -> usize {
         if self.data && len > 0 { 4 } else { 0 }
     }
+
+    /// Bytes behind a data segment of `len` bytes: its padding and its digest.
+    pub fn tail_len(self, len: usize) -> usize {
+        padded(len) - len + self.data_len(len)
+    }
 }
 
 /// The queue of PDUs to send.

@@ -272,7 +272,7 @@ impl Receiver {
             }
             self.check_header(&bytes[..start])?;
             let ahs = &bytes[BHS_LEN..BHS_LEN + header.ahs_len()];
-            let whole = start + padded(len) + self.digests.data_len(len);
+            let whole = start + len + self.digests.tail_len(len);
             if bytes.len() < whole {
                 if len <= LARGE {
                     break;
@@ -343,8 +343,7 @@ impl Receiver {
 impl Gather {
     /// Bytes of padding and digest.
     fn tail(&self, digests: Digests) -> usize {
-        let len = self.end - self.start;
-        padded(len) - len + digests.data_len(len)
+        digests.tail_len(self.end - self.start)
     }
 
     /// Counts what a receive brought; the bytes of it that went into this buffer.

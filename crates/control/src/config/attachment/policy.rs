@@ -1,6 +1,6 @@
 //! Which of several paths takes the next operation, as arguments and files name it.
 
-use crate::problem::{Wrong, nearest, wrong};
+use crate::problem::{Wrong, unknown};
 use initiator::multipath;
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +42,7 @@ impl Policy {
 
 /// The policy of a name.
 pub(super) fn policy(text: &str) -> Result<Policy, Wrong> {
-    if let Some(policy) = Policy::ALL.into_iter().find(|policy| policy.name() == text) {
-        return Ok(policy);
-    }
-    let hint = match nearest(text, Policy::ALL.map(Policy::name)) {
-        Some(meant) => format!("did you mean \"{meant}\"?"),
-        None => format!("policies are {}", Policy::ALL.map(Policy::name).join(", ")),
-    };
-    wrong(format!("unknown policy \"{}\"", text.escape_debug()), hint)
+    let names = Policy::ALL.map(Policy::name);
+    let named = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+    named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))
 }

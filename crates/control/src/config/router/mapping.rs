@@ -4,7 +4,7 @@ use super::{Around, From, How, Map, Reach, RouterTarget, Upstream, Upstreams};
 use crate::config::reader::{Once, Section};
 use crate::config::target::LUN_RANGE;
 use crate::config::value::iscsi_name;
-use crate::problem::{Problems, nearest};
+use crate::problem::{Problems, Wrong, unknown};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -62,17 +62,14 @@ fn target(
 
 /// The kind of mapping; what does not fit it is told.
 fn kind(p: &mut Problems<'_>, s: &mut Section<'_>) -> Option<&'static str> {
-    let names = MAPS.map(|(name, _)| name);
     if s.find("map").is_none() {
         s.missing(p, "map", "\"transparent\" (or \"target\", \"lun\")");
     }
     let (text, at) = s.text(p, "map")?;
     let Some((name, keys)) = MAPS.into_iter().find(|(name, _)| *name == text) else {
-        let hint = match nearest(text, names) {
-            Some(meant) => format!("did you mean \"{meant}\"?"),
-            None => "write \"transparent\", \"target\" or \"lun\"".to_string(),
-        };
-        p.add(&at, format!("unknown map \"{}\"", text.escape_debug()), hint);
+        let all = "write \"transparent\", \"target\" or \"lun\"";
+        let Wrong { what, hint } = unknown("map", text, MAPS.map(|(name, _)| name), all);
+        p.add(&at, what, hint);
         return None;
     };
     for key in ["name", "upstream", "lun"] {

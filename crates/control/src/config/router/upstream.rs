@@ -5,7 +5,7 @@ use crate::config::lun::Source;
 use crate::config::reader::{Once, Section, text};
 use crate::config::value::{MAX_SIZE, scsi_text, show_size};
 use crate::config::{attachment, path};
-use crate::problem::{Problems, Wrong, nearest, wrong};
+use crate::problem::{Problems, Wrong, unknown, wrong};
 use initiator::Url;
 use router::routes::Place;
 use std::fmt;
@@ -283,14 +283,9 @@ fn refuse_open_secret(p: &mut Problems<'_>, url: &RemoteUrl, at: &Range<usize>) 
 }
 
 fn policy(text: &str) -> Result<Policy, Wrong> {
-    if let Some(policy) = Policy::ALL.into_iter().find(|policy| policy.name() == text) {
-        return Ok(policy);
-    }
-    let hint = match nearest(text, Policy::ALL.map(Policy::name)) {
-        Some(meant) => format!("did you mean \"{meant}\"?"),
-        None => format!("policies are {}", Policy::ALL.map(Policy::name).join(", ")),
-    };
-    wrong(format!("unknown policy \"{}\"", text.escape_debug()), hint)
+    let names = Policy::ALL.map(Policy::name);
+    let named = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+    named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))
 }
 
 /// A designator as `lunar ls` shows it.

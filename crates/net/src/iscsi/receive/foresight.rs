@@ -7,7 +7,7 @@ use super::{Arrived, Broken, Data, Gather, LARGE, Received, Receiver, Sink, Step
 use crate::Buf;
 use crate::iscsi::out::Digests;
 use std::io::{self, IoSliceMut};
-use wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
+use wire::iscsi::{BHS_LEN, Bhs, opcode};
 
 /// Answers that one receive foresees, after one that brought few and at most.
 const FEW: usize = 4;
@@ -91,7 +91,7 @@ impl Foresight {
     }
 
     /// Learns from a receive that brought so many.
-    fn was_right(&mut self, right: bool, came: usize) {
+    fn learn(&mut self, right: bool, came: usize) {
         if right {
             self.most = (2 * came).clamp(FEW, MANY);
             self.next_pause = PAUSE;
@@ -102,11 +102,6 @@ impl Foresight {
     }
 }
 
-/// The bytes of padding and data digest behind so many bytes of data.
-fn tail(len: usize, digests: Digests) -> usize {
-    padded(len) - len + digests.data_len(len)
-}
-
 /// The places of what comes: data in their buffers, all that lies between them one behind the other in `rest`.
 fn lay_out<'a>(answers: &'a mut [Foreseen], mut rest: &'a mut [u8], digests: Digests) -> Vec<IoSliceMut<'a>> {
     let mut parts = Vec::with_capacity(2 * answers.len() + 1);
@@ -115,7 +110,7 @@ fn lay_out<'a>(answers: &'a mut [Foreseen], mut rest: &'a mut [u8], digests: Dig
         between += BHS_LEN + digests.header_len();
         let Some(buf) = &mut answer.buf else { continue };
         let (lead, others) = rest.split_at_mut(between);
-        (between, rest) = (tail(buf.len(), digests), others);
+        (between, rest) = (digests.tail_len(buf.len()), others);
         parts.push(IoSliceMut::new(lead));
         parts.push(IoSliceMut::new(buf));
     }
@@ -150,7 +145,7 @@ fn as_sent(answers: &[Foreseen], mut between: &[u8], len: usize, digests: Digest
         between = &between[take(between, BHS_LEN + digests.header_len())..];
         if let Some(buf) = &answer.buf {
             take(buf, buf.len());
-            between = &between[take(between, tail(buf.len(), digests))..];
+            between = &between[take(between, digests.tail_len(buf.len()))..];
         }
     }
     take(between, between.len());
@@ -196,7 +191,7 @@ impl Receiver {
         let header_len = BHS_LEN + self.digests.header_len();
         let (mut left, mut came, mut right) = (len, 0, true);
         for answer in &mut *answers {
-            let tail = tail(answer.len(), self.digests);
+            let tail = self.digests.tail_len(answer.len());
             let whole = header_len + answer.len() + tail;
             if left < header_len || sink.is_full() {
                 break;
@@ -226,7 +221,7 @@ impl Receiver {
             (between, left, came) = (&between[header_len + tail..], left - whole, came + 1);
         }
         if came > 0 || !right {
-            self.foresight.was_right(right, came);
+            self.foresight.learn(right, came);
         }
         if came == answers.len() {
             return self.parse(&between[..left], sink);
