@@ -412,18 +412,21 @@ fn a_process_that_was_killed_is_told_of_and_cleared() {
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
 }
 
+fn that_cannot_flush() -> Server {
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"64MiB\"\n\
+         filters = [{{ kind = \"error\", rate = 1.0, op = \"flush\" }}]\n"
+    ))
+}
+
 /// What a process that was killed has written may not be stable: who asks the next one for that is not told so unseen.
 #[test]
 fn a_flush_after_a_kill_reaches_the_target() {
     if !tool::have(&TOOLS) {
         return;
     }
-    let server = Server::start(&format!(
-        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
-         [[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"64MiB\"\n\
-         filters = [{{ kind = \"error\", rate = 1.0, op = \"flush\" }}]\n"
-    ));
-    let host = Host::new();
+    let (server, host) = (that_cannot_flush(), Host::new());
     let flush = |uri: &str| {
         let io = std::process::Command::new("qemu-io").args(["-f", "raw", "-c", "flush", uri]).output();
         !io.expect("qemu-io").status.success()
@@ -433,6 +436,22 @@ fn a_flush_after_a_kill_reaches_the_target() {
     tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
     host.becomes("disks-0", "ended");
     assert!(flush(&host.attach(&["disks-0"])), "the target was not asked");
+}
+
+/// Who unmounts a file by other means asks nobody to make it stable: what could not be is told.
+#[test]
+fn a_file_that_others_unmount_is_flushed() {
+    if !Path::new("/dev/fuse").exists() {
+        return println!("skipped: needs /dev/fuse");
+    }
+    let (server, host) = (that_cannot_flush(), Host::new());
+    fs::create_dir(host.path("d")).expect("a folder");
+    let file = host.attach(&[&url(&server), "--fuse", "d"]);
+    fs::File::options().write(true).open(&file).and_then(|mut f| f.write_all(&[7; 4096])).expect("write");
+    tool::must("umount", &[host.path("d").to_str().expect("a path")]);
+    host.becomes("disks-0", "ended");
+    let told = host.ends(0, &["attached", "--json"]);
+    assert!(told.contains("not everything could be made stable"), "{told}");
 }
 
 #[test]

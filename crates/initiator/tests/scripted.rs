@@ -107,6 +107,28 @@ fn a_write_that_met_the_error_of_another_one_is_written() {
     assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5), "it was acknowledged");
 }
 
+/// It comes with any command, and fails the next flush: who has written would not hear of it otherwise.
+#[test]
+fn what_a_deferred_error_tells_to_be_lost_fails_one_flush() {
+    let told = AtomicBool::new(false);
+    let target = Script::new().scsi(READ_10, move |link, pdu| {
+        if told.swap(true, SeqCst) {
+            return Turn::Usual;
+        }
+        // MEDIUM ERROR, write error, deferred.
+        let mut data = [0; 20];
+        (data[1], data[2], data[4], data[9], data[14]) = (18, 0x71, 3, 10, 0x0c);
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()).byte(3, 2).data(&data));
+        Turn::Done
+    });
+    let flushes = with_disk(LIMIT, &target.listen(), "", |lun| async move {
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("read again");
+        [lun.flush().await, lun.flush().await]
+    });
+    assert!(flushes[0].as_ref().unwrap_err().to_string().contains("are lost: deferred medium error"));
+    assert!(flushes[1].is_ok(), "told once");
+}
+
 /// A target that starts lets us in before it has its LUNs.
 #[test]
 fn a_lun_that_is_added_after_the_login_is_waited_for() {

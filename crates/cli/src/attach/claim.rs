@@ -96,16 +96,27 @@ fn left(look: &Look<'_>, record: &Record) -> Result<Left, Failure> {
         }
         left.is_unstable |= had_it;
         if let Some(id) = left_behind(look, &other)? {
-            if is_same {
-                left.device = Some(other);
-            } else if other.name == record.name {
-                let what = format!("{} left /dev/ublkb{id} behind, of {}", other.name, other.urls.join(", "));
+            if let Some(which) = unfit(&other, record, is_same) {
+                let what = format!("{} left /dev/ublkb{id} behind, {which}", other.name);
                 let hint = format!("attach that again, or remove it with lunar detach {}", other.name);
                 return Err(Failure::new(Exit::Exists, what, hint));
+            }
+            if is_same {
+                left.device = Some(other);
             }
         }
     }
     Ok(left)
+}
+
+/// Why a device that was left behind is in the way, if it is.
+fn unfit(device: &Record, record: &Record, is_same: bool) -> Option<String> {
+    match is_same {
+        false if device.name == record.name => Some(format!("of {}", device.urls.join(", "))),
+        // Its users go on to write.
+        true if record.read_only && !device.read_only => Some("which can be written".into()),
+        _ => None,
+    }
 }
 
 /// What has the disk already in the same way, and lives.
@@ -223,6 +234,16 @@ mod tests {
         assert_eq!(with_isids(&named, &second.record).urls, named.urls);
         drop((second, other));
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_was_left_behind_is_taken_over_as_what_it_is() {
+        let of = |name: &str, read_only| record(&Attachment { read_only, ..attachment(name, A, How::Ublk) });
+        assert_eq!(unfit(&of("a", false), &of("a", false), true), None);
+        assert_eq!(unfit(&of("a", true), &of("b", false), true), None);
+        assert!(unfit(&of("a", false), &of("a", true), true).unwrap().contains("can be written"));
+        assert!(unfit(&of("a", false), &of("a", false), false).unwrap().starts_with("of iscsi:"));
+        assert_eq!(unfit(&of("a", false), &of("b", false), false), None);
     }
 
     #[test]

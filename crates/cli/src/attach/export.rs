@@ -1,9 +1,9 @@
 //! As what the host sees the disk.
 
 use super::disk::Disk;
+use super::process::unstable;
 use super::users;
 use crate::exit::{Exit, Failure};
-use control::Problem;
 use control::attached::{Attached, Record};
 use control::config::attachment::How;
 use export::{fuse, nbd, ublk};
@@ -119,10 +119,7 @@ impl Export {
     /// When not everything could be made stable, or the host does not let go.
     pub fn stop(self) -> Result<(), Failure> {
         match self {
-            Export::Nbd(handle) => handle.stop().map_err(|e| {
-                let hint = "what was not flushed may be lost: look at the target";
-                Problem::new(format!("not everything could be made stable: {e}"), hint).into()
-            }),
+            Export::Nbd(handle) => handle.stop().map_err(unstable),
             Export::Ublk(device) => device.stop().map_err(failed),
             Export::Fuse(mount) => mount.stop().map_err(failed),
         }

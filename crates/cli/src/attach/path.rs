@@ -160,6 +160,10 @@ impl Way for Path {
         }
     }
 
+    fn take_loss(&self) -> Option<Error> {
+        self.lun().and_then(|lun| lun.take_loss())
+    }
+
     fn news(&self) -> flume::Receiver<Event> {
         self.lun().map_or_else(|| self.silence.1.clone(), |lun| lun.news())
     }

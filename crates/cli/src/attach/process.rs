@@ -146,6 +146,12 @@ fn cannot(what: &str, e: &io::Error) -> Failure {
     Problem::new(format!("cannot {what}: {e}"), "look at the limits of this process: ulimit -a").into()
 }
 
+/// What was written may not be there for good.
+pub fn unstable(e: io::Error) -> Failure {
+    let hint = "what was not flushed may be lost: look at the target";
+    Problem::new(format!("not everything could be made stable: {e}"), hint).into()
+}
+
 /// Where events come from and arrive.
 type Events<'a> = (&'a Sender<Event>, &'a Receiver<Event>);
 
@@ -293,8 +299,11 @@ impl Service {
     /// Takes the disk from the host, flushes, and logs out.
     fn stop(self, cores: &Cores) -> Result<(), Failure> {
         let stopped = self.export.stop();
+        // Who unmounts a file by other means has not flushed it.
+        let disk = self.disk.backend.clone();
+        let flushed = cores.wait(0, move || async move { disk.flush().await }).and_then(|flushed| flushed);
         let luns = self.disk.into_luns();
         let closed = cores.wait(0, move || Disk::close(luns));
-        stopped.and(closed.map_err(|e| cannot("log out", &e)))
+        stopped.and(flushed.map_err(unstable)).and(closed.map_err(|e| cannot("log out", &e)))
     }
 }

@@ -116,13 +116,13 @@ impl Journal {
         with_end(&self.path, ".new")
     }
 
-    /// The copy is over.
+    /// The copy is over, for good.
     pub fn remove(&self) -> io::Result<()> {
         // Left by a copy that was killed while it wrote.
         _ = fs::remove_file(self.new_one());
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
+            removed => removed.and_then(|()| self.folder()?.sync_all()),
         }
     }
 

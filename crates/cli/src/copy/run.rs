@@ -250,8 +250,9 @@ impl Copy {
             false => None,
         };
         if let Some(journal) = &self.journal {
-            // It would be refused, or begin where it ended: no harm.
-            _ = journal.remove();
+            // All is copied; but --resume would believe it should the source change.
+            let path = journal.path().display();
+            _ = journal.remove().inspect_err(|e| tracing::warn!("the journal {path} stays, remove it: {e}"));
         }
         summary.verified = match &compared {
             Some(Outcome { complete: true, .. }) => Some(true),

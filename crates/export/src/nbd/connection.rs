@@ -106,18 +106,24 @@ impl Connection {
 
     /// Serves requests until the client leaves, or until `stopping` ends: then what is in flight is finished
     /// and all else refused.
-    pub(super) async fn run(
+    pub(super) async fn serve(
         self: &Rc<Self>,
         receiver: Receiver,
         stopping: impl Future<Output = ()>,
     ) -> Result<(), Broken> {
-        let result = either(self.receive(receiver), self.wind_down(stopping)).await;
-        let farewell = self.wait_until(|conn| conn.state.borrow().in_flight == 0);
-        farewell.await;
+        either(self.receive(receiver), self.wind_down(stopping)).await
+    }
+
+    /// Waits until no request is on its way any more.
+    pub(super) async fn settle(&self) {
+        self.wait_until(|conn| conn.state.borrow().in_flight == 0).await;
+    }
+
+    /// Sends the last answers and closes.
+    pub(super) async fn leave(self: &Rc<Self>) {
         self.flush();
         let _ = compio::time::timeout(FAREWELL, self.wait_until(|conn| !conn.writing.get())).await;
         self.stream.shutdown(Shutdown::Both);
-        result
     }
 
     async fn wind_down(&self, stopping: impl Future<Output = ()>) -> Result<(), Broken> {

@@ -22,6 +22,8 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// What all connections share.
 struct Shared {
     exports: Vec<Export>,
+    /// Of each export the connections whose client is gone and whose requests are not all over.
+    orphans: Vec<AtomicUsize>,
     limits: Limits,
     pool: Pool,
     connections: AtomicUsize,
@@ -76,6 +78,7 @@ pub fn serve(
     check(&exports)?;
     let bound = listen.iter().map(Listen::bind).collect::<io::Result<Vec<_>>>()?;
     let shared = Arc::new(Shared {
+        orphans: exports.iter().map(|_| AtomicUsize::new(0)).collect(),
         exports,
         pool: Pool::new(limits.memory),
         limits,
@@ -203,6 +206,26 @@ impl Drop for Counted {
     }
 }
 
+/// A connection's place among those whose client is gone and whose requests are not all over.
+struct Orphan<'a> {
+    shared: &'a Shared,
+    export: usize,
+}
+
+impl<'a> Orphan<'a> {
+    fn new(shared: &'a Shared, export: usize) -> Orphan<'a> {
+        shared.orphans[export].fetch_add(1, SeqCst);
+        Orphan { shared, export }
+    }
+}
+
+impl Drop for Orphan<'_> {
+    fn drop(&mut self) {
+        self.shared.orphans[self.export].fetch_sub(1, SeqCst);
+        self.shared.changed.notify(usize::MAX);
+    }
+}
+
 /// Serves one client from its handshake to its end.
 async fn serve_one(socket: Socket, count: Counted) {
     let shared = &count.0;
@@ -229,8 +252,15 @@ async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
     let Some((agreed, begun)) = haggled? else { return Ok(()) };
     let export = &shared.exports[agreed.export];
     tracing::debug!(export = %export.name, "NBD client begins");
+    // What a client has repeated on a new connection must not be undone by what is still on its way of the old one.
+    let settled = shared.until(|shared| shared.orphans[agreed.export].load(SeqCst) == 0);
+    either(settled, shared.stopped()).await;
     let pool = shared.pool.share();
     let conn = Connection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
-    let ended = conn.run(Receiver::new(agreed.terms, begun), shared.stopped()).await;
+    let ended = conn.serve(Receiver::new(agreed.terms, begun), shared.stopped()).await;
+    let orphan = Orphan::new(shared, agreed.export);
+    conn.settle().await;
+    drop(orphan);
+    conn.leave().await;
     ended.map_err(|e| io::Error::other(e.to_string()))
 }

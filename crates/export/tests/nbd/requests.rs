@@ -3,7 +3,12 @@
 use super::client::{Answer, Client};
 use super::{MIB, Server, export, memory};
 use block::filter::{self, Op};
+use block::{Backend, Facts, Finished, Future};
 use export::nbd::Limits;
+use net::Buf;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use wire::be;
 use wire::nbd::command::*;
@@ -126,6 +131,65 @@ fn who_waits_for_the_disk_holds_up_nobody() {
     let flush = client.request(FLUSH, 0, 0, 0);
     let order: Vec<u64> = (0..3).map(|_| client.answer(0).cookie).collect();
     assert_eq!(order, [flush, write, read]);
+}
+
+/// Its first write lands late.
+struct Stalled {
+    medium: Arc<dyn Backend>,
+    began: AtomicBool,
+    landed: AtomicBool,
+}
+
+impl Backend for Stalled {
+    fn facts(&self) -> Facts {
+        self.medium.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.medium.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        Box::pin(async move {
+            let is_first = !self.began.swap(true, SeqCst);
+            if is_first {
+                compio::time::sleep(Duration::from_millis(500)).await;
+            }
+            let finished = self.medium.write(offset, buf, stable).await;
+            self.landed.fetch_or(is_first, SeqCst);
+            finished
+        })
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.medium.flush()
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.medium.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.medium.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.medium.describe()
+    }
+}
+
+#[test]
+fn a_write_of_a_client_that_is_gone_undoes_none_of_its_next_connection() {
+    let (began, landed) = (AtomicBool::new(false), AtomicBool::new(false));
+    let disk = Arc::new(Stalled { medium: memory(MIB), began, landed });
+    let server = Server::of(disk.clone());
+    let mut client = Client::simple(server.tcp(), "disk");
+    client.request(WRITE, 0, 0, 512);
+    client.write(&[1; 512]);
+    while !disk.began.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    drop(client);
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
+    while !disk.landed.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    assert_eq!(client.read_at(0, 512), [2; 512]);
 }
 
 #[test]

@@ -78,9 +78,10 @@ impl Lun {
     async fn synchronize(&self) -> Result<(), Error> {
         match perform(&self.session, self.lun, cdb::synchronize_cache(), Direction::None).await.0 {
             // It has no cache that could be flushed.
-            Err(e) if e.sense.is_some_and(|s| (s.key, s.asc) == (5, 0x20)) => Ok(()),
-            other => other.map(drop),
+            Err(e) if e.sense.is_some_and(|s| (s.key, s.asc) == (5, 0x20)) => {}
+            other => drop(other?),
         }
+        self.session.take_loss(self.lun).map_or(Ok(()), Err)
     }
 
     /// The whole blocks around some bytes: offset and length.

@@ -23,7 +23,8 @@ pub enum Verdict {
     Failed(Error),
 }
 
-/// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides.
+/// Judges the answer of try number `tries`, the first being 1. A unit attention is told besides, and so is the deferred
+/// error of a command that has ended before.
 /// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a
 /// deferred error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
 pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Verdict {
@@ -51,11 +52,14 @@ fn by_sense(
     tell: impl FnOnce(Sense),
 ) -> Verdict {
     if sense.deferred {
-        tracing::warn!("data that were acknowledged may be gone: {sense}");
+        tracing::warn!("of a command that has ended: {sense}");
+        // What was recovered is not lost.
+        if sense.key > 1 {
+            tell(sense);
+        }
+        return if tries < TRIES { Verdict::Again } else { failed_by(sense) };
     }
     match (sense.key, sense.asc, sense.ascq) {
-        _ if sense.deferred && tries < TRIES => return Verdict::Again,
-        _ if sense.deferred => {}
         // No sense, recovered error, completed.
         (0 | 1 | 0xf, ..) => return Verdict::Done,
         (6, ..) => {
@@ -69,6 +73,10 @@ fn by_sense(
         (0xb, ..) if repeatable && tries < TRIES => return Verdict::Again,
         _ => {}
     }
+    failed_by(sense)
+}
+
+fn failed_by(sense: Sense) -> Verdict {
     let error = Error::new(Kind::Scsi, sense.to_string()).with_status(Status::CheckCondition as u8);
     Verdict::Failed(error.with_sense(Some(sense)))
 }
@@ -121,9 +129,13 @@ mod tests {
         for (key, repeatable) in [(1, false), (3, false), (4, false), (1, true), (0xb, false)] {
             let sense = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
             let end = |tries| {
-                let (status, sense) = (Status::CheckCondition as u8, sense.encode(false).into());
-                let c = Completion { status, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
-                judge(&c, tries, repeatable, |_| panic!("no unit attention"))
+                let (status, told) = (Status::CheckCondition as u8, sense.encode(false).into());
+                let c =
+                    Completion { status, sense: told, transferred: 0, overflow: 0, queued: Duration::ZERO };
+                let mut lost = None;
+                let verdict = judge(&c, tries, repeatable, |sense| lost = Some(sense));
+                assert_eq!(lost, (key > 1).then_some(sense), "key {key}");
+                verdict
             };
             assert_eq!(end(1), Verdict::Again, "key {key}");
             assert!(matches!(end(TRIES), Verdict::Failed(_)), "key {key}: not for ever");

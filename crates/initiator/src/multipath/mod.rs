@@ -320,9 +320,11 @@ impl Backend for Multipath {
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {
-        Box::pin(
-            async move { self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0 },
-        )
+        Box::pin(async move {
+            self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
+            // One path flushes for all; what is lost may have been told on another.
+            self.ways.iter().find_map(|way| way.take_loss()).map_or(Ok(()), |e| Err(e.into()))
+        })
     }
 
     fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {

@@ -16,6 +16,8 @@ struct Wire {
     silence: (flume::Sender<Event>, flume::Receiver<Event>),
     /// It does what is asked of it, and the answer is lost.
     mute: AtomicBool,
+    /// It tells of data that are lost.
+    lost: AtomicBool,
 }
 
 impl Wire {
@@ -30,6 +32,7 @@ impl Wire {
             tell,
             silence: flume::bounded(1),
             mute: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
         })
     }
 
@@ -60,6 +63,9 @@ impl Way for Wire {
     fn give_up_strays(&self) -> Future<'_, ()> {
         self.given_up.store(true, Relaxed);
         Box::pin(async {})
+    }
+    fn take_loss(&self) -> Option<Error> {
+        self.lost.swap(false, Relaxed).then(|| Error::new(Kind::Scsi, "lost"))
     }
     fn news(&self) -> flume::Receiver<Event> {
         if self.up.load(Relaxed) { self.news.clone() } else { self.silence.1.clone() }
@@ -236,6 +242,19 @@ fn a_comparison_goes_on_another_path_only_where_it_was_not_carried_out() {
         wires[0].mute.store(true, Relaxed);
         assert_eq!(swap(2, 3).await.map_err(|e| e.kind), Err(Kind::Lost), "it may have been carried out");
         assert_eq!(swap(3, 4).await, Ok(true), "it was");
+    });
+}
+
+#[test]
+fn what_any_path_tells_to_be_lost_fails_one_flush() {
+    inside(async {
+        let wires = two();
+        let disk = join(&wires, Duration::ZERO).await;
+        for wire in &wires {
+            wire.lost.store(true, Relaxed);
+            assert_eq!(disk.flush().await.unwrap_err().to_string(), "lost");
+            disk.flush().await.expect("told once");
+        }
     });
 }
 

@@ -33,6 +33,9 @@ pub trait Way: Backend {
     /// one later.
     fn give_up_strays(&self) -> Future<'_, ()>;
 
+    /// What it has told to be lost since this was asked last, though it was acknowledged.
+    fn take_loss(&self) -> Option<Error>;
+
     /// Events that are a reason to ask.
     fn news(&self) -> flume::Receiver<Event>;
 }
@@ -71,6 +74,10 @@ impl Way for Lun {
 
     fn give_up_strays(&self) -> Future<'_, ()> {
         Box::pin(self.session().give_up_strays())
+    }
+
+    fn take_loss(&self) -> Option<Error> {
+        self.session().take_loss(self.address())
     }
 
     fn news(&self) -> flume::Receiver<Event> {

@@ -7,6 +7,7 @@ mod drive;
 mod escalate;
 mod home;
 mod incoming;
+mod losses;
 pub(crate) mod machine;
 pub(crate) mod numbers;
 mod order;
@@ -27,14 +28,15 @@ use crate::made::{self, Make};
 use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, lun, text};
 pub use home::{CommandId, Pending};
 use home::{Home, Mail};
+use losses::Losses;
 pub(crate) use pins::Held;
 use proto::parameters::Parameters;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use wire::iscsi::request::Function;
-use wire::scsi::Sense;
 use wire::scsi::cdb::Cdb;
+use wire::scsi::{Sense, Status};
 
 /// What happened to a session without being asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +96,7 @@ struct Shared {
     mail: flume::Sender<Mail>,
     facts: Arc<Mutex<Facts>>,
     listeners: Arc<Listeners>,
+    losses: Losses,
     options: Options,
     /// Commands that came from other cores.
     sent_here: AtomicU64,
@@ -156,8 +159,8 @@ impl Session {
         let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
         let (id, place) = home::settle(home.clone());
         drive::start(home, connected, inbox);
-        let sent_here = AtomicU64::new(0);
-        Session(Arc::new(Shared { id, place, mail, facts, listeners, options, sent_here }))
+        let (losses, sent_here) = (Losses::default(), AtomicU64::new(0));
+        Session(Arc::new(Shared { id, place, mail, facts, listeners, losses, options, sent_here }))
     }
 
     /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that
@@ -252,9 +255,20 @@ impl Session {
         events
     }
 
-    /// Tells listeners of a unit attention that came as the status of a command.
+    /// What came as the status of a command and is not about it: listeners are told of a unit attention, a deferred
+    /// error is kept for [`Session::take_loss`].
     pub(crate) fn attention(&self, lun: u64, sense: Sense) {
-        self.0.listeners.tell(&Event::Attention { lun, sense });
+        match sense.deferred {
+            true => self.0.losses.note(lun, sense),
+            false => self.0.listeners.tell(&Event::Attention { lun, sense }),
+        }
+    }
+
+    /// The deferred error that a logical unit has told since this was asked last: what was acknowledged is lost.
+    pub(crate) fn take_loss(&self, lun: u64) -> Option<Error> {
+        let sense = self.0.losses.take(lun)?;
+        let error = Error::new(Kind::Scsi, format!("data that were acknowledged are lost: {sense}"));
+        Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))
     }
 
     /// From now on this logical unit has to be the same after every recovery: `identity` is what VPD page 83h

@@ -234,6 +234,10 @@ impl Way for Line {
         }
     }
 
+    fn take_loss(&self) -> Option<Error> {
+        self.lun.get().and_then(|lun| lun.take_loss())
+    }
+
     fn news(&self) -> flume::Receiver<Event> {
         self.news.clone()
     }
