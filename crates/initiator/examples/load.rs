@@ -3,7 +3,7 @@
 
 use block::Backend;
 use initiator::{Lun, Url};
-use net::{Buf, Cores};
+use net::{Cores, Pool};
 use std::cell::Cell;
 use std::error::Error;
 use std::rc::Rc;
@@ -38,13 +38,19 @@ async fn work(lun: Arc<Lun>, load: Load, seed: u64, on: Rc<Cell<bool>>) -> std::
     // As much of the disk as the neutral load generator uses.
     let places = lun.facts().capacity.min(256 << 20) / load.bytes as u64;
     let mut offsets = Offsets { state: seed * 0x9e37_79b9_7f4a_7c15 + 1, places };
-    let (mut buf, mut count) = (Buf::zeroed(load.bytes), 0);
+    let (pool, mut count) = (Pool::new(1 << 30), 0);
+    let data = pool.get(load.bytes).await;
+    let mut data = load.write.then_some(data);
     while on.get() {
         let offset = offsets.next() * load.bytes as u64;
-        let (result, back) =
-            if load.write { lun.write(offset, buf, false).await } else { lun.read(offset, buf).await };
+        let (result, back) = match data.take() {
+            Some(data) => lun.write(offset, data, false).await,
+            // As a program has it that uses what it reads and goes on.
+            None => lun.read(offset, pool.get(load.bytes).await).await,
+        };
         result?;
-        (buf, count) = (back, count + 1);
+        data = load.write.then_some(back);
+        count += 1;
     }
     Ok(count)
 }

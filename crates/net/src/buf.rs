@@ -3,6 +3,7 @@
 use crate::pool::Home;
 use crate::regions::{Cut, Region};
 use compio::buf::{IoBuf, IoBufMut, SetLen};
+use std::cell::OnceCell;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use zerocopy::{FromZeros, IntoBytes};
@@ -51,7 +52,9 @@ pub(crate) fn pages(len: usize) -> Pages {
 
 /// A page-aligned buffer. Derefs to its bytes. One that came from a [`Pool`](crate::Pool) goes back there.
 pub struct Buf {
-    pages: Pages,
+    /// Of a pool they are taken when they are first touched: who waits for data holds none, and few serve many, warm in
+    /// the cache.
+    pages: OnceCell<Pages>,
     len: usize,
     home: Option<Home>,
 }
@@ -59,11 +62,27 @@ pub struct Buf {
 impl Buf {
     /// A buffer of `len` zero bytes that belongs to no pool.
     pub fn zeroed(len: usize) -> Self {
-        Buf { pages: pages(len), len, home: None }
+        Buf { pages: pages(len).into(), len, home: None }
     }
 
-    pub(crate) fn pooled(pages: Pages, len: usize, home: Home) -> Self {
-        Buf { pages, len, home: Some(home) }
+    pub(crate) fn pooled(len: usize, home: Home) -> Self {
+        Buf { pages: OnceCell::new(), len, home: Some(home) }
+    }
+
+    /// Its bytes, none of which is touched by that.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// It has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn pages(&self) -> &Pages {
+        self.pages.get_or_init(|| self.home.as_ref().map_or_else(|| pages(self.len), Home::supply))
     }
 
     /// It came from a pool, and counts there.
@@ -73,12 +92,12 @@ impl Buf {
 
     /// Bytes that could be used without a new allocation.
     pub fn capacity(&self) -> usize {
-        self.pages.bytes_len()
+        self.home.as_ref().map_or_else(|| self.pages().bytes_len(), Home::bytes)
     }
 
     /// The region of memory that it is a part of, if it is one of a pool that cuts them from regions.
     pub fn region(&self) -> Option<Region> {
-        if let Pages::Cut(cut) = &self.pages { Some(cut.region()) } else { None }
+        if let Pages::Cut(cut) = self.pages() { Some(cut.region()) } else { None }
     }
 
     /// Shows `len` bytes of what is allocated.
@@ -94,7 +113,7 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
-            home.take_back(std::mem::replace(&mut self.pages, Pages::Own(Vec::new())));
+            home.take_back(self.pages.take());
         }
     }
 }
@@ -109,14 +128,16 @@ impl Deref for Buf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.pages.pages().as_bytes()[..self.len]
+        &self.pages().pages().as_bytes()[..self.len]
     }
 }
 
 impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.pages_mut().as_mut_bytes()[..self.len]
+        self.pages();
+        let pages = self.pages.get_mut().expect("they are there now");
+        &mut pages.pages_mut().as_mut_bytes()[..self.len]
     }
 }
 

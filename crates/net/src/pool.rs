@@ -79,8 +79,11 @@ enum Full {
 #[derive(Clone)]
 pub struct Pool(Arc<Share>);
 
-/// Where a pooled buffer goes when it is dropped.
-pub(crate) struct Home(Arc<Share>);
+/// Where a pooled buffer has its memory from, and where that goes when it is dropped.
+pub(crate) struct Home {
+    share: Arc<Share>,
+    class: usize,
+}
 
 fn class_of(len: usize) -> usize {
     len.div_ceil(PAGE).max(1).next_power_of_two().trailing_zeros() as usize
@@ -128,9 +131,7 @@ impl Pool {
         let class = class_of(len);
         let bytes = PAGE << class;
         self.0.take(bytes)?;
-        let free = FREE.with_borrow_mut(|f| f[class].pop());
-        let free = free.or_else(|| regions::cut(class, self.0.account.limit).map(Pages::Cut));
-        Ok(Buf::pooled(free.unwrap_or_else(|| pages(bytes)), len, Home(self.0.clone())))
+        Ok(Buf::pooled(len, Home { share: self.0.clone(), class }))
     }
 
     /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
@@ -198,9 +199,29 @@ impl Share {
 }
 
 impl Home {
-    pub(crate) fn take_back(self, pages: Pages) {
-        let bytes = pages.bytes_len();
-        let class = class_of(bytes);
+    /// Bytes of the memory.
+    pub(crate) fn bytes(&self) -> usize {
+        PAGE << self.class
+    }
+
+    /// The memory, of unspecified content: that which was given back last on this core, if there is some.
+    pub(crate) fn supply(&self) -> Pages {
+        // The thread may be ending: then there is nothing to be used again.
+        let free = FREE.try_with(|f| f.borrow_mut()[self.class].pop()).ok().flatten();
+        let free = free.or_else(|| regions::cut(self.class, self.share.account.limit).map(Pages::Cut));
+        free.unwrap_or_else(|| pages(self.bytes()))
+    }
+
+    /// The buffer is dropped: its memory, if it was touched.
+    pub(crate) fn take_back(self, pages: Option<Pages>) {
+        if let Some(pages) = pages {
+            self.keep(pages);
+        }
+        self.share.give(self.bytes());
+    }
+
+    fn keep(&self, pages: Pages) {
+        let (bytes, class) = (self.bytes(), self.class);
         // With regions, memory that is of none is not used again.
         let stays = matches!(pages, Pages::Cut(_)) || !regions::is_on();
         // The thread may be ending: then the pages are simply freed.
@@ -210,7 +231,6 @@ impl Home {
                 free[class].push(pages);
             }
         });
-        self.0.give(bytes);
     }
 }
 
@@ -289,6 +309,21 @@ mod tests {
             let next = compio::time::timeout(std::time::Duration::from_secs(10), got.recv_async()).await;
             assert_eq!(next.expect("in time").expect("a sender").len(), PAGE);
         });
+    }
+
+    #[test]
+    fn memory_is_taken_when_it_is_touched() {
+        let pool = Pool::new(1 << 30);
+        let (mut first, second) = (pool.try_get(9000).expect("room"), pool.try_get(9000).expect("room"));
+        assert_eq!((pool.used(), second.len(), second.capacity()), (2 * 16384, 9000, 16384));
+        first[8999] = 1;
+        let at = first.as_ptr();
+        drop(first);
+        assert_eq!(second[8999], 1, "what was given back last");
+        assert_eq!(second.as_ptr(), at);
+        drop(pool.try_get(9000));
+        drop(second);
+        assert_eq!(pool.used(), 0);
     }
 
     #[test]

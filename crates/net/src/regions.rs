@@ -106,8 +106,9 @@ impl Regions {
 /// Pages of a region. Dropping them gives them back.
 pub(crate) struct Cut {
     region: Region,
-    first: usize,
-    order: usize,
+    /// Its first page there, and the binary logarithm of how many there are. Small: buffers are moved often.
+    first: u32,
+    order: u32,
 }
 
 // SAFETY: the pages are its own, as those of a box.
@@ -123,7 +124,7 @@ pub(crate) fn cut(order: usize, limit: usize) -> Option<Cut> {
     }
     let mut regions = regions();
     let (index, first) = regions.take(order, limit)?;
-    Some(Cut { region: regions.all[index], first, order })
+    Some(Cut { region: regions.all[index], first: first as u32, order: order as u32 })
 }
 
 impl Cut {
@@ -133,7 +134,7 @@ impl Cut {
 
     fn at(&self) -> *mut Page {
         // SAFETY: the block is within its region.
-        unsafe { self.region.at.as_ptr().cast::<Page>().add(self.first) }
+        unsafe { self.region.at.as_ptr().cast::<Page>().add(self.first as usize) }
     }
 
     pub(crate) fn pages(&self) -> &[Page] {
@@ -149,7 +150,7 @@ impl Cut {
 
 impl Drop for Cut {
     fn drop(&mut self) {
-        regions().give(self.order, (self.region.index, self.first));
+        regions().give(self.order as usize, (self.region.index, self.first as usize));
     }
 }
 
