@@ -124,7 +124,7 @@ impl Mover {
             let Some(from) = state.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
                 continue;
             };
-            if !session.awaits(r2t.itt()) {
+            if !session.awaits(r2t.itt(), r2t.word20()) {
                 continue;
             }
             let place = session.place(&header);
@@ -201,7 +201,8 @@ impl Mover {
     fn arrived(&self, session: &mut Session, id: u64, buf: net::Buf) -> bool {
         let Some(Coming { header, lands }) = self.state.borrow_mut().coming.remove(&id) else { return true };
         let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
-        let more = session.take(Arrived { header, ahs: &[], data, intact: true });
+        let is_awaited = session.awaits(header.itt(), header.word20());
+        let more = !is_awaited || session.take(Arrived { header, ahs: &[], data, intact: true });
         self.release();
         more
     }
