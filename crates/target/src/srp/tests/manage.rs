@@ -165,6 +165,7 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
         rest().await;
         // What comes behind the answer to it waits with it: also what is asked for the next write, and that it is over.
         host.manage(12, function::ABORT_TASK, 11);
+        rest().await;
         ask(&host, 13, &first, &[8; 512]);
         rest().await;
         other.manage(6, function::CLEAR_TASK_SET, 0);
