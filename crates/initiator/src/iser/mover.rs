@@ -16,7 +16,8 @@ use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 
-/// U of a SCSI Response: less was moved than the command expected.
+/// O and U of a SCSI Response: there was more than the command expected, or less.
+const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;
 
 #[derive(Default)]
@@ -61,7 +62,7 @@ impl Mover {
             return breaks(machine, "the target advertises memory");
         }
         match pdu.bhs.opcode() {
-            opcode::SCSI_RESPONSE => self.give_back(machine, &pdu.bhs),
+            opcode::SCSI_RESPONSE => self.give_back(machine, &pdu.bhs, pdu.data),
             opcode::DATA_IN | opcode::R2T => {
                 return breaks(machine, &format!("{} over RDMA", opcode::name(pdu.bhs.opcode())));
             }
@@ -71,10 +72,16 @@ impl Mover {
     }
 
     /// The memory of a command that is answered; what was not filled is told as residual.
-    fn give_back(&self, machine: &mut Machine, response: &Bhs) {
+    fn give_back(&self, machine: &mut Machine, response: &Bhs, data: &[u8]) {
         if let Some(Exposed::Sink(buf)) = self.take_back(response.itt()) {
-            let short = if response.flags() & UNDERFLOW != 0 { response.word(44) } else { 0 };
-            machine.filled(response.itt(), buf, short);
+            let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
+                0 => None,
+                OVERFLOW => Some(0),
+                _ => Some(response.word(44)),
+            };
+            // Behind its length.
+            let sense = data.get(2..).unwrap_or_default();
+            machine.filled(response.itt(), buf, carrier::unfilled(residual, response.0[3], sense));
         }
     }
 }

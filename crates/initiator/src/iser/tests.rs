@@ -309,6 +309,26 @@ fn a_check_condition_is_told_with_its_sense_data_padded_or_not() {
     }
 }
 
+/// What else is in its memory was there before.
+#[test]
+fn a_failure_without_a_residual_has_brought_nothing() {
+    let mut peer = Peer::new(parameters());
+    for (status, key, transferred) in
+        [(2, Some(3), 0), (2, Some(0xb), 0), (2, None, 0), (8, None, 0), (2, Some(0), 512), (2, Some(1), 512)]
+    {
+        let tag = peer.read(512);
+        peer.one();
+        let sense = key.map(|key| [&[0, 18][..], &Sense::new(key, 0x11, 0).encode(false)].concat());
+        peer.respond(tag, 0, status, 0, &sense.unwrap_or_default());
+        assert_eq!(peer.done(tag).0.transferred, transferred, "{status} {key:?}");
+    }
+    let tag = peer.read(512);
+    peer.one();
+    let sense = [&[0, 18][..], &Sense::new(3, 0x11, 0).encode(false)].concat();
+    peer.respond(tag, 0x02, 2, 112, &sense);
+    assert_eq!(peer.done(tag).0.transferred, 400, "as the residual tells");
+}
+
 #[test]
 fn data_in_and_r2t_in_messages_break_the_protocol() {
     let mut data_in = Bhs::new(opcode::DATA_IN);

@@ -13,6 +13,7 @@ use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 use wire::iscsi::Bhs;
+use wire::scsi::{Sense, Status};
 
 /// A data mover that is no stream of bytes.
 pub trait Mover {
@@ -59,6 +60,16 @@ pub trait Mover {
 /// Why a command that could not lend its memory has ended.
 pub fn cannot_lend(e: &io::Error) -> Error {
     Error::new(Kind::Invalid, format!("the memory of a command cannot be lent to the target: {e}"))
+}
+
+/// Bytes of a read that the target has not filled, where nothing but its answer tells: as the residual says, if there is
+/// one. A command that failed without it may have filled none.
+pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
+    // NO SENSE, RECOVERED ERROR and COMPLETED come with data.
+    let is_done = |sense: Sense| matches!(sense.key, 0x0 | 0x1 | 0xf);
+    let is_good = status == Status::Good as u8
+        || status == Status::CheckCondition as u8 && Sense::decode(sense).is_some_and(is_done);
+    residual.unwrap_or(if is_good { 0 } else { u32::MAX })
 }
 
 /// The connection itself.

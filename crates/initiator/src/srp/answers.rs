@@ -1,5 +1,6 @@
 //! What a target answers, as the PDUs that a session knows.
 
+use crate::session::carrier;
 use wire::iscsi::{Bhs, pdu};
 use wire::srp::{Aer, Residual, Response, task_status};
 
@@ -23,11 +24,21 @@ pub enum Way {
 }
 
 /// What was left of the data of a command.
-pub fn residual(way: Way, response: &Response<'_>) -> Residual {
+fn residual(way: Way, response: &Response<'_>) -> Residual {
     match (way, response.residual_in) {
         (Way::Out, _) | (Way::None, Residual::None) => response.residual_out,
         (_, residual_in) => residual_in,
     }
+}
+
+/// Bytes of its memory that the target has not filled.
+pub fn unfilled(way: Way, response: &Response<'_>) -> u32 {
+    let told = match residual(way, response) {
+        Residual::None => None,
+        Residual::Over(_) => Some(0),
+        Residual::Under(bytes) => Some(bytes),
+    };
+    carrier::unfilled(told, response.status, response.sense)
 }
 
 /// The SCSI Response to a command, and its data segment.

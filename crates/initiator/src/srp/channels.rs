@@ -1,5 +1,5 @@
 //! A session with several channels (SRP r16a section 5.4): each command goes to the one that has most room, and what is
-//! about a command goes where that is. One that is lost takes the session with it, which is made anew as a whole.
+//! about commands goes where they are. One that is lost takes the session with it, which is made anew as a whole.
 
 use super::answers::NOT_SUPPORTED;
 use super::mover::Mover;
@@ -51,13 +51,16 @@ impl Channels {
         &self.list[next].mover
     }
 
-    /// Where a task management function goes; None: it would be about commands of one channel alone.
+    /// Where a task management function goes. One about all commands of a logical unit goes where they are; None: they are
+    /// on several channels. What one of these says comes neither behind nor before what is said on another.
     fn to_manage(&self, header: &Bhs) -> Option<&Mover> {
-        let function = header.flags() & 0x7f;
-        match function == Function::AbortTaskSet as u8 {
-            true => None,
-            false => Some(self.with(header.word20()).unwrap_or(&self.list[0].mover)),
+        let first = &*self.list[0].mover;
+        if header.flags() & 0x7f == Function::AbortTask as u8 {
+            return Some(self.with(header.word20()).unwrap_or(first));
         }
+        let mut busy = self.list.iter().map(|channel| &*channel.mover).filter(|mover| mover.is_busy());
+        let only = busy.next().unwrap_or(first);
+        busy.next().is_none().then_some(only)
     }
 }
 

@@ -4,7 +4,7 @@ use super::answers;
 use super::mover::{Asked, Mover};
 use crate::session::machine::Machine;
 use ::wire::iscsi::{Bhs, NONE, pdu};
-use ::wire::srp::{self, FromTarget, Residual, Response};
+use ::wire::srp::{self, FromTarget, Response};
 use net::iscsi::receive::{Arrived, Broken, Data, Sink};
 use net::out::Payload;
 use rdma::Exposed;
@@ -50,7 +50,7 @@ impl Mover {
         };
         let (header, data) = match open.asked {
             Asked::Command(way) => {
-                self.give_back(machine, itt, open.lent, answers::residual(way, response));
+                self.give_back(machine, itt, open.lent, answers::unfilled(way, response));
                 answers::scsi_response(itt, way, response)
             }
             Asked::Manage => (answers::managed(itt, response), Vec::new()),
@@ -60,9 +60,8 @@ impl Mover {
     }
 
     /// The memory of a command that is answered.
-    fn give_back(&self, machine: &mut Machine, itt: u32, lent: Option<u32>, residual: Residual) {
+    fn give_back(&self, machine: &mut Machine, itt: u32, lent: Option<u32>, short: u32) {
         if let Some(Exposed::Sink(buf)) = lent.and_then(|stag| self.endpoint.revoke(stag)) {
-            let short = if let Residual::Under(bytes) = residual { bytes } else { 0 };
             machine.filled(itt, buf, short);
         }
     }

@@ -119,6 +119,11 @@ impl Mover {
         self.with_state(|state| state.open.contains_key(&itt))
     }
 
+    /// It has a request that is not answered.
+    pub fn is_busy(&self) -> bool {
+        self.with_state(|state| !state.open.is_empty())
+    }
+
     /// Does something with the state, and lets go of it before the session is told anything.
     pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.borrow_mut())

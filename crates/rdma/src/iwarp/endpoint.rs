@@ -151,8 +151,16 @@ impl Endpoint for Iwarp {
 
     fn readable(&self) -> Wait<'_, io::Result<()>> {
         Box::pin(async {
-            let has_news = self.engine.borrow().has_news();
-            if has_news { Ok(()) } else { self.stream.readable().await }
+            let (has_news, is_over) = {
+                let engine = self.engine.borrow();
+                (engine.has_news(), engine.is_over())
+            };
+            match (has_news, is_over) {
+                (true, _) => Ok(()),
+                // The socket would be readable for ever.
+                (false, true) => Err(io::ErrorKind::NotConnected.into()),
+                (false, false) => self.stream.readable().await,
+            }
         })
     }
 

@@ -83,7 +83,7 @@ impl Endpoint for End {
     }
 
     fn flush(&self) -> io::Result<bool> {
-        self.link.flush(self.me).map(|()| true)
+        self.link.flush(self.me)
     }
 
     fn waiting(&self) -> usize {
@@ -111,7 +111,16 @@ impl Endpoint for End {
     }
 
     fn writable(&self) -> Wait<'_, io::Result<()>> {
-        Box::pin(async move { self.link.alive() })
+        Box::pin(async move {
+            loop {
+                let rung = self.bell.listen();
+                self.link.alive()?;
+                if !self.link.side(self.me).faults.sends.is_held() {
+                    return Ok(());
+                }
+                rung.await;
+            }
+        })
     }
 
     fn close(&self) {

@@ -45,6 +45,11 @@ impl Gate {
         self.bell.notify(usize::MAX);
     }
 
+    /// Whether things are held up.
+    pub(super) fn is_held(&self) -> bool {
+        self.closed.get() && self.passes.get() == 0
+    }
+
     /// Whether one may pass, which uses up a pass.
     pub(super) fn admits(&self) -> bool {
         let passes = self.passes.get();
@@ -60,6 +65,9 @@ impl Gate {
 pub struct Faults {
     /// RDMA Reads of this end: those that are held up are under way, and count as such.
     pub reads: Gate,
+    /// Messages and RDMA Writes of this end: those that are held up wait to be flushed, and RDMA Reads pass them, as at a
+    /// device whose line is busy.
+    pub sends: Gate,
     /// Messages to this end: those that are held up have not arrived yet. When the connection ends they are lost.
     pub messages: Gate,
     /// The next RDMA Read of this end fails, and the connection with it, as everywhere else.
@@ -87,6 +95,7 @@ impl Default for Faults {
         let gate = || Gate { bell: bell.clone(), ..Gate::default() };
         Faults {
             reads: gate(),
+            sends: gate(),
             messages: gate(),
             fail_next_read: Cell::new(false),
             fail_next_expose: Cell::new(false),

@@ -48,16 +48,16 @@ impl Link {
         self.side(me).expose(memory)
     }
 
-    /// Does what one end has queued, in order.
-    pub fn flush(&self, me: usize) -> io::Result<()> {
+    /// Does what one end has queued, in order. False: some of it is held up.
+    pub fn flush(&self, me: usize) -> io::Result<bool> {
         let mut state = self.0.borrow_mut();
         while state.over.is_none()
-            && let Some(job) = state.sides[me].queue.pop_front()
+            && let Some(job) = state.sides[me].next_job()
         {
             state.step(me, job);
         }
         state.settle();
-        state.alive()
+        state.alive().map(|()| state.sides[me].queue.is_empty())
     }
 
     /// Takes what has come to one end.

@@ -131,6 +131,14 @@ impl Side {
         Ok(())
     }
 
+    /// What is to be done next of what was queued, if it is not held up.
+    pub fn next_job(&mut self) -> Option<Job> {
+        self.queue.front()?;
+        let is_read = |job: &Job| matches!(job, Job::Read(_));
+        let at = if self.faults.sends.admits() { 0 } else { self.queue.iter().position(is_read)? };
+        self.queue.remove(at)
+    }
+
     /// Begins as many RDMA Reads as may be under way.
     pub fn begin_reads(&mut self) {
         while self.under_way < self.ord.into()

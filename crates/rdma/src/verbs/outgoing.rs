@@ -105,6 +105,8 @@ struct Staged {
     verb: Verb,
     body: Body,
     len: usize,
+    /// Its end will be told of.
+    is_told: bool,
     /// Of a read.
     piece: Option<Piece>,
 }
@@ -232,7 +234,7 @@ impl Outgoing {
 
     /// The device has nothing whose end could be waited for.
     pub fn is_idle(&self) -> bool {
-        self.posted.is_empty() && self.reading.is_empty()
+        self.reading.is_empty() && !self.posted.iter().any(|one| one.is_told)
     }
 
     fn stage_reads(&mut self, memory: &Memory) -> io::Result<()> {
@@ -292,18 +294,18 @@ impl Outgoing {
 
     fn put(&mut self, verb: Verb, body: Body, len: usize, piece: Option<Piece>) {
         self.seq += 1;
-        self.staged.push(Staged { seq: self.seq, verb, body, len, piece });
+        self.staged.push(Staged { seq: self.seq, verb, body, len, is_told: false, piece });
     }
 
     /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
     /// is no read is told of, else its chunk and its slot would never come back.
-    pub fn work(&self) -> Vec<Work> {
+    pub fn work(&mut self) -> Vec<Work> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
-        self.staged
-            .iter()
-            .enumerate()
-            .map(|(n, one)| to_work(one, self.tells_all || Some(n) == last))
-            .collect()
+        for (n, one) in self.staged.iter_mut().enumerate() {
+            // Messages and reads are told of, each.
+            one.is_told = self.tells_all || Some(n) == last || !matches!(one.verb, Verb::Write(_));
+        }
+        self.staged.iter().map(to_work).collect()
     }
 
     /// The device has taken so many of them.
@@ -368,10 +370,8 @@ impl Outgoing {
     }
 }
 
-/// Messages and reads are told of, each.
-fn to_work(one: &Staged, is_told: bool) -> Work {
-    let is_signalled = is_told || !matches!(one.verb, Verb::Write(_));
-    Work { id: one.seq, verb: one.verb, at: one.body.place(), len: one.len, is_signalled }
+fn to_work(one: &Staged) -> Work {
+    Work { id: one.seq, verb: one.verb, at: one.body.place(), len: one.len, is_signalled: one.is_told }
 }
 
 #[cfg(test)]

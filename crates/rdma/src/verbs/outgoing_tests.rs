@@ -24,11 +24,11 @@ fn remote(offset: u64) -> Remote {
 /// Hands everything that there is room for to a device that takes it: number, verb, bytes, and whether it is told of.
 fn post(out: &mut Outgoing, pool: &Memory) -> Vec<(u64, Verb, Vec<u8>, bool)> {
     out.stage(pool).unwrap();
+    let work = out.work().into_iter().enumerate();
     let bytes = |n: usize| match &out.staged[n].body {
         Body::Chunk(chunk) => chunk.bytes()[..out.staged[n].len].to_vec(),
         Body::There(..) => Vec::new(),
     };
-    let work = out.work().into_iter().enumerate();
     let posted: Vec<_> = work.map(|(n, w)| (w.id, w.verb, bytes(n), w.is_signalled)).collect();
     out.taken(posted.len());
     posted
@@ -89,6 +89,19 @@ fn what_the_device_does_not_take_is_offered_again() {
     assert!(out.is_blocked());
     let again = post(&mut out, &pool);
     assert_eq!(again.iter().map(|(_, _, bytes, _)| bytes[0]).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// Else what it does not take would be waited for without end.
+#[test]
+fn a_device_that_takes_only_what_it_does_not_tell_of_is_idle() {
+    let (mut out, pool) = (Outgoing::new(8, 1), pool());
+    out.push(Verb::Write(remote(0)), &[], Payload::Zeros(PIECE + 1));
+    out.stage(&pool).unwrap();
+    assert_eq!(out.work().iter().map(|work| work.is_signalled).collect::<Vec<_>>(), [false, true]);
+    out.taken(1);
+    assert!(out.is_idle());
+    post(&mut out, &pool);
+    assert!(!out.is_idle());
 }
 
 #[test]

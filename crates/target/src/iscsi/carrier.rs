@@ -135,6 +135,11 @@ impl Line {
         }
     }
 
+    /// What is sent may be a read of the initiator's memory.
+    pub fn reads_by_itself(&self) -> bool {
+        matches!(self, Line::Moved(_))
+    }
+
     /// Sends what the session has queued. False: some of it waits until [`Line::writable`].
     pub fn flush(&self, session: &mut Session) -> io::Result<bool> {
         match (self, &mut session.out) {

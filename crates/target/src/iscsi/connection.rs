@@ -285,18 +285,17 @@ impl Connection {
         }
     }
 
-    /// Sends what waits; what the socket does not take now follows as soon as it does.
+    /// Sends what waits; what the socket does not take now follows as soon as it does. A data mover also begins to read,
+    /// which does not wait for what goes out.
     pub fn flush(self: &Rc<Self>) {
-        if self.writing.get() {
+        if self.writing.get() && !self.line.reads_by_itself() {
             return;
         }
         let sent = self.line.flush(&mut self.session.borrow_mut());
         match sent {
             Ok(true) => {}
-            Ok(false) => {
-                self.writing.set(true);
-                compio::runtime::spawn(write(self.clone())).detach();
-            }
+            Ok(false) if self.writing.replace(true) => {}
+            Ok(false) => compio::runtime::spawn(write(self.clone())).detach(),
             Err(_) => self.lost(),
         }
     }

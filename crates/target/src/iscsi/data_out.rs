@@ -100,9 +100,11 @@ impl Session {
         }
     }
 
-    /// A task waits for data.
-    pub fn awaits(&self, itt: u32) -> bool {
-        self.tasks.get(&itt).is_some_and(|task| task.receiving.is_some())
+    /// A task waits for the data that was asked for by this Target Transfer Tag. One of a task that has ended is not that of
+    /// the next of its tag.
+    pub fn awaits(&self, itt: u32, ttt: u32) -> bool {
+        let receiving = self.tasks.get(&itt).and_then(|task| task.receiving.as_ref());
+        receiving.is_some_and(|r| index_of(ttt, r.ttt_base).is_some())
     }
 
     /// Where a large Data-Out belongs: the task's buffer and the place in it, if the segment is one that is

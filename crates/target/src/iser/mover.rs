@@ -124,7 +124,7 @@ impl Mover {
             let Some(from) = state.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
                 continue;
             };
-            if !session.awaits(r2t.itt()) {
+            if !session.awaits(r2t.itt(), r2t.word20()) {
                 continue;
             }
             let place = session.place(&header);
@@ -145,13 +145,9 @@ impl Mover {
     /// Sends what has waited, up to what still waits.
     fn release(&self) {
         let mut state = self.state.borrow_mut();
-        while let Some((header, payload)) = state.held.pop_front() {
-            if state.is_busy_for(&header) {
-                return state.held.push_front((header, payload));
-            }
+        while let Some((header, payload)) = state.let_go() {
             self.put(&mut state, header, payload);
         }
-        state.held_bytes = 0;
     }
 
     fn came(&self, session: &mut Session, came: Came<'_>) -> Result<bool, Broken> {
@@ -201,7 +197,8 @@ impl Mover {
     fn arrived(&self, session: &mut Session, id: u64, buf: net::Buf) -> bool {
         let Some(Coming { header, lands }) = self.state.borrow_mut().coming.remove(&id) else { return true };
         let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
-        let more = session.take(Arrived { header, ahs: &[], data, intact: true });
+        let is_awaited = session.awaits(header.itt(), header.word20());
+        let more = !is_awaited || session.take(Arrived { header, ahs: &[], data, intact: true });
         self.release();
         more
     }
@@ -218,6 +215,26 @@ impl State {
             _ => false,
         }
     }
+
+    fn hold(&mut self, header: Bhs, payload: Payload) {
+        self.held_bytes += own(&payload);
+        self.held.push_back((header, payload));
+    }
+
+    /// The first of what is held, if it need not wait any more.
+    fn let_go(&mut self) -> Option<(Bhs, Payload)> {
+        if self.is_busy_for(&self.held.front()?.0) {
+            return None;
+        }
+        let (header, payload) = self.held.pop_front()?;
+        self.held_bytes -= own(&payload);
+        Some((header, payload))
+    }
+}
+
+/// Bytes that are in no buffer of the pool.
+fn own(payload: &Payload) -> usize {
+    if let Payload::Bytes(bytes) = payload { bytes.len() } else { 0 }
 }
 
 impl carrier::Mover for Mover {
@@ -226,10 +243,7 @@ impl carrier::Mover for Mover {
         if state.held.is_empty() && !state.is_busy_for(&header) {
             return self.put(&mut state, header, payload);
         }
-        if let Payload::Bytes(bytes) = &payload {
-            state.held_bytes += bytes.len();
-        }
-        state.held.push_back((header, payload));
+        state.hold(header, payload);
         // It asks on and on, and does not send what the answers wait for.
         if state.held.len() > state.most_held || state.held_bytes > MOST_HELD_BYTES {
             self.endpoint.close();
@@ -309,4 +323,26 @@ pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
     head[..HEADER_LEN].copy_from_slice(&Header::PLAIN.encode());
     head[HEADER_LEN..HEADER_LEN + BHS_LEN].copy_from_slice(&header.0);
     (head, if data.is_empty() { Payload::Empty } else { Payload::Bytes(data) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_gone_does_not_count_among_what_is_held() {
+        let mut state = State::default();
+        let ping = || (pdu::nop_in(0, 1, NONE), Payload::Bytes(vec![0; 100]));
+        let header = request::data_out(request::Burst { lun: 0, itt: 7, ttt: 1 }, 0, 0, true, 0);
+        state.coming.insert(1, Coming { header, lands: false });
+        for (header, payload) in [ping(), (pdu::task_management_response(2, 0), Payload::Empty), ping()] {
+            state.hold(header, payload);
+        }
+        assert_eq!(state.held_bytes, 200);
+        assert!(state.let_go().is_some() && state.let_go().is_none(), "data is still coming");
+        assert_eq!(state.held_bytes, 100);
+        state.coming.clear();
+        assert!(state.let_go().is_some() && state.let_go().is_some() && state.let_go().is_none());
+        assert_eq!(state.held_bytes, 0);
+    }
 }

@@ -176,6 +176,8 @@ impl Mover {
     fn answer(&self, state: &mut State, itt: u32, response: Response<'_>) {
         let Some(slot) = state.slots.get(itt) else { return };
         let (tag, notifications) = (slot.tag, slot.notifications);
+        // The slot is somebody else's from here on.
+        state.asked.retain(|r2t| r2t.itt() != itt);
         let credits = state.slots.answer(itt);
         self.say(&Response { credits, tag, ..response }, notifications);
     }
@@ -272,7 +274,7 @@ impl Mover {
                 self.table(itt, header.word20(), &buf[..len])?;
                 session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(&[]), intact: true })
             }
-            Some(Coming::Data(landing)) if session.awaits(itt) => {
+            Some(Coming::Data(landing)) if session.awaits(itt, landing.header.word20()) => {
                 let whole = self.read_on(&mut self.state.borrow_mut(), itt, landing, buf);
                 let Some((Landing { header, lands, .. }, buf)) = whole else { return Ok(true) };
                 let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
@@ -302,7 +304,7 @@ impl Mover {
         while let Some(r2t) = state.asked.pop_front() {
             let (itt, offset, len) = (r2t.itt(), r2t.word(40), r2t.word(44));
             state.slots.queue(itt, false);
-            if !session.awaits(itt) {
+            if !session.awaits(itt, r2t.word20()) {
                 continue;
             }
             let burst = pdu::Burst { lun: r2t.lun(), itt, ttt: r2t.word20() };

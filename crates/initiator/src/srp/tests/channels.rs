@@ -110,16 +110,39 @@ fn an_abort_goes_to_the_channel_of_its_command() {
     }
 }
 
-/// The target would end those of one channel.
+const OF_A_UNIT: [Function; 3] = [Function::AbortTaskSet, Function::ClearTaskSet, Function::LunReset];
+
+/// A command on another channel may come to the target behind the function, and would be carried out after its end.
 #[test]
-fn the_task_set_of_several_channels_cannot_be_aborted_as_one() {
-    let mut two = Two::new(4);
-    let answer = two.machine.manage(Function::AbortTaskSet, LUN, None);
-    assert_eq!(two.sent().each_ref().map(Vec::len), [0, 0]);
-    assert!(matches!(two.mover.receive(&mut two.machine), Ok(Received::More)));
-    assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
-    two.machine.manage(Function::LunReset, LUN, None);
-    assert_eq!(two.sent().each_ref().map(Vec::len), [1, 0]);
+fn what_ends_all_commands_of_a_unit_is_refused_while_several_channels_have_some() {
+    for function in OF_A_UNIT {
+        let mut two = Two::new(4);
+        let tags = [two.test(), two.test()];
+        let sent = two.sent();
+        assert_eq!(sent.each_ref().map(Vec::len), [1, 1]);
+        let answer = two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 0], "{function:?}");
+        assert!(matches!(two.mover.receive(&mut two.machine), Ok(Received::More)));
+        assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
+        assert!(tags.iter().all(|tag| two.machine.poll(*tag, Waker::noop()).is_none()), "they go on");
+        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
+    }
+}
+
+#[test]
+fn what_ends_all_commands_of_a_unit_goes_where_they_are() {
+    for function in OF_A_UNIT {
+        let mut two = Two::new(4);
+        two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [1, 0], "there are none");
+        let mut two = Two::new(4);
+        two.test();
+        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1]);
+        two.machine.manage(function, LUN, None);
+        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
+    }
 }
 
 #[test]

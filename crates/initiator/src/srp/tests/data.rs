@@ -204,6 +204,22 @@ fn sense_data_come_with_the_status() {
     assert_eq!(back.map(|back| back.len()), Some(512));
 }
 
+/// What else is in its memory was there before.
+#[test]
+fn a_failure_without_a_residual_has_brought_nothing() {
+    let mut peer = Peer::new(8, true);
+    for (status, key, transferred) in
+        [(2, Some(3), 0), (2, Some(0xb), 0), (2, None, 0), (8, None, 0), (2, Some(0), 512), (2, Some(1), 512)]
+    {
+        let tag = peer.read(512);
+        let unit = peer.one();
+        let fixed = [0x70, 0, key.unwrap_or(0), 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x11, 0, 0, 0, 0, 0];
+        let sense = if key.is_some() { &fixed[..] } else { &[] };
+        peer.answer(Response { tag: command(&unit).tag, credits: 1, status, sense, ..Response::default() });
+        assert_eq!(peer.done(tag).0.transferred, transferred, "{status} {key:?}");
+    }
+}
+
 #[test]
 fn a_unit_that_the_target_could_not_use_fails_its_command() {
     let mut peer = Peer::new(8, true);

@@ -327,6 +327,25 @@ fn dropping_an_end_ends_the_other_and_closing_wakes_who_waits() {
     });
 }
 
+/// Else who waits for more would never sleep again.
+#[test]
+fn nothing_is_waited_for_once_the_end_was_told() {
+    run(async {
+        for by_itself in [false, true] {
+            let [caller, called] = connected(Options::default()).await;
+            if by_itself {
+                called.close()
+            } else {
+                caller.close()
+            }
+            called.readable().await.expect("the end");
+            assert_eq!(end(&serve(&*called, 1).await), Some(None));
+            let e = called.readable().await.expect_err("it is over");
+            assert_eq!(e.kind(), io::ErrorKind::NotConnected);
+        }
+    });
+}
+
 /// What the kernel still holds would come behind what is done on another connection.
 #[test]
 fn a_reset_throws_away_what_was_not_delivered() {

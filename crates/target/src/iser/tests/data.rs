@@ -1,7 +1,7 @@
 //! The data of commands.
 
 use super::host::{Host, KEYS, NAMES, pattern};
-use super::house::play;
+use super::house::{play, quiet};
 use rdma::Remote;
 use rdma::mem::{Faults, Operation};
 use std::rc::Rc;
@@ -284,4 +284,23 @@ impl Host {
     fn take_back_if_there(&self, place: Remote) {
         let _ = self.end.revoke(place.stag);
     }
+}
+
+#[test]
+fn a_write_is_read_while_what_goes_out_waits() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        host.faults[1].sends.hold();
+        let (read, place) = host.read(&cdb::read_10(0, 8), 4096);
+        quiet().await;
+        assert_eq!(host.did(), [], "its data waits");
+        let data = pattern(4096);
+        let (write, from) = host.write(&cdb::write_10(64, 8, false), &data, 0);
+        quiet().await;
+        assert_eq!(reads(&host.did(), from), [(0, 4096)]);
+        host.faults[1].sends.release();
+        assert_eq!(host.answer(read).await.status(), 0);
+        assert_eq!(host.answer(write).await.status(), 0);
+        assert!(host.take_back(place) == [0; 4096] && host.blocks(64, 8).await == data);
+    });
 }

@@ -203,6 +203,36 @@ fn data_that_comes_for_a_task_that_has_ended_harms_no_other_of_its_tag() {
 }
 
 #[test]
+fn what_was_asked_for_a_task_that_has_ended_is_not_read_for_another_of_its_tag() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let first = write_under_way(&mut host).await;
+        // What comes behind the answer to it waits with it: also what is asked for the next write.
+        host.manage(Function::AbortTask, Some(first));
+        quiet().await;
+        let cmd_sn = host.cmd_sn;
+        let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
+        host.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        quiet().await;
+        // It does not wait for the answer, as it should, before it uses the tag again.
+        host.itt = itt - 1;
+        let data = pattern(8192);
+        host.write(&cdb::write_10(64, 16, false), &data, 0);
+        quiet().await;
+        host.did();
+        host.faults[1].reads.release();
+        host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!(host.answer(itt).await.status(), 0);
+        let len = |did| if let Operation::Read { len, .. } = did { Some(len) } else { None };
+        assert_eq!(host.did().into_iter().filter_map(len).collect::<Vec<_>>(), [8192]);
+        host.itt += 9;
+        assert!(host.blocks(64, 16).await == data);
+        assert!(host.blocks(0, 8).await == [0; 4096]);
+    });
+}
+
+#[test]
 fn a_logout_is_answered_before_the_connection_ends() {
     play(|house| async move {
         let mut host = house.session(1).await;

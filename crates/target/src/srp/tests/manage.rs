@@ -1,5 +1,6 @@
 use super::world::{Answer, Host, command, rest};
 use super::{World, on_core};
+use rdma::Events;
 use rdma::mem::Operation;
 use wire::scsi::cdb;
 use wire::srp::{Command, CreditRequest, Data, Descriptor, Indirect, function, task_status};
@@ -136,5 +137,55 @@ fn another_initiator_s_reset_gives_credits_back_at_once() {
         host.say(&wire::srp::credit_response(asked.tag));
         let next = host.does(&command(7, &cdb::test_unit_ready())).await;
         assert_eq!(next, Answer::check(7, (6, 0x29, 3)));
+    });
+}
+
+/// MODE SELECT (6) of a control mode page with TAS: who loses commands to another initiator is told.
+async fn tells_of_aborted_tasks(host: &mut Host) {
+    let page = [0, 0, 0, 0, 10, 10, 0, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
+    let cdb = [0x15, 0x10, 0, 0, page.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let select = Command { data_out: Data::Immediate(&page), ..command(2, &cdb) };
+    assert_eq!(host.does(&select).await, Answer::good(2));
+}
+
+#[test]
+fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
+    on_core(async move || {
+        let (world, mut host, _) = writing().await;
+        host.faults[1].reads.release();
+        assert_eq!(host.answer().await, Answer::good(5));
+        tells_of_aborted_tasks(&mut host).await;
+        let mut other = world.host(2, false).await.ready().await;
+        host.faults[1].reads.hold();
+        let (first, second) = (cdb::write_10(0, 1, false), cdb::write_10(16, 2, false));
+        let ask = |host: &Host, tag, cdb: &[u8; 16], bytes: &[u8]| {
+            host.ask(&Command { data_out: Data::Direct(host.source(bytes)), ..command(tag, cdb) });
+        };
+        ask(&host, 11, &first, &[7; 512]);
+        rest().await;
+        // What comes behind the answer to it waits with it: also what is asked for the next write, and that it is over.
+        host.manage(12, function::ABORT_TASK, 11);
+        rest().await;
+        ask(&host, 13, &first, &[8; 512]);
+        rest().await;
+        other.manage(6, function::CLEAR_TASK_SET, 0);
+        host.is_silent().await;
+        host.faults[1].take_log();
+        host.faults[1].reads.release();
+        // All of it goes when the data has come, and the next command comes with that.
+        host.endpoint.poll(&mut Events::default());
+        ask(&host, 14, &second, &[9; 1024]);
+        assert_eq!(host.answer().await, Answer::managed(12, 2, task_status::COMPLETE));
+        assert_eq!(host.answer().await, Answer { status: 0x40, ..Answer::good(13) });
+        assert_eq!(host.answer().await, Answer::good(14));
+        let read = |op: &Operation| if let Operation::Read { len, .. } = op { Some(*len) } else { None };
+        assert_eq!(host.faults[1].log().iter().filter_map(read).collect::<Vec<_>>(), [1024]);
+        assert_eq!(other.answer().await, Answer::managed(6, 1, task_status::COMPLETE));
+        let (at, cdb) = (host.sink(1024), cdb::read_10(16, 2));
+        assert_eq!(
+            host.does(&Command { data_in: Data::Direct(at), ..command(15, &cdb) }).await,
+            Answer::good(15)
+        );
+        assert_eq!(host.written(at), [9; 1024]);
     });
 }
