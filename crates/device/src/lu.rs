@@ -172,6 +172,11 @@ impl Lu {
         self.change().reset();
     }
 
+    /// A reset switches the write cache off: what it holds has to be stable before.
+    pub fn reset_ends_write_cache(&self) -> bool {
+        self.change().modes.reset_ends_write_cache()
+    }
+
     /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells
     /// them by the status of their tasks.
     pub fn cleared(&self, by: Option<NexusId>) {
