@@ -46,6 +46,19 @@ impl Medium {
         let fault = Fault { spec };
         fault.check_type(spec.kind == Kind::Device)?;
         let (file, is_new) = open(spec).map_err(|e| fault.open(&e))?;
+        Medium::claim(file, is_new, spec)
+    }
+
+    /// Locks a file and makes a medium of it. Who does not get the lock leaves the file alone, though it made it:
+    /// another server uses it.
+    fn claim(file: File, is_new: bool, spec: &Spec) -> Result<Medium, OpenError> {
+        let fault = Fault { spec };
+        if spec.kind != Kind::Device {
+            lock(&file, spec.read_only).map_err(|e| fault.lock(e))?;
+            fault.check_place(&file)?;
+        }
+        // The lock lasts until the file is removed: who waits for it finds that out then.
+        let _locked = file.try_clone().map_err(|e| fault.open(&e))?;
         Medium::of(file, spec).inspect_err(|_| {
             if is_new {
                 // What cannot be used is not left behind.
@@ -57,11 +70,8 @@ impl Medium {
     fn of(file: File, spec: &Spec) -> Result<Medium, OpenError> {
         let fault = Fault { spec };
         let device = spec.kind == Kind::Device;
-        if !device {
-            lock(&file, spec.read_only).map_err(|e| fault.lock(e))?;
-            if spec.create && !spec.read_only {
-                give_size(&file, spec).map_err(|e| fault.create(&e))?;
-            }
+        if !device && spec.create && !spec.read_only {
+            give_size(&file, spec).map_err(|e| fault.create(&e))?;
         }
         let direct = match spec.direct {
             true => Some(direct_align(&file, device).map_err(|e| fault.open(&e))?),
@@ -311,6 +321,19 @@ impl Fault<'_> {
         }
     }
 
+    /// While the lock was waited for, who had it may have removed the file, or put another in its place.
+    fn check_place(&self, file: &File) -> Result<(), OpenError> {
+        let is_there = || {
+            let (ours, there) = (file.metadata()?, std::fs::metadata(&self.spec.path)?);
+            Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        };
+        match is_there() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.error("is another file now", "try again")),
+            Err(e) => Err(self.open(&e)),
+        }
+    }
+
     fn create(&self, e: &io::Error) -> OpenError {
         self.error(format!("cannot be created: {e}"), "choose a smaller size or another file system")
     }
@@ -327,5 +350,42 @@ impl Fault<'_> {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is to be made, and is not there.
+    fn spec(name: &str) -> Spec {
+        let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
+        _ = std::fs::remove_file(&path);
+        Spec { kind: Kind::File, size: Some(4096), create: true, ..Spec::path(path) }
+    }
+
+    #[test]
+    fn who_made_a_file_that_another_server_has_leaves_it_there() {
+        let spec = spec("made-twice");
+        let (file, is_new) = open(&spec).expect("made");
+        assert!(is_new);
+        let _first = Medium::open(&spec).expect("its lock was free");
+        let e = Medium::claim(file, is_new, &spec).err().expect("it is in use");
+        assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
+        std::fs::remove_file(&spec.path).expect("it is there");
+    }
+
+    #[test]
+    fn a_file_that_was_removed_or_replaced_before_its_lock_was_free_is_refused() {
+        let spec = spec("removed");
+        _ = Medium::open(&spec).expect("made");
+        let [one, other] = [0; 2].map(|_| open(&spec).expect("there").0);
+        std::fs::remove_file(&spec.path).expect("removed");
+        let e = Medium::claim(one, false, &spec).err().expect("it is gone");
+        assert_eq!(e.kind, io::ErrorKind::NotFound);
+        _ = Medium::open(&spec).expect("another");
+        let e = Medium::claim(other, false, &spec).err().expect("it is not this one");
+        assert_eq!(e.what, "is another file now");
+        std::fs::remove_file(&spec.path).expect("it is there");
     }
 }
