@@ -1,5 +1,7 @@
 //! What is acknowledged as stable, on a disk that loses its cache; and what the logical unit counts.
 
+mod troubled;
+
 use super::*;
 use block::testing::Lossy;
 use block::{Backend, Kind, Spec};
