@@ -19,11 +19,13 @@ const DIRECT_ALIGN: u64 = 4096;
 const PREFETCH: u64 = 2 << 20;
 
 /// The descriptors, which close together: the lock is on one of them, and must outlast what the other still
-/// writes.
+/// writes. The kernel does not keep that order when it ends the process, but in the page cache a write of before comes
+/// before those of whoever gets the lock.
 pub(super) struct Files {
     pub(super) plain: File,
     /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything
-    /// else.
+    /// else. None past the page cache, where a write that a disk holds up is kept by the kernel after the process was
+    /// killed, and must keep the lock with it.
     pub(super) through: Option<File>,
 }
 
@@ -81,7 +83,7 @@ impl Medium {
             true => rustix::fs::ioctl_blksszget(&file).map_err(|e| fault.open(&e.into()))?.into(),
             false => direct.map_or(1, NonZeroU64::get),
         };
-        let through = if spec.read_only { None } else { reopen(&file, spec.direct) };
+        let through = if spec.read_only || spec.direct { None } else { reopen(&file) };
         let mut medium = Medium {
             path: spec.path.clone(),
             device,
@@ -231,11 +233,9 @@ fn give_size(file: &File, spec: &Spec) -> io::Result<()> {
 
 /// Opens the very same file once more. Without a mounted /proc there is no such thing, and a sync after the
 /// write serves instead.
-fn reopen(file: &File, direct: bool) -> Option<File> {
-    let mut flags = OFlags::DSYNC;
-    flags.set(OFlags::DIRECT, direct);
+fn reopen(file: &File) -> Option<File> {
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(name).ok()
+    OpenOptions::new().read(true).write(true).custom_flags(OFlags::DSYNC.bits() as i32).open(name).ok()
 }
 
 pub(super) fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> {
