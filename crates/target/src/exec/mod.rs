@@ -99,7 +99,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
             let block = if zero { None } else { Some(data_of(data)?) };
             provision::write_same(unit, pool, (offset, len), block, (unmap, stable), around).await
         }
-        Op::Unmap { extents, stable } => provision::unmap(unit, extents, stable).await,
+        Op::Unmap { extents, stable } => provision::unmap(unit, extents, stable, around).await,
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
