@@ -227,8 +227,9 @@ fn give_size(file: &File, spec: &Spec) -> io::Result<()> {
     }
     file.set_len(size)?;
     file.sync_all()?;
-    let folder = spec.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    // Where a link leads to, if the path is one.
+    let place = spec.path.canonicalize()?;
+    File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 /// Opens the very same file once more. Without a mounted /proc there is no such thing, and a sync after the
