@@ -146,14 +146,17 @@ impl Lu {
         Ok(Lu { settings, parts: Parts::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
     }
 
-    /// The medium has another size now, in bytes: CAPACITY DATA HAS CHANGED on every nexus.
-    pub fn resized(&self, capacity: u64) {
+    /// The medium has this size now, in bytes. If it was another, which is told: CAPACITY DATA HAS CHANGED on every
+    /// nexus.
+    pub fn resized(&self, capacity: u64) -> bool {
         let mut state = self.change();
         let blocks = capacity / self.settings().block_size as u64;
-        if state.blocks != blocks {
+        let changed = state.blocks != blocks;
+        if changed {
             state.blocks = blocks;
             state.raise(Sense::CAPACITY_CHANGED, |_, _| true);
         }
+        changed
     }
 
     /// What stands behind it was reset, and may have lost what was not flushed: every nexus is told.
@@ -170,6 +173,11 @@ impl Lu {
     /// tasks are the caller's to abort.
     pub fn reset(&self) {
         self.change().reset();
+    }
+
+    /// A reset switches the write cache off: what it holds has to be stable before.
+    pub fn reset_ends_write_cache(&self) -> bool {
+        self.change().modes.reset_ends_write_cache()
     }
 
     /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells

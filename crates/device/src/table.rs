@@ -20,7 +20,8 @@ pub(crate) enum Allowed {
 pub enum Order {
     /// Runs beside others.
     Shared,
-    /// Alone: others wait, and it waits for others (COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, SANITIZE).
+    /// Alone: others wait, and it waits for others (COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, MODE
+    /// SELECT, SANITIZE).
     Exclusive,
 }
 

@@ -139,11 +139,9 @@ impl Unit {
     pub fn refresh(&self) -> bool {
         // Held, so that a medium that is replaced meanwhile does not get the size of the one before.
         let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
-        let changed = backend.refresh();
-        if changed {
-            self.lu.resized(backend.facts().capacity);
-        }
-        changed
+        // Of units that share a medium only the first hears from it that something is new.
+        backend.refresh();
+        self.lu.resized(backend.facts().capacity)
     }
 
     /// Other blocks from here on, if `with`, which is done in the same step, does not fail. No command runs.

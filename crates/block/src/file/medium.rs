@@ -19,11 +19,13 @@ const DIRECT_ALIGN: u64 = 4096;
 const PREFETCH: u64 = 2 << 20;
 
 /// The descriptors, which close together: the lock is on one of them, and must outlast what the other still
-/// writes.
+/// writes. The kernel does not keep that order when it ends the process, but in the page cache a write of before comes
+/// before those of whoever gets the lock.
 pub(super) struct Files {
     pub(super) plain: File,
     /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything
-    /// else.
+    /// else. None past the page cache, where a write that a disk holds up is kept by the kernel after the process was
+    /// killed, and must keep the lock with it.
     pub(super) through: Option<File>,
 }
 
@@ -46,6 +48,19 @@ impl Medium {
         let fault = Fault { spec };
         fault.check_type(spec.kind == Kind::Device)?;
         let (file, is_new) = open(spec).map_err(|e| fault.open(&e))?;
+        Medium::claim(file, is_new, spec)
+    }
+
+    /// Locks a file and makes a medium of it. Who does not get the lock leaves the file alone, though it made it:
+    /// another server uses it.
+    fn claim(file: File, is_new: bool, spec: &Spec) -> Result<Medium, OpenError> {
+        let fault = Fault { spec };
+        if spec.kind != Kind::Device {
+            lock(&file, spec.read_only).map_err(|e| fault.lock(e))?;
+            fault.check_place(&file)?;
+        }
+        // The lock lasts until the file is removed: who waits for it finds that out then.
+        let _locked = file.try_clone().map_err(|e| fault.open(&e))?;
         Medium::of(file, spec).inspect_err(|_| {
             if is_new {
                 // What cannot be used is not left behind.
@@ -57,11 +72,8 @@ impl Medium {
     fn of(file: File, spec: &Spec) -> Result<Medium, OpenError> {
         let fault = Fault { spec };
         let device = spec.kind == Kind::Device;
-        if !device {
-            lock(&file, spec.read_only).map_err(|e| fault.lock(e))?;
-            if spec.create && !spec.read_only {
-                give_size(&file, spec).map_err(|e| fault.create(&e))?;
-            }
+        if !device && spec.create && !spec.read_only {
+            give_size(&file, spec).map_err(|e| fault.create(&e))?;
         }
         let direct = match spec.direct {
             true => Some(direct_align(&file, device).map_err(|e| fault.open(&e))?),
@@ -71,7 +83,7 @@ impl Medium {
             true => rustix::fs::ioctl_blksszget(&file).map_err(|e| fault.open(&e.into()))?.into(),
             false => direct.map_or(1, NonZeroU64::get),
         };
-        let through = if spec.read_only { None } else { reopen(&file, spec.direct) };
+        let through = if spec.read_only || spec.direct { None } else { reopen(&file) };
         let mut medium = Medium {
             path: spec.path.clone(),
             device,
@@ -215,17 +227,16 @@ fn give_size(file: &File, spec: &Spec) -> io::Result<()> {
     }
     file.set_len(size)?;
     file.sync_all()?;
-    let folder = spec.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    // Where a link leads to, if the path is one.
+    let place = spec.path.canonicalize()?;
+    File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 /// Opens the very same file once more. Without a mounted /proc there is no such thing, and a sync after the
 /// write serves instead.
-fn reopen(file: &File, direct: bool) -> Option<File> {
-    let mut flags = OFlags::DSYNC;
-    flags.set(OFlags::DIRECT, direct);
+fn reopen(file: &File) -> Option<File> {
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(name).ok()
+    OpenOptions::new().read(true).write(true).custom_flags(OFlags::DSYNC.bits() as i32).open(name).ok()
 }
 
 pub(super) fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> {
@@ -311,6 +322,19 @@ impl Fault<'_> {
         }
     }
 
+    /// While the lock was waited for, who had it may have removed the file, or put another in its place.
+    fn check_place(&self, file: &File) -> Result<(), OpenError> {
+        let is_there = || {
+            let (ours, there) = (file.metadata()?, std::fs::metadata(&self.spec.path)?);
+            Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        };
+        match is_there() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.error("is another file now", "try again")),
+            Err(e) => Err(self.open(&e)),
+        }
+    }
+
     fn create(&self, e: &io::Error) -> OpenError {
         self.error(format!("cannot be created: {e}"), "choose a smaller size or another file system")
     }
@@ -327,5 +351,42 @@ impl Fault<'_> {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is to be made, and is not there.
+    fn spec(name: &str) -> Spec {
+        let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
+        _ = std::fs::remove_file(&path);
+        Spec { kind: Kind::File, size: Some(4096), create: true, ..Spec::path(path) }
+    }
+
+    #[test]
+    fn who_made_a_file_that_another_server_has_leaves_it_there() {
+        let spec = spec("made-twice");
+        let (file, is_new) = open(&spec).expect("made");
+        assert!(is_new);
+        let _first = Medium::open(&spec).expect("its lock was free");
+        let e = Medium::claim(file, is_new, &spec).err().expect("it is in use");
+        assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
+        std::fs::remove_file(&spec.path).expect("it is there");
+    }
+
+    #[test]
+    fn a_file_that_was_removed_or_replaced_before_its_lock_was_free_is_refused() {
+        let spec = spec("removed");
+        _ = Medium::open(&spec).expect("made");
+        let [one, other] = [0; 2].map(|_| open(&spec).expect("there").0);
+        std::fs::remove_file(&spec.path).expect("removed");
+        let e = Medium::claim(one, false, &spec).err().expect("it is gone");
+        assert_eq!(e.kind, io::ErrorKind::NotFound);
+        _ = Medium::open(&spec).expect("another");
+        let e = Medium::claim(other, false, &spec).err().expect("it is not this one");
+        assert_eq!(e.what, "is another file now");
+        std::fs::remove_file(&spec.path).expect("it is there");
     }
 }

@@ -309,6 +309,25 @@ mod tests {
         assert_eq!(chosen(false).as_fd().as_raw_fd(), files.plain.as_raw_fd());
     }
 
+    /// The kernel goes on with it after the process was killed: nobody else may have the file before that.
+    #[test]
+    fn what_a_stable_write_past_the_page_cache_holds_is_locked() {
+        let path = std::env::temp_dir().join(format!("lunar-block-direct-{}", std::process::id()));
+        let spec =
+            Spec { kind: Kind::File, size: Some(4096), create: true, direct: true, ..Spec::path(&path) };
+        let Ok(file) = File::open(&spec) else { return println!("skipped: O_DIRECT") };
+        use std::os::fd::AsFd;
+        let handle = ops::Handle::new(&file.medium.files, true, None);
+        // As the kernel keeps it for a write that is under way.
+        let kept = handle.as_fd().try_clone_to_owned().expect("a descriptor");
+        drop((handle, file));
+        let refused = File::open(&spec).err().expect("it is in use");
+        assert_eq!(refused.kind, io::ErrorKind::ResourceBusy);
+        drop(kept);
+        assert!(File::open(&spec).is_ok());
+        std::fs::remove_file(path).expect("its name");
+    }
+
     #[test]
     fn a_stable_write_without_o_dsync_is_synced() {
         let mut file = nameless();

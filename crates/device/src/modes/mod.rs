@@ -20,8 +20,9 @@ const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
     Row::new(opcode, sense::mode_sense, Allowed::Reading, usage).in_standby().while_sanitizing()
 }
 
+/// Alone: a write that was begun with the write cache on ends before that is flushed and off.
 const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, select::mode_select, Allowed::Never, usage).in_standby().keeps()
+    Row::new(opcode, select::mode_select, Allowed::Never, usage).in_standby().keeps().exclusive()
 }
 
 /// What mode pages can change: a set of the bits below.
@@ -96,6 +97,11 @@ impl State {
     /// A reset brings the saved values back.
     pub(crate) fn reset(&mut self) {
         self.current = self.saved_or_default();
+    }
+
+    /// A reset takes WCE away.
+    pub(crate) fn reset_ends_write_cache(&self) -> bool {
+        self.write_cache() && !self.saved_or_default().has(WCE)
     }
 
     fn saved_or_default(&self) -> Values {

@@ -31,6 +31,19 @@ pub struct End {
     pub nexus: NexusId,
     /// The nexus's place at its gate.
     pub member: Member,
+    /// The medium that the command is about.
+    pub medium: u64,
+}
+
+impl End {
+    /// Its medium may have become another one between two steps; `byte` names the end in the segment descriptor.
+    fn is_still_meant(&self, number: u16, byte: u16) -> Result<(), Sense> {
+        if self.unit.lu.medium() == self.medium {
+            Ok(())
+        } else {
+            Err(Sense::COPY_ABORTED.segment(number, byte))
+        }
+    }
 }
 
 impl Ends {
@@ -129,6 +142,8 @@ impl Part<'_> {
         if around.is_aborted() {
             return Err(gone());
         }
+        self.ends.source.is_still_meant(self.number, 4)?;
+        self.ends.destination.is_still_meant(self.number, 6)?;
         let range = around.copy_range(self.number, self.segment, &self.ends)?;
         let (source, destination) = (&self.ends.source.unit, &self.ends.destination.unit);
         let data = fetch_into(source, range.source + done, buf, &READ).await;

@@ -7,7 +7,7 @@ mod verify;
 
 use crate::gate::{Entry, Member};
 use crate::{Reply, Told, Unit};
-use device::{Answer, CopyRange, CopySegment, Count, Failure, NexusId, Op, Plan};
+use device::{Answer, CopyRange, CopySegment, Count, Failure, NexusId, Op, Plan, Shard};
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -99,7 +99,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
             let block = if zero { None } else { Some(data_of(data)?) };
             provision::write_same(unit, pool, (offset, len), block, (unmap, stable), around).await
         }
-        Op::Unmap { extents, stable } => provision::unmap(unit, extents, stable).await,
+        Op::Unmap { extents, stable } => provision::unmap(unit, extents, stable, around).await,
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
@@ -217,6 +217,20 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
 pub async fn flush(unit: &Arc<Unit>) -> Ended {
     unit.backend().flush().await.map_err(|e| failed(unit, &e, 0, &WRITE))?;
     Ok(Outcome::Good)
+}
+
+/// Logical unit reset, of which the tasks are the caller's to abort. If it switches the write cache off, it is alone
+/// and what that holds becomes stable first. A flush that fails is in the log, and the reset is done all the same.
+pub async fn reset(unit: &Arc<Unit>) {
+    let _alone = match unit.lu.reset_ends_write_cache() {
+        true => {
+            let alone = unit.gate.member(Shard::mine()).enter_alone().await;
+            _ = flush(unit).await;
+            Some(alone)
+        }
+        false => None,
+    };
+    unit.lu.reset();
 }
 
 /// Keeps on stable storage what a command is to change, then changes it; the plan is that of what remains to be

@@ -2,8 +2,10 @@
 
 use super::{Ended, Outcome, READ, STEP, Surroundings, WRITE, failed, flush, gone, put, step_buffer};
 use crate::Unit;
+use block::{Backend, Future};
 use device::Failure;
 use net::{Buf, Pool};
+use std::io;
 use std::sync::Arc;
 
 /// Without a block, or with one of zeros, the backend is asked for zeros; it knows a quick way.
@@ -18,13 +20,36 @@ pub async fn write_same(
     let block = block.filter(|b| b.iter().any(|x| *x != 0));
     match block {
         None => {
-            let zeroed = unit.backend().write_zeroes(offset, len, unmap).await;
-            zeroed.map_err(|e| failed(unit, &e, offset, &WRITE))?;
+            clear(unit, (offset, len), around, |b, at, n| b.write_zeroes(at, n, unmap)).await?;
             unit.lu.count(WRITE.bytes, len);
         }
         Some(block) => repeat(unit, pool, (offset, len), &block, &|| !around.is_aborted()).await?,
     }
     if stable { flush(unit).await } else { Ok(Outcome::Good) }
+}
+
+/// Bytes that are cleared at a time: a backend that has to write them takes its time.
+const STRETCH: u64 = 64 * STEP as u64;
+
+/// Clears a range with `one` stretch after the other, until it is aborted. They end where backends have ends of their
+/// own, so that none is left with a part of what it could give back.
+async fn clear(
+    unit: &Arc<Unit>,
+    (offset, len): (u64, u64),
+    around: &dyn Surroundings,
+    one: impl Fn(&dyn Backend, u64, u64) -> Future<'_, io::Result<()>>,
+) -> Result<(), Failure> {
+    let (backend, end) = (unit.backend(), offset + len);
+    let mut at = offset;
+    while at < end {
+        if around.is_aborted() {
+            return Err(gone());
+        }
+        let n = (STRETCH - at % STRETCH).min(end - at);
+        one(&*backend, at, n).await.map_err(|e| failed(unit, &e, at, &WRITE))?;
+        at += n;
+    }
+    Ok(())
 }
 
 /// Writes `block` from `offset` on until `len` bytes are covered, or until it is not to go on.
@@ -51,12 +76,16 @@ pub async fn repeat(
     Ok(())
 }
 
-pub async fn unmap(unit: &Arc<Unit>, extents: Vec<(u64, u64)>, stable: bool) -> Ended {
-    for (offset, len) in extents {
-        let done = unit.backend().unmap(offset, len).await;
-        done.map_err(|e| failed(unit, &e, offset, &WRITE))?;
+pub async fn unmap(
+    unit: &Arc<Unit>,
+    extents: Vec<(u64, u64)>,
+    stable: bool,
+    around: &dyn Surroundings,
+) -> Ended {
+    for extent in extents {
+        clear(unit, extent, around, |b, at, n| b.unmap(at, n)).await?;
     }
-    if stable { super::flush(unit).await } else { Ok(Outcome::Good) }
+    if stable { flush(unit).await } else { Ok(Outcome::Good) }
 }
 
 /// Enough extents for one answer; an initiator asks again from where it ends.

@@ -35,10 +35,7 @@ pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> En
 }
 
 async fn work(unit: &Arc<Unit>, pool: &Pool, job: Job) -> Ended {
-    let result = match overwrite(unit, pool, &job).await {
-        Ok(()) => flush(unit).await.map(drop),
-        Err(e) => Err(e),
-    };
+    let result = overwrite(unit, pool, &job).await;
     unit.lu.sanitized(result.as_ref().map(drop));
     keep(unit).await;
     result.map(|()| Outcome::Good)
@@ -66,6 +63,8 @@ async fn overwrite(unit: &Arc<Unit>, pool: &Pool, job: &Job) -> Result<(), Failu
                 (pass as u128 * capacity as u128 + at as u128) * 0xffff / (passes as u128 * capacity as u128);
             unit.lu.sanitize_progress(share as u16);
         }
+        // Else a cache may put one pass in place of the other, and the medium sees the last one only.
+        flush(unit).await?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! What is acknowledged as stable, on a disk that loses its cache; and what the logical unit counts.
 
+mod troubled;
+
 use super::*;
 use block::testing::Lossy;
 use block::{Backend, Kind, Spec};
@@ -312,7 +314,17 @@ fn an_aborted_operation_stops() {
             block_size: BLOCK as u32,
             stable: false,
         };
-        for (op, data) in [(verify, None), (same, Some(vec![7; BLOCK]))] {
+        let zeros = Op::WriteSame {
+            offset: 0,
+            len: all,
+            zero: true,
+            unmap: false,
+            block_size: BLOCK as u32,
+            stable: false,
+        };
+        let unmap = Op::Unmap { extents: vec![(0, all)], stable: false };
+        let block = Some(vec![7; BLOCK]);
+        for (op, data) in [(verify, None), (same, block), (zeros, None), (unmap, None)] {
             let data = data.map(|d| {
                 let mut buf = Buf::zeroed(d.len());
                 buf.copy_from_slice(&d);

@@ -1,8 +1,8 @@
 //! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE
 //! (SBC-4).
 
-use super::{Ended, Outcome, READ, STEP, Surroundings, VERIFY, fetch, fetch_into, gone, put};
-use crate::Unit;
+use super::{Ended, Outcome, READ, STEP, Surroundings, VERIFY, WRITE, failed, fetch, fetch_into, gone, put};
+use crate::{Told, Unit};
 use device::{Compare, Failure};
 use net::{Buf, Pool};
 use std::sync::Arc;
@@ -77,16 +77,21 @@ pub async fn compare_and_write(
     miscompare(&medium, &data[..len], 0)?;
     data.copy_within(len..2 * len, 0);
     data.set_visible(len);
-    put(unit, offset, data, stable).await.map_err(uncertain)?;
+    let (result, _) = unit.backend().write(offset, data, stable).await;
+    result.map_err(|e| uncertain(failed(unit, &e, offset, &WRITE), Told::of(&e)))?;
+    unit.lu.count(WRITE.bytes, len as u64);
     Ok(Outcome::Good)
 }
 
-/// The write of a COMPARE AND WRITE that has failed somewhere else may have been done there: an answer after which it
-/// is sent again as if it were not would make its own success a miscompare.
-fn uncertain(failure: Failure) -> Failure {
+/// The write of a COMPARE AND WRITE that has failed somewhere else, or that was not waited for to its end, may have been
+/// done there: an answer after which it is sent again as if it were not would make its own success a miscompare. BUSY
+/// that a device has `told` is the answer of one that did nothing.
+fn uncertain(failure: Failure, told: Option<Told>) -> Failure {
     const NOT_READY: u8 = 2;
+    const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
     match failure.sense {
-        Some(sense) if sense.key == NOT_READY => Sense::new(0x0b, 0x08, 0x00).into(),
+        None if told.is_none() => UNCERTAIN.into(),
+        Some(sense) if sense.key == NOT_READY => UNCERTAIN.into(),
         _ => failure,
     }
 }

@@ -129,7 +129,8 @@ impl Luns {
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
         let end = |lun| {
             let h = self.handle(lun)?;
-            Some(End { lun, unit: h.unit.clone(), nexus: h.nexus.id(), member: h.member() })
+            let (nexus, member, medium) = (h.nexus.id(), h.member(), h.unit.lu.medium());
+            Some(End { lun, unit: h.unit.clone(), nexus, member, medium })
         };
         let ends = end(from).zip(end(to)).map(|(source, destination)| Ends { source, destination });
         ends.ok_or(segment.unreachable(number))

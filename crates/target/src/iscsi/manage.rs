@@ -4,8 +4,8 @@ use super::connection::{Connection, Life, Session};
 use super::luns::Found;
 use super::out::Payload;
 use super::task::{Aborted, Task};
-use crate::Unit;
 use crate::registry::{Letter, Which};
+use crate::{Unit, exec};
 use device::NexusId;
 use proto::window::precedes;
 use std::collections::BTreeSet;
@@ -160,7 +160,7 @@ impl Connection {
         match function {
             ABORT_TASK_SET => {}
             CLEAR_TASK_SET => unit.lu.cleared(self.session.borrow_mut().nexus_at(header.lun())),
-            _ => unit.lu.reset(),
+            _ => exec::reset(&unit).await,
         }
         if forwarded { COMPLETE } else { REJECTED }
     }
@@ -220,7 +220,7 @@ impl Connection {
             if self.session.borrow().life == Life::Over {
                 return COMPLETE;
             }
-            unit.lu.reset();
+            exec::reset(unit).await;
             // Each of them tells all of its nexuses: others of this core come first.
             net::after_others().await;
         }

@@ -75,6 +75,23 @@ fn a_rest_that_is_given_up_was_nothing() {
 }
 
 #[test]
+fn units_that_share_a_medium_all_see_it_grow() {
+    let path = std::env::temp_dir().join(format!("lunar-shared-{}.img", std::process::id()));
+    let made = std::fs::File::create(&path).expect("a file");
+    made.set_len(CAPACITY).expect("a size");
+    let backend = block::open(&Spec::path(&path)).unwrap_or_else(|e| panic!("{}: {}", e.subject, e.what));
+    let units = [1, 2].map(|_| {
+        let lu = Lu::new(settings(), None).expect("settings");
+        Unit::new(Arc::new(lu), backend.clone(), None)
+    });
+    assert_eq!(units.each_ref().map(Unit::refresh), [false; 2]);
+    made.set_len(2 * CAPACITY).expect("a size");
+    assert_eq!(units.each_ref().map(Unit::refresh), [true; 2]);
+    assert_eq!(units.each_ref().map(Unit::refresh), [false; 2]);
+    std::fs::remove_file(&path).expect("its name");
+}
+
+#[test]
 fn other_blocks_take_the_place_of_those_before() {
     let unit = unit(None);
     let other = memory();

@@ -89,7 +89,8 @@ impl<'a> Session<'a> {
     fn end(&self, naa: &[u8]) -> End {
         let at = naa[7] as usize - 1;
         let (unit, member) = (self.units[at].clone(), self.members[at].clone());
-        End { lun: at as u16, unit, nexus: self.nexuses[at].id(), member }
+        let medium = unit.lu.medium();
+        End { lun: at as u16, unit, nexus: self.nexuses[at].id(), member, medium }
     }
 
     /// Copies all of one to the other; which one tells `from`.
@@ -214,6 +215,23 @@ fn reservations_are_asked_for_at_each_step() {
         let byte = if place == 0 { 4 } else { 6 };
         let refused = Sense::COPY_TARGET_UNREACHABLE.segment(0, byte);
         assert!(now(session.copy(0)).is_err_and(|f| f.sense == Some(refused)), "{place}");
+        assert_eq!(parts(&units[1]), [7, 0, 0]);
+    }
+}
+
+/// Neither are bytes of two media mixed, nor is the second written to by a command that was about the first.
+#[test]
+fn a_copy_ends_where_a_medium_becomes_another_one() {
+    for (at, byte) in [(0, 4), (1, 6)] {
+        let units = units();
+        let lu = &units[at].lu;
+        let session = Session::new(&units, (0, Entry::Beside)).then(|asked| {
+            if asked == FIRST {
+                assert!(lu.redefine(Settings::clone(&lu.settings()), true).is_ok());
+            }
+        });
+        let aborted = Sense::COPY_ABORTED.segment(0, byte);
+        assert!(now(session.copy(0)).is_err_and(|f| f.sense == Some(aborted)), "{at}");
         assert_eq!(parts(&units[1]), [7, 0, 0]);
     }
 }

@@ -2,6 +2,7 @@
 
 mod asking;
 mod bad;
+mod cache;
 mod data;
 mod login;
 mod manage;

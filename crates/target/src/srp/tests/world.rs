@@ -3,6 +3,7 @@
 use crate::server::{Bound, Counted, Shared};
 use crate::setup::{self, Digests, Limits, Setup, Target, Transports};
 use crate::{Unit, srp};
+use block::Backend;
 use device::{Identity, Lu, Settings};
 use net::out::Payload;
 use net::{Buf, Cores};
@@ -22,6 +23,8 @@ use wire::srp::{Response, TargetLogout, TaskManagement};
 pub const NAME: &str = "iqn.2026-11.org.example:disk";
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Bytes of the disk.
+const CAPACITY: u64 = 32 << 20;
 /// Where immediate data begins, as Linux wants it.
 pub const OFFSET: u16 = 68;
 
@@ -62,9 +65,13 @@ fn session() -> setup::Session {
     }
 }
 
-/// A memory disk of 32 MiB; its state is kept in a file, if there is one to be.
-fn unit(state: Option<&Path>) -> Unit {
-    const CAPACITY: u64 = 32 << 20;
+/// A medium of 32 MiB.
+pub fn memory() -> Arc<dyn Backend> {
+    block::open(&block::Spec::sized(block::Kind::Memory, CAPACITY)).expect("memory")
+}
+
+/// A disk; its state is kept in a file, if there is one to be.
+fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> Unit {
     let identity = Identity {
         vendor: "LUNAR".into(),
         product: "disk".into(),
@@ -81,14 +88,13 @@ fn unit(state: Option<&Path>) -> Unit {
         capacity: CAPACITY,
         read_only: false,
         removable: false,
-        write_cache: true,
+        write_cache,
         thin: false,
         max_registrants: 4,
         reservable: true,
         passes: device::Passes::None,
         explicit_access: true,
     };
-    let medium = block::open(&block::Spec::sized(block::Kind::Memory, CAPACITY)).expect("memory");
     let saved = state.and_then(|path| std::fs::read(path).ok());
     let lu = Arc::new(Lu::new(settings, saved.as_deref()).expect("settings"));
     Unit::new(lu, medium, state.map(Path::to_path_buf))
@@ -102,7 +108,7 @@ fn target() -> Target {
         redirects: Vec::new(),
         offline: false,
         mutual: None,
-        luns: BTreeMap::from([(0, Arc::new(unit(None)))]),
+        luns: BTreeMap::from([(0, Arc::new(unit(memory(), true, None)))]),
         access: Vec::new(),
         instance: None,
         depth: None,
@@ -134,7 +140,16 @@ impl World {
 
     /// The state of its disk is in this file, and stays there.
     pub fn kept(state: &Path) -> World {
-        World::with(|target| target.luns = BTreeMap::from([(0, Arc::new(unit(Some(state))))]))
+        World::serving(unit(memory(), true, Some(state)))
+    }
+
+    /// Its disk is on this medium.
+    pub fn on(medium: Arc<dyn Backend>, write_cache: bool) -> World {
+        World::serving(unit(medium, write_cache, None))
+    }
+
+    fn serving(unit: Unit) -> World {
+        World::with(|target| target.luns = BTreeMap::from([(0, Arc::new(unit))]))
     }
 
     pub fn with(change: impl FnOnce(&mut Target)) -> World {
