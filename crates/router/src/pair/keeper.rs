@@ -35,7 +35,7 @@ impl Keeper {
     pub fn new(remote: &Arc<Remote>, spec: &Spec) -> Option<Keeper> {
         let guard = remote.guard()?.clone();
         let name = remote.place();
-        let fence = Fence::new(remote.ways(), isid(&spec.seed, &name), spec.key);
+        let fence = Fence::new(remote.ways(), isid(&spec.seed, &name), spec.key, spec.hold);
         let remote = Arc::downgrade(remote);
         let (key, hold) = (spec.key, spec.hold);
         Some(Keeper { remote, guard, fence, key, hold, name, seen: None, is_taken: false, pause: None })

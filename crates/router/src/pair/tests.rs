@@ -20,11 +20,23 @@ fn run<W: Future<Output = ()> + 'static>(work: impl FnOnce() -> W + Send + 'stat
 }
 
 fn server() -> Server {
+    server_with("")
+}
+
+fn server_with(keys: &str) -> Server {
     Server::start(&format!(
         "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{}\"\n\
-         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n",
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n{keys}",
         interop::TARGET
     ))
+}
+
+/// The disk, routed by a router of this key.
+async fn disk(url: &Url, key: u64) -> Arc<Remote> {
+    let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", vec![url.clone()]) };
+    let found = look(&upstream, &Loops::default()).await.expect("it is there");
+    let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
+    Remote::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk")
 }
 
 /// One router of a pair, as far as one logical unit goes.
@@ -36,12 +48,9 @@ struct Half {
 
 impl Half {
     async fn new(url: &Url, key: u64) -> Half {
-        let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", vec![url.clone()]) };
-        let found = look(&upstream, &Loops::default()).await.expect("it is there");
-        let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
-        let disk = Remote::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk");
+        let disk = disk(url, key).await;
         let guard = disk.guard().expect("a gate").clone();
-        let fence = Fence::new(disk.ways(), [0x80, 0, 0, 0, 0, key as u8], key);
+        let fence = Fence::new(disk.ways(), [0x80, 0, 0, 0, 0, key as u8], key, Duration::ZERO);
         Half { disk, guard, fence }
     }
 
@@ -156,5 +165,25 @@ fn what_a_router_held_before_it_died_is_its_own_again_and_the_storage_shows_that
             Session::open(url.portal.clone(), interop::TARGET, Options::new(interop::INITIATOR)).await;
         let seen = reservation(&session.expect("a session"), 0).await.expect("it is there");
         assert_eq!(seen.held.map(|held| (held.key, held.kind)), Some((0xa, 6)));
+    });
+}
+
+#[test]
+fn a_take_over_is_not_over_before_the_writes_of_the_former_router_are() {
+    run(async || {
+        let server = server_with("filters = [{ kind = \"delay\", write_us = 6000000 }]\n");
+        let url = url(&server);
+        let (mut a, mut b) = (Half::new(&url, 0xa).await, Half::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.read().await, 0);
+        let _late = compio::runtime::spawn(async move { a.write(1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        assert!(b.take(true).await.is_err(), "it lasts too long");
+        // Another life of it does not know of that.
+        b = Half::new(&url, 0xb).await;
+        while b.take(true).await.is_err() {}
+        let then = b.read().await;
+        compio::time::sleep(Duration::from_secs(7)).await;
+        assert_eq!(b.read().await, then, "a write of the former router came after the take-over");
     });
 }
