@@ -103,7 +103,8 @@ impl Keeper {
         taken
     }
 
-    /// Lets commands through, over sessions that are registered.
+    /// Lets commands through, over sessions that are registered, if it is still ours after that: the registration of a
+    /// session whose connection broke may have come after a take-over.
     pub async fn open(&mut self) {
         if !self.guard.is_empty() {
             return;
@@ -117,7 +118,12 @@ impl Keeper {
                 Err(e) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
             }
         }
-        self.guard.open();
+        self.look().await;
+        if self.holder() == Holder::Ours {
+            // While it was in other hands nobody heard of that here.
+            remote.may_be_reset();
+            self.guard.open();
+        }
     }
 
     /// Lets nothing through any more; somebody else has it.
@@ -147,6 +153,13 @@ impl Keeper {
     pub async fn leave(mut self) {
         self.release().await;
         self.fence.close().await;
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Nobody would see any more that the other router has it.
+        self.guard.shut();
     }
 }
 

@@ -1,5 +1,7 @@
 use super::fence::{Fence, reservation};
 use super::guard::Guard;
+use super::keeper::Keeper;
+use super::Spec;
 use crate::loops::Loops;
 use crate::upstream::{Remote, Upstream, look};
 use block::Backend;
@@ -37,6 +39,19 @@ async fn disk(url: &Url, key: u64) -> Arc<Remote> {
     let found = look(&upstream, &Loops::default()).await.expect("it is there");
     let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
     Remote::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk")
+}
+
+/// A router whose peer is not there.
+fn spec(key: u64) -> Spec {
+    Spec {
+        router: "r1".into(),
+        peer: "127.0.0.1:1".parse().expect("a portal"),
+        group: 2,
+        preferred: true,
+        key,
+        seed: format!("router {key}"),
+        hold: LIMIT,
+    }
 }
 
 /// One router of a pair, as far as one logical unit goes.
@@ -185,5 +200,26 @@ fn a_take_over_is_not_over_before_the_writes_of_the_former_router_are() {
         let then = b.read().await;
         compio::time::sleep(Duration::from_secs(7)).await;
         assert_eq!(b.read().await, then, "a write of the former router came after the take-over");
+    });
+}
+
+#[test]
+fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (disk, mut b) = (disk(&url, 0xa).await, Half::new(&url, 0xb).await);
+        let guard = disk.guard().expect("a gate").clone();
+        let mut a = Keeper::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        assert_eq!(b.take(true).await, Ok(()));
+        a.open().await;
+        assert!(!guard.is_open() && disk.resets().is_empty());
+        assert!(a.take(true).await.is_ok());
+        a.open().await;
+        assert!(guard.is_open());
+        assert!(!disk.resets().is_empty(), "what was reset in other hands is told");
+        drop(a);
+        assert!(!guard.is_open(), "nobody looks after it");
     });
 }
