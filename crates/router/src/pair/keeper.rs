@@ -41,6 +41,11 @@ impl Keeper {
         Some(Keeper { remote, guard, fence, key, hold, name, seen: None, is_taken: false, pause: None })
     }
 
+    /// It is the same place, and the same nexus.
+    pub fn is_that_of(&self, other: &Keeper) -> bool {
+        self.name == other.name
+    }
+
     /// It is not routed any more.
     pub fn is_gone(&self) -> bool {
         self.remote.strong_count() == 0

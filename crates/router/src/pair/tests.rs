@@ -1,7 +1,7 @@
 use super::fence::{Fence, reservation};
 use super::guard::Guard;
 use super::keeper::Keeper;
-use super::Spec;
+use super::{Pair, Role, Spec};
 use crate::loops::Loops;
 use crate::upstream::{Remote, Upstream, look};
 use block::Backend;
@@ -10,7 +10,7 @@ use interop::{Peer, Server};
 use net::{Buf, Cores};
 use std::sync::Arc;
 use std::time::Duration;
-use target::Told;
+use target::{Instance, Told};
 use wire::scsi::Sense;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -51,6 +51,17 @@ fn spec(key: u64) -> Spec {
         key,
         seed: format!("router {key}"),
         hold: LIMIT,
+    }
+}
+
+fn pair(spec: Spec, before: Option<&Arc<Pair>>) -> Arc<Pair> {
+    let before = before.map(|before| before.end());
+    Pair::start(spec, Arc::new(Instance::new("r1")), before, || {}, |job| job())
+}
+
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        compio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -221,5 +232,49 @@ fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through(
         assert!(!disk.resets().is_empty(), "what was reset in other hands is told");
         drop(a);
         assert!(!guard.is_open(), "nobody looks after it");
+    });
+}
+
+#[test]
+fn what_the_keeper_before_gives_back_is_not_what_its_successor_has_taken() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (old, new) = (disk(&url, 0xa).await, disk(&url, 0xa).await);
+        let [was, is] = [&old, &new].map(|disk| disk.guard().expect("a gate").clone());
+        let pair = pair(spec(0xa), None);
+        pair.attend(&old);
+        until(|| was.is_open()).await;
+        pair.attend(&new);
+        until(|| is.is_open()).await;
+        assert!(!was.is_open(), "two would have the same nexus");
+        let shut = is.listen();
+        drop(old);
+        let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
+        assert!(shut.is_err() && is.is_open(), "the reservation is gone");
+    });
+}
+
+#[test]
+fn a_pair_begins_when_the_one_before_it_has_given_back_what_it_held() {
+    run(async || {
+        let server = server();
+        let disk = disk(&url(&server), 0xa).await;
+        let guard = disk.guard().expect("a gate").clone();
+        let before = pair(spec(0xa), None);
+        before.attend(&disk);
+        until(|| guard.is_open()).await;
+        let inside = guard.enter();
+        let after = pair(Spec { group: 3, ..spec(0xa) }, Some(&before));
+        after.attend(&disk);
+        drop(before);
+        until(|| !guard.is_open()).await;
+        compio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(after.facts().role, Role::Standby, "a command of the one before is under way");
+        drop(inside);
+        until(|| guard.is_open()).await;
+        let shut = guard.listen();
+        let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
+        assert!(shut.is_err() && guard.is_open(), "the reservation is gone");
     });
 }
