@@ -5,7 +5,7 @@ use super::fence::{Fence, KIND, Seen};
 use super::guard::Guard;
 use super::machine::Holder;
 use crate::upstream::Remote;
-use initiator::{Error, Kind};
+use initiator::{Error, Kind, Lun};
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -116,7 +116,7 @@ impl Keeper {
         }
         let Some(remote) = self.remote.upgrade() else { return };
         for lun in remote.luns() {
-            match self.guard.admit(lun.session(), lun.address()).await {
+            match self.admit(&lun).await {
                 Ok(()) => {}
                 Err(e) if e.kind == Kind::Reserved => return,
                 // It is admitted at its first conflict.
@@ -129,6 +129,12 @@ impl Keeper {
             remote.may_be_reset();
             self.guard.open();
         }
+    }
+
+    /// Registers a session, and reads what the logical unit is: while the other router had it, not all of it was told.
+    async fn admit(&self, lun: &Lun) -> Result<(), Error> {
+        self.guard.admit(lun.session(), lun.address()).await?;
+        lun.reload().await
     }
 
     /// Lets nothing through any more; somebody else has it.

@@ -278,3 +278,24 @@ fn a_pair_begins_when_the_one_before_it_has_given_back_what_it_held() {
         assert!(shut.is_err() && guard.is_open(), "the reservation is gone");
     });
 }
+
+#[test]
+fn what_a_disk_does_not_tell_while_another_router_has_it_is_read_before_it_is_used_again() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (disk, mut b) = (disk(&url, 0xa).await, Half::new(&url, 0xb).await);
+        let mut a = Keeper::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        a.open().await;
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        let lun = disk.luns()[0].clone();
+        let was = lun.properties();
+        assert_eq!(b.take(true).await, Ok(()));
+        lun.reload().await.expect("not all of it is told");
+        assert_ne!(lun.properties(), was, "its modes are for who has it");
+        assert!(a.take(true).await.is_ok());
+        a.open().await;
+        assert_eq!(lun.properties(), was);
+    });
+}
