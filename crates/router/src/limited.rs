@@ -5,7 +5,7 @@ use block::filter::Rate;
 use device::Port;
 use event_listener::Event;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +28,7 @@ impl Passage for Limited {
         Rc::new(LimitedWay {
             way: self.passage.enter(port),
             rate: self.rate.clone(),
+            line: RefCell::default(),
             aborted: RefCell::default(),
             bell: Event::new(),
         })
@@ -41,27 +42,43 @@ impl Passage for Limited {
 struct LimitedWay {
     way: Rc<dyn Way>,
     rate: Arc<Rate>,
+    /// Tags of the commands that wait here, in the order in which they came: so they go.
+    line: RefCell<VecDeque<u64>>,
     /// Tags of commands that were aborted, some of which may wait here.
     aborted: RefCell<BTreeSet<u64>>,
-    /// Rings when one is aborted.
+    /// Rings when one is aborted, or goes.
     bell: Event,
+}
+
+/// A place in the line, which is left when this is dropped.
+struct Place<'w>(&'w LimitedWay, u64);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.line.borrow_mut().retain(|tag| *tag != self.1);
+        self.0.bell.notify(usize::MAX);
+    }
 }
 
 impl LimitedWay {
     /// Waits until a command may go; false when it is aborted before.
     async fn waits(&self, tag: u64, bytes: u64) -> bool {
         let end = Instant::now() + self.rate.pay(bytes);
+        self.line.borrow_mut().push_back(tag);
+        let _place = Place(self, tag);
         loop {
             let rings = self.bell.listen();
             if self.aborted.borrow().contains(&tag) {
                 return false;
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return true;
+            let is_first = self.line.borrow().front() == Some(&tag);
+            match is_first {
+                true if left.is_zero() => return true,
+                // Either is a reason to look again.
+                true => _ = compio::time::timeout(left, rings).await,
+                false => rings.await,
             }
-            // Either is a reason to look again.
-            _ = compio::time::timeout(left, rings).await;
         }
     }
 }
@@ -100,16 +117,17 @@ impl Way for LimitedWay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use net::Buf;
+    use std::time::Duration;
     use wire::iscsi::request::Attribute;
 
-    /// Counts what reaches it.
+    /// Remembers what reaches it.
     #[derive(Default)]
-    struct Counting(Cell<u32>);
+    struct Seen(RefCell<Vec<u64>>);
 
-    impl Way for Counting {
-        fn submit(&self, _: Passed) -> Future<'_, Reply> {
-            self.0.set(self.0.get() + 1);
+    impl Way for Seen {
+        fn submit(&self, command: Passed) -> Future<'_, Reply> {
+            self.0.borrow_mut().push(command.tag);
             Box::pin(async { Reply { status: 0, sense: Box::default(), data: None, moved: 0 } })
         }
 
@@ -126,13 +144,17 @@ mod tests {
         Passed { tag, cdb: [0; 16].into(), attribute: Attribute::Simple, data: Data::None }
     }
 
+    fn limited(iops: u64, bytes_per_s: u64) -> (Rc<Seen>, LimitedWay) {
+        let (seen, rate) = (Rc::new(Seen::default()), Rate::new(iops, bytes_per_s));
+        let (line, aborted) = Default::default();
+        (seen.clone(), LimitedWay { way: seen, rate, line, aborted, bell: Event::new() })
+    }
+
     #[test]
     fn commands_wait_for_their_share_and_an_aborted_one_goes_nowhere() {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let counting = Rc::new(Counting::default());
-            let (rate, aborted) = (Rate::new(100, 0), RefCell::default());
-            let way = LimitedWay { way: counting.clone(), rate, aborted, bell: Event::new() };
+            let (seen, way) = limited(100, 0);
             let begun = Instant::now();
             for tag in 0..20 {
                 assert_eq!(way.submit(command(tag)).await.status, 0);
@@ -142,7 +164,29 @@ mod tests {
             let waits = way.submit(command(20));
             way.abort(20).await;
             assert_eq!(waits.await.status, Status::TaskAborted as u8);
-            assert_eq!(counting.0.get(), 20);
+            assert_eq!(seen.0.borrow().len(), 20);
+        });
+    }
+
+    #[test]
+    fn a_command_without_data_does_not_pass_the_writes_that_wait_and_one_that_is_aborted_holds_up_nobody() {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let (seen, way) = limited(0, 10_000);
+            let way = Rc::new(way);
+            let write = |tag| Passed { data: Data::Out(Buf::zeroed(4000)), ..command(tag) };
+            let commands = [write(1), write(2), command(3), write(4), command(5)];
+            let begin = |command| {
+                let way = way.clone();
+                compio::runtime::spawn(async move { way.submit(command).await.status })
+            };
+            let begun: Vec<_> = commands.into_iter().map(begin).collect();
+            compio::time::sleep(Duration::from_millis(50)).await;
+            way.abort(4).await;
+            for one in begun {
+                one.await.expect("an end");
+            }
+            assert_eq!(*seen.0.borrow(), [1, 2, 3, 5]);
         });
     }
 }

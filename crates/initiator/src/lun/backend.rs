@@ -62,7 +62,7 @@ impl Lun {
             if flush && result.is_ok() {
                 result = self.synchronize().await;
             }
-            (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
+            given_back(result, buf, len)
         }
     }
 
@@ -245,6 +245,20 @@ impl Lun {
     }
 }
 
+/// The end of a write with its data. Where these are gone with the session nobody may write on another path what stands
+/// in their place.
+pub(super) fn given_back<T>(
+    result: Result<T, Error>,
+    data: Option<Buf>,
+    len: usize,
+) -> (Result<T, Error>, Buf) {
+    let gone = |e: Error| Error::new(Kind::Invalid, format!("{e}; the data of the write are gone"));
+    match data {
+        Some(data) => (result, data),
+        None => (result.map_err(gone), Buf::zeroed(len)),
+    }
+}
+
 /// All bytes of a transfer have to come.
 fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
     if c.transferred == wanted {
@@ -323,5 +337,19 @@ impl Backend for Lun {
             told("portal", facts.portal.to_string()),
             told("lun", self.number.to_string()),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_whose_data_are_gone_is_not_repeated_on_another_path() {
+        let lost = || Err::<(), _>(Error::new(Kind::Closed, "the session is closed"));
+        let kind = |data| given_back(lost(), data, 512).0.map_err(|e| e.kind);
+        assert_eq!(kind(Some(Buf::zeroed(512))), Err(Kind::Closed));
+        assert_eq!(kind(None), Err(Kind::Invalid));
+        assert!(given_back(Ok(()), None, 512).0.is_ok());
     }
 }

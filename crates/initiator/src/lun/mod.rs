@@ -183,7 +183,7 @@ impl Lun {
             Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
             Err(e) => Err(e),
         };
-        (equal, data.unwrap_or_else(|| Buf::zeroed(len)))
+        backend::given_back(equal, data, len)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::keeper::Keeper;
 use super::machine::{Decision, Holder};
-use super::{Order, Pair, Role};
+use super::{End, Order, Pair, Role};
 use compio::runtime::spawn;
 use initiator::{Error, Kind};
+use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,13 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Between two signs of life at the storage.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Runs for as long as the pair is there.
-pub async fn run(pair: Weak<Pair>) {
+/// Runs for as long as the pair is there, once the one `before` is over: what that gives back must not be what this
+/// has taken. `_over` goes when this is over.
+pub async fn run(pair: Weak<Pair>, before: Option<End>, _over: flume::Sender<Infallible>) {
+    if let Some(before) = before {
+        // Nothing is sent: it ends.
+        _ = before.recv_async().await;
+    }
     let mut brain = Brain { keepers: Vec::new(), beaten: Instant::now() };
     loop {
         let rings = {
@@ -77,9 +83,15 @@ impl Brain {
         for remote in fresh.iter().filter_map(Weak::upgrade) {
             let Some(keeper) = Keeper::new(&remote, &pair.spec) else { continue };
             watch(pair, &keeper);
+            // What one before it at the same place gave back later would be what this one has taken.
+            self.let_go(|old| old.is_that_of(&keeper)).await;
             self.keepers.push(keeper);
         }
-        let (gone, there) = std::mem::take(&mut self.keepers).into_iter().partition(Keeper::is_gone);
+        self.let_go(Keeper::is_gone).await;
+    }
+
+    async fn let_go(&mut self, which: impl Fn(&Keeper) -> bool) {
+        let (gone, there) = std::mem::take(&mut self.keepers).into_iter().partition(which);
         self.keepers = there;
         for keeper in gone {
             keeper.leave().await;

@@ -1,7 +1,8 @@
 //! The reservation of one logical unit: how it is taken, kept, and given back, over a nexus that carries no data.
 //!
 //! It is of the type Exclusive Access - Registrants Only (SPC-5 section 5.13.6): whoever is not registered neither
-//! writes nor reads, and a take-over takes away all registrations of the one before and aborts its commands.
+//! writes nor reads, and a take-over takes away all registrations of the one before and aborts its commands. It is
+//! over when the storage has told that these are: what is still on its way there would come after what is written next.
 
 use super::guard::Guard;
 use initiator::{Direction, Error, Kind, Options, Session, Url};
@@ -30,7 +31,7 @@ const READ_RESERVATION: u8 = 1;
 const ANSWER: u16 = 4096;
 /// Who finds the reservation in other hands again and again leaves it.
 const TRIES: usize = 4;
-/// The longest that anything takes here: others of the pair wait for it.
+/// The longest that anything takes here but the end of what others have sent: the rest of the pair waits for it.
 const WAIT: Duration = Duration::from_secs(2);
 /// Function complete.
 const COMPLETE: u8 = 0;
@@ -42,6 +43,12 @@ pub struct Seen {
     pub generation: u32,
     /// The reservation, if there is one.
     pub held: Option<Reservation>,
+}
+
+/// Does something, or fails when it takes too long.
+async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Err(Error::new(Kind::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
+    compio::time::timeout(WAIT, work).await.unwrap_or_else(late)
 }
 
 async fn read(session: &Session, lun: u64, action: u8) -> Result<Vec<u8>, Error> {
@@ -100,19 +107,29 @@ pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Err
     }
 }
 
+/// Ends whatever is under way, whoever has sent it.
+async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
+    match session.manage(Function::LunReset, lun).await? {
+        COMPLETE => Ok(()),
+        code => Err(Error::new(Kind::Refused, format!("a reset is answered by {code}"))),
+    }
+}
+
 /// The way to the reservation of one logical unit.
 pub struct Fence {
     /// The ways to it, with the LUN at each.
     ways: Vec<(Url, String, u16)>,
     isid: [u8; 6],
     key: u64,
+    /// So long commands of others are waited for.
+    hold: Duration,
     session: Option<(Session, u64)>,
 }
 
 impl Fence {
     /// Nothing is connected yet. The ISID is to be the same after a restart, so that the nexus is.
-    pub fn new(ways: Vec<(Url, String, u16)>, isid: [u8; 6], key: u64) -> Fence {
-        Fence { ways, isid, key, session: None }
+    pub fn new(ways: Vec<(Url, String, u16)>, isid: [u8; 6], key: u64, hold: Duration) -> Fence {
+        Fence { ways, isid, key, hold: hold.max(WAIT), session: None }
     }
 
     async fn session(&mut self) -> Result<(Session, u64), Error> {
@@ -121,7 +138,7 @@ impl Fence {
         }
         let mut last = Error::new(Kind::Invalid, "it has no way");
         for (url, target, lun) in &self.ways {
-            match open(url, target, self.isid).await {
+            match open(url, target, self.isid, self.hold).await {
                 Ok(session) => return Ok(self.session.insert((session, encode(*lun))).clone()),
                 Err(e) => last = e,
             }
@@ -143,7 +160,7 @@ impl Fence {
     /// When it cannot be reached.
     pub async fn look(&mut self) -> Result<Seen, Error> {
         let (session, lun) = self.session().await?;
-        let seen = reservation(&session, lun).await;
+        let seen = soon(reservation(&session, lun)).await;
         self.after(seen)
     }
 
@@ -153,43 +170,45 @@ impl Fence {
     /// [`Kind::Reserved`] when the reservation is not ours any more.
     pub async fn beat(&mut self, guard: &Guard) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
-        let admitted = guard.admit(&session, lun).await;
+        let admitted = soon(guard.admit(&session, lun)).await;
         self.after(admitted)
     }
 
     /// Takes the reservation: what is free or was ours, and with `seize` that of somebody else. All that others
-    /// and we ourselves had before is void then, and commands of others are aborted.
+    /// and we ourselves had before is void then, and commands of others have ended.
     ///
     /// # Errors
-    /// [`Kind::Reserved`] when somebody else has it; others when it cannot be reached.
+    /// [`Kind::Reserved`] when somebody else has it; others when it cannot be reached, or their commands do not end.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
         let taken = self.take_over(&session, lun, seize).await;
-        if taken.is_err() {
-            // A registration without the reservation is of no use, and in the way of nobody.
-            _ = unregister(&session, lun, self.key).await;
-        }
         self.after(taken)
     }
 
     async fn take_over(&self, session: &Session, lun: u64, seize: bool) -> Result<(), Error> {
         let key = self.key;
-        register(session, lun, key).await?;
-        let mut is_fresh = false;
+        soon(register(session, lun, key)).await?;
+        let (mut is_fresh, mut was_ours) = (false, false);
         for _ in 0..TRIES {
-            let held = reservation(session, lun).await?.held;
+            let held = soon(reservation(session, lun)).await?.held;
+            was_ours |= !is_fresh && held.is_some_and(|held| held.key == key);
             let step = match held {
                 Some(held) if is_fresh && (held.key, held.kind) == (key, KIND) => {
-                    return self.put_off_others(session, lun).await;
+                    return self.put_off_others(session, lun, was_ours).await;
                 }
                 Some(held) if held.key == key || seize => self.preempt(session, lun, held.key).await,
-                Some(_) => return Err(Error::new(Kind::Reserved, "somebody else has reserved it")),
+                Some(_) => {
+                    // A registration is of no use then. Where the reservation may be ours it stays: who found that
+                    // free would not know that commands of others are still to be waited for.
+                    _ = soon(unregister(session, lun, key)).await;
+                    return Err(Error::new(Kind::Reserved, "somebody else has reserved it"));
+                }
                 None => out(session, lun, RESERVE, Parameters { key, ..Parameters::default() }).await,
             };
             match step {
                 Ok(()) => is_fresh = true,
                 // Somebody was faster: what is there now?
-                Err(e) if e.kind == Kind::Reserved => register(session, lun, key).await?,
+                Err(e) if e.kind == Kind::Reserved => soon(register(session, lun, key)).await?,
                 Err(e) => return Err(e),
             }
         }
@@ -202,26 +221,26 @@ impl Fence {
         match out(session, lun, PREEMPT_AND_ABORT, parameters).await {
             Err(e) if is_unknown(&e) => {
                 out(session, lun, PREEMPT, parameters).await?;
-                match session.manage(Function::LunReset, lun).await? {
-                    COMPLETE => Ok(()),
-                    code => Err(Error::new(Kind::Refused, format!("a reset is answered by {code}"))),
-                }
+                end_all(session, lun).await
             }
             other => other,
         }
     }
 
-    /// Nobody else is registered.
-    async fn put_off_others(&self, session: &Session, lun: u64) -> Result<(), Error> {
+    /// Nobody else is registered, and nothing that others have sent is under way. A reservation that `was_ours` before
+    /// may be that of a take-over which nobody heard the end of: its answer does not count, and those whom it has put
+    /// off are not registered any more.
+    async fn put_off_others(&self, session: &Session, lun: u64, was_ours: bool) -> Result<(), Error> {
+        let mut is_unsettled = was_ours;
         let answer = read(session, lun, READ_KEYS).await?;
         for other in pr::keys(&answer).filter(|other| *other != self.key) {
             match self.preempt(session, lun, other).await {
-                // It has left meanwhile.
-                Err(e) if e.kind == Kind::Reserved => {}
+                // It has left meanwhile, or this is the second try.
+                Err(e) if e.kind == Kind::Reserved => is_unsettled = true,
                 other => other?,
             }
         }
-        Ok(())
+        if is_unsettled { end_all(session, lun).await } else { Ok(()) }
     }
 
     /// Makes all that was written stable, and gives the reservation back with all registrations.
@@ -253,21 +272,20 @@ impl Fence {
     }
 }
 
-async fn open(url: &Url, target: &str, isid: [u8; 6]) -> Result<Session, Error> {
+async fn open(url: &Url, target: &str, isid: [u8; 6], hold: Duration) -> Result<Session, Error> {
     let options = url.options()?;
     let mut timeouts = options.timeouts.clone();
     for limit in [
         &mut timeouts.login,
         &mut timeouts.logout,
-        &mut timeouts.command,
         &mut timeouts.abort,
-        &mut timeouts.operation,
         &mut timeouts.busy,
         &mut timeouts.noop,
     ] {
         *limit = WAIT.min(*limit);
     }
     (timeouts.login_tries, timeouts.recovery) = (1, Duration::ZERO);
+    (timeouts.command, timeouts.operation) = (hold, hold);
     let options = Options { isid: Some(isid), timeouts, commands: 4, ..options };
     let portal = url.portal.clone();
     if url.target.is_some() {

@@ -5,7 +5,7 @@ use super::fence::{Fence, KIND, Seen};
 use super::guard::Guard;
 use super::machine::Holder;
 use crate::upstream::Remote;
-use initiator::{Error, Kind};
+use initiator::{Error, Kind, Lun};
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -35,10 +35,15 @@ impl Keeper {
     pub fn new(remote: &Arc<Remote>, spec: &Spec) -> Option<Keeper> {
         let guard = remote.guard()?.clone();
         let name = remote.place();
-        let fence = Fence::new(remote.ways(), isid(&spec.seed, &name), spec.key);
+        let fence = Fence::new(remote.ways(), isid(&spec.seed, &name), spec.key, spec.hold);
         let remote = Arc::downgrade(remote);
         let (key, hold) = (spec.key, spec.hold);
         Some(Keeper { remote, guard, fence, key, hold, name, seen: None, is_taken: false, pause: None })
+    }
+
+    /// It is the same place, and the same nexus.
+    pub fn is_that_of(&self, other: &Keeper) -> bool {
+        self.name == other.name
     }
 
     /// It is not routed any more.
@@ -103,21 +108,33 @@ impl Keeper {
         taken
     }
 
-    /// Lets commands through, over sessions that are registered.
+    /// Lets commands through, over sessions that are registered, if it is still ours after that: the registration of a
+    /// session whose connection broke may have come after a take-over.
     pub async fn open(&mut self) {
         if !self.guard.is_empty() {
             return;
         }
         let Some(remote) = self.remote.upgrade() else { return };
         for lun in remote.luns() {
-            match self.guard.admit(lun.session(), lun.address()).await {
+            match self.admit(&lun).await {
                 Ok(()) => {}
                 Err(e) if e.kind == Kind::Reserved => return,
                 // It is admitted at its first conflict.
                 Err(e) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
             }
         }
-        self.guard.open();
+        self.look().await;
+        if self.holder() == Holder::Ours {
+            // While it was in other hands nobody heard of that here.
+            remote.may_be_reset();
+            self.guard.open();
+        }
+    }
+
+    /// Registers a session, and reads what the logical unit is: while the other router had it, not all of it was told.
+    async fn admit(&self, lun: &Lun) -> Result<(), Error> {
+        self.guard.admit(lun.session(), lun.address()).await?;
+        lun.reload().await
     }
 
     /// Lets nothing through any more; somebody else has it.
@@ -147,6 +164,13 @@ impl Keeper {
     pub async fn leave(mut self) {
         self.release().await;
         self.fence.close().await;
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Nobody would see any more that the other router has it.
+        self.guard.shut();
     }
 }
 

@@ -22,6 +22,7 @@ use event_listener::{Event as Bell, EventListener};
 use initiator::Portal;
 use machine::{DEAD, View};
 use memory::Memory;
+use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ pub const KEY: &str = "X-org.lunar.pair";
 
 /// Since the peer has not asked for so long, it is shown at the storage that this router lives.
 const UNASKED: Duration = Duration::from_secs(1);
+
+/// Closed when a pair is over, and has given back what it held.
+pub type End = flume::Receiver<Infallible>;
 
 /// A pair, as one of its routers is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +87,7 @@ pub struct Pair {
     state: Mutex<State>,
     /// Rings when there is something to do before the next look.
     bell: Bell,
+    end: End,
     /// Called when what hosts are told may be another.
     changed: Box<dyn Fn() + Send + Sync>,
 }
@@ -100,10 +105,12 @@ struct State {
 }
 
 impl Pair {
-    /// Begins as standby. To be called inside an event loop; ends, and gives back what it holds, when it is dropped.
+    /// Begins as standby, and does nothing until the one `before` is over. To be called inside an event loop; ends, and
+    /// gives back what it holds, when it is dropped.
     pub fn start(
         spec: Spec,
         instance: Arc<Instance>,
+        before: Option<End>,
         changed: impl Fn() + Send + Sync + 'static,
         run: impl FnOnce(Box<dyn FnOnce() + Send>),
     ) -> Arc<Pair> {
@@ -119,17 +126,23 @@ impl Pair {
             fresh: Vec::new(),
         };
         let (state, bell, changed) = (Mutex::new(state), Bell::new(), Box::new(changed));
-        let pair = Arc::new(Pair { spec, instance, state, bell, changed });
+        let (over, end) = flume::bounded(0);
+        let pair = Arc::new(Pair { spec, instance, state, bell, end, changed });
         let weak = Arc::downgrade(&pair);
         run(Box::new(move || {
             compio::runtime::spawn(beat::listen(weak.clone())).detach();
-            compio::runtime::spawn(brain::run(weak)).detach();
+            compio::runtime::spawn(brain::run(weak, before, over)).detach();
         }));
         pair
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When it is over.
+    pub fn end(&self) -> End {
+        self.end.clone()
     }
 
     /// How it was started.

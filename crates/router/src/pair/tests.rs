@@ -1,5 +1,7 @@
 use super::fence::{Fence, reservation};
 use super::guard::Guard;
+use super::keeper::Keeper;
+use super::{Pair, Role, Spec};
 use crate::loops::Loops;
 use crate::upstream::{Remote, Upstream, look};
 use block::Backend;
@@ -8,7 +10,7 @@ use interop::{Peer, Server};
 use net::{Buf, Cores};
 use std::sync::Arc;
 use std::time::Duration;
-use target::Told;
+use target::{Instance, Told};
 use wire::scsi::Sense;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -20,11 +22,47 @@ fn run<W: Future<Output = ()> + 'static>(work: impl FnOnce() -> W + Send + 'stat
 }
 
 fn server() -> Server {
+    server_with("")
+}
+
+fn server_with(keys: &str) -> Server {
     Server::start(&format!(
         "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{}\"\n\
-         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n",
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n{keys}",
         interop::TARGET
     ))
+}
+
+/// The disk, routed by a router of this key.
+async fn disk(url: &Url, key: u64) -> Arc<Remote> {
+    let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", vec![url.clone()]) };
+    let found = look(&upstream, &Loops::default()).await.expect("it is there");
+    let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
+    Remote::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk")
+}
+
+/// A router whose peer is not there.
+fn spec(key: u64) -> Spec {
+    Spec {
+        router: "r1".into(),
+        peer: "127.0.0.1:1".parse().expect("a portal"),
+        group: 2,
+        preferred: true,
+        key,
+        seed: format!("router {key}"),
+        hold: LIMIT,
+    }
+}
+
+fn pair(spec: Spec, before: Option<&Arc<Pair>>) -> Arc<Pair> {
+    let before = before.map(|before| before.end());
+    Pair::start(spec, Arc::new(Instance::new("r1")), before, || {}, |job| job())
+}
+
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        compio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// One router of a pair, as far as one logical unit goes.
@@ -36,12 +74,9 @@ struct Half {
 
 impl Half {
     async fn new(url: &Url, key: u64) -> Half {
-        let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", vec![url.clone()]) };
-        let found = look(&upstream, &Loops::default()).await.expect("it is there");
-        let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
-        let disk = Remote::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk");
+        let disk = disk(url, key).await;
         let guard = disk.guard().expect("a gate").clone();
-        let fence = Fence::new(disk.ways(), [0x80, 0, 0, 0, 0, key as u8], key);
+        let fence = Fence::new(disk.ways(), [0x80, 0, 0, 0, 0, key as u8], key, Duration::ZERO);
         Half { disk, guard, fence }
     }
 
@@ -156,5 +191,111 @@ fn what_a_router_held_before_it_died_is_its_own_again_and_the_storage_shows_that
             Session::open(url.portal.clone(), interop::TARGET, Options::new(interop::INITIATOR)).await;
         let seen = reservation(&session.expect("a session"), 0).await.expect("it is there");
         assert_eq!(seen.held.map(|held| (held.key, held.kind)), Some((0xa, 6)));
+    });
+}
+
+#[test]
+fn a_take_over_is_not_over_before_the_writes_of_the_former_router_are() {
+    run(async || {
+        let server = server_with("filters = [{ kind = \"delay\", write_us = 6000000 }]\n");
+        let url = url(&server);
+        let (mut a, mut b) = (Half::new(&url, 0xa).await, Half::new(&url, 0xb).await);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.read().await, 0);
+        let _late = compio::runtime::spawn(async move { a.write(1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        assert!(b.take(true).await.is_err(), "it lasts too long");
+        // Another life of it does not know of that.
+        b = Half::new(&url, 0xb).await;
+        while b.take(true).await.is_err() {}
+        let then = b.read().await;
+        compio::time::sleep(Duration::from_secs(7)).await;
+        assert_eq!(b.read().await, then, "a write of the former router came after the take-over");
+    });
+}
+
+#[test]
+fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (disk, mut b) = (disk(&url, 0xa).await, Half::new(&url, 0xb).await);
+        let guard = disk.guard().expect("a gate").clone();
+        let mut a = Keeper::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        assert_eq!(b.take(true).await, Ok(()));
+        a.open().await;
+        assert!(!guard.is_open() && disk.resets().is_empty());
+        assert!(a.take(true).await.is_ok());
+        a.open().await;
+        assert!(guard.is_open());
+        assert!(!disk.resets().is_empty(), "what was reset in other hands is told");
+        drop(a);
+        assert!(!guard.is_open(), "nobody looks after it");
+    });
+}
+
+#[test]
+fn what_the_keeper_before_gives_back_is_not_what_its_successor_has_taken() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (old, new) = (disk(&url, 0xa).await, disk(&url, 0xa).await);
+        let [was, is] = [&old, &new].map(|disk| disk.guard().expect("a gate").clone());
+        let pair = pair(spec(0xa), None);
+        pair.attend(&old);
+        until(|| was.is_open()).await;
+        pair.attend(&new);
+        until(|| is.is_open()).await;
+        assert!(!was.is_open(), "two would have the same nexus");
+        let shut = is.listen();
+        drop(old);
+        let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
+        assert!(shut.is_err() && is.is_open(), "the reservation is gone");
+    });
+}
+
+#[test]
+fn a_pair_begins_when_the_one_before_it_has_given_back_what_it_held() {
+    run(async || {
+        let server = server();
+        let disk = disk(&url(&server), 0xa).await;
+        let guard = disk.guard().expect("a gate").clone();
+        let before = pair(spec(0xa), None);
+        before.attend(&disk);
+        until(|| guard.is_open()).await;
+        let inside = guard.enter();
+        let after = pair(Spec { group: 3, ..spec(0xa) }, Some(&before));
+        after.attend(&disk);
+        drop(before);
+        until(|| !guard.is_open()).await;
+        compio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(after.facts().role, Role::Standby, "a command of the one before is under way");
+        drop(inside);
+        until(|| guard.is_open()).await;
+        let shut = guard.listen();
+        let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
+        assert!(shut.is_err() && guard.is_open(), "the reservation is gone");
+    });
+}
+
+#[test]
+fn what_a_disk_does_not_tell_while_another_router_has_it_is_read_before_it_is_used_again() {
+    run(async || {
+        let server = server();
+        let url = url(&server);
+        let (disk, mut b) = (disk(&url, 0xa).await, Half::new(&url, 0xb).await);
+        let mut a = Keeper::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        a.open().await;
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        let lun = disk.luns()[0].clone();
+        let was = lun.properties();
+        assert_eq!(b.take(true).await, Ok(()));
+        lun.reload().await.expect("not all of it is told");
+        assert_ne!(lun.properties(), was, "its modes are for who has it");
+        assert!(a.take(true).await.is_ok());
+        a.open().await;
+        assert_eq!(lun.properties(), was);
     });
 }

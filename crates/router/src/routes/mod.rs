@@ -43,6 +43,8 @@ struct State {
     ways: Ways,
     /// The failover pairs, by instance.
     pairs: BTreeMap<String, Arc<Pair>>,
+    /// When the latest pair of each instance is over.
+    ends: BTreeMap<String, pair::End>,
     /// What hosts see of it.
     served: Vec<Served>,
     /// The watch ends when this goes.
@@ -181,8 +183,11 @@ impl Routes {
                 shared.state().settle();
             }
         };
-        let instance = self.instance(&spec.router);
-        Pair::start(spec, instance, changed, |job| self.cores.run_on(0, job))
+        let (name, instance) = (spec.router.clone(), self.instance(&spec.router));
+        let before = self.shared.state().ends.remove(&name);
+        let pair = Pair::start(spec, instance, before, changed, |job| self.cores.run_on(0, job));
+        self.shared.state().ends.insert(name, pair.end());
+        pair
     }
 
     /// An instance's part in a failover pair.

@@ -108,6 +108,12 @@ impl Known {
         describe(&found.designators, [&found.vendor, &found.product, &found.serial])
     }
 
+    /// It was reset there, or may have been.
+    pub fn was_reset(&self) {
+        // Full: it is told already.
+        _ = self.resets.0.try_send(());
+    }
+
     /// Tells people that a path leads to another logical unit.
     pub fn cry(&self, path: &str, now: &str) {
         tracing::error!(

@@ -145,10 +145,7 @@ impl Line {
                 self.known.cry(&self.place(), &known::name(identity));
             }
             Event::Attention { sense, .. } if is_about_luns(sense) => _ = self.known.again.notify(usize::MAX),
-            // Full: it is told already.
-            Event::Attention { lun, sense } if Some(*lun) == own && is_reset(sense) => {
-                _ = self.known.resets.0.try_send(());
-            }
+            Event::Attention { lun, sense } if Some(*lun) == own && is_reset(sense) => self.known.was_reset(),
             _ => {}
         }
         self.stir(event);

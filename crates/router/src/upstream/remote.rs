@@ -119,6 +119,11 @@ impl Remote {
         self.known.resets.1.clone()
     }
 
+    /// It may have been reset while nobody listened here.
+    pub fn may_be_reset(&self) {
+        self.known.was_reset();
+    }
+
     /// All paths of all cores; those of the configuration while no core uses it.
     pub fn paths(&self) -> Vec<PathFacts> {
         let paths: Vec<PathFacts> = lock(&self.desks).iter().flat_map(|desk| desk.paths()).collect();
