@@ -52,7 +52,7 @@ impl Channels {
     }
 
     /// Where a task management function goes. One about all commands of a logical unit goes where they are; None: they are
-    /// on several channels. What one of these says comes neither behind nor before what is said on another.
+    /// on several channels, and the target may take some of them behind what is said on another.
     fn to_manage(&self, header: &Bhs) -> Option<&Mover> {
         let first = &*self.list[0].mover;
         if header.flags() & 0x7f == Function::AbortTask as u8 {
