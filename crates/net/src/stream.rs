@@ -2,6 +2,7 @@
 //! holds no buffer, and one receive goes wherever its reader wants it.
 
 use compio::runtime::fd::PollFd;
+use rustix::event::{PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
@@ -106,6 +107,14 @@ impl Stream {
     /// Waits until there is something to receive, or the peer is gone.
     pub async fn readable(&self) -> io::Result<()> {
         self.fd.read_ready().await
+    }
+
+    /// The peer has closed, or is gone. What it has sent before may still be unread.
+    pub fn is_hung_up(&self) -> bool {
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut fds = [rustix::event::PollFd::new(&self.fd, gone)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut fds, Some(&now)), Ok(1..)) && fds[0].revents().intersects(gone)
     }
 
     /// Waits until something can be sent.

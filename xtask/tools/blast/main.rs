@@ -6,6 +6,8 @@
 //! speaks just enough RFC 7143 (one connection, error recovery level 0) and no code of the product.
 #![forbid(unsafe_code)]
 
+#[path = "../aligned.rs"]
+mod aligned;
 #[path = "../bytes.rs"]
 mod bytes;
 mod first;

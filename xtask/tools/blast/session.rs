@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::aligned::Aligned;
 use crate::bytes::{BHS, get24, get32, padded, put24, put32};
 use crate::first::{self, First};
 use crate::job::{Job, Op};
@@ -109,7 +110,8 @@ impl Session {
 
     /// Sends and receives until `stop`; the times of all commands.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<Times> {
-        let mut input = vec![0; if self.job.first { first::RECEIVE } else { RECEIVE_BUFFER }];
+        let mut memory = Aligned::zeroed(if self.job.first { first::RECEIVE } else { RECEIVE_BUFFER });
+        let input = memory.bytes();
         let (mut have, mut skip) = (0, 0);
         while !stop.load(Ordering::Relaxed) {
             // The status comes with the header of the last data, which are still the last command's.

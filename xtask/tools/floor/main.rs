@@ -6,6 +6,8 @@
 //! Data that a WRITE does not bring with its command is not asked for.
 #![forbid(unsafe_code)]
 
+#[path = "../aligned.rs"]
+mod aligned;
 mod answer;
 #[path = "../bytes.rs"]
 mod bytes;
@@ -16,6 +18,7 @@ mod scsi;
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use aligned::Aligned;
 use answer::Answer;
 use anyhow::{Context, Result};
 use connection::Connection;
@@ -39,10 +42,11 @@ fn main() -> Result<()> {
 fn serve(mut socket: TcpStream) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let mut connection = Connection::default();
-    let mut input = vec![0; RECEIVE_BUFFER];
+    let mut memory = Aligned::zeroed(RECEIVE_BUFFER);
+    let input = memory.bytes();
     let mut answers = Vec::new();
     loop {
-        let received = socket.read(&mut input)?;
+        let received = socket.read(input)?;
         if received == 0 {
             return Ok(());
         }

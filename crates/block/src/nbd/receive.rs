@@ -2,18 +2,10 @@
 //! there.
 
 use super::machine::Machine;
-use net::Stream;
+use net::{Stream, with_scratch};
 use proto::nbd::client::{Fill, Taken};
-use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
-
-/// Bytes of one receive, beside those that land in their buffer.
-const SCRATCH: usize = 256 << 10;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
-}
 
 /// Why a connection cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +43,7 @@ impl Receiver {
 
     /// Receives once, and tells of all that is whole. Nothing may be there.
     pub fn receive(&mut self, stream: &Stream, machine: &mut Machine) -> Result<(), Broken> {
-        BUFFER.with_borrow_mut(|scratch| {
+        with_scratch(|scratch| {
             let have = self.partial.len();
             scratch[..have].copy_from_slice(&self.partial);
             let got = match &self.coming {

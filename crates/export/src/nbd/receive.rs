@@ -1,20 +1,13 @@
 //! Framing: one receive, many requests. Small payloads are looked at where they lie in a buffer that the core
 //! shares; the rest of a large one is received straight into the buffer that is written.
 
-use net::{Buf, Stream};
+use net::{Buf, Stream, with_scratch};
 use proto::nbd::{Command, Refusal, Terms};
-use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
 use wire::nbd::{REQUEST_LEN, Request};
 
-/// Bytes of one receive, beside those that land in their buffer.
-const SCRATCH: usize = 256 << 10;
 /// A payload above this that did not arrive whole gets a buffer of its own.
 const LARGE: usize = 16 << 10;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
-}
 
 /// The payload of a request.
 pub(super) enum Data<'a> {
@@ -112,7 +105,7 @@ impl Receiver {
 
     /// Receives once and hands every whole request over. Only after [`Received::More`].
     pub(super) fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
-        BUFFER.with_borrow_mut(|scratch| {
+        with_scratch(|scratch| {
             let have = self.partial.len();
             scratch[..have].copy_from_slice(&self.partial);
             let got = match &mut self.coming {

@@ -8,13 +8,10 @@ pub use foresight::{Foreseen, Foresight};
 
 use super::digest::crc32c;
 use super::out::Digests;
-use crate::{Buf, Stream};
-use std::cell::RefCell;
+use crate::{Buf, Stream, with_scratch};
 use std::io::{self, IoSliceMut};
 use wire::iscsi::{BHS_LEN, Bhs, padded};
 
-/// Bytes of one receive: what is copied from here once more is still in the cache.
-const SCRATCH: usize = 256 << 10;
 /// Receives go on until the socket is empty or has given so many bytes: others want their turn.
 const TURN: usize = 128 << 10;
 /// After a large segment the next is expected. So much is received to see where it belongs, for what comes
@@ -24,10 +21,6 @@ const PEEK: usize = 4 * BHS_LEN;
 const LARGE: usize = 16 << 10;
 /// BHS, AHS of 255 words, header digest.
 const MAX_HEADER: usize = BHS_LEN + 255 * 4 + 4;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
-}
 
 /// A data segment, without padding.
 pub enum Data<'a> {
@@ -165,7 +158,7 @@ impl Receiver {
 
     /// Receives what is there, up to a limit, and hands every whole PDU over.
     pub fn receive(&mut self, stream: &Stream, sink: &mut impl Sink) -> Result<Received, Broken> {
-        BUFFER.with_borrow_mut(|buffer| {
+        with_scratch(|buffer| {
             let mut left = TURN;
             loop {
                 let step = if self.gather.is_none() && self.foresight.look(sink) {
@@ -234,7 +227,7 @@ impl Receiver {
             g.fill(direct);
             chunk = &chunk[direct..];
         } else if self.foresight.look(sink) {
-            let mut buffer = vec![0; SCRATCH + chunk.len()];
+            let mut buffer = vec![0; crate::SCRATCH + chunk.len()];
             let source = |into: &mut [IoSliceMut<'_>]| {
                 foresight::scatter(into, chunk);
                 Ok(Some(chunk.len()))

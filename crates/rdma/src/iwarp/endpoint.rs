@@ -4,19 +4,13 @@ use super::engine::Engine;
 use crate::{Endpoint, Events, Exposed, Facts, Remote, Wait};
 use event_listener::Event;
 use net::out::Payload;
-use net::{Buf, Stream};
+use net::{Buf, Stream, with_scratch};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::Shutdown;
 
-/// Bytes of one receive: what is copied from here once more is still in the cache.
-const SCRATCH: usize = 256 << 10;
 /// Receives go on until the socket is empty or has given so many bytes: others want their turn.
 const TURN: usize = 1 << 20;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
-}
 
 /// One end of a connection over TCP.
 pub(super) struct Iwarp {
@@ -47,7 +41,7 @@ impl Iwarp {
     /// Takes what the socket has, up to a limit.
     fn receive(&self, engine: &mut Engine, into: &mut Events) {
         let mut left = TURN;
-        BUFFER.with_borrow_mut(|buffer| {
+        with_scratch(|buffer| {
             while left > 0 && !engine.is_over() {
                 let have = engine.partial().len();
                 buffer[..have].copy_from_slice(engine.partial());
