@@ -73,6 +73,13 @@ fn multipath_over_two_portals() {
 }
 
 #[test]
+fn a_far_line_of_the_kernels() {
+    let Some(_turn) = lab() else { return };
+    let program = interop::lunar_bin();
+    Guest::alone("far", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+#[test]
 fn the_kernels_own_target() {
     let Some(_turn) = lab() else { return };
     let program = interop::lunar_bin();

@@ -12,6 +12,7 @@ use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::plain::args::told;
 use crate::{Document, Error, Kind, Opening, Rig, Target, Watch};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -124,8 +125,19 @@ impl<'a> Lab<'a> {
             return None;
         }
         let links: std::io::Result<Vec<Link>> =
-            server.portals().iter().map(|portal| Link::start(*portal, line)).collect();
+            server.portals().iter().map(|portal| self.link(*portal, line)).collect();
         links.map_err(|e| self.note(format!("a line of its own: {e}"))).ok()
+    }
+
+    /// A line that is long is one of the kernel's, where that can be had.
+    fn link(&mut self, portal: SocketAddr, line: Line) -> std::io::Result<Link> {
+        if line.delay.is_zero() {
+            return Link::start(portal, line);
+        }
+        Link::far(portal, line).or_else(|e| {
+            self.note(format!("the far line is made in this process; the kernel has none: {e}"));
+            Link::start(portal, line)
+        })
     }
 
     /// What a reader must know, once.

@@ -5,6 +5,7 @@ mod iser;
 mod lab;
 mod media;
 mod mounted;
+mod netem;
 mod open_iscsi;
 mod peers;
 mod print;

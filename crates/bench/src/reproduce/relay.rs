@@ -1,5 +1,7 @@
-//! A link that is slower and longer than loopback: a relay in this process.
+//! A link that is slower and longer than loopback: a relay in this process, which holds back what it carries, or has its
+//! ears at the far end of a line of the kernel's.
 
+use super::netem::Far;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -34,6 +36,8 @@ pub struct Link {
     address: SocketAddr,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
+    /// The kernel's line, if it is one.
+    far: Option<Far>,
 }
 
 struct Shared {
@@ -52,7 +56,25 @@ impl Link {
     /// # Errors
     /// When no port of loopback is free.
     pub fn start(target: SocketAddr, line: Line) -> io::Result<Link> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
+        Link::carry_from(TcpListener::bind("127.0.0.1:0")?, target, line, None)
+    }
+
+    /// The same over a line of the kernel's. The window is that of its TCP.
+    ///
+    /// # Errors
+    /// When there cannot be such a line; see [`Far::start`].
+    pub fn far(target: SocketAddr, line: Line) -> io::Result<Link> {
+        let far = Far::start(&line)?;
+        let at_once = Line { delay: Duration::ZERO, bytes_per_s: f64::INFINITY, window: WIDE };
+        Link::carry_from(far.listen()?, target, at_once, Some(far))
+    }
+
+    fn carry_from(
+        listener: TcpListener,
+        target: SocketAddr,
+        line: Line,
+        far: Option<Far>,
+    ) -> io::Result<Link> {
         let address = listener.local_addr()?;
         let now = Instant::now();
         let shared = Arc::new(Shared {
@@ -67,7 +89,12 @@ impl Link {
             let shared = shared.clone();
             move || shared.accept(&listener)
         }));
-        Ok(Link { address, shared, accepting })
+        Ok(Link { address, shared, accepting, far })
+    }
+
+    /// The kernel's line, not one of this process.
+    pub fn is_of_the_kernel(&self) -> bool {
+        self.far.is_some()
     }
 
     /// Where to connect to.

@@ -54,14 +54,6 @@ struct Tables {
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note("there is one host, and it runs Linux: the rows of the Sun are published figures only");
     lab.note("with Fibre: the same file on this host, without iSCSI");
-    lab.note(format!(
-        "Remote: a relay in this process, {} ms each way and {:.0} Mbit/s. The windows are tried over it: it has no \
-         more than a window of a connection under way until word of it is back, and at most 1 MiB. {:.0} kB fill the \
-         line, so larger windows than that make no difference, and a smaller one is tried besides",
-        FAR.delay.as_millis(),
-        FAR.bytes_per_s * 8.0 / 1e6,
-        2.0 * FAR.delay.as_secs_f64() * FAR.bytes_per_s / 1e3
-    ));
     lab.note("two reads at once: each of a file, and over iSCSI of a logical unit, of its own");
     lab.note("behind its router: the file is at Lunar's target, and the host at Lunar's router before it");
     let size = size(lab);
@@ -175,6 +167,7 @@ fn local(lab: &mut Lab, published: &Published, files: &[PathBuf; 2]) -> (Table, 
 fn fill(lab: &mut Lab, name: &str, server: &Server, files: &[PathBuf; 2], tables: &mut Tables) {
     let near = [0, 1].map(|disk| server.target(disk, ""));
     let links = lab.links(server, FAR).unwrap_or_default();
+    links.iter().for_each(|link| lab.note(remote(link)));
     let far = [0, 1].map(|disk| server.at(links.first()?.address(), disk, ""));
     for (row, targets) in [(NEAR_ROW, near), (FAR_ROW, far)] {
         let [Some(one), Some(two)] = targets else { continue };
@@ -192,6 +185,24 @@ fn fill(lab: &mut Lab, name: &str, server: &Server, files: &[PathBuf; 2], tables
         true => windows(lab, name, server, &files[0], &mut tables.window),
         false => lab.note("TCP windows are nothing to an RDMA device: their table is left out"),
     }
+}
+
+/// What the far line is.
+fn remote(link: &Link) -> String {
+    let how = match link.is_of_the_kernel() {
+        true => "a network namespace behind devices of the kernel's (tc-netem)",
+        false => {
+            "a relay in this process, which has no more than a window of a connection under way until word of it is \
+             back, and at most 1 MiB"
+        }
+    };
+    format!(
+        "Remote: {how}; {} ms each way and {:.0} Mbit/s. The windows are tried over it: {:.0} kB fill the line, so larger \
+         ones than that make no difference, and a smaller one is tried besides",
+        FAR.delay.as_millis(),
+        FAR.bytes_per_s * 8.0 / 1e6,
+        2.0 * FAR.delay.as_secs_f64() * FAR.bytes_per_s / 1e3
+    )
 }
 
 /// The same read again and again over the far line, as HiWater was tried.
