@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) replies: Replies,
     /// Requests that wait for the backend.
     in_flight: usize,
+    /// Those of them that change what it holds.
+    changing: usize,
     /// The buffer that the receiver waited for.
     spare: Option<Buf>,
     /// New requests are refused: the server is being stopped.
@@ -57,20 +59,28 @@ pub(super) struct State {
 }
 
 /// The place of a request among those in flight.
-pub(super) struct InFlight(pub(super) Rc<Connection>);
+pub(super) struct InFlight {
+    pub(super) conn: Rc<Connection>,
+    changes: bool,
+}
 
 impl InFlight {
-    pub(super) fn new(conn: &Rc<Connection>) -> InFlight {
-        conn.state.borrow_mut().in_flight += 1;
-        InFlight(conn.clone())
+    pub(super) fn new(conn: &Rc<Connection>, changes: bool) -> InFlight {
+        let mut state = conn.state.borrow_mut();
+        state.in_flight += 1;
+        state.changing += usize::from(changes);
+        InFlight { conn: conn.clone(), changes }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().in_flight -= 1;
-        self.0.changed.notify(usize::MAX);
-        self.0.flush_soon();
+        let mut state = self.conn.state.borrow_mut();
+        state.in_flight -= 1;
+        state.changing -= usize::from(self.changes);
+        drop(state);
+        self.conn.changed.notify(usize::MAX);
+        self.conn.flush_soon();
     }
 }
 
@@ -85,6 +95,7 @@ impl Connection {
         let state = State {
             replies: Replies::new(terms.structured),
             in_flight: 0,
+            changing: 0,
             spare: None,
             stopping: false,
             lost: false,
@@ -114,13 +125,14 @@ impl Connection {
         either(self.receive(receiver), self.wind_down(stopping)).await
     }
 
-    /// Waits until no request is on its way any more.
+    /// Waits until no request that changes anything is on its way any more.
     pub(super) async fn settle(&self) {
-        self.wait_until(|conn| conn.state.borrow().in_flight == 0).await;
+        self.wait_until(|conn| conn.state.borrow().changing == 0).await;
     }
 
     /// Sends the last answers and closes.
     pub(super) async fn leave(self: &Rc<Self>) {
+        self.wait_until(|conn| conn.state.borrow().in_flight == 0).await;
         self.flush();
         let _ = compio::time::timeout(FAREWELL, self.wait_until(|conn| !conn.writing.get())).await;
         self.stream.shutdown(Shutdown::Both);
@@ -146,18 +158,29 @@ impl Connection {
                 }
                 Received::Full => {
                     self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
-                    receiver.resume(&mut Requests(self))?
+                    self.go_on(&mut receiver)?
                 }
                 Received::Starved(len) => {
                     let buf = self.pool.get(len).await;
                     self.state.borrow_mut().spare = Some(buf);
-                    receiver.resume(&mut Requests(self))?
+                    self.go_on(&mut receiver)?
                 }
             };
             if self.is_lost() {
                 return Ok(());
             }
         }
+    }
+
+    /// What is unread of a client that has gone while it was kept waiting is not done: its next connection may have
+    /// repeated that, and gone on.
+    fn go_on(self: &Rc<Self>, receiver: &mut Receiver) -> Result<Received, Broken> {
+        if self.is_hung_up() { Ok(Received::End) } else { receiver.resume(&mut Requests(self)) }
+    }
+
+    /// The client has gone, though it may have sent more than was read.
+    pub(super) fn is_hung_up(&self) -> bool {
+        self.stream.is_hung_up()
     }
 
     fn is_full(&self) -> bool {

@@ -55,8 +55,10 @@ fn start(conn: &Rc<Connection>, request: Request, command: Command, data: Data<'
         }
         _ => {}
     }
-    let place = InFlight::new(conn);
-    compio::runtime::spawn(async move { perform(&place.0, request, command, payload).await }).detach();
+    let changes =
+        matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. });
+    let place = InFlight::new(conn, changes);
+    compio::runtime::spawn(async move { perform(&place.conn, request, command, payload).await }).detach();
     Taken::Yes
 }
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How long a stop waits for requests and clients.
 const STOP: Duration = Duration::from_secs(20);
+/// So often one that waits for those before it is looked for.
+const LOOK: Duration = Duration::from_secs(1);
 /// A silent client is looked for after this time, and as many times as follows.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_RETRIES: u32 = 4;
@@ -46,6 +48,19 @@ impl Shared {
     /// Ends when the server is being stopped.
     async fn stopped(&self) {
         self.until(|shared| shared.stopping.load(SeqCst)).await;
+    }
+
+    /// What a client has repeated on a new connection must not be undone by what is still on its way of one before: waits
+    /// for that. False: the client has gone meanwhile too, or the server is being stopped.
+    async fn has_settled(&self, export: usize, conn: &Connection) -> bool {
+        let wanted =
+            |shared: &Shared| shared.orphans[export].load(SeqCst) == 0 || shared.stopping.load(SeqCst);
+        while compio::time::timeout(LOOK, self.until(wanted)).await.is_err() {
+            if conn.is_hung_up() {
+                return false;
+            }
+        }
+        !self.stopping.load(SeqCst) && !conn.is_hung_up()
     }
 
     fn stop(&self) {
@@ -252,11 +267,11 @@ async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
     let Some((agreed, begun)) = haggled? else { return Ok(()) };
     let export = &shared.exports[agreed.export];
     tracing::debug!(export = %export.name, "NBD client begins");
-    // What a client has repeated on a new connection must not be undone by what is still on its way of the old one.
-    let settled = shared.until(|shared| shared.orphans[agreed.export].load(SeqCst) == 0);
-    either(settled, shared.stopped()).await;
     let pool = shared.pool.share();
     let conn = Connection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
+    if !shared.has_settled(agreed.export, &conn).await {
+        return Ok(());
+    }
     let ended = conn.serve(Receiver::new(agreed.terms, begun), shared.stopped()).await;
     let orphan = Orphan::new(shared, agreed.export);
     conn.settle().await;

@@ -1,7 +1,7 @@
 //! A raw client.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::be;
 use wire::nbd::{
@@ -96,6 +96,11 @@ impl Client {
             Ok(n) => n == 0,
             Err(e) => e.kind() == ErrorKind::ConnectionReset,
         }
+    }
+
+    /// Sends nothing any more, and stays.
+    pub fn half_close(&mut self) {
+        self.socket.shutdown(Shutdown::Write).expect("shut down");
     }
 
     /// Sends a request; its cookie.

@@ -2,7 +2,7 @@
 
 use super::client::{Answer, Client};
 use super::{MIB, Server, export, memory};
-use block::filter::{self, Op};
+use block::filter::{self, Counters, Op};
 use block::{Backend, Facts, Finished, Future};
 use export::nbd::Limits;
 use net::Buf;
@@ -172,24 +172,58 @@ impl Backend for Stalled {
     }
 }
 
-#[test]
-fn a_write_of_a_client_that_is_gone_undoes_none_of_its_next_connection() {
-    let (began, landed) = (AtomicBool::new(false), AtomicBool::new(false));
-    let disk = Arc::new(Stalled { medium: memory(MIB), began, landed });
+/// A server whose only client has gone while its write, of ones, is under way.
+fn bereft() -> (Arc<Stalled>, Server, Arc<Counters>) {
+    let (medium, counters) = filter::stats(memory(MIB));
+    let disk = Arc::new(Stalled { medium, began: AtomicBool::new(false), landed: AtomicBool::new(false) });
     let server = Server::of(disk.clone());
     let mut client = Client::simple(server.tcp(), "disk");
     client.request(WRITE, 0, 0, 512);
     client.write(&[1; 512]);
-    while !disk.began.load(SeqCst) {
+    wait_for(&disk.began);
+    (disk, server, counters)
+}
+
+fn wait_for(flag: &AtomicBool) {
+    while !flag.load(SeqCst) {
         std::thread::yield_now();
     }
-    drop(client);
+}
+
+#[test]
+fn a_write_of_a_client_that_is_gone_undoes_none_of_its_next_connection() {
+    let (disk, server, _) = bereft();
     let mut client = Client::simple(server.tcp(), "disk");
     assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
-    while !disk.landed.load(SeqCst) {
-        std::thread::yield_now();
-    }
+    wait_for(&disk.landed);
     assert_eq!(client.read_at(0, 512), [2; 512]);
+}
+
+#[test]
+fn what_a_client_sent_that_was_kept_waiting_and_has_gone_is_not_done() {
+    let (_disk, server, counters) = bereft();
+    let mut client = Client::simple(server.tcp(), "disk");
+    client.request(WRITE, 0, 0, 512);
+    client.write(&[2; 512]);
+    drop(client);
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[3; 512]), 0);
+    assert_eq!(client.read_at(0, 512), [3; 512]);
+    assert_eq!(counters.total().writes, 2);
+}
+
+/// Its READs wait for memory that its own answers hold, which it does not fetch.
+#[test]
+fn reads_of_a_client_that_has_gone_keep_no_other_waiting() {
+    let server = Server::of(memory(64 * MIB));
+    let mut stuck = Client::simple(server.tcp(), "disk");
+    for _ in 0..4 {
+        stuck.request(READ, 0, 0, 32 << 20);
+    }
+    stuck.half_close();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
 }
 
 #[test]
