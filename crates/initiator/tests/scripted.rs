@@ -125,7 +125,10 @@ fn what_a_deferred_error_tells_to_be_lost_fails_one_flush() {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read again");
         [lun.flush().await, lun.flush().await]
     });
-    assert!(flushes[0].as_ref().unwrap_err().to_string().contains("are lost: deferred medium error"));
+    let told = flushes[0].as_ref().unwrap_err();
+    assert!(told.to_string().contains("are lost: deferred medium error"), "{told}");
+    let error = told.get_ref().and_then(|e| e.downcast_ref::<initiator::Error>()).expect("ours");
+    assert!(error.sense.is_some_and(|sense| !sense.deferred), "hosts would flush again, and hear of nothing");
     assert!(flushes[1].is_ok(), "told once");
 }
 

@@ -268,6 +268,8 @@ impl Session {
     pub(crate) fn take_loss(&self, lun: u64) -> Option<Error> {
         let sense = self.0.losses.take(lun)?;
         let error = Error::new(Kind::Scsi, format!("data that were acknowledged are lost: {sense}"));
+        // To who asks now it is an error of what was asked: what is deferred is tried again by hosts.
+        let sense = Sense { deferred: false, ..sense };
         Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))
     }
 

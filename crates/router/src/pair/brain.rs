@@ -4,8 +4,11 @@ use super::keeper::Keeper;
 use super::machine::{Decision, Holder};
 use super::{End, Order, Pair, Role};
 use compio::runtime::spawn;
+use event_listener::Event as Bell;
 use initiator::{Error, Kind};
+use std::cell::Cell;
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -60,6 +63,26 @@ impl Brain {
         }
     }
 
+    /// The same where one may take long: at those that are done, the storage is shown meanwhile that this router lives.
+    async fn each_alive(&mut self, what: impl AsyncFn(&mut Keeper) + Clone + 'static) {
+        let (busy, ended) = (Rc::new(Cell::new(self.keepers.len())), Rc::new(Bell::new()));
+        self.each(async move |keeper: &mut Keeper| {
+            what(keeper).await;
+            busy.set(busy.get() - 1);
+            ended.notify(usize::MAX);
+            loop {
+                let rings = ended.listen();
+                if busy.get() == 0 {
+                    return;
+                }
+                if compio::time::timeout(BEAT, rings).await.is_err() && keeper.is_taken {
+                    keeper.beat().await;
+                }
+            }
+        })
+        .await;
+    }
+
     async fn turn(&mut self, pair: &Arc<Pair>) {
         self.adopt(pair).await;
         self.each(async |keeper| keeper.look().await).await;
@@ -79,19 +102,23 @@ impl Brain {
 
     /// Takes on what is new, and lets go of what is not routed any more.
     async fn adopt(&mut self, pair: &Arc<Pair>) {
+        self.let_go().await;
         let fresh = std::mem::take(&mut pair.state().fresh);
         for remote in fresh.iter().filter_map(Weak::upgrade) {
+            // One that is served at the same place goes on until it is not: what it gives back then would be what this
+            // one has taken, and it may yet stay, after a change that fails.
+            if self.keepers.iter().any(|old| old.is_at(&remote.place())) {
+                pair.state().fresh.push(Arc::downgrade(&remote));
+                continue;
+            }
             let Some(keeper) = Keeper::new(&remote, &pair.spec) else { continue };
             watch(pair, &keeper);
-            // What one before it at the same place gave back later would be what this one has taken.
-            self.let_go(|old| old.is_that_of(&keeper)).await;
             self.keepers.push(keeper);
         }
-        self.let_go(Keeper::is_gone).await;
     }
 
-    async fn let_go(&mut self, which: impl Fn(&Keeper) -> bool) {
-        let (gone, there) = std::mem::take(&mut self.keepers).into_iter().partition(which);
+    async fn let_go(&mut self) {
+        let (gone, there) = std::mem::take(&mut self.keepers).into_iter().partition(Keeper::is_gone);
         self.keepers = there;
         for keeper in gone {
             keeper.leave().await;
@@ -149,7 +176,7 @@ impl Brain {
 
     async fn take_all(&mut self, seize: bool) -> Vec<Result<(), Error>> {
         let (tell, told) = flume::unbounded();
-        self.each(async move |keeper| {
+        self.each_alive(async move |keeper: &mut Keeper| {
             // Who cannot be seen is taken when it can be.
             let result = match keeper.holder() {
                 Holder::Unknown => Err(Error::new(Kind::Unreachable, "it cannot be seen")),
@@ -175,7 +202,7 @@ impl Brain {
         if decision == Decision::Yield {
             return self.give_up(pair).await;
         }
-        self.each(async move |keeper| match (keeper.holder(), keeper.is_taken) {
+        self.each_alive(async move |keeper: &mut Keeper| match (keeper.holder(), keeper.is_taken) {
             (Holder::Unknown, _) => {}
             (Holder::Ours, true) if keeper.guard().is_open() => {}
             // A session was not registered, or not any more.

@@ -41,9 +41,9 @@ impl Keeper {
         Some(Keeper { remote, guard, fence, key, hold, name, seen: None, is_taken: false, pause: None })
     }
 
-    /// It is the same place, and the same nexus.
-    pub fn is_that_of(&self, other: &Keeper) -> bool {
-        self.name == other.name
+    /// It is that of this place, with its nexus.
+    pub fn is_at(&self, place: &str) -> bool {
+        self.name == place
     }
 
     /// It is not routed any more.

@@ -1,7 +1,7 @@
 use super::fence::{Fence, reservation};
 use super::guard::Guard;
 use super::keeper::Keeper;
-use super::{Pair, Role, Spec};
+use super::{Order, Pair, Role, Spec};
 use crate::loops::Loops;
 use crate::upstream::{Remote, Upstream, look};
 use block::Backend;
@@ -214,6 +214,36 @@ fn a_take_over_is_not_over_before_the_writes_of_the_former_router_are() {
     });
 }
 
+/// By that the other router sees that it is not its turn.
+#[test]
+fn while_one_disk_takes_long_to_take_the_storage_is_shown_at_another_that_the_router_lives() {
+    run(async || {
+        let server = server_with(
+            "filters = [{ kind = \"delay\", write_us = 6000000 }]\n\
+             [[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"quick.img\"\nsize = \"16MiB\"\n",
+        );
+        let slow = url(&server);
+        let quick = Url::parse(&slow.to_string().replace("/0", "/1")).expect("a URL");
+        let mut a = Half::new(&slow, 0xa).await;
+        assert_eq!(a.take(false).await, Ok(()));
+        let _late = compio::runtime::spawn(async move { a.write(1).await });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        let disks = [disk(&slow, 0xb).await, disk(&quick, 0xb).await];
+        let pair = pair(spec(0xb), None);
+        disks.iter().for_each(|disk| pair.attend(disk));
+        pair.order(Order::Failover);
+        let mut eye = Half::new(&quick, 0xc).await;
+        let mut seen = eye.fence.look().await.expect("it is there");
+        while seen.held.is_none() {
+            compio::time::sleep(Duration::from_millis(100)).await;
+            seen = eye.fence.look().await.expect("it is there");
+        }
+        compio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(pair.facts().role, Role::Taking, "the other disk is waited for");
+        assert!(eye.fence.look().await.expect("it is there").generation > seen.generation);
+    });
+}
+
 #[test]
 fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through() {
     run(async || {
@@ -246,10 +276,13 @@ fn what_the_keeper_before_gives_back_is_not_what_its_successor_has_taken() {
         pair.attend(&old);
         until(|| was.is_open()).await;
         pair.attend(&new);
-        until(|| is.is_open()).await;
-        assert!(!was.is_open(), "two would have the same nexus");
-        let shut = is.listen();
+        let (shut, opens) = (was.listen(), is.listen());
+        let either = net::either(shut, opens);
+        assert!(compio::time::timeout(Duration::from_secs(1), either).await.is_err(), "it is served still");
+        assert!(was.is_open() && !is.is_open(), "two would have the same nexus");
         drop(old);
+        until(|| is.is_open()).await;
+        let shut = is.listen();
         let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
         assert!(shut.is_err() && is.is_open(), "the reservation is gone");
     });

@@ -169,6 +169,12 @@ impl Remote {
         Ok((inside, self.desk().await?))
     }
 
+    /// What is lost may have been told to a session of another core.
+    fn heard_of_no_loss(&self) -> io::Result<()> {
+        let loss = lock(&self.desks).iter().flat_map(|desk| &desk.lines).find_map(|line| line.take_loss());
+        loss.map_or(Ok(()), |e| Err(e.into()))
+    }
+
     /// The same error, carrying what a host is told of it. In a failover pair a conflict is not the host's: the other
     /// router has taken over.
     fn telling(&self, e: io::Error) -> io::Error {
@@ -338,7 +344,8 @@ impl Backend for Remote {
                 return Ok(());
             }
             let (_inside, desk) = self.enter().await?;
-            desk.joined.flush().await.map_err(|e| self.telling(e))
+            let flushed = desk.joined.flush().await.and_then(|()| self.heard_of_no_loss());
+            flushed.map_err(|e| self.telling(e))
         })
     }
 
