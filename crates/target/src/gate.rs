@@ -162,6 +162,11 @@ impl Member {
         self.gate.try_enter(self.part())
     }
 
+    /// Being inside of one who has stepped in by [`Gate::try_enter`].
+    pub fn entered(self) -> Shared {
+        Shared(self)
+    }
+
     /// As [`Gate::leave`].
     pub fn leave(&self) {
         self.gate.leave(self.part());

@@ -165,7 +165,7 @@ async fn read(unit: &Arc<Unit>, pool: &Pool, (offset, len): (u64, usize), room: 
     Ok(Outcome::Medium(fetch_into(unit, offset, buf, &READ).await?))
 }
 
-/// Reads part of what a command reads.
+/// Reads what a command reads, or a part of it.
 pub async fn read_part(unit: &Arc<Unit>, offset: u64, buf: Buf) -> Result<Buf, Failure> {
     fetch_into(unit, offset, buf, &READ).await
 }
@@ -197,7 +197,8 @@ async fn fetch_into(unit: &Arc<Unit>, offset: u64, buf: Buf, access: &Access) ->
     Ok(buf)
 }
 
-async fn write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
+/// Writes what a command has brought.
+pub async fn write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
     put(unit, offset, data, stable).await?;
     Ok(Outcome::Good)
 }

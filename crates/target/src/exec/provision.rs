@@ -20,7 +20,8 @@ pub async fn write_same(
     let block = block.filter(|b| b.iter().any(|x| *x != 0));
     match block {
         None => {
-            clear(unit, (offset, len), around, |b, at, n| b.write_zeroes(at, n, unmap)).await?;
+            let stretch = stretch(unit, unmap);
+            clear(unit, (offset, len), stretch, around, |b, at, n| b.write_zeroes(at, n, unmap)).await?;
             unit.lu.count(WRITE.bytes, len);
         }
         Some(block) => repeat(unit, pool, (offset, len), &block, &|| !around.is_aborted()).await?,
@@ -30,12 +31,19 @@ pub async fn write_same(
 
 /// Bytes that are cleared at a time: a backend that has to write them takes its time.
 const STRETCH: u64 = 64 * STEP as u64;
+/// The same where they are only given back.
+const LONG_STRETCH: u64 = 16 * STRETCH;
+
+fn stretch(unit: &Unit, gives_back: bool) -> u64 {
+    if gives_back && unit.backend().facts().unmap { LONG_STRETCH } else { STRETCH }
+}
 
 /// Clears a range with `one` stretch after the other, until it is aborted. They end where backends have ends of their
 /// own, so that none is left with a part of what it could give back.
 async fn clear(
     unit: &Arc<Unit>,
     (offset, len): (u64, u64),
+    stretch: u64,
     around: &dyn Surroundings,
     one: impl Fn(&dyn Backend, u64, u64) -> Future<'_, io::Result<()>>,
 ) -> Result<(), Failure> {
@@ -45,7 +53,7 @@ async fn clear(
         if around.is_aborted() {
             return Err(gone());
         }
-        let n = (STRETCH - at % STRETCH).min(end - at);
+        let n = (stretch - at % stretch).min(end - at);
         one(&*backend, at, n).await.map_err(|e| failed(unit, &e, at, &WRITE))?;
         at += n;
     }
@@ -83,7 +91,7 @@ pub async fn unmap(
     around: &dyn Surroundings,
 ) -> Ended {
     for extent in extents {
-        clear(unit, extent, around, |b, at, n| b.unmap(at, n)).await?;
+        clear(unit, extent, stretch(unit, true), around, |b, at, n| b.unmap(at, n)).await?;
     }
     if stable { flush(unit).await } else { Ok(Outcome::Good) }
 }

@@ -76,14 +76,16 @@ impl Session {
         }
         match handle.begin(c.cdb()) {
             Ok(Plan::Read { offset, len }) => match read_now(handle, &self.pool, offset, len, c.room()) {
-                Read::Not => self.inside(c, Ok(Plan::Read { offset, len }), data),
+                Read::Not => self.waits(c, Plan::Read { offset, len }, data),
                 Read::Zeros => self.read_done(&c, Source::Zeros, len),
                 Read::Done(buf) => self.read_done(&c, Source::Buf(buf), len),
             },
-            Ok(Plan::Write { offset, len, stable: false }) if brings && len == c.offered() => {
-                match handle.backend.write_now(offset, data.bytes()) {
+            Ok(Plan::Write { offset, len, stable }) if brings && len == c.offered() => {
+                let now =
+                    if stable { Inline::WouldWait } else { handle.backend.write_now(offset, data.bytes()) };
+                match now {
                     Inline::Done(Ok(())) => self.write_done(&c, len),
-                    _ => self.inside(c, Ok(Plan::Write { offset, len, stable: false }), data),
+                    _ => self.waits(c, Plan::Write { offset, len, stable }, data),
                 }
             }
             answer => self.inside(c, answer, data),
@@ -133,6 +135,13 @@ impl Session {
             self.immediate_live -= 1;
         } else {
             self.window.finished();
+        }
+    }
+
+    /// A command that is inside the gate and has to wait for its medium.
+    fn waits(&mut self, c: Command, plan: Plan, data: Data<'_>) {
+        if !self.goes_straight(&c, &plan, &data) {
+            self.inside(c, Ok(plan), data);
         }
     }
 
@@ -561,7 +570,7 @@ impl Connection {
     }
 
     /// Counts what a command did, and what the initiator knows by it.
-    fn note(&self, written: Option<u32>, luns_reported: bool) {
+    pub fn note(&self, written: Option<u32>, luns_reported: bool) {
         let mut session = self.session.borrow_mut();
         if let Some(bytes) = written {
             session.info.counters.writes.add(1);
@@ -573,7 +582,7 @@ impl Connection {
     }
 
     /// A task is over: its answer goes out, unless it was aborted.
-    fn end_task(self: &Rc<Self>, c: &Command, serial: u64, ended: Ended, moved: u64) {
+    pub fn end_task(self: &Rc<Self>, c: &Command, serial: u64, ended: Ended, moved: u64) {
         let mut session = self.session.borrow_mut();
         if session.tasks.get(&c.itt).is_none_or(|t| t.serial != serial) {
             return;

@@ -14,6 +14,7 @@ mod parts;
 mod pass;
 mod respond;
 mod services;
+mod straight;
 mod task;
 pub mod testing;
 

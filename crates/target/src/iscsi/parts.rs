@@ -14,6 +14,8 @@ use std::task::{Context, Poll};
 
 /// Parts that are asked for at a time.
 const AHEAD: usize = 8;
+/// Until the first is here: it does not wait for what is sent behind it.
+const AT_FIRST: usize = 1;
 
 /// Buffers of a READ: one, or one for each part.
 #[derive(Default)]
@@ -96,25 +98,27 @@ impl Run {
         mut offset: u64,
         room: Room,
     ) -> Ended {
-        let mut buffers = room.first.into_iter().chain(room.rest);
-        let (mut parts, mut before, mut failed) = (VecDeque::new(), None, None);
+        let mut buffers: VecDeque<Buf> = room.first.into_iter().chain(room.rest).collect();
+        let (mut parts, mut last, mut failed, mut ahead) = (VecDeque::new(), None, None, AT_FIRST);
         loop {
-            let asked = buffers.by_ref().take(AHEAD - parts.len()).map(|buf| {
+            while failed.is_none()
+                && parts.len() < ahead
+                && let Some(buf) = buffers.pop_front()
+            {
                 let at = offset;
                 offset += buf.len() as u64;
-                Part::Coming(Box::pin(exec::read_part(unit, at, buf)))
-            });
-            parts.extend(asked.take_while(|_| failed.is_none()));
-            match first(&mut parts).await {
-                Some(Ok(buf)) if failed.is_none() => {
-                    before.replace(buf).into_iter().for_each(|part| self.send_part(conn, part));
-                }
-                Some(Ok(_)) => {}
-                Some(Err(failure)) => failed = failed.or(Some(failure)),
-                None => break,
+                parts.push_back(Part::Coming(Box::pin(exec::read_part(unit, at, buf))));
+            }
+            let Some(result) = first(&mut parts).await else { break };
+            ahead = AHEAD;
+            match result {
+                Err(failure) => failed = failed.or(Some(failure)),
+                Ok(_) if failed.is_some() => {}
+                Ok(buf) if parts.is_empty() && buffers.is_empty() => last = Some(buf),
+                Ok(buf) => self.send_part(conn, buf),
             }
         }
-        match (failed, before) {
+        match (failed, last) {
             (Some(failure), _) => Err(failure),
             (None, Some(last)) => Ok(Outcome::Medium(last)),
             (None, None) => Ok(Outcome::Good),
