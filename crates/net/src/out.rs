@@ -7,7 +7,11 @@ use std::rc::Rc;
 
 /// The longest payload of zeros in bytes.
 pub const MAX_ZEROS: usize = 1 << 20;
-static ZEROS: [u8; MAX_ZEROS] = [0; MAX_ZEROS];
+static ZEROS: Zeros = Zeros([0; MAX_ZEROS]);
+
+/// Memory that begins with a page, from where the kernel copies fast.
+#[repr(align(4096))]
+struct Zeros([u8; MAX_ZEROS]);
 
 /// Up to so many messages are sent without an allocation.
 const FEW: usize = 4;
@@ -38,7 +42,7 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Payload::Empty => &[],
-            Payload::Zeros(n) => &ZEROS[..*n],
+            Payload::Zeros(n) => &ZEROS.0[..*n],
             Payload::Bytes(b) => b,
             Payload::Buf(b, n) => &b[..*n],
             Payload::Part(b, at, n) => &b[*at..at + n],

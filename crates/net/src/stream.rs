@@ -1,6 +1,7 @@
 //! Sockets by readiness: wait until there is something, then take it without waiting. An idle connection
 //! holds no buffer, and one receive goes wherever its reader wants it.
 
+use compio::net::TcpSocket;
 use compio::runtime::fd::PollFd;
 use rustix::event::{PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -8,6 +9,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -37,8 +39,12 @@ impl Stream {
     /// # Errors
     /// Those of connect: refused, unreachable, timed out.
     pub async fn connect(address: SocketAddr) -> io::Result<Stream> {
-        let socket = compio::net::TcpStream::connect(address).await?;
-        let fd = socket.into_poll_fd()?;
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4().await?,
+            SocketAddr::V6(_) => TcpSocket::new_v6().await?,
+        };
+        leave_unpaced(&socket, address);
+        let fd = socket.connect(address).await?.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
         Ok(Stream { fd })
     }
@@ -197,6 +203,16 @@ pub struct Route {
     pub send_buffer: Option<usize>,
 }
 
+/// Has Reno control what is sent within this host. Nothing is lost there, and nobody shares the line; BBR, which many hosts
+/// have for all connections, holds each burst back by a timer all the same. Pacing that has begun does not end, so this comes
+/// before the connection; who is accepted has what the listener has.
+fn leave_unpaced(socket: impl AsFd, address: SocketAddr) {
+    if address.ip().is_loopback() {
+        // Every kernel has it, and everybody may set it; where not, it is slower.
+        _ = rustix::net::sockopt::set_tcp_congestion(socket, "reno");
+    }
+}
+
 /// A listening socket, of TCP or Unix.
 pub struct Listener {
     fd: PollFd<Socket>,
@@ -214,6 +230,7 @@ impl Listener {
             socket.set_only_v6(true)?;
         }
         socket.bind(&address.into())?;
+        leave_unpaced(&socket, address);
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     }
@@ -320,6 +337,21 @@ mod tests {
             echo(Listener::new(bound).expect("a listener"), client.into()).await;
         });
         std::fs::remove_file(path).expect("the socket");
+    }
+
+    #[test]
+    fn what_stays_in_this_host_is_not_paced() {
+        let control =
+            |socket: &dyn AsFd| rustix::net::sockopt::tcp_congestion(socket.as_fd()).expect("a name");
+        in_loops(async || {
+            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+            let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
+            let (accepted, _) = bound.accept().expect("a connection");
+            assert_eq!([control(&stream.fd), control(&accepted)], ["reno", "reno"]);
+            let anywhere = Listener::bind("0.0.0.0:0".parse().expect("an address")).expect("bound");
+            let untouched = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            assert_eq!(control(&anywhere), control(&untouched));
+        });
     }
 
     /// The peer sees a reset, and of what it has not read no more than its own buffer held.

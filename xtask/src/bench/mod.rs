@@ -10,6 +10,7 @@ mod router;
 mod rows;
 mod server;
 mod table;
+mod unpaced;
 
 use std::path::PathBuf;
 
@@ -52,6 +53,9 @@ pub struct Programs {
 /// Runs all rows.
 pub fn run(options: &Options) -> Result<Step> {
     let programs = programs()?;
+    if let Some(step) = unpaced::elsewhere()? {
+        return Ok(step);
+    }
     let results = rows::run(options, &programs)?;
     if results.is_empty() {
         bail!("no row is named so; without a filter all of them run");

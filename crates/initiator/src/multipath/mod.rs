@@ -170,7 +170,7 @@ impl Multipath {
         let mut sent = begun;
         loop {
             let Some(turn) = self.paths.choose() else {
-                if let Err(e) = self.wait().await {
+                if let Err(e) = Box::pin(self.wait()).await {
                     self.queued.add(begun.elapsed());
                     return (Err(e.into()), what);
                 }

@@ -197,7 +197,8 @@ impl Remote {
     async fn desk(&self) -> io::Result<Arc<Desk>> {
         match self.here() {
             Some(desk) => Ok(desk),
-            None => self.settle().await.map_err(|e| telling(e.into())),
+            // Boxed, so that what is there already carries none of it about.
+            None => Box::pin(self.settle()).await.map_err(|e| telling(e.into())),
         }
     }
 
