@@ -50,7 +50,7 @@ fn sections(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    crc32c::crc32c(bytes)
 }
 
 #[cfg(test)]

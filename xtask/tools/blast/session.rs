@@ -287,7 +287,7 @@ impl Session {
             return crc.to_le_bytes();
         }
         let data = &self.payload[..len as usize];
-        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, data) as u32;
+        let crc = crc32c::crc32c(data);
         self.digests.push((len, crc));
         crc.to_le_bytes()
     }
