@@ -22,6 +22,6 @@ pub use cores::Cores;
 pub use pool::Pool;
 pub use race::{after_others, either};
 pub use scratch::{SCRATCH, with_scratch};
-pub use stream::{Listener, Stream};
+pub use stream::{Hangup, Listener, Stream};
 pub use threads::{Turn, blocking};
 pub use timer::sleep_until;

@@ -9,12 +9,14 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
+/// Bytes that wait in a Unix socket.
+const UNIX_BUFFER: usize = 2 << 20;
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;
 
@@ -27,8 +29,9 @@ impl Stream {
     /// Takes over a connected socket on this core. Small sends leave at once (TCP_NODELAY).
     pub fn new(socket: impl Into<Socket>) -> io::Result<Stream> {
         let socket = socket.into();
-        if socket.domain()? != Domain::UNIX {
-            socket.set_tcp_nodelay(true)?;
+        match socket.domain()? {
+            Domain::UNIX => widen(&socket)?,
+            _ => socket.set_tcp_nodelay(true)?,
         }
         socket.set_nonblocking(true)?;
         Ok(Stream { fd: PollFd::new(socket)? })
@@ -55,6 +58,7 @@ impl Stream {
     /// Those of connect: no such socket, nobody listens, not allowed; a path that is too long.
     pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
         let socket = compio::net::UnixStream::connect(path).await?;
+        widen(&socket)?;
         Ok(Stream { fd: socket.into_poll_fd()? })
     }
 
@@ -99,6 +103,7 @@ impl Stream {
             local,
             mtu: mtu.ok(),
             mss: socket.tcp_mss().ok(),
+            congestion_control: rustix::net::sockopt::tcp_congestion(&self.fd).ok(),
             receive_buffer: socket.recv_buffer_size().ok(),
             send_buffer: socket.send_buffer_size().ok(),
         }
@@ -115,12 +120,12 @@ impl Stream {
         self.fd.read_ready().await
     }
 
-    /// The peer has closed, or is gone. What it has sent before may still be unread.
-    pub fn is_hung_up(&self) -> bool {
-        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let mut fds = [rustix::event::PollFd::new(&self.fd, gone)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut fds, Some(&now)), Ok(1..)) && fds[0].revents().intersects(gone)
+    /// To see from any core whether the peer has gone.
+    ///
+    /// # Errors
+    /// When there are no more file descriptors.
+    pub fn hangup(&self) -> io::Result<Hangup> {
+        Ok(Hangup(self.fd.as_fd().try_clone_to_owned()?))
     }
 
     /// Waits until something can be sent.
@@ -188,8 +193,21 @@ impl Stream {
     }
 }
 
+/// The end of a connection that is another's. The connection goes only when this does, too.
+pub struct Hangup(OwnedFd);
+
+impl Hangup {
+    /// The peer has closed, or is gone. What it has sent before may still be unread.
+    pub fn is_hung_up(&self) -> bool {
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut fds = [rustix::event::PollFd::new(&self.0, gone)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut fds, Some(&now)), Ok(1..)) && fds[0].revents().intersects(gone)
+    }
+}
+
 /// The way of a connection, as far as the kernel tells of it; sizes in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// Our address.
     pub local: Option<SocketAddr>,
@@ -197,10 +215,21 @@ pub struct Route {
     pub mtu: Option<u32>,
     /// Maximum segment size of TCP.
     pub mss: Option<u32>,
+    /// What controls how much is sent: `cubic`, `bbr`.
+    pub congestion_control: Option<String>,
     /// Receive buffer of the socket.
     pub receive_buffer: Option<usize>,
     /// Send buffer of the socket.
     pub send_buffer: Option<usize>,
+}
+
+/// Lets a Unix socket take several messages with data at once. By itself it holds one of 200 KB, and both sides take turns.
+fn widen(socket: impl AsFd) -> io::Result<()> {
+    use rustix::net::sockopt;
+    if sockopt::set_socket_send_buffer_size_force(&socket, UNIX_BUFFER).is_err() {
+        sockopt::set_socket_send_buffer_size(&socket, UNIX_BUFFER)?;
+    }
+    Ok(())
 }
 
 /// Has Reno control what is sent within this host. Nothing is lost there, and nobody shares the line; BBR, which many hosts

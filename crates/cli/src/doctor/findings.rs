@@ -15,6 +15,8 @@ const GIGABIT: u64 = 125_000_000;
 const SLOW_NAME_US: u64 = 100_000;
 /// Slow round trips, in microseconds.
 const SLOW_ROUND_TRIP_US: u64 = 5000;
+/// Round trips of a local network, in microseconds.
+const NEAR_US: u64 = 1000;
 
 /// What a row looks at.
 struct Seen<'a> {
@@ -81,6 +83,11 @@ const TABLE: &[Row] = &[
                 .then(|| "there is a password, and the target asked for none".into())
         },
         "anybody can log in: demand CHAP on the target, or leave the password out",
+    ),
+    (
+        Weight::Note,
+        pacing,
+        "on a fast network sysctl net.ipv4.tcp_congestion_control=cubic takes less CPU time; the target's host has its own",
     ),
     (Weight::Warning, dead_address, "take the dead address out of the name service, or name the good one"),
     (
@@ -172,6 +179,17 @@ fn mtu(s: &Seen<'_>) -> Option<String> {
     Some(format!("the MTU is {mtu} on a link that carries {} MB/s or more", speed / 1_000_000))
 }
 
+/// Far away it is worth its timers.
+fn pacing(s: &Seen<'_>) -> Option<String> {
+    let control = s.report.path.congestion_control.as_ref().filter(|name| name.starts_with("bbr"))?;
+    let is_near = s.report.round_trip.is_some_and(|trip| trip.median_us < NEAR_US);
+    is_near.then(|| {
+        format!(
+            "{control} paces what is sent here: a timer for each burst, which virtual machines are slow at"
+        )
+    })
+}
+
 fn dead_address(s: &Seen<'_>) -> Option<String> {
     let dead = s.report.connections.iter().find(|c| c.error.is_some())?;
     // If all are dead, that is said already.
@@ -260,7 +278,7 @@ mod tests {
     /// Each row: what is changed, and what is found then.
     #[test]
     fn every_row_finds_what_it_is_for() {
-        let changes: [Change; 13] = [
+        let changes: [Change; 14] = [
             (|r| r.session.as_mut().unwrap().window = 1, "takes 1 commands"),
             (|r| r.session.as_mut().unwrap().parameters.max_xmit_data_segment_length = 8192, "is 8192"),
             (|r| r.session.as_mut().unwrap().parameters.immediate_data = "No".into(), "ImmediateData=No"),
@@ -284,6 +302,13 @@ mod tests {
             (
                 |r| r.round_trip = Some(RoundTrip { count: 20, min_us: 1, median_us: 9000, max_us: 9000 }),
                 "9.0 ms",
+            ),
+            (
+                |r| {
+                    r.path.congestion_control = Some("bbr".into());
+                    r.round_trip = Some(RoundTrip { count: 20, min_us: 1, median_us: 300, max_us: 900 });
+                },
+                "bbr paces",
             ),
             (|r| r.lun.as_mut().unwrap().read_only = true, "cannot be written"),
             (|r| r.lun.as_mut().unwrap().identity = None, "no identity"),

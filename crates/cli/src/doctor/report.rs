@@ -60,6 +60,7 @@ pub struct Path {
     pub local: Option<String>,
     pub mtu_bytes: Option<u32>,
     pub mss_bytes: Option<u32>,
+    pub congestion_control: Option<String>,
     pub receive_buffer_bytes: Option<usize>,
     pub send_buffer_bytes: Option<usize>,
 }
@@ -176,6 +177,7 @@ impl Report {
             local: probe.route.local.map(|local| local.to_string()),
             mtu_bytes: probe.route.mtu,
             mss_bytes: probe.route.mss,
+            congestion_control: probe.route.congestion_control.clone(),
             receive_buffer_bytes: probe.route.receive_buffer,
             send_buffer_bytes: probe.route.send_buffer,
         };
@@ -264,7 +266,8 @@ impl Report {
         }
         if let (Some(mtu), Some(mss)) = (self.path.mtu_bytes, self.path.mss_bytes) {
             let buffer = self.path.receive_buffer_bytes.unwrap_or(0);
-            _ = writeln!(text, "  path MTU {mtu}, TCP MSS {mss}, receive buffer {buffer} bytes");
+            let control = self.path.congestion_control.as_ref().map_or(String::new(), |c| format!(", {c}"));
+            _ = writeln!(text, "  path MTU {mtu}, TCP MSS {mss}, receive buffer {buffer} bytes{control}");
         }
         if let Some(carrier) = self.carrier.as_ref().filter(|carrier| *carrier != "tcp") {
             _ = writeln!(text, "  carried by {carrier}");

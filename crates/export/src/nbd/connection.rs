@@ -3,6 +3,7 @@
 use super::Limits;
 use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken};
 use super::reply::Replies;
+use super::turns::Turn;
 use block::Backend;
 use event_listener::Event;
 use net::out::Out;
@@ -120,9 +121,10 @@ impl Connection {
     pub(super) async fn serve(
         self: &Rc<Self>,
         receiver: Receiver,
+        turn: &Turn<'_>,
         stopping: impl Future<Output = ()>,
     ) -> Result<(), Broken> {
-        either(self.receive(receiver), self.wind_down(stopping)).await
+        either(self.receive(receiver, turn), self.wind_down(stopping)).await
     }
 
     /// Waits until no request that changes anything is on its way any more.
@@ -146,7 +148,7 @@ impl Connection {
     }
 
     /// Receives until the connection ends.
-    async fn receive(self: &Rc<Self>, mut receiver: Receiver) -> Result<(), Broken> {
+    async fn receive(self: &Rc<Self>, mut receiver: Receiver, turn: &Turn<'_>) -> Result<(), Broken> {
         let mut next = receiver.resume(&mut Requests(self))?;
         loop {
             self.flush();
@@ -156,14 +158,16 @@ impl Connection {
                     self.stream.readable().await?;
                     receiver.receive(&self.stream, &mut Requests(self))?
                 }
-                Received::Full => {
-                    self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
-                    self.go_on(&mut receiver)?
-                }
-                Received::Starved(len) => {
-                    let buf = self.pool.get(len).await;
-                    self.state.borrow_mut().spare = Some(buf);
-                    self.go_on(&mut receiver)?
+                Received::Full | Received::Starved(_) => {
+                    if !either(self.can_go_on(next), async {
+                        turn.ends().await;
+                        false
+                    })
+                    .await
+                    {
+                        return Ok(());
+                    }
+                    receiver.resume(&mut Requests(self))?
                 }
             };
             if self.is_lost() {
@@ -172,15 +176,15 @@ impl Connection {
         }
     }
 
-    /// What is unread of a client that has gone while it was kept waiting is not done: its next connection may have
-    /// repeated that, and gone on.
-    fn go_on(self: &Rc<Self>, receiver: &mut Receiver) -> Result<Received, Broken> {
-        if self.is_hung_up() { Ok(Received::End) } else { receiver.resume(&mut Requests(self)) }
-    }
-
-    /// The client has gone, though it may have sent more than was read.
-    pub(super) fn is_hung_up(&self) -> bool {
-        self.stream.is_hung_up()
+    /// Waits for what was missing; true.
+    async fn can_go_on(&self, missing: Received) -> bool {
+        if let Received::Starved(len) = missing {
+            let buf = self.pool.get(len).await;
+            self.state.borrow_mut().spare = Some(buf);
+        } else {
+            self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
+        }
+        true
     }
 
     fn is_full(&self) -> bool {

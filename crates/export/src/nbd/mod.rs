@@ -12,6 +12,7 @@ mod receive;
 mod reply;
 mod server;
 pub mod testing;
+mod turns;
 
 pub use listen::Listen;
 pub use server::{Handle, serve};

@@ -4,6 +4,7 @@ use super::connection::Connection;
 use super::haggle::haggle;
 use super::listen::{Listen, Trace};
 use super::receive::Receiver;
+use super::turns::Turns;
 use super::{Export, Limits};
 use event_listener::Event;
 use net::{Cores, Listener, Pool, Stream, either};
@@ -15,8 +16,6 @@ use std::time::Duration;
 
 /// How long a stop waits for requests and clients.
 const STOP: Duration = Duration::from_secs(20);
-/// So often one that waits for those before it is looked for.
-const LOOK: Duration = Duration::from_secs(1);
 /// A silent client is looked for after this time, and as many times as follows.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_RETRIES: u32 = 4;
@@ -24,8 +23,8 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// What all connections share.
 struct Shared {
     exports: Vec<Export>,
-    /// Of each export the connections whose client is gone and whose requests are not all over.
-    orphans: Vec<AtomicUsize>,
+    /// Those of each export.
+    turns: Vec<Turns>,
     limits: Limits,
     pool: Pool,
     connections: AtomicUsize,
@@ -48,19 +47,6 @@ impl Shared {
     /// Ends when the server is being stopped.
     async fn stopped(&self) {
         self.until(|shared| shared.stopping.load(SeqCst)).await;
-    }
-
-    /// What a client has repeated on a new connection must not be undone by what is still on its way of one before: waits
-    /// for that. False: the client has gone meanwhile too, or the server is being stopped.
-    async fn has_settled(&self, export: usize, conn: &Connection) -> bool {
-        let wanted =
-            |shared: &Shared| shared.orphans[export].load(SeqCst) == 0 || shared.stopping.load(SeqCst);
-        while compio::time::timeout(LOOK, self.until(wanted)).await.is_err() {
-            if conn.is_hung_up() {
-                return false;
-            }
-        }
-        !self.stopping.load(SeqCst) && !conn.is_hung_up()
     }
 
     fn stop(&self) {
@@ -93,7 +79,7 @@ pub fn serve(
     check(&exports)?;
     let bound = listen.iter().map(Listen::bind).collect::<io::Result<Vec<_>>>()?;
     let shared = Arc::new(Shared {
-        orphans: exports.iter().map(|_| AtomicUsize::new(0)).collect(),
+        turns: exports.iter().map(|_| Turns::default()).collect(),
         exports,
         pool: Pool::new(limits.memory),
         limits,
@@ -221,26 +207,6 @@ impl Drop for Counted {
     }
 }
 
-/// A connection's place among those whose client is gone and whose requests are not all over.
-struct Orphan<'a> {
-    shared: &'a Shared,
-    export: usize,
-}
-
-impl<'a> Orphan<'a> {
-    fn new(shared: &'a Shared, export: usize) -> Orphan<'a> {
-        shared.orphans[export].fetch_add(1, SeqCst);
-        Orphan { shared, export }
-    }
-}
-
-impl Drop for Orphan<'_> {
-    fn drop(&mut self) {
-        self.shared.orphans[self.export].fetch_sub(1, SeqCst);
-        self.shared.changed.notify(usize::MAX);
-    }
-}
-
 /// Serves one client from its handshake to its end.
 async fn serve_one(socket: Socket, count: Counted) {
     let shared = &count.0;
@@ -267,15 +233,16 @@ async fn serve_client(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
     let Some((agreed, begun)) = haggled? else { return Ok(()) };
     let export = &shared.exports[agreed.export];
     tracing::debug!(export = %export.name, "NBD client begins");
-    let pool = shared.pool.share();
-    let conn = Connection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
-    if !shared.has_settled(agreed.export, &conn).await {
+    let turn = shared.turns[agreed.export].join(stream.hangup()?);
+    either(turn.comes(), shared.stopped()).await;
+    if turn.is_over() || shared.stopping.load(SeqCst) {
         return Ok(());
     }
-    let ended = conn.serve(Receiver::new(agreed.terms, begun), shared.stopped()).await;
-    let orphan = Orphan::new(shared, agreed.export);
+    let pool = shared.pool.share();
+    let conn = Connection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
+    let ended = conn.serve(Receiver::new(agreed.terms, begun), &turn, shared.stopped()).await;
     conn.settle().await;
-    drop(orphan);
+    drop(turn);
     conn.leave().await;
     ended.map_err(|e| io::Error::other(e.to_string()))
 }

@@ -140,6 +140,12 @@ struct Stalled {
     landed: AtomicBool,
 }
 
+impl Stalled {
+    fn on(medium: Arc<dyn Backend>) -> Stalled {
+        Stalled { medium, began: AtomicBool::new(false), landed: AtomicBool::new(false) }
+    }
+}
+
 impl Backend for Stalled {
     fn facts(&self) -> Facts {
         self.medium.facts()
@@ -175,7 +181,7 @@ impl Backend for Stalled {
 /// A server whose only client has gone while its write, of ones, is under way.
 fn bereft() -> (Arc<Stalled>, Server, Arc<Counters>) {
     let (medium, counters) = filter::stats(memory(MIB));
-    let disk = Arc::new(Stalled { medium, began: AtomicBool::new(false), landed: AtomicBool::new(false) });
+    let disk = Arc::new(Stalled::on(medium));
     let server = Server::of(disk.clone());
     let mut client = Client::simple(server.tcp(), "disk");
     client.request(WRITE, 0, 0, 512);
@@ -210,6 +216,25 @@ fn what_a_client_sent_that_was_kept_waiting_and_has_gone_is_not_done() {
     assert_eq!(client.write_at(0, 0, &[3; 512]), 0);
     assert_eq!(client.read_at(0, 512), [3; 512]);
     assert_eq!(counters.total().writes, 2);
+}
+
+/// It has not noticed, since it takes no more requests.
+#[test]
+fn a_write_of_a_client_that_is_gone_and_had_sent_more_undoes_none_of_its_next_connection() {
+    let disk = Arc::new(Stalled::on(memory(MIB)));
+    let server =
+        Server::start(vec![export("disk", disk.clone())], Limits { requests: 1, ..Limits::default() });
+    let mut client = Client::simple(server.tcp(), "disk");
+    for _ in 0..3 {
+        client.request(WRITE, 0, 0, 512);
+        client.write(&[1; 512]);
+    }
+    wait_for(&disk.began);
+    drop(client);
+    let mut client = Client::simple(server.tcp(), "disk");
+    assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
+    wait_for(&disk.landed);
+    assert_eq!(client.read_at(0, 512), [2; 512]);
 }
 
 /// Its READs wait for memory that its own answers hold, which it does not fetch.
