@@ -7,6 +7,7 @@ use compio::runtime::{Runtime, RuntimeBuilder};
 use std::collections::HashSet;
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -53,7 +54,10 @@ impl Cores {
                             job();
                         }
                     });
-                    run(&rt, jobs);
+                    let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs)));
+                    // While a panic unwinds, tasks would not be dropped, and who waits for one would wait for good.
+                    drop(rt);
+                    end.unwrap_or_else(|panic| resume_unwind(panic));
                 }
                 Err(e) => drop(started.send(Err(e))),
             };
