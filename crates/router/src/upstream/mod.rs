@@ -7,6 +7,7 @@ mod health;
 mod known;
 mod line;
 mod look;
+mod losses;
 mod remote;
 mod told;
 

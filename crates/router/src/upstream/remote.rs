@@ -5,6 +5,7 @@
 use super::health::{Condition, Health, together};
 use super::known::Known;
 use super::line::Line;
+use super::losses::{Losses, ToldUpTo};
 use super::told::telling;
 use super::{State, Upstream};
 use crate::FoundLun;
@@ -36,6 +37,7 @@ pub struct Remote {
     settings: Settings,
     known: Arc<Known>,
     desks: Arc<Desks>,
+    losses: Losses,
 }
 
 /// What each core that uses it has of it.
@@ -48,6 +50,7 @@ struct Desk {
     joined: Arc<Multipath>,
     /// There was a path.
     was_up: AtomicBool,
+    told: ToldUpTo,
 }
 
 thread_local! {
@@ -101,6 +104,7 @@ impl Remote {
             settings,
             known: Arc::new(Known::new(upstream, target, lun, found)),
             desks: Arc::default(),
+            losses: Losses::default(),
         }))
     }
 
@@ -169,10 +173,14 @@ impl Remote {
         Ok((inside, self.desk().await?))
     }
 
-    /// What is lost may have been told to a session of another core.
-    fn heard_of_no_loss(&self) -> io::Result<()> {
-        let loss = lock(&self.desks).iter().flat_map(|desk| &desk.lines).find_map(|line| line.take_loss());
-        loss.map_or(Ok(()), |e| Err(e.into()))
+    /// Flushes, and tells what is lost: a session of another core may have heard of it.
+    async fn flush_on(&self, desk: &Desk) -> io::Result<()> {
+        let flushed = desk.joined.flush().await;
+        flushed.inspect_err(|e| self.losses.add_failed(e, &desk.told))?;
+        let desks = lock(&self.desks);
+        let heard = desks.iter().flat_map(|desk| &desk.lines).filter_map(|line| line.take_loss());
+        heard.for_each(|loss| self.losses.add(loss));
+        self.losses.untold(&desk.told).map_or(Ok(()), |e| Err(e.into()))
     }
 
     /// The same error, carrying what a host is told of it. In a failover pair a conflict is not the host's: the other
@@ -212,7 +220,13 @@ impl Remote {
             return Ok(desk);
         }
         let core = std::thread::current().name().unwrap_or("a thread").to_owned();
-        let desk = Arc::new(Desk { core, lines, joined, was_up: AtomicBool::new(false) });
+        let desk = Arc::new(Desk {
+            core,
+            lines,
+            joined,
+            was_up: AtomicBool::new(false),
+            told: self.losses.from_now(),
+        });
         HERE.with_borrow_mut(|here| {
             here.retain(|_, desk| desk.strong_count() > 0);
             here.insert(self.id, Arc::downgrade(&desk));
@@ -345,8 +359,7 @@ impl Backend for Remote {
                 return Ok(());
             }
             let (_inside, desk) = self.enter().await?;
-            let flushed = desk.joined.flush().await.and_then(|()| self.heard_of_no_loss());
-            flushed.map_err(|e| self.telling(e))
+            self.flush_on(&desk).await.map_err(|e| self.telling(e))
         })
     }
 
