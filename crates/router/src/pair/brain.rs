@@ -46,6 +46,23 @@ struct Brain {
     beaten: Instant,
 }
 
+/// Keepers that are at work.
+struct Busy {
+    left: Cell<usize>,
+    /// Rings when one has ended.
+    ended: Bell,
+}
+
+/// One of them; also one that panics ends.
+struct AtWork(Rc<Busy>);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.0.left.set(self.0.left.get() - 1);
+        self.0.ended.notify(usize::MAX);
+    }
+}
+
 impl Brain {
     /// Does something with all at the same time.
     async fn each(&mut self, what: impl AsyncFn(&mut Keeper) + Clone + 'static) {
@@ -65,14 +82,14 @@ impl Brain {
 
     /// The same where one may take long: at those that are done, the storage is shown meanwhile that this router lives.
     async fn each_alive(&mut self, what: impl AsyncFn(&mut Keeper) + Clone + 'static) {
-        let (busy, ended) = (Rc::new(Cell::new(self.keepers.len())), Rc::new(Bell::new()));
+        let busy = Rc::new(Busy { left: Cell::new(self.keepers.len()), ended: Bell::new() });
         self.each(async move |keeper: &mut Keeper| {
+            let mine = AtWork(busy.clone());
             what(keeper).await;
-            busy.set(busy.get() - 1);
-            ended.notify(usize::MAX);
+            drop(mine);
             loop {
-                let rings = ended.listen();
-                if busy.get() == 0 {
+                let rings = busy.ended.listen();
+                if busy.left.get() == 0 {
                     return;
                 }
                 if compio::time::timeout(BEAT, rings).await.is_err() && keeper.is_taken {
