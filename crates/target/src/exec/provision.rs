@@ -20,8 +20,7 @@ pub async fn write_same(
     let block = block.filter(|b| b.iter().any(|x| *x != 0));
     match block {
         None => {
-            let stretch = stretch(unit, unmap);
-            clear(unit, (offset, len), stretch, around, |b, at, n| b.write_zeroes(at, n, unmap)).await?;
+            clear(unit, (offset, len), STRETCH, around, |b, at, n| b.write_zeroes(at, n, unmap)).await?;
             unit.lu.count(WRITE.bytes, len);
         }
         Some(block) => repeat(unit, pool, (offset, len), &block, &|| !around.is_aborted()).await?,
@@ -31,12 +30,8 @@ pub async fn write_same(
 
 /// Bytes that are cleared at a time: a backend that has to write them takes its time.
 const STRETCH: u64 = 64 * STEP as u64;
-/// The same where they are only given back.
+/// The same where they are given back.
 const LONG_STRETCH: u64 = 16 * STRETCH;
-
-fn stretch(unit: &Unit, gives_back: bool) -> u64 {
-    if gives_back && unit.backend().facts().unmap { LONG_STRETCH } else { STRETCH }
-}
 
 /// Clears a range with `one` stretch after the other, until it is aborted. They end where backends have ends of their
 /// own, so that none is left with a part of what it could give back.
@@ -91,7 +86,7 @@ pub async fn unmap(
     around: &dyn Surroundings,
 ) -> Ended {
     for extent in extents {
-        clear(unit, extent, stretch(unit, true), around, |b, at, n| b.unmap(at, n)).await?;
+        clear(unit, extent, LONG_STRETCH, around, |b, at, n| b.unmap(at, n)).await?;
     }
     if stable { flush(unit).await } else { Ok(Outcome::Good) }
 }
