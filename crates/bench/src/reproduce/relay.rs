@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const CHUNK: usize = 16 << 10;
 /// Chunks that a direction of a connection holds at most: what waits in the queue of a router.
 const QUEUE: usize = 64;
+/// The longest that a line takes to carry the first word.
+const SOON: Duration = Duration::from_secs(5);
 
 /// How a link is.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +68,11 @@ impl Link {
     pub fn far(target: SocketAddr, line: Line) -> io::Result<Link> {
         let far = Far::start(&line)?;
         let at_once = Line { delay: Duration::ZERO, bytes_per_s: f64::INFINITY, window: WIDE };
-        Link::carry_from(far.listen()?, target, at_once, Some(far))
+        let listener = far.listen()?;
+        // A firewall may be in its way.
+        TcpStream::connect_timeout(&listener.local_addr()?, SOON)?;
+        drop(listener.accept()?);
+        Link::carry_from(listener, target, at_once, Some(far))
     }
 
     fn carry_from(
@@ -106,10 +112,11 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        // Wakes the one who accepts.
-        drop(TcpStream::connect(self.address));
         let threads = || std::mem::take(&mut *locked(&self.shared.threads));
-        self.accepting.take().map(JoinHandle::join);
+        // Wakes the one who accepts, unless the line does not carry any more.
+        if TcpStream::connect_timeout(&self.address, SOON).is_ok() {
+            self.accepting.take().map(JoinHandle::join);
+        }
         locked(&self.shared.open).iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         threads().into_iter().for_each(|thread| drop(thread.join()));
     }
