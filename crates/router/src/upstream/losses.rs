@@ -19,7 +19,7 @@ pub struct ToldUpTo(AtomicU64);
 
 impl Losses {
     /// For a core that is used from now on.
-    pub fn from_now(&self) -> ToldUpTo {
+    pub fn since_now(&self) -> ToldUpTo {
         ToldUpTo(AtomicU64::new(self.with(|(count, _)| *count)))
     }
 
@@ -61,18 +61,18 @@ mod tests {
     #[test]
     fn hosts_of_each_core_hear_of_a_loss_once() {
         let losses = Losses::default();
-        let [one, two] = [losses.from_now(), losses.from_now()];
+        let [one, two] = [losses.since_now(), losses.since_now()];
         losses.add(failure(3));
         assert!(losses.untold(&one).is_some());
         assert!(losses.untold(&one).is_none());
-        assert!(losses.untold(&losses.from_now()).is_none(), "nothing was written there before");
+        assert!(losses.untold(&losses.since_now()).is_none(), "nothing was written there before");
         assert!(losses.untold(&two).is_some());
     }
 
     #[test]
     fn a_flush_that_fails_for_one_core_fails_for_the_others_where_data_may_be_lost() {
         let losses = Losses::default();
-        let [one, two] = [losses.from_now(), losses.from_now()];
+        let [one, two] = [losses.since_now(), losses.since_now()];
         losses.add_failed(&failure(2).into(), &one);
         assert!(losses.untold(&two).is_none(), "it is not ready, and will be");
         losses.add_failed(&failure(4).into(), &one);

@@ -225,7 +225,7 @@ impl Remote {
             lines,
             joined,
             was_up: AtomicBool::new(false),
-            told: self.losses.from_now(),
+            told: self.losses.since_now(),
         });
         HERE.with_borrow_mut(|here| {
             here.retain(|_, desk| desk.strong_count() > 0);
