@@ -1,8 +1,31 @@
 //! CRC32C, the digest of RFC 7143 section 13.1.
 
+use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
+
 /// The digest of these parts in sequence; on the wire it is little-endian.
 pub fn crc32c(parts: &[&[u8]]) -> u32 {
+    if has_wide_multiply() { by_wide_multiply(parts) } else { by_instruction(parts) }
+}
+
+/// Four times as fast as the instruction where the processor has AVX-512, half as fast where it has not.
+fn by_wide_multiply(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize() as u32
+}
+
+fn by_instruction(parts: &[&[u8]]) -> u32 {
     parts.iter().fold(0, |digest, part| crc32c::crc32c_append(digest, part))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_wide_multiply() -> bool {
+    is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("vpclmulqdq")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_wide_multiply() -> bool {
+    false
 }
 
 #[cfg(test)]
@@ -19,8 +42,19 @@ mod tests {
             (&ascending, [0x4e, 0x79, 0xdd, 0x46]),
             (&descending, [0x5c, 0xdb, 0x3f, 0x11]),
         ] {
-            assert_eq!(crc32c(&[data]).to_le_bytes(), digest);
-            assert_eq!(crc32c(&[&data[..7], &data[7..]]).to_le_bytes(), digest);
+            for way in [crc32c, by_wide_multiply, by_instruction] {
+                assert_eq!(way(&[data]).to_le_bytes(), digest);
+                assert_eq!(way(&[&data[..7], &data[7..]]).to_le_bytes(), digest);
+            }
+        }
+    }
+
+    #[test]
+    fn both_ways_agree_whatever_the_length() {
+        let data: Vec<u8> = (0..5000_u32).map(|i| ((i * i) >> 3) as u8).collect();
+        for len in (0..300).chain([511, 512, 1023, 4096, 4999]) {
+            let parts = [&data[..len / 3], &data[len / 3..len]];
+            assert_eq!(by_wide_multiply(&parts), by_instruction(&parts), "{len} bytes");
         }
     }
 }
