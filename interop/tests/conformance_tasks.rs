@@ -5,6 +5,8 @@ use interop::{Got, Login, NONE, Outcome, Pdu, Raw, Server, config, op, shared};
 use std::time::Duration;
 
 const SLOW: u16 = 2;
+const ORDERED: u8 = 2;
+const HEAD_OF_QUEUE: u8 = 3;
 const ABORT_TASK: u8 = 1;
 const ABORT_TASK_SET: u8 = 2;
 const CLEAR_ACA: u8 = 3;
@@ -24,6 +26,10 @@ fn slow_write(raw: &mut Raw, lba: u32, byte: u8) -> Pdu {
 
 fn slow_read(raw: &mut Raw) -> Pdu {
     raw.command(SLOW, 0x80 | READ, &read10(0, 1), 512)
+}
+
+fn test_unit_ready(raw: &mut Raw, attribute: u8) -> Pdu {
+    raw.command(SLOW, 0x80, &[0; 6], 0).flags(0x80 | attribute)
 }
 
 /// A write on `lun` that waits for its data, and its R2T.
@@ -401,6 +407,30 @@ fn asy_009_no_code_five_without_fast_abort() {
     give(&mut b, &r2t, 1);
     b.expect_silence();
     assert_eq!(a.recv_for(reset.tag()).bhs[2], 0);
+}
+
+/// Less than the slow LUN takes.
+const SOON: Duration = Duration::from_millis(300);
+
+/// Of its own session and of others (SAM-5 section 8.6).
+#[test]
+fn a_write_at_its_medium_keeps_ordered_commands_waiting_and_none_at_the_head() {
+    let server = own();
+    let [mut raw, mut other] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
+    let write = slow_write(&mut raw, 30, 3);
+    let [ordered, head] = [ORDERED, HEAD_OF_QUEUE].map(|a| test_unit_ready(&mut raw, a));
+    raw.send_all(&[write.clone(), ordered.clone(), head.clone()]);
+    let order = [&head, &write, &ordered].map(Pdu::tag);
+    assert_eq!([(); 3].map(|()| raw.recv().tag()), order);
+
+    let write = slow_write(&mut raw, 30, 4);
+    let head = test_unit_ready(&mut raw, HEAD_OF_QUEUE);
+    raw.send_all(&[write.clone(), head.clone()]);
+    assert_eq!(raw.recv().tag(), head.tag(), "the write is at its medium now");
+    let ordered = test_unit_ready(&mut other, ORDERED);
+    assert_eq!(other.ask(&ordered).tag(), ordered.tag());
+    let Got::Pdu(done) = raw.get(SOON) else { panic!("the write is still under way") };
+    assert_eq!(done.tag(), write.tag());
 }
 
 /// REJ-008

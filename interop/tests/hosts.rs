@@ -66,8 +66,8 @@ fn esxi_reserves_while_it_formats() {
     b.write_blocks(0, 0, &[0; 512]).good();
     b.simple(0, &[0x16, 0, 0, 0, 0, 0]).good();
     b.logout(0, 0);
-    b.expect_close();
     a.write_blocks(0, 0, &[1; 512]).good();
+    b.expect_close();
 }
 
 /// Heartbeats and locks by COMPARE AND WRITE: of hosts that race for a lock exactly one gets it, each time.

@@ -155,11 +155,7 @@ pub async fn run(begun: Begun) {
     let received = conn.receive(incoming).await;
     goodbye(&info, tsih, conn.session.borrow().end, received);
     conn.finish().await;
-    let farewells = {
-        let mut session = conn.session.borrow_mut();
-        session.luns.close();
-        std::mem::take(&mut session.farewells)
-    };
+    let farewells = std::mem::take(&mut conn.session.borrow_mut().farewells);
     // In this order: who waits for the end finds the session's place free and its nexuses gone.
     drop(conn);
     drop((seat, count));
@@ -333,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Ends all tasks and waits for those that run, sends what is left, closes.
+    /// Ends all tasks and waits for those that run, ends every nexus, sends what is left, closes.
     async fn finish(self: &Rc<Self>) {
         let all = {
             let mut session = self.session.borrow_mut();
@@ -344,6 +340,8 @@ impl Connection {
         self.wait_for(&all).await;
         let end = {
             let mut session = self.session.borrow_mut();
+            // First: who hears of the end takes what was reserved for free.
+            session.luns.close();
             session.say_last_word();
             session.end
         };
