@@ -159,12 +159,7 @@ impl Connection {
                     receiver.receive(&self.stream, &mut Requests(self))?
                 }
                 Received::Full | Received::Starved(_) => {
-                    if !either(self.can_go_on(next), async {
-                        turn.ends().await;
-                        false
-                    })
-                    .await
-                    {
+                    if !self.can_go_on(next, turn).await {
                         return Ok(());
                     }
                     receiver.resume(&mut Requests(self))?
@@ -176,15 +171,22 @@ impl Connection {
         }
     }
 
-    /// Waits for what was missing; true.
-    async fn can_go_on(&self, missing: Received) -> bool {
-        if let Received::Starved(len) = missing {
-            let buf = self.pool.get(len).await;
-            self.state.borrow_mut().spare = Some(buf);
-        } else {
-            self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
-        }
-        true
+    /// Waits for what is missing. False: the connection's turn ends first.
+    async fn can_go_on(&self, missing: Received, turn: &Turn<'_>) -> bool {
+        let is_there = async {
+            if let Received::Starved(len) = missing {
+                let buf = self.pool.get(len).await;
+                self.state.borrow_mut().spare = Some(buf);
+            } else {
+                self.wait_until(|conn| !conn.is_full() || conn.is_lost()).await;
+            }
+            true
+        };
+        let ends = async {
+            turn.ends().await;
+            false
+        };
+        either(is_there, ends).await
     }
 
     fn is_full(&self) -> bool {

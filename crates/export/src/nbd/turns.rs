@@ -3,19 +3,17 @@
 
 use event_listener::Event;
 use net::Hangup;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// So often one that waits looks whether others have gone; and so long one that has gone, and cannot go on, keeps others
 /// waiting.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The connections of an export, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Turns {
     all: Mutex<Vec<Entry>>,
-    last: AtomicU64,
     /// One has ended.
     ended: Event,
 }
@@ -40,8 +38,9 @@ impl Turns {
 
     /// The place of a connection that has just come.
     pub(super) fn join(&self, line: Hangup) -> Turn<'_> {
-        let number = self.last.fetch_add(1, Relaxed);
-        self.lock().push(Entry { number, line, waits: true });
+        let mut all = self.lock();
+        let number = all.last().map_or(0, |last| last.number + 1);
+        all.push(Entry { number, line, waits: true });
         Turn { turns: self, number }
     }
 }
