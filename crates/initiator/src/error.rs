@@ -1,6 +1,6 @@
 //! What can go wrong, for programs (a kind) and for people (what happened, to what).
 
-use std::fmt;
+use std::{fmt, io};
 use wire::scsi::Sense;
 
 /// Kinds of failure, as a program wants to tell them apart.
@@ -56,6 +56,11 @@ pub struct Details {
 }
 
 impl Error {
+    /// The one in the error of a backend, if it is one of ours.
+    pub fn of(e: &io::Error) -> Option<&Error> {
+        e.get_ref()?.downcast_ref()
+    }
+
     /// A failure of this kind.
     pub fn new(kind: Kind, what: impl Into<String>) -> Error {
         Error(Box::new(Details { kind, what: what.into(), status: None, sense: None, hint: None }))
@@ -106,9 +111,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-impl From<Error> for std::io::Error {
+impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
-        use std::io::ErrorKind as Io;
+        use io::ErrorKind as Io;
         let kind = match e.kind {
             Kind::Invalid => Io::InvalidInput,
             Kind::UnknownHost | Kind::NotFound => Io::NotFound,
@@ -120,13 +125,13 @@ impl From<Error> for std::io::Error {
             Kind::Protocol | Kind::Identity => Io::InvalidData,
             Kind::Scsi => e.sense.map_or(Io::Other, io_kind),
         };
-        std::io::Error::new(kind, e)
+        io::Error::new(kind, e)
     }
 }
 
 /// The error of the operating system that a local disk would give for the same.
-fn io_kind(sense: Sense) -> std::io::ErrorKind {
-    use std::io::ErrorKind as Io;
+fn io_kind(sense: Sense) -> io::ErrorKind {
+    use io::ErrorKind as Io;
     match (sense.key, sense.asc, sense.ascq) {
         (7, 0x27, 0x07) => Io::StorageFull,
         (7, ..) => Io::ReadOnlyFilesystem,
@@ -142,13 +147,13 @@ fn io_kind(sense: Sense) -> std::io::ErrorKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::ErrorKind as Io;
+    use io::ErrorKind as Io;
 
     #[test]
     fn a_damaged_place_is_told_from_a_broken_device() {
         let kind = |key, asc, ascq| {
             let sense = Some(Sense { key, asc, ascq, ..Sense::READ_ERROR });
-            std::io::Error::from(Error::new(Kind::Scsi, "refused").with_sense(sense)).kind()
+            io::Error::from(Error::new(Kind::Scsi, "refused").with_sense(sense)).kind()
         };
         assert_eq!(kind(3, 0x11, 0), Io::Other, "MEDIUM ERROR");
         assert_eq!(kind(4, 0x44, 0), Io::NotConnected, "HARDWARE ERROR");

@@ -24,7 +24,7 @@ fn writes(target: &Target) -> usize {
 }
 
 fn kind(e: &io::Error) -> Kind {
-    e.get_ref().and_then(|e| e.downcast_ref::<Error>()).expect("one of ours").kind
+    Error::of(e).expect("one of ours").kind
 }
 
 /// VPD page 83h of another disk.
@@ -127,7 +127,7 @@ fn what_a_deferred_error_tells_to_be_lost_fails_one_flush() {
     });
     let told = flushes[0].as_ref().unwrap_err();
     assert!(told.to_string().contains("are lost: deferred medium error"), "{told}");
-    let error = told.get_ref().and_then(|e| e.downcast_ref::<initiator::Error>()).expect("ours");
+    let error = Error::of(told).expect("ours");
     assert!(error.sense.is_some_and(|sense| !sense.deferred), "hosts would flush again, and hear of nothing");
     assert!(flushes[1].is_ok(), "told once");
 }

@@ -104,7 +104,7 @@ pub fn port_group(page: &[u8]) -> Option<u16> {
 
 /// The same of the error of a backend.
 pub fn fault(e: &io::Error) -> Option<State> {
-    state_after(e.get_ref()?.downcast_ref::<Error>()?)
+    state_after(Error::of(e)?)
 }
 
 /// How a path is after this error, if it is one of the path: another may do better.

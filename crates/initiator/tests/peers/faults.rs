@@ -97,7 +97,7 @@ fn a_target_that_stays_away_is_told_after_the_recovery_time() {
         peer.kill9();
         tell.send(()).expect("it waits");
         let error = user.join().expect("an error");
-        let inner = error.get_ref().and_then(|e| e.downcast_ref::<Error>()).expect("one of ours");
+        let inner = Error::of(&error).expect("one of ours");
         // Not how its port answers: that may be another test's by now.
         let is_told = inner.what.contains(&format!("no connection to {} for 5 s: ", interop::peer::OPEN));
         assert!(inner.kind == Kind::TimedOut && is_told, "{:?}: {inner}", inner.kind);

@@ -30,10 +30,10 @@ impl Losses {
 
     /// A flush has failed on a core, whose hosts hear that: where data may be lost, those of the others will.
     pub fn add_failed(&self, flush: &io::Error, told: &ToldUpTo) {
-        let error = flush.get_ref().and_then(|e| e.downcast_ref::<Error>());
-        if let Some(e) = error.filter(|e| e.sense.is_some_and(|sense| BROKEN.contains(&sense.key))) {
+        let is_lost = |e: &&Error| e.sense.is_some_and(|sense| BROKEN.contains(&sense.key));
+        if let Some(e) = Error::of(flush).filter(is_lost) {
             self.add(e.clone());
-            told.0.store(self.with(|(count, _)| *count), Relaxed);
+            self.untold(told);
         }
     }
 

@@ -187,7 +187,7 @@ impl Remote {
     /// router has taken over.
     fn telling(&self, e: io::Error) -> io::Error {
         let is_conflict = |e: &Error| e.kind == Kind::Reserved;
-        let conflict = e.get_ref().and_then(|e| e.downcast_ref::<Error>()).is_some_and(is_conflict);
+        let conflict = Error::of(&e).is_some_and(is_conflict);
         match self.guard() {
             Some(guard) if conflict => {
                 guard.shut();

@@ -45,7 +45,7 @@ pub fn told(e: &Error) -> Told {
 
 /// The same error, carrying what a host is told of it, if it is one of the initiator.
 pub fn telling(e: io::Error) -> io::Error {
-    let Some(told) = e.get_ref().and_then(|e| e.downcast_ref::<Error>()).map(told) else { return e };
+    let Some(told) = Error::of(&e).map(told) else { return e };
     tracing::debug!("{told}: {e}");
     told.into()
 }
