@@ -1,7 +1,7 @@
 //! The edge of the runtime: per-core event loops, sockets and buffers.
 //!
 //! The one crate of the data path that holds `unsafe`: a buffer that the kernel fills must tell the runtime
-//! how much of it is valid.
+//! how much of it is valid, and a poll that stays is an operation of its own.
 
 pub mod buf;
 pub mod cores;
@@ -16,6 +16,7 @@ pub mod stream;
 pub mod tally;
 pub mod threads;
 mod timer;
+mod watch;
 
 pub use buf::Buf;
 pub use cores::Cores;

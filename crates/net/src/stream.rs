@@ -1,7 +1,10 @@
 //! Sockets by readiness: wait until there is something, then take it without waiting. An idle connection
 //! holds no buffer, and one receive goes wherever its reader wants it.
 
+use crate::watch::Watch;
+use compio::driver::ToSharedFd;
 use compio::net::TcpSocket;
+use compio::runtime::Runtime;
 use compio::runtime::fd::PollFd;
 use rustix::event::{PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -23,6 +26,8 @@ const BACKLOG: i32 = 1024;
 /// A connection over TCP or a Unix socket. Belongs to one core.
 pub struct Stream {
     fd: PollFd<Socket>,
+    /// None where the event loop asks at each wait whether there is something to receive.
+    watch: Option<Watch>,
 }
 
 impl Stream {
@@ -34,7 +39,13 @@ impl Stream {
             _ => socket.set_tcp_nodelay(true)?,
         }
         socket.set_nonblocking(true)?;
-        Ok(Stream { fd: PollFd::new(socket)? })
+        Ok(Stream::of(PollFd::new(socket)?))
+    }
+
+    fn of(fd: PollFd<Socket>) -> Stream {
+        let watch =
+            Runtime::with_current(|rt| rt.driver_type().is_iouring()).then(|| Watch::new(fd.to_shared_fd()));
+        Stream { fd, watch }
     }
 
     /// Connects to an address.
@@ -49,7 +60,7 @@ impl Stream {
         leave_unpaced(&socket, address);
         let fd = socket.connect(address).await?.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
-        Ok(Stream { fd })
+        Ok(Stream::of(fd))
     }
 
     /// Connects to a Unix socket.
@@ -59,7 +70,7 @@ impl Stream {
     pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
         let socket = compio::net::UnixStream::connect(path).await?;
         widen(&socket)?;
-        Ok(Stream { fd: socket.into_poll_fd()? })
+        Ok(Stream::of(socket.into_poll_fd()?))
     }
 
     /// Has the kernel ask a peer that is silent for so long whether it is still there, as often and with the
@@ -117,7 +128,10 @@ impl Stream {
 
     /// Waits until there is something to receive, or the peer is gone.
     pub async fn readable(&self) -> io::Result<()> {
-        self.fd.read_ready().await
+        match &self.watch {
+            Some(watch) => watch.readable().await,
+            None => self.fd.read_ready().await,
+        }
     }
 
     /// To see from any core whether the peer has gone.
@@ -136,18 +150,29 @@ impl Stream {
     /// Takes what is there: Some(0) is the peer's end, None is nothing yet.
     #[inline]
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::net::recv(&self.fd, buf, RecvFlags::DONTWAIT) {
-            Ok((n, _)) => Ok(Some(n)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(e) => Err(e.into()),
-        }
+        let room = buf.len();
+        let received = rustix::net::recv(&self.fd, buf, RecvFlags::DONTWAIT);
+        self.took(received.map(|(n, _)| n), room)
     }
 
     /// The same into several buffers.
     pub fn receive_vectored(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        let room = into.iter().map(|part| part.len()).sum();
         let mut ancillary = RecvAncillaryBuffer::default();
-        match rustix::net::recvmsg(&self.fd, into, &mut ancillary, RecvFlags::DONTWAIT) {
-            Ok(r) => Ok(Some(r.bytes)),
+        let received = rustix::net::recvmsg(&self.fd, into, &mut ancillary, RecvFlags::DONTWAIT);
+        self.took(received.map(|r| r.bytes), room)
+    }
+
+    /// What a receive came to, for which there was `room` in bytes.
+    #[inline]
+    fn took(&self, received: Result<usize, Errno>, room: usize) -> io::Result<Option<usize>> {
+        match (received, &self.watch) {
+            (Err(Errno::AGAIN), Some(watch)) => watch.found_nothing(),
+            (Ok(n), Some(watch)) if n < room => watch.took_all(),
+            _ => {}
+        }
+        match received {
+            Ok(n) => Ok(Some(n)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(e) => Err(e.into()),
         }
@@ -321,106 +346,4 @@ fn is_shortage(e: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use compio::driver::{DriverType, ProactorBuilder};
-    use compio::runtime::RuntimeBuilder;
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixStream;
-
-    /// With each driver that can be had here.
-    fn in_loops(body: impl AsyncFn()) {
-        let mut polling = ProactorBuilder::new();
-        polling.driver_type(DriverType::Poll);
-        for proactor in [ProactorBuilder::new(), polling] {
-            let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
-            runtime.expect("a runtime").block_on(body());
-        }
-    }
-
-    /// Sends five bytes from a client and five back, whatever the family.
-    async fn echo(listener: Listener, client: Socket) {
-        let (accepted, _) = listener.accept().await.expect("a connection");
-        let stream = Stream::new(accepted).expect("a stream");
-        let mut client = client;
-        client.write_all(b"hello").expect("sent");
-        stream.readable().await.expect("bytes");
-        let mut bytes = [0; 8];
-        assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(5));
-        stream.send(&[IoSlice::new(&bytes[..5])]).expect("sent");
-        client.read_exact(&mut bytes[..5]).expect("an answer");
-        assert_eq!(&bytes[..5], b"hello");
-    }
-
-    #[test]
-    fn both_families_carry_bytes() {
-        in_loops(async || {
-            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
-            let client = std::net::TcpStream::connect(bound.local_addr().expect("bound")).expect("connected");
-            echo(Listener::new(bound).expect("a listener"), client.into()).await;
-        });
-        let path = std::env::temp_dir().join(format!("lunar-net-{}.sock", std::process::id()));
-        in_loops(async || {
-            let bound = Listener::bind_unix(&path).expect("bound");
-            let client = UnixStream::connect(&path).expect("connected");
-            echo(Listener::new(bound).expect("a listener"), client.into()).await;
-        });
-        std::fs::remove_file(path).expect("the socket");
-    }
-
-    #[test]
-    fn what_stays_in_this_host_is_not_paced() {
-        let control =
-            |socket: &dyn AsFd| rustix::net::sockopt::tcp_congestion(socket.as_fd()).expect("a name");
-        in_loops(async || {
-            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
-            let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
-            let (accepted, _) = bound.accept().expect("a connection");
-            assert_eq!([control(&stream.fd), control(&accepted)], ["reno", "reno"]);
-            let anywhere = Listener::bind("0.0.0.0:0".parse().expect("an address")).expect("bound");
-            let untouched = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-            assert_eq!(control(&anywhere), control(&untouched));
-        });
-    }
-
-    /// The peer sees a reset, and of what it has not read no more than its own buffer held.
-    #[test]
-    fn a_reset_throws_away_what_has_not_left() {
-        in_loops(async || {
-            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
-            let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
-            stream.reset_on_close(true).expect("an option");
-            let (mut peer, _) = bound.accept().expect("a connection");
-            let (part, mut sent) = (vec![7; 1 << 16], 0);
-            while let Some(n) = stream.send(&[IoSlice::new(&part)]).expect("it is open") {
-                sent += n;
-            }
-            stream.reset();
-            let (mut got, mut all) = (0, vec![0; 1 << 16]);
-            let end = loop {
-                match peer.read(&mut all) {
-                    Ok(0) => break None,
-                    Ok(n) => got += n,
-                    Err(e) => break Some(e.kind()),
-                }
-            };
-            assert_eq!(end, Some(io::ErrorKind::ConnectionReset));
-            assert!(got < sent, "{got} of {sent} bytes came");
-        });
-    }
-
-    #[test]
-    fn a_deserted_socket_is_replaced_and_nothing_else() {
-        let path = std::env::temp_dir().join(format!("lunar-net-{}.deserted", std::process::id()));
-        drop(Listener::bind_unix(&path).expect("the first"));
-        let alive = Listener::bind_unix(&path).expect("the first is gone");
-        let taken = Listener::bind_unix(&path).expect_err("the second lives");
-        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
-        drop(alive);
-        std::fs::remove_file(&path).expect("the socket");
-        std::fs::write(&path, "kept").expect("a file");
-        Listener::bind_unix(&path).expect_err("a file is there");
-        assert_eq!(std::fs::read_to_string(&path).expect("the file"), "kept");
-        std::fs::remove_file(path).expect("the file");
-    }
-}
+mod tests;

@@ -1,0 +1,226 @@
+use super::*;
+use compio::driver::{DriverType, ProactorBuilder};
+use compio::runtime::RuntimeBuilder;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// With each driver that can be had here.
+fn in_loops(body: impl AsyncFn()) {
+    let mut polling = ProactorBuilder::new();
+    polling.driver_type(DriverType::Poll);
+    for proactor in [ProactorBuilder::new(), polling] {
+        let runtime = RuntimeBuilder::new().with_proactor(proactor).build();
+        runtime.expect("a runtime").block_on(body());
+    }
+}
+
+/// Sends five bytes from a client and five back, whatever the family.
+async fn echo(listener: Listener, client: Socket) {
+    let (accepted, _) = listener.accept().await.expect("a connection");
+    let stream = Stream::new(accepted).expect("a stream");
+    let mut client = client;
+    client.write_all(b"hello").expect("sent");
+    stream.readable().await.expect("bytes");
+    let mut bytes = [0; 8];
+    assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(5));
+    stream.send(&[IoSlice::new(&bytes[..5])]).expect("sent");
+    client.read_exact(&mut bytes[..5]).expect("an answer");
+    assert_eq!(&bytes[..5], b"hello");
+}
+
+#[test]
+fn both_families_carry_bytes() {
+    in_loops(async || {
+        let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+        let client = std::net::TcpStream::connect(bound.local_addr().expect("bound")).expect("connected");
+        echo(Listener::new(bound).expect("a listener"), client.into()).await;
+    });
+    let path = std::env::temp_dir().join(format!("lunar-net-{}.sock", std::process::id()));
+    in_loops(async || {
+        let bound = Listener::bind_unix(&path).expect("bound");
+        let client = UnixStream::connect(&path).expect("connected");
+        echo(Listener::new(bound).expect("a listener"), client.into()).await;
+    });
+    std::fs::remove_file(path).expect("the socket");
+}
+
+#[test]
+fn what_stays_in_this_host_is_not_paced() {
+    let control = |socket: &dyn AsFd| rustix::net::sockopt::tcp_congestion(socket.as_fd()).expect("a name");
+    in_loops(async || {
+        let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+        let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
+        let (accepted, _) = bound.accept().expect("a connection");
+        assert_eq!([control(&stream.fd), control(&accepted)], ["reno", "reno"]);
+        let anywhere = Listener::bind("0.0.0.0:0".parse().expect("an address")).expect("bound");
+        let untouched = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        assert_eq!(control(&anywhere), control(&untouched));
+    });
+}
+
+/// The peer sees a reset, and of what it has not read no more than its own buffer held.
+#[test]
+fn a_reset_throws_away_what_has_not_left() {
+    in_loops(async || {
+        let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+        let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
+        stream.reset_on_close(true).expect("an option");
+        let (mut peer, _) = bound.accept().expect("a connection");
+        let (part, mut sent) = (vec![7; 1 << 16], 0);
+        while let Some(n) = stream.send(&[IoSlice::new(&part)]).expect("it is open") {
+            sent += n;
+        }
+        stream.reset();
+        let (mut got, mut all) = (0, vec![0; 1 << 16]);
+        let end = loop {
+            match peer.read(&mut all) {
+                Ok(0) => break None,
+                Ok(n) => got += n,
+                Err(e) => break Some(e.kind()),
+            }
+        };
+        assert_eq!(end, Some(io::ErrorKind::ConnectionReset));
+        assert!(got < sent, "{got} of {sent} bytes came");
+    });
+}
+
+#[test]
+fn a_deserted_socket_is_replaced_and_nothing_else() {
+    let path = std::env::temp_dir().join(format!("lunar-net-{}.deserted", std::process::id()));
+    drop(Listener::bind_unix(&path).expect("the first"));
+    let alive = Listener::bind_unix(&path).expect("the first is gone");
+    let taken = Listener::bind_unix(&path).expect_err("the second lives");
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    drop(alive);
+    std::fs::remove_file(&path).expect("the socket");
+    std::fs::write(&path, "kept").expect("a file");
+    Listener::bind_unix(&path).expect_err("a file is there");
+    assert_eq!(std::fs::read_to_string(&path).expect("the file"), "kept");
+    std::fs::remove_file(path).expect("the file");
+}
+
+/// Both ends of a connection over loopback; the first is on this core.
+fn connection() -> (Stream, TcpStream) {
+    let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+    let peer = TcpStream::connect(bound.local_addr().expect("bound")).expect("connected");
+    let (accepted, _) = bound.accept().expect("a connection");
+    (Stream::new(accepted).expect("a stream"), peer)
+}
+
+/// Waits, and fails when that takes long.
+async fn readable(stream: &Stream) {
+    let wait = compio::time::timeout(Duration::from_secs(10), stream.readable());
+    wait.await.expect("it is told in time").expect("the stream is whole");
+}
+
+async fn is_quiet(stream: &Stream) -> bool {
+    compio::time::timeout(Duration::from_millis(20), stream.readable()).await.is_err()
+}
+
+#[test]
+fn what_was_left_is_told_again_and_what_was_taken_is_not() {
+    in_loops(async || {
+        let (stream, mut peer) = connection();
+        let mut bytes = [0; 4];
+        for round in 0..3 {
+            peer.write_all(&[round; 10]).expect("sent");
+            for want in [4, 4, 2] {
+                readable(&stream).await;
+                assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(want));
+            }
+            assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);
+            assert!(is_quiet(&stream).await, "round {round}");
+        }
+        peer.write_all(&[7; 8]).expect("sent");
+        readable(&stream).await;
+        let (mut one, mut two) = ([0; 5], [0; 3]);
+        let mut both = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+        assert_eq!(stream.receive_vectored(&mut both).expect("bytes"), Some(8));
+        peer.write_all(&[8]).expect("sent");
+        readable(&stream).await;
+        assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(1));
+        // There was room for no more than what came: it was told of the ninth byte before that was looked for.
+        assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);
+        if !is_quiet(&stream).await {
+            assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);
+            assert!(is_quiet(&stream).await);
+        }
+    });
+}
+
+#[test]
+fn the_end_is_told_after_the_last_bytes_and_again_and_again() {
+    in_loops(async || {
+        for apart in [false, true] {
+            let (stream, mut peer) = connection();
+            peer.write_all(b"last").expect("sent");
+            if apart {
+                readable(&stream).await;
+            }
+            drop(peer);
+            let mut bytes = [0; 16];
+            for want in [4, 0, 0] {
+                readable(&stream).await;
+                assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(want), "apart: {apart}");
+            }
+        }
+    });
+}
+
+#[test]
+fn whoever_waits_hears_of_a_reset_and_of_our_own_end() {
+    let ends: [fn(&Stream, &TcpStream); 3] = [
+        |_, peer| SockRef::from(peer).set_linger(Some(Duration::ZERO)).expect("an option"),
+        |stream, _| stream.shutdown(Shutdown::Read),
+        |stream, _| stream.reset(),
+    ];
+    in_loops(async || {
+        for (n, end) in ends.iter().enumerate() {
+            let (stream, peer) = connection();
+            assert!(is_quiet(&stream).await);
+            end(&stream, &peer);
+            if n == 0 {
+                drop(peer);
+            }
+            readable(&stream).await;
+            let received = stream.receive(&mut [0; 16]);
+            assert!(!matches!(received, Ok(None)), "end {n}: {received:?}");
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_is_dropped_while_it_waits_is_closed() {
+    in_loops(async || {
+        let (stream, mut peer) = connection();
+        assert!(is_quiet(&stream).await);
+        drop(stream);
+        compio::time::sleep(Duration::from_millis(1)).await;
+        peer.set_read_timeout(Some(Duration::from_secs(10))).expect("an option");
+        assert_eq!(peer.read(&mut [0; 1]).expect("an end"), 0);
+    });
+}
+
+#[test]
+fn a_peer_who_never_pauses_keeps_nobody_out() {
+    in_loops(async || {
+        let (stream, mut peer) = connection();
+        let (other, mut its_peer) = connection();
+        peer.write_all(&[0; 1000]).expect("sent");
+        its_peer.write_all(&[1]).expect("sent");
+        let heard = std::rc::Rc::new(std::cell::Cell::new(false));
+        let is_heard = heard.clone();
+        let task = compio::runtime::spawn(async move {
+            readable(&other).await;
+            is_heard.set(true);
+        });
+        let mut waits = 0;
+        while !heard.get() {
+            readable(&stream).await;
+            assert_eq!(stream.receive(&mut [0; 1]).expect("bytes"), Some(1));
+            waits += 1;
+            assert!(waits < 900, "it had no turn");
+        }
+        task.await.expect("it ends");
+    });
+}
