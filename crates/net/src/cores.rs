@@ -18,8 +18,10 @@ use std::thread::JoinHandle;
 /// it.
 const WAKES: usize = 1 << 14;
 
-/// Tasks that run before the loop looks at what has come: those of a batch of commands.
+/// Tasks that run before the loop looks whether others were woken: those of a batch of commands.
 const TASKS: usize = 256;
+/// How often it does so before it looks at what has come, which is a system call.
+const ROUNDS: usize = 8;
 
 /// Work for a core; None ends its loop.
 type Job = Option<Box<dyn FnOnce() + Send>>;
@@ -170,7 +172,7 @@ fn run<T>(rt: &Runtime, task: compio::runtime::JoinHandle<T>) {
         let mut context = Context::from_waker(&waker);
         let mut task = pin!(task);
         while task.as_mut().poll(&mut context).is_pending() {
-            if rt.run() {
+            if (0..ROUNDS).all(|_| rt.run()) {
                 waker.wake_by_ref();
             }
             rt.poll();

@@ -134,6 +134,11 @@ impl Stream {
         }
     }
 
+    /// It is known without asking that there is something to receive, or that the peer is gone.
+    pub fn is_readable(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_readable)
+    }
+
     /// To see from any core whether the peer has gone.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ impl Watch {
     /// Waits until there is something to receive, or the peer is gone. Others go first when that is known already, so that a
     /// peer who never pauses keeps nobody out.
     pub async fn readable(&self) -> io::Result<()> {
-        if !self.seen.get().is_empty() {
+        if self.is_readable() {
             after_others().await;
         }
         poll_fn(|cx| self.poll_readable(cx)).await
@@ -50,7 +50,7 @@ impl Watch {
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut poll = self.poll.borrow_mut();
-        while self.seen.get().is_empty() {
+        while !self.is_readable() {
             let staying = poll.get_or_insert_with(|| submit_multi(StayingPoll::new(self.socket.clone())));
             match Pin::new(staying).poll_next(cx) {
                 Poll::Ready(Some(BufResult(told, _))) => self.seen.set(self.seen.get() | flags(told?)),
@@ -59,6 +59,11 @@ impl Watch {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// It is known that there is something to receive, or that the peer is gone.
+    pub fn is_readable(&self) -> bool {
+        !self.seen.get().is_empty()
     }
 
     /// A receive has found nothing.

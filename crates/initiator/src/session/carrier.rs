@@ -127,6 +127,14 @@ impl Line {
         }
     }
 
+    /// It is known without asking that there is something to take.
+    pub fn is_readable(&self) -> bool {
+        match self {
+            Line::Tcp(stream) => stream.is_readable(),
+            Line::Moved(_) => false,
+        }
+    }
+
     /// Waits until more can be sent.
     pub async fn writable(&self) -> io::Result<()> {
         match self {

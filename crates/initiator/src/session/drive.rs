@@ -68,14 +68,19 @@ pub async fn connection(home: &Rc<Home>, mut receiver: Incoming) -> Error {
     let mut started = receiver.has_begun();
     let mut patience = Patience::default();
     loop {
-        home.flush();
         let Some(stream) = home.stream.borrow().clone() else {
             return Error::new(Kind::Lost, "the connection was given up");
         };
+        // What more has come ends more commands, whose owners send others: they leave together.
+        let goes_on = stream.is_readable() && home.machine.borrow().keeps_target_busy();
+        if !goes_on {
+            home.flush();
+        }
         let received = if std::mem::take(&mut started) {
             receiver.resume(&mut home.machine.borrow_mut())
         } else {
-            match stream.readable().await {
+            let ready = if goes_on { Ok(()) } else { stream.readable().await };
+            match ready {
                 Ok(()) => {
                     let mut machine = home.machine.borrow_mut();
                     patience.exercise(machine.under_way());

@@ -36,8 +36,10 @@ pub struct Machine {
     last_control: u32,
     /// Questions in key text; the first is under way.
     pub(super) talks: VecDeque<Talk>,
-    /// Commands that the target has.
+    /// Commands that the target has, or will when what waits has left.
     sent: usize,
+    /// Those of them that were queued since the latest flush.
+    unflushed: usize,
     pub(super) order: Order,
     /// The most of them.
     limit: usize,
@@ -94,6 +96,7 @@ impl Machine {
             last_control: 0,
             talks: VecDeque::new(),
             sent: 0,
+            unflushed: 0,
             order: Order::default(),
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
@@ -255,6 +258,7 @@ impl Machine {
         task.cmd_sn = cmd_sn;
         task.sent = self.now;
         self.sent += 1;
+        self.unflushed += 1;
         let mut header = request::scsi_command(task.lun, tag, task.attribute, &task.cdb);
         request::stamp(&mut header, cmd_sn, exp_stat_sn);
         let begun = super::transfer::begin(&mut self.out, header, task, &self.parameters, self.digests);
@@ -283,8 +287,9 @@ impl Machine {
         self.order.settle(&mut self.tasks);
     }
 
-    /// Hands over what was answered before all of it had left.
+    /// After a flush: hands over what was answered before all of it had left.
     pub fn settle(&mut self) {
+        self.unflushed = 0;
         if self.leaving.is_empty() {
             return;
         }
@@ -362,6 +367,11 @@ impl Machine {
     /// Commands that the target has.
     pub fn under_way(&self) -> u32 {
         self.sent as u32
+    }
+
+    /// The target has more to do than waits to be sent.
+    pub fn keeps_target_busy(&self) -> bool {
+        2 * self.unflushed < self.sent
     }
 
     /// Nothing is in flight.

@@ -16,6 +16,7 @@ use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};
 use wire::scsi::{Sense, cdb};
 
 mod again;
+mod batches;
 mod demands;
 mod late;
 mod rows;
