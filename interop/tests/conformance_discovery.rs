@@ -2,6 +2,7 @@
 
 use interop::config::target;
 use interop::{Login, NONE, Outcome, Pdu, Raw, Server, TARGET, op, shared};
+use std::net::SocketAddr;
 
 const OTHER: &str = "iqn.2026-11.org.example:other";
 const HIDDEN: &str = "iqn.2026-11.org.example:hidden";
@@ -165,6 +166,30 @@ fn dsc_011_advertised_addresses() {
     assert_eq!(
         all,
         [(TARGET.to_string(), vec!["192.0.2.1:3333,1".into(), "[2001:db8::1]:3260,1".into(), last])]
+    );
+}
+
+/// DSC-011: who comes by IPv4 is told no address of a portal for IPv6 only, and the other way round; nor a target that has
+/// none but such.
+#[test]
+fn dsc_011_portals_for_all_addresses_of_both_families() {
+    let portals = "portals = [\"0.0.0.0:0\", \"[::]:0\"]";
+    let standard = interop::config::standard().replace("portals = [\"127.0.0.1:0\"]", portals);
+    let far = "[[portal_group]]\ntag = 2\nportals = [\"[::]:0\"]\n";
+    let far = format!("{far}{}", target("iqn.2026-11.org.example:far", "portal_groups = [2]\n"));
+    let server = Server::start(&format!("{standard}{far}"));
+    let ports: Vec<u16> = server.portals().iter().map(SocketAddr::port).collect();
+    let told = |host: &str| {
+        let portal = format!("{host}:{}", ports[usize::from(host != "127.0.0.1")]);
+        send_targets(&mut Raw::discovery(portal.parse().expect("an address"), &[]), "All")
+    };
+    assert_eq!(told("127.0.0.1"), [(TARGET.to_string(), vec![format!("127.0.0.1:{},1", ports[0])])]);
+    let mut by_v6 = told("[::1]");
+    by_v6.sort();
+    let far = ("iqn.2026-11.org.example:far".to_string(), vec![format!("[::1]:{},2", ports[2])]);
+    assert_eq!(
+        by_v6,
+        [(TARGET.to_string(), vec![format!("[::1]:{},1", ports[1]), format!("[::1]:{},2", ports[2])]), far]
     );
 }
 

@@ -272,6 +272,29 @@ fn files_change_places_and_luns_leave() {
     raw.simple(1, &[0; 6]).check(0x052500);
 }
 
+#[test]
+fn a_file_that_was_moved_to_where_the_old_one_had_been_is_served_and_told() {
+    let disk = lun(0, "disk.img", "");
+    let mut server = Server::start(&configuration(&disk));
+    let (mut holder, _other) = reserved(&server);
+    holder.write_blocks(0, 0, &pattern(512, 1)).good();
+    let path = |name: &str| server.dir().join(name);
+    let (served, new) = (path("disk.img"), path("new.img"));
+    let mut bytes = vec![0; std::fs::metadata(&served).expect("it is served").len() as usize];
+    bytes[..512].copy_from_slice(&pattern(512, 2));
+    std::fs::write(&new, bytes).expect("a file");
+    std::fs::rename(new, &served).expect("it takes the place");
+    assert!(reload(&mut server, &disk));
+    assert_eq!(attentions(&mut holder), [MEDIUM]);
+    assert!(holder.read_blocks(0, 0, 1) == pattern(512, 2));
+    assert_eq!(read_keys(&mut holder, 0), [KEY]);
+    std::fs::remove_file(&served).expect("it was there");
+    assert!(reload(&mut server, &disk), "what is gone is served as long as it is open");
+    assert_eq!(attentions(&mut holder), []);
+    assert!(holder.read_blocks(0, 0, 1) == pattern(512, 2));
+    assert!(server.log().contains("gives up for good"), "{}", server.log());
+}
+
 /// Writes wait for their data while two disks change their numbers: none reaches any medium. They were
 /// decided for the disk that had the number, and nobody asked for them on the one that has it now.
 #[test]

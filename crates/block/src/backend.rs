@@ -59,6 +59,15 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// What is found now where the medium was opened is the same: a path may lead to another file by now.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is found there.
+    fn is_in_place(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// Lets go of what keeps others from the medium (a lock), so that it can be opened once more in another
     /// way. Nothing may use it until it is claimed again, or dropped. A device that can be written keeps
     /// others out for as long as it is open.

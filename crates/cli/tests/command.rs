@@ -285,6 +285,13 @@ fn a_size_that_is_not_what_is_there_is_told() {
         "{log}"
     );
     assert!(!serve("5M").contains("WARN"));
+    std::fs::File::create(folder.0.join("disk.img")).unwrap().set_len((5 << 20) + 7).unwrap();
+    let log = serve("5M");
+    assert!(
+        log.contains("LUN 0 of ") && log.contains("the last 7 bytes are less than a block of 512"),
+        "{log}"
+    );
+    std::fs::File::create(folder.0.join("disk.img")).unwrap().set_len(5 << 20).unwrap();
     assert_eq!(std::fs::metadata(folder.0.join("disk.img")).unwrap().len(), 5 << 20);
 }
 

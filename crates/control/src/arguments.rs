@@ -51,7 +51,8 @@ impl Arguments {
         let size = self.size.as_deref().map(disk_size).transpose();
         let size = size.unwrap_or_else(|wrong| {
             note("--size", wrong);
-            None
+            // One was given: that files are to be created is not asked again.
+            Some(DEFAULT_DISK_BYTES)
         });
         let portals = self.portals(&mut note);
         let name = match &self.target {

@@ -43,6 +43,8 @@ struct Open {
     max_registrants: usize,
     medium: Medium,
     unit: Arc<Unit>,
+    /// At the latest look something else had come to where the medium was opened.
+    replaced: bool,
 }
 
 /// What stands behind a logical unit.
@@ -124,9 +126,13 @@ impl Units {
             .iter()
             .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)))
             .collect();
+        for (name, open) in &mut self.open {
+            open.replaced = wanted.contains_key(name) && was_replaced(name, open);
+        }
         let stays = |name: &Name, open: &Open| {
             wanted.get(name).is_some_and(|lun| **lun == open.lun)
                 && open.max_registrants == config.max_registrants
+                && !open.replaced
         };
         let (staying, leaving): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.open).into_iter().partition(|(name, open)| stays(name, open));
@@ -190,7 +196,8 @@ impl Units {
                 // Who goes on was there before.
                 (None, None) => continue,
             };
-            open.insert(name, Open { lun: next.lun, max_registrants, medium: next.medium, unit });
+            let (lun, medium) = (next.lun, next.medium);
+            open.insert(name, Open { lun, max_registrants, medium, unit, replaced: false });
         }
         resting.into_values().for_each(Resting::retire);
         Ok(open)
@@ -264,7 +271,9 @@ impl Units {
             return Ok(Medium { blocks, commands, rate });
         }
         let blocks = media.open(lun)?;
-        warn_of_size(name, lun, blocks.facts().capacity);
+        for note in notes_of_size(lun, blocks.facts().capacity) {
+            tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
+        }
         Ok(Medium { blocks, commands, rate })
     }
 
@@ -410,7 +419,7 @@ impl Next {
     /// The unit at rest goes on as this.
     fn succeed(&self, open: &Open, resting: &Resting) {
         let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
-        let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
+        let reopened = is_reached_anew && same_place(&open.lun, &self.lun) && !open.replaced;
         let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
         let backend = self.medium.filtered(&self.lun);
         if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
@@ -450,7 +459,7 @@ impl<'a> Media<'a> {
 
     /// The medium of a LUN if it is open in the same way already.
     fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
-        let same = |open: &&Open| same_way(&open.lun, lun);
+        let same = |open: &&Open| same_way(&open.lun, lun) && !open.replaced;
         let here = self.leaving.get(name).filter(same);
         // Two LUNs of memory are not one.
         let all = || self.leaving.values().chain(self.staying.values()).find(same);
@@ -486,18 +495,36 @@ impl<'a> Media<'a> {
     }
 }
 
-/// A file that was there keeps its size; who asked for another hears of it.
-fn warn_of_size(name: &Name, lun: &Lun, found: u64) {
-    if let Source::File { path, size: Some(wanted) } = &lun.source
-        && found != *wanted
-    {
-        let (found, wanted, path) = (show_size(found), show_size(*wanted), path.display());
-        tracing::warn!(
-            "LUN {} of {}: {path} is there and keeps its {found}; the size asked for is {wanted}",
-            name.1,
-            name.0
-        );
+/// What is to be known of a medium of `capacity` bytes: that hosts do not see all of it, or that a file which was there
+/// kept its size, though another was asked for.
+pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (block, rest) = (lun.block_size, capacity % u64::from(lun.block_size));
+    if rest > 0 {
+        notes.push(format!("the last {rest} bytes are less than a block of {block} and cannot be reached"));
     }
+    if let Source::File { path, size: Some(wanted) } = &lun.source
+        && capacity != *wanted
+    {
+        let (found, wanted, path) = (show_size(capacity), show_size(*wanted), path.display());
+        notes.push(format!("{path} is there and keeps its {found}; the size asked for is {wanted}"));
+    }
+    notes
+}
+
+/// Whether another file has come to where the medium was opened: who has the configuration read again means that one.
+fn was_replaced(name: &Name, open: &Open) -> bool {
+    open.medium.blocks.is_in_place().map(|is| !is).unwrap_or_else(|e| {
+        tracing::warn!(
+            "LUN {} of {}: {}: {}; it goes on with what it has open, which a stop of the server gives up for good: \
+             let a host copy it first",
+            name.1,
+            name.0,
+            open.lun.source,
+            io_text(&e)
+        );
+        false
+    })
 }
 
 fn has_path(lun: &Lun) -> bool {

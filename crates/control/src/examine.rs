@@ -1,8 +1,8 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
-use crate::build::{Name, load, of_lun, settings, spec, state_path};
+use crate::build::{Name, load, notes_of_size, of_lun, settings, spec, state_path};
 use crate::config::router::UpstreamSource;
-use crate::config::{Config, Lun, Router, Source, show_size};
+use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
 use crate::{Cause, Problem, io_text, plain};
 use block::Facts;
@@ -73,19 +73,7 @@ fn one(
     let capacity = found.size.or(spec.size).unwrap_or_default();
     let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
     let settings = settings(name, lun, facts, max_registrants)?;
-    let rest = capacity % u64::from(lun.block_size);
-    if rest > 0 {
-        note(format!(
-            "the last {rest} bytes are less than a block of {} and cannot be reached",
-            lun.block_size
-        ));
-    }
-    if let (Source::File { size: Some(wanted), .. }, Some(found)) = (&lun.source, found.size)
-        && found != *wanted
-    {
-        let (found, wanted) = (show_size(found), show_size(*wanted));
-        note(format!("{path} is there and keeps its {found}; the size asked for is {wanted}"));
-    }
+    notes_of_size(lun, capacity).into_iter().for_each(note);
     load(settings, &state_path(state_dir, name, lun)).map(drop)
 }
 

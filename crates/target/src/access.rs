@@ -172,13 +172,14 @@ impl Policy for Door {
     }
 }
 
-/// An address for SendTargets: host:port,tag.
-pub fn target_address(told: Option<&str>, bound: SocketAddr, local: SocketAddr, tag: u16) -> String {
+/// An address for SendTargets: host:port,tag. Of a portal that is bound to every address, the one that the initiator has
+/// reached is one that it can reach; None: that is an address of the other family, which the portal does not take.
+pub fn target_address(told: Option<&str>, bound: SocketAddr, local: SocketAddr, tag: u16) -> Option<String> {
     match told {
-        Some(host) => format!("{host},{tag}"),
-        // Bound to every address: the one that the initiator has reached is one that it can reach.
-        None if bound.ip().is_unspecified() => format!("{},{tag}", SocketAddr::new(local.ip(), bound.port())),
-        None => format!("{bound},{tag}"),
+        Some(host) => Some(format!("{host},{tag}")),
+        None if !bound.ip().is_unspecified() => Some(format!("{bound},{tag}")),
+        None if bound.is_ipv4() != local.is_ipv4() => None,
+        None => Some(format!("{},{tag}", SocketAddr::new(local.ip(), bound.port()))),
     }
 }
 
@@ -200,6 +201,22 @@ mod tests {
             ("abc", "abcd", false),
         ] {
             assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        let at = |a: &str| a.parse().expect("an address");
+        for (told, bound, local, address) in [
+            (None, "192.0.2.1:1", "192.0.2.9:2", Some("192.0.2.1:1,7")),
+            (None, "[2001:db8::1]:1", "192.0.2.9:2", Some("[2001:db8::1]:1,7")),
+            (None, "0.0.0.0:1", "192.0.2.9:2", Some("192.0.2.9:1,7")),
+            (None, "[::]:1", "[2001:db8::9]:2", Some("[2001:db8::9]:1,7")),
+            (None, "0.0.0.0:1", "[2001:db8::9]:2", None),
+            (None, "[::]:1", "192.0.2.9:2", None),
+            (Some("storage.example.org"), "[::]:1", "192.0.2.9:2", Some("storage.example.org,7")),
+        ] {
+            assert_eq!(target_address(told, at(bound), at(local), 7).as_deref(), address, "{bound} {local}");
         }
     }
 

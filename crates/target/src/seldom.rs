@@ -20,8 +20,8 @@ struct State {
 }
 
 impl Seldom {
-    /// Whether one more line may be written now; if so, how many were left out since the last.
-    pub fn may(&self, now: Instant) -> Option<u64> {
+    /// Whether one more line may be written now; if so, how many were left out since the last, where any were.
+    pub fn may(&self, now: Instant) -> Option<Option<u64>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.since.is_none_or(|since| now.duration_since(since) >= STRETCH) {
             (state.since, state.lines) = (Some(now), 0);
@@ -31,7 +31,7 @@ impl Seldom {
             return None;
         }
         state.lines += 1;
-        Some(std::mem::take(&mut state.left_out))
+        Some(Some(std::mem::take(&mut state.left_out)).filter(|left_out| *left_out > 0))
     }
 }
 
@@ -43,8 +43,8 @@ mod tests {
     fn a_flood_is_told_by_its_first_lines_and_a_number() {
         let (seldom, now) = (Seldom::default(), Instant::now());
         let told = (0..1000).filter_map(|_| seldom.may(now)).collect::<Vec<_>>();
-        assert_eq!(told, [0; LINES as usize]);
-        assert_eq!(seldom.may(now + STRETCH), Some(1000 - LINES as u64));
-        assert_eq!(seldom.may(now + STRETCH), Some(0));
+        assert_eq!(told, [None; LINES as usize]);
+        assert_eq!(seldom.may(now + STRETCH), Some(Some(1000 - LINES as u64)));
+        assert_eq!(seldom.may(now + STRETCH), Some(None));
     }
 }

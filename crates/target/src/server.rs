@@ -73,7 +73,9 @@ impl Shared {
     /// Tells who was refused at login, and why; of a flood a few lines and a number.
     pub fn refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
         if let Some(left_out) = self.refused.may(Instant::now()) {
-            tracing::info!(%peer, ?initiator, ?target, %reason, left_out, "login refused");
+            let known = |name| Some(name).filter(|name: &&str| !name.is_empty());
+            let (initiator, target) = (known(initiator), known(target));
+            tracing::info!(%peer, initiator, target, %reason, left_out, "login refused");
         }
     }
 

@@ -2,12 +2,14 @@
 
 use crate::Passage;
 use crate::gate::Gate;
+use crate::seldom::Seldom;
 use crate::state_file;
 use block::Backend;
 use device::{Answer, Commit, Draft, Invalid, Lu};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 /// A logical unit with its backend. It stays the same for as long as the LUN is served, whatever of its
 /// definition changes ([`Resting::redefine`](crate::Resting::redefine)): so there is one gate and one device server before a medium.
@@ -23,6 +25,8 @@ pub struct Unit {
     passage: Option<Arc<dyn Passage>>,
     /// Held while the state file is written.
     saved: Mutex<Saved>,
+    /// Lines about accesses that failed.
+    failures: Seldom,
 }
 
 /// What is known of the state file.
@@ -42,7 +46,7 @@ impl Unit {
         }
         let gate = Arc::new(Gate::new(lu.clone()));
         let (backend, passage, saved) = (RwLock::new(backend), None, Mutex::default());
-        Unit { lu, state_file, gate, backend, passage, saved }
+        Unit { lu, state_file, gate, backend, passage, saved, failures: Seldom::default() }
     }
 
     /// A logical unit elsewhere: its device server is one that passes ([`device::Passes`]).
@@ -58,6 +62,16 @@ impl Unit {
     /// The blocks, as they are for as long as the caller is inside the gate.
     pub fn backend(&self) -> Arc<dyn Backend> {
         self.backend.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells that an access of the medium failed; of many a few lines and a number.
+    pub(crate) fn tell_failure(&self, error: &io::Error, offset: u64) {
+        let Some(left_out) = self.failures.may(Instant::now()) else { return };
+        let medium = self.backend().describe();
+        let medium = medium.iter().rev().find(|(name, _)| name == "path" || name == "backend");
+        let medium = medium.map(|(_, what)| what.as_str());
+        let serial = self.lu.settings().identity.serial.clone();
+        tracing::warn!(%error, medium, serial, offset, left_out, "an access of the medium failed");
     }
 
     /// Keeps the state of the logical unit on stable storage: as it is now, or as somebody kept it meanwhile.

@@ -2,7 +2,7 @@
 
 use crate::{Kind, OpenError, Spec};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -100,6 +100,16 @@ impl Medium {
         Ok(medium)
     }
 
+    /// The path leads to what is open here.
+    pub(super) fn is_in_place(&self) -> io::Result<bool> {
+        let (ours, there) = (self.files.plain.metadata()?, std::fs::metadata(&self.path)?);
+        Ok(match self.device {
+            // However many nodes a device has.
+            true => there.file_type().is_block_device() && there.rdev() == ours.rdev(),
+            false => is_same_file(&ours, &there),
+        })
+    }
+
     /// Lets go of a file, so that it can be opened in another way; it stays open. The kernel lets go of a
     /// device only when it is closed.
     pub(super) fn release(&self) -> io::Result<()> {
@@ -178,6 +188,10 @@ impl Medium {
             ),
         ]
     }
+}
+
+fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
 /// Opens it, and tells whether it was made for that.
@@ -288,6 +302,7 @@ impl Fault<'_> {
             io::ErrorKind::NotFound if self.spec.kind == Kind::Device => {
                 "check the path; lsblk lists the disks"
             }
+            io::ErrorKind::NotFound if self.spec.creates() => "make the folder for it first (mkdir -p)",
             io::ErrorKind::NotFound => "check the path, or give a size to create it",
             io::ErrorKind::PermissionDenied if self.spec.read_only => "run as a user who may read it",
             io::ErrorKind::PermissionDenied => "run as a user who may write it, or serve it read-only",
@@ -326,7 +341,7 @@ impl Fault<'_> {
     fn check_place(&self, file: &File) -> Result<(), OpenError> {
         let is_there = || {
             let (ours, there) = (file.metadata()?, std::fs::metadata(&self.spec.path)?);
-            Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+            Ok(is_same_file(&ours, &there))
         };
         match is_there() {
             Ok(true) => Ok(()),

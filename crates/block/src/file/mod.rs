@@ -152,6 +152,10 @@ impl Backend for File {
         }
     }
 
+    fn is_in_place(&self) -> io::Result<bool> {
+        self.medium.is_in_place()
+    }
+
     fn release(&self) -> io::Result<()> {
         self.medium.release()
     }

@@ -102,8 +102,7 @@ fn wrong_arguments_say_what_to_do() {
         ),
         (
             Arguments { size: Some("0".into()), ..arguments(&[&here("a.img")]) },
-            "--size: 0 is too small\n  hint: 4096 bytes are the least\n\
-             LUN: a.img does not exist\n  hint: check the path, or add --size 10G to create it",
+            "--size: 0 is too small\n  hint: 4096 bytes are the least",
         ),
         (
             Arguments { size: Some("10kb".into()), ..Arguments::default() },
@@ -114,7 +113,7 @@ fn wrong_arguments_say_what_to_do() {
         assert_eq!(told(arguments, &folder), expected);
     }
     let all = Arguments {
-        luns: vec![here("none")],
+        luns: vec!["memory:1".into()],
         size: Some("much".into()),
         listen: vec!["here".into()],
         iser: true,

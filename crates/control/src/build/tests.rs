@@ -99,6 +99,52 @@ fn a_file_is_opened_in_another_way_by_the_same_unit() {
 }
 
 #[test]
+fn a_file_that_took_the_place_of_the_one_before_is_served_by_the_same_unit() {
+    let folder = Folder::new("took-its-place");
+    let mut units = Units::new(folder.0.join("state"));
+    let both = config(&folder, &format!("{DISK}{NULL}"));
+    let old = units.setup(&both, &rest).ok().unwrap();
+    let before = [0, 1].map(|lun| unit(&old, lun).backend());
+    let other = folder.0.join("other.img");
+    std::fs::write(&other, vec![7; 2 << 20]).unwrap();
+    std::fs::rename(&other, folder.0.join("disk.img")).unwrap();
+    let new = units.setup(&both, &rest).ok().unwrap();
+    let after = [0, 1].map(|lun| unit(&new, lun).backend());
+    assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)) && Arc::ptr_eq(&before[1], &after[1]));
+    assert_eq!(after[0].facts().capacity, 2 << 20);
+    let mut first = [0];
+    assert!(matches!(after[0].read_now(0, &mut first), block::Inline::Done(Ok(()))));
+    assert_eq!(first, [7]);
+    assert_eq!(locked(&folder), "is in use by another server");
+    let again = units.setup(&both, &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&after[0], &unit(&again, 0).backend()), "it is in its place");
+}
+
+#[test]
+fn a_place_that_something_else_has_taken_leaves_the_old_one_serving() {
+    let folder = Folder::new("taken-place");
+    let mut units = Units::new(folder.0.join("state"));
+    let good = config(&folder, DISK);
+    let old = units.setup(&good, &rest).ok().unwrap();
+    let before = unit(&old, 0).backend();
+    std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
+    std::fs::create_dir(folder.0.join("disk.img")).unwrap();
+    assert_eq!(
+        told(units.setup(&good, &rest), &folder),
+        "LUN 0 of iqn.2026-11.org.example:disks: disk.img: is a directory\n  hint: name a file in it"
+    );
+    assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
+    std::fs::remove_dir(folder.0.join("disk.img")).unwrap();
+    let gone = units.setup(&good, &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&before, &unit(&gone, 0).backend()), "what is open is not given up for nothing");
+    assert!(!folder.0.join("disk.img").exists());
+    std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
+    let back = units.setup(&good, &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&before, &unit(&back, 0).backend()));
+    assert_eq!(locked(&folder), "is in use by another server");
+}
+
+#[test]
 fn a_locked_file_goes_to_another_lun_when_the_first_has_left_it() {
     let folder = Folder::new("moved");
     let mut units = Units::new(folder.0.join("state"));

@@ -88,7 +88,10 @@ fn tag(p: &mut Problems<'_>, key: &str, value: Value<'_>, known: &[u16]) -> Opti
     let tag: u16 = number(p, key, value, 1..=65535)?;
     if !known.contains(&tag) {
         let shown = known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-        p.add(&value.span(), format!("unknown portal group {tag}"), format!("portal groups are {shown}"));
+        // Without any that is right, what is wrong with them is told already.
+        if !known.is_empty() {
+            p.add(&value.span(), format!("unknown portal group {tag}"), format!("portal groups are {shown}"));
+        }
         return None;
     }
     Some(tag)

@@ -346,6 +346,10 @@ fn problems_of_portals() {
             ),
         ],
     );
+    let broken =
+        "[[portal_group]]\ntag = 1\n[[target]]\nname = \"iqn.2026-11.org.example:d\"\nportal_groups = [1]";
+    assert_eq!(problems(broken).matches("portal group").count(), 0, "its own mistake is told, once");
+    assert_eq!(problems(broken).matches("[[portal_group]] has no `portals`").count(), 1);
     let two_free = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]";
     assert_eq!(before_target(two_free), "");
 }

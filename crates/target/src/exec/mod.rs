@@ -280,14 +280,14 @@ fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
             | ErrorKind::TimedOut
     );
     unit.lu.count(if is_medium { access.errors } else { Count::OtherErrors }, 1);
+    if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        return Status::Busy.into();
+    }
+    unit.tell_failure(e, offset);
     let sense = match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Sense::SPACE_ALLOCATION_FAILED,
         ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Sense::WRITE_PROTECTED,
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => return Status::Busy.into(),
-        _ => {
-            tracing::warn!(error = %e, offset, "the medium failed");
-            access.sense.at(offset / unit.lu.settings().block_size as u64)
-        }
+        _ => access.sense.at(offset / unit.lu.settings().block_size as u64),
     };
     sense.into()
 }

@@ -4,6 +4,7 @@ use super::connection::{Connection, Life, Session};
 use super::out::Payload;
 use super::task::{Aborted, Task};
 use crate::access::target_address;
+use crate::setup::Target;
 use proto::login::SessionType;
 use proto::text::{SendTargets, TargetRecord, TextStep};
 use std::rc::Weak;
@@ -74,7 +75,8 @@ impl Session {
         }
     }
 
-    /// The targets that this initiator may see, with every address of theirs.
+    /// The targets that this initiator may see, with every address of theirs. One that cannot be told any is left out:
+    /// without an address it would be looked for here (RFC 7143 appendix C).
     fn records(&self, wanted: SendTargets<'_>) -> Vec<TargetRecord> {
         let setup = self.shared.setup();
         let door = crate::access::Door { setup: setup.clone(), group: self.door.group, peer: self.door.peer };
@@ -86,14 +88,14 @@ impl Session {
         };
         let visible =
             setup.targets.values().filter(|t| asked(&t.name) && door.shows(t, &self.info.initiator));
-        visible
-            .map(|t| TargetRecord { name: t.name.clone(), addresses: self.addresses(&t.portal_groups) })
-            .collect()
+        let record =
+            |t: &Target| TargetRecord { name: t.name.clone(), addresses: self.addresses(&t.portal_groups) };
+        visible.map(record).filter(|record| !record.addresses.is_empty()).collect()
     }
 
     fn addresses(&self, groups: &[u16]) -> Vec<String> {
         let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag) && !p.transports.srp);
-        portals.map(|p| target_address(p.advertise.as_deref(), p.address, self.local, p.tag)).collect()
+        portals.filter_map(|p| target_address(p.advertise.as_deref(), p.address, self.local, p.tag)).collect()
     }
 
     /// Logout (RFC 7143 section 11.14). The session has one connection: closing either closes both.
