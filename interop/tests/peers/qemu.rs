@@ -49,6 +49,19 @@ fn convert_there_and_back_and_compare() {
     must("qemu-img", &["compare", "-f", "raw", "-F", "raw", file, &back]);
 }
 
+/// libiscsi sends numbers from 256 on as they are, where SAM-5 has another form for them.
+#[test]
+fn a_lun_with_a_large_number_is_found() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let more = "[[target.lun]]\nlun = 300\nbackend = \"memory\"\nsize = \"3MiB\"\n";
+    let server = Server::start(&interop::config::with("", "", more));
+    let url = format!("iscsi://{}/{TARGET}/300", server.portal());
+    assert!(must("qemu-img", &["info", &url]).contains("3 MiB"));
+    qemu_io("raw", &url, &["write -P 7 1M 64k", "read -P 7 1M 64k"]);
+}
+
 #[test]
 fn create_a_qcow2_image_and_use_it() {
     if !tool::have(&TOOLS) {

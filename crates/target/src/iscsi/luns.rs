@@ -88,7 +88,7 @@ impl Luns {
     /// What a LUN field names. The first use of a LUN makes its nexus.
     #[inline]
     pub fn find(&mut self, field: u64) -> Found<'_> {
-        let Some(number) = lun::decode(field) else {
+        let Some(number) = lun::of_request(field) else {
             return if field == lun::REPORT_LUNS { Found::WellKnown } else { Found::Absent };
         };
         if !self.handles.get(number as usize).is_some_and(Option::is_some) && !self.open(number) {

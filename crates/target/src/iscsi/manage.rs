@@ -77,7 +77,7 @@ impl Session {
 
     /// The logical unit of a LUN field, whether it was used or not.
     fn unit_at(&self, field: u64) -> Option<Arc<Unit>> {
-        self.luns.map().get(&lun::decode(field)?).map(|v| v.unit.clone())
+        self.luns.map().get(&lun::of_request(field)?).map(|v| v.unit.clone())
     }
 
     /// The nexus of a LUN field, if it was used.

@@ -17,6 +17,14 @@ pub fn decode(lun: u64) -> Option<u16> {
     }
 }
 
+/// The number of a LUN that a request is for: as [`decode`] has it, or one from 256 on that stands there as it is, which is
+/// how libiscsi sends it, and Linux where it was told a number.
+pub fn of_request(lun: u64) -> Option<u16> {
+    let first = (lun >> 48) as u16;
+    let as_it_is = || (lun << 16 == 0 && first < 0x4000).then_some(first);
+    decode(lun).or_else(as_it_is)
+}
+
 /// The wire form: peripheral addressing below 256, flat space from there on.
 pub fn encode(lun: u16) -> u64 {
     let first = if lun < 256 { lun } else { 0x4000 | (lun & 0x3fff) };
@@ -30,6 +38,17 @@ mod tests {
     #[test]
     fn every_lun_survives_a_round_trip() {
         (0..0x4000).for_each(|l| assert_eq!(decode(encode(l)), Some(l)));
+    }
+
+    #[test]
+    fn a_request_may_have_the_number_as_it_is() {
+        for number in 0..0x4000 {
+            assert_eq!(of_request(encode(number)), Some(number));
+            assert_eq!(of_request(u64::from(number) << 48), Some(number));
+        }
+        for l in [REPORT_LUNS, 1, 0x8000 << 48, (0x0001 << 48) | 1 << 32, (0x0100 << 48) | 1] {
+            assert_eq!(of_request(l), None, "{l:016x}");
+        }
     }
 
     #[test]
