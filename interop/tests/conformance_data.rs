@@ -334,6 +334,22 @@ fn dat_030_sense_comes_in_a_response() {
     raw.write_blocks(0, 0, &[1; 512]).good();
 }
 
+/// A command whose flags name the other direction moves nothing, and says so.
+#[test]
+fn a_direction_that_does_not_fit_leaves_all_of_it() {
+    const UNDERFLOW: u8 = 2;
+    let server = Server::start(&config::standard());
+    let mut raw = Raw::session(server.portal(), &[]);
+    raw.write_blocks(0, 0, &[7; 4096]).good();
+    for (flag, cdb) in [(WRITE, read10(0, 8)), (READ, write10(0, 8))] {
+        let command = raw.command(0, 0x80 | flag, &cdb, 4096);
+        let reply = raw.execute(&command, &[1; 4096]);
+        assert_eq!((reply.status, reply.flags & 6, reply.residual), (0, UNDERFLOW, 4096), "{reply:?}");
+        assert!(reply.data.is_empty());
+    }
+    assert_eq!(raw.read_blocks(0, 0, 8), [7; 4096]);
+}
+
 /// DAT-035
 #[test]
 fn dat_035_an_early_error_waits_for_the_data() {

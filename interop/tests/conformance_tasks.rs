@@ -124,6 +124,38 @@ fn tmf_006_abort_task_of_an_unseen_command() {
     assert_eq!(raw.read_blocks(0, 9000, 1), [1; 512]);
 }
 
+/// TMF-006, TMF-016: a function that waits for a command goes on when another one takes that command as received.
+#[test]
+fn tmf_006_what_is_taken_as_received_is_waited_for_no_more() {
+    let server = own();
+    let mut raw = Raw::session(server.portal(), &[]);
+    raw.clear_attentions(0);
+    let missing = raw.take_cmd_sn();
+    let set = raw.tmf(ABORT_TASK_SET, 0, NONE, 0);
+    raw.send(&set);
+    raw.expect_silence();
+    let tag = raw.new_itt();
+    let one = raw.tmf(ABORT_TASK, 0, tag, missing);
+    raw.send(&one);
+    for tmf in [one, set] {
+        assert_eq!(raw.recv_for(tmf.tag()).bhs[2], 0);
+    }
+}
+
+/// A unit attention is for the initiator to hear of: a command that was to report it, and was aborted, does not use it up.
+#[test]
+fn an_attention_outlives_a_command_that_is_aborted_before_it_told() {
+    const POWER_ON: u32 = 0x062900;
+    let server = own();
+    let mut raw = Login::new().key("InitialR2T", "No").on(server.portal());
+    let write = raw.command(0, WRITE, &write10(0, 1), 512);
+    raw.send(&write);
+    raw.expect_silence();
+    let abort = raw.tmf(ABORT_TASK, 0, write.tag(), write.get32(24));
+    assert_eq!(raw.ask(&abort).bhs[2], 0);
+    assert_eq!(attention(&mut raw, 0) & 0xffff00, POWER_ON);
+}
+
 /// TMF-007, TMF-008
 #[test]
 fn tmf_007_abort_task_of_nothing() {

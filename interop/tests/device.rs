@@ -124,6 +124,57 @@ fn a_sanitize_operation_survives_its_session() {
     });
 }
 
+/// Waits until LUN 3 is ready.
+fn becomes_ready(raw: &mut Raw) {
+    let end = Instant::now() + Duration::from_secs(20);
+    raw.clear_attentions(3);
+    loop {
+        let reply = raw.simple(3, &[0; 6]);
+        if reply.status == 0 {
+            return;
+        }
+        assert!(Instant::now() < end, "it is not ready: {reply:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+const BLOCK_ERASE: [u8; 10] = [0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Its session ends before it has its turn: nothing is left that says that it runs.
+#[test]
+fn an_erase_whose_session_ends_at_once_leaves_the_unit_in_order() {
+    let server = slow();
+    let mut raw = Raw::session(server.portal(), &[]);
+    raw.clear_attentions(3);
+    let erase = raw.command(3, 0x80, &BLOCK_ERASE, 0);
+    let logout = raw.request(op::LOGOUT | 0x40).flags(0x80);
+    raw.send_all(&[erase, logout.clone()]);
+    assert_eq!(raw.recv_for(logout.tag()).opcode(), op::LOGOUT_RESPONSE);
+    let mut other = Raw::session(server.portal(), &[]);
+    becomes_ready(&mut other);
+    other.write_blocks(3, 0, &[7; 512]).good();
+    assert_eq!(other.read_blocks(3, 0, 1), [7; 512]);
+}
+
+/// It waits for a write that is at its medium, and is aborted before it has its turn.
+#[test]
+fn an_erase_that_is_aborted_before_it_begins_erases_nothing() {
+    let server = slow();
+    let [mut raw, mut other] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
+    raw.clear_attentions(3);
+    other.clear_attentions(3);
+    let write = other.command(3, 0x80 | WRITE, &write10(0, 1), 512).data(&[9; 512]);
+    other.send(&write);
+    std::thread::sleep(Duration::from_millis(100));
+    let erase = raw.command(3, 0x80, &BLOCK_ERASE, 0);
+    raw.send(&erase);
+    let abort = raw.tmf(ABORT_TASK, 3, erase.tag(), erase.get32(24));
+    assert_eq!(raw.ask(&abort).bhs[2], 0);
+    other.collect(write.tag(), &[]).good();
+    becomes_ready(&mut raw);
+    assert_eq!(raw.read_blocks(3, 0, 1), [9; 512]);
+}
+
 /// Its own command ends with it otherwise.
 #[test]
 fn a_sanitize_command_waits_for_the_end() {

@@ -113,6 +113,28 @@ fn a_session_that_takes_nothing_can_be_reinstated() {
     assert_eq!(again.read_blocks(0, 0, 1), [0; 512]);
 }
 
+/// Commands that wait for one that does not come hold memory of the pool, and no more than a session may have.
+#[test]
+fn data_that_come_before_their_turn_are_bounded() {
+    const SEGMENT: usize = 8 << 20;
+    let config = format!(
+        "[limits]\nmemory = \"{LIMIT_MIB}MiB\"\n[session]\nnop_interval_s = 0\nmax_recv_data_segment_length = {SEGMENT}\n\
+         [[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\n\
+         lun = 0\nbackend = \"memory\"\nsize = \"256MiB\"\n"
+    );
+    let server = Server::start(&config);
+    let (mut greedy, mut other) = (session(&server, 1), session(&server, 2));
+    greedy.take_cmd_sn();
+    let data = vec![1; SEGMENT];
+    for n in 0..8 {
+        let write = greedy.command(0, 0x80 | WRITE, &write10(n * 16384, 16384), SEGMENT as u32).data(&data);
+        greedy.send(&write);
+    }
+    assert!(matches!(greedy.get(Duration::from_secs(10)), Got::Closed));
+    assert_eq!(other.read_blocks(0, 0, 1), [0; 512]);
+    assert!(server.log().contains("too much waits"), "{}", server.log());
+}
+
 #[test]
 fn echoes_that_nobody_takes_are_bounded() {
     let server = server();

@@ -181,6 +181,7 @@ impl Units {
         }
         let mut open = BTreeMap::new();
         for (name, mut next) in next {
+            next.set_rate();
             let before = leaving.get(&name).zip(resting.remove(&name));
             let unit = match (next.fresh.take(), before) {
                 (Some(fresh), before) => {
@@ -240,18 +241,11 @@ impl Units {
         Ok(Next { lun, settings, medium, fresh })
     }
 
-    /// The share that a LUN has a part in.
-    ///
-    /// Commands that are carried elsewhere always have one, which may be without a limit: it can have one later.
+    /// What the share that a LUN has a part in lets through; [`Next::set_rate`] says how much that is.
     fn rate(&self, lun: &Lun, always: bool) -> Option<Arc<Rate>> {
-        let none = || {
-            lun.source.place().map(|place| Share { router: place.router.clone(), iops: 0, bytes_per_s: 0 })
-        };
-        let share = lun.share.clone().or_else(|| none().filter(|_| always))?;
+        let share = share(lun, always)?;
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let rate = rates.entry(share.router.clone()).or_insert_with(|| Rate::new(0, 0)).clone();
-        rate.set(share.iops, share.bytes_per_s);
-        Some(rate)
+        Some(rates.entry(share.router).or_insert_with(|| Rate::new(0, 0)).clone())
     }
 
     /// What stands behind a LUN; it is opened unless it is open in the same way already.
@@ -415,7 +409,23 @@ fn would_forget(open: &Lun, lun: &Lun) -> Option<Problem> {
     }
 }
 
+/// The share that a LUN has a part in. Commands that are carried elsewhere `always` have one, which may be without a
+/// limit: it can have one later.
+fn share(lun: &Lun, always: bool) -> Option<Share> {
+    let none =
+        || lun.source.place().map(|place| Share { router: place.router.clone(), iops: 0, bytes_per_s: 0 });
+    lun.share.clone().or_else(|| none().filter(|_| always))
+}
+
 impl Next {
+    /// Its share lets through what the definition says.
+    fn set_rate(&self) {
+        let share = share(&self.lun, self.medium.commands.is_some());
+        if let Some((rate, share)) = self.medium.rate.as_ref().zip(share) {
+            rate.set(share.iops, share.bytes_per_s);
+        }
+    }
+
     /// The unit at rest goes on as this.
     fn succeed(&self, open: &Open, resting: &Resting) {
         let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();

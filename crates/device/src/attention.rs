@@ -32,6 +32,15 @@ impl Queue {
         if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
     }
 
+    /// What was taken was not reported: it is the next again, unless a reset has come since.
+    pub(crate) fn put_back(&mut self, sense: Sense) {
+        let reset = self.0.first().is_some_and(|s| s.asc == Sense::POWER_ON.asc);
+        if !reset && !self.0.contains(&sense) {
+            self.0.insert(0, sense);
+            self.0.truncate(MAX);
+        }
+    }
+
     /// Drops one condition.
     pub(crate) fn forget(&mut self, sense: Sense) {
         self.0.retain(|s| *s != sense);
@@ -58,6 +67,25 @@ mod tests {
             q.raise(s);
         }
         assert_eq!(drain(q), [Sense::CAPACITY_CHANGED, Sense::LUNS_CHANGED]);
+    }
+
+    #[test]
+    fn what_was_not_reported_is_the_next_unless_a_reset_came() {
+        let mut q = Queue::default();
+        q.raise(Sense::CAPACITY_CHANGED);
+        q.raise(Sense::LUNS_CHANGED);
+        let taken = q.take().unwrap();
+        q.put_back(taken);
+        q.put_back(taken);
+        assert_eq!(drain(q.clone()), [Sense::CAPACITY_CHANGED, Sense::LUNS_CHANGED]);
+        let taken = q.take().unwrap();
+        q.raise(Sense::LUN_RESET);
+        q.put_back(taken);
+        assert_eq!(drain(q), [Sense::LUN_RESET]);
+        let mut full = Queue::default();
+        (0..MAX as u8).for_each(|ascq| full.raise(Sense::new(6, 0x77, ascq)));
+        full.put_back(Sense::LUNS_CHANGED);
+        assert_eq!(drain(full).len(), MAX);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(crate) fn run(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
 
 /// A command of a logical unit that this device server speaks for.
 pub(crate) fn here(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
-    // A command that goes on with its parameter data was let in when it began.
+    // One that goes on with its parameter data has begun: it is neither busy nor told of attentions once more.
     let begins = cx.parameters.is_none();
     if begins && cx.state.busy {
         return Err(Status::Busy.into());
@@ -72,7 +72,8 @@ pub(crate) fn here(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
         attention(cx.state, who.id)?;
     }
     let row = row?;
-    if begins && cx.state.reservations.conflicts(row, who.id, who.port) {
+    // A reservation that was made while it waited for its parameter data keeps it out too.
+    if cx.state.reservations.conflicts(row, who.id, who.port) {
         return Err(Status::ReservationConflict.into());
     }
     row.check(cx.cdb)?;

@@ -81,6 +81,7 @@ proptest! {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         let answer = send(&mut n, &[op::SANITIZE, 0x01], 7, 2, &list);
+        let answer = commit(&lu, answer).map(|(plan, _)| plan);
         if let Ok(Plan::Op(op)) = &answer {
             let Op::Sanitize { pattern: Some(pattern), passes, .. } = &**op else { panic!("{op:?}") };
             prop_assert!(*passes > 0 && !pattern.is_empty() && pattern.len() <= 512);

@@ -135,6 +135,13 @@ impl Nexus {
         self.lu.change().raise(Sense::LUNS_CHANGED, |other, _| other == id);
     }
 
+    /// A unit attention that a command was to report was not reported: the next command does.
+    pub fn tell_again(&mut self, attention: Sense) {
+        if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
+            peer.attentions.put_back(attention);
+        }
+    }
+
     /// The LUNs of the target were reported to this initiator port through another of its logical units:
     /// REPORTED LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
     pub fn luns_reported(&mut self) {

@@ -16,8 +16,8 @@ const AUSE: u8 = 0x20;
 /// Rows of the command table. CRYPTOGRAPHIC ERASE (03h) is not among them: nothing is encrypted.
 /// What BLOCK ERASE erases becomes unmapped, so only a thin provisioned unit has it.
 pub(crate) const ROWS: &[Row] = &[
-    row(overwrite, OVERWRITE, &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).writes(),
-    row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes().thin(),
+    row(overwrite, OVERWRITE, &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).writes().keeps(),
+    row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes().thin().keeps(),
     row(exit_failure_mode, EXIT_FAILURE_MODE, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0]).keeps(),
 ];
 
@@ -206,6 +206,11 @@ mod tests {
         run_with(n, &[op::SANITIZE, flags | 1, 0, 0, 0, 0, 0, len[0], len[1], 0], list)
     }
 
+    /// What the command comes to when its state is kept.
+    fn begin(lu: &Lu, answer: Answer) -> Answer {
+        commit(lu, answer).map(|(plan, _)| plan)
+    }
+
     fn erased(immediate: bool) -> Answer {
         let op = Op::Sanitize { pattern: None, passes: 1, invert: false, immediate };
         Ok(Plan::Op(Box::new(op)))
@@ -213,9 +218,11 @@ mod tests {
 
     #[test]
     fn an_overwrite_names_pattern_passes_and_inversion() {
-        let mut n = nexus(&lu(disk()), "a");
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
         let op = Op::Sanitize { pattern: Some(vec![0xaa, 0x55]), passes: 3, invert: true, immediate: true };
-        assert_eq!(overwrite(&mut n, IMMED, &[0x83, 0, 0, 2, 0xaa, 0x55]), Ok(Plan::Op(Box::new(op))));
+        let answer = overwrite(&mut n, IMMED, &[0x83, 0, 0, 2, 0xaa, 0x55]);
+        assert_eq!(begin(&lu, answer), Ok(Plan::Op(Box::new(op))));
     }
 
     #[test]
@@ -263,7 +270,7 @@ mod tests {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert!(run(&mut b, READ_ONE).is_ok());
-        assert_eq!(run(&mut a, ERASE), erased(false));
+        assert_eq!(begin(&lu, run(&mut a, ERASE)), erased(false));
         for command in [TUR, READ_ONE, ERASE, EXIT, &[op::START_STOP_UNIT, 0, 0, 0, 1, 0]] {
             assert_eq!(run(&mut b, command), fails(IN_PROGRESS), "{command:02x?}");
         }
@@ -277,16 +284,27 @@ mod tests {
     }
 
     #[test]
+    fn it_runs_only_when_its_state_is_kept() {
+        let lu = lu(disk());
+        let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        let decided = [run(&mut a, ERASE), overwrite(&mut a, 0, &[1, 0, 0, 1, 9])];
+        for answer in decided {
+            assert!(matches!(&answer, Ok(Plan::Op(op)) if matches!(**op, Op::Keep(_))), "{answer:?}");
+            assert!(run(&mut b, READ_ONE).is_ok(), "nothing has begun");
+        }
+    }
+
+    #[test]
     fn a_restricted_failure_is_left_by_a_restricted_success_only() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
-        assert_eq!(run(&mut n, ERASE), erased(false));
+        assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
         lu.sanitized(Err(()));
         assert_eq!(run(&mut n, READ_ONE), fails(Sense::SANITIZE_FAILED));
         assert_eq!(run(&mut n, EXIT), fails(Sense::cdb_field(1, 4)));
         let unrestricted = [op::SANITIZE, 0x22];
         assert_eq!(run(&mut n, &unrestricted), fails(Sense::cdb_field(1, 5)));
-        assert_eq!(run(&mut n, ERASE), erased(false));
+        assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
         lu.sanitized(Ok::<(), ()>(()));
         assert!(run(&mut n, READ_ONE).is_ok());
     }
@@ -296,7 +314,7 @@ mod tests {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         assert_eq!(run(&mut n, EXIT), Ok(Plan::Done), "without a failure it does nothing");
-        assert_eq!(run(&mut n, &[op::SANITIZE, 0xa2]), erased(true));
+        assert_eq!(begin(&lu, run(&mut n, &[op::SANITIZE, 0xa2])), erased(true));
         lu.sanitized(Err(()));
         assert_eq!(run(&mut n, TUR), fails(Sense::SANITIZE_FAILED));
         assert_eq!(commit(&lu, run(&mut n, EXIT)), Ok((Plan::Done, true)));
@@ -315,14 +333,14 @@ mod tests {
         };
         let clean = lu.saved();
         assert_eq!(restarted(clean.1).0, Ok(Plan::Done));
-        assert_eq!(run(&mut n, ERASE), erased(false));
+        assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
         let running = lu.saved();
         assert!(running.0 > clean.0, "it is to be kept before it begins");
         let restricted = (fails(Sense::SANITIZE_FAILED), fails(Sense::cdb_field(1, 4)));
         assert_eq!(restarted(running.1), restricted);
         lu.sanitized(Err(()));
         assert_eq!(restarted(lu.saved().1), restricted);
-        assert_eq!(run(&mut n, ERASE), erased(false));
+        assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
         lu.sanitized(Ok::<(), ()>(()));
         assert_eq!(restarted(lu.saved().1).0, Ok(Plan::Done));
     }

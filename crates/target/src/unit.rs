@@ -98,7 +98,7 @@ impl Unit {
         if saved.retired {
             return Err(io::Error::other("the logical unit is gone"));
         }
-        // Others who keep something wait for the lock; only SANITIZE changes something before it.
+        // Others who keep something wait for the lock; only the end of a SANITIZE changes something before it.
         loop {
             let bytes = draft.bytes().to_vec();
             state_file::replace(path, &bytes).inspect_err(|_| self.put_back(path))?;
@@ -108,6 +108,9 @@ impl Unit {
                     let (version, now) = self.lu.saved();
                     // A command that failed after all, or a change that its own command keeps in a moment.
                     let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
+                    if let Err(error) = &kept {
+                        tracing::error!(%error, state_file = ?path, "it holds what was refused");
+                    }
                     saved.version = kept.is_ok().then_some(version);
                     return Ok(answer);
                 }

@@ -17,13 +17,13 @@ pub struct Job {
     pub invert: bool,
 }
 
-/// Nothing ends the work before its time, not even the end of its command: it goes on behind the status with
-/// `immediate`, and when this is dropped because the task was aborted (SBC-4 section 4.11).
+/// That it runs is kept already ([`super::keep`]). Nothing ends the work before its time, not even the end of its command:
+/// it goes on behind the status with `immediate`, and when this is dropped because the task was aborted (SBC-4 section
+/// 4.11).
 pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> Ended {
     let (unit, pool) = (unit.clone(), pool.clone());
     let (end, ended) = flume::bounded(1);
     let whole = async move {
-        keep(&unit).await;
         if immediate {
             let _ = end.try_send(Ok(Outcome::Good));
         }

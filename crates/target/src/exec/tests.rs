@@ -80,7 +80,7 @@ pub fn lu(write_cache: bool) -> Arc<Lu> {
     Arc::new(Lu::new(settings(write_cache), None).expect("settings"))
 }
 
-pub(super) fn port() -> Arc<Port> {
+pub fn port() -> Arc<Port> {
     Arc::new(Port {
         initiator: "iqn.2026-11.org.example:host".into(),
         isid: [0x80, 0, 0, 1, 0, 0],

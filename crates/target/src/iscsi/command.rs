@@ -25,6 +25,9 @@ use wire::scsi::{Sense, Status, op};
 /// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
 const READ_NOW: u32 = 256 << 10;
 
+/// The sense key of unit attentions.
+const UNIT_ATTENTION: u8 = 6;
+
 /// How long a READ waits for a buffer.
 const ROOM: Duration = Duration::from_secs(2);
 
@@ -188,11 +191,11 @@ impl Session {
         let receiving = self.receive_for(&c, &mut answer, data);
         let itt = c.itt;
         self.serial += 1;
-        self.count_ordered(&c, 1);
         let receiving = Some(receiving);
         let epoch = place.as_ref().map_or(0, |(.., epoch)| *epoch);
         let medium = place.as_ref().map_or(0, |(unit, ..)| unit.lu.medium());
         let place = place.map(|(unit, nexus, _)| (unit, nexus));
+        self.count_ordered(&c, place.as_ref(), 1);
         let task = Task {
             serial: self.serial,
             command: c,
@@ -211,19 +214,32 @@ impl Session {
     }
 
     /// While ORDERED commands are unfinished, those that come after them wait.
-    fn count_ordered(&mut self, c: &Command, by: i32) {
+    fn count_ordered(&mut self, c: &Command, place: Option<&(Arc<Unit>, device::NexusId)>, by: i32) {
         if c.attribute == Attribute::Ordered
-            && let Found::Unit(handle) = self.luns.find(c.lun)
+            && let Some((unit, _)) = place
+            && let Some(handle) = self.luns.unit(c.lun, unit)
         {
-            // Never below zero: the LUN may be another one since.
+            // Never below zero: the LUN may have been another one meanwhile.
             handle.ordered = (handle.ordered + by).max(0);
+        }
+    }
+
+    /// A unit attention that its initiator does not hear of now is to be told later.
+    fn keep_attention(&mut self, c: &Command, unit: &Arc<Unit>, untold: &Failure) {
+        if let Some(sense) = untold.sense.filter(|sense| sense.key == UNIT_ATTENTION)
+            && let Some(handle) = self.luns.unit(c.lun, unit)
+        {
+            handle.nexus.tell_again(sense);
         }
     }
 
     /// Takes a task out; its place in the window is free.
     pub fn remove(&mut self, itt: u32) -> Option<Task> {
         let task = self.tasks.remove(&itt)?;
-        self.count_ordered(&task.command, -1);
+        self.count_ordered(&task.command, task.place.as_ref(), -1);
+        if let (Some((unit, _)), Some(Err(untold))) = (&task.place, &task.answer) {
+            self.keep_attention(&task.command, unit, untold);
+        }
         self.finished(&task.command);
         Some(task)
     }
@@ -589,8 +605,12 @@ impl Connection {
         }
         let task = session.remove(c.itt);
         let sent = task.as_ref().map_or(Sent::default(), |t| t.sent);
+        let unit = task.as_ref().and_then(|t| t.place.as_ref()).map(|(unit, _)| unit.clone());
         match task.and_then(|t| t.aborted) {
             Some(how) => {
+                if let (Some(unit), Err(untold)) = (unit, &ended) {
+                    session.keep_attention(c, &unit, untold);
+                }
                 if let Some(failure) = how.answer() {
                     session.failure_after(c, failure, false, sent);
                 }

@@ -11,15 +11,11 @@ use wire::iscsi::{Bhs, NONE, opcode};
 /// Immediate commands that may be unfinished at a time.
 pub const IMMEDIATE: u32 = 64;
 
-/// A session that holds so many requests back takes none with more data than this.
-const HELD: usize = 32;
-const HELD_LARGE: usize = 16 << 10;
-
 /// A request that came before its turn.
 pub struct Held {
     header: Bhs,
     ahs: Vec<u8>,
-    data: Vec<u8>,
+    data: Buf,
 }
 
 impl Held {
@@ -87,13 +83,7 @@ impl Session {
             Admit::Deliver => self.request(&header, ahs, data),
             Admit::Ignore => return,
             Admit::Hold => {
-                if data.bytes().len() > HELD_LARGE && self.held.len() >= HELD {
-                    self.is_over("too much waits for a command that does not come");
-                    return;
-                }
-                let held = Held { header, ahs: ahs.to_vec(), data: data.bytes().to_vec() };
-                self.held.insert(header.cmd_sn(), held);
-                return;
+                return self.hold(header, ahs, data.bytes());
             }
         }
         if !self.held.is_empty() {
@@ -102,6 +92,17 @@ impl Session {
         if !self.managing.is_empty() {
             self.task_ended();
         }
+    }
+
+    /// Keeps a request until its turn comes, its data in a buffer of the pool. Whoever sends in order on one connection needs
+    /// none, so one who gets none is not waited for.
+    fn hold(&mut self, header: Bhs, ahs: &[u8], bytes: &[u8]) {
+        let room = if bytes.is_empty() { Some(Buf::zeroed(0)) } else { self.pool.try_get(bytes.len()) };
+        let Some(mut data) = room else {
+            return self.is_over("too much waits for a command that does not come");
+        };
+        data.copy_from_slice(bytes);
+        self.held.insert(header.cmd_sn(), Held { header, ahs: ahs.to_vec(), data });
     }
 
     /// Takes the requests whose turn has come.

@@ -17,6 +17,7 @@ use proto::parameters::{Offer, Parameters};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 use wire::iscsi::status::LoginStatus;
 use wire::iscsi::{BHS_LEN, Bhs, padded};
@@ -148,6 +149,10 @@ impl Entered {
         let request = Request { key, tsih, cid: info.cid, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| setup.targets.get(name));
         let seat = shared.registry.enter(&request, &setup.limits).await?;
+        // A stop says goodbye to those who were in before it, and flushes behind them.
+        if shared.stopping.load(SeqCst) {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
         visit(target, &info)?;
         let most = setup.limits.commands_per_session;
         let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));

@@ -192,19 +192,31 @@ impl Luns {
     /// it. Tells whether anything changed.
     pub fn replace(&mut self, map: Arc<LunMap>) -> bool {
         let changed = !same(&self.map, &map);
+        let mut anew = Vec::new();
         for (number, slot) in self.handles.iter_mut().enumerate() {
             let now = map.get(&(number as u16));
             let stays = slot
                 .as_ref()
                 .zip(now)
                 .is_some_and(|(h, v)| Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only);
-            if !stays {
-                *slot = None;
+            if stays {
+                continue;
             }
+            // The same unit under another nexus: ORDERED commands are still on their way to it.
+            let to_same = |h: &Handle| now.is_some_and(|v| Arc::ptr_eq(&h.unit, &v.unit));
+            let ordered = slot.take().filter(|h| h.ordered > 0 && to_same(h)).map(|h| h.ordered);
+            anew.extend(ordered.map(|ordered| (number as u16, ordered)));
         }
         // Descriptors of media that were replaced close with the last who holds them.
         self.used().for_each(Handle::look);
         self.map = map;
+        for (number, ordered) in anew {
+            if self.open(number)
+                && let Some(Some(handle)) = self.handles.get_mut(number as usize)
+            {
+                handle.ordered = ordered;
+            }
+        }
         if changed {
             self.used().for_each(|h| h.nexus.luns_changed());
         }
@@ -214,4 +226,34 @@ impl Luns {
 
 fn same(a: &LunMap, b: &LunMap) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|((la, a), (lb, b))| la == lb && Arc::ptr_eq(&a.unit, &b.unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::tests::{lu, port};
+
+    fn map(unit: &Arc<Unit>, read_only: bool) -> Arc<LunMap> {
+        let visible = Visible { unit: unit.clone(), read_only, aen: false };
+        Arc::new(LunMap::from([(0, visible)]))
+    }
+
+    fn ordered(luns: &mut Luns) -> Option<i32> {
+        match luns.find(0) {
+            Found::Unit(handle) => Some(handle.ordered),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn ordered_commands_are_known_under_another_access_but_not_to_another_unit() {
+        let [one, other] = [(); 2].map(|()| Arc::new(Unit::new(lu(true), block::nothing(), None)));
+        let mut luns = Luns::new(map(&one, false), port());
+        let Found::Unit(handle) = luns.find(0) else { panic!("it is there") };
+        handle.ordered = 2;
+        luns.replace(map(&one, true));
+        assert_eq!(ordered(&mut luns), Some(2));
+        luns.replace(map(&other, true));
+        assert_eq!(ordered(&mut luns), Some(0));
+    }
 }

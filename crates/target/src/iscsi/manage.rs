@@ -137,6 +137,8 @@ impl Connection {
             } else if session.may_plug(header) && session.window.plug(ref_cmd_sn) {
                 session.held.remove(&ref_cmd_sn);
                 session.release_held();
+                // Functions wait for what came before them, too.
+                session.task_ended();
                 return COMPLETE;
             } else {
                 return NO_SUCH_TASK;

@@ -124,6 +124,8 @@ impl Session {
     /// Sends the end of a command. `moved`: bytes of Data-Out that its CDB asked for.
     pub fn end(&mut self, c: &Command, ended: Ended, moved: u64, descriptor: bool) {
         match ended {
+            // Who waits for data sends none.
+            Ok(Outcome::Good) if c.offered() == 0 && c.room() > 0 => self.status(c, Status::Good, 0, 0),
             Ok(Outcome::Good) => self.status(c, Status::Good, moved, 0),
             Ok(Outcome::Data(d)) => {
                 let len = d.len();
@@ -168,7 +170,9 @@ impl Session {
         let send = len.min(c.room() as usize);
         let (flag, count) = residual(c.room().max(c.offered()), len as u64);
         if send == 0 {
-            return self.status(c, Status::Good, len as u64, 0);
+            // Who meant to send data gets none, and none of it was taken.
+            let moved = if c.offered() > 0 { 0 } else { len };
+            return self.status(c, Status::Good, moved as u64, 0);
         }
         let most = self.out.longest_data_in(self.parameters.max_xmit_data_segment_length);
         if send <= most && send <= self.parameters.max_burst_length as usize {

@@ -1,9 +1,9 @@
 //! Lengths and bytes of parameter lists and reports.
 
 use super::world::{World, basic, moving, out_cdb, port, read, send, transport_id};
-use crate::testing::{data, disk, fails, run, run_with};
+use crate::testing::{data, disk, fails, lu, nexus, run, run_with};
 use crate::{Plan, Settings};
-use wire::scsi::{Sense, op};
+use wire::scsi::{Sense, Status, op};
 
 #[test]
 fn the_parameter_list_has_the_length_of_its_service_action() {
@@ -25,6 +25,21 @@ fn the_parameter_list_has_the_length_of_its_service_action() {
         assert_eq!(run(a, &out_cdb(0, 0, len)), wrong());
     }
     assert_eq!(run(a, &out_cdb(8, 0, 24)), fails(Sense::cdb_field(1, 4)));
+}
+
+#[test]
+fn a_reservation_that_comes_before_its_parameters_keeps_a_command_out() {
+    let lu = lu(disk());
+    let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
+    let mut unmap = [0; 16];
+    (unmap[0], unmap[8]) = (op::UNMAP, 24);
+    let mut list = [0; 24];
+    (list[1], list[3], list[19]) = (22, 16, 1);
+    assert_eq!(run(&mut a, &unmap), Ok(Plan::Parameters { len: 24 }));
+    assert!(matches!(a.parameters(&unmap, &list), Ok(Plan::Op(_))));
+    assert_eq!(run(&mut a, &unmap), Ok(Plan::Parameters { len: 24 }));
+    assert_eq!(run(&mut b, &[op::RESERVE_6, 0, 0, 0, 0, 0]), Ok(Plan::Done));
+    assert_eq!(a.parameters(&unmap, &list), Err(Status::ReservationConflict.into()));
 }
 
 #[test]
