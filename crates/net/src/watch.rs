@@ -21,10 +21,8 @@ use std::task::{Context, Poll};
 
 /// The peer sends no more, or the connection is broken.
 const GONE: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
-/// Behind urgent data a receive stops, though there is more.
-const URGENT: PollFlags = PollFlags::PRI;
-/// What is waited for.
-const WANTED: PollFlags = PollFlags::IN.union(URGENT).union(GONE);
+/// What is waited for. Not urgent data: the kernel tells of them with all that comes (POLLPRI is set whenever POLLIN is).
+const WANTED: PollFlags = PollFlags::IN.union(GONE);
 
 /// Whether a socket can be read. Belongs to one core, whose event loop is on io_uring.
 pub struct Watch {
@@ -73,10 +71,9 @@ impl Watch {
         self.seen.set(PollFlags::empty());
     }
 
-    /// A receive has left room: it has taken all that was there, unless something stopped it. After the peer's last bytes its
-    /// end is still to be received.
+    /// A receive has taken all that was there. After the peer's last bytes its end is still to be received.
     pub fn took_all(&self) {
-        if !self.seen.get().intersects(GONE.union(URGENT)) {
+        if !self.seen.get().intersects(GONE) {
             self.found_nothing();
         }
     }
