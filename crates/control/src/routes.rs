@@ -330,6 +330,7 @@ pub fn pairs(config: &Config) -> Vec<pair::Spec> {
             preferred: pair.is_preferred,
             key: key(router, pair),
             seed: seed(router),
+            initiator: pair.initiator.clone(),
             hold: router.hold,
         })
     };

@@ -3,6 +3,7 @@
 //! A target port group is a portal group of the target, numbered by its tag; it holds a target port for each protocol
 //! of its portals.
 
+use crate::capacity::READ_CAPACITY_16;
 use crate::table::{Allowed, Cx, Row};
 use crate::{Answer, Kind, Lu, Plan, Port};
 use std::collections::BTreeMap;
@@ -65,9 +66,11 @@ pub struct Group {
 const SUPPORTED: u8 = 0x0f;
 const TRANSITIONS: u8 = 0x80;
 /// Commands that work in the states unavailable and transitioning; in standby those of [`Row::in_standby`] do (SPC-5 section
-/// 5.18.2.4).
+/// 5.18.2.4). Linux asks for the capacity once, when it finds a path, and has a disk of no blocks if that fails.
 const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
     (op::INQUIRY, None),
+    (op::READ_CAPACITY_10, None),
+    (op::SERVICE_ACTION_IN_16, Some(READ_CAPACITY_16)),
     (op::REPORT_LUNS, None),
     (op::REQUEST_SENSE, None),
     (op::READ_BUFFER_10, None),
@@ -240,6 +243,7 @@ mod tests {
     use std::sync::Arc;
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+    const CAPACITY: &[u8] = &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     const LOG_PAGES: &[u8] = &[op::LOG_SENSE, 0, 0x40, 0, 0, 0, 0, 0, 4, 0];
     const ECHO: &[u8] = &[op::READ_BUFFER_10, 0x0b, 0, 0, 0, 0, 0, 0, 4, 0];
     const BUFFER: &[u8] = &[op::READ_BUFFER_10, 0x02, 0, 0, 0, 0, 0, 0, 4, 0];
@@ -283,11 +287,14 @@ mod tests {
         assert_eq!(data(&mut b, REPORT)[16..22], [2, 0x0f, 0, 2, 0, 1]);
         assert!(run(&mut b, LOG_PAGES).is_ok());
         assert!(run(&mut b, ECHO).is_ok());
+        let capacity = data(&mut a, CAPACITY);
+        assert_eq!(data(&mut b, CAPACITY), capacity);
         assert_eq!(run(&mut b, BUFFER), fails(Sense::NOT_READY_STANDBY));
         assert_eq!(set(&mut b, &[(3, 2)]), Ok(Plan::Done));
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_UNAVAILABLE));
         assert_eq!(run(&mut b, LOG_PAGES), fails(Sense::NOT_READY_UNAVAILABLE));
         assert!(run(&mut b, ECHO).is_ok());
+        assert_eq!(data(&mut b, CAPACITY), capacity);
         assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
         assert_eq!(set(&mut b, &[(1, 2), (0, 1)]), Ok(Plan::Done));
         assert!(run(&mut b, READ_ONE).is_ok());

@@ -6,11 +6,12 @@ use wire::be;
 use wire::scsi::{Sense, op};
 
 /// Service action of READ CAPACITY(16).
-const READ_CAPACITY_16: u16 = 0x10;
+pub(crate) const READ_CAPACITY_16: u16 = 0x10;
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
     Row::new(op::READ_CAPACITY_10, ten, Allowed::Always, &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0])
+        .in_standby()
         .medium(),
     Row::new(
         op::SERVICE_ACTION_IN_16,
@@ -20,6 +21,7 @@ pub(crate) const ROWS: &[Row] = &[
     )
     .action(READ_CAPACITY_16)
     .only(Kind::Disk)
+    .in_standby()
     .medium(),
 ];
 

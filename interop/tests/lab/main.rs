@@ -109,6 +109,13 @@ fn the_router_between_the_kernels_initiator_and_its_target() {
 }
 
 #[test]
+fn multipath_over_a_pair_of_routers_with_delay_and_loss() {
+    let Some(_turn) = lab() else { return };
+    let program = interop::lunar_bin();
+    Guest::alone("pair", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+#[test]
 fn an_attached_disk_outlives_its_process_and_its_target() {
     let Some(_turn) = lab() else { return };
     if !tool::have(&[Tool { program: "nbd-client", package: "nbd-client" }]) {

@@ -190,7 +190,19 @@ impl Bench<'_> {
 
     fn cpu_by_sessions(&self) -> Result<Vec<Outcome>> {
         let many = Load { sessions: MANY_SESSIONS, ..SMALL_READ };
-        self.cpu_growth("CPU per I/O, 64 sessions", 1, many, "1 session")
+        let name = "CPU per I/O, 64 sessions";
+        let mut outcomes = self.cpu_growth(name, 1, many, "1 session")?;
+        if self.wants(name) {
+            // How much of it is the kernel: the floor does next to nothing else.
+            let floor = server::floor(&self.programs.floor)?;
+            outcomes.push(self.growth(
+                "floor's CPU per I/O, 64 sessions",
+                [(&floor, many), (&floor, SMALL_READ)],
+                "1 session",
+                Limit::None,
+            )?);
+        }
+        Ok(outcomes)
     }
 
     fn cpu_by_luns(&self) -> Result<Vec<Outcome>> {
@@ -203,9 +215,20 @@ impl Bench<'_> {
             return Ok(Vec::new());
         }
         let (small, large) = (self.lunar(Backing::Null(1))?, self.lunar(Backing::Null(luns))?);
-        let reached = self.medians(&[(&large, many), (&small, SMALL_READ)])?;
-        let limit = Limit::AtMost(CPU_GROWTH);
-        Ok(vec![Outcome::ratio(name, "us", reached[0].cpu_us_per_io, one, reached[1].cpu_us_per_io, limit)])
+        let both = [(&large, many), (&small, SMALL_READ)];
+        Ok(vec![self.growth(name, both, one, Limit::AtMost(CPU_GROWTH))?])
+    }
+
+    /// CPU per I/O of the first against that of the second.
+    fn growth(
+        &self,
+        name: &str,
+        both: [(&Server, Load); 2],
+        one: &'static str,
+        limit: Limit,
+    ) -> Result<Outcome> {
+        let reached = self.medians(&both)?;
+        Ok(Outcome::ratio(name, "us", reached[0].cpu_us_per_io, one, reached[1].cpu_us_per_io, limit))
     }
 
     fn idle_sessions(&self) -> Result<Vec<Outcome>> {

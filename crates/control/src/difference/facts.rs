@@ -263,7 +263,8 @@ fn router(r: &Router, facts: &mut BTreeMap<Place, Vec<Fact>>) {
     let pair = r.pair.as_ref().map(|pair| {
         let preferred = if pair.is_preferred { ", this one preferred" } else { "" };
         let key = pair.key.map_or(String::new(), |key| format!(", key {key:#x}"));
-        format!("with {} in portal group {}{preferred}{key}", pair.peer, pair.group)
+        let name = pair.initiator.as_ref().map_or(String::new(), |name| format!(", reserved as {name}"));
+        format!("with {} in portal group {}{preferred}{key}{name}", pair.peer, pair.group)
     });
     let own = vec![
         fact("portal_groups", list(&r.portal_groups)),

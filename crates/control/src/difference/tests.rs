@@ -64,8 +64,8 @@ fn each_setting_is_told_from_and_to() {
         ),
         (
             "[router.r1.upstream.a]",
-            "[router.r1.pair]\npeer = \"10.0.0.6\"\ngroup = 9\nprefer = true\n[router.r1.upstream.a]",
-            "router r1: pair from none to with 10.0.0.6:3260 in portal group 9, this one preferred",
+            "[router.r1.pair]\npeer = \"10.0.0.6\"\ngroup = 9\nprefer = true\ninitiator = \"iqn.2026-11.x:f\"\n[router.r1.upstream.a]",
+            "router r1: pair from none to with 10.0.0.6:3260 in portal group 9, this one preferred, reserved as iqn.2026-11.x:f",
         ),
         (
             "192.0.2.1/",

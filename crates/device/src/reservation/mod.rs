@@ -11,6 +11,7 @@ mod tests;
 mod transport_id;
 mod types;
 
+use crate::capacity::READ_CAPACITY_16;
 use crate::table::Row;
 use crate::{Allowed, Invalid, Lu, NexusId, Port, Settings};
 use registry::Registry;
@@ -46,7 +47,6 @@ const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
     (op::RELEASE_6, None),
     (op::RELEASE_10, None),
 ];
-const READ_CAPACITY_16: u16 = 0x10;
 const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 impl Lu {

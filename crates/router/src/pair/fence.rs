@@ -5,12 +5,13 @@
 //! over when the storage has told that these are: what is still on its way there would come after what is written next.
 
 use super::guard::Guard;
+use crate::upstream::Remote;
 use initiator::{Direction, Error, Kind, Options, Session, Url};
 use net::Buf;
 use std::time::Duration;
 use wire::iscsi::lun::encode;
 use wire::iscsi::request::Function;
-use wire::scsi::cdb;
+use wire::scsi::cdb::{self, Cdb};
 use wire::scsi::pr::{self, Parameters, Reservation};
 
 /// Exclusive Access - Registrants Only.
@@ -45,15 +46,21 @@ pub struct Seen {
     pub held: Option<Reservation>,
 }
 
+/// What it says it is.
+async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+    let page = read(session, lun, cdb::inquiry(Some(0x83), ANSWER)).await?;
+    Ok(initiator::identity(&page))
+}
+
 /// Does something, or fails when it takes too long.
 async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Err(Error::new(Kind::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
     compio::time::timeout(WAIT, work).await.unwrap_or_else(late)
 }
 
-async fn read(session: &Session, lun: u64, action: u8) -> Result<Vec<u8>, Error> {
+async fn read(session: &Session, lun: u64, cdb: Cdb) -> Result<Vec<u8>, Error> {
     let data = Direction::In(Buf::zeroed(ANSWER.into()));
-    let (result, buf) = session.perform(lun, cdb::persistent_reserve_in(action, ANSWER), data).await;
+    let (result, buf) = session.perform(lun, cdb, data).await;
     let got = result?.transferred;
     Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
 }
@@ -76,7 +83,7 @@ fn is_unknown(e: &Error) -> bool {
 /// # Errors
 /// Those of the command.
 pub async fn reservation(session: &Session, lun: u64) -> Result<Seen, Error> {
-    let answer = read(session, lun, READ_RESERVATION).await?;
+    let answer = read(session, lun, cdb::persistent_reserve_in(READ_RESERVATION, ANSWER)).await?;
     Ok(Seen { generation: pr::generation(&answer), held: pr::reservation(&answer) })
 }
 
@@ -115,11 +122,21 @@ async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
     }
 }
 
+/// The initiator port that holds a reservation: its nexus is to be the same after a restart.
+pub struct Port {
+    /// Its name; None is that of the upstream's sessions.
+    pub initiator: Option<String>,
+    /// Its ISID, unlike those of the upstream's sessions.
+    pub isid: [u8; 6],
+}
+
 /// The way to the reservation of one logical unit.
 pub struct Fence {
     /// The ways to it, with the LUN at each.
     ways: Vec<(Url, String, u16)>,
-    isid: [u8; 6],
+    /// What it has to be at each: another name may be shown another one.
+    identity: Vec<u8>,
+    port: Port,
     key: u64,
     /// So long commands of others are waited for.
     hold: Duration,
@@ -127,9 +144,10 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Nothing is connected yet. The ISID is to be the same after a restart, so that the nexus is.
-    pub fn new(ways: Vec<(Url, String, u16)>, isid: [u8; 6], key: u64, hold: Duration) -> Fence {
-        Fence { ways, isid, key, hold: hold.max(WAIT), session: None }
+    /// Nothing is connected yet.
+    pub fn new(remote: &Remote, port: Port, key: u64, hold: Duration) -> Fence {
+        let (ways, identity) = (remote.ways(), remote.identity().to_vec());
+        Fence { ways, identity, port, key, hold: hold.max(WAIT), session: None }
     }
 
     async fn session(&mut self) -> Result<(Session, u64), Error> {
@@ -138,12 +156,21 @@ impl Fence {
         }
         let mut last = Error::new(Kind::Invalid, "it has no way");
         for (url, target, lun) in &self.ways {
-            match open(url, target, self.isid, self.hold).await {
+            match self.open(url, target, encode(*lun)).await {
                 Ok(session) => return Ok(self.session.insert((session, encode(*lun))).clone()),
                 Err(e) => last = e,
             }
         }
         Err(last)
+    }
+
+    async fn open(&self, url: &Url, target: &str, lun: u64) -> Result<Session, Error> {
+        let session = open(url, target, &self.port, self.hold).await?;
+        if self.identity.is_empty() || soon(identity(&session, lun)).await? == self.identity {
+            return Ok(session);
+        }
+        let what = "the reservation's session is shown another logical unit at this number";
+        Err(Error::new(Kind::Identity, what))
     }
 
     /// What failed without an answer is tried over another session the next time.
@@ -232,7 +259,7 @@ impl Fence {
     /// off are not registered any more.
     async fn put_off_others(&self, session: &Session, lun: u64, was_ours: bool) -> Result<(), Error> {
         let mut is_unsettled = was_ours;
-        let answer = read(session, lun, READ_KEYS).await?;
+        let answer = read(session, lun, cdb::persistent_reserve_in(READ_KEYS, ANSWER)).await?;
         for other in pr::keys(&answer).filter(|other| *other != self.key) {
             match self.preempt(session, lun, other).await {
                 // It has left meanwhile, or this is the second try.
@@ -272,7 +299,7 @@ impl Fence {
     }
 }
 
-async fn open(url: &Url, target: &str, isid: [u8; 6], hold: Duration) -> Result<Session, Error> {
+async fn open(url: &Url, target: &str, port: &Port, hold: Duration) -> Result<Session, Error> {
     let options = url.options()?;
     let mut timeouts = options.timeouts.clone();
     for limit in [
@@ -286,7 +313,8 @@ async fn open(url: &Url, target: &str, isid: [u8; 6], hold: Duration) -> Result<
     }
     (timeouts.login_tries, timeouts.recovery) = (1, Duration::ZERO);
     (timeouts.command, timeouts.operation) = (hold, hold);
-    let options = Options { isid: Some(isid), timeouts, commands: 4, ..options };
+    let initiator = port.initiator.clone().unwrap_or(options.initiator);
+    let options = Options { initiator, isid: Some(port.isid), timeouts, commands: 4, ..options };
     let portal = url.portal.clone();
     if url.target.is_some() {
         return Session::open(portal, target, options).await;

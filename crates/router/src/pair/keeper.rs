@@ -1,7 +1,7 @@
 //! One logical unit of a pair: what is seen of its reservation, and what is done about it.
 
 use super::Spec;
-use super::fence::{Fence, KIND, Seen};
+use super::fence::{Fence, KIND, Port, Seen};
 use super::guard::Guard;
 use super::machine::Holder;
 use crate::upstream::Remote;
@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 
 /// One that does not answer is left alone for so long: the others are not to wait for it each time.
 const PAUSE: Duration = Duration::from_secs(3);
+
+/// A conflict so soon after it was opened, and so often, is no take-over: the storage does not let us in.
+const SOON: Duration = Duration::from_secs(5);
+const REFUSALS: u32 = 4;
 
 /// A logical unit of a pair.
 pub struct Keeper {
@@ -28,6 +32,9 @@ pub struct Keeper {
     pub is_taken: bool,
     /// It is not asked before then.
     pause: Option<Instant>,
+    /// When it was opened last since it was taken, and how often it was shut again soon after that.
+    opened: Option<Instant>,
+    refusals: u32,
 }
 
 impl Keeper {
@@ -35,10 +42,13 @@ impl Keeper {
     pub fn new(remote: &Arc<Remote>, spec: &Spec) -> Option<Keeper> {
         let guard = remote.guard()?.clone();
         let name = remote.place();
-        let fence = Fence::new(remote.ways(), isid(&spec.seed, &name), spec.key, spec.hold);
+        let port = Port { initiator: spec.initiator.clone(), isid: isid(&spec.seed, &name) };
+        let fence = Fence::new(remote, port, spec.key, spec.hold);
         let remote = Arc::downgrade(remote);
         let (key, hold) = (spec.key, spec.hold);
-        Some(Keeper { remote, guard, fence, key, hold, name, seen: None, is_taken: false, pause: None })
+        let (seen, pause, opened) = (None, None, None);
+        let (is_taken, refusals) = (false, 0);
+        Some(Keeper { remote, guard, fence, key, hold, name, seen, is_taken, pause, opened, refusals })
     }
 
     /// It is that of this place, with its nexus.
@@ -97,6 +107,7 @@ impl Keeper {
     /// [`Kind::Reserved`] when somebody else has it.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         self.guard.shut();
+        (self.opened, self.refusals) = (None, 0);
         if !self.guard.empty(self.hold).await {
             return Err(Error::new(Kind::TimedOut, "commands from before are still under way"));
         }
@@ -127,7 +138,21 @@ impl Keeper {
         if self.holder() == Holder::Ours {
             // While it was in other hands nobody heard of that here.
             remote.may_be_reset();
+            self.count_refusals();
             self.guard.open();
+        }
+    }
+
+    /// Tells of a storage that does not let sessions in which are registered.
+    fn count_refusals(&mut self) {
+        let is_soon = self.opened.replace(Instant::now()).is_some_and(|opened| opened.elapsed() < SOON);
+        self.refusals = if is_soon { self.refusals + 1 } else { 0 };
+        if self.refusals == REFUSALS {
+            tracing::error!(
+                "{} refuses our sessions, though they are registered. LIO does so to sessions of the name that holds the \
+                 reservation; hint: have it held under another name, by `initiator` in [router.NAME.pair]",
+                self.name
+            );
         }
     }
 

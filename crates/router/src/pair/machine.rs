@@ -118,6 +118,8 @@ pub struct View {
     pub was_fenced: bool,
     /// Who holds the reservations.
     pub holder: Holder,
+    /// Since when the storage can be seen.
+    pub seen: Duration,
     /// Since when nobody does.
     pub free: Duration,
     /// Since when nothing has moved at the storage.
@@ -201,9 +203,11 @@ impl View {
             };
         }
         let quiet = if self.was_fenced { STILL } else { DEAD };
-        let is_gone = self.silent >= DEAD && self.still >= quiet;
+        // While this one was cut off itself it heard nothing either.
+        let silent = self.silent.min(self.seen);
+        let is_gone = silent >= DEAD && self.still >= quiet;
         // Who was put off once, and neither hears of the other nor sees it gone, leaves it at that.
-        let is_cut_off = self.silent >= CUT_OFF && self.has_hosts && !self.was_fenced;
+        let is_cut_off = silent >= CUT_OFF && self.has_hosts && !self.was_fenced;
         is_gone || is_cut_off
     }
 }

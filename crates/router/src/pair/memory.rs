@@ -16,6 +16,8 @@ pub struct Memory {
     /// Since when the peer tells that it does not serve.
     idle: Option<Instant>,
     holder: Holder,
+    /// Since when the storage can be seen.
+    seen: Option<Instant>,
     free: Option<Instant>,
     /// A count that moves when somebody does something to a reservation.
     generation: Option<u64>,
@@ -33,6 +35,7 @@ impl Memory {
             heard_at: now,
             idle: None,
             holder: Holder::Unknown,
+            seen: None,
             free: None,
             generation: None,
             moved: now,
@@ -61,7 +64,9 @@ impl Memory {
         let is_free = holder == Holder::Nobody;
         self.free = self.free.filter(|_| is_free).or(is_free.then_some(now));
         self.holder = holder;
-        if holder != Holder::Unknown && self.generation != Some(generation) {
+        let is_seen = holder != Holder::Unknown;
+        self.seen = self.seen.filter(|_| is_seen).or(is_seen.then_some(now));
+        if is_seen && self.generation != Some(generation) {
             (self.generation, self.moved) = (Some(generation), now);
         }
     }
@@ -96,6 +101,7 @@ impl Memory {
             yielded: self.is_yielding(now),
             was_fenced: self.was_fenced,
             holder: self.holder,
+            seen: since(self.seen),
             free: since(self.free),
             still: since(Some(self.moved)),
             peer: self.heard,
@@ -134,6 +140,22 @@ mod tests {
         assert_eq!(decide(&memory, at(20)), Decision::Stay);
         memory.heard(told(Role::Yielding), at(2000));
         assert_eq!(decide(&memory, at(2000)), Decision::Seize);
+    }
+
+    #[test]
+    fn who_was_cut_off_itself_does_not_take_the_silence_of_that_time_for_the_others() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let mut memory = Memory::new(start);
+        memory.heard(told(Role::Standby), at(0));
+        memory.saw(Holder::Unknown, 0, at(1));
+        memory.saw(Holder::Other, 7, at(20));
+        assert_eq!(decide(&memory, at(20)), Decision::Stay);
+        for second in 20..30 {
+            memory.saw(Holder::Other, second, at(second));
+            assert_eq!(decide(&memory, at(second)), Decision::Stay, "{second}");
+        }
+        assert_eq!(decide(&memory, at(30)), Decision::Seize, "hosts may not reach it either");
     }
 
     #[test]

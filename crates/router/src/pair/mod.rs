@@ -52,6 +52,8 @@ pub struct Spec {
     pub key: u64,
     /// What tells this router from all others, the same after a restart.
     pub seed: String,
+    /// The name under which the reservations are held; None: that of the upstream's sessions.
+    pub initiator: Option<String>,
     /// So long commands in flight are waited for when it gives up its place.
     pub hold: Duration,
 }

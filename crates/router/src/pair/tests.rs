@@ -1,4 +1,4 @@
-use super::fence::{Fence, reservation};
+use super::fence::{Fence, Port, reservation};
 use super::guard::Guard;
 use super::keeper::Keeper;
 use super::{Order, Pair, Role, Spec};
@@ -50,6 +50,7 @@ fn spec(key: u64) -> Spec {
         preferred: true,
         key,
         seed: format!("router {key}"),
+        initiator: None,
         hold: LIMIT,
     }
 }
@@ -76,7 +77,8 @@ impl Half {
     async fn new(url: &Url, key: u64) -> Half {
         let disk = disk(url, key).await;
         let guard = disk.guard().expect("a gate").clone();
-        let fence = Fence::new(disk.ways(), [0x80, 0, 0, 0, 0, key as u8], key, Duration::ZERO);
+        let port = Port { initiator: None, isid: [0x80, 0, 0, 0, 0, key as u8] };
+        let fence = Fence::new(&disk, port, key, Duration::ZERO);
         Half { disk, guard, fence }
     }
 
@@ -120,6 +122,29 @@ fn stgt_puts_off_too() {
     let Some(peer) = Peer::tgt() else { return };
     let url = Url::parse(&peer.open("")).expect("a URL");
     run(async move || put_off(&url).await);
+}
+
+/// Some storages take sessions of the holder's name for others.
+#[test]
+fn a_reservation_is_held_under_another_name_if_that_is_shown_the_same_disk() {
+    run(async || {
+        let server = server_with(
+            "[[target.lun]]\nlun = 1\nbackend = \"memory\"\nsize = \"1MiB\"\n\
+             [[target.access]]\ninitiators = [\"iqn.2026-11.x:strange\"]\nluns = { 0 = 1 }\n\
+             [[target.access]]\n",
+        );
+        let mut a = Half::new(&url(&server), 0xa).await;
+        let port = |name: &str| Port { initiator: Some(name.into()), isid: [0x80, 0, 0, 0, 0, 9] };
+        a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:strange"), 0xa, Duration::ZERO);
+        assert_eq!(a.take(false).await, Err(Kind::Identity));
+        a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:fence"), 0xa, Duration::ZERO);
+        assert_eq!(a.take(false).await, Ok(()));
+        assert_eq!(a.write(1).await, Ok(()));
+        let socket = server.dir().join("admin.sock");
+        let mut list = std::process::Command::new(interop::lunar_bin());
+        let listed = interop::tool::run(list.args(["session", "list", "--socket"]).arg(socket), LIMIT);
+        assert!(listed.said.contains("iqn.2026-11.x:fence"), "{}", listed.said);
+    });
 }
 
 async fn put_off(url: &Url) {

@@ -156,6 +156,11 @@ impl Remote {
         self.urls.iter().map(|url| (url.clone(), target(url), url.lun.unwrap_or(self.known.lun))).collect()
     }
 
+    /// What it has to be, on every way: its designators; none if it has none.
+    pub fn identity(&self) -> &[u8] {
+        &self.known.found.designators
+    }
+
     /// What it is called, for people.
     pub fn place(&self) -> String {
         let Known { upstream, target, lun, .. } = &*self.known;

@@ -2,6 +2,7 @@
 
 use super::{How, Router, UpstreamSource, Upstreams};
 use crate::config::reader::Section;
+use crate::config::value::iscsi_name;
 use crate::problem::{Problems, Wrong, wrong};
 use initiator::{Portal, PortalAddress};
 use std::ops::Range;
@@ -17,6 +18,8 @@ pub struct Pair {
     pub is_preferred: bool,
     /// Its reservation key at the upstreams (SPC-5 section 5.13.3); None: made of the host's name and the instance.
     pub key: Option<u64>,
+    /// The name under which the reservations are held; None: that of the upstream's sessions.
+    pub initiator: Option<String>,
 }
 
 /// Reads the section; the pair, and where the peer's portal group stands.
@@ -36,9 +39,10 @@ pub(super) fn pair(
     let is_preferred = s.flag(p, "prefer", false);
     // A key of 0 is none.
     let key = s.number(p, "key", 1..=u64::MAX);
+    let initiator = s.parsed(p, "initiator", iscsi_name);
     fits(p, &s, upstreams);
     s.done(p);
-    let pair = peer.zip(group).map(|(peer, group)| Pair { peer, group, is_preferred, key });
+    let pair = peer.zip(group).map(|(peer, group)| Pair { peer, group, is_preferred, key, initiator });
     (pair, group_at)
 }
 

@@ -570,7 +570,14 @@ fn problems_of_a_pair() {
     check_all(
         of_good,
         &[
-            ("prefer = true\nkey = 0xfedcba9876543210", &[]),
+            ("prefer = true\nkey = 0xfedcba9876543210\ninitiator = \"iqn.2026-11.x:fence\"", &[]),
+            (
+                "initiator = \"fence\"",
+                &[
+                    "t.toml:4:13: \"fence\" is no iSCSI name",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                ],
+            ),
             (
                 "key = 0",
                 &["t.toml:4:7: `key` is out of range: 0", "hint: it can be 1 to 18446744073709551615"],
@@ -724,6 +731,7 @@ fn the_example_has_every_key() {
         "group",
         "prefer",
         "key",
+        "initiator",
         "networks",
         "initiators",
         "chap",

@@ -9,7 +9,8 @@ fn told(role: Role) -> Option<Told> {
 
 /// Standby, may serve, has been seeing and hearing nothing new for an hour.
 fn view(holder: Holder) -> View {
-    View { eligible: true, holder, free: LONG, still: LONG, silent: LONG, idle: LONG, ..View::default() }
+    let (seen, free, still) = (LONG, LONG, LONG);
+    View { eligible: true, holder, seen, free, still, silent: LONG, idle: LONG, ..View::default() }
 }
 
 /// The same, and the peer was just heard.
@@ -56,6 +57,8 @@ fn what_the_peer_has_is_taken_only_when_it_lets_go_or_is_gone() {
         (View { idle: S(2), ..beside(Other, Role::Standby) }, Stay),
         (silent(2, 60), Stay),
         (silent(4, 4), Seize),
+        (View { seen: S(2), ..silent(60, 60) }, Stay),
+        (hosts(View { seen: S(9), ..silent(60, 1) }), Stay),
         (silent(4, 2), Stay),
         (hosts(silent(9, 1)), Stay),
         (hosts(silent(11, 1)), Seize),
