@@ -153,7 +153,9 @@ fn an_attention_outlives_a_command_that_is_aborted_before_it_told() {
     raw.expect_silence();
     let abort = raw.tmf(ABORT_TASK, 0, write.tag(), write.get32(24));
     assert_eq!(raw.ask(&abort).bhs[2], 0);
-    assert_eq!(attention(&mut raw, 0) & 0xffff00, POWER_ON);
+    let read = raw.command(0, 0x80 | READ, &read10(0, 1), 512);
+    let told = raw.execute(&read, &[]).sense();
+    assert_eq!(told & 0xffff00, POWER_ON, "a read, too, tells it");
 }
 
 /// TMF-007, TMF-008

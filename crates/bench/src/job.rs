@@ -34,6 +34,17 @@ impl Way {
         !matches!(self, Way::Read | Way::Mix(100))
     }
 
+    /// Of the first `many` commands so many are reads, as far as can be known beforehand.
+    pub fn reads_of(self, many: u64) -> u64 {
+        let percent = match self {
+            Way::Read => 100,
+            Way::Write => 0,
+            Way::Mix(percent) => percent,
+            Way::Both => 50,
+        };
+        (u128::from(many) * u128::from(percent) / 100) as u64
+    }
+
     /// It reads.
     pub fn reads(self) -> bool {
         !matches!(self, Way::Write | Way::Mix(0))
@@ -180,5 +191,6 @@ mod tests {
         assert!(!Way::Mix(100).writes() && Way::Mix(100).reads());
         assert!(Way::Mix(0).writes() && !Way::Mix(0).reads());
         assert!(Way::Both.writes() && Way::Both.reads());
+        assert_eq!((Way::Mix(70).reads_of(10), Way::Read.reads_of(3), Way::Write.reads_of(3)), (7, 3, 0));
     }
 }

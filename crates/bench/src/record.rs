@@ -34,7 +34,11 @@ fn histogram() -> Histogram<u64> {
 }
 
 fn note(histogram: &mut Histogram<u64>, time: Duration) {
-    histogram.record(nanoseconds(time)).expect("a histogram grows to what it is asked to hold");
+    note_many(histogram, time, 1);
+}
+
+fn note_many(histogram: &mut Histogram<u64>, time: Duration, many: u64) {
+    histogram.record_n(nanoseconds(time), many).expect("a histogram grows to what it is asked to hold");
 }
 
 /// One direction.
@@ -136,6 +140,15 @@ impl Record {
         let direction = if read { &mut self.read } else { &mut self.write };
         direction.late += 1;
         direction.time(times);
+    }
+
+    /// Commands that had not begun when the time was over had waited for so long already.
+    pub fn add_waiting(&mut self, read: bool, many: u64, waited: Duration) {
+        let direction = if read { &mut self.read } else { &mut self.write };
+        if let Some((submit, total)) = direction.paced.as_mut().filter(|_| many > 0) {
+            note_many(submit, waited, many);
+            note_many(total, waited, many);
+        }
     }
 
     /// Adds what another session did.

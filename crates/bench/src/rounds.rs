@@ -84,7 +84,7 @@ pub fn until_steady(
         let is_whole = run.outcome.ended_early.is_none();
         runs.push(run);
         let level = figures.len().checked_sub(WINDOW).map(|first| Levelness::of(&figures[first..]));
-        if let Some(level) = level.filter(|level| level.is_steady()) {
+        if let Some(level) = level.filter(|level| is_whole && level.is_steady()) {
             return Ok((runs, told(&figures, level, "steady")));
         }
         if watch.is_ended() || !is_whole {
@@ -121,19 +121,20 @@ pub struct Bound {
 
 /// Halvings of the range in which the rate is looked for.
 const HALVINGS: usize = 7;
-/// A rate is reached if this much of it was served.
+/// A rate is reached if this much of what was due was served.
 const SERVED: f64 = 0.95;
 
 impl Bound {
-    fn is_kept(self, outcome: &Outcome, rate: f64) -> bool {
+    fn is_kept(self, outcome: &Outcome) -> bool {
         let within = self.within.as_nanos() as u64;
         // Who was served after the time was over came in time.
-        let served = (outcome.ios() + outcome.late) as f64 / outcome.elapsed_s.max(1e-9);
+        let served = outcome.ios() + outcome.late;
+        let due = served + outcome.backlog;
         let late =
             |totals: &Totals| totals.total.quantile(self.percent / 100.0).is_some_and(|ns| ns > within);
         outcome.ended_early.is_none()
             && outcome.errors == 0
-            && served >= rate * SERVED
+            && served as f64 >= due as f64 * SERVED
             && !late(&outcome.read)
             && !late(&outcome.write)
     }
@@ -158,7 +159,7 @@ pub fn highest_rate(rig: &Rig, job: &Job, bound: Bound, watch: &Watch) -> Result
             break;
         }
         let mut run = plain::one(rig, &Job { pace: Pace::Poisson(rate), ..job.round(runs.len()) }, watch)?;
-        let is_kept = bound.is_kept(&run.outcome, rate);
+        let is_kept = bound.is_kept(&run.outcome);
         run.label = format!("{rate:.0} a second: {}", if is_kept { "kept" } else { "not kept" });
         runs.push(run);
         if is_kept {
@@ -295,7 +296,32 @@ mod tests {
         let outcome = rig_run(&stalling, &job);
         assert!(outcome.late > 0 && outcome.read.ios == 20, "{} {}", outcome.late, outcome.read.ios);
         let bound = Bound { percent: 90.0, within: Duration::from_millis(100) };
-        assert!(!bound.is_kept(&outcome, outcome.iops()), "{:?}", outcome.read.total);
+        assert!(!bound.is_kept(&outcome), "{:?}", outcome.read.total);
+    }
+
+    #[test]
+    fn what_a_stall_at_the_end_kept_from_beginning_is_in_the_latency() {
+        let stalling = taking(|n| if n < 20 { 1 } else { 400 });
+        let job = Job {
+            pace: Pace::Even(100.0),
+            depth: 2,
+            time: Some(Duration::from_millis(300)),
+            ..Job::default()
+        };
+        let outcome = rig_run(&stalling, &job);
+        assert!(
+            (7..=8).contains(&outcome.backlog) && outcome.late == 2,
+            "{} {}",
+            outcome.late,
+            outcome.backlog
+        );
+        let total = &outcome.read.total;
+        assert_eq!(total.count(), outcome.read.ios + outcome.late + outcome.backlog);
+        let slow = |ms: u64| {
+            total.histogram.iter().filter(|bin| bin.0 > ms * 1_000_000).map(|bin| bin.1).sum::<u64>()
+        };
+        assert!(slow(15) >= 7, "{:?}", total.histogram);
+        assert_eq!(outcome.read.service.count(), outcome.read.ios + outcome.late, "those never began");
     }
 
     fn rig_run(rig: &Rig, job: &Job) -> Outcome {
@@ -308,12 +334,13 @@ mod tests {
         let read = Totals { ios: 100, total, ..Totals::default() };
         let outcome = Outcome { elapsed_s: 1.0, read, ..Outcome::default() };
         let bound = |percent, ns| Bound { percent, within: Duration::from_nanos(ns) };
-        assert!(bound(99.0, 1000).is_kept(&outcome, 100.0));
-        assert!(bound(99.0, 1000).is_kept(&outcome, 105.0), "95 % are enough");
-        assert!(!bound(99.0, 1000).is_kept(&outcome, 106.0));
-        assert!(!bound(99.5, 1000).is_kept(&outcome, 100.0));
-        assert!(bound(99.5, 5000).is_kept(&outcome, 100.0));
-        assert!(!bound(99.0, 1000).is_kept(&Outcome { errors: 1, ..outcome }, 100.0));
+        let with_backlog = |backlog| Outcome { backlog, ..outcome.clone() };
+        assert!(bound(99.0, 1000).is_kept(&outcome));
+        assert!(bound(99.0, 1000).is_kept(&with_backlog(5)), "95 % are enough");
+        assert!(!bound(99.0, 1000).is_kept(&with_backlog(6)));
+        assert!(!bound(99.5, 1000).is_kept(&outcome));
+        assert!(bound(99.5, 5000).is_kept(&outcome));
+        assert!(!bound(99.0, 1000).is_kept(&Outcome { errors: 1, ..outcome }));
     }
 
     #[test]

@@ -14,8 +14,8 @@ const BUCKETS: [u64; 21] = [
     2, 4, 10, 20, 50, 100, 250, 500, 750, 1_000, 2_000, 4_000, 10_000, 20_000, 50_000, 100_000, 250_000,
     500_000, 750_000, 1_000_000, 2_000_000,
 ];
-/// Depths that fio tells apart: up to 1, 2 ... 32, and more.
-const DEPTHS: [u64; 7] = [1, 2, 4, 8, 16, 32, u64::MAX];
+/// Depths that fio tells apart: from 1 on, from 2 on, and so on.
+const DEPTHS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// A line for each run, of the 121 fields that fio has without disk utilization, as its HOWTO lists them.
 ///
@@ -99,7 +99,7 @@ fn bandwidth(series: &[Step], totals: &Totals, bytes: fn(&Share) -> u64) -> [Str
 
 fn depths(run: &Run) -> Vec<String> {
     let depth = run.job.iter().find(|word| word.0 == "depth").and_then(|word| word.1.parse::<u64>().ok());
-    let bucket = depth.and_then(|depth| DEPTHS.iter().position(|end| depth <= *end));
+    let bucket = depth.and_then(|depth| DEPTHS.iter().rposition(|begin| *begin <= depth));
     let share = |at| if bucket == Some(at) { "100.0%".into() } else { "0.0%".into() };
     (0..DEPTHS.len()).map(share).collect()
 }
@@ -173,6 +173,11 @@ mod tests {
         assert_eq!(fields[41..46], ["100", "300", "100.000000%", "200.000000", "141.421356"]);
         assert_eq!(fields[46..50], ["0", "0", "0", "0"], "nothing was written");
         assert_eq!(fields[92..99], ["0.0%", "0.0%", "0.0%", "0.0%", "0.0%", "100.0%", "0.0%"]);
+        for (depth, at) in [(1, 92), (3, 93), (48, 97), (64, 98), (1000, 98)] {
+            let mut document = document();
+            document.runs[0].job = vec![("depth".into(), depth.to_string())];
+            assert_eq!(terse(&document).split(';').nth(at), Some("100.0%"), "{depth}");
+        }
         assert_eq!((fields[99], fields[100], fields[110]), ("50.00%", "49.00%", "0.00%"));
         assert_eq!(fields[111], "1.00%", "from 4 ms to 10 ms");
     }

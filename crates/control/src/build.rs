@@ -115,20 +115,23 @@ impl Units {
         Units { routes: Some(routes), ..self }
     }
 
+    /// Looks which files have taken the place of those that are open: who has a configuration read again means these, and the
+    /// next setup opens them.
+    pub fn look_again(&mut self, config: &Config) {
+        let wanted = wanted(config);
+        for (name, open) in &mut self.open {
+            let is_wanted = wanted.get(name).is_some_and(|lun| lun.source == open.lun.source);
+            open.replaced = was_replaced(name, open, is_wanted);
+        }
+    }
+
     /// Opens what is new, changes what is not as before, and forgets the rest. After an error everything is
     /// as it was.
     ///
     /// What is not as before rests from its first change to its last: nobody else is on its medium when it is
     /// opened in another way or handed to another unit. Units that are forgotten stay busy.
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<Setup, Vec<Problem>> {
-        let wanted: BTreeMap<Name, &Lun> = config
-            .targets
-            .iter()
-            .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)))
-            .collect();
-        for (name, open) in &mut self.open {
-            open.replaced = wanted.contains_key(name) && was_replaced(name, open);
-        }
+        let wanted = wanted(config);
         let stays = |name: &Name, open: &Open| {
             wanted.get(name).is_some_and(|lun| **lun == open.lun)
                 && open.max_registrants == config.max_registrants
@@ -141,7 +144,8 @@ impl Units {
         match result {
             Ok(next) => self.open.extend(next),
             Err(problems) => {
-                self.open.extend(leaving);
+                self.open
+                    .extend(leaving.into_iter().map(|(name, open)| (name, Open { replaced: false, ..open })));
                 return Err(problems);
             }
         }
@@ -522,19 +526,32 @@ pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
     notes
 }
 
-/// Whether another file has come to where the medium was opened: who has the configuration read again means that one.
-fn was_replaced(name: &Name, open: &Open) -> bool {
-    open.medium.blocks.is_in_place().map(|is| !is).unwrap_or_else(|e| {
-        tracing::warn!(
-            "LUN {} of {}: {}: {}; it goes on with what it has open, which a stop of the server gives up for good: \
-             let a host copy it first",
-            name.1,
-            name.0,
-            open.lun.source,
-            io_text(&e)
-        );
-        false
-    })
+/// The LUNs of a configuration.
+fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
+    let luns = config
+        .targets
+        .iter()
+        .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)));
+    luns.collect()
+}
+
+/// Whether another file has come to where the medium was opened. If nothing is there, and it `is_wanted`, that is told.
+fn was_replaced(name: &Name, open: &Open, is_wanted: bool) -> bool {
+    match open.medium.blocks.is_in_place() {
+        Ok(is) => !is,
+        Err(e) if is_wanted => {
+            tracing::warn!(
+                "LUN {} of {}: {}: {}; it goes on with what it has open, which a stop of the server gives up for good: \
+                 let a host copy it first",
+                name.1,
+                name.0,
+                open.lun.source,
+                io_text(&e)
+            );
+            false
+        }
+        Err(_) => false,
+    }
 }
 
 fn has_path(lun: &Lun) -> bool {

@@ -244,6 +244,7 @@ mod tests {
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
     const CAPACITY: &[u8] = &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const CAPACITY_16: &[u8] = &[op::SERVICE_ACTION_IN_16, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
     const LOG_PAGES: &[u8] = &[op::LOG_SENSE, 0, 0x40, 0, 0, 0, 0, 0, 4, 0];
     const ECHO: &[u8] = &[op::READ_BUFFER_10, 0x0b, 0, 0, 0, 0, 0, 0, 4, 0];
     const BUFFER: &[u8] = &[op::READ_BUFFER_10, 0x02, 0, 0, 0, 0, 0, 0, 4, 0];
@@ -287,14 +288,16 @@ mod tests {
         assert_eq!(data(&mut b, REPORT)[16..22], [2, 0x0f, 0, 2, 0, 1]);
         assert!(run(&mut b, LOG_PAGES).is_ok());
         assert!(run(&mut b, ECHO).is_ok());
-        let capacity = data(&mut a, CAPACITY);
+        let (capacity, long) = (data(&mut a, CAPACITY), data(&mut a, CAPACITY_16));
         assert_eq!(data(&mut b, CAPACITY), capacity);
+        assert_eq!(data(&mut b, CAPACITY_16), long);
         assert_eq!(run(&mut b, BUFFER), fails(Sense::NOT_READY_STANDBY));
         assert_eq!(set(&mut b, &[(3, 2)]), Ok(Plan::Done));
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_UNAVAILABLE));
         assert_eq!(run(&mut b, LOG_PAGES), fails(Sense::NOT_READY_UNAVAILABLE));
         assert!(run(&mut b, ECHO).is_ok());
         assert_eq!(data(&mut b, CAPACITY), capacity);
+        assert_eq!(data(&mut b, CAPACITY_16), long);
         assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
         assert_eq!(set(&mut b, &[(1, 2), (0, 1)]), Ok(Plan::Done));
         assert!(run(&mut b, READ_ONE).is_ok());

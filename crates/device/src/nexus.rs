@@ -140,6 +140,7 @@ impl Nexus {
         if let Some(peer) = self.lu.change().peers.get_mut(&self.id) {
             peer.attentions.put_back(attention);
         }
+        self.refresh();
     }
 
     /// The LUNs of the target were reported to this initiator port through another of its logical units:
@@ -178,6 +179,16 @@ mod tests {
         assert_eq!(data(&mut n, &[op::INQUIRY, 0, 0, 0, 36, 0]).len(), 36);
         assert_eq!(run(&mut n, READ_ONE), fails(Sense::POWER_ON));
         assert_eq!(run(&mut n, READ_ONE), Ok(Plan::Read { offset: 512, len: 512 }));
+    }
+
+    #[test]
+    fn an_attention_that_was_given_back_is_told_by_a_read() {
+        let lu = lu(disk());
+        let mut n = lu.attach(port("a"), false);
+        assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::POWER_ON));
+        n.tell_again(Sense::POWER_ON);
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::POWER_ON));
+        assert!(run(&mut n, READ_ONE).is_ok());
     }
 
     #[test]

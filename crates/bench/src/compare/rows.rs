@@ -147,8 +147,10 @@ fn of_runs(label: &str, before: &[&Run], after: &[&Run], threshold: f64) -> Vec<
     for is_read in [true, false] {
         let totals = |run: &Run| if is_read { run.outcome.read.clone() } else { run.outcome.write.clone() };
         let is_there = |runs: &[&Run]| runs.iter().any(|run| totals(run).ios > 0);
-        if is_there(before) && is_there(after) {
-            let way = if is_read { "read" } else { "write" };
+        let way = if is_read { "read" } else { "write" };
+        if is_there(before) && !is_there(after) {
+            rows.push(gone(label, format!("{way} {}", METRICS[0].name), before, is_read));
+        } else if is_there(before) && is_there(after) {
             let of_metric = |metric: &Metric| of_metric(&judge, metric, (way, is_read), before, after);
             rows.extend(METRICS.iter().filter_map(of_metric));
         }
@@ -156,6 +158,22 @@ fn of_runs(label: &str, before: &[&Run], after: &[&Run], threshold: f64) -> Vec<
     rows.extend(of_cpu(&judge, before, after));
     rows.extend(of_errors(label, before, after));
     rows
+}
+
+/// Of what there was before there is nothing any more.
+fn gone(label: &str, what: String, before: &[&Run], is_read: bool) -> Row {
+    let totals = |run: &Run| if is_read { run.outcome.read.clone() } else { run.outcome.write.clone() };
+    let rate = |run: &&Run| totals(run).iops(run.outcome.elapsed_s);
+    Row {
+        of: label.into(),
+        what,
+        unit: METRICS[0].unit.into(),
+        a: before.iter().map(rate).sum::<f64>() / before.len() as f64,
+        b: 0.0,
+        change_percent: Some(-100.0),
+        interval_percent: None,
+        verdict: Verdict::Worse,
+    }
 }
 
 fn of_metric(

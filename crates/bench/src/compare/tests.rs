@@ -117,6 +117,15 @@ fn a_target_that_died_half_way_is_not_the_same() {
 }
 
 #[test]
+fn a_direction_of_which_nothing_is_left_is_a_regression() {
+    let both = Run { label: "both".into(), ..sample::run("both", 4096, false, 1e8, 0.02) };
+    let mut without = both.clone();
+    without.outcome.write = Default::default();
+    let comparison = compare(&document(vec![both]), &document(vec![without]), 5.0).unwrap();
+    assert_eq!((verdicts(&comparison)[0], comparison.worse), (("write IOPS", Verdict::Worse), 1));
+}
+
+#[test]
 fn a_run_that_failed_only_now_is_a_regression() {
     let (a, mut b) = (document(vec![read(1e8, 0.1)]), document(vec![read(1e8, 0.1)]));
     b.runs[0].outcome.ended_early = Some("the target went away".into());

@@ -6,6 +6,9 @@ use rand::{Rng, SeedableRng};
 use rand_distr::Exp1;
 use std::time::{Duration, Instant};
 
+/// What was not begun is told in so many groups at most.
+const GROUPS: u64 = 1000;
+
 /// The moments at which commands are due.
 pub struct Arrivals {
     next: Instant,
@@ -38,9 +41,40 @@ impl Arrivals {
         due
     }
 
-    /// Commands that were due before `end`, and that nobody took.
-    pub fn backlog(&self, end: Instant) -> u64 {
+    /// Commands that were due before `end`, and that nobody took: how many had waited for how long by then. Many are told in
+    /// groups, in the middle of which they are taken to have been due; at random times as many as are to be expected.
+    pub fn backlog(&self, end: Instant) -> Vec<(u64, Duration)> {
         let late = end.saturating_duration_since(self.next);
-        (late.as_secs_f64() / self.mean.as_secs_f64()) as u64
+        if late.is_zero() {
+            return Vec::new();
+        }
+        let many = (late.as_secs_f64() / self.mean.as_secs_f64()) as u64 + 1;
+        let groups = many.min(GROUPS);
+        let first = |group: u64| (u128::from(many) * u128::from(group) / u128::from(groups)) as u64;
+        let waits = |group: u64| {
+            let (from, to) = (first(group), first(group + 1));
+            (to - from, late.saturating_sub(self.mean.mul_f64(((from + to - 1) / 2) as f64)))
+        };
+        (0..groups).map(waits).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_and_not_begun_is_told_with_its_wait() {
+        let start = Instant::now();
+        let job = Job { pace: Pace::Even(100.0), ..Job::default() };
+        let mut arrivals = Arrivals::new(&job, start, 0, 1).expect("a rate");
+        let ms = Duration::from_millis;
+        assert_eq!(arrivals.take(), start + ms(10));
+        assert!(arrivals.backlog(start + ms(20)).is_empty());
+        assert_eq!(arrivals.backlog(start + ms(41)), [(1, ms(21)), (1, ms(11)), (1, ms(1))]);
+        // Two hours of them, in groups.
+        let groups = arrivals.backlog(start + ms(20) + Duration::from_secs(7200));
+        assert_eq!((groups.len() as u64, groups.iter().map(|group| group.0).sum::<u64>()), (GROUPS, 720_001));
+        assert!(groups.is_sorted_by(|a, b| a.1 > b.1) && groups[0].1 > Duration::from_secs(7190));
     }
 }

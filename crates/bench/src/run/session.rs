@@ -121,11 +121,12 @@ impl Session {
         let _ = net::either(all, self.supervise()).await;
         self.tell();
         let end = self.end();
+        let backlog = self.backlog(end);
         Ended {
             index,
             record: self.record.replace(Record::new(self.clock.begin, self.job.interval, false)),
             errors: self.errors.get(),
-            backlog: self.backlog(end),
+            backlog,
             end,
             why: self.why.take().map(|(_, why)| why),
         }
@@ -144,11 +145,20 @@ impl Session {
         end.max(self.last.get())
     }
 
-    /// Commands that were due and that nobody took; none once the amount is reached.
+    /// Commands that were due and that nobody took; none once the amount is reached. They are in the latency as what they
+    /// had waited: a target that stalls at the end shall not look fast.
     fn backlog(&self, stopped: Instant) -> u64 {
         let arrivals = self.arrivals.borrow();
         let waiting = arrivals.as_ref().filter(|_| self.left.get() > 0);
-        waiting.map_or(0, |arrivals| arrivals.backlog(stopped))
+        let groups = waiting.map(|arrivals| arrivals.backlog(stopped)).unwrap_or_default();
+        let (mut record, mut all) = (self.record.borrow_mut(), 0);
+        for (many, waited) in groups {
+            let reads = self.job.way.reads_of(all + many) - self.job.way.reads_of(all);
+            record.add_waiting(true, reads, waited);
+            record.add_waiting(false, many - reads, waited);
+            all += many;
+        }
+        all
     }
 
     /// Makes all stable. Its time counts, whatever the deadline says.
@@ -210,6 +220,8 @@ impl Session {
             }
             if count.is_multiple_of(TURN) {
                 net::after_others().await;
+                // The turns of others are no latency of ours.
+                now = Instant::now();
             }
             let Some((next, mut claim)) = self.claim(read).await else { break };
             let is_taken = self.take(next, now);
@@ -225,6 +237,7 @@ impl Session {
             // Where checks are made, they take time that the target is not to blame for.
             let is_next = self.job.pace == Pace::Closed && claim.is_none() && !self.job.compare;
             let begun = if is_next { now } else { Instant::now() };
+            let due = if self.job.pace == Pace::Closed { begun } else { due };
             let (result, back) = self.transfer(next, buf).await;
             (buf, now) = (back, Instant::now());
             if !is_taken {

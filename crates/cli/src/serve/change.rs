@@ -37,7 +37,7 @@ impl<S: Server> Service<S> {
         }
         self.routes.pairs(pairs(&config));
         self.routes.set(specs(&config));
-        if let Err(problems) = self.make(&config) {
+        if let Err(problems) = self.make(&config, true) {
             self.route();
             return Err(problems);
         }
@@ -47,9 +47,13 @@ impl<S: Server> Service<S> {
         Ok(())
     }
 
-    /// Serves what a configuration comes to by what was found.
-    fn make(&mut self, config: &Config) -> Result<(), Vec<Problem>> {
+    /// Serves what a configuration comes to by what was found. `is_asked`: somebody has it read again, and means the files that
+    /// are there now.
+    fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Problem>> {
         let whole = expand(config, &self.routes.found())?;
+        if is_asked {
+            self.units.look_again(&whole);
+        }
         let server = self.server.clone();
         let setup = self.units.setup(&whole, &|units| server.rest(units))?;
         self.server.reload(setup);
@@ -78,7 +82,7 @@ impl<S: Server> Service<S> {
             Err(problems) => return tell_problems(&problems),
         }
         let config = self.config.clone();
-        match self.make(&config) {
+        match self.make(&config, false) {
             Ok(()) => self.route(),
             Err(problems) => {
                 tell_problems(&problems);

@@ -98,6 +98,12 @@ fn a_file_is_opened_in_another_way_by_the_same_unit() {
     assert_eq!(locked(&folder), "is in use by another server");
 }
 
+/// Somebody has the configuration read again.
+fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
+    units.look_again(config);
+    units.setup(config, &rest)
+}
+
 #[test]
 fn a_file_that_took_the_place_of_the_one_before_is_served_by_the_same_unit() {
     let folder = Folder::new("took-its-place");
@@ -108,7 +114,9 @@ fn a_file_that_took_the_place_of_the_one_before_is_served_by_the_same_unit() {
     let other = folder.0.join("other.img");
     std::fs::write(&other, vec![7; 2 << 20]).unwrap();
     std::fs::rename(&other, folder.0.join("disk.img")).unwrap();
-    let new = units.setup(&both, &rest).ok().unwrap();
+    let found = units.setup(&both, &rest).ok().unwrap();
+    assert!(Arc::ptr_eq(&before[0], &unit(&found, 0).backend()), "nobody has it read again");
+    let new = again(&mut units, &both).ok().unwrap();
     let after = [0, 1].map(|lun| unit(&new, lun).backend());
     assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)) && Arc::ptr_eq(&before[1], &after[1]));
     assert_eq!(after[0].facts().capacity, 2 << 20);
@@ -116,8 +124,21 @@ fn a_file_that_took_the_place_of_the_one_before_is_served_by_the_same_unit() {
     assert!(matches!(after[0].read_now(0, &mut first), block::Inline::Done(Ok(()))));
     assert_eq!(first, [7]);
     assert_eq!(locked(&folder), "is in use by another server");
-    let again = units.setup(&both, &rest).ok().unwrap();
-    assert!(Arc::ptr_eq(&after[0], &unit(&again, 0).backend()), "it is in its place");
+    let third = again(&mut units, &both).ok().unwrap();
+    assert!(Arc::ptr_eq(&after[0], &unit(&third, 0).backend()), "it is in its place");
+}
+
+#[test]
+fn a_file_that_took_a_place_is_served_also_under_another_number() {
+    let folder = Folder::new("took-its-place-elsewhere");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    assert_eq!(unit(&old, 0).backend().facts().capacity, 1 << 20);
+    let other = folder.0.join("other.img");
+    std::fs::write(&other, vec![7; 2 << 20]).unwrap();
+    std::fs::rename(&other, folder.0.join("disk.img")).unwrap();
+    let new = again(&mut units, &config(&folder, &DISK.replace("lun = 0", "lun = 1"))).ok().unwrap();
+    assert_eq!(unit(&new, 1).backend().facts().capacity, 2 << 20);
 }
 
 #[test]
@@ -130,16 +151,16 @@ fn a_place_that_something_else_has_taken_leaves_the_old_one_serving() {
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     std::fs::create_dir(folder.0.join("disk.img")).unwrap();
     assert_eq!(
-        told(units.setup(&good, &rest), &folder),
+        told(again(&mut units, &good), &folder),
         "LUN 0 of iqn.2026-11.org.example:disks: disk.img: is a directory\n  hint: name a file in it"
     );
     assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
     std::fs::remove_dir(folder.0.join("disk.img")).unwrap();
-    let gone = units.setup(&good, &rest).ok().unwrap();
+    let gone = again(&mut units, &good).ok().unwrap();
     assert!(Arc::ptr_eq(&before, &unit(&gone, 0).backend()), "what is open is not given up for nothing");
     assert!(!folder.0.join("disk.img").exists());
     std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
-    let back = units.setup(&good, &rest).ok().unwrap();
+    let back = again(&mut units, &good).ok().unwrap();
     assert!(Arc::ptr_eq(&before, &unit(&back, 0).backend()));
     assert_eq!(locked(&folder), "is in use by another server");
 }

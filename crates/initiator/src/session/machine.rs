@@ -40,6 +40,8 @@ pub struct Machine {
     sent: usize,
     /// Those of them that were queued since the latest flush.
     unflushed: usize,
+    /// The target waits for something that waits to be sent.
+    pub(super) is_urgent: bool,
     pub(super) order: Order,
     /// The most of them.
     limit: usize,
@@ -97,6 +99,7 @@ impl Machine {
             talks: VecDeque::new(),
             sent: 0,
             unflushed: 0,
+            is_urgent: false,
             order: Order::default(),
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
@@ -289,7 +292,7 @@ impl Machine {
 
     /// After a flush: hands over what was answered before all of it had left.
     pub fn settle(&mut self) {
-        self.unflushed = 0;
+        (self.unflushed, self.is_urgent) = (0, false);
         if self.leaving.is_empty() {
             return;
         }
@@ -362,6 +365,7 @@ impl Machine {
     pub fn say(&mut self, mut header: Bhs, payload: Payload) {
         request::stamp(&mut header, self.numbers.cmd_sn, self.numbers.exp_stat_sn);
         self.out.push(header, payload, self.digests);
+        self.is_urgent = true;
     }
 
     /// Commands that the target has.
@@ -371,7 +375,7 @@ impl Machine {
 
     /// The target has more to do than waits to be sent.
     pub fn keeps_target_busy(&self) -> bool {
-        2 * self.unflushed < self.sent
+        !self.is_urgent && 2 * self.unflushed < self.sent
     }
 
     /// Nothing is in flight.

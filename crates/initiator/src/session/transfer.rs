@@ -141,6 +141,7 @@ impl Machine {
         let Out::Tcp(out) = &mut self.out else { return Err(broke("an R2T where the target reads itself")) };
         data_out(out, Burst { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         task.end = out.end();
+        self.is_urgent = true;
         Ok(())
     }
 

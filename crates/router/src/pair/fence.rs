@@ -6,7 +6,7 @@
 
 use super::guard::Guard;
 use crate::upstream::Remote;
-use initiator::{Direction, Error, Kind, Options, Session, Url};
+use initiator::{Direction, Error, IDENTITY_LEN, Kind, Options, Session, Url};
 use net::Buf;
 use std::time::Duration;
 use wire::iscsi::lun::encode;
@@ -48,7 +48,7 @@ pub struct Seen {
 
 /// What it says it is.
 async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
-    let page = read(session, lun, cdb::inquiry(Some(0x83), ANSWER)).await?;
+    let page = read(session, lun, cdb::inquiry(Some(0x83), IDENTITY_LEN)).await?;
     Ok(initiator::identity(&page))
 }
 

@@ -1,6 +1,6 @@
 //! What lets commands through to a logical unit while this router has it, and nothing else.
 
-use super::fence::{self, KIND};
+use super::fence::{self, KIND, Seen};
 use event_listener::{Event as Bell, EventListener};
 use initiator::{Error, Kind, Session};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -97,24 +97,31 @@ impl Guard {
         self.inside.load(SeqCst) == 0
     }
 
-    /// Makes a nexus one that may carry data: it is registered first and looks then who has the reservation, so
-    /// that a take-over either takes its registration away or is seen here.
+    /// Makes a nexus one that may carry data: it is registered and looks then who has the reservation, so that a take-over
+    /// either takes its registration away or is seen here. Where somebody else has it already nothing is registered: that
+    /// would look like a sign of life of theirs, and LIO lets all sessions of a name pass while one is registered.
     ///
     /// # Errors
     /// [`Kind::Reserved`] when the reservation is not ours: the nexus is not registered then.
     pub async fn admit(&self, session: &Session, lun: u64) -> Result<(), Error> {
+        let is_ours = |seen: &Seen| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
+        let not_ours = || Error::new(Kind::Reserved, "this router is not the active one of its pair");
+        if !is_ours(&fence::reservation(session, lun).await?) {
+            return Err(not_ours());
+        }
         fence::register(session, lun, self.key).await?;
         let seen = fence::reservation(session, lun).await;
-        if seen
-            .as_ref()
-            .is_ok_and(|seen| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND)))
-        {
+        if seen.as_ref().is_ok_and(is_ours) {
             return Ok(());
         }
         fence::unregister(session, lun, self.key).await?;
-        Err(seen
-            .err()
-            .unwrap_or_else(|| Error::new(Kind::Reserved, "this router is not the active one of its pair")))
+        Err(seen.err().unwrap_or_else(not_ours))
+    }
+
+    /// Takes back that a nexus may carry data, which came to nothing.
+    pub async fn dismiss(&self, session: &Session, lun: u64) {
+        // Where that fails the next take-over does it.
+        _ = fence::unregister(session, lun, self.key).await;
     }
 }
 

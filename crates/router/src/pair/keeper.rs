@@ -129,7 +129,7 @@ impl Keeper {
         for lun in remote.luns() {
             match self.admit(&lun).await {
                 Ok(()) => {}
-                Err(e) if e.kind == Kind::Reserved => return,
+                Err(e) if e.kind == Kind::Reserved => return self.count_refusals(),
                 // It is admitted at its first conflict.
                 Err(e) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
             }

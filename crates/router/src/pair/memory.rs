@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 /// So long who gave up its place leaves it to the other.
 const YIELDING: Duration = Duration::from_secs(10);
+/// Who has not seen the storage for so long was cut off itself. Longer than one look that failed.
+const BLIND: Duration = Duration::from_secs(6);
 /// So long after a take-over what comes from the other may have been said before it.
 const STALE: Duration = Duration::from_secs(1);
 
@@ -16,8 +18,8 @@ pub struct Memory {
     /// Since when the peer tells that it does not serve.
     idle: Option<Instant>,
     holder: Holder,
-    /// Since when the storage can be seen.
-    seen: Option<Instant>,
+    /// Since when the storage can be seen, but for moments, and when it was seen last.
+    seen: Option<(Instant, Instant)>,
     free: Option<Instant>,
     /// A count that moves when somebody does something to a reservation.
     generation: Option<u64>,
@@ -65,7 +67,10 @@ impl Memory {
         self.free = self.free.filter(|_| is_free).or(is_free.then_some(now));
         self.holder = holder;
         let is_seen = holder != Holder::Unknown;
-        self.seen = self.seen.filter(|_| is_seen).or(is_seen.then_some(now));
+        if is_seen {
+            let goes_on = |(_, last): &(Instant, Instant)| now.saturating_duration_since(*last) < BLIND;
+            self.seen = Some((self.seen.filter(goes_on).map_or(now, |(since, _)| since), now));
+        }
         if is_seen && self.generation != Some(generation) {
             (self.generation, self.moved) = (Some(generation), now);
         }
@@ -101,7 +106,7 @@ impl Memory {
             yielded: self.is_yielding(now),
             was_fenced: self.was_fenced,
             holder: self.holder,
-            seen: since(self.seen),
+            seen: since(self.seen.map(|(since, _)| since)),
             free: since(self.free),
             still: since(Some(self.moved)),
             peer: self.heard,
@@ -156,6 +161,11 @@ mod tests {
             assert_eq!(decide(&memory, at(second)), Decision::Stay, "{second}");
         }
         assert_eq!(decide(&memory, at(30)), Decision::Seize, "hosts may not reach it either");
+        // One look that fails is nothing.
+        memory.saw(Holder::Unknown, 0, at(31));
+        assert_eq!(decide(&memory, at(31)), Decision::Stay);
+        memory.saw(Holder::Other, 31, at(34));
+        assert_eq!(decide(&memory, at(34)), Decision::Seize);
     }
 
     #[test]

@@ -161,8 +161,11 @@ async fn put_off(url: &Url) {
     a.guard.open();
     assert_eq!(a.write(3).await, Err(Some(Sense::NOT_READY_TRANSITION)));
     for lun in a.disk.luns() {
+        let before = reservation(lun.session(), lun.address()).await.expect("it is there");
         let admitted = a.guard.admit(lun.session(), lun.address()).await;
         assert_eq!(admitted.map_err(|e| e.kind), Err(Kind::Reserved));
+        let after = reservation(lun.session(), lun.address()).await.expect("it is there");
+        assert_eq!(before.generation, after.generation, "it would look like a sign of life");
     }
     a.guard.open();
     assert_eq!(a.write(4).await, Err(Some(Sense::NOT_READY_TRANSITION)));

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+use wire::iscsi::lun::encode;
 use wire::scsi::Sense;
 
 /// Between the first two tries to open it; it grows.
@@ -81,18 +82,24 @@ impl Line {
         let target = url.target.as_deref().unwrap_or(&self.known.target);
         let session = Session::open(url.portal.clone(), target, options).await?;
         let events = session.events();
-        let lun = Lun::open(&session, number).await?;
-        self.known.recognise(&lun.properties())?;
-        self.admitted(&lun).await?;
-        Ok((lun, events))
+        // In a failover pair a session carries nothing before it is registered, and may not even hear of the capacity.
+        let Some(guard) = &self.known.guard else {
+            return Ok((self.recognised(&session, number).await?, events));
+        };
+        guard.admit(&session, encode(number)).await?;
+        match self.recognised(&session, number).await {
+            Ok(lun) => Ok((lun, events)),
+            Err(e) => {
+                guard.dismiss(&session, encode(number)).await;
+                Err(e)
+            }
+        }
     }
 
-    /// In a failover pair a session carries nothing before it is registered.
-    async fn admitted(&self, lun: &Lun) -> Result<(), Error> {
-        let Some(guard) = &self.known.guard else { return Ok(()) };
-        guard.admit(lun.session(), lun.address()).await?;
-        // While the other router had it, not all of it was told.
-        lun.reload().await
+    async fn recognised(&self, session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
+        let lun = Lun::open(session, number).await?;
+        self.known.recognise(&lun.properties())?;
+        Ok(lun)
     }
 
     /// The URL of the target: a portal is asked where it has it.

@@ -314,7 +314,7 @@ impl Run {
         };
         let inside = member.step_in(entry).await;
         if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
-            return gone();
+            return untold(answer);
         }
         if let Err(failure) = self.is_still_meant(&unit) {
             return (Err(failure), 0);
@@ -511,6 +511,11 @@ fn fitted(unit: &Unit, c: &Command, plan: Plan, exact: bool, data: &mut Option<B
         Plan::Write { offset, stable, .. } => Plan::Write { offset, len: usable, stable },
         other => other,
     })
+}
+
+/// The end of an aborted command. A unit attention that it was to report is kept by who ends it.
+fn untold(answer: Option<Answer>) -> (Ended, u64) {
+    answer.and_then(Result::err).map_or_else(gone, |failure| (Err(failure), 0))
 }
 
 fn gone() -> (Ended, u64) {
