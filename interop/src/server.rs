@@ -161,7 +161,9 @@ impl Server {
     /// Replaces the configuration file without telling the server; ports that were 0 stay what they became.
     pub fn rewrite(&mut self, toml: &str) {
         self.toml = with_ports(&with_state(toml, &self.dir), &self.portals);
-        fs::write(self.dir.join("lunar.toml"), &self.toml).expect("write lunar.toml");
+        // Whole at once: it may be reading it for a signal that was sent before.
+        let (new, place) = (self.dir.join("lunar.toml.new"), self.dir.join("lunar.toml"));
+        fs::write(&new, &self.toml).and_then(|()| fs::rename(&new, &place)).expect("write lunar.toml");
     }
 
     /// Starts the server again (killing it first if need be) on the same ports and with the same state.

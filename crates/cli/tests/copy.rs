@@ -529,7 +529,11 @@ fn killed_at_any_moment_it_goes_on() {
                 resumed += u64::from(told["resumed_at"].as_u64().unwrap() > 0);
                 break;
             }
-            assert_eq!(status, -1, "attempt {attempts}: {said}");
+            if status != -1 {
+                // Killed when it was over, and the journal gone, but before it could say so.
+                assert!(said.contains("b has data already"), "attempt {attempts}: {status}: {said}");
+                break;
+            }
             attempts += 1;
         }
         assert!(folder.read("a") == folder.read("b"), "round {round}");
