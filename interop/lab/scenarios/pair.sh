@@ -134,7 +134,7 @@ stop_writer
 check_files "$map"
 
 step "the end"
-try multipath -F
+try wait_for 60 "multipath -F"
 logout 10.9.0.2:3260
 logout 10.9.0.3:3260
 kill "${router[@]}"
