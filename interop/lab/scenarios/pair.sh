@@ -84,6 +84,9 @@ serve open 1
 for at in 2 3; do mkdir -p /run/router-$at; configuration $at $((5 - at)) >/run/router-$at/lunar.toml; done
 start_router a 2
 start_router b 3
+# Whoever is ready first has the place; router 2 is to have it.
+wait_for 90 "is 2 active || is 3 active" || { logs; fail "nobody serves"; }
+is 2 active || wait_for 60 "$LUNAR router failover r1 --socket /run/router-3/admin.sock" || { logs; fail "failover"; }
 becomes 2 active
 becomes 3 standby
 
