@@ -126,26 +126,26 @@ impl Record {
         Record { read, write, steps: Steps::new(begin, interval) }
     }
 
+    fn direction(&mut self, read: bool) -> &mut Direction {
+        if read { &mut self.read } else { &mut self.write }
+    }
+
     /// A command has ended. Nothing that ended before the begin is to be added.
     pub fn add(&mut self, read: bool, bytes: u32, times: Times) {
-        match read {
-            true => self.read.add(bytes, times),
-            false => self.write.add(bytes, times),
-        }
+        self.direction(read).add(bytes, times);
         self.steps.add(read, bytes, times.done, nanoseconds(times.done - times.due));
     }
 
     /// A command has ended that was in flight when the time was over.
     pub fn add_late(&mut self, read: bool, times: Times) {
-        let direction = if read { &mut self.read } else { &mut self.write };
+        let direction = self.direction(read);
         direction.late += 1;
         direction.time(times);
     }
 
     /// Commands that had not begun when the time was over had waited for so long already.
     pub fn add_waiting(&mut self, read: bool, many: u64, waited: Duration) {
-        let direction = if read { &mut self.read } else { &mut self.write };
-        if let Some((submit, total)) = direction.paced.as_mut().filter(|_| many > 0) {
+        if let Some((submit, total)) = self.direction(read).paced.as_mut().filter(|_| many > 0) {
             note_many(submit, waited, many);
             note_many(total, waited, many);
         }

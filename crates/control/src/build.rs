@@ -539,18 +539,19 @@ fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
 fn was_replaced(name: &Name, open: &Open, is_wanted: bool) -> bool {
     match open.medium.blocks.is_in_place() {
         Ok(is) => !is,
-        Err(e) if is_wanted => {
-            tracing::warn!(
-                "LUN {} of {}: {}: {}; it goes on with what it has open, which a stop of the server gives up for good: \
-                 let a host copy it first",
-                name.1,
-                name.0,
-                open.lun.source,
-                io_text(&e)
-            );
+        Err(e) => {
+            if is_wanted {
+                tracing::warn!(
+                    "LUN {} of {}: {}: {}; it goes on with what it has open, which a stop of the server gives up for good: \
+                     let a host copy it first",
+                    name.1,
+                    name.0,
+                    open.lun.source,
+                    io_text(&e)
+                );
+            }
             false
         }
-        Err(_) => false,
     }
 }
 

@@ -145,14 +145,15 @@ fn of_runs(label: &str, before: &[&Run], after: &[&Run], threshold: f64) -> Vec<
     let judge = Judge { of: label, threshold };
     let mut rows = Vec::new();
     for is_read in [true, false] {
-        let totals = |run: &Run| if is_read { run.outcome.read.clone() } else { run.outcome.write.clone() };
-        let is_there = |runs: &[&Run]| runs.iter().any(|run| totals(run).ios > 0);
+        let is_there = |runs: &[&Run]| runs.iter().any(|run| totals(&run.outcome, is_read).ios > 0);
         let way = if is_read { "read" } else { "write" };
-        if is_there(before) && !is_there(after) {
-            rows.push(gone(label, format!("{way} {}", METRICS[0].name), before, is_read));
-        } else if is_there(before) && is_there(after) {
-            let of_metric = |metric: &Metric| of_metric(&judge, metric, (way, is_read), before, after);
-            rows.extend(METRICS.iter().filter_map(of_metric));
+        match (is_there(before), is_there(after)) {
+            (true, true) => {
+                let of_metric = |metric: &Metric| of_metric(&judge, metric, (way, is_read), before, after);
+                rows.extend(METRICS.iter().filter_map(of_metric));
+            }
+            (true, false) => rows.push(gone(label, (way, is_read), before)),
+            (false, _) => {}
         }
     }
     rows.extend(of_cpu(&judge, before, after));
@@ -160,14 +161,19 @@ fn of_runs(label: &str, before: &[&Run], after: &[&Run], threshold: f64) -> Vec<
     rows
 }
 
+/// One direction of a run.
+fn totals(outcome: &Outcome, is_read: bool) -> &Totals {
+    if is_read { &outcome.read } else { &outcome.write }
+}
+
 /// Of what there was before there is nothing any more.
-fn gone(label: &str, what: String, before: &[&Run], is_read: bool) -> Row {
-    let totals = |run: &Run| if is_read { run.outcome.read.clone() } else { run.outcome.write.clone() };
-    let rate = |run: &&Run| totals(run).iops(run.outcome.elapsed_s);
+fn gone(label: &str, (way, is_read): (&str, bool), before: &[&Run]) -> Row {
+    let Metric { name, unit, .. } = METRICS[0];
+    let rate = |run: &&Run| totals(&run.outcome, is_read).iops(run.outcome.elapsed_s);
     Row {
         of: label.into(),
-        what,
-        unit: METRICS[0].unit.into(),
+        what: format!("{way} {name}"),
+        unit: unit.into(),
         a: before.iter().map(rate).sum::<f64>() / before.len() as f64,
         b: 0.0,
         change_percent: Some(-100.0),
@@ -183,10 +189,7 @@ fn of_metric(
     before: &[&Run],
     after: &[&Run],
 ) -> Option<Row> {
-    let figure = |run: &&Run| {
-        let totals = if is_read { &run.outcome.read } else { &run.outcome.write };
-        (metric.figure)(&run.outcome, totals)
-    };
+    let figure = |run: &&Run| (metric.figure)(&run.outcome, totals(&run.outcome, is_read));
     let figures = [before, after].map(|runs| runs.iter().filter_map(figure).collect::<Vec<f64>>());
     let within = || within_run(metric, is_read, &before[0].outcome, &after[0].outcome);
     let what = format!("{way} {}", metric.name);
@@ -195,7 +198,6 @@ fn of_metric(
 
 /// The interval of a difference that the runs themselves tell of.
 fn within_run(metric: &Metric, is_read: bool, a: &Outcome, b: &Outcome) -> Option<(f64, f64)> {
-    let direction = |outcome: &Outcome| if is_read { outcome.read.clone() } else { outcome.write.clone() };
     match metric.spread {
         Spread::Steps(count) => {
             let mean = |outcome: &Outcome| Mean::of(&rates(outcome, |share| count(is_read, share))?);
@@ -204,16 +206,16 @@ fn within_run(metric: &Metric, is_read: bool, a: &Outcome, b: &Outcome) -> Optio
         Spread::Mean => {
             let mean = |outcome: &Outcome| {
                 let (effect, steps) = effect(outcome)?;
-                let Latency { mean_ns, stddev_ns, .. } = direction(outcome).total;
-                let many = direction(outcome).ios.max(1) as f64;
+                let Totals { ios, total: Latency { mean_ns, stddev_ns, .. }, .. } = totals(outcome, is_read);
+                let many = (*ios).max(1) as f64;
                 let error2 = stddev_ns.powi(2) * effect / many;
-                Some(Mean { mean: mean_ns, error2, freedom: steps - 1.0 })
+                Some(Mean { mean: *mean_ns, error2, freedom: steps - 1.0 })
             };
             Some(welch(mean(a)?, mean(b)?))
         }
         Spread::Quantile(share) => {
             let bounded = |outcome: &Outcome| -> Option<Bounded> {
-                quantile(&direction(outcome).total, share, effect(outcome)?.0)
+                quantile(&totals(outcome, is_read).total, share, effect(outcome)?.0)
             };
             Some(difference(bounded(a)?, bounded(b)?))
         }

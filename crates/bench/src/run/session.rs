@@ -121,7 +121,7 @@ impl Session {
         let _ = net::either(all, self.supervise()).await;
         self.tell();
         let end = self.end();
-        let backlog = self.backlog(end);
+        let backlog = self.charge_backlog(end);
         Ended {
             index,
             record: self.record.replace(Record::new(self.clock.begin, self.job.interval, false)),
@@ -147,7 +147,7 @@ impl Session {
 
     /// Commands that were due and that nobody took; none once the amount is reached. They are in the latency as what they
     /// had waited: a target that stalls at the end shall not look fast.
-    fn backlog(&self, stopped: Instant) -> u64 {
+    fn charge_backlog(&self, stopped: Instant) -> u64 {
         let arrivals = self.arrivals.borrow();
         let waiting = arrivals.as_ref().filter(|_| self.left.get() > 0);
         let groups = waiting.map(|arrivals| arrivals.backlog(stopped)).unwrap_or_default();

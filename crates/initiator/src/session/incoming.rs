@@ -324,7 +324,7 @@ fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
 /// A unit attention after which another logical unit may be behind a LUN: NOT READY TO READY CHANGE, a reset,
 /// INQUIRY DATA HAS CHANGED, REPORTED LUNS DATA HAS CHANGED (SAM-5 section 5.14).
 fn raises_doubt(sense: &Sense) -> bool {
-    sense.key == 6 && matches!((sense.asc, sense.ascq), (0x28 | 0x29, _) | (0x3f, 0x03 | 0x0e))
+    sense.is_unit_attention() && matches!((sense.asc, sense.ascq), (0x28 | 0x29, _) | (0x3f, 0x03 | 0x0e))
 }
 
 /// The sense data of a segment: their length goes before them.

@@ -3,7 +3,7 @@
 use super::{Shared, Spec, reply};
 use device::Port;
 use event_listener::Event as Bell;
-use initiator::{Command, CommandId, Direction, Event, Options, Session, Url};
+use initiator::{Command, CommandId, Direction, Event, IDENTITY_LEN, Options, Session, Url};
 use net::Buf;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
@@ -21,8 +21,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(8);
 /// How long a look at an identity may take.
 const LOOK: Duration = Duration::from_secs(5);
-/// Bytes of VPD page 83h that are read.
-const IDENTITY_LEN: u16 = 1024;
 /// Function complete.
 const COMPLETE: u8 = 0;
 

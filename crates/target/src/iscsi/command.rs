@@ -25,9 +25,6 @@ use wire::scsi::{Sense, Status, op};
 /// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
 const READ_NOW: u32 = 256 << 10;
 
-/// The sense key of unit attentions.
-const UNIT_ATTENTION: u8 = 6;
-
 /// How long a READ waits for a buffer.
 const ROOM: Duration = Duration::from_secs(2);
 
@@ -226,7 +223,7 @@ impl Session {
 
     /// A unit attention that its initiator does not hear of now is to be told later.
     fn keep_attention(&mut self, c: &Command, unit: &Arc<Unit>, untold: &Failure) {
-        if let Some(sense) = untold.sense.filter(|sense| sense.key == UNIT_ATTENTION)
+        if let Some(sense) = untold.sense.filter(Sense::is_unit_attention)
             && let Some(handle) = self.luns.unit(c.lun, unit)
         {
             handle.nexus.tell_again(sense);

@@ -128,6 +128,11 @@ impl Sense {
         Sense { deferred: false, key, asc, ascq, information: None, command: None, specific: None }
     }
 
+    /// A unit attention, whatever it is about (SAM-5 section 5.14).
+    pub const fn is_unit_attention(&self) -> bool {
+        self.key == Sense::POWER_ON.key
+    }
+
     /// With INFORMATION.
     pub const fn at(self, information: u64) -> Self {
         Sense { information: Some(information), ..self }
