@@ -40,6 +40,15 @@ fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
     )
 }
 
+/// What `lunar router` says to one.
+fn said_of(router: &Server, arguments: &[&str]) -> String {
+    let mut command = Command::new(interop::lunar_bin());
+    command.arg("router").args(arguments).arg("--socket").arg(router.dir().join("admin.sock"));
+    let ran = interop::tool::run(&mut command, SOON);
+    assert!(ran.ok(), "{arguments:?}: {}", ran.said);
+    ran.said
+}
+
 impl World {
     fn start() -> World {
         let target = Server::start(&format!(
@@ -47,21 +56,22 @@ impl World {
              [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
         ));
         let ports = [(); 2].map(|()| interop::ports::free());
-        let routers = [0, 1].map(|at| Server::start(&router(target.portal(), at, ports)));
-        let world = World { target, routers };
-        world.becomes(0, "active");
+        let first = Server::start(&router(target.portal(), 0, ports));
+        // On a busy machine the other one's patience could end before the preferred one has found the storage.
+        let late = Instant::now() + SOON;
+        while !said_of(&first, &["show", "r1"]).contains("router r1: active") {
+            assert!(Instant::now() < late, "the preferred one does not become active\n{}", first.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let second = Server::start(&router(target.portal(), 1, ports));
+        let world = World { target, routers: [first, second] };
         world.becomes(1, "standby");
         world
     }
 
     /// What `lunar router` says to a router.
     fn lunar(&self, at: usize, arguments: &[&str]) -> String {
-        let socket = self.routers[at].dir().join("admin.sock");
-        let mut command = Command::new(interop::lunar_bin());
-        command.arg("router").args(arguments).arg("--socket").arg(socket);
-        let ran = interop::tool::run(&mut command, SOON);
-        assert!(ran.ok(), "{arguments:?}: {}", ran.said);
-        ran.said
+        said_of(&self.routers[at], arguments)
     }
 
     /// Waits until it is so.

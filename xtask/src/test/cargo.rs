@@ -2,18 +2,18 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::Report;
-use super::output::{Failure, Output};
+use super::output::{Failure, HANG, Output};
+use super::{Report, hang};
 use crate::root::{self, Step};
 
-/// Neither a build nor a test is silent for so long; one that is hangs.
-const SILENCE: Duration = Duration::from_secs(20 * 60);
+/// No test is silent for so long; one that is hangs.
+const SILENCE: Duration = Duration::from_secs(10 * 60);
 /// More failures than this are no accident of a busy machine.
 const FEW: usize = 5;
 
@@ -61,38 +61,64 @@ fn counted(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -
 }
 
 /// Runs `cargo test SELECTION -- OPTIONS` with `LUNAR_BIN` set, and hands on each line of its output; true when all
-/// passed.
+/// passed. A program of which nothing is heard for long is ended, and lines that begin with [`HANG`] tell where it
+/// stood.
 ///
 /// # Errors
-/// When cargo cannot be run, or nothing is heard for long.
+/// When cargo cannot be run.
 pub fn run(
     variables: &[(&str, &OsStr)],
     selection: &[&str],
     options: &[&str],
     each: impl FnMut(&str),
 ) -> Result<bool> {
+    let mut build = root::command("cargo");
+    if !build.args(["test", "--no-run"]).args(selection).status().context("cannot run cargo")?.success() {
+        return Ok(false);
+    }
     let mut command = root::command("cargo");
     command.args(["test", "--no-fail-fast"]).args(selection).args(["--", "--show-output"]).args(options);
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
     command.env("LUNAR_BIN", root::lunar_path()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot run cargo")?;
-    follow(&mut child, each)?;
+    let output = child.stdout.take().context("piped")?;
+    follow(&child, output, SILENCE, each);
     Ok(child.wait()?.success())
 }
 
 /// Passes on every line until the end.
-fn follow(child: &mut Child, mut each: impl FnMut(&str)) -> Result<()> {
-    let lines = BufReader::new(child.stdout.take().context("piped")?).lines();
+fn follow(child: &Child, output: ChildStdout, silence: Duration, mut each: impl FnMut(&str)) {
+    let lines = BufReader::new(output).lines();
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || lines.map_while(|line| line.ok()).try_for_each(|line| send.send(line)));
     loop {
-        match receive.recv_timeout(SILENCE) {
+        match receive.recv_timeout(silence) {
             Ok(line) => each(&line),
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                child.kill()?;
-                bail!("a test hangs: nothing was heard for {} minutes", SILENCE.as_secs() / 60);
+                each(&format!("{HANG}nothing was heard for {} s", silence.as_secs()));
+                hang::end_children_of(child.id()).iter().for_each(|line| each(&format!("{HANG}{line}")));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_ended_and_the_rest_goes_on() {
+        let mut shell = root::command("sh");
+        let mut shell =
+            shell.args(["-c", "echo one; sleep 1000; echo two"]).stdout(Stdio::piped()).spawn().expect("sh");
+        let (output, mut heard) = (shell.stdout.take().expect("piped"), Vec::new());
+        follow(&shell, output, Duration::from_millis(500), |line| heard.push(line.to_owned()));
+        assert!(shell.wait().expect("it ends").success());
+        assert_eq!(
+            (heard.first().map(String::as_str), heard.last().map(String::as_str)),
+            (Some("one"), Some("two"))
+        );
+        assert!(heard[1].starts_with(HANG), "{heard:?}");
     }
 }

@@ -3,6 +3,7 @@
 pub mod cargo;
 mod disk;
 mod fuzz;
+mod hang;
 mod output;
 mod packages;
 mod steps;

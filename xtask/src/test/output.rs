@@ -5,6 +5,9 @@ use super::Tally;
 /// Lines of a failed test that are kept: its end, where the reason stands.
 const KEPT: usize = 40;
 
+/// What lines begin with that tell of a program that hung.
+pub const HANG: &str = "hang: ";
+
 /// A test that failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Failure {
@@ -20,6 +23,8 @@ pub struct Output {
     pub failures: Vec<Failure>,
     /// What comes now is what failed tests printed, or the list of their names
     is_of_failures: bool,
+    /// Tests that take long, and have not ended yet
+    slow: Vec<String>,
 }
 
 impl Output {
@@ -28,7 +33,10 @@ impl Output {
         if line.starts_with("skipped: ") {
             self.tally.skipped += 1;
         }
-        if let Some(result) = line.strip_prefix("test result: ") {
+        self.watch(line);
+        if let Some(said) = line.strip_prefix(HANG) {
+            self.hang(said);
+        } else if let Some(result) = line.strip_prefix("test result: ") {
             self.is_of_failures = false;
             self.count(result);
         } else if line == "failures:" {
@@ -47,6 +55,28 @@ impl Output {
                 "failed;" => self.tally.failed += number,
                 _ => {}
             }
+        }
+    }
+
+    fn watch(&mut self, line: &str) {
+        let Some((name, what)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(' ')) else {
+            return;
+        };
+        if what.starts_with("has been running") {
+            self.slow.push(name.to_owned());
+        } else {
+            self.slow.retain(|slow| slow != name);
+        }
+    }
+
+    /// The tests that have not ended have failed, and this is why.
+    fn hang(&mut self, said: &str) {
+        for name in std::mem::take(&mut self.slow) {
+            self.tally.failed += 1;
+            self.failures.push(Failure { name, said: Vec::new() });
+        }
+        if let Some(failure) = self.failures.last_mut() {
+            failure.said.push(said.to_owned());
         }
     }
 
@@ -110,6 +140,21 @@ mod tests {
         let said: Vec<_> = output.failures.iter().map(|f| (f.name.as_str(), f.said.join("|"))).collect();
         let one = "thread 'a::one' panicked at src/a.rs:1:1:|left and right".to_owned();
         assert_eq!(said, [("a::one", one), ("b::two", "too late".to_owned())]);
+    }
+
+    #[test]
+    fn a_test_that_hangs_has_failed() {
+        let output = of(&[
+            "test a::one has been running for over 60 seconds",
+            "test b::two has been running for over 60 seconds",
+            "test a::one ... ok",
+            "hang: nothing was heard",
+            "hang: #0 wait",
+            "test result: ok. 3 passed; 0 failed; 0 ignored",
+        ]);
+        let said = vec!["nothing was heard".to_owned(), "#0 wait".to_owned()];
+        assert_eq!(output.failures, [Failure { name: "b::two".into(), said }]);
+        assert_eq!(output.tally, Tally { passed: 3, failed: 1, skipped: 0 });
     }
 
     #[test]

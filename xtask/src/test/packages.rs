@@ -36,6 +36,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("taskset", "util-linux"),
     ("c++", "g++"),
     ("git", "git"),
+    ("gdb", "gdb"),
     ("losetup", "mount"),
     ("fusermount3", "fuse3"),
     ("setsid", "util-linux"),

@@ -1,0 +1,95 @@
+//! Tests that hang: where they stand, and their end.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::root;
+
+/// Lines that are told of one program: the stacks of some threads.
+const TOLD: usize = 150;
+
+/// Ends the programs that a process runs, and those that they run; tells what the threads of the first were doing.
+pub fn end_children_of(pid: u32) -> Vec<String> {
+    let processes = processes();
+    let children = children(&processes, pid);
+    let told = children.iter().flat_map(|child| stand(*child)).collect();
+    let mut all = children;
+    let mut next = 0;
+    while let Some(parent) = all.get(next) {
+        all.extend(self::children(&processes, *parent));
+        next += 1;
+    }
+    let numbers: Vec<String> = all.iter().map(u32::to_string).collect();
+    let _ = Command::new("sh")
+        .arg("-c")
+        .arg(format!("kill -9 {}", numbers.join(" ")))
+        .stderr(Stdio::null())
+        .status();
+    told
+}
+
+/// Every process and its parent.
+fn processes() -> Vec<(u32, u32)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, a bracket too.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn children(processes: &[(u32, u32)], parent: u32) -> Vec<u32> {
+    processes.iter().filter(|process| process.1 == parent).map(|process| process.0).collect()
+}
+
+/// The stacks of its threads, if gdb is installed; otherwise their names (a test's thread has the test's).
+fn stand(pid: u32) -> Vec<String> {
+    let mut gdb = root::command("gdb");
+    gdb.args(["-batch", "-ex", "thread apply all backtrace", "-p", &pid.to_string()]);
+    let said = gdb.stdin(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let stacks: Vec<String> =
+        said.lines().filter(|line| line.starts_with(['T', '#'])).take(TOLD).map(str::to_owned).collect();
+    if stacks.is_empty() { names(pid) } else { stacks }
+}
+
+fn names(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let name = |path: std::path::PathBuf| {
+        let read = |what: &str| fs::read_to_string(path.join(what)).unwrap_or_default();
+        format!("thread {} in {}", read("comm").trim(), read("wchan").trim())
+    };
+    tasks.map(|task| name(task.path())).take(TOLD).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_what_they_run_are_ended() {
+        let mut shell = Command::new("sh").args(["-c", "sh -c 'sleep 1000; :'; :"]).spawn().expect("sh");
+        let inner = loop {
+            let all = processes();
+            let found =
+                children(&all, shell.id()).first().and_then(|inner| children(&all, *inner).first().copied());
+            if let Some(inner) = found {
+                break inner;
+            }
+        };
+        let told = end_children_of(shell.id());
+        assert!(!told.is_empty());
+        shell.wait().expect("it ends with what it runs");
+        // Nothing is left of the innermost, or a zombie, which has no words.
+        let words = || fs::read(format!("/proc/{inner}/cmdline")).unwrap_or_default();
+        while !words().is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(!names(std::process::id()).is_empty());
+    }
+}
