@@ -159,6 +159,11 @@ impl Rig {
         self.places.iter().map(|place| place.disk.facts().capacity).min().unwrap_or(0)
     }
 
+    /// Bytes of the largest block among its logical units; 1 if there are none.
+    pub(crate) fn block_size(&self) -> u64 {
+        self.luns.iter().map(|(_, lun)| u64::from(lun.block_size())).max().unwrap_or(1)
+    }
+
     /// The logical unit of a session, if it is one.
     pub fn lun(&self, session: usize) -> Option<&Arc<Lun>> {
         let disk = Arc::as_ptr(&self.places.get(session)?.disk).cast::<()>();

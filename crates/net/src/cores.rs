@@ -125,9 +125,7 @@ impl Cores {
 
     /// Ends all loops, with whatever tasks they still hold. Not to be called from one of them.
     pub fn stop(&self) {
-        for jobs in &self.jobs {
-            let _ = jobs.send(None);
-        }
+        self.jobs.iter().for_each(|jobs| drop(jobs.send(None)));
         for t in self.threads().drain(..) {
             let _ = t.join();
         }
@@ -137,8 +135,12 @@ impl Cores {
 impl Drop for Cores {
     fn drop(&mut self) {
         // A loop may hold the last handle: it cannot wait for itself, and ends once it has read the news.
-        for jobs in &self.jobs {
-            let _ = jobs.send(None);
+        let tell = || self.jobs.iter().for_each(|jobs| drop(jobs.send(None)));
+        if std::thread::panicking() {
+            // compio ends the process when one of its tasks is woken by a thread that panics, and nobody learns why.
+            std::thread::scope(|scope| drop(scope.spawn(tell).join()));
+        } else {
+            tell();
         }
     }
 }
@@ -225,6 +227,17 @@ mod tests {
         });
         assert_eq!(rx.recv().expect("an answer").as_deref(), Some("core 0"));
         cores.stop();
+    }
+
+    #[test]
+    fn a_thread_that_panics_takes_its_loops_with_it_and_not_the_process() {
+        let panicked = std::thread::spawn(|| {
+            let cores = Cores::start(&[0]).expect("an event loop");
+            cores.wait(0, || async {}).expect("it runs");
+            std::thread::sleep(Duration::from_millis(20)); // it waits for more
+            std::panic::resume_unwind(Box::new("as asked"));
+        });
+        assert!(panicked.join().is_err());
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Rig {
     /// When the job does not make sense on these targets: nothing ran.
     pub fn run(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
         let span = check(job, self.capacity())?;
+        check_blocks(job, self.block_size())?;
         self.perform(job, span, watch, false)
     }
 
@@ -171,6 +172,16 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
     }
     steps::check(job)?;
     Ok(span)
+}
+
+/// Commands are whole blocks: the initiator would read the rest of one and write it back, another work than was
+/// asked for.
+fn check_blocks(job: &Job, block_size: u64) -> Result<(), Error> {
+    let Some(odd) = [job.granule(), job.offset].into_iter().find(|bytes| bytes % block_size != 0) else {
+        return Ok(());
+    };
+    let what = format!("{odd} bytes are no whole blocks of {block_size}");
+    Err(Error::new(Kind::Invalid, what, "use lengths and offsets that are multiples of the target's blocks"))
 }
 
 #[cfg(test)]

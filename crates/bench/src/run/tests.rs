@@ -373,6 +373,18 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn lengths_and_offsets_are_whole_blocks() {
+    let checked = |sizes: &[u32], offset, block_size| {
+        let sizes = sizes.iter().map(|bytes| (*bytes, 1)).collect();
+        check_blocks(&Job { sizes, offset, ..Job::default() }, block_size).map_err(|e| e.what)
+    };
+    assert!(checked(&[512, 4096], 512, 512).is_ok());
+    assert!(checked(&[1000], 3, 1).is_ok());
+    assert_eq!(checked(&[3000, 1000], 0, 512).unwrap_err(), "1000 bytes are no whole blocks of 512");
+    assert_eq!(checked(&[4096], 512, 4096).unwrap_err(), "512 bytes are no whole blocks of 4096");
+}
+
+#[test]
 fn data_is_not_overwritten_unless_that_is_wanted() {
     let dir = std::env::temp_dir().join(format!("lunar-bench-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
