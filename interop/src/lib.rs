@@ -6,6 +6,7 @@
 //! that each test also watches reserved bits, padding, digests, StatSN, ExpCmdSN and MaxCmdSN.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod chap;
 pub mod check;
 pub mod config;

@@ -1,10 +1,10 @@
 //! Failover pairs: two routers in front of one target, and a host with a path through each. Whatever happens to the
 //! routers, what was acknowledged is there, and one that was put off writes no more.
 
+use interop::routed::until;
 use interop::scsi::{WRITE, read_keys, write10};
 use interop::{Got, Raw, Server, TARGET, op};
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 512;
@@ -40,13 +40,13 @@ fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
     )
 }
 
-/// What `lunar router` says to one.
-fn said_of(router: &Server, arguments: &[&str]) -> String {
-    let mut command = Command::new(interop::lunar_bin());
-    command.arg("router").args(arguments).arg("--socket").arg(router.dir().join("admin.sock"));
-    let ran = interop::tool::run(&mut command, SOON);
-    assert!(ran.ok(), "{arguments:?}: {}", ran.said);
-    ran.said
+/// What a router shows contains this.
+fn shows(router: &Server, text: &str) -> bool {
+    router.said(&["router", "show", "r1"]).contains(text)
+}
+
+fn is(router: &Server, state: &str) -> bool {
+    shows(router, &format!("router r1: {state}"))
 }
 
 impl World {
@@ -58,20 +58,11 @@ impl World {
         let ports = [(); 2].map(|()| interop::ports::free());
         let first = Server::start(&router(target.portal(), 0, ports));
         // On a busy machine the other one's patience could end before the preferred one has found the storage.
-        let late = Instant::now() + SOON;
-        while !said_of(&first, &["show", "r1"]).contains("router r1: active") {
-            assert!(Instant::now() < late, "the preferred one does not become active\n{}", first.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until("the preferred one becomes active", || is(&first, "active").then_some(()));
         let second = Server::start(&router(target.portal(), 1, ports));
         let world = World { target, routers: [first, second] };
         world.becomes(1, "standby");
         world
-    }
-
-    /// What `lunar router` says to a router.
-    fn lunar(&self, at: usize, arguments: &[&str]) -> String {
-        said_of(&self.routers[at], arguments)
     }
 
     /// Waits until it is so.
@@ -85,11 +76,11 @@ impl World {
     }
 
     fn shows(&self, at: usize, text: &str) -> bool {
-        self.lunar(at, &["show", "r1"]).contains(text)
+        shows(&self.routers[at], text)
     }
 
     fn is(&self, at: usize, state: &str) -> bool {
-        self.shows(at, &format!("router r1: {state}"))
+        is(&self.routers[at], state)
     }
 
     fn becomes(&self, at: usize, state: &str) {
@@ -103,11 +94,8 @@ impl World {
 
     /// Changes places, as soon as the other router could take over.
     fn failover(&self, at: usize) {
-        let socket = self.routers[at].dir().join("admin.sock");
         self.until("the other cannot take over", || {
-            let mut command = Command::new(interop::lunar_bin());
-            command.args(["router", "failover", "r1", "--socket"]).arg(&socket);
-            interop::tool::run(&mut command, SOON).ok()
+            self.routers[at].asked(&["router", "failover", "r1"]).ok()
         });
     }
 
@@ -242,14 +230,14 @@ fn places_are_changed_on_demand_while_a_host_writes() {
     host.write_for(Duration::from_millis(300));
     world.becomes(0, "active");
     world.becomes(1, "standby");
-    world.lunar(0, &["drain", "r1"]);
+    world.routers[0].said(&["router", "drain", "r1"]);
     host.write_for(Duration::from_millis(300));
     world.becomes(1, "active");
-    assert!(world.lunar(0, &["show", "r1"]).contains("not eligible"));
-    world.lunar(0, &["resume", "r1"]);
-    world.lunar(0, &["eligible", "r1", "off"]);
-    assert!(world.lunar(0, &["show", "r1"]).contains("not eligible"));
-    world.lunar(0, &["eligible", "r1", "on"]);
+    assert!(world.routers[0].said(&["router", "show", "r1"]).contains("not eligible"));
+    world.routers[0].said(&["router", "resume", "r1"]);
+    world.routers[0].said(&["router", "eligible", "r1", "off"]);
+    assert!(world.routers[0].said(&["router", "show", "r1"]).contains("not eligible"));
+    world.routers[0].said(&["router", "eligible", "r1", "on"]);
     host.write_for(Duration::from_millis(300));
     assert!(world.is(1, "active"), "nothing is taken from one that does well");
     host.check(&mut path(&world.routers[1]));

@@ -310,11 +310,13 @@ mod tests {
         };
         let outcome = rig_run(&stalling, &job);
         let Outcome { late, backlog, .. } = outcome;
-        // Thirty are due; the last ten find both places taken, and on a slow machine some more.
+        // Thirty are due, perhaps all but the last. Twenty are served, two never end, and seven or eight never begin;
+        // on a machine that is busy fewer are served, and more never begin.
         let due = outcome.read.ios + late + backlog;
-        assert!((29..=31).contains(&due) && late >= 1 && backlog >= 7, "{late} {backlog} of {due}");
+        assert!((29..=30).contains(&due) && outcome.read.ios <= 20, "{late} {backlog} of {due}");
+        assert!((1..=2).contains(&late) && backlog >= 7, "{late} {backlog} of {due}");
         let total = &outcome.read.total;
-        assert_eq!(total.count(), outcome.read.ios + outcome.late + outcome.backlog);
+        assert_eq!(total.count(), due);
         let slow = |ms: u64| {
             total.histogram.iter().filter(|bin| bin.0 > ms * 1_000_000).map(|bin| bin.1).sum::<u64>()
         };

@@ -97,8 +97,7 @@ impl Cores {
 
     /// Runs a closure on a core's thread, inside its event loop.
     pub fn run_on(&self, core: usize, job: impl FnOnce() + Send + 'static) {
-        // A loop that is gone takes no more work: the process is ending.
-        let _ = self.jobs[core].send(Some(Box::new(job)));
+        send(&self.jobs[core], Some(Box::new(job)));
     }
 
     /// Runs a future on a core, and waits for what it comes to. Not to be called from one of the cores.
@@ -125,23 +124,32 @@ impl Cores {
 
     /// Ends all loops, with whatever tasks they still hold. Not to be called from one of them.
     pub fn stop(&self) {
-        self.jobs.iter().for_each(|jobs| drop(jobs.send(None)));
+        self.end_loops();
         for t in self.threads().drain(..) {
             let _ = t.join();
         }
+    }
+
+    fn end_loops(&self) {
+        self.jobs.iter().for_each(|jobs| send(jobs, None));
     }
 }
 
 impl Drop for Cores {
     fn drop(&mut self) {
         // A loop may hold the last handle: it cannot wait for itself, and ends once it has read the news.
-        let tell = || self.jobs.iter().for_each(|jobs| drop(jobs.send(None)));
-        if std::thread::panicking() {
-            // compio ends the process when one of its tasks is woken by a thread that panics, and nobody learns why.
-            std::thread::scope(|scope| drop(scope.spawn(tell).join()));
-        } else {
-            tell();
-        }
+        self.end_loops();
+    }
+}
+
+/// Gives a loop a job, or its end. One that is gone takes no more: the process is ending.
+fn send(jobs: &flume::Sender<Job>, job: Job) {
+    let send = || drop(jobs.send(job));
+    if std::thread::panicking() {
+        // compio ends the process when one of its tasks is woken by a thread that panics, and nobody learns why.
+        std::thread::scope(|scope| drop(scope.spawn(send).join()));
+    } else {
+        send();
     }
 }
 

@@ -108,16 +108,16 @@ fn an_instance_that_is_drained_lets_nobody_in_until_it_is_resumed() {
     let router = router_to(&url(&storage, &format!("/{A}")), "");
     let mut raw = session(router.portal(), T, &[0, 3]);
     assert_eq!(r1(&router)["state"], "serving");
-    assert_eq!(said(&router, &["router", "drain", "r1"]), "router r1: draining\n");
+    assert_eq!(router.said(&["router", "drain", "r1"]), "router r1: draining\n");
     let request = raw.recv_op(interop::op::ASYNC);
     assert_eq!(request.bhs[36], 1, "the target asks for a logout: {request:?}");
     assert_eq!(raw.logout(0, 0).bhs[2], 0);
     let login = || Login::new().target(T).try_on(router.portal()).err();
     assert_eq!((login(), r1(&router)["state"].as_str()), (Some(UNAVAILABLE), Some("draining")));
-    assert_eq!(said(&router, &["router", "resume", "r1"]), "router r1: serving\n");
+    assert_eq!(router.said(&["router", "resume", "r1"]), "router r1: serving\n");
     assert_eq!(login(), None);
-    let none = asked(&router, &["router", "drain", "r9"]);
+    let none = router.asked(&["router", "drain", "r9"]);
     assert!(!none.ok() && none.said.contains("there is no router r9"), "{}", none.said);
-    let alone = asked(&router, &["router", "failover", "r1"]);
+    let alone = router.asked(&["router", "failover", "r1"]);
     assert!(!alone.ok() && alone.said.contains("is in no pair"), "{}", alone.said);
 }

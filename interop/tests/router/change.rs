@@ -32,7 +32,7 @@ fn pair() -> (Server, Server, String) {
 #[test]
 fn a_difference_is_told_and_nothing_of_it_done() {
     let (_storage, router, file) = pair();
-    let text = said(&router, &["diff", &file]);
+    let text = router.said(&["diff", &file]);
     assert!(text.contains("max_sessions") && text.contains(U) && !text.contains(T), "{text}");
     let list = told(&router, &["diff", &file]);
     let limit =
@@ -44,7 +44,7 @@ fn a_difference_is_told_and_nothing_of_it_done() {
     assert!(!has_u(&router));
     std::fs::write(&file, "[router.r1]\nhold_s = \"x\"\n").expect("written");
     for words in ["diff", "apply"] {
-        let wrong = asked(&router, &[words, &file]);
+        let wrong = router.asked(&[words, &file]);
         assert!(!wrong.ok() && wrong.said.contains("hold_s"), "{}", wrong.said);
     }
 }
@@ -53,20 +53,20 @@ fn a_difference_is_told_and_nothing_of_it_done() {
 fn what_is_not_confirmed_goes_by_itself_and_what_is_stays() {
     let (_storage, router, file) = pair();
     let mut host = session(router.portal(), T, &[0, 3]);
-    let text = said(&router, &["apply", &file, "--confirm-within", "3s"]);
+    let text = router.said(&["apply", &file, "--confirm-within", "3s"]);
     assert!(text.contains("rolled back in 3 s"), "{text}");
     drop(session(router.portal(), U, &[1]));
     until("it goes by itself", || (!has_u(&router)).then_some(()));
     assert!(router.log().contains("was not confirmed"), "{}", router.log());
-    said(&router, &["apply", &file, "--confirm-within", "60s"]);
+    router.said(&["apply", &file, "--confirm-within", "60s"]);
     assert!(has_u(&router));
-    assert_eq!(said(&router, &["apply", "--rollback"]), "rolled back\n");
+    assert_eq!(router.said(&["apply", "--rollback"]), "rolled back\n");
     assert!(!has_u(&router));
-    said(&router, &["apply", &file, "--confirm-within", "3s"]);
-    assert_eq!(said(&router, &["apply", "--confirm"]), "confirmed\n");
+    router.said(&["apply", &file, "--confirm-within", "3s"]);
+    assert_eq!(router.said(&["apply", "--confirm"]), "confirmed\n");
     std::thread::sleep(Duration::from_secs(4));
     assert!(has_u(&router));
-    let late = asked(&router, &["apply", "--rollback"]);
+    let late = router.asked(&["apply", "--rollback"]);
     assert!(!late.ok() && late.said.contains("nothing to roll back to"), "{}", late.said);
     assert_eq!(host.read_blocks(3, 0, 1), [0; 512], "a host of the other target saw nothing of it");
 }

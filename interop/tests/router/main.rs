@@ -97,21 +97,9 @@ fn serial(raw: &mut Raw, lun: u16) -> String {
     String::from_utf8_lossy(&page[4..]).trim().to_owned()
 }
 
-/// What `lunar` says to the admin socket of a server.
-fn said(server: &Server, words: &[&str]) -> String {
-    let ran = asked(server, words);
-    assert!(ran.ok(), "{words:?}: {}", ran.said);
-    ran.said
-}
-
-fn asked(server: &Server, words: &[&str]) -> interop::tool::Ran {
-    let socket = server.dir().join("admin.sock").display().to_string();
-    lunar(&[words, &["--socket", &socket]].concat())
-}
-
-/// The same as JSON.
+/// What `lunar` says to the admin socket of a server, as JSON.
 fn told(server: &Server, words: &[&str]) -> Value {
-    let text = said(server, &[words, &["--json"]].concat());
+    let text = server.said(&[words, &["--json"]].concat());
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 

@@ -41,14 +41,14 @@ fn an_instance_tells_targets_upstreams_paths_sessions_and_times() {
         ("paths", &format!("{A}/3")),
         ("sessions", T),
     ] {
-        let text = said(&router, &["router", words]);
+        let text = router.said(&["router", words]);
         assert!(text.contains(part), "{words}: {text}");
         let json: Value = told(&router, &["router", words]);
         assert!(json.is_array(), "{words}: {json}");
     }
-    let none = asked(&router, &["router", "show", "r9"]);
+    let none = router.asked(&["router", "show", "r9"]);
     assert!(!none.ok() && none.said.contains("there is no router r9"), "{}", none.said);
-    let nothing = said(&storage, &["router", "list"]);
+    let nothing = storage.said(&["router", "list"]);
     assert_eq!(nothing, "no routers\n");
     // It has looked at its upstream, and gone in good order.
     assert!(!router.log().contains("WARN"), "{}", router.log());

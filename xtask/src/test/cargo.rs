@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::output::{Failure, HANG, Output};
 use super::{Report, hang};
@@ -57,47 +57,62 @@ fn counted(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -
         println!("{line}");
         output.take(line);
     })?;
+    output.settle();
     Ok((is_ok, output))
 }
 
 /// Runs `cargo test SELECTION -- OPTIONS` with `LUNAR_BIN` set, and hands on each line of its output; true when all
-/// passed. A program of which nothing is heard for long is ended, and lines that begin with [`HANG`] tell where it
-/// stood.
+/// passed. A program of which nothing is heard for long is ended, and what begins with [`HANG`] tells where it stood.
 ///
 /// # Errors
-/// When cargo cannot be run.
+/// When cargo cannot be run, or nothing is heard for long though it runs no program.
 pub fn run(
     variables: &[(&str, &OsStr)],
     selection: &[&str],
     options: &[&str],
     each: impl FnMut(&str),
 ) -> Result<bool> {
-    let mut build = root::command("cargo");
-    if !build.args(["test", "--no-run"]).args(selection).status().context("cannot run cargo")?.success() {
+    let cargo = |how: &str| {
+        let mut command = root::command("cargo");
+        command.args(["test", how]).args(selection);
+        command
+    };
+    // First, for no limit: a build may be silent for long.
+    if !cargo("--no-run").status().context("cannot run cargo")?.success() {
         return Ok(false);
     }
-    let mut command = root::command("cargo");
-    command.args(["test", "--no-fail-fast"]).args(selection).args(["--", "--show-output"]).args(options);
+    let mut command = cargo("--no-fail-fast");
+    command.args(["--", "--show-output"]).args(options);
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
     command.env("LUNAR_BIN", root::lunar_path()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("piped")?;
-    follow(&child, output, SILENCE, each);
+    follow(&mut child, output, SILENCE, each)?;
     Ok(child.wait()?.success())
 }
 
 /// Passes on every line until the end.
-fn follow(child: &Child, output: ChildStdout, silence: Duration, mut each: impl FnMut(&str)) {
+fn follow(
+    child: &mut Child,
+    output: ChildStdout,
+    silence: Duration,
+    mut each: impl FnMut(&str),
+) -> Result<()> {
     let lines = BufReader::new(output).lines();
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || lines.map_while(|line| line.ok()).try_for_each(|line| send.send(line)));
     loop {
         match receive.recv_timeout(silence) {
             Ok(line) => each(&line),
-            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {
-                each(&format!("{HANG}nothing was heard for {} s", silence.as_secs()));
-                hang::end_children_of(child.id()).iter().for_each(|line| each(&format!("{HANG}{line}")));
+                let stood = hang::end_children_of(child.id());
+                let told = format!("nothing was heard for {} s", silence.as_secs());
+                if stood.is_empty() {
+                    child.kill()?;
+                    bail!("{told}, and cargo runs no program");
+                }
+                each(&format!("{HANG}{told}\n{}", stood.join("\n")));
             }
         }
     }
@@ -113,12 +128,18 @@ mod tests {
         let mut shell =
             shell.args(["-c", "echo one; sleep 1000; echo two"]).stdout(Stdio::piped()).spawn().expect("sh");
         let (output, mut heard) = (shell.stdout.take().expect("piped"), Vec::new());
-        follow(&shell, output, Duration::from_millis(500), |line| heard.push(line.to_owned()));
+        follow(&mut shell, output, Duration::from_millis(500), |line| heard.push(line.to_owned()))
+            .expect("it ends");
         assert!(shell.wait().expect("it ends").success());
-        assert_eq!(
-            (heard.first().map(String::as_str), heard.last().map(String::as_str)),
-            (Some("one"), Some("two"))
-        );
+        assert_eq!((heard.len(), heard[0].as_str(), heard[2].as_str()), (3, "one", "two"));
         assert!(heard[1].starts_with(HANG), "{heard:?}");
+    }
+
+    #[test]
+    fn who_is_silent_and_runs_nothing_is_ended() {
+        let mut sleeper = root::command("sleep").arg("1000").stdout(Stdio::piped()).spawn().expect("sleep");
+        let output = sleeper.stdout.take().expect("piped");
+        follow(&mut sleeper, output, Duration::from_millis(100), |_| {}).expect_err("it hangs");
+        assert!(!sleeper.wait().expect("it ends").success());
     }
 }

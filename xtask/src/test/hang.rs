@@ -1,7 +1,7 @@
 //! Tests that hang: where they stand, and their end.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::root;
 
@@ -13,19 +13,21 @@ pub fn end_children_of(pid: u32) -> Vec<String> {
     let processes = processes();
     let children = children(&processes, pid);
     let told = children.iter().flat_map(|child| stand(*child)).collect();
-    let mut all = children;
+    let numbers: Vec<String> = descendants(&processes, children).iter().map(u32::to_string).collect();
+    let kill = format!("kill -9 {}", numbers.join(" "));
+    // Those that have ended meanwhile are no matter.
+    let _ = root::command("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
+    told
+}
+
+/// These, and all that they run.
+fn descendants(processes: &[(u32, u32)], mut all: Vec<u32>) -> Vec<u32> {
     let mut next = 0;
     while let Some(parent) = all.get(next) {
-        all.extend(self::children(&processes, *parent));
+        all.extend(children(processes, *parent));
         next += 1;
     }
-    let numbers: Vec<String> = all.iter().map(u32::to_string).collect();
-    let _ = Command::new("sh")
-        .arg("-c")
-        .arg(format!("kill -9 {}", numbers.join(" ")))
-        .stderr(Stdio::null())
-        .status();
-    told
+    all
 }
 
 /// Every process and its parent.
@@ -73,7 +75,7 @@ mod tests {
 
     #[test]
     fn programs_and_what_they_run_are_ended() {
-        let mut shell = Command::new("sh").args(["-c", "sh -c 'sleep 1000; :'; :"]).spawn().expect("sh");
+        let mut shell = root::command("sh").args(["-c", "sh -c 'sleep 1000; :'; :"]).spawn().expect("sh");
         let inner = loop {
             let all = processes();
             let found =

@@ -5,8 +5,10 @@ use super::Tally;
 /// Lines of a failed test that are kept: its end, where the reason stands.
 const KEPT: usize = 40;
 
-/// What lines begin with that tell of a program that hung.
+/// What the text begins with that tells of a program that hung.
 pub const HANG: &str = "hang: ";
+/// In place of a test's name, where it is not known which one hung.
+const UNKNOWN: &str = "a test that hangs";
 
 /// A test that failed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub struct Output {
     is_of_failures: bool,
     /// Tests that take long, and have not ended yet
     slow: Vec<String>,
+    /// Tests of the program that runs now of which nothing was told yet
+    left: usize,
 }
 
 impl Output {
@@ -33,17 +37,27 @@ impl Output {
         if line.starts_with("skipped: ") {
             self.tally.skipped += 1;
         }
-        self.watch(line);
         if let Some(said) = line.strip_prefix(HANG) {
             self.hang(said);
+        } else if let Some(tests) = beginning(line) {
+            self.settle();
+            self.left = tests;
         } else if let Some(result) = line.strip_prefix("test result: ") {
-            self.is_of_failures = false;
+            (self.is_of_failures, self.left) = (false, 0);
             self.count(result);
         } else if line == "failures:" {
             self.is_of_failures = true;
         } else if self.is_of_failures {
             self.keep(line);
+        } else if let Some(test) = line.strip_prefix("test ") {
+            self.watch(test);
         }
+    }
+
+    /// A program is over. Tests of which it told nothing, because it died or was ended, have failed.
+    pub fn settle(&mut self) {
+        self.tally.failed += std::mem::take(&mut self.left);
+        self.slow.clear();
     }
 
     fn count(&mut self, result: &str) {
@@ -58,26 +72,28 @@ impl Output {
         }
     }
 
-    fn watch(&mut self, line: &str) {
-        let Some((name, what)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(' ')) else {
-            return;
-        };
+    /// What is told of a test: that it takes long, or how it ended.
+    fn watch(&mut self, test: &str) {
+        let (name, what) = test.split_once(' ').unwrap_or_default();
         if what.starts_with("has been running") {
             self.slow.push(name.to_owned());
-        } else {
+        } else if test.rsplit_once(" ... ").is_some_and(|(_, ended)| !ended.is_empty()) {
+            self.left = self.left.saturating_sub(1);
             self.slow.retain(|slow| slow != name);
         }
     }
 
     /// The tests that have not ended have failed, and this is why.
     fn hang(&mut self, said: &str) {
-        for name in std::mem::take(&mut self.slow) {
-            self.tally.failed += 1;
-            self.failures.push(Failure { name, said: Vec::new() });
+        let mut names = std::mem::take(&mut self.slow);
+        if names.is_empty() {
+            names.push(UNKNOWN.to_owned());
         }
-        if let Some(failure) = self.failures.last_mut() {
-            failure.said.push(said.to_owned());
-        }
+        self.left = self.left.saturating_sub(names.len());
+        self.tally.failed += names.len();
+        self.failures.extend(names.into_iter().map(|name| Failure { name, said: Vec::new() }));
+        let last = self.failures.last_mut().expect("there is one at least");
+        last.said = said.lines().map(str::to_owned).collect();
     }
 
     fn keep(&mut self, line: &str) {
@@ -95,6 +111,12 @@ impl Output {
             failure.said.remove(0);
         }
     }
+}
+
+/// The number of tests that a program is about to run.
+fn beginning(line: &str) -> Option<usize> {
+    let (number, rest) = line.strip_prefix("running ")?.split_once(' ')?;
+    number.parse().ok().filter(|_| ["test", "tests"].contains(&rest))
 }
 
 #[cfg(test)]
@@ -145,16 +167,45 @@ mod tests {
     #[test]
     fn a_test_that_hangs_has_failed() {
         let output = of(&[
+            "running 2 tests",
             "test a::one has been running for over 60 seconds",
             "test b::two has been running for over 60 seconds",
             "test a::one ... ok",
-            "hang: nothing was heard",
-            "hang: #0 wait",
+            "hang: nothing was heard\n#0 wait",
+            "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 0 ignored",
         ]);
         let said = vec!["nothing was heard".to_owned(), "#0 wait".to_owned()];
         assert_eq!(output.failures, [Failure { name: "b::two".into(), said }]);
         assert_eq!(output.tally, Tally { passed: 3, failed: 1, skipped: 0 });
+    }
+
+    #[test]
+    fn a_hang_without_a_name_is_a_failure_of_its_own() {
+        // One test at a time: libtest neither ends its line nor tells that it takes long.
+        let output = of(&[
+            "failures:",
+            "---- a::one stdout ----",
+            "no",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored",
+            "running 1 test",
+            "hang: nothing was heard",
+        ]);
+        let told: Vec<_> = output.failures.iter().map(|f| (f.name.as_str(), f.said.join("|"))).collect();
+        assert_eq!(told, [("a::one", "no".to_owned()), (UNKNOWN, "nothing was heard".to_owned())]);
+        assert_eq!(output.tally, Tally { passed: 0, failed: 2, skipped: 0 });
+    }
+
+    #[test]
+    fn tests_of_a_program_that_died_have_failed() {
+        let died = ["running 4 tests", "test a::one ... ok", "test a::two ... ", "test a::three ... ignored"];
+        let mut output = of(&died);
+        output.settle();
+        assert_eq!((output.tally.failed, output.failures.len()), (2, 0));
+        let next = ["running 1 test", "test b::one ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"];
+        let mut output = of(&[&died[..], &next].concat());
+        output.settle();
+        assert_eq!(output.tally, Tally { passed: 1, failed: 2, skipped: 0 });
     }
 
     #[test]

@@ -1,0 +1,20 @@
+//! What `lunar` says to the admin socket of a server.
+
+use crate::script::lunar;
+use crate::server::Server;
+use crate::tool::Ran;
+
+impl Server {
+    /// How `lunar WORDS` ended on its socket.
+    pub fn asked(&self, words: &[&str]) -> Ran {
+        let socket = self.dir().join("admin.sock").display().to_string();
+        lunar(&[words, &["--socket", &socket]].concat())
+    }
+
+    /// What it said; it must succeed.
+    pub fn said(&self, words: &[&str]) -> String {
+        let ran = self.asked(words);
+        assert!(ran.ok(), "{words:?}: {}", ran.said);
+        ran.said
+    }
+}
