@@ -148,6 +148,11 @@ impl Default for Job {
 }
 
 impl Job {
+    /// Commands of one session that may be in flight: reads first, then writes where both ways are taken at once.
+    pub(crate) fn lanes(&self) -> usize {
+        if self.way == Way::Both { 2 * self.depth } else { self.depth }
+    }
+
     /// Where chance begins for one of its sessions or lanes: elsewhere for each of them, and for each seed.
     pub(crate) fn chance(&self, of: u64) -> u64 {
         self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of

@@ -3,6 +3,8 @@
 use net::Buf;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// A future that stays on its core.
 pub type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = T> + 'a>>;
@@ -96,6 +98,12 @@ pub trait Backend: Send + Sync {
     /// Writes the whole of `buf` at `offset`; with `stable` it is on stable storage before this ends.
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished>;
 
+    /// Many reads and writes of one owner at once, without a future for each, where that is cheaper; None where it is
+    /// not, or not on this core.
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        None
+    }
+
     /// Every acknowledged write becomes stable.
     fn flush(&self) -> Future<'_, io::Result<()>>;
 
@@ -121,4 +129,18 @@ pub trait Backend: Send + Sync {
 
     /// Counters and settings for people, as (name, value), from the outermost filter to the medium.
     fn describe(&self) -> Vec<(String, String)>;
+}
+
+/// Reads and writes of one owner, who takes their ends one after the other. Each has a lane, a small number that its
+/// owner chose, and until it has ended it is the only one there. Dropping the queue gives the answers up, not the
+/// operations.
+pub trait Queue {
+    /// Begins what [`Backend::read`] does.
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf);
+
+    /// Begins what [`Backend::write`] does.
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool);
+
+    /// The next one that has ended. To be asked again after anything was begun: not all of them move before.
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)>;
 }

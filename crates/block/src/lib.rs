@@ -14,7 +14,7 @@ mod open;
 pub mod range;
 pub mod testing;
 
-pub use backend::{Backend, Extent, Facts, Finished, Future, Inline};
+pub use backend::{Backend, Extent, Facts, Finished, Future, Inline, Queue};
 pub use open::{Found, Kind, OpenError, Spec, examine, open};
 
 use std::io;

@@ -59,7 +59,8 @@ impl Ranges {
         }
     }
 
-    fn try_hold(self: &Arc<Self>, bytes: &Range<u64>, share: Share) -> Option<Hold> {
+    /// The same at once; None while another holder forbids it.
+    pub fn try_hold(self: &Arc<Self>, bytes: &Range<u64>, share: Share) -> Option<Hold> {
         let id = locked(&self.held).take(bytes, share)?;
         Some(Hold { ranges: self.clone(), id })
     }

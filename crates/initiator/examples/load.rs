@@ -1,11 +1,12 @@
 //! Load for a logical unit, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints
 //! what was reached, and the CPU time of this process.
 
-use block::Backend;
-use initiator::{Lun, Url};
+use block::{Backend, Queue};
+use initiator::Url;
 use net::{Cores, Pool};
 use std::cell::Cell;
 use std::error::Error;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,9 @@ struct Load {
     time: Duration,
 }
 
+/// What was read into more than so many bytes goes back to the pool, whose pages serve the next to come while they are warm.
+const LARGE: usize = 64 << 10;
+
 /// Offsets, spread evenly (xorshift).
 struct Offsets {
     state: u64,
@@ -30,26 +34,36 @@ impl Offsets {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
-        self.state % self.places
+        // Without a division, which takes as long as a good part of a command.
+        ((u128::from(self.state) * u128::from(self.places)) >> 64) as u64
     }
 }
 
-async fn work(lun: Arc<Lun>, load: Load, seed: u64, on: Rc<Cell<bool>>) -> std::io::Result<u64> {
+/// Reads or writes until the time is over.
+async fn work(disk: Arc<dyn Backend>, load: Load, on: Rc<Cell<bool>>) -> std::io::Result<u64> {
     // As much of the disk as the neutral load generator uses.
-    let places = lun.facts().capacity.min(256 << 20) / load.bytes as u64;
-    let mut offsets = Offsets { state: seed * 0x9e37_79b9_7f4a_7c15 + 1, places };
-    let (pool, mut count) = (Pool::new(1 << 30), 0);
-    let data = pool.get(load.bytes).await;
-    let mut data = load.write.then_some(data);
-    while on.get() {
+    let places = disk.facts().capacity.min(256 << 20) / load.bytes as u64;
+    let mut offsets = Offsets { state: 0x9e37_79b9_7f4a_7c16, places };
+    let mut queue = disk.queue().ok_or_else(|| std::io::Error::other("the session is on another core"))?;
+    let mut begin = |queue: &mut dyn Queue, lane, data| {
         let offset = offsets.next() * load.bytes as u64;
-        let (result, back) = match data.take() {
-            Some(data) => lun.write(offset, data, false).await,
-            // As a program has it that uses what it reads and goes on.
-            None => lun.read(offset, pool.get(load.bytes).await).await,
-        };
+        match load.write {
+            true => queue.write(lane, offset, data, false),
+            false => queue.read(lane, offset, data),
+        }
+    };
+    let pool = Pool::new(1 << 30);
+    let buffer = || pool.try_get(load.bytes).expect("less than the pool has");
+    (0..load.depth).for_each(|lane| begin(&mut *queue, lane, buffer()));
+    let mut count = 0;
+    while on.get() {
+        let (lane, (result, mut data)) = poll_fn(|cx| queue.poll_ended(cx)).await;
         result?;
-        data = load.write.then_some(back);
+        if !load.write && load.bytes > LARGE {
+            drop(data);
+            data = buffer();
+        }
+        begin(&mut *queue, lane, data);
         count += 1;
     }
     Ok(count)
@@ -59,15 +73,10 @@ async fn run(url: Url, load: Load) -> Result<(u64, Duration), String> {
     let lun = initiator::open(&url).await.map_err(|e| e.to_string())?;
     let on = Rc::new(Cell::new(true));
     let start = Instant::now();
-    let workers: Vec<_> = (1..=load.depth as u64)
-        .map(|seed| compio::runtime::spawn(work(lun.clone(), load, seed, on.clone())))
-        .collect();
+    let worker = compio::runtime::spawn(work(lun.clone(), load, on.clone()));
     net::sleep_until(start + load.time).await;
     on.set(false);
-    let mut sum = 0;
-    for worker in workers {
-        sum += worker.await.map_err(|_| "a worker panicked")?.map_err(|e| e.to_string())?;
-    }
+    let sum = worker.await.map_err(|_| "the worker panicked")?.map_err(|e| e.to_string())?;
     Ok((sum, start.elapsed()))
 }
 

@@ -37,5 +37,5 @@ pub use options::{Options, Portal, Timeouts};
 pub use probe::{Exchange, Probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;
-pub use session::{CommandId, Event, Facts, IDENTITY_LEN, Pending, Session, testing};
+pub use session::{Batch, CommandId, Event, Facts, IDENTITY_LEN, Pending, Session, testing};
 pub use url::{Url, without_scheme};

@@ -19,6 +19,9 @@ const FEW: usize = 4;
 /// Slices in one send: the kernel's limit.
 const MAX_SLICES: usize = 1024;
 
+/// Messages without a payload are one entry up to so many bytes: what has left of an entry is let go with its last byte.
+const TOGETHER: usize = 4096;
+
 /// Bytes of frames whose memory a connection keeps when nothing waits.
 const KEEP: usize = 64 << 10;
 
@@ -51,7 +54,7 @@ impl Payload {
 }
 
 struct Entry {
-    /// Bytes before and after the payload.
+    /// Bytes before and after the payload. Several messages without one may be the same entry.
     head_len: usize,
     tail_len: usize,
     payload: Payload,
@@ -95,7 +98,18 @@ impl Out {
     #[inline]
     pub fn push(&mut self, head: &[u8], payload: Payload, tail: &[u8]) {
         self.frames.extend_from_slice(head);
-        self.frames.extend_from_slice(tail);
+        if !tail.is_empty() {
+            // To copy nothing would cost a call.
+            self.frames.extend_from_slice(tail);
+        }
+        if let (Payload::Empty, Some(last)) = (&payload, self.queue.back_mut())
+            && matches!(last.payload, Payload::Empty)
+            && last.head_len < TOGETHER
+        {
+            last.head_len += head.len() + tail.len();
+            self.waiting += head.len() + tail.len();
+            return;
+        }
         let entry = Entry { head_len: head.len(), tail_len: tail.len(), payload };
         self.waiting += entry.len();
         self.own += entry.own();
@@ -273,6 +287,19 @@ mod tests {
         out.push(&[2; 48], Payload::Bytes(vec![7; 5]), &[0; 3]);
         out.push(&[3; 16], Payload::Empty, &[]);
         assert_eq!(out.slices().iter().map(|s| s.len()).collect::<Vec<_>>(), [3 * 52 + 48, 5, 3 + 16]);
+    }
+
+    #[test]
+    fn memory_of_small_messages_is_let_go_while_others_still_wait() {
+        let mut out = Out::default();
+        for _ in 0..1000 {
+            out.push(&[1; 48], Payload::Empty, &[]);
+            out.push(&[1; 48], Payload::Empty, &[]);
+            out.advance(95);
+        }
+        assert_eq!(out.waiting, 1000);
+        assert!(out.frames.len() < 2 * TOGETHER, "{} bytes are kept", out.frames.len());
+        assert!(out.queue.len() <= 2, "one entry for many");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod ended;
+mod lanes;
 mod session;
 
 use crate::job::Job;

@@ -2,9 +2,10 @@
 
 use super::arrivals::Arrivals;
 use super::ended::Ended;
+use super::lanes::Lanes;
 use super::{Clock, Seat};
 use crate::content::Content;
-use crate::job::{Job, Pace, Way};
+use crate::job::{Job, Pace};
 use crate::offsets::{Next, Offsets};
 use crate::outcome::Share;
 use crate::record::{Record, Times};
@@ -42,8 +43,7 @@ pub type Buffers = Vec<(Content, Buf)>;
 
 /// Makes the buffers of a session, one for each of its workers.
 pub fn buffers(job: &Job, index: usize) -> Buffers {
-    let ways = if job.way == Way::Both { 2 } else { 1 };
-    (0..ways * job.depth).map(|lane| Content::new(job, (index * 2 * job.depth + lane) as u64)).collect()
+    (0..job.lanes()).map(|lane| Content::new(job, (index * 2 * job.depth + lane) as u64)).collect()
 }
 
 /// A session of a job while it runs.
@@ -51,6 +51,8 @@ pub struct Session {
     job: Job,
     clock: Clock,
     disk: Arc<dyn Backend>,
+    /// Where the disk takes the commands of all workers in one queue.
+    lanes: Option<Lanes>,
     ledger: Option<Arc<Ledger>>,
     is_read_back: bool,
     watch: Watch,
@@ -97,6 +99,7 @@ impl Session {
             why: RefCell::new(None),
             asleep: RefCell::new(Some(asleep)),
             woken,
+            lanes: place.disk.clone().queue().map(|queue| Lanes::new(queue, job.lanes())),
             job,
             clock,
             disk: place.disk,
@@ -108,11 +111,11 @@ impl Session {
 
     /// Runs to its end.
     pub async fn run(self: Rc<Self>, index: usize, buffers: Buffers) -> Ended {
-        let worker = |(lane, buffer)| spawn(self.clone().work(lane < self.job.depth, buffer));
-        let workers: Vec<_> = buffers.into_iter().enumerate().map(worker).collect();
+        let workers = buffers.into_iter().enumerate().map(|(lane, buffer)| self.clone().work(lane, buffer));
         let all = async {
-            for worker in workers {
-                let _ = worker.await;
+            match &self.lanes {
+                Some(lanes) => lanes.run(workers.map(|worker| Some(Box::pin(worker) as _)).collect()).await,
+                None => each_by_itself(workers).await,
             }
             if self.job.flush && self.why.borrow().is_none() {
                 self.flush().await;
@@ -212,7 +215,9 @@ impl Session {
     }
 
     /// One command after the other.
-    async fn work(self: Rc<Self>, read: bool, (mut content, mut buf): (Content, Buf)) {
+    async fn work(self: Rc<Self>, lane: usize, (mut content, mut buf): (Content, Buf)) {
+        // Where both ways are taken at once, each has workers of its own.
+        let read = lane < self.job.depth;
         let mut now = Instant::now();
         for count in 1u32.. {
             if self.is_over(now) {
@@ -238,7 +243,7 @@ impl Session {
             let is_next = self.job.pace == Pace::Closed && claim.is_none() && !self.job.compare;
             let begun = if is_next { now } else { Instant::now() };
             let due = if self.job.pace == Pace::Closed { begun } else { due };
-            let (result, back) = self.transfer(next, buf).await;
+            let (result, back) = self.transfer(lane, next, buf).await;
             (buf, now) = (back, Instant::now());
             if !is_taken {
                 // It was in flight when the ramp ended, or ended in it.
@@ -320,11 +325,15 @@ impl Session {
         }
     }
 
-    async fn transfer(&self, next: Next, buf: Buf) -> (io::Result<()>, Buf) {
+    async fn transfer(&self, lane: usize, next: Next, buf: Buf) -> (io::Result<()>, Buf) {
         self.flying.set(self.flying.get() + 1);
-        let ended = match next.read {
-            true => self.disk.read(next.offset, buf).await,
-            false => self.disk.write(next.offset, buf, self.job.stable).await,
+        let ended = match (&self.lanes, next.read) {
+            (Some(lanes), true) => lanes.transfer(lane, |queue| queue.read(lane, next.offset, buf)).await,
+            (Some(lanes), false) => {
+                lanes.transfer(lane, |queue| queue.write(lane, next.offset, buf, self.job.stable)).await
+            }
+            (None, true) => self.disk.read(next.offset, buf).await,
+            (None, false) => self.disk.write(next.offset, buf, self.job.stable).await,
         };
         self.flying.set(self.flying.get() - 1);
         ended
@@ -353,6 +362,14 @@ impl Session {
             false => {}
         }
         true
+    }
+}
+
+/// Runs workers to their ends, each in a task of its own.
+async fn each_by_itself(workers: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
+    let workers: Vec<_> = workers.map(spawn).collect();
+    for worker in workers {
+        let _ = worker.await;
     }
 }
 

@@ -1,14 +1,17 @@
 //! A logical unit as a [`Backend`]: whole blocks go as they are; parts of blocks are read, changed and
 //! written back.
 
+use super::queue::Lanes;
 use super::{Lun, perform, status};
 use crate::{Completion, Direction, Error, Kind};
-use block::range::{Hold, Ranges};
-use block::{Backend, Extent, Facts, Finished, Future};
+use block::range::{Hold, Ranges, Share};
+use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use net::Buf;
 use std::io;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use wire::scsi::cdb;
+use wire::scsi::cdb::{self, Cdb};
 
 /// Zeros are written in pieces of this, where WRITE SAME is not there.
 const ZEROS: usize = 1 << 20;
@@ -17,7 +20,7 @@ const ZEROS: usize = 1 << 20;
 const WRITTEN_SAME: u64 = 64 << 20;
 
 /// The end of a transfer of blocks, and its buffer.
-type Ended = (Result<(), Error>, Buf);
+pub(super) type Ended = (Result<(), Error>, Buf);
 
 impl Lun {
     /// LBA and count of whole blocks; None if they are not whole.
@@ -33,41 +36,57 @@ impl Lun {
         whole.then(|| (offset / size, len / size))
     }
 
-    fn read_blocks(&self, offset: u64, buf: Buf) -> impl std::future::Future<Output = Ended> {
-        let (lba, blocks) = self.blocks(offset, buf.len() as u64).expect("whole blocks");
-        let cdb = match (u32::try_from(lba), u16::try_from(blocks)) {
+    /// One command can transfer these bytes: they are whole blocks, and not too many.
+    #[inline]
+    pub(super) fn is_one_command(&self, offset: u64, len: usize) -> bool {
+        len <= self.transfer && self.blocks(offset, len as u64).is_some()
+    }
+
+    /// The command that reads whole blocks.
+    #[inline]
+    pub(super) fn read_cdb(&self, offset: u64, len: usize) -> Cdb {
+        let (lba, blocks) = self.blocks(offset, len as u64).expect("whole blocks");
+        match (u32::try_from(lba), u16::try_from(blocks)) {
             (Ok(lba), Ok(blocks)) => cdb::read_10(lba, blocks),
             _ => cdb::read_16(lba, blocks as u32),
-        };
+        }
+    }
+
+    /// The command that writes whole blocks.
+    #[inline]
+    pub(super) fn write_cdb(&self, offset: u64, len: usize, fua: bool) -> Cdb {
+        let (lba, blocks) = self.blocks(offset, len as u64).expect("whole blocks");
+        match (u32::try_from(lba), u16::try_from(blocks)) {
+            (Ok(lba), Ok(blocks)) => cdb::write_10(lba, blocks, fua),
+            _ => cdb::write_16(lba, blocks as u32, fua),
+        }
+    }
+
+    fn read_blocks(&self, offset: u64, buf: Buf) -> impl std::future::Future<Output = Ended> {
         let len = buf.len();
-        let answer = perform(&self.session, self.lun, cdb, Direction::In(buf));
+        let answer = perform(&self.session, self.lun, self.read_cdb(offset, len), Direction::In(buf));
         async move {
             let (result, buf) = answer.await;
-            (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
+            was_read(result, buf, len)
         }
     }
 
     fn write_blocks(&self, offset: u64, buf: Buf, stable: bool) -> impl std::future::Future<Output = Ended> {
-        let (lba, blocks) = self.blocks(offset, buf.len() as u64).expect("whole blocks");
-        let (fua, flush) = self.how_to_be_stable(stable);
-        let cdb = match (u32::try_from(lba), u16::try_from(blocks)) {
-            (Ok(lba), Ok(blocks)) => cdb::write_10(lba, blocks, fua),
-            _ => cdb::write_16(lba, blocks as u32, fua),
-        };
         let len = buf.len();
-        let answer = perform(&self.session, self.lun, cdb, Direction::Out(buf));
+        let (fua, flush) = self.how_to_be_stable(stable);
+        let answer = perform(&self.session, self.lun, self.write_cdb(offset, len, fua), Direction::Out(buf));
         async move {
             let (result, buf) = answer.await;
-            let mut result = result.and_then(|c| whole(&c, len));
+            let (mut result, buf) = was_written(result, buf, len);
             if flush && result.is_ok() {
                 result = self.synchronize().await;
             }
-            given_back(result, buf, len)
+            (result, buf)
         }
     }
 
     /// With FUA, or with a flush after it, or by itself.
-    fn how_to_be_stable(&self, stable: bool) -> (bool, bool) {
+    pub(super) fn how_to_be_stable(&self, stable: bool) -> (bool, bool) {
         if !stable {
             return (false, false);
         }
@@ -112,8 +131,18 @@ impl Lun {
 
     /// Waits until these bytes may be written: two who write parts of one block could undo each other's work.
     pub(super) async fn hold(&self, offset: u64, len: u64) -> Hold {
-        let (bytes, share) = Ranges::around(&(offset..offset.saturating_add(len)), self.block_size.into());
+        let (bytes, share) = self.to_hold(offset, len);
         self.ranges.hold(bytes, share).await
+    }
+
+    /// The same without waiting; None if it would.
+    pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<Hold> {
+        let (bytes, share) = self.to_hold(offset, len);
+        self.ranges.try_hold(&bytes, share)
+    }
+
+    fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, Share) {
+        Ranges::around(&(offset..offset.saturating_add(len)), self.block_size.into())
     }
 
     /// Writes piece by piece; blocks that are only partly written are read before.
@@ -259,6 +288,18 @@ pub(super) fn given_back<T>(
     }
 }
 
+/// The end of a read of `len` bytes.
+#[inline]
+pub(super) fn was_read(result: Result<Completion, Error>, buf: Option<Buf>, len: usize) -> Ended {
+    (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
+}
+
+/// The end of a write of `len` bytes.
+#[inline]
+pub(super) fn was_written(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Ended {
+    given_back(result.and_then(|c| whole(&c, len)), data, len)
+}
+
 /// All bytes of a transfer have to come.
 fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
     if c.transferred == wanted {
@@ -285,7 +326,7 @@ impl Backend for Lun {
 
     fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
         Box::pin(async move {
-            if self.blocks(offset, buf.len() as u64).is_some() && buf.len() <= self.transfer {
+            if self.is_one_command(offset, buf.len()) {
                 let (result, buf) = self.read_blocks(offset, buf).await;
                 return (result.map_err(io::Error::from), buf);
             }
@@ -296,13 +337,18 @@ impl Backend for Lun {
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
-            if self.blocks(offset, buf.len() as u64).is_some() && buf.len() <= self.transfer {
+            if self.is_one_command(offset, buf.len()) {
                 let _hold = self.hold(offset, buf.len() as u64).await;
                 let (result, buf) = self.write_blocks(offset, buf, stable).await;
                 return (result.map_err(io::Error::from), buf);
             }
             (self.write_any(offset, &buf, stable).await.map_err(io::Error::from), buf)
         })
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        let batch = self.session.batch()?;
+        Some(Box::new(Lanes::new(self, batch)))
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {

@@ -3,6 +3,7 @@
 mod backend;
 mod open;
 mod properties;
+mod queue;
 mod status;
 mod verdict;
 
@@ -240,9 +241,20 @@ pub(crate) fn perform(
             return (result, buf);
         }
         // Boxed, so that a success carries none of it about.
-        let (result, buf) = Box::pin(resettle(session, (lun, cdb, out), since, result, buf)).await;
-        (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
+        Box::pin(perform_again(session, (lun, cdb, out), since, result, buf)).await
     }
+}
+
+/// What [`perform`] does once there is an answer to the first try, which began at `since`.
+async fn perform_again(
+    session: &Session,
+    what: (u64, Cdb, bool),
+    since: Instant,
+    result: Result<Completion, Error>,
+    buf: Option<Buf>,
+) -> Finished {
+    let (result, buf) = resettle(session, what, since, result, buf).await;
+    (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
 /// The answer that stays, and what a host makes of it when it is no success.

@@ -190,7 +190,7 @@ fn ask_here<T>(shared: &Shared, question: impl FnOnce(&Rc<Home>) -> T) -> Option
 }
 
 #[inline]
-fn here(shared: &Shared) -> Option<Rc<Home>> {
+pub(super) fn here(shared: &Shared) -> Option<Rc<Home>> {
     ask_here(shared, Rc::clone)
 }
 

@@ -1,5 +1,6 @@
 //! A session with a target: it lives on one core, and its handle may be used from all.
 
+mod batch;
 pub(crate) mod carrier;
 pub(crate) mod control;
 mod demand;
@@ -21,6 +22,7 @@ pub mod testing;
 mod tests;
 mod transfer;
 
+pub use batch::Batch;
 pub use recover::IDENTITY_LEN;
 
 use crate::connect::{self, Goal};
@@ -168,6 +170,12 @@ impl Session {
     #[inline]
     pub fn submit(&self, command: Command) -> Pending {
         home::submit(&self.0, command)
+    }
+
+    /// For many commands of one owner, whose ends are taken one after the other: without a future for each. None on
+    /// another core than that of the session.
+    pub fn batch(&self) -> Option<Batch> {
+        home::here(&self.0).map(Batch::new)
     }
 
     /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something to

@@ -1,5 +1,6 @@
 //! The commands of a session and their tags.
 
+use super::batch::Ends;
 use crate::command::Rest;
 use crate::{Command, Completion, Error, Finished};
 use net::Buf;
@@ -33,6 +34,8 @@ pub enum Waiter {
     Unknown,
     /// A future on this core.
     Here(Waker),
+    /// Somebody on this core who waits for many, and what this one is to them.
+    Among(Rc<Ends>, u32),
     /// Somebody on another core, and what names the command there.
     There(flume::Sender<Finished>, u64),
     /// Nobody any more.
@@ -101,6 +104,7 @@ pub struct Task {
 
 impl Task {
     /// Its buffer, as it is given back. One that is away, landing on a connection that was lost, is replaced.
+    #[inline]
     fn take_buf(&mut self) -> Option<Buf> {
         match std::mem::replace(&mut self.data, Data::None) {
             Data::None => None,
@@ -229,6 +233,7 @@ impl Tasks {
     }
 
     /// Ends a task whose owner has taken its answer, or does not want it.
+    #[inline]
     fn forget(&mut self, tag: u32) {
         let (at, generation) = place(tag);
         if let Some(slot) = self.slots.get_mut(at).filter(|slot| slot.generation == generation)
@@ -241,6 +246,7 @@ impl Tasks {
     }
 
     /// Records the end of a task and tells who waits. While parts of its buffer are being sent it stays.
+    #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.get(tag) else { return };
         task.answer.get_or_insert(answer);
@@ -251,11 +257,13 @@ impl Tasks {
     }
 
     /// Tells who waits for an answered task.
+    #[inline]
     pub fn hand_over(&mut self, tag: u32) {
         let Some(task) = self.get(tag) else { return };
         match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
             Waiter::Unknown => {}
             Waiter::Here(waker) => waker.wake(),
+            Waiter::Among(ends, name) => ends.add(name, tag),
             Waiter::There(reply, _) => {
                 if let Some(finished) = self.take(tag) {
                     // Who has stopped to wait does not want it.
@@ -267,7 +275,7 @@ impl Tasks {
     }
 
     /// The end of a task for its owner, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, tag: u32) -> Option<Finished> {
         let task = self.get(tag)?;
         if let Some(error) = task.expired.take() {
@@ -300,8 +308,10 @@ impl Tasks {
             here => {
                 task.expired = Some(error);
                 task.waiter = Waiter::Unknown;
-                if let Waiter::Here(waker) = here {
-                    waker.wake();
+                match here {
+                    Waiter::Here(waker) => waker.wake(),
+                    Waiter::Among(ends, name) => ends.add(name, tag),
+                    _ => {}
                 }
             }
         }

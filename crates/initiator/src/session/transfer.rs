@@ -172,6 +172,7 @@ impl Machine {
 
     /// The offset at which the segment of a Data-In continues its command: neither outside its buffer nor
     /// out of order, for both orders were negotiated.
+    #[inline]
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
         let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
         let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;
@@ -199,6 +200,7 @@ impl Machine {
     }
 
     /// Takes the segment of a Data-In: copies it, or puts the buffer back in which it landed.
+    #[inline]
     pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
         let offset = self.data_in_offset(header)?;
         let in_order = self.parameters.data_pdu_in_order && self.parameters.data_sequence_in_order;

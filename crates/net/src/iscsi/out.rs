@@ -41,15 +41,16 @@ impl Out {
     /// Appends a PDU; its DataSegmentLength, padding and digests are added here.
     #[inline]
     pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
-        let len = payload.bytes().len();
-        header.set_data_len(len);
+        header.set_data_len(payload.bytes().len());
+        let (tail, tail_len) = tail(&payload, digests);
+        let tail = &tail[..tail_len];
+        if !digests.header {
+            return self.0.push(&header.0, payload, tail);
+        }
         let mut head = [0; BHS_LEN + 4];
         head[..BHS_LEN].copy_from_slice(&header.0);
-        if digests.header {
-            head[BHS_LEN..].copy_from_slice(&crc32c(&[&header.0]).to_le_bytes());
-        }
-        let (tail, tail_len) = tail(&payload, digests);
-        self.0.push(&head[..BHS_LEN + digests.header_len()], payload, &tail[..tail_len]);
+        head[BHS_LEN..].copy_from_slice(&crc32c(&[&header.0]).to_le_bytes());
+        self.0.push(&head, payload, tail);
     }
 
     /// The same for a PDU with additional header segments, padded to whole words: at most 1020 bytes, which

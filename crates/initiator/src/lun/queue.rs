@@ -1,0 +1,128 @@
+//! Many reads and writes at once. What goes straight to the logical unit goes without a future of its own; what takes
+//! more than one command, or another try, has one.
+
+use super::backend::{Ended, was_read, was_written};
+use super::{Lun, perform_again};
+use crate::{Batch, Command, Completion, Direction, Error};
+use block::range::Hold;
+use block::{Backend, Finished, Future, Queue};
+use net::Buf;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+use wire::scsi::cdb::Cdb;
+
+/// The reads and writes of one owner.
+pub struct Lanes {
+    lun: Arc<Lun>,
+    batch: Batch,
+    /// What was sent and has not ended, at its lane.
+    sent: Vec<Option<Sent>>,
+    /// What takes longer.
+    slow: Vec<(usize, Future<'static, Finished>)>,
+}
+
+/// A command that was sent.
+struct Sent {
+    cdb: Cdb,
+    since: Instant,
+    len: usize,
+    /// Of a write: nobody changes parts of these blocks meanwhile.
+    hold: Option<Hold>,
+}
+
+impl Sent {
+    #[inline(always)]
+    fn end(&self, result: Result<Completion, Error>, buf: Option<Buf>) -> Finished {
+        let (result, buf): Ended = match self.hold {
+            None => was_read(result, buf, self.len),
+            Some(_) => was_written(result, buf, self.len),
+        };
+        (result.map_err(io::Error::from), buf)
+    }
+}
+
+impl Lanes {
+    pub fn new(lun: Arc<Lun>, batch: Batch) -> Lanes {
+        Lanes { lun, batch, sent: Vec::new(), slow: Vec::new() }
+    }
+
+    #[inline]
+    fn send(&mut self, lane: usize, cdb: Cdb, hold: Option<Hold>, data: Direction) {
+        let sent = Sent { cdb, since: self.batch.about_now(), len: data.expected(), hold };
+        match self.batch.submit(lane as u32, Command::new(self.lun.lun, cdb, data)) {
+            Ok(()) => {
+                if lane >= self.sent.len() {
+                    self.sent.resize_with(lane + 1, || None);
+                }
+                self.sent[lane] = Some(sent);
+            }
+            Err(ended) => {
+                let (result, buf) = *ended;
+                self.slowly(lane, async move { sent.end(result, buf) });
+            }
+        }
+    }
+
+    fn slowly(&mut self, lane: usize, end: impl std::future::Future<Output = Finished> + 'static) {
+        self.slow.push((lane, Box::pin(end)));
+    }
+
+    /// The logical unit had something to tell first, or is busy.
+    fn try_again(&mut self, lane: usize, sent: Sent, completion: Completion, buf: Option<Buf>) {
+        let lun = self.lun.clone();
+        self.slowly(lane, async move {
+            let what = (lun.lun, sent.cdb, sent.hold.is_some());
+            let (result, buf) = perform_again(&lun.session, what, sent.since, Ok(completion), buf).await;
+            sent.end(result, buf)
+        });
+    }
+
+    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        for (at, (lane, end)) in self.slow.iter_mut().enumerate() {
+            if let Poll::Ready(finished) = end.as_mut().poll(cx) {
+                let lane = *lane;
+                drop(self.slow.swap_remove(at));
+                return Poll::Ready((lane, finished));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Queue for Lanes {
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
+        if self.lun.is_one_command(offset, buf.len()) {
+            let cdb = self.lun.read_cdb(offset, buf.len());
+            return self.send(lane, cdb, None, Direction::In(buf));
+        }
+        let lun = self.lun.clone();
+        self.slowly(lane, async move { lun.read(offset, buf).await });
+    }
+
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+        let (fua, flush) = self.lun.how_to_be_stable(stable);
+        if self.lun.is_one_command(offset, buf.len())
+            && !flush
+            && let Some(hold) = self.lun.try_hold(offset, buf.len() as u64)
+        {
+            let cdb = self.lun.write_cdb(offset, buf.len(), fua);
+            return self.send(lane, cdb, Some(hold), Direction::Out(buf));
+        }
+        let lun = self.lun.clone();
+        self.slowly(lane, async move { lun.write(offset, buf, stable).await });
+    }
+
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        while let Poll::Ready((lane, (result, buf))) = self.batch.poll_ended(cx) {
+            let lane = lane as usize;
+            let sent = self.sent[lane].take().expect("what has ended was sent");
+            match result {
+                Ok(completion) if completion.status != 0 => self.try_again(lane, sent, completion, buf),
+                result => return Poll::Ready((lane, sent.end(result, buf))),
+            }
+        }
+        self.poll_slow(cx)
+    }
+}

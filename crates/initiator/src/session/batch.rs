@@ -1,0 +1,94 @@
+//! Many commands of one owner on the session's own core. A future for each would cost more than the command itself.
+
+use super::home::Home;
+use super::task::Waiter;
+use crate::{Command, Finished};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// Commands that are over and whose answers wait for their owner: the owner's names for them, and their tags.
+#[derive(Debug, Default)]
+pub struct Ends {
+    over: RefCell<VecDeque<(u32, u32)>>,
+    /// Who waits for the first of them.
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Ends {
+    /// A command is over.
+    #[inline]
+    pub fn add(&self, name: u32, tag: u32) {
+        self.over.borrow_mut().push_back((name, tag));
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    #[inline]
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<(u32, u32)> {
+        if let Some(first) = self.over.borrow_mut().pop_front() {
+            return Poll::Ready(first);
+        }
+        match &mut *self.waker.borrow_mut() {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+}
+
+/// Commands whose ends are taken one after the other. Dropping it gives the answers up, not the commands.
+pub struct Batch {
+    home: Rc<Home>,
+    ends: Rc<Ends>,
+    /// Tags of those that are under way, at the names that their owner has for them.
+    under_way: Vec<Option<u32>>,
+}
+
+impl Batch {
+    pub(super) fn new(home: Rc<Home>) -> Batch {
+        Batch { home, ends: Rc::default(), under_way: Vec::new() }
+    }
+
+    /// About now: the kernel is not asked.
+    pub(crate) fn about_now(&self) -> Instant {
+        self.home.machine.borrow().now
+    }
+
+    /// Sends a command that its owner knows by a small number, which no other has that is under way.
+    ///
+    /// # Errors
+    /// Its end, when it cannot be sent.
+    #[inline]
+    pub fn submit(&mut self, name: u32, command: Command) -> Result<(), Box<Finished>> {
+        let place = name as usize;
+        if place >= self.under_way.len() {
+            self.under_way.resize(place + 1, None);
+        }
+        debug_assert_eq!(self.under_way[place], None, "one command at a time has the name {name}");
+        self.under_way[place] = Some(self.home.accept(command, Waiter::Among(self.ends.clone(), name))?);
+        Ok(())
+    }
+
+    /// The next one that is over: its name, and its end as that of [`super::Session::submit`].
+    #[inline(always)]
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(u32, Finished)> {
+        loop {
+            let Poll::Ready((name, tag)) = self.ends.poll(cx) else { return Poll::Pending };
+            self.under_way[name as usize] = None;
+            if let Some(finished) = self.home.machine.borrow_mut().tasks.take(tag) {
+                return Poll::Ready((name, finished));
+            }
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let mut machine = self.home.machine.borrow_mut();
+        self.under_way.iter().flatten().for_each(|tag| machine.tasks.abandon(*tag));
+    }
+}
