@@ -35,7 +35,7 @@ async fn ends(queue: &mut dyn Queue, many: usize) -> Vec<Finished> {
     ended.into_iter().flatten().collect()
 }
 
-/// Reads what each lane has of its own; 7 bytes of it lie in another block.
+/// Reads what each lane has of its own, from `offset` on.
 async fn read_back(queue: &mut dyn Queue, offset: u64) -> Vec<Buf> {
     (0..LANES).for_each(|lane| queue.read(lane, (lane * BYTES) as u64 + offset, Buf::zeroed(BYTES)));
     let read = |(result, buf): Finished| result.map(|()| buf).expect("read");
