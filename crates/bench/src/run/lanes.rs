@@ -77,7 +77,7 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    /// Ends the commands in the reverse of their order, two at a time, and remembers them.
+    /// Ends the latest command first, and remembers in which order.
     #[derive(Default)]
     struct Backwards {
         begun: Vec<(usize, Buf)>,

@@ -42,6 +42,18 @@ pub enum Waiter {
     Gone,
 }
 
+impl Waiter {
+    /// Wakes who waits on this core.
+    #[inline]
+    fn wake(self, tag: u32) {
+        match self {
+            Waiter::Here(waker) => waker.wake(),
+            Waiter::Among(ends, name) => ends.add(name, tag),
+            Waiter::Unknown | Waiter::There(..) | Waiter::Gone => {}
+        }
+    }
+}
+
 /// The data of a command.
 #[derive(Debug)]
 pub enum Data {
@@ -261,9 +273,6 @@ impl Tasks {
     pub fn hand_over(&mut self, tag: u32) {
         let Some(task) = self.get(tag) else { return };
         match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
-            Waiter::Unknown => {}
-            Waiter::Here(waker) => waker.wake(),
-            Waiter::Among(ends, name) => ends.add(name, tag),
             Waiter::There(reply, _) => {
                 if let Some(finished) = self.take(tag) {
                     // Who has stopped to wait does not want it.
@@ -271,6 +280,7 @@ impl Tasks {
                 }
             }
             Waiter::Gone => self.forget(tag),
+            here => here.wake(tag),
         }
     }
 
@@ -308,11 +318,7 @@ impl Tasks {
             here => {
                 task.expired = Some(error);
                 task.waiter = Waiter::Unknown;
-                match here {
-                    Waiter::Here(waker) => waker.wake(),
-                    Waiter::Among(ends, name) => ends.add(name, tag),
-                    _ => {}
-                }
+                here.wake(tag);
             }
         }
     }
