@@ -21,6 +21,7 @@ pub mod options;
 mod probe;
 mod report;
 mod session;
+mod slow;
 mod srp;
 mod text;
 mod url;

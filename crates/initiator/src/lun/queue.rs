@@ -3,9 +3,10 @@
 
 use super::backend::{Ended, was_read, was_written};
 use super::{Lun, perform_again};
+use crate::slow::Slow;
 use crate::{Batch, Command, Completion, Direction, Error};
 use block::range::Hold;
-use block::{Backend, Finished, Future, Queue};
+use block::{Backend, Finished, Queue};
 use net::Buf;
 use std::io;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub struct Lanes {
     /// What was sent and has not ended, at its lane.
     sent: Vec<Option<Sent>>,
     /// What takes longer.
-    slow: Vec<(usize, Future<'static, Finished>)>,
+    slow: Slow,
 }
 
 /// A command that was sent.
@@ -45,7 +46,7 @@ impl Sent {
 
 impl Lanes {
     pub fn new(lun: Arc<Lun>, batch: Batch) -> Lanes {
-        Lanes { lun, batch, sent: Vec::new(), slow: Vec::new() }
+        Lanes { lun, batch, sent: Vec::new(), slow: Slow::default() }
     }
 
     #[inline]
@@ -60,34 +61,19 @@ impl Lanes {
             }
             Err(ended) => {
                 let (result, buf) = *ended;
-                self.slowly(lane, async move { sent.end(result, buf) });
+                self.slow.begin(lane, async move { sent.end(result, buf) });
             }
         }
-    }
-
-    fn slowly(&mut self, lane: usize, end: impl std::future::Future<Output = Finished> + 'static) {
-        self.slow.push((lane, Box::pin(end)));
     }
 
     /// The logical unit had something to tell first, or is busy.
     fn try_again(&mut self, lane: usize, sent: Sent, completion: Completion, buf: Option<Buf>) {
         let lun = self.lun.clone();
-        self.slowly(lane, async move {
+        self.slow.begin(lane, async move {
             let what = (lun.lun, sent.cdb, sent.hold.is_some());
             let (result, buf) = perform_again(&lun.session, what, sent.since, Ok(completion), buf).await;
             sent.end(result, buf)
         });
-    }
-
-    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
-        for (at, (lane, end)) in self.slow.iter_mut().enumerate() {
-            if let Poll::Ready(finished) = end.as_mut().poll(cx) {
-                let lane = *lane;
-                drop(self.slow.swap_remove(at));
-                return Poll::Ready((lane, finished));
-            }
-        }
-        Poll::Pending
     }
 }
 
@@ -98,7 +84,7 @@ impl Queue for Lanes {
             return self.send(lane, cdb, None, Direction::In(buf));
         }
         let lun = self.lun.clone();
-        self.slowly(lane, async move { lun.read(offset, buf).await });
+        self.slow.begin(lane, async move { lun.read(offset, buf).await });
     }
 
     fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
@@ -111,7 +97,7 @@ impl Queue for Lanes {
             return self.send(lane, cdb, Some(hold), Direction::Out(buf));
         }
         let lun = self.lun.clone();
-        self.slowly(lane, async move { lun.write(offset, buf, stable).await });
+        self.slow.begin(lane, async move { lun.write(offset, buf, stable).await });
     }
 
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
@@ -123,6 +109,6 @@ impl Queue for Lanes {
                 result => return Poll::Ready((lane, sent.end(result, buf))),
             }
         }
-        self.poll_slow(cx)
+        self.slow.poll(cx)
     }
 }

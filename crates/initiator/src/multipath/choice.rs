@@ -79,12 +79,12 @@ pub struct Paths {
 pub struct Turn<'a> {
     /// The path.
     pub at: usize,
-    load: &'a AtomicUsize,
+    paths: &'a Paths,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.load.fetch_sub(1, Relaxed);
+        self.paths.give_back(self.at);
     }
 }
 
@@ -122,8 +122,14 @@ impl Paths {
         (0..self.paths.len()).any(|at| self.state(at).is_usable())
     }
 
-    /// The path for the next operation: of those in the best state, the one that the policy names.
+    /// The path for the next operation: of those in the best state, the one that the policy names. It counts there while
+    /// its turn lives.
     pub fn choose(&self) -> Option<Turn<'_>> {
+        self.take().map(|at| Turn { at, paths: self })
+    }
+
+    /// The same; it counts there until it is given back.
+    pub fn take(&self) -> Option<usize> {
         let best = (0..self.paths.len()).map(|at| self.state(at)).min().filter(|s| s.is_usable())?;
         let among = (0..self.paths.len()).filter(|at| self.state(*at) == best);
         let at = match self.policy {
@@ -140,9 +146,13 @@ impl Paths {
                 chosen
             }
         }?;
-        let load = &self.paths[at].load;
-        load.fetch_add(1, Relaxed);
-        Some(Turn { at, load })
+        self.paths[at].load.fetch_add(1, Relaxed);
+        Some(at)
+    }
+
+    /// An operation that was taken is over on its path.
+    pub fn give_back(&self, at: usize) {
+        self.paths[at].load.fetch_sub(1, Relaxed);
     }
 }
 

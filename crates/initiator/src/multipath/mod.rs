@@ -2,6 +2,7 @@
 
 mod alua;
 mod choice;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod times;
@@ -11,12 +12,13 @@ mod way;
 use crate::Lun;
 use crate::{Error, Kind, Timeouts};
 use block::range::{Hold, Ranges};
-use block::{Backend, Extent, Facts, Finished, Future};
+use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use choice::Paths;
 pub use choice::{Policy, State};
 use event_listener::{Event as Bell, EventListener};
 use net::Buf;
 use net::tally::Tally;
+use queue::{Job, Lanes};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -160,13 +162,28 @@ impl Multipath {
         self.ranges.hold(bytes, share).await
     }
 
+    /// The same without waiting; None if it would.
+    fn try_hold(&self, offset: u64, len: u64) -> Option<Hold> {
+        let (bytes, share) = Ranges::around(&(offset..offset.saturating_add(len)), self.block_size);
+        self.ranges.try_hold(&bytes, share)
+    }
+
     /// Does something on a path, on others while paths fail, and waits for one when none is left.
     async fn run<T, R>(
         &self,
+        what: T,
+        does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
+    ) -> (io::Result<R>, T) {
+        self.run_since(Instant::now(), what, does).await
+    }
+
+    /// The same with what has begun earlier.
+    async fn run_since<T, R>(
+        &self,
+        begun: Instant,
         mut what: T,
         does: impl for<'a> Fn(&'a dyn Way, T) -> Future<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
-        let begun = Instant::now();
         let mut sent = begun;
         loop {
             let Some(turn) = self.paths.choose() else {
@@ -181,10 +198,7 @@ impl Multipath {
             what = back;
             match result {
                 Err(e) if let Some(state) = way::fault(&e) => {
-                    tracing::debug!(path = self.ways[turn.at].name(), "{e}");
-                    self.set(turn.at, state);
-                    self.ways[turn.at].give_up_strays().await;
-                    if begun.elapsed() >= self.settings.operation {
+                    if let Err(e) = self.leave(turn.at, state, e, begun).await {
                         return (Err(e), what);
                     }
                 }
@@ -195,6 +209,17 @@ impl Multipath {
                 }
             }
         }
+    }
+
+    /// A path has failed under an operation, which may be done on another one now.
+    ///
+    /// # Errors
+    /// The failure, when the operation has lasted too long.
+    async fn leave(&self, at: usize, state: State, e: io::Error, begun: Instant) -> io::Result<()> {
+        tracing::debug!(path = self.ways[at].name(), "{e}");
+        self.set(at, state);
+        self.ways[at].give_up_strays().await;
+        if begun.elapsed() >= self.settings.operation { Err(e) } else { Ok(()) }
     }
 
     /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one step
@@ -309,14 +334,18 @@ impl Backend for Multipath {
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
-        Box::pin(self.run(buf, move |way, buf| way.read(offset, buf)))
+        Box::pin(self.run(buf, move |way, buf| Job::Read { offset }.on(way, buf)))
     }
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
             let _hold = self.hold(offset, buf.len() as u64).await;
-            self.run(buf, move |way, buf| way.write(offset, buf, stable)).await
+            self.run(buf, move |way, buf| Job::Write { offset, stable }.on(way, buf)).await
         })
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        Some(Box::new(Lanes::new(self)))
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {

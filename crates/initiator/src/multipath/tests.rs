@@ -1,8 +1,11 @@
 //! Paths that come and go, on a medium in memory.
 
 use super::*;
+use crate::slow::Slow;
 use crate::{Event, Timeouts};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
 
 /// A path to a medium that all paths share; it works or not as told.
 struct Wire {
@@ -110,6 +113,11 @@ impl Backend for Wire {
             }
         })
     }
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        self.up
+            .load(Relaxed)
+            .then(|| Box::new(Current { wire: self, slow: Slow::default() }) as Box<dyn Queue>)
+    }
     fn flush(&self) -> Future<'_, io::Result<()>> {
         Box::pin(async move { self.state() })
     }
@@ -121,6 +129,26 @@ impl Backend for Wire {
     }
     fn describe(&self) -> Vec<(String, String)> {
         Vec::new()
+    }
+}
+
+/// What flows on a wire: it may be cut after something was begun.
+struct Current {
+    wire: Arc<Wire>,
+    slow: Slow,
+}
+
+impl Queue for Current {
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
+        let wire = self.wire.clone();
+        self.slow.begin(lane, async move { wire.read(offset, buf).await });
+    }
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+        let wire = self.wire.clone();
+        self.slow.begin(lane, async move { wire.write(offset, buf, stable).await });
+    }
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        self.slow.poll(cx)
     }
 }
 
@@ -333,5 +361,95 @@ fn an_operation_that_fails_on_every_path_again_and_again_ends() {
         over.store(true, Relaxed);
         flatters.await.expect("no panic");
         written.expect("it hangs").expect_err("no path works");
+    });
+}
+
+fn filled(byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(4096);
+    buf.fill(byte);
+    buf
+}
+
+/// The ends of so many operations, by lane.
+async fn ends(queue: &mut Box<dyn Queue>, count: usize) -> Vec<Finished> {
+    let mut ends: Vec<(usize, Finished)> = Vec::new();
+    while ends.len() < count {
+        ends.push(poll_fn(|cx| queue.poll_ended(cx)).await);
+    }
+    ends.sort_by_key(|(lane, _)| *lane);
+    assert!(ends.iter().map(|(lane, _)| *lane).eq(0..count), "each ends once");
+    ends.into_iter().map(|(_, finished)| finished).collect()
+}
+
+#[test]
+fn what_a_queue_has_begun_on_a_path_that_fails_ends_on_the_other() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        let mut queue = joined.clone().queue().expect("a queue");
+        for (byte, cut) in [(1, 0), (2, 1), (3, 0)] {
+            (0..8).for_each(|lane| queue.write(lane, 4096 * lane as u64, filled(byte), false));
+            assert_eq!(joined.paths().iter().map(|path| path.2).collect::<Vec<_>>(), [4, 4], "both are used");
+            wires[cut].set(false);
+            assert!(ends(&mut queue, 8).await.iter().all(|(result, _)| result.is_ok()));
+            assert!(wires[cut].given_up.load(Relaxed));
+            (0..8).for_each(|lane| queue.read(lane, 4096 * lane as u64, Buf::zeroed(4096)));
+            let read = ends(&mut queue, 8).await;
+            assert!(read.iter().all(|(result, buf)| result.is_ok() && buf[..] == filled(byte)[..]));
+            wires[cut].set(true);
+            while joined.paths().iter().any(|p| !p.1.is_usable()) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        assert!(joined.paths().iter().all(|path| path.2 == 0), "nothing is on its way");
+        assert!(joined.times().service.count >= 48);
+        queue.read(3, 0, Buf::zeroed(4096));
+        drop(queue);
+        assert!(joined.paths().iter().all(|path| path.2 == 0), "given up");
+    });
+}
+
+#[test]
+fn without_a_path_a_queue_waits_for_one_or_fails_in_time() {
+    inside(async {
+        let wires = two();
+        let patient = join(&wires, Duration::from_secs(60)).await;
+        let hasty = join(&wires, Duration::from_millis(20)).await;
+        let [mut patient, mut hasty] = [patient, hasty].map(|joined| joined.queue().expect("a queue"));
+        wires.iter().for_each(|w| w.set(false));
+        for queue in [&mut patient, &mut hasty] {
+            queue.write(0, 0, filled(7), false);
+            queue.read(1, 4096, Buf::zeroed(4096));
+        }
+        let failed = ends(&mut hasty, 2).await;
+        assert!(
+            failed
+                .iter()
+                .all(|(result, _)| result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::TimedOut))
+        );
+        let waits = compio::time::timeout(Duration::from_millis(10), ends(&mut patient, 2));
+        assert!(waits.await.is_err(), "there is no path");
+        wires[1].set(true);
+        assert!(ends(&mut patient, 2).await.iter().all(|(result, _)| result.is_ok()));
+    });
+}
+
+#[test]
+fn writes_of_parts_of_one_block_by_a_queue_are_done_one_after_the_other() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        let mut queue = joined.clone().queue().expect("a queue");
+        let [mut one, mut other] = [(); 2].map(|()| Buf::zeroed(256));
+        one.fill(1);
+        other.fill(2);
+        queue.write(0, 0, one, false);
+        queue.write(1, 256, other, false);
+        let held = joined.try_hold(0, 512);
+        assert!(held.is_none(), "the first one has it");
+        assert!(ends(&mut queue, 2).await.iter().all(|(result, _)| result.is_ok()));
+        let (_, block) = joined.read(0, Buf::zeroed(512)).await;
+        assert!(block[..256] == [1; 256] && block[256..] == [2; 256]);
+        assert!(joined.try_hold(0, 512).is_some());
     });
 }

@@ -3,6 +3,7 @@
 use super::fence::{self, KIND, Seen};
 use event_listener::{Event as Bell, EventListener};
 use initiator::{Error, Kind, Session};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -20,9 +21,9 @@ pub struct Guard {
 }
 
 /// A command that was let in; it is out when this is dropped.
-pub struct Inside<'g>(&'g Guard);
+pub struct Inside(Arc<Guard>);
 
-impl Drop for Inside<'_> {
+impl Drop for Inside {
     fn drop(&mut self) {
         self.0.inside.fetch_sub(1, SeqCst);
     }
@@ -41,10 +42,10 @@ impl Guard {
     }
 
     /// Lets a command in, unless it is shut.
-    pub fn enter(&self) -> Option<Inside<'_>> {
+    pub fn enter(self: &Arc<Self>) -> Option<Inside> {
         // Counted first: who waits until nobody is inside misses none.
         self.inside.fetch_add(1, SeqCst);
-        let inside = Inside(self);
+        let inside = Inside(self.clone());
         self.is_open().then_some(inside)
     }
 
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn nothing_is_let_in_while_it_is_shut_and_what_is_inside_is_counted() {
-        let guard = Guard::new(1);
+        let guard = Arc::new(Guard::new(1));
         assert!(guard.enter().is_none() && guard.is_empty() && !guard.owes());
         guard.open();
         let inside = guard.enter();

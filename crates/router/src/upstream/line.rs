@@ -1,7 +1,7 @@
 //! One path of one core to a logical unit elsewhere: opened when it can be, and from then on kept by its session.
 
 use super::known::{self, Known};
-use block::{Backend, Extent, Facts, Finished, Future};
+use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use initiator::multipath::{State, Way};
 use initiator::{Error, Event, Kind, Lun, Session, Url};
 use net::Buf;
@@ -264,6 +264,10 @@ impl Backend for Line {
             Some(lun) => lun.write(offset, buf, stable),
             None => Box::pin(async move { (Err(self.closed()), buf) }),
         }
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        self.lun.get()?.clone().queue()
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {

@@ -8,6 +8,7 @@ mod known;
 mod line;
 mod look;
 mod losses;
+mod queue;
 mod remote;
 mod told;
 

@@ -6,12 +6,13 @@ use super::health::{Condition, Health, together};
 use super::known::Known;
 use super::line::Line;
 use super::losses::{Losses, ToldUpTo};
+use super::queue::Lanes;
 use super::told::telling;
 use super::{State, Upstream};
 use crate::FoundLun;
 use crate::Hops;
 use crate::pair::{Guard, Inside};
-use block::{Backend, Extent, Facts, Finished, Future};
+use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use initiator::multipath::{Multipath, Settings, Times, Way};
 use initiator::{Error, Kind, Lun, Url};
 use net::Buf;
@@ -168,14 +169,14 @@ impl Remote {
     }
 
     /// The paths of this core, for a command that is let through.
-    async fn enter(&self) -> io::Result<(Option<Inside<'_>>, Arc<Desk>)> {
-        let inside = match self.guard() {
-            None => None,
-            Some(guard) => {
-                Some(guard.enter().ok_or_else(|| io::Error::from(Told::from(Sense::NOT_READY_STANDBY)))?)
-            }
-        };
-        Ok((inside, self.desk().await?))
+    async fn enter(&self) -> io::Result<(Option<Inside>, Arc<Desk>)> {
+        Ok((self.enter_guard()?, self.desk().await?))
+    }
+
+    /// Lets a command through in a failover pair, for as long as what this gives lives.
+    pub(super) fn enter_guard(&self) -> io::Result<Option<Inside>> {
+        let standby = || io::Error::from(Told::from(Sense::NOT_READY_STANDBY));
+        self.guard().map(|guard| guard.enter().ok_or_else(standby)).transpose()
     }
 
     /// Flushes, and tells what is lost: a session of another core may have heard of it.
@@ -190,7 +191,7 @@ impl Remote {
 
     /// The same error, carrying what a host is told of it. In a failover pair a conflict is not the host's: the other
     /// router has taken over.
-    fn telling(&self, e: io::Error) -> io::Error {
+    pub(super) fn telling(&self, e: io::Error) -> io::Error {
         let is_conflict = |e: &Error| e.kind == Kind::Reserved;
         let conflict = Error::of(&e).is_some_and(is_conflict);
         match self.guard() {
@@ -356,6 +357,11 @@ impl Backend for Remote {
             let (result, buf) = desk.joined.write(offset, buf, stable).await;
             (result.map_err(|e| self.telling(e)), buf)
         })
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        let queue = self.here()?.joined.clone().queue()?;
+        Some(Box::new(Lanes::new(self, queue)))
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {

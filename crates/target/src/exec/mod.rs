@@ -7,6 +7,7 @@ mod verify;
 
 use crate::gate::{Entry, Member};
 use crate::{Reply, Told, Unit};
+use block::Finished;
 use device::{Answer, CopyRange, CopySegment, Count, Failure, NexusId, Op, Plan, Shard};
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
@@ -165,6 +166,16 @@ async fn read(unit: &Arc<Unit>, pool: &Pool, (offset, len): (u64, usize), room: 
     Ok(Outcome::Medium(fetch_into(unit, offset, buf, &READ).await?))
 }
 
+/// The end of a READ of which the medium has ended.
+pub fn was_read(unit: &Unit, offset: u64, finished: Finished) -> Ended {
+    fetched(unit, offset, finished, &READ).map(Outcome::Medium)
+}
+
+/// The end of a WRITE of which the medium has ended.
+pub fn was_written(unit: &Unit, offset: u64, finished: Finished) -> Ended {
+    stored(unit, offset, finished).map(|_| Outcome::Good)
+}
+
 /// Reads what a command reads, or a part of it.
 pub async fn read_part(unit: &Arc<Unit>, offset: u64, buf: Buf) -> Result<Buf, Failure> {
     fetch_into(unit, offset, buf, &READ).await
@@ -190,10 +201,13 @@ async fn fetch(
 
 /// Reads into a buffer.
 async fn fetch_into(unit: &Arc<Unit>, offset: u64, buf: Buf, access: &Access) -> Result<Buf, Failure> {
-    let len = buf.len();
-    let (result, buf) = unit.backend().read(offset, buf).await;
+    let finished = unit.backend().read(offset, buf).await;
+    fetched(unit, offset, finished, access)
+}
+
+fn fetched(unit: &Unit, offset: u64, (result, buf): Finished, access: &Access) -> Result<Buf, Failure> {
     result.map_err(|e| failed(unit, &e, offset, access))?;
-    unit.lu.count(access.bytes, len as u64);
+    unit.lu.count(access.bytes, buf.len() as u64);
     Ok(buf)
 }
 
@@ -208,7 +222,11 @@ async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<B
     if data.is_empty() {
         return Ok(data);
     }
-    let (result, buf) = unit.backend().write(offset, data, stable).await;
+    let finished = unit.backend().write(offset, data, stable).await;
+    stored(unit, offset, finished)
+}
+
+fn stored(unit: &Unit, offset: u64, (result, buf): Finished) -> Result<Buf, Failure> {
     result.map_err(|e| failed(unit, &e, offset, &WRITE))?;
     unit.lu.count(WRITE.bytes, buf.len() as u64);
     Ok(buf)

@@ -262,7 +262,7 @@ impl Session {
         let Some(conn) = self.conn.upgrade() else { return };
         compio::runtime::spawn(async move {
             let (ended, moved) = run.perform(&conn, data).await;
-            conn.end_task(&run.command, run.serial, ended, moved);
+            conn.end_task(run.command.itt, run.serial, ended, moved);
         })
         .detach();
     }
@@ -600,18 +600,17 @@ impl Connection {
     }
 
     /// A task is over: its answer goes out, unless it was aborted.
-    pub fn end_task(self: &Rc<Self>, c: &Command, serial: u64, ended: Ended, moved: u64) {
+    pub fn end_task(self: &Rc<Self>, itt: u32, serial: u64, ended: Ended, moved: u64) {
         let mut session = self.session.borrow_mut();
-        if session.tasks.get(&c.itt).is_none_or(|t| t.serial != serial) {
+        if session.tasks.get(&itt).is_none_or(|t| t.serial != serial) {
             return;
         }
-        let task = session.remove(c.itt);
-        let sent = task.as_ref().map_or(Sent::default(), |t| t.sent);
-        let unit = task.as_ref().and_then(|t| t.place.as_ref()).map(|(unit, _)| unit.clone());
-        match task.and_then(|t| t.aborted) {
+        let Some(task) = session.remove(itt) else { return };
+        let (c, sent) = (&task.command, task.sent);
+        match task.aborted {
             Some(how) => {
-                if let (Some(unit), Err(untold)) = (unit, &ended) {
-                    session.keep_attention(c, &unit, untold);
+                if let (Some((unit, _)), Err(untold)) = (&task.place, &ended) {
+                    session.keep_attention(c, unit, untold);
                 }
                 if let Some(failure) = how.answer() {
                     session.failure_after(c, failure, false, sent);

@@ -1,5 +1,6 @@
 //! The LUNs of a session: what each is, and the I_T_L nexus that it has become once it was used.
 
+use super::lanes::Lanes;
 use crate::access::{LunMap, Visible};
 use crate::exec::copy::{End, Ends};
 use crate::gate::Member;
@@ -29,6 +30,8 @@ pub struct Handle {
     pub ordered: i32,
     /// Its nexus with the logical unit elsewhere, for commands that are not carried out here.
     pub way: Option<Rc<dyn Way>>,
+    /// Its commands at a medium that takes many at once; of the epoch.
+    lanes: Option<Rc<Lanes>>,
 }
 
 impl Handle {
@@ -48,9 +51,18 @@ impl Handle {
         answer
     }
 
+    /// Its commands at the medium, if that takes many at once on this core.
+    pub fn lanes(&mut self) -> Option<Rc<Lanes>> {
+        if self.lanes.is_none() {
+            self.lanes = self.backend.clone().queue().map(|queue| Rc::new(Lanes::new(queue)));
+        }
+        self.lanes.clone()
+    }
+
     #[cold]
     fn look(&mut self) {
         self.backend = self.unit.backend();
+        self.lanes = None;
         self.null = self.backend.facts().null;
         self.is_afar = self.backend.stride().is_some();
         self.epoch = self.nexus.epoch();
@@ -113,6 +125,7 @@ impl Luns {
             epoch: 0,
             ordered: 0,
             way: unit.passage().map(|passage| passage.enter(&self.port)),
+            lanes: None,
             unit,
         };
         let at = number as usize;

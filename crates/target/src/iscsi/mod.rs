@@ -6,6 +6,7 @@ pub mod connection;
 mod data_out;
 mod dispatch;
 pub mod inlet;
+mod lanes;
 mod letters;
 pub mod login;
 mod luns;

@@ -1,7 +1,8 @@
 //! READs and WRITEs before which nothing stands but a medium that has to be waited for: they are inside their gate, what
 //! they do is decided, and their data, or a buffer for it, is here.
 
-use super::connection::Session;
+use super::connection::{Connection, Session};
+use super::lanes::Begun;
 use super::luns::{Found, Handle};
 use super::parts;
 use super::receive::Data;
@@ -11,12 +12,15 @@ use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use device::Plan;
 use net::{Buf, Pool};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What is to be done at the medium.
-enum Work {
+pub enum Work {
+    /// Fills the buffer.
     Read { offset: u64, buf: Buf },
+    /// Writes the buffer.
     Write { offset: u64, buf: Buf, stable: bool },
 }
 
@@ -65,7 +69,7 @@ impl Session {
             return false;
         };
         let Some(work) = Work::of(&self.pool, handle, c, plan, data) else { return false };
-        let (unit, inside) = (handle.unit.clone(), handle.member().entered());
+        let (unit, inside, lanes) = (handle.unit.clone(), handle.member().entered(), handle.lanes());
         self.serial += 1;
         let task = Task {
             serial: self.serial,
@@ -82,16 +86,29 @@ impl Session {
         };
         self.tasks.insert(c.itt, task);
         self.info.visit.get().into_iter().for_each(|visit| visit.instance().front.add(Duration::ZERO));
-        let (command, serial, written) = (c.clone(), self.serial, work.written());
-        compio::runtime::spawn(async move {
-            let ended = work.done(&unit).await;
-            drop(inside);
-            if written > 0 && ended.is_ok() {
-                conn.note(Some(written), false);
-            }
-            conn.end_task(&command, serial, ended, written.into());
-        })
-        .detach();
+        let begun = Begun { itt: c.itt, serial: self.serial, unit, inside, written: work.written() };
+        match lanes {
+            Some(lanes) => lanes.begin(&conn, begun, work),
+            None => compio::runtime::spawn(alone(conn, begun, work)).detach(),
+        }
         true
+    }
+}
+
+/// A command whose medium takes it by itself.
+async fn alone(conn: Rc<Connection>, begun: Begun, work: Work) {
+    let ended = work.done(&begun.unit).await;
+    conn.end_straight(begun, ended);
+}
+
+impl Connection {
+    /// A command that went straight is over.
+    pub fn end_straight(self: &Rc<Self>, begun: Begun, ended: Ended) {
+        let Begun { itt, serial, written, inside, .. } = begun;
+        drop(inside);
+        if written > 0 && ended.is_ok() {
+            self.note(Some(written), false);
+        }
+        self.end_task(itt, serial, ended, written.into());
     }
 }

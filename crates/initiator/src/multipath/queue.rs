@@ -1,0 +1,179 @@
+//! Many reads and writes at once over several paths. What its first path carries out goes without a future of its own;
+//! what finds no path, or is left by it, has one.
+
+use super::{Multipath, State, Way, way};
+use crate::slow::Slow;
+use block::range::Hold;
+use block::{Backend, Finished, Future, Queue};
+use net::Buf;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// A read or a write, on whichever path.
+#[derive(Clone, Copy)]
+pub enum Job {
+    Read { offset: u64 },
+    Write { offset: u64, stable: bool },
+}
+
+impl Job {
+    pub fn on(self, way: &dyn Way, buf: Buf) -> Future<'_, Finished> {
+        match self {
+            Job::Read { offset } => way.read(offset, buf),
+            Job::Write { offset, stable } => way.write(offset, buf, stable),
+        }
+    }
+
+    fn begin(self, queue: &mut dyn Queue, lane: usize, buf: Buf) {
+        match self {
+            Job::Read { offset } => queue.read(lane, offset, buf),
+            Job::Write { offset, stable } => queue.write(lane, offset, buf, stable),
+        }
+    }
+}
+
+/// The reads and writes of one owner.
+pub struct Lanes {
+    joined: Arc<Multipath>,
+    /// Those of each path, from its first use on.
+    ways: Vec<Option<Box<dyn Queue>>>,
+    /// What is on a path, at its lane.
+    sent: Vec<Option<Sent>>,
+    slow: Slow,
+    clock: Clock,
+}
+
+struct Sent {
+    job: Job,
+    /// The path.
+    at: usize,
+    since: Instant,
+    /// Of a write: nobody changes parts of these blocks meanwhile.
+    hold: Option<Hold>,
+}
+
+/// The time, asked once for all that is begun, and once for all that ends, between two waits.
+#[derive(Clone, Copy)]
+enum Clock {
+    Unknown,
+    Beginning(Instant),
+    Ending(Instant),
+}
+
+impl Clock {
+    fn beginning(&mut self) -> Instant {
+        if let Clock::Beginning(now) = *self {
+            return now;
+        }
+        let now = Instant::now();
+        *self = Clock::Beginning(now);
+        now
+    }
+
+    fn ending(&mut self) -> Instant {
+        if let Clock::Ending(now) = *self {
+            return now;
+        }
+        let now = Instant::now();
+        *self = Clock::Ending(now);
+        now
+    }
+}
+
+impl Lanes {
+    pub fn new(joined: Arc<Multipath>) -> Lanes {
+        let ways = joined.ways.iter().map(|_| None).collect();
+        Lanes { joined, ways, sent: Vec::new(), slow: Slow::default(), clock: Clock::Unknown }
+    }
+
+    fn begin(&mut self, lane: usize, job: Job, hold: Option<Hold>, buf: Buf) {
+        let Some(at) = self.joined.paths.take() else { return self.search(lane, job, hold, buf) };
+        if self.ways[at].is_none() {
+            self.ways[at] = self.joined.ways[at].clone().queue();
+        }
+        let Some(queue) = &mut self.ways[at] else {
+            self.joined.paths.give_back(at);
+            return self.search(lane, job, hold, buf);
+        };
+        job.begin(&mut **queue, lane, buf);
+        if lane >= self.sent.len() {
+            self.sent.resize_with(lane + 1, || None);
+        }
+        self.sent[lane] = Some(Sent { job, at, since: self.clock.beginning(), hold });
+    }
+
+    /// Waits for a path.
+    fn search(&mut self, lane: usize, job: Job, hold: Option<Hold>, buf: Buf) {
+        let joined = self.joined.clone();
+        self.slow.begin(lane, async move {
+            let _hold = hold;
+            joined.run(buf, move |way, buf| job.on(way, buf)).await
+        });
+    }
+
+    /// The path has failed under it: another one may do better.
+    fn leave(&mut self, lane: usize, sent: Sent, state: State, e: io::Error, buf: Buf) {
+        let joined = self.joined.clone();
+        self.slow.begin(lane, async move {
+            let Sent { job, at, since, hold: _hold } = sent;
+            match joined.leave(at, state, e, since).await {
+                Err(e) => (Err(e), buf),
+                Ok(()) => joined.run_since(since, buf, move |way, buf| job.on(way, buf)).await,
+            }
+        });
+    }
+
+    /// The end of what was on a path; None if it goes on.
+    fn end(&mut self, lane: usize, (result, buf): Finished) -> Option<Finished> {
+        let sent = self.sent[lane].take().expect("what has ended was sent");
+        self.joined.paths.give_back(sent.at);
+        let fault = result.as_ref().err().and_then(way::fault);
+        match (result, fault) {
+            (Err(e), Some(state)) => {
+                self.leave(lane, sent, state, e, buf);
+                None
+            }
+            (result, _) => {
+                self.joined.queued.add(Duration::ZERO);
+                self.joined.served.add(self.clock.ending() - sent.since);
+                Some((result, buf))
+            }
+        }
+    }
+}
+
+impl Queue for Lanes {
+    fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
+        self.begin(lane, Job::Read { offset }, None, buf);
+    }
+
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+        if let Some(hold) = self.joined.try_hold(offset, buf.len() as u64) {
+            return self.begin(lane, Job::Write { offset, stable }, Some(hold), buf);
+        }
+        let joined = self.joined.clone();
+        self.slow.begin(lane, async move { joined.write(offset, buf, stable).await });
+    }
+
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        for at in 0..self.ways.len() {
+            while let Some(queue) = &mut self.ways[at]
+                && let Poll::Ready((lane, finished)) = queue.poll_ended(cx)
+            {
+                if let Some(finished) = self.end(lane, finished) {
+                    return Poll::Ready((lane, finished));
+                }
+            }
+        }
+        self.clock = Clock::Unknown;
+        self.slow.poll(cx)
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.sent.iter().flatten().for_each(|sent| self.joined.paths.give_back(sent.at));
+    }
+}
