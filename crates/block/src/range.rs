@@ -26,6 +26,7 @@ struct Span {
     id: u64,
     bytes: Range<u64>,
     share: Share,
+    holders: u32,
 }
 
 /// What a holder lets others hold of its range.
@@ -37,10 +38,25 @@ pub enum Share {
     Nothing,
 }
 
-/// A range that is held until this is dropped.
+/// A range that is held until this is dropped, and all that [`Hold::again`] gave.
 pub struct Hold {
     ranges: Arc<Ranges>,
     id: u64,
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Hold").field(&self.id).finish()
+    }
+}
+
+impl Hold {
+    /// One more holder of the same range: it stays held until the last of them has gone.
+    #[must_use]
+    pub fn again(&self) -> Hold {
+        locked(&self.ranges.held).span(self.id).holders += 1;
+        Hold { ranges: self.ranges.clone(), id: self.id }
+    }
 }
 
 impl Ranges {
@@ -86,15 +102,33 @@ impl Held {
             return None;
         }
         self.next += 1;
-        self.spans.push(Span { id: self.next, bytes: bytes.clone(), share });
+        self.spans.push(Span { id: self.next, bytes: bytes.clone(), share, holders: 1 });
         Some(self.next)
+    }
+}
+
+impl Held {
+    fn span(&mut self, id: u64) -> &mut Span {
+        self.spans.iter_mut().find(|span| span.id == id).expect("it is held")
+    }
+
+    /// True if that was the last holder.
+    fn let_go(&mut self, id: u64) -> bool {
+        let span = self.span(id);
+        span.holders -= 1;
+        let is_free = span.holders == 0;
+        if is_free {
+            self.spans.retain(|span| span.id != id);
+        }
+        is_free
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        locked(&self.ranges.held).spans.retain(|span| span.id != self.id);
-        self.ranges.freed.notify(usize::MAX);
+        if locked(&self.ranges.held).let_go(self.id) {
+            self.ranges.freed.notify(usize::MAX);
+        }
     }
 }
 
@@ -119,7 +153,18 @@ mod tests {
         assert!(held.take(&(4096..8192), Share::Nothing).is_none());
         assert!(held.take(&(8192..12288), Share::Nothing).is_some());
         assert!(held.take(&(8192..12288), Share::Blocks).is_none());
-        held.spans.retain(|span| span.id != first);
+        assert!(held.let_go(first));
         assert!(held.take(&(0..4096), Share::Nothing).is_some());
+    }
+
+    #[test]
+    fn a_range_is_free_when_its_last_holder_has_gone() {
+        let ranges = Arc::new(Ranges::default());
+        let one = ranges.try_hold(&(0..512), Share::Nothing).expect("free");
+        let other = one.again();
+        drop(one);
+        assert!(ranges.try_hold(&(0..512), Share::Blocks).is_none());
+        drop(other);
+        assert!(ranges.try_hold(&(0..512), Share::Blocks).is_some());
     }
 }

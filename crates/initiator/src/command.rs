@@ -1,6 +1,7 @@
 //! A SCSI command for a logical unit, and how it ended.
 
 use crate::{Error, Kind};
+use block::range::Hold;
 use net::Buf;
 use std::time::{Duration, Instant};
 use wire::iscsi::request::{self, Attribute};
@@ -54,14 +55,23 @@ pub struct Command {
     pub repeatable: bool,
     /// Since when its owner waits, if this is not the first try: the time of the operation runs from then on.
     pub(crate) since: Option<Instant>,
+    /// Of a write: bytes that nobody else may write before the target has done with it, whether its owner waits or not.
+    pub(crate) hold: Option<Hold>,
 }
 
 impl Command {
     /// A SIMPLE command; whether it may be repeated is decided by [`is_repeatable`].
     #[inline]
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
-        let repeatable = is_repeatable(&cdb);
-        Command { lun, cdb, rest: None, data, attribute: Attribute::Simple, repeatable, since: None }
+        let (repeatable, attribute) = (is_repeatable(&cdb), Attribute::Simple);
+        Command { lun, cdb, rest: None, data, attribute, repeatable, since: None, hold: None }
+    }
+
+    /// The same for a logical unit that has blocks, where [`is_repeatable_on_blocks`] decides.
+    #[inline]
+    pub(crate) fn on_blocks(lun: u64, cdb: Cdb, data: Direction) -> Command {
+        let command = Command::new(lun, cdb, data);
+        Command { repeatable: is_repeatable_on_blocks(&cdb), ..command }
     }
 
     /// The same with a CDB of any length that SPC knows.
@@ -122,10 +132,24 @@ impl Completion {
     }
 }
 
-/// Whether doing it twice comes to the same as doing it once. Anything that is not known here is not: neither
-/// what moves a tape (READ(6), WRITE(6)) nor what compares first.
+/// Whether doing it twice comes to the same as doing it once, whatever kind of device does it. Anything that is not known
+/// here is not: neither what moves a tape (READ(6), WRITE(6), and the operation codes of [`is_repeatable_on_blocks`])
+/// nor what compares first.
+#[inline]
 pub fn is_repeatable(cdb: &Cdb) -> bool {
-    const SAME: [u8; 39] = [
+    REPEATABLE[cdb[0] as usize]
+}
+
+/// The same on a device with blocks. On a tape some of these write at its present place, or move it.
+#[inline]
+pub fn is_repeatable_on_blocks(cdb: &Cdb) -> bool {
+    const ON_BLOCKS: [u8; 4] = [op::READ_16, op::WRITE_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
+    is_repeatable(cdb) || ON_BLOCKS.contains(&cdb[0])
+}
+
+/// By operation code.
+static REPEATABLE: [bool; 256] = {
+    const SAME: [u8; 35] = [
         op::TEST_UNIT_READY,
         op::REQUEST_SENSE,
         op::INQUIRY,
@@ -151,12 +175,8 @@ pub fn is_repeatable(cdb: &Cdb) -> bool {
         op::MODE_SENSE_10,
         op::PERSISTENT_RESERVE_IN,
         op::RECEIVE_COPY_RESULTS,
-        op::READ_16,
-        op::WRITE_16,
         op::WRITE_VERIFY_16,
-        op::VERIFY_16,
         op::PRE_FETCH_16,
-        op::SYNCHRONIZE_CACHE_16,
         op::WRITE_SAME_16,
         op::SERVICE_ACTION_IN_16,
         op::REPORT_LUNS,
@@ -166,15 +186,33 @@ pub fn is_repeatable(cdb: &Cdb) -> bool {
         op::WRITE_VERIFY_12,
         op::VERIFY_12,
     ];
-    const fn bits() -> [bool; 256] {
-        let mut bits = [false; 256];
-        let mut i = 0;
-        while i < SAME.len() {
-            bits[SAME[i] as usize] = true;
-            i += 1;
-        }
-        bits
+    let mut bits = [false; 256];
+    let mut i = 0;
+    while i < SAME.len() {
+        bits[SAME[i] as usize] = true;
+        i += 1;
     }
-    static TABLE: [bool; 256] = bits();
-    TABLE[cdb[0] as usize]
+    bits
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// READ(16), WRITE(16), VERIFY(16) and SPACE(16), which has the code of SYNCHRONIZE CACHE(16).
+    #[test]
+    fn what_moves_a_tape_is_repeated_on_blocks_alone() {
+        for code in [0x88, 0x8a, 0x8f, 0x91] {
+            let mut cdb = Cdb::default();
+            cdb[0] = code;
+            assert!(!is_repeatable(&cdb) && is_repeatable_on_blocks(&cdb), "{code:02x}");
+            assert!(!Command::new(0, cdb, Direction::None).repeatable);
+            assert!(Command::on_blocks(0, cdb, Direction::None).repeatable);
+        }
+        for (code, is) in [(0x28, true), (0x2a, true), (0x08, false), (0x0a, false), (0x89, false)] {
+            let mut cdb = Cdb::default();
+            cdb[0] = code;
+            assert_eq!((is_repeatable(&cdb), is_repeatable_on_blocks(&cdb)), (is, is), "{code:02x}");
+        }
+    }
 }

@@ -20,7 +20,7 @@ pub enum Kind {
     NotFound,
     /// The deadline of the operation passed.
     TimedOut,
-    /// The connection was lost, and it is not known whether the command was carried out.
+    /// The connection was lost, or the target failed, and it is not known whether the command was carried out.
     Lost,
     /// The command was aborted on demand: [`crate::Session::abort`].
     Aborted,

@@ -191,6 +191,7 @@ fn fio_verifies_what_it_wrote() {
                     "--verify=crc32c",
                     "--do_verify=1",
                     "--verify_fatal=1",
+                    "--verify_state_save=0",
                     "--fsync=64",
                 ],
             );

@@ -71,10 +71,16 @@ impl Lun {
         }
     }
 
-    fn write_blocks(&self, offset: u64, buf: Buf, stable: bool) -> impl std::future::Future<Output = Ended> {
+    fn write_blocks<'a>(
+        &'a self,
+        offset: u64,
+        buf: Buf,
+        stable: bool,
+        hold: &'a Hold,
+    ) -> impl std::future::Future<Output = Ended> + use<'a> {
         let len = buf.len();
         let (fua, flush) = self.how_to_be_stable(stable);
-        let answer = perform(&self.session, self.lun, self.write_cdb(offset, len, fua), Direction::Out(buf));
+        let answer = self.perform_holding(self.write_cdb(offset, len, fua), Direction::Out(buf), hold);
         async move {
             let (result, buf) = answer.await;
             let (mut result, buf) = was_written(result, buf, len);
@@ -147,7 +153,7 @@ impl Lun {
 
     /// Writes piece by piece; blocks that are only partly written are read before.
     async fn write_any(&self, offset: u64, buf: &[u8], stable: bool) -> Result<(), Error> {
-        let _hold = self.hold(offset, buf.len() as u64).await;
+        let hold = self.hold(offset, buf.len() as u64).await;
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -161,7 +167,7 @@ impl Lun {
             }
             let from = (at - start) as usize;
             piece[from..from + len].copy_from_slice(&buf[done..done + len]);
-            self.write_blocks(start, piece, stable).await.0?;
+            self.write_blocks(start, piece, stable, &hold).await.0?;
             done += len;
         }
         Ok(())
@@ -192,7 +198,7 @@ impl Lun {
             self.write_any(at, &vec![0; len as usize], false).await?;
         }
         let size = u64::from(self.block_size);
-        let _hold = self.hold(lba * size, blocks * size).await;
+        let hold = self.hold(lba * size, blocks * size).await;
         let p = self.properties();
         let unmap = unmap && p.write_same_unmap && p.unmapped_reads_zero;
         let mut done = 0;
@@ -202,7 +208,7 @@ impl Lun {
             let n = (blocks - done).min(p.write_same).min(most) as u32;
             let cdb = cdb::write_same_16(lba + done, n, unmap);
             let block = Direction::Out(Buf::zeroed(self.block_size as usize));
-            match perform(&self.session, self.lun, cdb, block).await.0 {
+            match self.perform_holding(cdb, block, &hold).await.0 {
                 Ok(_) => done += u64::from(n),
                 Err(e) if e.sense.is_some_and(|s| s.key == 5 && matches!(s.asc, 0x20 | 0x24)) => {
                     self.no_write_same.store(true, Ordering::Relaxed);
@@ -210,10 +216,10 @@ impl Lun {
                 Err(e) => return Err(e),
             }
         }
-        self.write_zeros(lba + done, blocks - done).await
+        self.write_zeros(lba + done, blocks - done, &hold).await
     }
 
-    async fn write_zeros(&self, lba: u64, blocks: u64) -> Result<(), Error> {
+    async fn write_zeros(&self, lba: u64, blocks: u64, hold: &Hold) -> Result<(), Error> {
         let size = u64::from(self.block_size);
         let (mut at, end) = (lba * size, (lba + blocks) * size);
         let mut zeros = Buf::zeroed(0);
@@ -222,7 +228,7 @@ impl Lun {
             if zeros.len() != len {
                 zeros = Buf::zeroed(len);
             }
-            let (result, back) = self.write_blocks(at, zeros, false).await;
+            let (result, back) = self.write_blocks(at, zeros, false, hold).await;
             result?;
             (zeros, at) = (back, at + len as u64);
         }
@@ -244,13 +250,13 @@ impl Lun {
             self.write_any(at, &vec![0; len as usize], false).await?;
         }
         let size = u64::from(self.block_size);
-        let _hold = self.hold(lba * size, blocks * size).await;
+        let hold = self.hold(lba * size, blocks * size).await;
         let mut done = 0;
         while done < blocks {
             let n = (blocks - done).min(most.into()) as u32;
             let mut list = Buf::zeroed(24);
             list.copy_from_slice(&cdb::unmap_list(lba + done, n));
-            perform(&self.session, self.lun, cdb::unmap(24), Direction::Out(list)).await.0?;
+            self.perform_holding(cdb::unmap(24), Direction::Out(list), &hold).await.0?;
             done += u64::from(n);
         }
         Ok(())
@@ -338,8 +344,8 @@ impl Backend for Lun {
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
             if self.is_one_command(offset, buf.len()) {
-                let _hold = self.hold(offset, buf.len() as u64).await;
-                let (result, buf) = self.write_blocks(offset, buf, stable).await;
+                let hold = self.hold(offset, buf.len() as u64).await;
+                let (result, buf) = self.write_blocks(offset, buf, stable, &hold).await;
                 return (result.map_err(io::Error::from), buf);
             }
             (self.write_any(offset, &buf, stable).await.map_err(io::Error::from), buf)

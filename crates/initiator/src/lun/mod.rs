@@ -7,9 +7,9 @@ mod queue;
 mod status;
 mod verdict;
 
-use crate::command::is_repeatable;
 use crate::session::Held;
 use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
+use block::range::Hold;
 use block::range::Ranges;
 use net::Buf;
 pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
@@ -119,9 +119,11 @@ impl Lun {
         self.block_size
     }
 
-    /// Sends a CDB as it is, once; unit attentions and errors come back as the logical unit tells them.
+    /// Sends a CDB as it is, once; unit attentions and errors come back as the logical unit tells them. Nor is it sent again
+    /// after a lost connection.
     pub async fn scsi(&self, cdb: Cdb, data: Direction) -> Finished {
-        self.session.submit(Command::new(self.lun, cdb, data)).await
+        let command = Command { repeatable: false, ..Command::new(self.lun, cdb, data) };
+        self.session.submit(command).await
     }
 
     /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or had something
@@ -131,6 +133,16 @@ impl Lun {
     /// What the logical unit answers, or that there was no answer; with the buffer.
     pub async fn perform(&self, cdb: Cdb, data: Direction) -> Finished {
         perform(&self.session, self.lun, cdb, data).await
+    }
+
+    /// The same of what writes bytes that are held.
+    fn perform_holding<'a>(
+        &'a self,
+        cdb: Cdb,
+        data: Direction,
+        hold: &'a Hold,
+    ) -> impl Future<Output = Finished> + use<'a> {
+        perform_holding(&self.session, self.lun, cdb, data, Some(hold))
     }
 
     /// Reads its properties again.
@@ -176,9 +188,9 @@ impl Lun {
             let e = Error::new(Kind::Invalid, "COMPARE AND WRITE takes 1 to 255 whole blocks");
             return (Err(e), data);
         };
-        let _hold = self.hold(offset, u64::from(blocks) * size).await;
+        let hold = self.hold(offset, u64::from(blocks) * size).await;
         let (cdb, len) = (cdb::compare_and_write(offset / size, blocks, false), data.len());
-        let (result, data) = self.perform(cdb, Direction::Out(data)).await;
+        let (result, data) = self.perform_holding(cdb, Direction::Out(data), &hold).await;
         let equal = match result {
             Ok(_) => Ok(true),
             Err(e) if e.sense.is_some_and(|s| s.key == Sense::MISCOMPARE.key) => Ok(false),
@@ -223,7 +235,31 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
     }
 }
 
-/// Sends a command as a host does; see [`Lun::perform`].
+/// What is sent, and sent again.
+pub(super) struct What<'h> {
+    pub lun: u64,
+    pub cdb: Cdb,
+    /// Its data are Data-Out.
+    pub out: bool,
+    pub repeatable: bool,
+    /// Of a write: what nobody else may write meanwhile.
+    pub hold: Option<&'h Hold>,
+}
+
+impl What<'_> {
+    /// With the buffer that the try before gave back.
+    fn again(&self, buf: Option<Buf>, since: Instant) -> Command {
+        let data = match buf {
+            None => Direction::None,
+            Some(buf) if self.out => Direction::Out(buf),
+            Some(buf) => Direction::In(buf),
+        };
+        let (repeatable, hold) = (self.repeatable, self.hold.map(Hold::again));
+        Command { since: Some(since), repeatable, hold, ..Command::new(self.lun, self.cdb, data) }
+    }
+}
+
+/// Sends a command of a logical unit with blocks as a host does; see [`Lun::perform`].
 #[inline]
 pub(crate) fn perform(
     session: &Session,
@@ -231,24 +267,44 @@ pub(crate) fn perform(
     cdb: Cdb,
     data: Direction,
 ) -> impl Future<Output = Finished> {
-    let out = matches!(data, Direction::Out(_));
+    perform_holding(session, lun, cdb, data, None)
+}
+
+/// The same of what writes bytes that are held.
+#[inline]
+fn perform_holding<'a>(
+    session: &'a Session,
+    lun: u64,
+    cdb: Cdb,
+    data: Direction,
+    hold: Option<&'a Hold>,
+) -> impl Future<Output = Finished> + use<'a> {
+    let mut command = Command::on_blocks(lun, cdb, data);
+    command.hold = hold.map(Hold::again);
+    let what = What {
+        lun,
+        cdb,
+        out: matches!(command.data, Direction::Out(_)),
+        repeatable: command.repeatable,
+        hold,
+    };
     let since = session.about_now();
     // Sent before anybody waits: the future holds what it waits for, not what it was made of.
-    let sent = session.submit(Command::new(lun, cdb, data));
+    let sent = session.submit(command);
     async move {
         let (result, buf) = sent.await;
         if let Ok(Completion { status: 0, .. }) = result {
             return (result, buf);
         }
         // Boxed, so that a success carries none of it about.
-        Box::pin(perform_again(session, (lun, cdb, out), since, result, buf)).await
+        Box::pin(perform_again(session, what, since, result, buf)).await
     }
 }
 
 /// What [`perform`] does once there is an answer to the first try, which began at `since`.
 async fn perform_again(
     session: &Session,
-    what: (u64, Cdb, bool),
+    what: What<'_>,
     since: Instant,
     result: Result<Completion, Error>,
     buf: Option<Buf>,
@@ -260,18 +316,19 @@ async fn perform_again(
 /// The answer that stays, and what a host makes of it when it is no success.
 type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 
-/// Sends a command until it has an answer that stays.
+/// Sends a command to whatever kind of device until it has an answer that stays.
 pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Settled {
-    let out = matches!(data, Direction::Out(_));
+    let command = Command::new(lun, cdb, data);
+    let (out, repeatable) = (matches!(command.data, Direction::Out(_)), command.repeatable);
     let since = session.about_now();
-    let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
-    resettle(session, (lun, cdb, out), since, result, buf).await
+    let (result, buf) = session.submit(command).await;
+    resettle(session, What { lun, cdb, out, repeatable, hold: None }, since, result, buf).await
 }
 
 /// The same, with the answer to the first try, which began at `since`.
 async fn resettle(
     session: &Session,
-    (lun, cdb, out): (u64, Cdb, bool),
+    what: What<'_>,
     since: Instant,
     mut result: Result<Completion, Error>,
     mut buf: Option<Buf>,
@@ -286,7 +343,7 @@ async fn resettle(
         };
         let left = timeouts.operation.saturating_sub(since.elapsed());
         let late = |pause| answered.elapsed() >= timeouts.busy || left <= pause;
-        match judge(&completion, tries, is_repeatable(&cdb), |sense| session.attention(lun, sense)) {
+        match judge(&completion, tries, what.repeatable, |sense| session.attention(what.lun, sense)) {
             Verdict::Done => return (Ok((completion, None)), buf),
             Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
             Verdict::Later(pause) if late(pause) => {
@@ -301,12 +358,7 @@ async fn resettle(
             Verdict::Again => {}
         }
         tries += 1;
-        let data = match buf {
-            None => Direction::None,
-            Some(buf) if out => Direction::Out(buf),
-            Some(buf) => Direction::In(buf),
-        };
-        let again = Command { since: Some(since), ..Command::new(lun, cdb, data) };
+        let again = what.again(buf, since);
         (result, buf) = session.submit(again).await;
     }
 }

@@ -2,10 +2,9 @@
 //! more than one command, or another try, has one.
 
 use super::backend::{Ended, was_read, was_written};
-use super::{Lun, perform_again};
+use super::{Lun, What, perform_again};
 use crate::slow::Slow;
 use crate::{Batch, Command, Completion, Direction, Error};
-use block::range::Hold;
 use block::{Backend, Finished, Queue};
 use net::Buf;
 use std::io;
@@ -28,17 +27,17 @@ pub struct Lanes {
 struct Sent {
     cdb: Cdb,
     since: Instant,
+    offset: u64,
     len: usize,
-    /// Of a write: nobody changes parts of these blocks meanwhile.
-    hold: Option<Hold>,
+    is_write: bool,
 }
 
 impl Sent {
     #[inline(always)]
     fn end(&self, result: Result<Completion, Error>, buf: Option<Buf>) -> Finished {
-        let (result, buf): Ended = match self.hold {
-            None => was_read(result, buf, self.len),
-            Some(_) => was_written(result, buf, self.len),
+        let (result, buf): Ended = match self.is_write {
+            false => was_read(result, buf, self.len),
+            true => was_written(result, buf, self.len),
         };
         (result.map_err(io::Error::from), buf)
     }
@@ -50,9 +49,15 @@ impl Lanes {
     }
 
     #[inline]
-    fn send(&mut self, lane: usize, cdb: Cdb, hold: Option<Hold>, data: Direction) {
-        let sent = Sent { cdb, since: self.batch.about_now(), len: data.expected(), hold };
-        match self.batch.submit(lane as u32, Command::new(self.lun.lun, cdb, data)) {
+    fn send(&mut self, lane: usize, offset: u64, command: Command) {
+        let sent = Sent {
+            cdb: command.cdb,
+            since: self.batch.about_now(),
+            offset,
+            len: command.data.expected(),
+            is_write: command.hold.is_some(),
+        };
+        match self.batch.submit(lane as u32, command) {
             Ok(()) => {
                 if lane >= self.sent.len() {
                     self.sent.resize_with(lane + 1, || None);
@@ -70,8 +75,11 @@ impl Lanes {
     fn try_again(&mut self, lane: usize, sent: Sent, completion: Completion, buf: Option<Buf>) {
         let lun = self.lun.clone();
         self.slow.begin(lane, async move {
-            let what = (lun.lun, sent.cdb, sent.hold.is_some());
-            let (result, buf) = perform_again(&lun.session, what, sent.since, Ok(completion), buf).await;
+            let Sent { cdb, since, offset, len, is_write } = sent;
+            // That of the first try went with it.
+            let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
+            let what = What { lun: lun.lun, cdb, out: is_write, repeatable: true, hold: hold.as_ref() };
+            let (result, buf) = perform_again(&lun.session, what, since, Ok(completion), buf).await;
             sent.end(result, buf)
         });
     }
@@ -81,7 +89,7 @@ impl Queue for Lanes {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
         if self.lun.is_one_command(offset, buf.len()) {
             let cdb = self.lun.read_cdb(offset, buf.len());
-            return self.send(lane, cdb, None, Direction::In(buf));
+            return self.send(lane, offset, Command::on_blocks(self.lun.lun, cdb, Direction::In(buf)));
         }
         let lun = self.lun.clone();
         self.slow.begin(lane, async move { lun.read(offset, buf).await });
@@ -94,7 +102,8 @@ impl Queue for Lanes {
             && let Some(hold) = self.lun.try_hold(offset, buf.len() as u64)
         {
             let cdb = self.lun.write_cdb(offset, buf.len(), fua);
-            return self.send(lane, cdb, Some(hold), Direction::Out(buf));
+            let command = Command::on_blocks(self.lun.lun, cdb, Direction::Out(buf));
+            return self.send(lane, offset, Command { hold: Some(hold), ..command });
         }
         let lun = self.lun.clone();
         self.slow.begin(lane, async move { lun.write(offset, buf, stable).await });

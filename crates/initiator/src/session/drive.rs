@@ -24,6 +24,8 @@ pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>)
 async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
     while let Ok(mail) = inbox.recv_async().await {
         match mail {
+            // Its owner has gone before it came.
+            Mail::Command(_, reply, _) if reply.is_disconnected() => {}
             Mail::Command(command, reply, number) => {
                 if let Err(finished) = home.accept(command, Waiter::There(reply.clone(), number)) {
                     // Who has stopped to wait does not want it.
@@ -164,7 +166,7 @@ impl Home {
     /// Gives the connection up if the target has commands whose owners wait no longer: it must not carry them
     /// out after what their owners do next.
     pub fn give_up_strays(&self) {
-        let stray = |t: &mut Task| t.state == State::Sent && matches!(t.waiter, Waiter::Gone);
+        let stray = |t: &mut Task| t.state == State::Sent && t.is_abandoned();
         let are_there = self.machine.borrow_mut().tasks.iter().any(stray);
         if are_there {
             self.give_up_connection(Error::new(Kind::Lost, "a command did not end in time"));

@@ -65,10 +65,12 @@ impl Home {
         let limit = self.options.timeouts.operation;
         let mut machine = self.machine.borrow_mut();
         let late = |since: Instant| now.duration_since(since) >= limit;
-        let late: Vec<u32> =
+        let overdue: Vec<u32> =
             machine.tasks.iter().filter(|t| t.answer.is_none() && late(t.since)).map(|t| t.tag).collect();
-        let mut is_stray = false;
-        for tag in late {
+        // Answered, while what was to be written still waits to be sent: the target does not take it.
+        let is_stuck = |t: &mut Task| t.answer.is_some() && t.is_leaving() && late(t.since);
+        let mut is_stray = machine.tasks.iter().any(is_stuck);
+        for tag in overdue {
             is_stray |= machine.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
             let what = format!("the command did not end within {} s", limit.as_secs());
             machine.tasks.expire(tag, Error::new(Kind::TimedOut, what));

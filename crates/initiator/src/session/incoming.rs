@@ -25,6 +25,10 @@ const UNDERFLOW: u8 = 0x02;
 const MOST_PONGS: u32 = 65536;
 /// Reasons of a Reject (RFC 7143 section 11.17.1).
 const DATA_DIGEST_ERROR: u8 = 0x02;
+const WAITING_FOR_LOGOUT: u8 = 0x0c;
+
+/// Of a SCSI Response (RFC 7143 section 11.4.3).
+const TARGET_FAILURE: u8 = 0x01;
 const NEGOTIATION_RESET: u8 = 0x0b;
 
 /// The target broke a rule of the protocol.
@@ -148,7 +152,11 @@ impl Machine {
             0 => self.complete(header, sense_of(data)?),
             code => {
                 let what = format!("the target failed to carry out the command (response {code:02x})");
-                self.finish(header.itt(), Err(Error::new(Kind::Scsi, what)));
+                match code {
+                    // The logical unit has said nothing: a command that may be repeated is.
+                    TARGET_FAILURE => self.failed(header.itt(), false, Error::new(Kind::Lost, what)),
+                    _ => self.finish(header.itt(), Err(Error::new(Kind::Scsi, what))),
+                }
                 self.pump();
                 Ok(())
             }
@@ -297,10 +305,14 @@ impl Machine {
         if !precedes(cmd_sn, header.word(28)) {
             self.fill(cmd_sn);
         }
-        if header.0[2] == DATA_DIGEST_ERROR {
-            self.ended_by_abort([tag], &error.what);
-        } else {
-            self.finish(tag, Err(error));
+        match header.0[2] {
+            DATA_DIGEST_ERROR => self.failed(tag, false, error),
+            // It has crossed the request for the logout on its way.
+            WAITING_FOR_LOGOUT => {
+                self.leave = true;
+                self.failed(tag, true, error);
+            }
+            _ => self.finish(tag, Err(error)),
         }
         self.pump();
     }

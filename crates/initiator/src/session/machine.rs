@@ -147,7 +147,7 @@ impl Machine {
         for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
             // The check of an identity is that of one connection, and an owner who was told that it is late has
             // done something else since.
-            let wanted = !matches!(task.waiter, Waiter::Gone) && task.expired.is_none() && !task.urgent;
+            let wanted = !task.is_abandoned() && task.expired.is_none() && !task.urgent;
             if wanted && task.repeatable && task.tries < TRIES && !task.aborting {
                 task.rewind(now);
                 back.push((task.cmd_sn, task.tag));
@@ -232,9 +232,15 @@ impl Machine {
     #[inline]
     pub fn pump(&mut self) {
         while let Some(&tag) = self.queue.front() {
-            if self.tasks.get(tag).is_none_or(|t| t.state != State::Queued) {
+            let waits = self.tasks.get(tag).filter(|t| t.state == State::Queued);
+            let Some(is_abandoned) = waits.map(|t| t.is_abandoned()) else {
                 // It ended while it waited.
                 self.queue.pop_front();
+                continue;
+            };
+            if is_abandoned {
+                self.queue.pop_front();
+                self.tasks.forget(tag);
                 continue;
             }
             if !self.may_send(tag) {
@@ -305,26 +311,35 @@ impl Machine {
 
     /// Commands that an abort or a reset has ended are sent again, in their order, or end.
     pub fn ended_by_abort(&mut self, tags: impl IntoIterator<Item = u32>, what: &str) {
-        let back: Vec<_> = tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, what)).collect();
+        let error = Error::new(Kind::TimedOut, what);
+        let back: Vec<_> =
+            tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, false, &error)).collect();
         self.queue_again(back);
         // Also where all of them are over: there is room for others.
         self.pump();
     }
 
+    /// The same of a command that the target did not answer as it should; `undone`: it was not carried out, for certain.
+    pub fn failed(&mut self, tag: u32, undone: bool, error: Error) {
+        let back = self.end_or_rewind(tag, undone, &error);
+        self.queue_again(back.into_iter().collect());
+        self.pump();
+    }
+
     /// CmdSN and tag of a command that is to be sent again; any other ends.
-    fn end_or_rewind(&mut self, tag: u32, what: &str) -> Option<(u32, u32)> {
+    fn end_or_rewind(&mut self, tag: u32, undone: bool, error: &Error) -> Option<(u32, u32)> {
         let now = (self.clock)();
         let task = self.tasks.sent(tag)?;
         // Memory that was lent comes back: what is still away then is being sent.
         self.out.ended(tag);
-        let again = task.repeatable && task.tries < TRIES && !matches!(task.waiter, Waiter::Gone);
-        if again && !task.aborting && !task.is_leaving() && task.expired.is_none() {
+        let again = (undone || task.repeatable) && task.tries < TRIES && !task.is_abandoned();
+        if again && !task.aborting && task.expired.is_none() {
             task.rewind(now);
             self.sent -= 1;
             return Some((task.cmd_sn, tag));
         }
-        let kind = if task.aborting { Kind::Aborted } else { Kind::TimedOut };
-        self.finish(tag, Err(Error::new(kind, what)));
+        let kind = if task.aborting { Kind::Aborted } else { error.kind };
+        self.finish(tag, Err(Error::new(kind, &error.what)));
         None
     }
 

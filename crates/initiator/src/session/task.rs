@@ -3,6 +3,7 @@
 use super::batch::Ends;
 use crate::command::Rest;
 use crate::{Command, Completion, Error, Finished};
+use block::range::Hold;
 use net::Buf;
 use std::rc::Rc;
 use std::task::Waker;
@@ -106,6 +107,8 @@ pub struct Task {
     pub queued: Duration,
     /// Who waits.
     pub waiter: Waiter,
+    /// Of a write: what nobody else may write while this is there.
+    pub _hold: Option<Hold>,
     /// Its owner wants its end: it is not sent again.
     pub aborting: bool,
     /// Its owner is to hear that its time is over.
@@ -134,6 +137,24 @@ impl Task {
         }
     }
 
+    /// Nobody waits for its end any more.
+    pub fn is_abandoned(&self) -> bool {
+        match &self.waiter {
+            Waiter::Gone => true,
+            Waiter::There(reply, _) => reply.is_disconnected(),
+            Waiter::Unknown | Waiter::Here(_) | Waiter::Among(..) => false,
+        }
+    }
+
+    /// Takes the data out of what is still being sent: a copy of them is sent later.
+    fn leave_behind(&mut self) {
+        if self.is_leaving()
+            && let Data::Out(buf) = &mut self.data
+        {
+            *buf = Rc::new(copy_of(buf));
+        }
+    }
+
     /// Parts of its buffer are still being sent.
     pub fn is_leaving(&self) -> bool {
         matches!(&self.data, Data::Out(buf) if Rc::strong_count(buf) > 1)
@@ -141,6 +162,7 @@ impl Task {
 
     /// Back to where it was before it was sent.
     pub fn rewind(&mut self, now: Instant) {
+        self.leave_behind();
         self.state = State::Queued;
         self.sent = now;
         self.data_sn = 0;
@@ -222,6 +244,7 @@ impl Tasks {
             sent: now,
             queued: Duration::ZERO,
             waiter,
+            _hold: command.hold,
             aborting: false,
             expired: None,
             answer: None,
@@ -246,7 +269,7 @@ impl Tasks {
 
     /// Ends a task whose owner has taken its answer, or does not want it.
     #[inline]
-    fn forget(&mut self, tag: u32) {
+    pub fn forget(&mut self, tag: u32) {
         let (at, generation) = place(tag);
         if let Some(slot) = self.slots.get_mut(at).filter(|slot| slot.generation == generation)
             && slot.task.is_some()

@@ -506,6 +506,21 @@ fn a_target_that_wants_us_to_leave_gets_no_more_commands() {
     assert!(peer.sent().is_empty());
 }
 
+/// What has crossed the request for the logout was not carried out: it is sent on the next connection, whatever it is.
+#[test]
+fn what_a_target_rejects_because_it_waits_for_our_logout_is_sent_again() {
+    let mut peer = Peer::new(parameters());
+    let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
+    let (header, _) = peer.sent().remove(0);
+    peer.say(pdu::reject(0x0c), &header.0, true);
+    assert!(peer.machine.leave && peer.machine.broken.is_none() && peer.end(once).is_none());
+    let sent = peer.sent();
+    assert!(sent.iter().all(|(h, _)| h.opcode() == opcode::NOP_OUT), "not on this one");
+    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.log_in(parameters());
+    assert_eq!(peer.sent()[0].0.itt(), once);
+}
+
 #[test]
 fn unit_attentions_that_come_by_themselves_are_told() {
     let mut peer = Peer::new(parameters());

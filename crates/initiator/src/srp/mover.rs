@@ -22,8 +22,8 @@ use std::rc::Rc;
 
 /// Reason of a Reject: command not supported (RFC 7143 section 11.17.1).
 const COMMAND_NOT_SUPPORTED: u8 = 0x05;
-/// SCSI Response: target failure (RFC 7143 section 11.4.3).
-const FAILED: u8 = 0x01;
+/// SCSI Response of a command that is not sent: one of those that are nobody's (RFC 7143 section 11.4.3).
+const NOT_SENT: u8 = 0x80;
 /// What a login agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
@@ -235,7 +235,7 @@ impl carrier::Mover for Mover {
         let unit = requests::command(&header, task, &memory, IMMEDIATE_OFFSET);
         let Some(mut unit) = unit.ok().filter(|unit| unit.len() <= self.agreed.it_iu_len) else {
             memory.lent().map(|stag| self.endpoint.revoke(stag));
-            self.answer(pdu::scsi_response(itt, 0, FAILED, 0), Vec::new());
+            self.answer(pdu::scsi_response(itt, 0, NOT_SENT, 0), Vec::new());
             return Ok(());
         };
         let asked = Asked::Command(memory.way());

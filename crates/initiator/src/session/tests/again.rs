@@ -134,3 +134,48 @@ fn who_asks_again_and_again_for_data_and_reads_none_is_left() {
     });
     assert!(unread.is_some_and(|n| n < 200) && peer.broken().kind == Kind::Protocol, "{unread:?}");
 }
+
+/// A future on another core that was dropped.
+#[test]
+fn what_nobody_on_another_core_waits_for_is_neither_sent_nor_sent_again() {
+    let mut peer = narrow(1);
+    let mut write = || {
+        let (reply, answer) = flume::bounded(1);
+        let command = Command::new(1 << 48, cdb::write_10(0, 1, false), Direction::Out(Buf::zeroed(512)));
+        (peer.machine.submit(command, Waiter::There(reply, 0)).expect("room"), answer)
+    };
+    let [(sent, one), (_, other), (wanted, third)] = [write(), write(), write()];
+    assert_eq!(tags(&mut peer), [sent]);
+    drop((one, other));
+    assert!(
+        peer.machine.tasks.get(sent).is_some_and(|task| task.is_abandoned()),
+        "it may still be carried out"
+    );
+    peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+    peer.log_in(parameters());
+    assert_eq!(tags(&mut peer), [wanted]);
+    assert_eq!((peer.machine.tasks.count(), third.is_disconnected()), (1, false));
+    let (reply, _) = flume::bounded(1);
+    if let Some(task) = peer.machine.tasks.get(wanted) {
+        task.waiter = Waiter::There(reply, 0);
+    }
+    peer.machine.ended_by_abort([wanted], "a reset");
+    assert!(tags(&mut peer).is_empty() && peer.machine.tasks.count() == 0);
+}
+
+/// A reset that another command needed: this one is young.
+#[test]
+fn a_write_whose_data_still_leave_when_a_reset_ends_it_is_sent_again() {
+    let mut peer = Peer::new(parameters());
+    let tag = peer.write(1024);
+    let Some(super::super::task::Data::Out(buf)) = peer.machine.tasks.get(tag).map(|task| &task.data) else {
+        panic!("a write");
+    };
+    let leaves = buf.clone();
+    assert_eq!(tags(&mut peer)[0], tag);
+    peer.machine.ended_by_abort([tag], "a reset");
+    let again = peer.sent();
+    assert_eq!((again[0].0.itt(), &again[0].1[..]), (tag, &leaves[..512]));
+    peer.respond(tag, 0, 0, 0, &[]);
+    assert_eq!(peer.done(tag).1.expect("its buffer")[..], leaves[..], "another one, with the same data");
+}

@@ -284,9 +284,15 @@ fn the_a_bit_is_not_answered() {
 #[test]
 fn a_response_code_is_a_failure() {
     let mut peer = Peer::new(parameters());
-    let tag = peer.read(512);
-    peer.say(pdu::scsi_response(tag, 0, 1, 0), &[], true);
-    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("a failure").kind, Kind::Scsi);
+    let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
+    let read = peer.read(512);
+    peer.sent();
+    peer.say(pdu::scsi_response(once, 0, 1, 0), &[], true);
+    assert_eq!(peer.end(once).expect("it ended").0.expect_err("a failure").kind, Kind::Lost);
+    peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true);
+    assert_eq!(peer.sent()[0].0.itt(), read, "what may be repeated is sent again");
+    (0..5).for_each(|_| peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true));
+    assert_eq!(peer.end(read).expect("not for ever").0.expect_err("a failure").kind, Kind::Lost);
     assert!(peer.machine.broken.is_none());
 }
 

@@ -1,0 +1,88 @@
+//! Commands whose owners wait no longer, and answers that come too early, against scripted targets.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use block::Backend;
+use common::{READ_10, WRITE_10, is, with_disk};
+use initiator::{Direction, Kind};
+use interop::script::{Script, Turn};
+use interop::{NONE, Pdu, op};
+use net::Buf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use wire::scsi::cdb;
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+const TEST_UNIT_READY: u8 = 0;
+
+/// The write of the first one is read, changed, sent, and given up; the target carries it out later. Whoever writes other
+/// bytes of the same block meanwhile waits for it: else it would be undone.
+#[test]
+fn a_block_is_not_written_while_a_write_that_was_given_up_is_still_with_the_target() {
+    let late: Arc<Mutex<Option<Pdu>>> = Arc::default();
+    let kept = late.clone();
+    let target = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        let mut late = late.lock().expect("no panic");
+        if is(pdu, WRITE_10) && late.is_none() {
+            *late = Some(pdu.clone());
+            return Turn::Done;
+        }
+        if is(pdu, TEST_UNIT_READY)
+            && let Some(write) = &*late
+        {
+            link.usual(write);
+        }
+        Turn::Usual
+    });
+    let target = target.listen();
+    with_disk(LIMIT, &target, "command_timeout=60", move |lun| async move {
+        let fill = |byte: u8| {
+            let mut buf = Buf::zeroed(100);
+            buf.fill(byte);
+            buf
+        };
+        let first = compio::time::timeout(Duration::from_millis(500), lun.write(0, fill(1), false));
+        assert!(first.await.is_err() && kept.lock().expect("no panic").is_some(), "it is with the target");
+        let other = lun.clone();
+        let second = compio::runtime::spawn(async move { other.write(100, fill(2), false).await.0 });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        lun.perform(cdb::test_unit_ready(), Direction::None).await.0.expect("ready");
+        second.await.expect("no panic").expect("written");
+    });
+    let disk = target.disk();
+    assert!(disk[..100] == [1; 100] && disk[100..200] == [2; 100], "one has undone the other");
+    let reads = target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count();
+    assert_eq!(reads, 2);
+}
+
+/// The target answers, reads no more, and goes on saying that it lives: the connection has to be given up.
+#[test]
+fn a_write_that_was_answered_and_whose_data_nobody_takes_ends_in_time() {
+    const LEN: usize = 8 << 20;
+    let target = Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes");
+    let target = target.hook(|link, pdu| {
+        if !is(pdu, WRITE_10) || link.number > 0 {
+            return Turn::Usual;
+        }
+        link.check_condition(pdu, [7, 0x27, 0]);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(30) {
+            link.send(Pdu::new(op::NOP_IN).itt(NONE).ttt(NONE));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Turn::Close
+    });
+    let target = target.listen();
+    let settings =
+        format!("operation_timeout=2&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
+    let (error, took) = with_disk(LIMIT, &target, &settings, |lun| async move {
+        let begun = Instant::now();
+        let many = Direction::Out(Buf::zeroed(LEN));
+        let cdb = cdb::write_10(0, (LEN / 512) as u16, false);
+        (lun.perform(cdb, many).await.0.expect_err("it is protected"), begun.elapsed())
+    });
+    assert_eq!(error.kind, Kind::Scsi);
+    assert!(took < Duration::from_secs(15), "{took:?}");
+}
