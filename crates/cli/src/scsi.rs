@@ -4,13 +4,12 @@ use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use crate::hex;
 use clap::Args;
-use initiator::{Command, Completion, Direction, Url};
+use initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
 use net::buf::Buf;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Read, Write};
 use std::process::ExitCode;
 use wire::iscsi::lun::encode;
-use wire::scsi::cdb::Cdb;
 use wire::scsi::{Sense, Status, status_name};
 
 const EXAMPLES: &str = "\
@@ -33,7 +32,7 @@ pub struct Scsi {
     /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
     url: String,
 
-    /// The CDB in hexadecimal digits, up to 16 bytes
+    /// The CDB in hexadecimal digits, up to 260 bytes
     #[arg(value_name = "CDB-HEX", required = true)]
     cdb: Vec<String>,
 
@@ -95,7 +94,7 @@ struct ToldSense {
 /// What is to be sent.
 struct Order {
     url: Url,
-    cdb: Cdb,
+    cdb: Vec<u8>,
     data: Vec<u8>,
     take: usize,
     once: bool,
@@ -158,9 +157,11 @@ async fn send(order: Order) -> Result<Answer, Failure> {
         (take, _) => Direction::In(Buf::zeroed(take)),
     };
     let expected = direction.expected();
+    let mut command = Command::long(lun, &order.cdb, direction)?;
+    command.repeatable &= !order.once;
     let (result, buf) = match order.once {
-        true => session.submit(Command::new(lun, order.cdb, direction)).await,
-        false => session.ask(lun, order.cdb, direction).await,
+        true => session.submit(command).await,
+        false => session.ask(command).await,
     };
     // The answer is what counts: a target that does not answer the logout changes nothing.
     _ = session.close().await;
@@ -170,35 +171,37 @@ async fn send(order: Order) -> Result<Answer, Failure> {
     Ok(Answer { completion, expected, data })
 }
 
+/// Operation code of CDBs that tell how long they are: ADDITIONAL CDB LENGTH in byte 7 (SPC-5 section 4.2.3).
+const VARIABLE: u8 = 0x7f;
+
 /// Bytes of the CDBs of an operation code's group (SPC-5 section 4.2.5.1); None where they may have any.
-fn cdb_len(code: u8) -> Option<usize> {
-    match code >> 5 {
+fn cdb_len(cdb: &[u8]) -> Option<usize> {
+    match cdb[0] >> 5 {
         0 => Some(6),
         1 | 2 => Some(10),
         4 => Some(16),
         5 => Some(12),
+        _ if cdb[0] == VARIABLE => Some(8 + usize::from(*cdb.get(7)?)),
         _ => None,
     }
 }
 
-fn cdb(text: &str, raw: bool) -> Result<Cdb, Failure> {
+fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
     let hint = "such as 12:00:00:00:60:00, six bytes of an INQUIRY";
     let bytes =
         hex::parse(text).map_err(|why| Failure::new(Exit::Invalid, format!("the CDB: {why}"), hint))?;
-    let mut cdb = [0; 16];
-    match cdb.get_mut(..bytes.len()) {
-        Some(part) if !bytes.is_empty() => part.copy_from_slice(&bytes),
-        _ => {
-            let what = format!("the CDB has {} bytes, and must have 1 to 16", bytes.len());
-            return Err(Failure::new(Exit::Invalid, what, hint));
-        }
+    if bytes.is_empty() || bytes.len() > MAX_CDB_LEN {
+        let what = format!("the CDB has {} bytes, and must have 1 to {MAX_CDB_LEN}", bytes.len());
+        return Err(Failure::new(Exit::Invalid, what, hint));
     }
-    match cdb_len(cdb[0]).filter(|len| !raw && *len != bytes.len()) {
-        None => Ok(cdb),
+    match cdb_len(&bytes).filter(|len| !raw && *len != bytes.len()) {
+        None => Ok(bytes),
         Some(len) => {
-            let (has, code) = (bytes.len(), cdb[0]);
+            let (has, code) = (bytes.len(), bytes[0]);
             let what =
                 format!("the CDB has {has} bytes, and those with operation code {code:02x}h have {len}");
+            let what =
+                if code == VARIABLE { format!("the CDB has {has} bytes, and tells {len}") } else { what };
             Err(Failure::new(Exit::Invalid, what, "mend it, or send it all the same: --raw"))
         }
     }
@@ -279,21 +282,31 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_cdb_has_up_to_sixteen_bytes() {
-        let raw = |text| cdb(text, true);
-        assert_eq!(raw("9e10").unwrap()[..3], [0x9e, 0x10, 0]);
-        for good in
-            [("00", 6), ("28", 10), ("43", 10), ("88", 16), ("a0", 12), ("7f", 9), ("7e", 3), ("c0", 1)]
-        {
-            let text = good.0.to_owned() + &"00".repeat(good.1 - 1);
+    fn a_cdb_has_as_many_bytes_as_its_operation_code_says() {
+        assert_eq!(cdb("9e10", true).unwrap(), [0x9e, 0x10]);
+        for (code, len) in [("00", 6), ("28", 10), ("43", 10), ("88", 16), ("a0", 12), ("7e", 3), ("c0", 1)] {
+            let text = code.to_owned() + &"00".repeat(len - 1);
             cdb(&text, false).unwrap();
-            assert!(cdb(&(text + "00"), false).is_err() == (good.0 < "7" || good.0 > "7f" && good.0 < "c"));
+            let is_any = code == "7e" || code == "c0";
+            assert_eq!(cdb(&(text + "00"), false).is_ok(), is_any, "{code}");
         }
-        let cdb = |text| cdb(text, false);
-        assert_eq!(cdb("12 00 00 00 60 00").unwrap()[..6], [0x12, 0, 0, 0, 0x60, 0]);
-        for bad in ["", "1", &"00".repeat(17), "zz"] {
-            assert_eq!(cdb(bad).unwrap_err().exit, Exit::Invalid, "{bad:?}");
+        assert_eq!(cdb("12 00 00 00 60 00", false).unwrap(), [0x12, 0, 0, 0, 0x60, 0]);
+        for bad in ["", "1", "zz"] {
+            assert_eq!(cdb(bad, false).unwrap_err().exit, Exit::Invalid, "{bad:?}");
         }
+    }
+
+    /// READ(32), and one of the longest.
+    #[test]
+    fn a_long_cdb_tells_its_own_length() {
+        for (more, len) in [("18", 32), ("fc", 260)] {
+            let text = format!("7f 00 00 00 00 00 00 {more}") + &"00".repeat(len - 8);
+            assert_eq!(cdb(&text, false).unwrap().len(), len);
+            let wrong = cdb(&text[..text.len() - 2], false).unwrap_err();
+            assert!(format!("{wrong:?}").contains(&format!("tells {len}")), "{wrong:?}");
+            cdb(&text[..text.len() - 2], true).unwrap();
+        }
+        assert_eq!(cdb(&"00".repeat(261), true).unwrap_err().exit, Exit::Invalid);
     }
 
     #[test]

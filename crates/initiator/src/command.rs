@@ -96,7 +96,7 @@ impl Command {
 pub const MAX_CDB_LEN: usize = 260;
 
 /// What a CDB has behind its first 16 bytes, as it travels: an additional header segment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rest(Vec<u8>);
 
 impl Rest {

@@ -7,6 +7,7 @@ mod queue;
 mod status;
 mod verdict;
 
+use crate::command::Rest;
 use crate::session::Held;
 use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
 use block::range::Hold;
@@ -239,6 +240,8 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
 pub(super) struct What<'h> {
     pub lun: u64,
     pub cdb: Cdb,
+    /// Of a longer CDB.
+    pub rest: Option<Box<Rest>>,
     /// Its data are Data-Out.
     pub out: bool,
     pub repeatable: bool,
@@ -247,6 +250,17 @@ pub(super) struct What<'h> {
 }
 
 impl What<'_> {
+    fn of(command: &Command) -> What<'static> {
+        What {
+            lun: command.lun,
+            cdb: command.cdb,
+            rest: command.rest.clone(),
+            out: matches!(command.data, Direction::Out(_)),
+            repeatable: command.repeatable,
+            hold: None,
+        }
+    }
+
     /// With the buffer that the try before gave back.
     fn again(&self, buf: Option<Buf>, since: Instant) -> Command {
         let data = match buf {
@@ -254,8 +268,8 @@ impl What<'_> {
             Some(buf) if self.out => Direction::Out(buf),
             Some(buf) => Direction::In(buf),
         };
-        let (repeatable, hold) = (self.repeatable, self.hold.map(Hold::again));
-        Command { since: Some(since), repeatable, hold, ..Command::new(self.lun, self.cdb, data) }
+        let (repeatable, rest, hold) = (self.repeatable, self.rest.clone(), self.hold.map(Hold::again));
+        Command { since: Some(since), repeatable, rest, hold, ..Command::new(self.lun, self.cdb, data) }
     }
 }
 
@@ -281,13 +295,7 @@ fn perform_holding<'a>(
 ) -> impl Future<Output = Finished> + use<'a> {
     let mut command = Command::on_blocks(lun, cdb, data);
     command.hold = hold.map(Hold::again);
-    let what = What {
-        lun,
-        cdb,
-        out: matches!(command.data, Direction::Out(_)),
-        repeatable: command.repeatable,
-        hold,
-    };
+    let what = What { hold, ..What::of(&command) };
     let since = session.about_now();
     // Sent before anybody waits: the future holds what it waits for, not what it was made of.
     let sent = session.submit(command);
@@ -309,7 +317,11 @@ async fn perform_again(
     result: Result<Completion, Error>,
     buf: Option<Buf>,
 ) -> Finished {
-    let (result, buf) = resettle(session, what, since, result, buf).await;
+    judged(resettle(session, what, since, result, buf).await)
+}
+
+/// What is no success is an error.
+pub(crate) fn judged((result, buf): Settled) -> Finished {
     (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
@@ -317,12 +329,10 @@ async fn perform_again(
 type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 
 /// Sends a command to whatever kind of device until it has an answer that stays.
-pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Settled {
-    let command = Command::new(lun, cdb, data);
-    let (out, repeatable) = (matches!(command.data, Direction::Out(_)), command.repeatable);
-    let since = session.about_now();
+pub(crate) async fn settle(session: &Session, command: Command) -> Settled {
+    let (what, since) = (What::of(&command), session.about_now());
     let (result, buf) = session.submit(command).await;
-    resettle(session, What { lun, cdb, out, repeatable, hold: None }, since, result, buf).await
+    resettle(session, what, since, result, buf).await
 }
 
 /// The same, with the answer to the first try, which began at `since`.

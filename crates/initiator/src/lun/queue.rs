@@ -78,7 +78,8 @@ impl Lanes {
             let Sent { cdb, since, offset, len, is_write } = sent;
             // That of the first try went with it.
             let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
-            let what = What { lun: lun.lun, cdb, out: is_write, repeatable: true, hold: hold.as_ref() };
+            let (repeatable, hold) = (true, hold.as_ref());
+            let what = What { lun: lun.lun, cdb, rest: None, out: is_write, repeatable, hold };
             let (result, buf) = perform_again(&lun.session, what, since, Ok(completion), buf).await;
             sent.end(result, buf)
         });

@@ -184,15 +184,15 @@ impl Session {
     /// # Errors
     /// What the logical unit answers, or that there was no answer; with the buffer.
     pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
-        lun::perform(self, lun, cdb, data).await
+        lun::judged(lun::settle(self, Command::new(lun, cdb, data)).await)
     }
 
-    /// The same, for who wants to see the answer that stays: it is no error, whatever its status.
+    /// The same of any command, for who wants to see the answer that stays: it is no error, whatever its status.
     ///
     /// # Errors
     /// That there was no answer; with the buffer.
-    pub async fn ask(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
-        let (result, buf) = lun::settle(self, lun, cdb, data).await;
+    pub async fn ask(&self, command: Command) -> Finished {
+        let (result, buf) = lun::settle(self, command).await;
         (result.map(|(completion, _)| completion), buf)
     }
 
