@@ -123,7 +123,7 @@ impl Home {
         }
         let taken = self.machine.borrow_mut().submit(command, waiter);
         let many = "too many commands, or too much data in one";
-        let tag = taken.map_err(|command| ended(Error::new(Kind::Invalid, many), command))?;
+        let tag = taken.map_err(|command| ended(Error::new(Kind::Invalid, many), *command))?;
         self.flush_soon();
         Ok(tag)
     }

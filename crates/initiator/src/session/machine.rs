@@ -182,9 +182,9 @@ impl Machine {
 
     /// Takes a command in. It is sent when its turn comes.
     #[inline]
-    pub fn submit(&mut self, command: Command, waiter: Waiter) -> Result<u32, Command> {
+    pub fn submit(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
         if command.data.expected() > u32::MAX as usize || self.tasks.is_full() {
-            return Err(command);
+            return Err(Box::new(command));
         }
         let tag = self.tasks.insert(command, waiter, self.now);
         if self.queue.is_empty() && self.may_send(tag) {
@@ -206,9 +206,9 @@ impl Machine {
     }
 
     /// The same for a command that passes all others: the check of an identity.
-    pub fn submit_urgently(&mut self, command: Command, waiter: Waiter) -> Result<u32, Command> {
+    pub fn submit_urgently(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
         if self.tasks.is_full() {
-            return Err(command);
+            return Err(Box::new(command));
         }
         let tag = self.tasks.insert(command, waiter, self.now);
         let task = self.tasks.get(tag).expect("it was put in");
