@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 /// A worker, until it is done.
 type Worker = Option<Pin<Box<dyn Future<Output = ()>>>>;
@@ -14,26 +15,32 @@ type Worker = Option<Pin<Box<dyn Future<Output = ()>>>>;
 pub struct Lanes {
     queue: RefCell<Box<dyn Queue>>,
     lanes: Vec<Lane>,
+    /// How often the clock was asked.
+    asked: Cell<u64>,
 }
 
-#[derive(Default)]
 struct Lane {
     /// Its worker waits for a command, and for nothing else.
     is_flying: Cell<bool>,
-    ended: Cell<Option<Finished>>,
+    /// How often the clock had been asked when its command began.
+    begun: Cell<u64>,
+    ended: Cell<Option<(Finished, Instant)>>,
 }
 
 impl Lanes {
     /// Lanes for so many workers.
     pub fn new(queue: Box<dyn Queue>, workers: usize) -> Lanes {
-        Lanes { queue: RefCell::new(queue), lanes: (0..workers).map(|_| Lane::default()).collect() }
+        let lane = || Lane { is_flying: Cell::new(false), begun: Cell::new(0), ended: Cell::new(None) };
+        let lanes = (0..workers).map(|_| lane()).collect();
+        Lanes { queue: RefCell::new(queue), lanes, asked: Cell::new(0) }
     }
 
-    /// Begins a command and waits for its end.
-    pub async fn transfer(&self, lane: usize, begin: impl FnOnce(&mut dyn Queue)) -> Finished {
+    /// Begins a command and waits for its end, and when that came.
+    pub async fn transfer(&self, lane: usize, begin: impl FnOnce(&mut dyn Queue)) -> (Finished, Instant) {
         begin(&mut **self.queue.borrow_mut());
         let lane = &self.lanes[lane];
         lane.is_flying.set(true);
+        lane.begun.set(self.asked.get());
         poll_fn(|_| lane.ended.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
@@ -49,13 +56,23 @@ impl Lanes {
                 go_on(worker, cx);
             }
         }
+        let mut now = None;
         while let Poll::Ready((at, ended)) = self.next(cx) {
             let lane = &self.lanes[at];
             lane.is_flying.set(false);
-            lane.ended.set(Some(ended));
+            // What came together has one time; what began after that was asked has another.
+            let is_old = lane.begun.get() < self.asked.get();
+            let came = now.filter(|_| is_old).unwrap_or_else(|| self.ask());
+            now = Some(came);
+            lane.ended.set(Some((ended, came)));
             go_on(&mut workers[at], cx);
         }
         if workers.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn ask(&self) -> Instant {
+        self.asked.set(self.asked.get() + 1);
+        Instant::now()
     }
 
     fn next(&self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {
@@ -114,8 +131,9 @@ mod tests {
                         compio::time::sleep(Duration::from_millis(1)).await;
                     }
                     let buf = Buf::zeroed(lane + 1);
-                    let (result, buf) = lanes.transfer(lane, |queue| queue.read(lane, 0, buf)).await;
-                    assert!(result.is_ok());
+                    let begun = Instant::now();
+                    let ((result, buf), came) = lanes.transfer(lane, |queue| queue.read(lane, 0, buf)).await;
+                    assert!(result.is_ok() && came > begun, "it came before it was asked for");
                     assert_eq!(buf.len(), lane + 1, "the buffer of another");
                 }
             }))

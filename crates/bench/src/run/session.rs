@@ -12,7 +12,7 @@ use crate::record::{Record, Times};
 use crate::rig::Place;
 use crate::verify::{Claim, Ledger};
 use crate::{Watch, plain};
-use block::Backend;
+use block::{Backend, Finished};
 use compio::runtime::spawn;
 use compio::time::sleep;
 use flume::{Receiver, Sender};
@@ -243,8 +243,8 @@ impl Session {
             let is_next = self.job.pace == Pace::Closed && claim.is_none() && !self.job.compare;
             let begun = if is_next { now } else { Instant::now() };
             let due = if self.job.pace == Pace::Closed { begun } else { due };
-            let (result, back) = self.transfer(lane, next, buf).await;
-            (buf, now) = (back, Instant::now());
+            let ((result, back), came) = self.transfer(lane, next, buf).await;
+            (buf, now) = (back, came);
             if !is_taken {
                 // It was in flight when the ramp ended, or ended in it.
                 self.take(next, now);
@@ -325,15 +325,16 @@ impl Session {
         }
     }
 
-    async fn transfer(&self, lane: usize, next: Next, buf: Buf) -> (io::Result<()>, Buf) {
+    /// The end of a command, and when it came.
+    async fn transfer(&self, lane: usize, next: Next, buf: Buf) -> (Finished, Instant) {
         self.flying.set(self.flying.get() + 1);
         let ended = match (&self.lanes, next.read) {
             (Some(lanes), true) => lanes.transfer(lane, |queue| queue.read(lane, next.offset, buf)).await,
             (Some(lanes), false) => {
                 lanes.transfer(lane, |queue| queue.write(lane, next.offset, buf, self.job.stable)).await
             }
-            (None, true) => self.disk.read(next.offset, buf).await,
-            (None, false) => self.disk.write(next.offset, buf, self.job.stable).await,
+            (None, true) => (self.disk.read(next.offset, buf).await, Instant::now()),
+            (None, false) => (self.disk.write(next.offset, buf, self.job.stable).await, Instant::now()),
         };
         self.flying.set(self.flying.get() - 1);
         ended
