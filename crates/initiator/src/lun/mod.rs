@@ -2,21 +2,20 @@
 
 mod backend;
 mod open;
+mod perform;
 mod properties;
 mod queue;
 mod status;
 mod verdict;
 
-use crate::command::is_repeatable;
 use crate::session::Held;
-use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
+use crate::{Command, Direction, Error, Event, Finished, Kind, Session};
 use block::range::Ranges;
 use net::Buf;
+pub(crate) use perform::{Patience, perform, perform_within, settle};
 pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
-use verdict::{Verdict, judge};
 use wire::scsi::Sense;
 use wire::scsi::cdb::{self, Cdb};
 
@@ -221,98 +220,4 @@ async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
             tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");
         }
     }
-}
-
-/// Sends a command as a host does; see [`Lun::perform`].
-#[inline]
-pub(crate) fn perform(
-    session: &Session,
-    lun: u64,
-    cdb: Cdb,
-    data: Direction,
-) -> impl Future<Output = Finished> {
-    let out = matches!(data, Direction::Out(_));
-    let since = session.about_now();
-    // Sent before anybody waits: the future holds what it waits for, not what it was made of.
-    let sent = session.submit(Command::new(lun, cdb, data));
-    async move {
-        let (result, buf) = sent.await;
-        if let Ok(Completion { status: 0, .. }) = result {
-            return (result, buf);
-        }
-        // Boxed, so that a success carries none of it about.
-        Box::pin(perform_again(session, (lun, cdb, out), since, result, buf)).await
-    }
-}
-
-/// What [`perform`] does once there is an answer to the first try, which began at `since`.
-async fn perform_again(
-    session: &Session,
-    what: (u64, Cdb, bool),
-    since: Instant,
-    result: Result<Completion, Error>,
-    buf: Option<Buf>,
-) -> Finished {
-    let (result, buf) = resettle(session, what, since, result, buf).await;
-    (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
-}
-
-/// The answer that stays, and what a host makes of it when it is no success.
-type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
-
-/// Sends a command until it has an answer that stays.
-pub(crate) async fn settle(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Settled {
-    let out = matches!(data, Direction::Out(_));
-    let since = session.about_now();
-    let (result, buf) = session.submit(Command::new(lun, cdb, data)).await;
-    resettle(session, (lun, cdb, out), since, result, buf).await
-}
-
-/// The same, with the answer to the first try, which began at `since`.
-async fn resettle(
-    session: &Session,
-    (lun, cdb, out): (u64, Cdb, bool),
-    since: Instant,
-    mut result: Result<Completion, Error>,
-    mut buf: Option<Buf>,
-) -> Settled {
-    let (mut tries, answered) = (1, Instant::now());
-    let timeouts = &session.options().timeouts;
-    loop {
-        let completion = match result {
-            Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
-            Ok(c) => c,
-            Err(e) => return (Err(e), buf),
-        };
-        let left = timeouts.operation.saturating_sub(since.elapsed());
-        let late = |pause| answered.elapsed() >= timeouts.busy || left <= pause;
-        match judge(&completion, tries, is_repeatable(&cdb), |sense| session.attention(lun, sense)) {
-            Verdict::Done => return (Ok((completion, None)), buf),
-            Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
-            Verdict::Later(pause) if late(pause) => {
-                let why = unready(&completion, "it stays busy or not ready");
-                return (Ok((completion, Some(why))), buf);
-            }
-            Verdict::Again if left.is_zero() => {
-                let why = unready(&completion, "it did not end in time");
-                return (Ok((completion, Some(why))), buf);
-            }
-            Verdict::Later(pause) => compio::time::sleep(pause).await,
-            Verdict::Again => {}
-        }
-        tries += 1;
-        let data = match buf {
-            None => Direction::None,
-            Some(buf) if out => Direction::Out(buf),
-            Some(buf) => Direction::In(buf),
-        };
-        let again = Command { since: Some(since), ..Command::new(lun, cdb, data) };
-        (result, buf) = session.submit(again).await;
-    }
-}
-
-fn unready(c: &Completion, what: &str) -> Error {
-    let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
-    let error = Error::new(Kind::TimedOut, format!("{what}: {why}"));
-    error.with_status(c.status).with_sense(c.sense())
 }
