@@ -6,8 +6,8 @@ mod common;
 
 use block::{Backend, Queue};
 use common::{READ_10, is, run, with_disk};
-use initiator::Url;
 use initiator::multipath::{Multipath, Policy, Settings, State, Way};
+use initiator::{Lun, Url};
 use interop::script::{Link, Script, Target, Turn};
 use interop::{Pdu, op};
 use net::Buf;
@@ -206,4 +206,50 @@ fn one_path_waits_for_the_end_of_a_transition() {
     });
     let target = target.listen();
     with_disk(LIMIT, &target, "", |lun| async move { lun.read(0, Buf::zeroed(512)).await.0 }).expect("read");
+}
+
+/// How a path is found, when it is looked at in this state, by a host with all patience for I/O.
+fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
+    let target = script.listen();
+    with_disk(LIMIT, &target, "recovery_timeout=0.001", move |lun: Arc<Lun>| async move {
+        first();
+        let look = compio::time::timeout(Duration::from_secs(10), lun.check());
+        look.await.expect("it waits")
+    })
+}
+
+#[test]
+fn a_look_tells_what_is_so_now() {
+    use State::{NonOptimized, Optimized, Standby, Transitioning};
+    for (told, seen) in [
+        (OPTIMIZED, Optimized),
+        (NON_OPTIMIZED, NonOptimized),
+        (STANDBY, Standby),
+        (TRANSITIONING, Transitioning),
+        (BUSY, Optimized),
+    ] {
+        let state = Arc::new(AtomicU8::new(OPTIMIZED));
+        let later = state.clone();
+        let script = Script::new().hook(move |link, pdu| answer(link, pdu, state.load(SeqCst), 1));
+        assert_eq!(looked_at(script, move || later.store(told, SeqCst)), seen, "{told}");
+    }
+}
+
+#[test]
+fn a_path_that_is_lost_while_it_tells_of_its_groups_is_down() {
+    let script = Script::new().hook(|link, pdu| match is(pdu, MAINTENANCE_IN) {
+        true => Turn::Close,
+        false => answer(link, pdu, OPTIMIZED, 1),
+    });
+    assert_eq!(looked_at(script, || ()), State::Down);
+}
+
+/// More than fits into the first answer; ports in standby may answer TEST UNIT READY well.
+#[test]
+fn a_long_list_of_groups_is_read_to_its_end() {
+    let script = Script::new().hook(|link, pdu| match is(pdu, TEST_UNIT_READY) {
+        true => Turn::Usual,
+        false => answer(link, pdu, STANDBY, 1000),
+    });
+    assert_eq!(looked_at(script, || ()), State::Standby);
 }

@@ -17,6 +17,9 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
+    /// Its first answer counts.
+    pub const NONE: Patience = Patience { busy: Duration::ZERO, transition: Duration::ZERO };
+
     /// As the session was opened.
     pub fn of(session: &Session) -> Patience {
         let timeouts = &session.options().timeouts;
