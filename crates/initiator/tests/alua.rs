@@ -194,6 +194,23 @@ fn a_better_path_takes_io_as_soon_as_it_is_seen() {
 }
 
 #[test]
+fn io_that_no_path_takes_goes_on_soon_after_a_transition() {
+    let ports = [Port::new(), Port::new()];
+    with_both(&ports, NEVER, |disk, both| async move {
+        both.iter().for_each(|state| state.store(TRANSITIONING, SeqCst));
+        let (reader, begun) = (disk.clone(), Instant::now());
+        let reading = compio::runtime::spawn(async move { read(&reader).await });
+        until(&disk, [State::Transitioning; 2]).await;
+        compio::time::sleep(Duration::from_millis(300)).await;
+        both[1].store(NON_OPTIMIZED, SeqCst);
+        reading.await.expect("no panic");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(states(&disk), [State::Transitioning, State::NonOptimized]);
+    });
+    assert_eq!([ports[0].reads(), ports[1].reads()], [1, 2]);
+}
+
+#[test]
 fn one_path_waits_for_the_end_of_a_transition() {
     let left = AtomicUsize::new(3);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
