@@ -6,16 +6,20 @@ mod perform;
 mod properties;
 mod queue;
 mod status;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use crate::session::Held;
 use crate::{Command, Direction, Error, Event, Finished, Kind, Session};
 use block::range::Ranges;
 use net::Buf;
+use net::either;
 pub(crate) use perform::{Patience, perform, perform_within, settle};
 pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use wire::iscsi::lun::encode;
 use wire::scsi::Sense;
 use wire::scsi::cdb::{self, Cdb};
 
@@ -39,6 +43,8 @@ pub struct Lun {
     ranges: Arc<Ranges>,
     /// For as long as this is there the session holds it to its identity.
     _held: Option<Held>,
+    /// Nothing is ever sent: who heeds its events ends when this is gone.
+    _life: flume::Sender<()>,
 }
 
 impl Lun {
@@ -49,11 +55,21 @@ impl Lun {
     /// When there is no such logical unit, it is not ready in time, or is no block device; when this session holds it to
     /// another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
-        let lun = wire::iscsi::lun::encode(number);
-        let (properties, held) = Lun::look_and_hold(session, lun, number).await?;
+        let looked = Lun::look_and_hold(session, encode(number), number).await?;
+        Ok(Lun::begin(session, number, looked, session.events()))
+    }
+
+    /// One that was looked at; from now on it heeds these events.
+    fn begin(
+        session: &Session,
+        number: u16,
+        (properties, held): (Properties, Option<Held>),
+        events: flume::Receiver<Event>,
+    ) -> Arc<Lun> {
+        let (life, end) = flume::bounded(1);
         let lun = Arc::new(Lun {
             session: session.clone(),
-            lun,
+            lun: encode(number),
             number,
             capacity: AtomicU64::new(properties.capacity()),
             block_size: properties.block_size,
@@ -63,9 +79,10 @@ impl Lun {
             no_write_same: AtomicBool::new(false),
             ranges: Arc::default(),
             _held: held,
+            _life: life,
         });
-        compio::runtime::spawn(heed(Arc::downgrade(&lun), session.events())).detach();
-        Ok(lun)
+        compio::runtime::spawn(heed(Arc::downgrade(&lun), events, end)).detach();
+        lun
     }
 
     /// What it is, and the session's promise to notice when it is another one.
@@ -137,7 +154,11 @@ impl Lun {
     /// # Errors
     /// Those of the commands.
     pub async fn reload(&self) -> Result<(), Error> {
-        let properties = open::properties(&self.session, self.lun).await?;
+        self.take(open::properties(&self.session, self.lun).await?)
+    }
+
+    /// It is like this now, as far as it may be.
+    fn take(&self, properties: Properties) -> Result<(), Error> {
         let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();
         if !before.is_empty() && properties.identity != before {
             return Err(self.session.expel(self.lun, properties.identity));
@@ -192,7 +213,7 @@ impl Lun {
 /// # Errors
 /// When there is no such logical unit, or it is not ready in time.
 pub async fn properties(session: &Session, number: u16) -> Result<Properties, Error> {
-    let read = open::properties(session, wire::iscsi::lun::encode(number)).await;
+    let read = open::properties(session, encode(number)).await;
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
@@ -201,23 +222,39 @@ pub async fn properties(session: &Session, number: u16) -> Result<Properties, Er
 /// # Errors
 /// When there is no such logical unit, or it does not answer.
 pub async fn inspect(session: &Session, number: u16) -> Result<Properties, Error> {
-    let read = open::whatever_state(session, wire::iscsi::lun::encode(number)).await;
+    let read = open::whatever_state(session, encode(number)).await;
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
-/// Reads the properties again when the logical unit tells that they changed.
-async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
+/// Reads the properties again when the logical unit tells that they changed, until it is dropped: then also in the
+/// middle of that.
+async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>, end: flume::Receiver<()>) {
+    let dropped = async { _ = end.recv_async().await };
+    either(dropped, keep_reading(&lun, &events)).await;
+}
+
+async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
     while let Ok(event) = events.recv_async().await {
-        let Some(lun) = lun.upgrade() else { return };
-        let look = match event {
-            Event::Attention { lun: address, sense } => {
-                address == lun.lun && matches!(sense.asc, 0x2a | 0x3f | 0x28)
-            }
-            Event::Connected => true,
-            Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
+        let Some((session, address)) = lun.upgrade().map(|lun| (lun.session.clone(), lun.lun)) else {
+            return;
         };
-        if look && let Err(e) = lun.reload().await {
+        if !is_change(&event, address) {
+            continue;
+        }
+        let read = open::properties(&session, address).await;
+        let Some(lun) = lun.upgrade() else { return };
+        if let Err(e) = read.and_then(|properties| lun.take(properties)) {
             tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");
         }
+    }
+}
+
+/// What the logical unit at this address is like may have changed. A reset brings saved mode pages back (SPC-5 section
+/// 7.5.1): a write cache that was off may be on.
+fn is_change(event: &Event, address: u64) -> bool {
+    match event {
+        Event::Attention { lun, sense } => *lun == address && matches!(sense.asc, 0x28 | 0x29 | 0x2a | 0x3f),
+        Event::Connected => true,
+        Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
     }
 }
