@@ -64,6 +64,9 @@ pub struct Timeouts {
     pub pause: Duration,
     /// A logical unit that is busy or becoming ready, until its commands fail.
     pub busy: Duration,
+    /// The same of one that is between two access states (ALUA); None is as long. Where there are other paths it is
+    /// zero: they are not taken before the command has failed.
+    pub transition: Option<Duration>,
     /// Any one command with all its tries and recoveries, and the pauses between them: its owner hears by then.
     pub operation: Duration,
     /// Tries of the first login while the target cannot be reached.
@@ -85,6 +88,7 @@ impl Default for Timeouts {
             recovery: s(120),
             pause: s(8),
             busy: s(120),
+            transition: None,
             operation: s(180),
             login_tries: 8,
         }

@@ -11,7 +11,6 @@ use interop::script::{Script, Target, Turn};
 use interop::{Pdu, op};
 use net::Buf;
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -176,10 +175,7 @@ fn on_a_new_connection_what_is_in_use_is_looked_at_and_nothing_else() {
         };
         read(0).await.0.expect("read on the second connection");
         drop(other);
-        // They read anew what they are.
-        while Arc::strong_count(&lun) > 1 {
-            compio::time::sleep(Duration::from_millis(10)).await;
-        }
+        // It reads anew what it is.
         compio::time::sleep(Duration::from_millis(300)).await;
         drop(lun);
         compio::time::sleep(Duration::from_millis(300)).await;

@@ -49,12 +49,8 @@ pub async fn open(
     let told = attachment.recovery_timeout_s.map(Duration::from_secs);
     let recovery = told.unwrap_or(first.timeouts_mut().recovery);
     let several = urls.len() > 1;
-    for url in &mut urls {
-        let timeouts = url.timeouts_mut();
-        // With several paths a command is to come back at once, and to go on another.
-        timeouts.recovery = if several { Duration::ZERO } else { recovery };
-        timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
-    }
+    let mut urls =
+        urls.into_iter().map(|url| patient(url, recovery, several)).collect::<Result<Vec<_>, _>>()?;
     let settings = joined(&mut urls, recovery, attachment.policy.unwrap_or_default());
     let paths: Vec<Arc<Path>> = urls.into_iter().map(Path::new).collect();
     let lun = open_all(&paths, missing).await?;
@@ -72,6 +68,17 @@ pub async fn open(
         (lun, None)
     };
     Ok(Disk { backend, block_size, identity, recovery, paths, joined })
+}
+
+/// A URL with the waits of an attachment. Of several paths a command is to come back at once, and to go on another.
+fn patient(mut url: Url, recovery: Duration, several: bool) -> Result<Url, Error> {
+    if several {
+        url = url.with_default("transition_timeout", "0")?;
+    }
+    let timeouts = url.timeouts_mut();
+    timeouts.recovery = if several { Duration::ZERO } else { recovery };
+    timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
+    Ok(url)
 }
 
 /// How several paths are used: an operation may wait for a path, and then ends as it does on one.
@@ -159,6 +166,22 @@ mod tests {
         let asked = [Asked::Failover, Asked::RoundRobin, Asked::LeastQueue];
         assert_eq!(Policy::ALL.map(policy), asked);
         assert_eq!(policy(Policy::default()), Settings::default().policy);
+    }
+
+    #[test]
+    fn of_several_paths_another_one_is_taken_at_once() {
+        let s = Duration::from_secs;
+        for (text, several, recovery, transition) in [
+            ("", false, s(9), None),
+            ("", true, s(0), Some(s(0))),
+            ("?transition_timeout=3", true, s(0), Some(s(3))),
+            ("?transition_timeout=3", false, s(9), Some(s(3))),
+        ] {
+            let url = Url::parse(&format!("iscsi://host/iqn.2026-01.test:a/0{text}")).expect("a URL");
+            let mut url = patient(url, s(9), several).expect("a known key");
+            let timeouts = url.timeouts_mut();
+            assert_eq!((timeouts.recovery, timeouts.transition), (recovery, transition), "{text} {several}");
+        }
     }
 
     #[test]

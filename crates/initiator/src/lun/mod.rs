@@ -2,22 +2,25 @@
 
 mod backend;
 mod open;
+mod perform;
 mod properties;
 mod queue;
 mod status;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
-use crate::command::Rest;
 use crate::session::Held;
-use crate::{Command, Completion, Direction, Error, Event, Finished, Kind, Session};
+use crate::{Command, Direction, Error, Event, Finished, Kind, Session};
 use block::range::Hold;
 use block::range::Ranges;
 use net::Buf;
+use net::either;
+pub(crate) use perform::{Patience, perform, perform_within, settle};
 pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
-use verdict::{Verdict, judge};
+use wire::iscsi::lun::encode;
 use wire::scsi::Sense;
 use wire::scsi::cdb::{self, Cdb};
 
@@ -41,6 +44,8 @@ pub struct Lun {
     ranges: Arc<Ranges>,
     /// For as long as this is there the session holds it to its identity.
     _held: Option<Held>,
+    /// Nothing is ever sent: who heeds its events ends when this is gone.
+    _life: flume::Sender<()>,
 }
 
 impl Lun {
@@ -51,11 +56,21 @@ impl Lun {
     /// When there is no such logical unit, it is not ready in time, or is no block device; when this session holds it to
     /// another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
-        let lun = wire::iscsi::lun::encode(number);
-        let (properties, held) = Lun::look_and_hold(session, lun, number).await?;
+        let looked = Lun::look_and_hold(session, encode(number), number).await?;
+        Ok(Lun::begin(session, number, looked, session.events()))
+    }
+
+    /// One that was looked at; from now on it heeds these events.
+    fn begin(
+        session: &Session,
+        number: u16,
+        (properties, held): (Properties, Option<Held>),
+        events: flume::Receiver<Event>,
+    ) -> Arc<Lun> {
+        let (life, end) = flume::bounded(1);
         let lun = Arc::new(Lun {
             session: session.clone(),
-            lun,
+            lun: encode(number),
             number,
             capacity: AtomicU64::new(properties.capacity()),
             block_size: properties.block_size,
@@ -65,9 +80,10 @@ impl Lun {
             no_write_same: AtomicBool::new(false),
             ranges: Arc::default(),
             _held: held,
+            _life: life,
         });
-        compio::runtime::spawn(heed(Arc::downgrade(&lun), session.events())).detach();
-        Ok(lun)
+        compio::runtime::spawn(heed(Arc::downgrade(&lun), events, end)).detach();
+        lun
     }
 
     /// What it is, and the session's promise to notice when it is another one.
@@ -143,7 +159,7 @@ impl Lun {
         data: Direction,
         hold: &'a Hold,
     ) -> impl Future<Output = Finished> + use<'a> {
-        perform_holding(&self.session, self.lun, cdb, data, Some(hold))
+        perform::perform_holding(&self.session, self.lun, cdb, data, Some(hold))
     }
 
     /// Reads its properties again.
@@ -151,7 +167,11 @@ impl Lun {
     /// # Errors
     /// Those of the commands.
     pub async fn reload(&self) -> Result<(), Error> {
-        let properties = open::properties(&self.session, self.lun).await?;
+        self.take(open::properties(&self.session, self.lun).await?)
+    }
+
+    /// It is like this now, as far as it may be.
+    fn take(&self, properties: Properties) -> Result<(), Error> {
         let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();
         if !before.is_empty() && properties.identity != before {
             return Err(self.session.expel(self.lun, properties.identity));
@@ -206,7 +226,7 @@ impl Lun {
 /// # Errors
 /// When there is no such logical unit, or it is not ready in time.
 pub async fn properties(session: &Session, number: u16) -> Result<Properties, Error> {
-    let read = open::properties(session, wire::iscsi::lun::encode(number)).await;
+    let read = open::properties(session, encode(number)).await;
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
@@ -215,166 +235,39 @@ pub async fn properties(session: &Session, number: u16) -> Result<Properties, Er
 /// # Errors
 /// When there is no such logical unit, or it does not answer.
 pub async fn inspect(session: &Session, number: u16) -> Result<Properties, Error> {
-    let read = open::whatever_state(session, wire::iscsi::lun::encode(number)).await;
+    let read = open::whatever_state(session, encode(number)).await;
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
-/// Reads the properties again when the logical unit tells that they changed.
-async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>) {
+/// Reads the properties again when the logical unit tells that they changed, until it is dropped: then also in the
+/// middle of that.
+async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>, end: flume::Receiver<()>) {
+    let dropped = async { _ = end.recv_async().await };
+    either(dropped, keep_reading(&lun, &events)).await;
+}
+
+async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
     while let Ok(event) = events.recv_async().await {
-        let Some(lun) = lun.upgrade() else { return };
-        let look = match event {
-            Event::Attention { lun: address, sense } => {
-                address == lun.lun && matches!(sense.asc, 0x2a | 0x3f | 0x28)
-            }
-            Event::Connected => true,
-            Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
+        let Some((session, address)) = lun.upgrade().map(|lun| (lun.session.clone(), lun.lun)) else {
+            return;
         };
-        if look && let Err(e) = lun.reload().await {
+        if !is_change(&event, address) {
+            continue;
+        }
+        let read = open::properties(&session, address).await;
+        let Some(lun) = lun.upgrade() else { return };
+        if let Err(e) = read.and_then(|properties| lun.take(properties)) {
             tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");
         }
     }
 }
 
-/// What is sent, and sent again.
-pub(super) struct What<'h> {
-    pub lun: u64,
-    pub cdb: Cdb,
-    /// Of a longer CDB.
-    pub rest: Option<Box<Rest>>,
-    /// Its data are Data-Out.
-    pub out: bool,
-    pub repeatable: bool,
-    /// Of a write: what nobody else may write meanwhile.
-    pub hold: Option<&'h Hold>,
-}
-
-impl What<'_> {
-    fn of(command: &Command) -> What<'static> {
-        What {
-            lun: command.lun,
-            cdb: command.cdb,
-            rest: command.rest.clone(),
-            out: matches!(command.data, Direction::Out(_)),
-            repeatable: command.repeatable,
-            hold: None,
-        }
+/// What the logical unit at this address is like may have changed. A reset brings saved mode pages back (SPC-5 section
+/// 7.5.1): a write cache that was off may be on.
+fn is_change(event: &Event, address: u64) -> bool {
+    match event {
+        Event::Attention { lun, sense } => *lun == address && matches!(sense.asc, 0x28 | 0x29 | 0x2a | 0x3f),
+        Event::Connected => true,
+        Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
     }
-
-    /// With the buffer that the try before gave back.
-    fn again(&self, buf: Option<Buf>, since: Instant) -> Command {
-        let data = match buf {
-            None => Direction::None,
-            Some(buf) if self.out => Direction::Out(buf),
-            Some(buf) => Direction::In(buf),
-        };
-        let (repeatable, rest, hold) = (self.repeatable, self.rest.clone(), self.hold.map(Hold::again));
-        Command { since: Some(since), repeatable, rest, hold, ..Command::new(self.lun, self.cdb, data) }
-    }
-}
-
-/// Sends a command of a logical unit with blocks as a host does; see [`Lun::perform`].
-#[inline]
-pub(crate) fn perform(
-    session: &Session,
-    lun: u64,
-    cdb: Cdb,
-    data: Direction,
-) -> impl Future<Output = Finished> {
-    perform_holding(session, lun, cdb, data, None)
-}
-
-/// The same of what writes bytes that are held.
-#[inline]
-fn perform_holding<'a>(
-    session: &'a Session,
-    lun: u64,
-    cdb: Cdb,
-    data: Direction,
-    hold: Option<&'a Hold>,
-) -> impl Future<Output = Finished> + use<'a> {
-    let mut command = Command::on_blocks(lun, cdb, data);
-    command.hold = hold.map(Hold::again);
-    let what = What { hold, ..What::of(&command) };
-    let since = session.about_now();
-    // Sent before anybody waits: the future holds what it waits for, not what it was made of.
-    let sent = session.submit(command);
-    async move {
-        let (result, buf) = sent.await;
-        if let Ok(Completion { status: 0, .. }) = result {
-            return (result, buf);
-        }
-        // Boxed, so that a success carries none of it about.
-        Box::pin(perform_again(session, what, since, result, buf)).await
-    }
-}
-
-/// What [`perform`] does once there is an answer to the first try, which began at `since`.
-async fn perform_again(
-    session: &Session,
-    what: What<'_>,
-    since: Instant,
-    result: Result<Completion, Error>,
-    buf: Option<Buf>,
-) -> Finished {
-    judged(resettle(session, what, since, result, buf).await)
-}
-
-/// What is no success is an error.
-pub(crate) fn judged((result, buf): Settled) -> Finished {
-    (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
-}
-
-/// The answer that stays, and what a host makes of it when it is no success.
-type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
-
-/// Sends a command to whatever kind of device until it has an answer that stays.
-pub(crate) async fn settle(session: &Session, command: Command) -> Settled {
-    let (what, since) = (What::of(&command), session.about_now());
-    let (result, buf) = session.submit(command).await;
-    resettle(session, what, since, result, buf).await
-}
-
-/// The same, with the answer to the first try, which began at `since`.
-async fn resettle(
-    session: &Session,
-    what: What<'_>,
-    since: Instant,
-    mut result: Result<Completion, Error>,
-    mut buf: Option<Buf>,
-) -> Settled {
-    let (mut tries, answered) = (1, Instant::now());
-    let timeouts = &session.options().timeouts;
-    loop {
-        let completion = match result {
-            Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
-            Ok(c) => c,
-            Err(e) => return (Err(e), buf),
-        };
-        let left = timeouts.operation.saturating_sub(since.elapsed());
-        let late = |pause| answered.elapsed() >= timeouts.busy || left <= pause;
-        match judge(&completion, tries, what.repeatable, |sense| session.attention(what.lun, sense)) {
-            Verdict::Done => return (Ok((completion, None)), buf),
-            Verdict::Failed(e) => return (Ok((completion, Some(e))), buf),
-            Verdict::Later(pause) if late(pause) => {
-                let why = unready(&completion, "it stays busy or not ready");
-                return (Ok((completion, Some(why))), buf);
-            }
-            Verdict::Again if left.is_zero() => {
-                let why = unready(&completion, "it did not end in time");
-                return (Ok((completion, Some(why))), buf);
-            }
-            Verdict::Later(pause) => compio::time::sleep(pause).await,
-            Verdict::Again => {}
-        }
-        tries += 1;
-        let again = what.again(buf, since);
-        (result, buf) = session.submit(again).await;
-    }
-}
-
-fn unready(c: &Completion, what: &str) -> Error {
-    let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
-    let error = Error::new(Kind::TimedOut, format!("{what}: {why}"));
-    error.with_status(c.status).with_sense(c.sense())
 }

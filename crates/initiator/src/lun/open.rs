@@ -1,8 +1,8 @@
 //! Reads what a logical unit is, with the commands that a host sends at first.
 
-use super::perform;
 use super::properties::{Answers, Properties};
-use crate::{Direction, Error, Kind, Session};
+use super::{Patience, perform_within};
+use crate::{Direction, Error, Finished, Kind, Session};
 use net::Buf;
 use wire::be;
 use wire::scsi::cdb::{self, Cdb};
@@ -15,7 +15,7 @@ const NO_UNIT: &str = "there is no such logical unit";
 /// Reads all of it, once it is ready. That somebody else holds a reservation keeps nobody from looking.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
-    match perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
+    match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
         Err(e) if e.kind != Kind::Reserved => return Err(e),
         _ => {}
     }
@@ -25,7 +25,7 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
 /// Reads what it tells, whether it is ready or not.
 pub async fn whatever_state(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
-    let is_ready = match perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
+    let is_ready = match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
         Err(e) if e.sense.is_some_and(|s| s.key == Sense::NOT_READY_NO_MEDIUM.key) => false,
         Err(e) if e.status.is_none() => return Err(e),
         _ => true,
@@ -116,8 +116,12 @@ async fn mode(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     Ok([&[0, head[0], head[1], head[2], 0, 0, 0, head[3]][..], rest].concat())
 }
 
+async fn ask(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+    perform_within(Patience::to_look(session), session, lun, cdb, data).await
+}
+
 async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
-    let (result, buf) = perform(session, lun, cdb, Direction::In(Buf::zeroed(len.into()))).await;
+    let (result, buf) = ask(session, lun, cdb, Direction::In(Buf::zeroed(len.into()))).await;
     let got = result?.transferred;
     Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
 }

@@ -1,8 +1,9 @@
 //! Many reads and writes at once. What goes straight to the logical unit goes without a future of its own; what takes
 //! more than one command, or another try, has one.
 
+use super::Lun;
 use super::backend::{Ended, was_read, was_written};
-use super::{Lun, What, perform_again};
+use super::perform::{What, perform_again};
 use crate::slow::Slow;
 use crate::{Batch, Command, Completion, Direction, Error};
 use block::{Backend, Finished, Queue};

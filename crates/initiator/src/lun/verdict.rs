@@ -45,6 +45,12 @@ pub fn judge(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sen
     }
 }
 
+/// It refuses because the path is between two access states: another one may do.
+pub fn is_in_transition(c: &Completion) -> bool {
+    let is = |s: Sense| (s.key, s.asc, s.ascq) == (2, 0x04, 0x0a);
+    c.status == Status::CheckCondition as u8 && c.sense().is_some_and(is)
+}
+
 fn by_sense(
     sense: Sense,
     (tries, repeatable): (u32, bool),

@@ -2,6 +2,7 @@
 
 mod alua;
 mod choice;
+mod look;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -16,11 +17,12 @@ use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use choice::Paths;
 pub use choice::{Policy, State};
 use event_listener::{Event as Bell, EventListener};
+use look::look_after;
 use net::Buf;
 use net::tally::Tally;
 use queue::{Job, Lanes};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
 pub use way::Way;
@@ -58,6 +60,8 @@ pub struct Multipath {
     settings: Settings,
     /// Rings when a path is in another state.
     turned: Bell,
+    /// Of each path: asks who looks after it to do so now.
+    doubts: Vec<flume::Sender<()>>,
     /// Since when there is no path.
     outage: Mutex<Option<Instant>>,
     queued: Tally,
@@ -80,20 +84,22 @@ impl Multipath {
         same_unit(&ways)?;
         let paths = Paths::new(ways.len(), settings.policy);
         let block_size = ways.iter().map(|way| way.block_size()).max().unwrap_or(0).into();
+        let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
         let joined = Arc::new(Multipath {
             ways,
             paths,
             settings,
             turned: Bell::new(),
+            doubts,
             outage: Mutex::new(Some(Instant::now())),
             queued: Tally::default(),
             served: Tally::default(),
             ranges: Arc::default(),
             block_size,
         });
-        for at in 0..joined.ways.len() {
-            joined.look(at).await;
-            compio::runtime::spawn(look_after(Arc::downgrade(&joined), at)).detach();
+        for (at, doubts) in doubted.into_iter().enumerate() {
+            joined.set(at, joined.ways[at].check().await);
+            compio::runtime::spawn(look_after(Arc::downgrade(&joined), at, doubts)).detach();
         }
         Ok(joined)
     }
@@ -131,9 +137,18 @@ impl Multipath {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn look(&self, at: usize) {
-        let state = self.ways[at].check().await;
-        self.set(at, state);
+    /// A path has failed under an operation. It may have been another failure than of now: it is looked at.
+    fn fail(&self, at: usize, state: State) {
+        if self.paths.state(at) != state {
+            self.set(at, state);
+            self.doubt(at);
+        }
+    }
+
+    /// A path is to be looked at.
+    fn doubt(&self, at: usize) {
+        // Full: it will be.
+        _ = self.doubts[at].try_send(());
     }
 
     fn set(&self, at: usize, state: State) {
@@ -141,9 +156,7 @@ impl Multipath {
         if before == state {
             return;
         }
-        let mut outage = self.lock_outage();
-        *outage = if self.paths.has_usable() { None } else { outage.or_else(|| Some(Instant::now())) };
-        drop(outage);
+        self.take_time();
         self.turned.notify(usize::MAX);
         if before.is_usable() == state.is_usable() {
             return;
@@ -153,6 +166,18 @@ impl Multipath {
             tracing::info!(path, "the path is back");
         } else {
             tracing::warn!(path, ?state, "the path is out of use");
+        }
+    }
+
+    /// Takes note of when an outage begins, and of its end.
+    fn take_time(&self) {
+        let mut outage = self.lock_outage();
+        if self.paths.has_usable() {
+            *outage = None;
+        } else if outage.is_none() {
+            *outage = Some(Instant::now());
+            // Those that were not needed may be needed now.
+            (0..self.ways.len()).for_each(|at| self.doubt(at));
         }
     }
 
@@ -217,7 +242,7 @@ impl Multipath {
     /// The failure, when the operation has lasted too long.
     async fn leave(&self, at: usize, state: State, e: io::Error, begun: Instant) -> io::Result<()> {
         tracing::debug!(path = self.ways[at].name(), "{e}");
-        self.set(at, state);
+        self.fail(at, state);
         self.ways[at].give_up_strays().await;
         if begun.elapsed() >= self.settings.operation { Err(e) } else { Ok(()) }
     }
@@ -243,7 +268,7 @@ impl Multipath {
                 Err(e) => e,
             };
             let Some(state) = way::state_after(&e) else { return Err(e) };
-            self.set(turn.at, state);
+            self.fail(turn.at, state);
             if !way::is_undone(&e) || begun.elapsed() >= self.settings.operation {
                 return Err(e);
             }
@@ -300,26 +325,6 @@ fn same_unit(ways: &[Arc<dyn Way>]) -> Result<(), Error> {
 impl Drop for Multipath {
     fn drop(&mut self) {
         self.turned.notify(usize::MAX);
-    }
-}
-
-/// Looks at a path from time to time, and whenever it has news.
-async fn look_after(joined: Weak<Multipath>, at: usize) {
-    let Some(mut news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
-    loop {
-        let Some(pause) = joined.upgrade().map(|joined| joined.settings.check) else { return };
-        // News come, or the time is over: both are reasons to look.
-        let _ = compio::time::timeout(pause, news.recv_async()).await;
-        if news.is_disconnected() {
-            compio::time::sleep(pause).await;
-        }
-        let Some(joined) = joined.upgrade() else { return };
-        let was_usable = joined.paths.state(at).is_usable();
-        joined.look(at).await;
-        if !was_usable && joined.paths.state(at).is_usable() {
-            // One that was missing has had no news until now.
-            news = joined.ways[at].news();
-        }
     }
 }
 

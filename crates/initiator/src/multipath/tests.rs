@@ -1,9 +1,11 @@
 //! Paths that come and go, on a medium in memory.
 
+mod looks;
+
 use super::*;
 use crate::slow::Slow;
 use crate::{Event, Timeouts};
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
@@ -21,6 +23,8 @@ struct Wire {
     mute: AtomicBool,
     /// It tells of data that are lost.
     lost: AtomicBool,
+    /// It does not answer when it is asked how it is.
+    silent: AtomicBool,
 }
 
 impl Wire {
@@ -36,6 +40,7 @@ impl Wire {
             silence: flume::bounded(1),
             mute: AtomicBool::new(false),
             lost: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
         })
     }
 
@@ -61,7 +66,8 @@ impl Way for Wire {
     }
     fn check(&self) -> Future<'_, State> {
         let state = if self.state().is_ok() { State::Optimized } else { State::Down };
-        Box::pin(async move { state })
+        let silent = self.silent.load(Relaxed);
+        Box::pin(async move { if silent { pending().await } else { state } })
     }
     fn give_up_strays(&self) -> Future<'_, ()> {
         self.given_up.store(true, Relaxed);

@@ -2,14 +2,19 @@
 
 use super::State;
 use super::alua;
-use crate::{Direction, Error, Event, Kind, Lun};
+use crate::lun::{Patience, perform_within};
+use crate::{Direction, Error, Event, Finished, Kind, Lun};
 use block::{Backend, Future};
 use net::Buf;
 use std::io;
-use wire::scsi::{Sense, cdb};
+use wire::be;
+use wire::scsi::Sense;
+use wire::scsi::cdb::{self, Cdb};
 
-/// Bytes for the answer of REPORT TARGET PORT GROUPS.
+/// Bytes for the first answer of REPORT TARGET PORT GROUPS; a longer one is asked for again.
 const GROUPS: u32 = 4096;
+/// The longest that is taken.
+const LONGEST: u32 = 16 << 20;
 
 /// One of several paths to a logical unit. Its errors are [`Error`]s, so that those of the path can be told
 /// from those of the medium.
@@ -60,14 +65,14 @@ impl Way for Lun {
 
     fn check(&self) -> Future<'_, State> {
         Box::pin(async move {
-            let mut ready = self.perform(cdb::test_unit_ready(), Direction::None).await.0;
+            let mut ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
             if ready.as_ref().is_err_and(|e| e.kind == Kind::Identity) {
                 self.session().look_again(self.address()).await;
-                ready = self.perform(cdb::test_unit_ready(), Direction::None).await.0;
+                ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
             }
-            match ready {
-                Ok(_) => self.access_state().await.unwrap_or(State::Optimized),
-                Err(e) => state_after(&e).unwrap_or(State::Optimized),
+            match ready.err().and_then(|e| state_after(&e)) {
+                Some(state) => state,
+                None => self.access_state().await,
             }
         })
     }
@@ -86,14 +91,39 @@ impl Way for Lun {
 }
 
 impl Lun {
-    /// What ALUA says of the port behind which this logical unit is seen; None without ALUA.
-    async fn access_state(&self) -> Option<State> {
+    /// The first answer: the path is as it is now, and who waits here would take it for what it was.
+    async fn ask(&self, cdb: Cdb, data: Direction) -> Finished {
+        perform_within(Patience::NONE, self.session(), self.address(), cdb, data).await
+    }
+
+    /// What ALUA says of the port behind which this logical unit is seen. Without ALUA, or while it is too busy to
+    /// tell, it is none of the worse ones.
+    async fn access_state(&self) -> State {
         let properties = self.properties();
-        let group = properties.port_group.filter(|_| properties.alua > 0)?;
-        let data = Direction::In(Buf::zeroed(GROUPS as usize));
-        let (result, buf) = self.perform(cdb::report_target_port_groups(GROUPS), data).await;
-        let (got, buf) = (result.ok()?.transferred, buf?);
-        alua::state_of(&buf[..got.min(buf.len())], group)
+        let Some(group) = properties.port_group.filter(|_| properties.alua > 0) else {
+            return State::Optimized;
+        };
+        let told = match self.port_groups().await {
+            Ok(answer) => alua::state_of(&answer, group),
+            Err(e) => state_after(&e),
+        };
+        told.unwrap_or(State::Optimized)
+    }
+
+    /// REPORT TARGET PORT GROUPS.
+    async fn port_groups(&self) -> Result<Vec<u8>, Error> {
+        let mut len = GROUPS;
+        loop {
+            let data = Direction::In(Buf::zeroed(len as usize));
+            let (result, buf) = self.ask(cdb::report_target_port_groups(len), data).await;
+            let got = result?.transferred;
+            let answer = buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default();
+            let whole = answer.get(..4).map_or(0, be::get32).saturating_add(4).min(LONGEST);
+            if whole <= len {
+                return Ok(answer);
+            }
+            len = whole;
+        }
     }
 }
 

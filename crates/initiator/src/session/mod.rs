@@ -26,8 +26,9 @@ pub use batch::Batch;
 pub use recover::IDENTITY_LEN;
 
 use crate::connect::{self, Goal};
+use crate::lun::{self, Patience};
 use crate::made::{self, Make};
-use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, lun, text};
+use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, text};
 pub use home::{CommandId, Pending};
 use home::{Home, Mail};
 use losses::Losses;
@@ -184,7 +185,7 @@ impl Session {
     /// # Errors
     /// What the logical unit answers, or that there was no answer; with the buffer.
     pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
-        lun::judged(lun::settle(self, Command::new(lun, cdb, data)).await)
+        lun::perform_within(Patience::of(self), self, lun, cdb, data).await
     }
 
     /// The same of any command, for who wants to see the answer that stays: it is no error, whatever its status.
@@ -192,7 +193,7 @@ impl Session {
     /// # Errors
     /// That there was no answer; with the buffer.
     pub async fn ask(&self, command: Command) -> Finished {
-        let (result, buf) = lun::settle(self, command).await;
+        let (result, buf) = lun::settle(Patience::of(self), self, command).await;
         (result.map(|(completion, _)| completion), buf)
     }
 

@@ -69,8 +69,8 @@ enum Takes {
     Reporting,
     Algorithms,
     Seconds(fn(&mut Timeouts) -> &mut Duration),
-    /// Seconds, of which none at all means never.
-    SecondsOrNever(fn(&mut Timeouts) -> &mut Duration),
+    /// Seconds, or none at all.
+    SecondsOrNone(fn(&mut Timeouts) -> &mut Duration),
     Text(fn(&mut Texts) -> &mut Option<String>),
     /// A text that is not to be shown.
     Secret(fn(&mut Texts) -> &mut Option<String>),
@@ -127,13 +127,14 @@ pub static TABLE: &[Row] = &[
     row("error_recovery_level", Only("0")),
     row("login_timeout", Seconds(|t| &mut t.login)),
     row("logout_timeout", Seconds(|t| &mut t.logout)),
-    row("noop_interval", SecondsOrNever(|t| &mut t.noop_interval)),
+    row("noop_interval", SecondsOrNone(|t| &mut t.noop_interval)),
     row("noop_timeout", Seconds(|t| &mut t.noop)),
     row("command_timeout", Seconds(|t| &mut t.command)),
     row("abort_timeout", Seconds(|t| &mut t.abort)),
     row("lun_reset_timeout", Seconds(|t| &mut t.lun_reset)),
     row("target_reset_timeout", Seconds(|t| &mut t.target_reset)),
     row("recovery_timeout", Seconds(|t| &mut t.recovery)),
+    row("transition_timeout", SecondsOrNone(|t| t.transition.get_or_insert_default())),
     row("operation_timeout", Seconds(|t| &mut t.operation)),
     row("login_tries", Tries(|t| &mut t.login_tries)),
     row("commands", Count(1..=4096, |s| &mut s.commands)),
@@ -214,7 +215,7 @@ impl Row {
                     .ok_or("it takes md5, sha1, sha-256, sha3-256, or several with commas")?;
             }
             Seconds(place) => *place(&mut settings.timeouts) = seconds(value, 0.001)?,
-            SecondsOrNever(place) => *place(&mut settings.timeouts) = seconds(value, 0.0)?,
+            SecondsOrNone(place) => *place(&mut settings.timeouts) = seconds(value, 0.0)?,
             Text(place) | Secret(place) if !value.is_empty() => {
                 *place(&mut settings.texts) = Some(value.to_owned());
             }

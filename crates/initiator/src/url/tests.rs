@@ -84,12 +84,13 @@ fn what_is_wrong_is_told_with_what_to_do() {
 #[test]
 fn settings_go_where_they_belong() {
     let u = url("iscsi://h?header_digest=crc32c&data_digest=none&initial_r2t=Yes&immediate_data=no&\
-         first_burst_length=4096&login_timeout=1.5&noop_interval=0&login_tries=1&commands=7&auth=sha-256,md5&isid=0x80aB00000001");
+         first_burst_length=4096&login_timeout=1.5&noop_interval=0&transition_timeout=0&login_tries=1&commands=7&auth=sha-256,md5&isid=0x80aB00000001");
     let s = &u.settings;
     assert_eq!(s.offer.header_digest, Digests { none: false, crc32c: true });
     assert_eq!((s.offer.initial_r2t, s.offer.immediate_data), (true, false));
     assert_eq!((s.offer.first_burst_length, s.commands, s.timeouts.login_tries), (4096, 7, 1));
     assert_eq!((s.timeouts.login, s.timeouts.noop_interval), (Duration::from_millis(1500), Duration::ZERO));
+    assert_eq!(s.timeouts.transition, Some(Duration::ZERO));
     assert_eq!(s.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
     assert_eq!(s.isid, Some([0x80, 0xab, 0, 0, 0, 1]));
 }

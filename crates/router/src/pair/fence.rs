@@ -312,6 +312,8 @@ async fn open(url: &Url, target: &str, port: &Port, hold: Duration) -> Result<Se
         *limit = WAIT.min(*limit);
     }
     (timeouts.login_tries, timeouts.recovery) = (1, Duration::ZERO);
+    // No other way is taken while this one is tried.
+    timeouts.transition = None;
     (timeouts.command, timeouts.operation) = (hold, hold);
     let initiator = port.initiator.clone().unwrap_or(options.initiator);
     let options = Options { initiator, isid: Some(port.isid), timeouts, commands: 4, ..options };

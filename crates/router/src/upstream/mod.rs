@@ -87,15 +87,19 @@ impl Upstream {
     /// # Errors
     /// None that can be: the waits are known to be right.
     pub(crate) fn ways(&self) -> Result<Vec<Url>, Error> {
-        self.urls.iter().map(|url| patient(url, self.hold)).collect()
+        let several = self.urls.len() > 1;
+        self.urls.iter().map(|url| patient(url, self.hold, several)).collect()
     }
 }
 
 /// A URL with the waits of a router. A session that is lost gives its commands back at once: they wait for a path,
-/// whichever comes first.
-fn patient(url: &Url, hold: Duration) -> Result<Url, Error> {
+/// whichever comes first. So does, where there are several, one that is between two access states.
+fn patient(url: &Url, hold: Duration, several: bool) -> Result<Url, Error> {
     let mut url =
         WAITS.into_iter().try_fold(url.clone(), |url, (key, value)| url.with_default(key, value))?;
+    if several {
+        url = url.with_default("transition_timeout", "0")?;
+    }
     let timeouts = url.timeouts_mut();
     (timeouts.recovery, timeouts.busy, timeouts.pause) = (Duration::ZERO, hold, PAUSE);
     Ok(url)
@@ -112,5 +116,18 @@ mod tests {
         let timeouts = ways[0].timeouts_mut();
         assert_eq!((timeouts.command, timeouts.abort), (Duration::from_secs(3), Duration::from_secs(5)));
         assert_eq!((timeouts.recovery, timeouts.busy), (Duration::ZERO, HOLD));
+    }
+
+    #[test]
+    fn of_several_ways_another_one_is_taken_at_once() {
+        let url = |text: &str| Url::parse(&format!("iscsi://10.0.0.1/iqn.x:y/0{text}")).expect("a URL");
+        let transitions = |urls: Vec<Url>| {
+            let ways = Upstream::new("r", "a", urls).ways().expect("known keys");
+            ways.into_iter().map(|mut url| url.timeouts_mut().transition).collect::<Vec<_>>()
+        };
+        assert_eq!(transitions(vec![url("")]), [None], "as long as it is busy");
+        let own = url("?transition_timeout=3");
+        let told = [Some(Duration::ZERO), Some(Duration::from_secs(3))];
+        assert_eq!(transitions(vec![url(""), own]), told);
     }
 }
