@@ -10,6 +10,7 @@ use crate::{Error, Kind};
 use proto::window::precedes;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use wire::iscsi::lun::decode;
 use wire::iscsi::request::Function;
 
 /// Clock ticks with and without commands.
@@ -28,6 +29,7 @@ pub async fn watch(home: Rc<Home>) {
         let now = Instant::now();
         home.machine.borrow_mut().look_at_line(now);
         home.end_recovery(now);
+        home.end_looks(now);
         home.end_operations(now);
         home.keep_alive(now);
         if let Some(tag) = home.overdue(now)
@@ -57,6 +59,21 @@ impl Home {
         self.machine.borrow_mut().fail_queued(&error, |_| true);
         *self.gave_up.borrow_mut() = Some(error);
         self.listeners.tell(&Event::GaveUp(what));
+    }
+
+    /// Logical units that were looked for too long: their commands fail, and new ones at once, until they are seen.
+    fn end_looks(&self, now: Instant) {
+        let limit = self.options.timeouts.recovery;
+        let mut machine = self.machine.borrow_mut();
+        for (lun, found) in machine.unseen.late(now, limit) {
+            let number = decode(lun).map_or_else(|| format!("{lun:016x}"), |n| n.to_string());
+            let what =
+                format!("LUN {number} of {} was not seen for {} s: {found}", self.name(), limit.as_secs());
+            tracing::warn!("{what}");
+            let error = Error::new(Kind::TimedOut, what);
+            machine.fail_queued(&error, |t| t.lun == lun && !t.urgent);
+            machine.unseen.give_up(lun, error);
+        }
     }
 
     /// Operations whose owners have waited long enough. What a target may still write must not come behind

@@ -281,9 +281,9 @@ impl Machine {
 }
 
 impl Machine {
-    /// Sends nothing more until the logical units were looked at.
+    /// Sends nothing more until it is known which logical units are to be looked at first.
     fn doubt(&mut self) {
-        self.in_doubt = true;
+        self.doubts += 1;
         if self.online == Online::Yes {
             self.online = Online::Checking;
             self.to_check = true;

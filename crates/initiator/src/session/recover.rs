@@ -4,34 +4,19 @@ use super::carrier::{Incoming, Line};
 use super::home::Home;
 use super::machine::{Machine, Online};
 use super::numbers::Numbers;
-use super::pins::Pinned;
-use super::task::{State, Waiter};
-use super::{Event, closed, drive, lock};
+use super::task::State;
+use super::{Event, checks, closed, drive, lock};
 use crate::connect::{self, Connected};
-use crate::lun;
-use crate::{Command, Direction, Error, Kind};
-use net::{Buf, either};
+use crate::{Error, Kind};
+use net::either;
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-use wire::scsi::cdb;
 
 /// Pauses between tries to connect: this one first, doubled each time, up to the one of the options.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest Time2Wait that RFC 7143 section 13.15 knows, in seconds.
 const LONGEST_WAIT_S: u16 = 3600;
-/// A logical unit that does not answer yet is asked again after this.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Bytes of VPD page 83h that are read.
-pub const IDENTITY_LEN: u16 = 1024;
-
-/// What commands get whose logical unit is not what it was.
-pub fn changed() -> Error {
-    Error::new(
-        Kind::Identity,
-        "the logical unit is not the one that it was: its identity (VPD page 83h) changed",
-    )
-}
 
 /// Runs a session from its first connection to its end.
 pub async fn live(home: Rc<Home>, connected: Connected) {
@@ -42,7 +27,8 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
             // That was asked for before there was this connection to end.
             home.give_up_connection(closed());
         }
-        compio::runtime::spawn(admit(home.clone())).detach();
+        checks::admit(&home);
+        home.is_back();
         let why = drive::connection(&home, receiver).await;
         home.remove_connection(&why);
         next = reconnect(&home, why).await;
@@ -106,142 +92,21 @@ impl Home {
         drop(machine);
         self.end_recovery(Instant::now());
     }
-}
 
-/// Lets commands through once all logical units that are in use are seen to be what they were.
-pub async fn admit(home: Rc<Home>) {
-    let Some(line) = home.line() else { return };
-    let is_current = || home.is_on(&line);
-    loop {
-        home.machine.borrow_mut().in_doubt = false;
-        let pinned = home.pinned.borrow().clone();
-        for Pinned { lun, identity, .. } in &pinned {
-            let (lun, is_wanted) = (*lun, || is_current() && home.is_pinned(*lun, identity));
-            let seen = look_at(&home, lun, identity, is_wanted).await;
-            if !is_current() {
-                // The next connection has a check of its own.
-                return;
-            }
-            match seen {
-                // It was let go meanwhile.
-                _ if !home.is_pinned(lun, identity) => {}
-                Ok(seen) => home.mark(lun, seen),
-                // Nothing is sent to what is not known.
-                Err(e) => return home.give_up_connection(e.during("the check of an identity")),
-            }
-        }
-        if !is_current() {
-            return;
-        }
-        // A unit attention that came meanwhile may tell of a change after the answer, and what was pinned meanwhile was
-        // seen on another connection.
-        if !home.machine.borrow().in_doubt && home.are_all_pins(&pinned) {
-            break;
-        }
-    }
-    let mut machine = home.machine.borrow_mut();
-    machine.online = Online::Yes;
-    machine.pump();
-    drop(machine);
-    let again = home.lost.take().is_some();
-    *home.gave_up.borrow_mut() = None;
-    {
-        let mut facts = lock(&home.facts);
+    /// There is a connection: the time for recovery runs no more.
+    fn is_back(&self) {
+        let again = self.lost.take().is_some();
+        *self.gave_up.borrow_mut() = None;
+        let mut facts = lock(&self.facts);
         facts.connected = true;
         facts.recoveries += u32::from(again);
-    }
-    if again {
-        tracing::info!(target = %home.name(), "the session is back");
-        home.listeners.tell(&Event::Connected);
-    }
-    home.bell.notify(usize::MAX);
-    home.flush_soon();
-}
-
-/// What a logical unit is, seen anew.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// What it was.
-    Unchanged,
-    /// Another one, of this identity.
-    Changed(Vec<u8>),
-}
-
-impl Home {
-    /// Keeps what was seen of a logical unit: what is another one takes no commands until it is seen to be back.
-    pub fn mark(&self, lun: u64, seen: Seen) {
-        let was = self.changed.borrow().contains(&lun);
-        match seen {
-            Seen::Changed(identity) => {
-                if !was {
-                    tracing::error!(lun, "{}", changed());
-                    self.changed.borrow_mut().push(lun);
-                    self.listeners.tell(&Event::Changed { lun, identity });
-                }
-                self.machine.borrow_mut().fail_queued(&changed(), |t| t.lun == lun && !t.urgent);
-            }
-            Seen::Unchanged if was => {
-                tracing::info!(lun, "the logical unit is again the one that it was");
-                self.changed.borrow_mut().retain(|l| *l != lun);
-            }
-            Seen::Unchanged => {}
+        drop(facts);
+        if again {
+            tracing::info!(target = %self.name(), "the session is back");
+            self.listeners.tell(&Event::Connected);
         }
+        self.bell.notify(usize::MAX);
     }
-
-    /// An INQUIRY that passes all other commands: its data, None if it was refused.
-    async fn inquire(self: &Rc<Self>, lun: u64, page: Option<u8>) -> Result<Option<Vec<u8>>, Error> {
-        let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
-        let command = Command::new(lun, cdb::inquiry(page, IDENTITY_LEN), data);
-        let tag = self.machine.borrow_mut().submit_urgently(command, Waiter::Unknown);
-        let tag = tag.map_err(|_| Error::new(Kind::Invalid, "too many commands"))?;
-        self.flush_soon();
-        let (result, buf) = self.pending(tag).await;
-        let done = result?;
-        Ok(buf.filter(|_| done.status == 0).map(|buf| buf[..done.transferred.min(buf.len())].to_vec()))
-    }
-
-    /// Nothing can be sent: the time for recovery runs.
-    fn wait_for_unit(&self) {
-        self.lost.set(self.lost.get().or(Some(Instant::now())));
-    }
-}
-
-/// Whether a logical unit has the identity that it had. One that does not answer, or is not there (PERIPHERAL
-/// QUALIFIER, SPC-5 section 6.6.2), is asked again: a target that starts may add it later. Meanwhile the time for
-/// recovery runs.
-async fn look_at(
-    home: &Rc<Home>,
-    lun: u64,
-    identity: &[u8],
-    is_wanted: impl Fn() -> bool,
-) -> Result<Seen, Error> {
-    while is_wanted() {
-        let inquiry = home.inquire(lun, None).await?;
-        if inquiry.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0))
-            && let Some(page) = home.inquire(lun, Some(0x83)).await?
-        {
-            let now = lun::identity(&page);
-            return Ok(if now == identity { Seen::Unchanged } else { Seen::Changed(now) });
-        }
-        home.wait_for_unit();
-        compio::time::sleep(ASK_AGAIN).await;
-    }
-    Err(Error::new(Kind::Lost, "the connection was lost"))
-}
-
-/// Looks once more at a logical unit that was another one. One that is not there is not back.
-pub async fn look_again(home: Rc<Home>, lun: u64, reply: flume::Sender<()>) {
-    let pinned = home.pinned.borrow().iter().find(|p| p.lun == lun).cloned();
-    if let Some(Pinned { identity, .. }) = pinned
-        && home.changed.borrow().contains(&lun)
-        && home.machine.borrow().online == Online::Yes
-        && let Ok(Some(page)) = home.inquire(lun, Some(0x83)).await
-        && lun::identity(&page) == identity
-    {
-        home.mark(lun, Seen::Unchanged);
-    }
-    // Who has stopped to wait does not want it.
-    let _ = reply.send(());
 }
 
 /// The next connection, however long it takes; None when the session is to end.
