@@ -100,7 +100,7 @@ impl Home {
     fn keep_alive(&self, now: Instant) {
         let t = &self.options.timeouts;
         let mut machine = self.machine.borrow_mut();
-        if machine.online == Online::No || t.noop_interval.is_zero() {
+        if machine.online == Online::No || machine.parting || t.noop_interval.is_zero() {
             return;
         }
         match machine.oldest_ping() {
@@ -119,6 +119,10 @@ impl Home {
     fn overdue(&self, now: Instant) -> Option<u32> {
         let limit = self.options.timeouts.command;
         let mut machine = self.machine.borrow_mut();
+        if machine.parting {
+            // The logout ends it.
+            return None;
+        }
         let late = |sent: Instant| now.duration_since(sent) >= limit;
         machine.tasks.iter().find(|t| t.state == State::Sent && late(t.sent)).map(|t| t.tag)
     }
@@ -131,6 +135,9 @@ impl Home {
     ) -> Result<T, Error> {
         if self.machine.borrow().online == Online::No {
             return Err(Error::new(Kind::Lost, "there is no connection"));
+        }
+        if self.machine.borrow().parting {
+            return Err(Error::new(Kind::Lost, "the connection is being logged out of"));
         }
         self.answer(limit, say).await
     }
@@ -175,6 +182,12 @@ impl Home {
 }
 
 impl Machine {
+    /// A command that only we can end: it was not answered, nor is it sent again on another connection, and no logout
+    /// ends it.
+    fn unended(&mut self, tag: u32) -> Option<&mut Task> {
+        self.tasks.sent(tag).filter(|_| !self.parting)
+    }
+
     /// Looks at what has left since the last look: the time of what waits behind other bytes runs only while none
     /// leave. Which of them a data mover has moved is not known: they are a sign of life, no more.
     pub(super) fn look_at_line(&mut self, now: Instant) {
@@ -232,8 +245,7 @@ async fn climb(home: &Rc<Home>, tag: u32) {
         let (lun, cmd_sn, before) = {
             let mut machine = home.machine.borrow_mut();
             let before = machine.numbers.cmd_sn;
-            // It has been answered, or sent again on another connection.
-            let Some(task) = machine.tasks.get(tag).filter(|t| t.state == State::Sent) else { return };
+            let Some(task) = machine.unended(tag) else { return };
             (task.lun, task.cmd_sn, before)
         };
         tracing::warn!(target = %home.name(), lun, ?function, "a command takes too long");
@@ -245,7 +257,7 @@ async fn climb(home: &Rc<Home>, tag: u32) {
             Ok(_) | Err(_) => {}
         }
     }
-    let still_there = home.machine.borrow_mut().tasks.get(tag).is_some_and(|t| t.state == State::Sent);
+    let still_there = home.machine.borrow_mut().unended(tag).is_some();
     if still_there {
         home.give_up_connection(Error::new(Kind::Lost, "a command did not end, whatever was tried"));
     }

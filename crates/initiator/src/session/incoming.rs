@@ -182,6 +182,10 @@ impl Machine {
 
     fn take_r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         self.window(header);
+        if self.parting {
+            // The target ends the command.
+            return Ok(());
+        }
         self.r2t(header)?;
         self.pump();
         Ok(())

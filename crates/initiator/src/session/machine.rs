@@ -57,6 +57,8 @@ pub struct Machine {
     pub broken: Option<Error>,
     /// The target wants us to log out.
     pub leave: bool,
+    /// Our Logout is on its way: nothing follows it on this connection (RFC 7143 section 11.14).
+    pub parting: bool,
     /// How long to wait before the next connection, in seconds (RFC 7143 section 7.5).
     pub time2wait_s: u16,
     /// Answers to pings that may still wait to be sent.
@@ -110,6 +112,7 @@ impl Machine {
             to_check: false,
             broken: None,
             leave: false,
+            parting: false,
             time2wait_s: 0,
             pongs: 0,
             events: Vec::new(),
@@ -126,7 +129,8 @@ impl Machine {
         self.time2wait_s = parameters.default_time2wait;
         self.parameters = parameters;
         self.numbers = numbers;
-        (self.out, self.broken, self.leave) = (out, None, false);
+        (self.out, self.broken) = (out, None);
+        (self.leave, self.parting) = (false, false);
         (self.pongs, self.left) = (0, 0);
         self.online = Online::Checking;
         self.heard = self.now;
@@ -230,11 +234,11 @@ impl Machine {
     #[inline]
     fn may_send(&mut self, tag: u32) -> bool {
         let allowed = match self.online {
-            Online::Yes => !self.leave,
+            Online::Yes => true,
             Online::No => false,
             Online::Checking => self.tasks.get(tag).is_some_and(|t| t.urgent),
         };
-        allowed && self.sent < self.limit && self.numbers.window_is_open()
+        allowed && !self.leave && !self.parting && self.sent < self.limit && self.numbers.window_is_open()
     }
 
     /// Sends what waits, as far as window and limit allow.
@@ -375,6 +379,9 @@ impl Machine {
 
     /// Queues a request that stands outside the order of CmdSN.
     pub fn say(&mut self, mut header: Bhs, payload: Payload) {
+        if self.parting {
+            return;
+        }
         request::stamp(&mut header, self.numbers.cmd_sn, self.numbers.exp_stat_sn);
         self.out.push(header, payload, self.digests);
         self.is_urgent = true;

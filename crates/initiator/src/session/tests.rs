@@ -19,6 +19,7 @@ mod again;
 mod batches;
 mod demands;
 mod late;
+mod parting;
 mod rows;
 mod unseen;
 
