@@ -235,7 +235,7 @@ impl Machine {
             }
             // It asks for a logout, wants to negotiate anew (which we answer with a new session), or ends
             // this connection by itself.
-            1 | 4 => self.leave = true,
+            1 | 4 => self.asked_to_leave(u16::from_be_bytes([header.0[42], header.0[43]])),
             2 | 3 => {
                 self.time2wait_s = u16::from_be_bytes([header.0[40], header.0[41]]);
                 return Err(Error::new(Kind::Lost, "the target ends the connection"));

@@ -57,6 +57,8 @@ pub struct Machine {
     pub broken: Option<Error>,
     /// The target wants us to log out.
     pub leave: bool,
+    /// When our Logout is to have been sent at the latest.
+    pub(super) leave_by: Option<Instant>,
     /// Our Logout is on its way: nothing follows it on this connection (RFC 7143 section 11.14).
     pub parting: bool,
     /// How long to wait before the next connection, in seconds (RFC 7143 section 7.5).
@@ -112,6 +114,7 @@ impl Machine {
             to_check: false,
             broken: None,
             leave: false,
+            leave_by: None,
             parting: false,
             time2wait_s: 0,
             pongs: 0,
@@ -130,7 +133,7 @@ impl Machine {
         self.parameters = parameters;
         self.numbers = numbers;
         (self.out, self.broken) = (out, None);
-        (self.leave, self.parting) = (false, false);
+        (self.leave, self.leave_by, self.parting) = (false, None, false);
         (self.pongs, self.left) = (0, 0);
         self.online = Online::Checking;
         self.heard = self.now;

@@ -9,6 +9,7 @@ mod drive;
 mod escalate;
 mod home;
 mod incoming;
+mod leave;
 mod losses;
 pub(crate) mod machine;
 pub(crate) mod numbers;

@@ -2,12 +2,10 @@
 
 use super::carrier::{Incoming, Line};
 use super::home::Home;
-use super::machine::{Machine, Online};
 use super::numbers::Numbers;
-use super::task::State;
 use super::{Event, checks, closed, drive, lock};
+use crate::Error;
 use crate::connect::{self, Connected};
-use crate::{Error, Kind};
 use net::either;
 use std::future::Future;
 use std::rc::{Rc, Weak};
@@ -73,7 +71,7 @@ impl Home {
     }
 
     /// This connection is the present one.
-    fn is_on(&self, line: &Weak<Line>) -> bool {
+    pub(super) fn is_on(&self, line: &Weak<Line>) -> bool {
         self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
     }
 
@@ -155,69 +153,4 @@ async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option
         }
     };
     either(work, closing).await
-}
-
-/// The target wants us to log out of this connection: commands in flight end, new ones wait for the next. Where the
-/// target ends it by itself meanwhile, the next one is not meant.
-pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
-    quiet(&home, || home.is_on(&line)).await;
-    if !home.is_on(&line) {
-        return;
-    }
-    let heard = home.answer(home.options.timeouts.logout, Machine::log_out).await;
-    let why = Error::new(Kind::Lost, "the target asked for a logout");
-    if !home.is_on(&line) {
-        return;
-    }
-    if heard.is_ok() {
-        // The end was in good order: there is nothing to wait for (section 11.15.3).
-        home.machine.borrow_mut().time2wait_s = 0;
-        home.part_in_order(why);
-    } else {
-        home.give_up_connection(why);
-    }
-}
-
-/// Waits until nothing is in flight, for as long as a logout may take, and the connection is there.
-async fn quiet(home: &Rc<Home>, is_there: impl Fn() -> bool) {
-    let idle = async {
-        while !home.machine.borrow().is_idle() && is_there() {
-            compio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    // Those that are still there are ended by the logout.
-    let _ = compio::time::timeout(home.options.timeouts.logout, idle).await;
-}
-
-/// Ends a session in good order.
-pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
-    if home.over.get() {
-        return Ok(());
-    }
-    let was_online = home.machine.borrow().online == Online::Yes;
-    if was_online {
-        quiet(home, || home.stream.borrow().is_some()).await;
-    }
-    home.closing.set(true);
-    home.machine.borrow_mut().fail_queued(&closed(), |t| t.state == State::Queued);
-    home.bell.notify(usize::MAX);
-    let mut result = Ok(());
-    if was_online && home.stream.borrow().is_some() {
-        let heard = home.answer(home.options.timeouts.logout, Machine::log_out).await;
-        if heard.is_ok() {
-            home.part_in_order(closed());
-        } else {
-            result = Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
-        }
-    }
-    if !home.parted.get() {
-        home.give_up_connection(closed());
-    }
-    while !home.over.get() {
-        let rung = home.bell.listen();
-        if !home.over.get() {
-            rung.await;
-        }
-    }
-    result
 }

@@ -44,3 +44,18 @@ fn a_target_that_wants_us_to_leave_is_not_looked_at() {
     peer.log_in(parameters());
     assert!(peer.sent().is_empty() && matches!(peer.end(check), Some((Err(_), _))));
 }
+
+/// ASY-004: a second message may leave less time, and no more.
+#[test]
+fn the_shortest_time_that_the_target_gives_counts() {
+    let mut peer = Peer::new(parameters());
+    let now = peer.machine.now;
+    let mut by = |within_s| {
+        peer.say(pdu::async_message(0, 1, [0, 0, within_s]), &[], true);
+        peer.machine.leave_by.expect("it asked") - now
+    };
+    assert_eq!([100, 2, 30].map(&mut by), [99_000, 1500, 1500].map(Duration::from_millis));
+    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.log_in(parameters());
+    assert!(peer.machine.leave_by.is_none() && !peer.machine.leave, "it is that of its connection");
+}
