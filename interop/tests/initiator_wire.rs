@@ -355,6 +355,28 @@ fn asy_004_a_logout_on_demand() {
     }
 }
 
+/// ASY-004: the logout comes within the seconds of Parameter3, whatever is under way; that is done once more.
+#[test]
+fn asy_004_a_logout_in_time() {
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let kept = times.clone();
+    let target = Script::new().hook(move |link, pdu| {
+        let is_slow = pdu.opcode() == op::SCSI && pdu.bhs[32] == 0x28;
+        if link.number > 0 || !is_slow && pdu.opcode() != op::LOGOUT {
+            return Turn::Usual;
+        }
+        if is_slow {
+            link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 2));
+        }
+        kept.lock().expect("no panic").push(Instant::now());
+        // A command that does not end before the connection does.
+        if is_slow { Turn::Done } else { Turn::Usual }
+    });
+    read(&target.listen(), "");
+    let times = times.lock().expect("no panic");
+    assert!(times[1] - times[0] <= Duration::from_secs(2), "{:?}", times[1] - times[0]);
+}
+
 /// ASY-006, ASY-007: a target that drops connection or session is left alone for as long as it says.
 #[test]
 fn asy_006_a_dropped_connection() {

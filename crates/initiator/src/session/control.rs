@@ -58,6 +58,9 @@ impl Machine {
 
     /// A ping in the place of a command that the target did not take.
     pub fn fill(&mut self, cmd_sn: u32) {
+        if self.parting {
+            return;
+        }
         let (reply, _) = flume::bounded(1);
         let tag = self.control_tag();
         let mut header = request::nop_out(0, tag, NONE);
@@ -75,9 +78,11 @@ impl Machine {
         self.control(Asked::Manage, |tag| request::task_management(lun, tag, function, task))
     }
 
-    /// Asks for the end of the session.
+    /// Asks for the end of the session: nothing is sent after that.
     pub fn log_out(&mut self) -> Answer {
-        self.control(Asked::Logout, request::logout)
+        let answer = self.control(Asked::Logout, request::logout);
+        self.parting = true;
+        answer
     }
 
     /// When the oldest ping that is not answered was sent.

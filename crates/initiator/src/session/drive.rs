@@ -5,7 +5,7 @@ use super::carrier::{Incoming, Line};
 use super::home::{self, Home, Mail};
 use super::patience::Patience;
 use super::task::{State, Task, Waiter};
-use super::{demand, escalate, recover};
+use super::{checks, demand, escalate, leave, recover};
 use crate::connect::Connected;
 use crate::{Error, Kind};
 use net::iscsi::receive::Received;
@@ -46,9 +46,9 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
                 // Who has stopped to wait does not want it.
                 let _ = reply.send(());
             }
-            Mail::Changed(lun, now) => home.mark(lun, recover::Seen::Changed(now)),
+            Mail::Changed(lun, now) => home.mark(lun, checks::Seen::Changed(now)),
             Mail::LookAgain(lun, reply) => {
-                compio::runtime::spawn(recover::look_again(home.clone(), lun, reply)).detach();
+                compio::runtime::spawn(checks::look_again(home.clone(), lun, reply)).detach();
             }
             Mail::Pin(lun, identity) => home.pin(lun, identity),
             Mail::Hold(held, identity, reply) => {
@@ -57,12 +57,16 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
             }
             Mail::LetGo(lun) => home.let_go(lun),
             Mail::Close(reply) => {
-                let _ = reply.send(recover::close(&home).await);
+                let home = home.clone();
+                // Who has stopped to wait does not want it.
+                let close = async move { drop(reply.send(leave::close(&home).await)) };
+                // What comes meanwhile is to hear at once that it is too late.
+                compio::runtime::spawn(close).detach();
             }
         }
     }
     // Nobody waits for this one.
-    let _ = recover::close(&home).await;
+    let _ = leave::close(&home).await;
 }
 
 /// Runs one connection to its end, and says why it ended.
@@ -191,16 +195,14 @@ impl Home {
             && let Some(line) = self.line()
             && !self.leaving.replace(true)
         {
-            compio::runtime::spawn(recover::take_leave(self.clone(), line)).detach();
+            compio::runtime::spawn(leave::take_leave(self.clone(), line)).detach();
         }
-        if std::mem::take(&mut machine.to_check) {
-            compio::runtime::spawn(recover::admit(self.clone())).detach();
-        }
-        if machine.events.is_empty() {
-            return;
-        }
+        let to_check = std::mem::take(&mut machine.to_check);
         let events = std::mem::take(&mut machine.events);
         drop(machine);
+        if to_check {
+            checks::admit(self);
+        }
         events.iter().for_each(|event| self.listeners.tell(event));
     }
 }

@@ -10,6 +10,7 @@ use crate::{Error, Kind};
 use proto::window::precedes;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use wire::iscsi::lun::decode;
 use wire::iscsi::request::Function;
 
 /// Clock ticks with and without commands.
@@ -28,6 +29,7 @@ pub async fn watch(home: Rc<Home>) {
         let now = Instant::now();
         home.machine.borrow_mut().look_at_line(now);
         home.end_recovery(now);
+        home.end_looks(now);
         home.end_operations(now);
         home.keep_alive(now);
         if let Some(tag) = home.overdue(now)
@@ -59,6 +61,21 @@ impl Home {
         self.listeners.tell(&Event::GaveUp(what));
     }
 
+    /// Logical units that were looked for too long: their commands fail, and new ones at once, until they are seen.
+    fn end_looks(&self, now: Instant) {
+        let limit = self.options.timeouts.recovery;
+        let mut machine = self.machine.borrow_mut();
+        for (lun, found) in machine.unseen.late(now, limit) {
+            let number = decode(lun).map_or_else(|| format!("{lun:016x}"), |n| n.to_string());
+            let what =
+                format!("LUN {number} of {} was not seen for {} s: {found}", self.name(), limit.as_secs());
+            tracing::warn!("{what}");
+            let error = Error::new(Kind::TimedOut, what);
+            machine.fail_queued(&error, |t| t.lun == lun && !t.urgent);
+            machine.unseen.give_up(lun, error);
+        }
+    }
+
     /// Operations whose owners have waited long enough. What a target may still write must not come behind
     /// what their owners do next: that goes on another connection.
     fn end_operations(&self, now: Instant) {
@@ -85,7 +102,7 @@ impl Home {
     fn keep_alive(&self, now: Instant) {
         let t = &self.options.timeouts;
         let mut machine = self.machine.borrow_mut();
-        if machine.online == Online::No || t.noop_interval.is_zero() {
+        if machine.online == Online::No || machine.parting || t.noop_interval.is_zero() {
             return;
         }
         match machine.oldest_ping() {
@@ -104,6 +121,10 @@ impl Home {
     fn overdue(&self, now: Instant) -> Option<u32> {
         let limit = self.options.timeouts.command;
         let mut machine = self.machine.borrow_mut();
+        if machine.parting {
+            // The logout ends it.
+            return None;
+        }
         let late = |sent: Instant| now.duration_since(sent) >= limit;
         machine.tasks.iter().find(|t| t.state == State::Sent && late(t.sent)).map(|t| t.tag)
     }
@@ -116,6 +137,9 @@ impl Home {
     ) -> Result<T, Error> {
         if self.machine.borrow().online == Online::No {
             return Err(Error::new(Kind::Lost, "there is no connection"));
+        }
+        if self.machine.borrow().parting {
+            return Err(Error::new(Kind::Lost, "the connection is being logged out of"));
         }
         self.answer(limit, say).await
     }
@@ -160,6 +184,12 @@ impl Home {
 }
 
 impl Machine {
+    /// A command that only we can end: it was not answered, nor is it sent again on another connection, and no logout
+    /// ends it.
+    fn unended(&mut self, tag: u32) -> Option<&mut Task> {
+        self.tasks.sent(tag).filter(|_| !self.parting)
+    }
+
     /// Looks at what has left since the last look: the time of what waits behind other bytes runs only while none
     /// leave. Which of them a data mover has moved is not known: they are a sign of life, no more.
     pub(super) fn look_at_line(&mut self, now: Instant) {
@@ -217,8 +247,7 @@ async fn climb(home: &Rc<Home>, tag: u32) {
         let (lun, cmd_sn, before) = {
             let mut machine = home.machine.borrow_mut();
             let before = machine.numbers.cmd_sn;
-            // It has been answered, or sent again on another connection.
-            let Some(task) = machine.tasks.get(tag).filter(|t| t.state == State::Sent) else { return };
+            let Some(task) = machine.unended(tag) else { return };
             (task.lun, task.cmd_sn, before)
         };
         tracing::warn!(target = %home.name(), lun, ?function, "a command takes too long");
@@ -230,7 +259,7 @@ async fn climb(home: &Rc<Home>, tag: u32) {
             Ok(_) | Err(_) => {}
         }
     }
-    let still_there = home.machine.borrow_mut().tasks.get(tag).is_some_and(|t| t.state == State::Sent);
+    let still_there = home.machine.borrow_mut().unended(tag).is_some();
     if still_there {
         home.give_up_connection(Error::new(Kind::Lost, "a command did not end, whatever was tried"));
     }

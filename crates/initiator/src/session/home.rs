@@ -150,9 +150,9 @@ impl Home {
         }
         let changed = self.changed.borrow();
         if !changed.is_empty() && changed.contains(&command.lun) {
-            return Some(super::recover::changed());
+            return Some(super::checks::changed());
         }
-        None
+        self.machine.borrow().unseen.obstacle(command.lun)
     }
 }
 

@@ -190,6 +190,10 @@ impl Machine {
 
     fn take_r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         self.window(header);
+        if self.parting {
+            // The target ends the command.
+            return Ok(());
+        }
         self.r2t(header)?;
         self.pump();
         Ok(())
@@ -239,7 +243,7 @@ impl Machine {
             }
             // It asks for a logout, wants to negotiate anew (which we answer with a new session), or ends
             // this connection by itself.
-            1 | 4 => self.leave = true,
+            1 | 4 => self.asked_to_leave(u16::from_be_bytes([header.0[42], header.0[43]])),
             2 | 3 => {
                 self.time2wait_s = u16::from_be_bytes([header.0[40], header.0[41]]);
                 return Err(Error::new(Kind::Lost, "the target ends the connection"));
@@ -289,9 +293,9 @@ impl Machine {
 }
 
 impl Machine {
-    /// Sends nothing more until the logical units were looked at.
+    /// Sends nothing more until it is known which logical units are to be looked at first.
     fn doubt(&mut self) {
-        self.in_doubt = true;
+        self.doubts += 1;
         if self.online == Online::Yes {
             self.online = Online::Checking;
             self.to_check = true;

@@ -3,7 +3,7 @@
 
 use super::carrier::Out;
 use super::task::{CONTROL, State, Task, Tasks, Waiter};
-use super::{Event, control::Control, numbers::Numbers, order::Order, talk::Talk};
+use super::{Event, control::Control, numbers::Numbers, order::Order, talk::Talk, unseen::Unseen};
 use crate::{Command, Completion, Error, Kind};
 use net::iscsi::out::{Digests, Payload};
 use proto::parameters::Parameters;
@@ -47,14 +47,20 @@ pub struct Machine {
     limit: usize,
     /// There is a connection, and commands may be sent on it.
     pub online: Online,
-    /// A unit attention told that a logical unit may be another one than it was: it is to be looked at first.
-    pub in_doubt: bool,
+    /// Logical units that are to be looked at before commands go to them.
+    pub unseen: Unseen,
+    /// Unit attentions so far that told that a logical unit may be another one than it was.
+    pub doubts: u64,
     /// Nobody looks yet.
     pub to_check: bool,
     /// Why the connection cannot go on.
     pub broken: Option<Error>,
     /// The target wants us to log out.
     pub leave: bool,
+    /// When our Logout is to have been sent at the latest.
+    pub(super) leave_by: Option<Instant>,
+    /// Our Logout is on its way: nothing follows it on this connection (RFC 7143 section 11.14).
+    pub parting: bool,
     /// How long to wait before the next connection, in seconds (RFC 7143 section 7.5).
     pub time2wait_s: u16,
     /// Answers to pings that may still wait to be sent.
@@ -103,10 +109,13 @@ impl Machine {
             order: Order::default(),
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
-            in_doubt: false,
+            unseen: Unseen::default(),
+            doubts: 0,
             to_check: false,
             broken: None,
             leave: false,
+            leave_by: None,
+            parting: false,
             time2wait_s: 0,
             pongs: 0,
             events: Vec::new(),
@@ -123,7 +132,8 @@ impl Machine {
         self.time2wait_s = parameters.default_time2wait;
         self.parameters = parameters;
         self.numbers = numbers;
-        (self.out, self.broken, self.leave) = (out, None, false);
+        (self.out, self.broken) = (out, None);
+        (self.leave, self.leave_by, self.parting) = (false, None, false);
         (self.pongs, self.left) = (0, 0);
         self.online = Online::Checking;
         self.heard = self.now;
@@ -132,7 +142,10 @@ impl Machine {
     /// The connection is gone. Commands that may be repeated wait for the next one; the others end.
     pub fn disconnect(&mut self, why: &Error) {
         self.online = Online::No;
-        (self.in_doubt, self.to_check) = (false, false);
+        self.to_check = false;
+        self.unseen.end_looks();
+        // The check of an identity is that of one connection.
+        self.fail_queued(why, |t| t.urgent);
         let sent = self.tasks.iter().filter(|t| t.state == State::Sent).map(|t| t.tag);
         sent.for_each(|tag| self.out.ended(tag));
         self.out = Out::default();
@@ -145,8 +158,7 @@ impl Machine {
         let mut back: Vec<(u32, u32)> = Vec::new();
         let mut over = Vec::new();
         for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
-            // The check of an identity is that of one connection, and an owner who was told that it is late has
-            // done something else since.
+            // An owner who was told that it is late has done something else since.
             let wanted = !task.is_abandoned() && task.expired.is_none() && !task.urgent;
             if wanted && task.repeatable && task.tries < TRIES && !task.aborting {
                 task.rewind(now);
@@ -170,14 +182,18 @@ impl Machine {
     /// Commands (CmdSN, tag) that were sent already wait before those that were not, in the order of their
     /// sending: CmdSN runs on modulo 2^32.
     fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
+        self.bring_back(|_| true);
         let next = self.numbers.cmd_sn;
         back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));
-        for (_, tag) in back.into_iter().rev() {
-            // Behind commands that wait for the check of an identity, the check would wait for itself.
-            let mut is_first = |tag: &u32| self.tasks.get(*tag).is_none_or(|t| t.urgent);
-            let at = if is_first(&tag) { 0 } else { self.queue.iter().take_while(|t| is_first(t)).count() };
-            self.queue.insert(at, tag);
-        }
+        back.into_iter().rev().for_each(|(_, tag)| self.queue_first(tag));
+    }
+
+    /// Puts a command before all others that wait.
+    pub(super) fn queue_first(&mut self, tag: u32) {
+        // Behind commands that wait for the check of an identity, the check would wait for itself.
+        let mut is_first = |tag: &u32| self.tasks.get(*tag).is_none_or(|t| t.urgent);
+        let at = if is_first(&tag) { 0 } else { self.queue.iter().take_while(|t| is_first(t)).count() };
+        self.queue.insert(at, tag);
     }
 
     /// Takes a command in. It is sent when its turn comes.
@@ -187,7 +203,7 @@ impl Machine {
             return Err(Box::new(command));
         }
         let tag = self.tasks.insert(command, waiter, self.now);
-        if self.queue.is_empty() && self.may_send(tag) {
+        if self.queue.is_empty() && self.unseen.is_empty() && self.may_send(tag) {
             self.send(tag);
         } else {
             self.enqueue(tag);
@@ -221,11 +237,11 @@ impl Machine {
     #[inline]
     fn may_send(&mut self, tag: u32) -> bool {
         let allowed = match self.online {
-            Online::Yes => !self.leave,
+            Online::Yes => true,
             Online::No => false,
             Online::Checking => self.tasks.get(tag).is_some_and(|t| t.urgent),
         };
-        allowed && self.sent < self.limit && self.numbers.window_is_open()
+        allowed && !self.leave && !self.parting && self.sent < self.limit && self.numbers.window_is_open()
     }
 
     /// Sends what waits, as far as window and limit allow.
@@ -247,6 +263,9 @@ impl Machine {
                 return;
             }
             self.queue.pop_front();
+            if self.is_set_apart(tag) {
+                continue;
+            }
             self.end_wait(tag);
             self.send(tag);
         }
@@ -378,6 +397,9 @@ impl Machine {
 
     /// Queues a request that stands outside the order of CmdSN.
     pub fn say(&mut self, mut header: Bhs, payload: Payload) {
+        if self.parting {
+            return;
+        }
         request::stamp(&mut header, self.numbers.cmd_sn, self.numbers.exp_stat_sn);
         self.out.push(header, payload, self.digests);
         self.is_urgent = true;

@@ -2,12 +2,14 @@
 
 mod batch;
 pub(crate) mod carrier;
+mod checks;
 pub(crate) mod control;
 mod demand;
 mod drive;
 mod escalate;
 mod home;
 mod incoming;
+mod leave;
 mod losses;
 pub(crate) mod machine;
 pub(crate) mod numbers;
@@ -21,9 +23,10 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod unseen;
 
 pub use batch::Batch;
-pub use recover::IDENTITY_LEN;
+pub use checks::IDENTITY_LEN;
 
 use crate::connect::{self, Goal};
 use crate::lun::{self, Patience};
@@ -305,7 +308,7 @@ impl Session {
     pub(crate) fn expel(&self, lun: u64, identity: Vec<u8>) -> Error {
         // The session is over: nothing will be sent any more.
         let _ = self.mail(Mail::Changed(lun, identity));
-        recover::changed()
+        checks::changed()
     }
 
     /// Looks whether a logical unit that was another one is back, and lets its commands through if it is.

@@ -19,7 +19,9 @@ mod again;
 mod batches;
 mod demands;
 mod late;
+mod parting;
 mod rows;
+mod unseen;
 
 /// A machine that is logged in, with a target that is us.
 struct Peer {
@@ -160,7 +162,7 @@ fn what_may_be_another_disk_is_looked_at_before_more_is_sent() {
         peer.respond(tag, 0, 2, 0, &attention(asc, ascq));
         let again = peer.write(512);
         assert_eq!(peer.sent().is_empty(), holds, "{asc:02x}/{ascq:02x}");
-        assert_eq!((peer.machine.to_check, peer.machine.in_doubt), (holds, holds));
+        assert_eq!((peer.machine.to_check, peer.machine.doubts), (holds, u64::from(holds)));
         let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
         peer.machine.submit_urgently(command, Waiter::Unknown).expect("room");
         assert_eq!(peer.sent().len(), 1, "the check passes");

@@ -1,0 +1,61 @@
+//! What is said to a target that is being left.
+
+use super::*;
+
+fn inquiry() -> Command {
+    Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)))
+}
+
+/// LGO-007: whatever the target asks for, and whoever asks for something here.
+#[test]
+fn nothing_follows_our_logout() {
+    let mut peer = Peer::new(parameters());
+    let (read, write) = (peer.read(512), peer.write(4096));
+    let logout = peer.machine.log_out();
+    let sent = peer.sent();
+    let last = sent.last().expect("requests").0;
+    assert_eq!(last.opcode(), opcode::LOGOUT);
+    peer.say(pdu::nop_in(0, NONE, 5), &[], false);
+    peer.say(pdu::r2t(1 << 48, write, 77, 0, 1024, 512), &[], false);
+    peer.say(pdu::reject(0x09), &sent[0].0.0, true);
+    peer.machine.ping();
+    peer.machine.talk(b"X-org.lunar.route=?\0".to_vec());
+    peer.machine.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
+    peer.read(512);
+    assert!(peer.sent().is_empty() && peer.machine.broken.is_none());
+    assert!(peer.end(read).is_some(), "it was rejected");
+    peer.say(pdu::logout_response(last.itt(), 0, 0, 0), &[], true);
+    assert_eq!(logout.try_recv(), Ok(Ok(0)));
+    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.log_in(parameters());
+    let codes: Vec<u8> = peer.sent().iter().map(|(h, _)| h.opcode()).collect();
+    assert_eq!(codes[..2], [opcode::SCSI_COMMAND, opcode::DATA_OUT], "the next connection is another one");
+}
+
+/// ASY-004: the check of an identity is a new command as any other. It is that of its connection.
+#[test]
+fn a_target_that_wants_us_to_leave_is_not_looked_at() {
+    let mut peer = Peer::new(parameters());
+    peer.machine.online = Online::Checking;
+    peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
+    let check = peer.machine.submit_urgently(inquiry(), Waiter::Unknown).expect("room");
+    assert!(peer.sent().is_empty());
+    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.log_in(parameters());
+    assert!(peer.sent().is_empty() && matches!(peer.end(check), Some((Err(_), _))));
+}
+
+/// ASY-004: a second message may leave less time, and no more.
+#[test]
+fn the_shortest_time_that_the_target_gives_counts() {
+    let mut peer = Peer::new(parameters());
+    let now = peer.machine.now;
+    let mut by = |within_s| {
+        peer.say(pdu::async_message(0, 1, [0, 0, within_s]), &[], true);
+        peer.machine.leave_by.expect("it asked") - now
+    };
+    assert_eq!([100, 2, 30].map(&mut by), [99_000, 1500, 1500].map(Duration::from_millis));
+    peer.machine.disconnect(&Error::new(Kind::Lost, "left"));
+    peer.log_in(parameters());
+    assert!(peer.machine.leave_by.is_none() && !peer.machine.leave, "it is that of its connection");
+}
