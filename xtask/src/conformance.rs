@@ -126,11 +126,16 @@ fn ours(text: &str, role: &Role) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The names of all functions in interop's tests, and in the initiator's unit tests.
+/// Tests from outside.
+const TESTS: [&str; 2] = ["interop/tests", "crates/initiator/tests"];
+
+/// The names of all functions in tests from outside, and in the initiator's unit tests.
 fn tests() -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for path in sources(&root::path().join("interop/tests"))? {
-        names.extend(functions(&fs::read_to_string(path)?));
+    for folder in TESTS {
+        for path in sources(&root::path().join(folder))? {
+            names.extend(functions(&fs::read_to_string(path)?));
+        }
     }
     for (name, folder) in UNIT_TESTS {
         for path in sources(&root::path().join(folder))? {

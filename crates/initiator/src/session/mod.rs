@@ -263,7 +263,11 @@ impl Session {
     /// Events from now on; at most 256 wait.
     pub fn events(&self) -> flume::Receiver<Event> {
         let (sender, events) = flume::bounded(EVENTS);
-        lock(&self.0.listeners.0).push(sender);
+        let mut listeners = lock(&self.0.listeners.0);
+        // Where nothing happens nobody is told, and who has gone is not noticed by that.
+        listeners.retain(|listener| !listener.is_disconnected());
+        listeners.push(sender);
+        drop(listeners);
         events
     }
 
