@@ -2,12 +2,12 @@
 
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
-use crate::hex;
+use crate::{hex, say};
 use clap::Args;
 use initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
 use net::buf::Buf;
 use serde::Serialize;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
 use wire::iscsi::lun::encode;
 use wire::scsi::{Sense, Status, status_name};
@@ -120,20 +120,16 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
         once: args.once,
     };
     let answer = run(args.asked, move || send(order))?;
+    let status = exit(answer.completion.status);
     if args.asked.json {
-        put(json(&told(&answer))?.as_bytes());
+        say::out(json(&told(&answer))?)?;
     } else {
         let dump = args.hex || io::stdout().is_terminal();
-        put(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data.clone() }.as_slice());
+        // Whether or not the data find room.
         eprint!("{}", words(&answer));
+        say::out(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
     }
-    Ok(exit(answer.completion.status))
-}
-
-fn put(bytes: &[u8]) {
-    let mut out = io::stdout().lock();
-    // A reader that has seen enough is no error.
-    _ = out.write_all(bytes).and_then(|()| out.flush());
+    Ok(status)
 }
 
 fn exit(status: u8) -> ExitCode {

@@ -134,7 +134,7 @@ fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCo
         eprint!("{}", say::problems(&[problem], colours));
     }
     if json {
-        crate::print(&report.summary.json()?);
+        say::out(report.summary.json()?)?;
     }
     Ok(exit(report.end, early))
 }
