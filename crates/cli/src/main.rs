@@ -1,6 +1,7 @@
 //! The `lunar` command.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod args;
 mod attach;
 mod bench;
