@@ -93,7 +93,7 @@ fn the_time_out_that_cut_is_named() {
     // READ(6) has no answer. It is not sent again: a tape would move on.
     let target = Script::new().scsi(0x08, |_, _| Turn::Done).listen();
     let read = |settings: &str, more: &[&str]| {
-        let url = target.url(settings);
+        let url = target.url(&format!("{settings}&logout_timeout=0.3"));
         let (_, said, status) = lunar(&[&["scsi", url.as_str(), "080000000800"], more].concat());
         assert_eq!(status, 8, "{said}");
         said
