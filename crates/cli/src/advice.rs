@@ -1,6 +1,7 @@
 //! What to do about a failure of a target, where its words tell more than its kind.
 
 use crate::exit::{Exit, Failure};
+use initiator::options::Transport;
 use initiator::{Kind, Url};
 
 /// A kind of failure, what is found in its words, its exit status, and what to do.
@@ -43,12 +44,13 @@ pub fn of_words(kind: Kind, what: &str) -> Option<(Exit, &'static str)> {
 }
 
 /// A refusal may be due to the name of the target. One that is none by the rules can be used where the target
-/// has it, and is looked at only then.
+/// has it, and is looked at only then. Over SRP names are of another kind.
 pub fn with_name(url: &Url, failure: Failure) -> Failure {
     let Some(target) = url.target.as_deref().filter(|name| !proto::name::is_valid(name)) else {
         return failure;
     };
-    if !matches!(failure.exit, Exit::Refused | Exit::NotFound) {
+    let is_srp = url.transport == Transport::Srp;
+    if is_srp || !matches!(failure.exit, Exit::Refused | Exit::NotFound) {
         return failure;
     }
     let hint = format!(
@@ -109,5 +111,6 @@ mod tests {
         assert_eq!(hint("iscsi://h/nope/0", Exit::TimedOut), "as before");
         assert_eq!(hint("iscsi://h/iqn.2026-11.org.example:a/0", Exit::Refused), "as before");
         assert_eq!(hint("iscsi://h", Exit::Refused), "as before");
+        assert_eq!(hint("srp://h/5c0f2813d1be3e7a/0", Exit::NotFound), "as before");
     }
 }
