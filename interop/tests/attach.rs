@@ -370,7 +370,7 @@ fn one_path_is_enough_and_another_disk_is_no_path() {
     host.ends(0, &["detach", "disks-0"]);
     let another = url(&other).replace("/0", "/1");
     let said = host.ends(1, &["attach", &url(&server), "--path", &another]);
-    assert!(said.contains("different logical units"), "{said}");
+    assert!(said.contains("different logical units") && said.contains("each --path must be a way"), "{said}");
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
 }
 
@@ -454,6 +454,41 @@ fn a_file_that_others_unmount_is_flushed() {
     assert!(told.contains("not everything could be made stable"), "{told}");
 }
 
+/// As its user would, and not as root.
+#[test]
+fn a_file_that_is_unmounted_from_outside_ends_its_attachment() {
+    if !Path::new("/dev/fuse").exists() || !tool::have(&[Tool { program: "fusermount3", package: "fuse3" }]) {
+        return println!("skipped: needs /dev/fuse");
+    }
+    let (server, host) = (server(), Host::new());
+    fs::create_dir(host.path("d")).expect("a folder");
+    let file = host.attach(&[&url(&server), "--fuse", "d"]);
+    fs::File::options().write(true).open(&file).and_then(|mut f| f.write_all(&[7; 4096])).expect("write");
+    let pid = host.pid("disks-0");
+    tool::must("fusermount3", &["-u", host.path("d").to_str().expect("a path")]);
+    let end = Instant::now() + LIMIT;
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        assert!(Instant::now() < end, "the process lives on: {}", host.ends(0, &["attached"]));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    let log = fs::read_to_string(host.path("run/disks-0.log")).expect("a log");
+    assert!(log.contains("somebody else has unmounted it"), "{log}");
+    assert!(fs::read(server.dir().join("disk.img")).expect("the disk").starts_with(&[7; 4096]));
+}
+
+/// Whoever looks for the process among others finds it by the name of its program.
+#[test]
+fn the_process_has_the_name_of_its_program() {
+    let (server, host) = (server(), Host::new());
+    host.attach(&[&url(&server)]);
+    let proc = PathBuf::from(format!("/proc/{}", host.pid("disks-0")));
+    let line = fs::read_to_string(proc.join("cmdline")).expect("it lives");
+    assert!(line.starts_with("lunar\0attach\0--handed\0disks-0\0"), "{line:?}");
+    let program = lunar_bin().file_name().expect("a name").to_string_lossy().into_owned();
+    assert_eq!(fs::read_to_string(proc.join("comm")).expect("it lives").trim_end(), program);
+}
+
 #[test]
 fn a_secret_is_in_no_argument_record_or_log() {
     const SECRET: &str = "a-secret-nobody-sees";
@@ -498,6 +533,9 @@ fn all_that_are_saved() {
         "{said}"
     );
     host.ends(7, &["attach", "data", "--read-only"]);
+    let other = url(&server).replace("/0", "/1");
+    let said = host.ends(15, &["attach", &other, "--name", "data", "--save"]);
+    assert!(said.contains("data is saved already, and says something else"), "{said}");
     host.ends(0, &["detach", "data"]);
     // What cannot be attached is not hidden by what is.
     fs::remove_file(folder.join("more.toml")).expect("remove");

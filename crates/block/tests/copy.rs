@@ -611,6 +611,79 @@ fn a_stop_is_heard_while_a_stream_is_silent() {
     });
 }
 
+/// A disk of which nothing behind this offset can be read before it is let go.
+struct Stuck {
+    inner: Arc<dyn Backend>,
+    from: u64,
+    gate: flume::Receiver<()>,
+}
+
+impl Backend for Stuck {
+    fn facts(&self) -> Facts {
+        self.inner.facts()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            if offset >= self.from {
+                // Closed, it is open.
+                let _ = self.gate.recv_async().await;
+            }
+            self.inner.read(offset, buf).await
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        self.inner.write(offset, buf, stable)
+    }
+
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.inner.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
+        self.inner.extent(offset, len)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+/// Who stops it may not wait for what is in flight.
+#[test]
+fn what_is_done_is_told_before_what_is_in_flight_has_ended() {
+    runtimes().remove(0).block_on(async {
+        let (open, gate) = flume::bounded::<()>(0);
+        let source: Arc<dyn Backend> = Arc::new(Stuck { inner: full(SIZE).await, from: 6 * GRANULE, gate });
+        let work = job(&source, &memory(SIZE), STYLE);
+        let (stop, meter) = (work.stop.clone(), work.meter.clone());
+        let (telling, told) = flume::unbounded();
+        let copying = compio::runtime::spawn(copy(work, None, move |stable, _| {
+            let _ = telling.send(stable);
+            Ok(())
+        }));
+        while meter.done.get() < 6 * GRANULE {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stop.stop();
+        let first = compio::time::timeout(Duration::from_secs(10), told.recv_async()).await;
+        assert_eq!(first.expect("told in time"), Ok(6 * GRANULE));
+        drop(open);
+        let outcome = copying.await.expect("joined");
+        assert!(!outcome.complete && outcome.failure.is_none(), "{outcome:?}");
+        assert_eq!(told.try_iter().last(), Some(outcome.stable), "and at the end once more");
+    });
+}
+
 /// Copies between two disks, until it has had enough.
 struct Near {
     from: Arc<dyn Backend>,

@@ -42,7 +42,11 @@ where
 /// The time is over.
 pub fn late(seconds: u64) -> Failure {
     let what = format!("not done within {seconds} s");
-    Failure::new(Exit::TimedOut, what, "look at the network with lunar doctor, or give it more time")
+    Failure::new(
+        Exit::TimedOut,
+        what,
+        "look at the network with lunar doctor, or give it more time: --timeout",
+    )
 }
 
 fn cannot_start(e: &std::io::Error) -> Failure {

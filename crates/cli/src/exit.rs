@@ -1,5 +1,6 @@
 //! Exit statuses, one table for all commands that use targets: those that users of Open-iSCSI know.
 
+use crate::advice;
 use control::{Cause, Problem};
 use initiator::{Error, Kind};
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ pub const TABLE: [(Exit, &str); 14] = [
     (Exit::TimedOut, "time-out"),
     (Exit::NoAccess, "no access, or somebody else holds a reservation"),
     (Exit::Exists, "it is already there"),
-    (Exit::NotFound, "nothing found: no such target, LUN or portal"),
+    (Exit::NotFound, "nothing found: no such target or LUN, or a portal that shows none"),
     (Exit::UnknownHost, "the host's name has no address"),
     (Exit::Authentication, "authentication failed"),
     (Exit::InUse, "it is in use"),
@@ -114,6 +115,7 @@ impl From<Vec<Problem>> for Failure {
             Cause::InUse => Exit::InUse,
             Cause::NoAccess => Exit::NoAccess,
             Cause::NotFound => Exit::NotFound,
+            Cause::Exists => Exit::Exists,
         };
         Failure { exit, problems }
     }
@@ -137,7 +139,7 @@ fn of(kind: Kind) -> (Exit, &'static str) {
         }
         Kind::NotFound => (Exit::NotFound, "lunar ls lists targets and LUNs"),
         Kind::TimedOut => {
-            (Exit::TimedOut, "look at the network with lunar doctor, or wait longer: --timeout")
+            (Exit::TimedOut, "look at the network with lunar doctor; docs/use.md tells the time-outs of URLs")
         }
         Kind::Lost => (Exit::Unreachable, "look at the network and at the target's log"),
         Kind::Aborted => (Exit::General, "run it again"),
@@ -166,7 +168,7 @@ impl From<bench::Error> for Failure {
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
-        let (exit, hint) = of(e.kind);
+        let (exit, hint) = advice::of_words(e.kind, &e.what).unwrap_or_else(|| of(e.kind));
         let initiator::Details { what, hint: better, .. } = e.into_details();
         Failure::new(exit, what, better.unwrap_or_else(|| hint.to_owned()))
     }

@@ -1,5 +1,6 @@
 //! `lunar ls`: targets and their logical units.
 
+use crate::advice::with_name;
 use crate::client::{self, Asked, json, run};
 use crate::discover::none;
 use crate::exit::Failure;
@@ -67,7 +68,9 @@ struct Lun {
 /// When nothing can be listed: those of discovery, or of the only login.
 pub fn ls(args: Ls) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
-    let targets = run(args.asked, move || async move { look(&url).await })?;
+    let asked = url.clone();
+    let targets = run(args.asked, move || async move { look(&asked).await });
+    let targets = targets.map_err(|failure| with_name(&url, failure))?;
     for target in &targets {
         if let Some(error) = &target.error {
             eprintln!("warning: {}: {error}", target.target);

@@ -1,6 +1,7 @@
 //! The `lunar` command.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod args;
 mod attach;
 mod bench;
@@ -30,12 +31,17 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use control::Problem;
 use exit::Failure;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
+    let ended = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(e) if e.use_stderr() => e.exit(),
+        // What was asked for is help, or the version.
+        Err(e) => say::written(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
+    };
+    match ended {
         Ok(code) => code,
         Err(failure) => {
             eprint!("{}", say::problems(&failure.problems, say::colours(&io::stderr())));
@@ -52,27 +58,27 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Discover(args) => {
             log("warn")?;
-            print(&discover::discover(args)?)
+            say::out(discover::discover(args)?)?
         }
         Command::Ls(args) => {
             log("warn")?;
-            print(&ls::ls(args)?)
+            say::out(ls::ls(args)?)?
         }
         Command::Doctor(args) => {
             log("warn")?;
             let (text, failure) = doctor::doctor(args)?;
-            print(&text);
+            say::out(text)?;
             return failure.map_or(Ok(ExitCode::SUCCESS), Err);
         }
-        Command::Rdma(command) => print(&rdma::rdma(&command)?),
-        Command::Check { file, media } => print(&check::check(&file, media)?),
+        Command::Rdma(command) => say::out(rdma::rdma(&command)?)?,
+        Command::Check { file, media } => say::out(check::check(&file, media)?)?,
         Command::Info(args) => {
             log("warn")?;
-            print(&info::info(args)?)
+            say::out(info::info(args)?)?
         }
         Command::Pr(args) => {
             log("warn")?;
-            print(&pr::pr(args)?)
+            say::out(pr::pr(args)?)?
         }
         Command::Scsi(args) => {
             log("warn")?;
@@ -92,30 +98,24 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Attached(args) => {
             log("warn")?;
-            print(&attach::list::list(args)?)
+            say::out(attach::list::list(args)?)?
         }
         Command::Detach(args) => {
             log("warn")?;
-            print(&attach::detach::detach(args)?)
+            say::out(attach::detach::detach(args)?)?
         }
-        Command::Session(command) => print(&session::session(command)?),
-        Command::Router(command) => print(&router::router(command)?),
-        Command::Diff { file, asked } => print(&router::diff(file.as_deref(), &asked)?),
-        Command::Apply(args) => print(&router::apply(&args)?),
+        Command::Session(command) => say::out(session::session(command)?)?,
+        Command::Router(command) => say::out(router::router(command)?)?,
+        Command::Diff { file, asked } => say::out(router::diff(file.as_deref(), &asked)?)?,
+        Command::Apply(args) => say::out(router::apply(&args)?)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
-            print(&String::from_utf8_lossy(&script));
+            say::out(script)?;
         }
-        Command::Man { command } => print(&manual(command.as_deref())?),
+        Command::Man { command } => say::out(manual(command.as_deref())?)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes to stdout; a reader that has seen enough is no error.
-fn print(text: &str) {
-    let mut out = io::stdout().lock();
-    _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Logs go to stderr; LUNAR_LOG says which, or this level.

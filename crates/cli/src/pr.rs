@@ -1,5 +1,6 @@
 //! `lunar pr`: persistent reservations.
 
+use crate::advice::with_name;
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use crate::info::pages;
@@ -138,7 +139,7 @@ pub fn pr(args: Pr) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
     let (asked, steps) = (args.asked, steps(&args)?);
     let mut told = run(asked, move || async move {
-        let unit = Unit::open(&url, Some(ISID)).await?;
+        let unit = Unit::open(&url, Some(ISID)).await.map_err(|e| with_name(&url, e.into()))?;
         let ended = perform(&unit, steps).await;
         unit.close().await;
         ended

@@ -1,7 +1,7 @@
 //! Words to people: colours on terminals alone, problems on stderr.
 
 use control::Problem;
-use std::io::IsTerminal;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 /// May this stream have colours?
 pub fn colours(stream: &impl IsTerminal) -> bool {
@@ -24,6 +24,68 @@ pub fn problems(list: &[Problem], coloured: bool) -> String {
         text += &format!("and {}\n", count(list.len() - PRINTED, "more problem"));
     }
     text
+}
+
+/// Writes to stdout: data, which is there in whole or is no success.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn out(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
+    let mut out = io::stdout().lock();
+    written(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
+}
+
+/// How writing to stdout went; a reader that has seen enough is no error.
+///
+/// # Errors
+/// When it went wrong in any other way.
+pub fn written(result: io::Result<()>) -> Result<(), Problem> {
+    match result {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(unwritten(&e)),
+        _ => Ok(()),
+    }
+}
+
+fn unwritten(e: &io::Error) -> Problem {
+    let text = e.to_string();
+    let why = text.split(" (os error").next().unwrap_or(&text);
+    let hint = match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room where it goes to",
+        _ => "look at where it goes to",
+    };
+    Problem::new(format!("cannot write to stdout: {why}"), format!("{hint}; what was to stand there is lost"))
+}
+
+/// stdout for what writes line by line: it remembers what went wrong, and goes on without it.
+#[derive(Default)]
+pub struct Lines(Option<io::Error>);
+
+impl Lines {
+    /// How it went.
+    ///
+    /// # Errors
+    /// As [`written`].
+    pub fn end(self) -> Result<(), Problem> {
+        written(self.0.map_or(Ok(()), Err))
+    }
+
+    fn keep(&mut self, result: io::Result<()>) {
+        if let Err(e) = result {
+            self.0.get_or_insert(e);
+        }
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.keep(io::stdout().write_all(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.keep(io::stdout().flush());
+        Ok(())
+    }
 }
 
 /// A number and what it counts.
@@ -51,6 +113,15 @@ mod tests {
         let text = problems(&list, false);
         assert_eq!(text.lines().count(), 2 * PRINTED + 1);
         assert!(text.ends_with("\nand 2 more problems\n"));
+    }
+
+    #[test]
+    fn who_has_seen_enough_is_no_problem() {
+        let result = |kind: ErrorKind| written(Err(kind.into()));
+        assert_eq!((written(Ok(())), result(ErrorKind::BrokenPipe)), (Ok(()), Ok(())));
+        let problem = result(ErrorKind::StorageFull).unwrap_err();
+        assert_eq!((problem.cause, problem.hint.is_some()), (control::Cause::Other, true));
+        assert!(problem.what.starts_with("cannot write to stdout: "), "{problem}");
     }
 
     #[test]

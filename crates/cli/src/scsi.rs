@@ -1,13 +1,15 @@
 //! `lunar scsi`: any command to a logical unit, and all that it answers.
 
+use crate::advice::with_name;
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
-use crate::hex;
+use crate::{hex, say};
 use clap::Args;
+use control::Problem;
 use initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
 use net::buf::Buf;
 use serde::Serialize;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
 use wire::iscsi::lun::encode;
 use wire::scsi::{Sense, Status, status_name};
@@ -119,21 +121,30 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
         take: args.take.unwrap_or(0) as usize,
         once: args.once,
     };
-    let answer = run(args.asked, move || send(order))?;
+    let (url, has_data) = (order.url.clone(), order.take > 0 || !order.data.is_empty());
+    let answer = run(args.asked, move || send(order)).map_err(|failure| with_name(&url, failure));
+    let answer = answer.map_err(|failure| if has_data { failure } else { without_data(failure) })?;
+    let status = exit(answer.completion.status);
     if args.asked.json {
-        put(json(&told(&answer))?.as_bytes());
+        say::out(json(&told(&answer))?)?;
     } else {
         let dump = args.hex || io::stdout().is_terminal();
-        put(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data.clone() }.as_slice());
+        // Whether or not the data find room.
         eprint!("{}", words(&answer));
+        say::out(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
     }
-    Ok(exit(answer.completion.status))
+    Ok(status)
 }
 
-fn put(bytes: &[u8]) {
-    let mut out = io::stdout().lock();
-    // A reader that has seen enough is no error.
-    _ = out.write_all(bytes).and_then(|()| out.flush());
+/// Some targets never end a command whose data nobody takes.
+fn without_data(failure: Failure) -> Failure {
+    let is_late = failure.exit == Exit::TimedOut;
+    let more = |hint: String| format!("does it bring data? Then say how much: --in BYTES; else {hint}");
+    let hinted = |problem: Problem| Problem { hint: problem.hint.map(more), ..problem };
+    match is_late {
+        true => Failure { problems: failure.problems.into_iter().map(hinted).collect(), ..failure },
+        false => failure,
+    }
 }
 
 fn exit(status: u8) -> ExitCode {
@@ -307,6 +318,13 @@ mod tests {
             cdb(&text[..text.len() - 2], true).unwrap();
         }
         assert_eq!(cdb(&"00".repeat(261), true).unwrap_err().exit, Exit::Invalid);
+    }
+
+    #[test]
+    fn a_command_without_data_that_is_late_may_lack_its_in() {
+        let hint = |exit| without_data(Failure::new(exit, "late", "wait")).problems[0].hint.clone();
+        assert!(hint(Exit::TimedOut).is_some_and(|hint| hint.contains("--in") && hint.ends_with("wait")));
+        assert_eq!(hint(Exit::Refused).as_deref(), Some("wait"));
     }
 
     #[test]

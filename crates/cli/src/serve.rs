@@ -16,7 +16,7 @@ use routed::{Desk, tell};
 use router::loops::Loops;
 use router::routes::Routes;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,10 @@ pub fn serve<S: Server>(
     let captive = match &args.run {
         Some(command) => Some(service.captive(command, events)?),
         None => {
-            service.greet();
+            if let Err(problem) = service.greet() {
+                service.stop()?;
+                return Err(vec![problem]);
+            }
             None
         }
     };
@@ -189,11 +192,9 @@ impl<S: Server> Service<S> {
         })
     }
 
-    fn greet(&self) {
-        let text = paste::banner(&self.config, &self.server.portals());
-        let mut out = io::stdout().lock();
-        // Nobody may be listening, and it serves all the same.
-        _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    /// Nobody may be listening, and it serves all the same; who wants to read it in a file shall have it.
+    fn greet(&self) -> Result<(), Problem> {
+        say::out(paste::banner(&self.config, &self.server.portals()))
     }
 
     /// Reads the configuration file again. After an error everything stays as it was.

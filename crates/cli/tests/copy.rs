@@ -570,6 +570,17 @@ fn only_the_same_copy_is_resumed() {
 }
 
 #[test]
+fn an_empty_file_is_compared_like_others() {
+    let folder = Folder::new("empty");
+    folder.make("a", b"");
+    assert!(folder.good("a b --verify").contains("verified"));
+    assert!(folder.is_there("b") && folder.read("b").is_empty());
+    folder.good("a c --verify --resume");
+    assert!(folder.read("c").is_empty() && !folder.is_there("c.lunar-copy"));
+    folder.invalid("/dev/null d --verify", "a stream cannot be compared");
+}
+
+#[test]
 fn a_difference_has_a_status_of_its_own() {
     let folder = Folder::new("differs");
     // The file changes under the copy: what was copied first differs when it is compared.

@@ -35,6 +35,8 @@ pub enum Cause {
     NoAccess,
     /// There is none.
     NotFound,
+    /// There is one already.
+    Exists,
 }
 
 impl Cause {

@@ -1,7 +1,8 @@
 //! What this host says of itself, and files that only their owner can read.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -23,6 +24,17 @@ fn refused<T>(what: String, hint: String) -> Result<T, Refused> {
     Err(Refused { what, hint })
 }
 
+/// What to do about a secret that cannot be read. One that is there is not to be lost.
+fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
+    match kind {
+        ErrorKind::NotFound => format!("create it with: (umask 077; openssl rand -hex 16 > {shown})"),
+        ErrorKind::PermissionDenied => {
+            format!("let the user who runs lunar read it, and nobody else; ls -l {shown} tells who may")
+        }
+        _ => format!("look at what is there: ls -l {shown}"),
+    }
+}
+
 /// Reads a secret, at most one byte more than `most`: a regular file of this user that nobody else can touch.
 ///
 /// # Errors
@@ -32,10 +44,7 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Vec<u8>, Refused> {
     let cannot = |e: std::io::Error| {
         let why = e.to_string();
         let why = why.split(" (os error").next().unwrap_or(&why).to_lowercase();
-        Refused {
-            what: format!("cannot read the secret {shown}: {why}"),
-            hint: format!("create it with: (umask 077; openssl rand -hex 16 > {shown})"),
-        }
+        Refused { what: format!("cannot read the secret {shown}: {why}"), hint: for_unread(e.kind(), &shown) }
     };
     // Not to block on a FIFO, which is refused below.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -64,4 +73,20 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Vec<u8>, Refused> {
     let mut bytes = Vec::new();
     file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_secret_that_is_missing_is_to_be_made() {
+        let hint = |path: &Path| secret_file(path, 16).unwrap_err().hint;
+        let missing = Path::new("/no/such/secret");
+        assert!(hint(missing).starts_with("create it with: "));
+        // Behind a file that is no folder.
+        assert_eq!(hint(Path::new("/proc/version/x")), "look at what is there: ls -l /proc/version/x");
+        let denied = for_unread(ErrorKind::PermissionDenied, &missing.display());
+        assert!(denied.starts_with("let the user") && !denied.contains('>'), "{denied}");
+    }
 }

@@ -66,12 +66,7 @@ pub async fn verify(job: Job, leave: &[Range<u64>]) -> Outcome {
 }
 
 /// Runs to the end, a failure or a stop; whether it was the end.
-async fn run(
-    job: Job,
-    leave: Vec<Range<u64>>,
-    task: Task,
-    mut marks: Option<&mut Marks<'_>>,
-) -> (Ledger, bool) {
+async fn run(job: Job, leave: Vec<Range<u64>>, task: Task, marks: Option<&mut Marks<'_>>) -> (Ledger, bool) {
     let mut ledger = Ledger::new(job.range.start);
     let (stop, depth, destination) = (job.stop.clone(), job.style.depth, job.destination.clone());
     let nearer = job.offload.as_ref().filter(|_| task == Task::Copy);
@@ -101,19 +96,7 @@ async fn run(
     let workers = crew(depth, Rc::new(work), &stop, &inbox, &ends);
     drop((inbox, ends));
     let planner = spawn(planner(plan, room, stop.clone(), pieces));
-    while let Ok(done) = outbox.recv_async().await {
-        let go_on = ledger.enter(done);
-        if let Some(marks) = marks.as_deref_mut()
-            && marks.due(ledger.prefix())
-            && let Err(failure) = marks.mark(&ledger, &*destination).await
-        {
-            ledger.fail(failure);
-            stop.stop();
-        }
-        if !go_on {
-            stop.stop();
-        }
-    }
+    settle(&outbox, &stop, &mut ledger, marks, &*destination).await;
     for worker in workers {
         worker.await.expect("workers end by themselves");
     }
@@ -124,6 +107,40 @@ async fn run(
     // A stop may have come after the last piece was planned, and before it was begun.
     let complete = end.is_some_and(|end| ledger.prefix() == end);
     (ledger, complete)
+}
+
+/// Enters what ends, until the last worker has gone. What is done is written down now and then, and at once when
+/// it is to stop: what is in flight then may take longer than anybody waits.
+async fn settle(
+    outbox: &flume::Receiver<Done>,
+    stop: &Stop,
+    ledger: &mut Ledger,
+    mut marks: Option<&mut Marks<'_>>,
+    destination: &dyn crate::Backend,
+) {
+    let mut is_ending = false;
+    loop {
+        let next = match is_ending {
+            true => Some(outbox.recv_async().await),
+            false => stop.or(outbox.recv_async()).await,
+        };
+        let was_told = next.is_none();
+        match next {
+            Some(Ok(done)) => is_ending |= !ledger.enter(done),
+            Some(Err(_)) => return,
+            None => is_ending = true,
+        }
+        let prefix = ledger.prefix();
+        if let Some(marks) = marks.as_deref_mut().filter(|m| m.due(prefix) || was_told && prefix > m.told)
+            && let Err(failure) = marks.mark(ledger, destination).await
+        {
+            ledger.fail(failure);
+            is_ending = true;
+        }
+        if is_ending {
+            stop.stop();
+        }
+    }
 }
 
 type Worker = compio::runtime::JoinHandle<()>;

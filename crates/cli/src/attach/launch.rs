@@ -10,12 +10,16 @@ use control::config::attachment::Attachment;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A log larger than this, in bytes, begins anew with the next process.
 const MAX_LOG_BYTES: u64 = 1 << 20;
+
+/// The program that runs, wherever its file is now.
+const RUNNING: &str = "/proc/self/exe";
 
 /// What is handed to the process.
 #[derive(Serialize, Deserialize)]
@@ -86,10 +90,20 @@ fn log_to(path: &Path) -> io::Result<bool> {
 
 /// Until it has its name, it says what it has to say where we do.
 fn start(name: &str) -> io::Result<Child> {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(program());
+    command.arg0("lunar");
     // What may be a terminal now is a file later.
     command.args(["attach", "--handed", name]).env("NO_COLOR", "1");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+}
+
+/// This program. Its file gives the process its name, unless another stands there by now.
+fn program() -> PathBuf {
+    let id = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let running = Path::new(RUNNING);
+    let is_same =
+        |path: &PathBuf| id(path).ok().is_some_and(|file| id(running).is_ok_and(|ours| ours == file));
+    std::fs::read_link(running).ok().filter(is_same).unwrap_or(running.into())
 }
 
 /// It ended without a word.

@@ -14,13 +14,13 @@ mod written;
 
 use crate::client::{Asked, json};
 use crate::exit::{Exit, Failure, invalid};
+use crate::say;
 use clap::Args;
 use control::attached::{Attached, Record};
 use control::config::attachment::{self, Attachment, How, Policy};
 use control::{Problem, folders};
 use initiator::Url;
 use process::Watch;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -114,8 +114,12 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
         attachment::check_save(&attachment)?;
     }
     if args.foreground {
+        let mut untold = None;
         let ready = |record: &Record| {
-            told(record, args.asked.json);
+            if let Err(failure) = told(record, args.asked.json) {
+                untold = Some(failure);
+                return false;
+            }
             if let Err(failure) = saved_if(args.save, &attachment) {
                 failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
             }
@@ -123,11 +127,12 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
             true
         };
         let watch = Watch { claimed: |_: &_| Ok(()), missing: |_: &str| {}, ready, ends_with_terminal: true };
-        return process::serve(&attachment, timeout_s, watch);
+        process::serve(&attachment, timeout_s, watch)?;
+        return untold.map_or(Ok(()), Err);
     }
     let record = launch::launch(attachment.clone(), timeout_s)?;
-    told(&record, args.asked.json);
-    saved_if(args.save, &attachment)
+    let told = told(&record, args.asked.json);
+    saved_if(args.save, &attachment).and(told)
 }
 
 /// What is attached is kept, if that was asked for.
@@ -147,7 +152,7 @@ fn all(asked: Asked) -> Result<(), Failure> {
     let mut failures: Vec<Failure> = Vec::new();
     for name in names {
         match one_of_all(&attached, &name, asked) {
-            Ok(Some(record)) => told(&record, asked.json),
+            Ok(Some(record)) => failures.extend(told(&record, asked.json).err()),
             Ok(None) => {}
             Err(failure) => failures.push(of(&name, failure)),
         }
@@ -269,11 +274,14 @@ fn save(attachment: &Attachment) -> Result<(), Failure> {
     Ok(())
 }
 
+/// It is attached, and only that could not be told.
+const UNTOLD: &str = "lunar attached tells what is attached all the same";
+
 /// Tells as what it is attached: the device to stdout, how to use it to stderr.
-fn told(record: &Record, as_json: bool) {
+fn told(record: &Record, as_json: bool) -> Result<(), Failure> {
     let device = record.device.as_deref().unwrap_or_default();
     let text = match as_json {
-        true => json(record).unwrap_or_default(),
+        true => json(record)?,
         false => format!("{device}\n"),
     };
     if !as_json {
@@ -282,9 +290,7 @@ fn told(record: &Record, as_json: bool) {
             eprintln!("  {line}");
         }
     }
-    let mut out = std::io::stdout().lock();
-    // Nobody may be listening, and it is attached all the same.
-    _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    say::out(text).map_err(|problem| Problem { hint: Some(UNTOLD.into()), ..problem }.into())
 }
 
 /// Lines to paste.

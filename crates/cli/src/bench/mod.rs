@@ -83,7 +83,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     let Bench { face, plain, told } = args;
     if let Some(Face::Compare(files)) = &face {
         let (text, is_worse) = compare::run(files, told.json)?;
-        crate::print(&text);
+        say::out(text)?;
         return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
     }
     let report = told.report.as_deref().map(Report::begin).transpose()?;
@@ -95,20 +95,21 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
             let progress = Progress::start(&watch);
             let document = plain::run(&plain, &watch)?;
             drop(progress);
-            Measured { text: people::text(&document), document, problem: None }
+            Measured { text: people::text(&document), document, printed: Ok(()), problem: None }
         }
         (None, None) => {
             return Err(Failure::new(Exit::Invalid, "there is nothing to measure", "name a target"));
         }
     };
-    crate::print(&match (told.json, told.terse) {
+    let text = match (told.json, told.terse) {
         (true, _) => json(&measured.document)?,
         (_, true) => terse(&measured.document),
         _ => measured.text,
-    });
-    if let Some(report) = report {
-        report.write(&measured.document)?;
-    }
+    };
+    // The one is there where the other has no room.
+    let (printed, reported) = (say::out(text), report.map(|report| report.write(&measured.document)));
+    measured.printed.and(printed)?;
+    reported.transpose()?;
     match measured.problem {
         Some(problem) => Err(problem.into()),
         None => Ok(ended(&measured.document, signal.load(Ordering::Relaxed))),
@@ -119,20 +120,23 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
 struct Measured {
     document: Document,
     text: String,
+    /// How it went to print while it ran.
+    printed: Result<(), Problem>,
     problem: Option<bench::Error>,
 }
 
 /// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
 fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
-    let (mut stdout, mut nothing) = (io::stdout(), io::sink());
-    let out: &mut dyn Write = if silent { &mut nothing } else { &mut stdout };
+    let (mut lines, mut nothing) = (say::Lines::default(), io::sink());
+    let out: &mut dyn Write = if silent { &mut nothing } else { &mut lines };
     let stage = Stage { watch, out };
     let document = match face {
         Face::Reproduce(seed) => {
             let progress = Progress::start(watch);
             let done = reproduce::run(&seed, watch)?;
             drop(progress);
-            return Ok(Measured { document: done.document, text: done.text, problem: done.problem });
+            let printed = Ok(());
+            return Ok(Measured { document: done.document, text: done.text, printed, problem: done.problem });
         }
         Face::Compare(_) => unreachable!("it measures nothing"),
         Face::BlockdevPerftest(args) => faces::blockdev_perftest::run(&args, stage)?,
@@ -142,7 +146,7 @@ fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
         Face::DbMix(args) => faces::db_mix::run(&args, stage)?,
     };
     // Their notes have been told as they came up.
-    Ok(Measured { document, text: String::new(), problem: None })
+    Ok(Measured { document, text: String::new(), printed: lines.end(), problem: None })
 }
 
 /// The page that is written at the end. Whether it can be is found out before anything is measured.

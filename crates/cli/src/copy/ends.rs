@@ -1,5 +1,6 @@
 //! The two ends of a copy: from what was written to what can be read or written.
 
+use crate::advice::with_name;
 use crate::client;
 use crate::exit::{Exit, Failure, invalid};
 use block::{Backend, Kind, OpenError, Spec, nbd};
@@ -110,7 +111,7 @@ async fn export(text: &str, side: Side) -> Result<End, Failure> {
 /// A LUN. It is known again by the identity that it tells, whichever way leads to it.
 async fn remote(text: &str) -> Result<End, Failure> {
     let url = client::url(text)?;
-    let lun = initiator::open(&url).await?;
+    let lun = initiator::open(&url).await.map_err(|e| with_name(&url, e.into()))?;
     let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };
     Ok(End { lun: Some(lun.clone()), ..End::disk(&url.to_string(), identity, lun) })

@@ -52,7 +52,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     let stopping = Arc::<AtomicBool>::default();
     watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
     let cores = Cores::one().map_err(|e| cannot_start(&e))?;
-    let (json, seconds) = (args.json, args.timeout);
+    let (json, seconds, journal) = (args.json, args.timeout, prepare::journal(&args));
     let (told, teller) = (stop.clone(), Teller(Some(events)));
     cores.run_on(0, move || {
         compio::runtime::spawn(async move { teller.tell(run::run(args, told).await) }).detach();
@@ -62,7 +62,10 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
         Some(report) => Ok(say_report(report?, early, json)?),
         None => {
             let what = "the time is over, and what is in flight does not end";
-            let hint = "with --resume, what was noted in the journal is not lost";
+            let hint = match journal.is_some_and(|journal| journal.exists()) {
+                true => "the same command with --resume goes on from what the journal holds",
+                false => "nothing was kept to go on from: see --resume and --journal",
+            };
             eprint!("{}", say::problems(&[Problem::new(what, hint)], say::colours(&io::stderr())));
             Ok(exit(End::Stopped, early))
         }
@@ -134,7 +137,7 @@ fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCo
         eprint!("{}", say::problems(&[problem], colours));
     }
     if json {
-        crate::print(&report.summary.json()?);
+        say::out(report.summary.json()?)?;
     }
     Ok(exit(report.end, early))
 }
@@ -147,6 +150,7 @@ fn exit(end: End, early: Option<Early>) -> ExitCode {
         (End::Differs, _) => Exit::Differs as u8,
         (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
         (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
+        (End::Reserved, _) => Exit::NoAccess as u8,
         (End::Stopped, None) | (End::Failed, _) => 1,
     };
     ExitCode::from(status)

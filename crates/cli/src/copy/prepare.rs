@@ -10,7 +10,9 @@ use std::path::Path;
 /// What can be refused before the destination is opened.
 pub fn arguments(args: &Args, source: &End) -> Result<(), Problem> {
     let to_stdout = args.destination == "-";
-    let from_stream = source.size().is_none();
+    // A file without bytes is read as a stream is, and read again as it is.
+    let is_empty = std::fs::metadata(&args.source).is_ok_and(|found| found.is_file() && found.len() == 0);
+    let from_stream = source.size().is_none() && !is_empty;
     let refusals = [
         (args.json && to_stdout, "--json and the copy cannot both go to stdout", "leave out --json"),
         (

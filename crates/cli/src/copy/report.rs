@@ -4,6 +4,7 @@ use super::progress::{rate, size};
 use crate::say;
 use block::copy::{Cause, Failure, Meter};
 use control::Problem;
+use initiator::{Error, Kind};
 use serde::Serialize;
 use std::io;
 use std::ops::Range;
@@ -31,6 +32,8 @@ pub enum End {
     Good,
     /// Something failed.
     Failed,
+    /// Somebody else holds a reservation.
+    Reserved,
     /// What could not be read was left out.
     LeftOut,
     /// The ends differ.
@@ -135,10 +138,32 @@ pub fn left_out(source: &str, bad: &[Bad]) -> Problem {
     Problem::new(what, "--json lists them all")
 }
 
+impl End {
+    /// Of a copy that has failed so.
+    pub fn of(failure: &Failure) -> End {
+        match failure.cause {
+            Cause::Differs => End::Differs,
+            _ if is_reserved(failure) => End::Reserved,
+            _ => End::Failed,
+        }
+    }
+}
+
+/// A LUN has told that others may not use it.
+fn is_reserved(failure: &Failure) -> bool {
+    match &failure.cause {
+        Cause::Read(e) | Cause::Write(e) | Cause::ReadBack(e) | Cause::Flush(e) => {
+            Error::of(e).is_some_and(|e| e.kind == Kind::Reserved)
+        }
+        _ => false,
+    }
+}
+
 /// A failure, for people. `go_on` says how to go on, if that is possible.
 pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Problem {
     let what = format!("{} to {}: {failure}", names.0, names.1);
     let hint = match &failure.cause {
+        _ if is_reserved(failure) => "lunar pr URL read-full-status tells who holds a reservation of the LUN",
         Cause::Read(_) => "--skip-errors leaves out what cannot be read",
         Cause::Write(e) if e.kind() == io::ErrorKind::StorageFull => "make room at the destination",
         Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_) => {
@@ -172,6 +197,19 @@ mod tests {
             "copied 2.00 GiB in 1.0 s, 2147.5 MB/s (2048.0 MiB/s); 1.00 GiB had been copied before; \
              2.00 MiB of zeros were not written; verified\n"
         );
+    }
+
+    #[test]
+    fn a_reservation_is_told_from_other_failures() {
+        let refused = || io::Error::from(Error::new(Kind::Reserved, "RESERVATION CONFLICT"));
+        for cause in [Cause::Read(refused()), Cause::Write(refused()), Cause::Flush(refused())] {
+            let failure = Failure { offset: 0, cause };
+            assert_eq!(End::of(&failure), End::Reserved);
+            let hint = failed(("a", "b"), &failure, None).hint;
+            assert!(hint.as_ref().is_some_and(|hint| hint.contains("lunar pr URL")), "{hint:?}");
+        }
+        let other = Failure { offset: 0, cause: Cause::Write(io::ErrorKind::PermissionDenied.into()) };
+        assert_eq!(End::of(&other), End::Failed);
     }
 
     #[test]

@@ -261,11 +261,7 @@ impl Copy {
         };
         Ok(match compared {
             Some(Outcome { failure: Some(failure), .. }) => {
-                let end = match failure.cause {
-                    Cause::Differs => report::End::Differs,
-                    _ => report::End::Failed,
-                };
-                (end, Some(report::failed(self.names(), &failure, None)))
+                (report::End::of(&failure), Some(report::failed(self.names(), &failure, None)))
             }
             Some(Outcome { complete: false, .. }) => {
                 let what = "stopped: all is copied and stable, but not all was compared";
@@ -302,7 +298,7 @@ impl Copy {
             (false, _) => None,
         };
         if let Some(failure) = &outcome.failure {
-            return (report::End::Failed, Some(report::failed(self.names(), failure, go_on)));
+            return (report::End::of(failure), Some(report::failed(self.names(), failure, go_on)));
         }
         let what = format!("stopped: {} are copied and stable", progress::size(outcome.stable));
         let hint = go_on.unwrap_or("nothing was kept to go on from: see --resume and --journal");

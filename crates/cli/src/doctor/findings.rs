@@ -18,6 +18,13 @@ const SLOW_ROUND_TRIP_US: u64 = 5000;
 /// Round trips of a local network, in microseconds.
 const NEAR_US: u64 = 1000;
 
+/// Reads that are slow however far the target is, in microseconds.
+const SLOW_READ_US: u64 = 100_000;
+/// Above this many round trips it is the disk that is slow, and not the network.
+const SLOW_READ_TRIPS: u64 = 10;
+/// Slow answers to a login request, in microseconds.
+const SLOW_LOGIN_US: u64 = 1_000_000;
+
 /// What a row looks at.
 struct Seen<'a> {
     report: &'a Report,
@@ -102,6 +109,16 @@ const TABLE: &[Row] = &[
         Weight::Note,
         |s| s.report.portals.get(1).map(|there| format!("the target sends us on to {there}")),
         "that is how some targets spread load; name that portal to save a step",
+    ),
+    (
+        Weight::Warning,
+        slow_login,
+        "look at the target's log and load: it may ask a name service, or a server for CHAP, that is slow",
+    ),
+    (
+        Weight::Warning,
+        slow_reads,
+        "it is not the network: look at the disk behind the LUN, its errors and its load, on the target",
     ),
     (Weight::Warning, round_trip, "look at the network's latency (ping), and at the load of the target"),
     (
@@ -200,6 +217,26 @@ fn dead_address(s: &Seen<'_>) -> Option<String> {
         .then(|| format!("{} does not answer: {}", dead.address, dead.error.as_deref().unwrap_or_default()))
 }
 
+fn slow_login(s: &Seen<'_>) -> Option<String> {
+    let took = |step: &super::report::Exchange| step.took_us.filter(|us| *us > SLOW_LOGIN_US);
+    let (n, us) = s.report.login.iter().enumerate().find_map(|(n, step)| Some((n + 1, took(step)?)))?;
+    Some(format!("the target took {:.1} s to answer login request {n}", us as f64 / 1e6))
+}
+
+fn slow_reads(s: &Seen<'_>) -> Option<String> {
+    let (reads, trip) = (s.report.reads?, s.report.round_trip?.median_us);
+    let us = reads.small_median_us;
+    (us > SLOW_READ_US && us > trip.saturating_mul(SLOW_READ_TRIPS)).then(|| {
+        let ms = |us: u64| us as f64 / 1e3;
+        format!(
+            "a read of {} bytes takes {:.1} ms, and a round trip {:.1} ms",
+            reads.small_bytes,
+            ms(us),
+            ms(trip)
+        )
+    })
+}
+
 fn round_trip(s: &Seen<'_>) -> Option<String> {
     let median = s.report.round_trip?.median_us;
     (median > SLOW_ROUND_TRIP_US).then(|| format!("a round trip takes {:.1} ms", median as f64 / 1e3))
@@ -216,7 +253,7 @@ pub fn of(report: &Report, has_password: bool, any_lun: bool) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{Connection, Lun, Reads, RoundTrip, Session};
+    use super::super::report::{Connection, Exchange, Lun, Reads, RoundTrip, Session};
     use super::*;
     use proto::parameters::Parameters;
 
@@ -271,6 +308,46 @@ mod tests {
         let found: Vec<_> = of(&report, false, false).into_iter().map(|found| found.what).collect();
         assert!(found.len() == 2 && found[0].contains("fetch its data"), "{found:?}");
         assert!(found[1].contains("credits are for 3 commands"), "{found:?}");
+    }
+
+    /// Small reads and round trips that take so many microseconds.
+    fn slow(report: &mut Report, small_median_us: u64, trip: u64) {
+        let (small_bytes, large_bytes, large_depth) = (4096, 262144, 16);
+        report.reads = Some(Reads {
+            small_bytes,
+            small_median_us,
+            large_bytes,
+            large_depth,
+            large_bytes_per_s: 1_000_000,
+        });
+        report.round_trip = Some(RoundTrip { count: 20, min_us: trip, median_us: trip, max_us: trip });
+    }
+
+    #[test]
+    fn reads_that_are_slow_because_of_the_way_are_no_fault_of_the_disk() {
+        for (read, trip) in [(99_000, 50), (40_000, 4_500), (49_000, 4_900)] {
+            assert!(found(|r| slow(r, read, trip)).is_empty(), "{read} us, {trip} us");
+        }
+        let far = found(|r| slow(r, 150_000, 140_000));
+        assert!(far.len() == 1 && far[0].starts_with("a round trip takes"), "{far:?}");
+    }
+
+    fn found(change: impl FnOnce(&mut Report)) -> Vec<String> {
+        let mut report = healthy();
+        change(&mut report);
+        of(&report, false, false).into_iter().map(|found| found.what).collect()
+    }
+
+    #[test]
+    fn what_takes_the_target_long_is_told() {
+        let step = |took_us| {
+            let (stage, offered, answered, status) = ("security", Vec::new(), Vec::new(), None);
+            Exchange { stage, offered, answered, status, took_us }
+        };
+        let login = [Some(900_000), Some(1_200_000), None].map(step);
+        assert_eq!(found(|r| r.login = login.into()), ["the target took 1.2 s to answer login request 2"]);
+        let reads = found(|r| slow(r, 3_000_400, 90));
+        assert_eq!(reads, ["a read of 4096 bytes takes 3000.4 ms, and a round trip 0.1 ms"]);
     }
 
     type Change = (fn(&mut Report), &'static str);

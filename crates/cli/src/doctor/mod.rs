@@ -5,9 +5,11 @@ mod findings;
 mod measure;
 mod report;
 
+use crate::advice::with_name;
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use clap::Args;
+use control::Problem;
 use initiator::options::Transport;
 use initiator::{Error, Kind, Options, Probe, Url};
 use proto::chap::Algorithm;
@@ -69,7 +71,7 @@ async fn examine(url: &Url, limit_s: Option<u64>) -> Result<(Report, Option<Fail
     let limit = limit_s.map_or(Duration::MAX, Duration::from_secs);
     let looked = within(limit, look(url, &options, &mut report, &mut probe)).await;
     report.take(&probe);
-    let failure = looked.err().map(|e| broken(&mut report, e));
+    let failure = looked.err().map(|e| broken(&mut report, url, e));
     let mut found = findings::of(&report, options.credentials.is_some(), url.lun.is_none());
     report.findings.append(&mut found);
     Ok((report, failure))
@@ -83,9 +85,9 @@ async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) 
     compio::time::timeout(limit, look).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// What makes it unusable.
-fn broken(report: &mut Report, e: Error) -> Failure {
-    let mut failure = Failure::from(e);
+/// What makes it unusable is found; what is left to say beside the report is that there is something.
+fn broken(report: &mut Report, url: &Url, e: Error) -> Failure {
+    let mut failure = with_name(url, Failure::from(e));
     if failure.exit == Exit::TimedOut {
         let (what, hint) = report.waits_for();
         failure.problems.iter_mut().for_each(|problem| {
@@ -98,12 +100,15 @@ fn broken(report: &mut Report, e: Error) -> Failure {
         let hint = problem.hint.clone().unwrap_or_default();
         report.findings.push(Finding { weight: Weight::Broken, what: problem.what.clone(), hint });
     }
-    failure
+    let what = format!("{url} cannot be used: the report says why");
+    Failure { problems: vec![Problem { hint: None, ..Problem::new(what, "") }], ..failure }
 }
 
 async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<LoggedIn>, Error> {
     probe.log_in(url.target.clone(), options).await;
-    probe.login.clone().map_err(|e| e.during(format!("login to {}", url.portal)))
+    // After a redirection it is the last one that has answered.
+    let portal = probe.portals.last().unwrap_or(&url.portal);
+    probe.login.clone().map_err(|e| e.during(format!("login to {portal}")))
 }
 
 /// Goes on until something fails. The probe is that of the last login.

@@ -3,6 +3,7 @@
 mod gather;
 pub mod pages;
 
+use crate::advice::with_name;
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use crate::hex;
@@ -50,12 +51,14 @@ fn code(text: &str) -> Result<u8, String> {
 /// When there is no such logical unit, or it does not answer.
 pub fn info(args: Info) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
+    let asked = url.clone();
     let found = run(args.asked, move || async move {
         match args.page {
-            Some(page) => gather::page(&url, page).await,
-            None => gather::all(&url, args.all).await,
+            Some(page) => gather::page(&asked, page).await,
+            None => gather::all(&asked, args.all).await,
         }
-    })?;
+    });
+    let found = found.map_err(|failure| with_name(&url, failure))?;
     if args.page.is_some() && found.answers.is_empty() {
         let what = found.troubles.first().map_or("there is no such page", |why| why.as_str());
         return Err(Failure::new(

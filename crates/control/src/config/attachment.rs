@@ -5,7 +5,7 @@ mod policy;
 use super::reader::Section;
 use super::syntax;
 use crate::problem::{Problems, Wrong, wrong};
-use crate::{Problem, folders, io_text};
+use crate::{Cause, Problem, folders, io_text};
 use initiator::Url;
 pub use policy::Policy;
 use serde::{Deserialize, Serialize};
@@ -162,7 +162,8 @@ fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Problem>> {
         return Ok(Some(path));
     }
     let what = format!("{} is saved already, and says something else", attachment.name);
-    Err(vec![Problem::new(what, format!("change or remove {}, or use --name", path.display()))])
+    let hint = format!("change or remove {}, or use --name", path.display());
+    Err(vec![Problem::new(what, hint).because(Cause::Exists)])
 }
 
 /// Saves an attachment, in a file that others can read only if it holds no secret; where it is.

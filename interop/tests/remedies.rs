@@ -1,0 +1,176 @@
+//! What commands say of a target that is not as it should be: who is to blame, what to do, and the exit status.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+use std::thread;
+
+use interop::script::{Script, Turn};
+use interop::server::{Folder, lunar_bin};
+use interop::{Server, config, shared};
+
+/// Standard output, standard error, exit status.
+type Ran = (String, String, i32);
+
+fn lunar_as(initiator: &str, arguments: &[&str]) -> Ran {
+    let ran = Command::new(lunar_bin()).args(arguments).env("LUNAR_INITIATOR", initiator).output();
+    let ran = ran.expect("lunar runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (text(ran.stdout), text(ran.stderr), ran.status.code().expect("an exit status"))
+}
+
+fn lunar(arguments: &[&str]) -> Ran {
+    lunar_as(config::INITIATOR, arguments)
+}
+
+fn url(portal: SocketAddr, lun: u16) -> String {
+    format!("iscsi://{portal}/{}/{lun}", config::TARGET)
+}
+
+/// The exit status, and that stderr says both.
+fn ends(arguments: &[&str], what: &str, hint: &str) -> i32 {
+    let (_, said, status) = lunar(arguments);
+    let (told, advice) = said.split_once("\n  hint: ").unwrap_or_else(|| panic!("{arguments:?}: {said}"));
+    assert!(told.contains(what) && advice.contains(hint), "{arguments:?}: {said}");
+    status
+}
+
+/// A portal that greets whoever has said something like this.
+fn greeting(words: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]).and_then(|_| stream.write_all(words));
+        }
+    });
+    address
+}
+
+#[test]
+fn a_port_of_another_protocol_is_none_of_iscsi() {
+    for words in [
+        &b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nBad Request"[..],
+        b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\nmore than a header has, to be sure\r\n",
+    ] {
+        let portal = greeting(words).to_string();
+        ends(&["ls", &portal], "unknown opcode", "is it an iSCSI portal at all");
+    }
+}
+
+#[test]
+fn a_target_that_wants_no_digests_is_asked_in_another_way() {
+    let target = Script::new().answer("HeaderDigest", "None").answer("DataDigest", "None").listen();
+    let url = target.url("header_digest=crc32c&data_digest=crc32c");
+    let status = ends(&["ls", &url], "Digest=None", "header_digest=crc32c,none");
+    assert_eq!(status, 5);
+    let url = target.url("header_digest=crc32c,none&data_digest=crc32c,none");
+    assert_eq!(lunar(&["ls", &url]).2, 0, "the remedy");
+}
+
+#[test]
+fn a_name_that_is_none_is_the_first_suspect() {
+    let server = shared();
+    let portal = server.portal();
+    for command in ["ls", "info"] {
+        let url = format!("iscsi://{portal}/nope/0");
+        ends(&[command, &url], "", "\"nope\" is no name that a target should have");
+    }
+    let url = format!("iscsi://{portal}/nope/0");
+    for arguments in
+        [&["pr", &url, "read-keys"][..], &["copy", &url, "null:1M"], &["scsi", &url, "000000000000"]]
+    {
+        ends(arguments, "", "\"nope\" is no name that a target should have");
+    }
+}
+
+#[test]
+fn the_time_out_that_cut_is_named() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let portal = silent.local_addr().expect("an address");
+    let late = format!("{}?login_timeout=0.3", url(portal, 0));
+    assert_eq!(ends(&["ls", &late, "--timeout", "60"], "no login within", "login_timeout="), 8);
+    // READ(6) has no answer. It is not sent again: a tape would move on.
+    let target = Script::new().scsi(0x08, |_, _| Turn::Done).listen();
+    let read = |settings: &str, more: &[&str]| {
+        let url = target.url(&format!("{settings}&logout_timeout=0.3"));
+        let (_, said, status) = lunar(&[&["scsi", url.as_str(), "080000000800"], more].concat());
+        assert_eq!(status, 8, "{said}");
+        said
+    };
+    let taken = ["--in", "4096"];
+    assert!(read("operation_timeout=0.1", &taken).contains("operation_timeout=SECONDS"));
+    let stronger = "abort_timeout=0.2&lun_reset_timeout=0.2&target_reset_timeout=0.2&command_timeout=0.2";
+    assert!(read(stronger, &taken).contains("command_timeout=SECONDS"));
+    assert!(!read("operation_timeout=0.1", &taken).contains("--in BYTES"));
+    assert!(read("operation_timeout=0.1", &[]).contains("say how much: --in BYTES"));
+}
+
+#[test]
+fn doctor_blames_the_portal_that_refused() {
+    let closed =
+        config::with("", "", "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:nobody\"]\n");
+    let server = Server::start(&closed);
+    let there = server.portal();
+    let target = Script::new().sends_to(move |_| there.to_string()).listen();
+    let (told, said, status) = lunar(&["doctor", &target.url("")]);
+    assert!(told.contains(&format!("\nbroken: login to {there}: refused")), "{told}");
+    assert!(status == 21 || status == 5, "{status}: {told}");
+    // Said once, with what to do.
+    assert_eq!((told.matches("hint:").count() >= 1, said.contains("hint:")), (true, false), "{said}");
+    assert!(said.lines().count() == 1 && said.ends_with("cannot be used: the report says why\n"), "{said}");
+}
+
+#[test]
+fn doctor_finds_a_slow_disk() {
+    let server = shared();
+    let (told, _, status) = lunar(&["doctor", &url(server.portal(), 2)]);
+    assert_eq!(status, 0, "it can be used: {told}");
+    assert!(
+        told.contains("\nwarning: a read of 4096 bytes takes 5") && told.contains("disk behind"),
+        "{told}"
+    );
+    assert!(!told.contains("nothing is wrong"), "{told}");
+    let (told, ..) = lunar(&["doctor", &url(server.portal(), 0)]);
+    assert!(!told.contains("a read of"), "{told}");
+}
+
+#[test]
+fn a_copy_to_a_reserved_disk_has_the_status_of_that() {
+    let (server, dir) = (Server::start(&config::standard()), Folder::fresh());
+    let (url, file) = (url(server.portal(), 0), dir.join("data").display().to_string());
+    std::fs::write(&file, [7; 1 << 20]).expect("a file");
+    let pr = |arguments: &[&str]| {
+        let ran = lunar_as("iqn.2026-11.org.example:other", &[&["pr", url.as_str()][..], arguments].concat());
+        assert_eq!(ran.2, 0, "{}", ran.1);
+    };
+    pr(&["register", "reserve", "--new-key", "abc", "--type", "ea"]);
+    assert_eq!(ends(&["copy", &file, &url], "", "lunar pr URL read-full-status"), 13);
+    pr(&["register-ignore", "clear", "--new-key", "abc"]);
+    assert_eq!(lunar(&["copy", &file, &url]).2, 0);
+}
+
+/// What is in flight when the time is over takes longer than anybody waits; what was done before is kept.
+#[test]
+fn a_copy_that_is_cut_can_be_gone_on_with() {
+    let dir = Folder::fresh();
+    std::fs::write(dir.join("slow.img"), vec![7; 64 << 20]).expect("a file");
+    let server = Server::start_in(
+        dir,
+        &config::with(
+            "",
+            "",
+            "[[target.lun]]\nlun = 3\nbackend = \"file\"\npath = \"slow.img\"\n\
+             filters = [{ kind = \"delay\", read_us = 4000000 }]\n",
+        ),
+    );
+    let (url, copy) = (url(server.portal(), 3), server.dir().join("copy").display().to_string());
+    let (_, said, status) = lunar(&["copy", &url, &copy, "--timeout", "5"]);
+    assert!(status == 8 && said.contains("what is in flight does not end"), "{status}: {said}");
+    assert!(said.contains("--resume goes on from what the journal holds"), "{said}");
+    let journal = std::fs::read_to_string(format!("{copy}.lunar-copy")).expect("a journal");
+    assert!(!journal.contains("\"stable\":0,"), "{journal}");
+    // And without a place for a journal nothing of the kind is said.
+    let (_, said, status) = lunar(&["copy", &url, "null:64M", "--timeout", "1"]);
+    assert!(status == 8 && said.contains("nothing was kept"), "{status}: {said}");
+}

@@ -1,0 +1,101 @@
+//! What a command prints is there in whole, or the command fails: stdout on a device without room.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use interop::server::{Folder, lunar_bin};
+use interop::{config, shared};
+
+/// A command that can write nothing to stdout: what it says besides, and its exit status.
+fn without_room(arguments: &[&str], run_dir: &str) -> (String, Option<i32>) {
+    let full = File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut command = Command::new(lunar_bin());
+    command.args(arguments).env("LUNAR_INITIATOR", config::INITIATOR).env("LUNAR_RUN_DIR", run_dir);
+    command.env("XDG_RUNTIME_DIR", run_dir).env("XDG_STATE_HOME", run_dir).stdin(Stdio::null());
+    let ran = command.stdout(full).output().expect("lunar runs");
+    (String::from_utf8_lossy(&ran.stderr).into_owned(), ran.status.code())
+}
+
+fn fails(arguments: &[&str], run_dir: &str) {
+    let (said, status) = without_room(arguments, run_dir);
+    let told = said.contains("cannot write to stdout: No space left on device\n  hint: ");
+    assert!(told && status == Some(1), "{arguments:?}: {status:?}: {said}");
+}
+
+#[test]
+fn without_a_peer() {
+    let dir = Folder::fresh();
+    let run_dir = dir.display().to_string();
+    let file = dir.join("lunar.toml").display().to_string();
+    std::fs::write(&file, config::standard()).expect("a file");
+    let (disk, copy) = (dir.join("disk").display().to_string(), dir.join("copy").display().to_string());
+    std::fs::write(&disk, [7; 4096]).expect("a file");
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["scsi", "--help"],
+        &["check", &file],
+        &["completions", "bash"],
+        &["man"],
+        &["attached", "--json"],
+        &["rdma", "list"],
+        &["copy", &disk, &copy, "--json"],
+        &["bench", "randread", "null:1M", "--runtime", "1s", "--json"],
+        &["bench", "dd", "if=null:1M", "of=null:1M"],
+        &["serve", "memory:1M", "--listen", "127.0.0.1:0"],
+    ] {
+        fails(arguments, &run_dir);
+    }
+}
+
+#[test]
+fn with_what_a_target_answers() {
+    let dir = Folder::fresh();
+    let run_dir = dir.display().to_string();
+    let server = shared();
+    let portal = server.portal().to_string();
+    let url = format!("iscsi://{portal}/{}/0", config::TARGET);
+    for arguments in [
+        &["discover", &portal][..],
+        &["ls", &portal, "--json"],
+        &["info", &url],
+        &["pr", &url, "read-keys"],
+        &["scsi", &url, "12:00:00:00:60:00", "--in", "96"],
+        &["scsi", &url, "12:00:00:00:60:00", "--in", "96", "--json"],
+        &["doctor", &url],
+        &["copy", &url, "null:64M", "--json"],
+    ] {
+        fails(arguments, &run_dir);
+    }
+}
+
+/// It is attached all the same, and that is said; in the foreground nobody knows of it, and it ends.
+#[test]
+fn an_attachment_that_could_not_be_told() {
+    let dir = Folder::fresh();
+    let run_dir = dir.display().to_string();
+    let server = shared();
+    let url = format!("iscsi://{}/{}/0", server.portal(), config::TARGET);
+    let (said, status) = without_room(&["attach", &url, "--name", "unseen"], &run_dir);
+    assert!(said.contains("hint: lunar attached tells") && status == Some(1), "{status:?}: {said}");
+    fails(&["attached"], &run_dir);
+    fails(&["detach", "unseen"], &run_dir);
+    let (said, status) = without_room(&["attach", &url, "--name", "unseen", "--foreground"], &run_dir);
+    assert!(said.contains("cannot write to stdout: ") && status == Some(1), "{status:?}: {said}");
+}
+
+#[test]
+fn who_has_seen_enough_is_no_failure() {
+    let mut command = Command::new(lunar_bin());
+    let mut child = command.args(["man", "copy"]).stdout(Stdio::piped()).spawn().expect("lunar runs");
+    // Closed before anything can be read from it, or after a byte.
+    let mut out = child.stdout.take().expect("a pipe");
+    out.read_exact(&mut [0]).expect("a byte");
+    drop(out);
+    assert!(child.wait().expect("a child").success());
+    let (read, write) = std::io::pipe().expect("a pipe");
+    drop(read);
+    let status = Command::new(lunar_bin()).args(["completions", "bash"]).stdout(write).status();
+    assert!(status.expect("lunar runs").success());
+}
