@@ -43,7 +43,6 @@ fn without_a_peer() {
         &["copy", &disk, &copy, "--json"],
         &["bench", "randread", "null:1M", "--runtime", "1s", "--json"],
         &["bench", "dd", "if=null:1M", "of=null:1M"],
-        &["serve", "memory:1M", "--listen", "127.0.0.1:0"],
     ] {
         fails(arguments, &run_dir);
     }

@@ -52,10 +52,7 @@ pub fn serve<S: Server>(
     let captive = match &args.run {
         Some(command) => Some(service.captive(command, events)?),
         None => {
-            if let Err(problem) = service.greet() {
-                service.stop()?;
-                return Err(vec![problem]);
-            }
+            service.greet();
             None
         }
     };
@@ -192,9 +189,11 @@ impl<S: Server> Service<S> {
         })
     }
 
-    /// Nobody may be listening, and it serves all the same; who wants to read it in a file shall have it.
-    fn greet(&self) -> Result<(), Problem> {
-        say::out(paste::banner(&self.config, &self.server.portals()))
+    /// It serves whether this can be written or not: nobody's disk is to be away for want of room for a greeting.
+    fn greet(&self) {
+        if let Err(problem) = say::out(paste::banner(&self.config, &self.server.portals())) {
+            tracing::warn!("{}", problem.what);
+        }
     }
 
     /// Reads the configuration file again. After an error everything stays as it was.
