@@ -70,8 +70,9 @@ impl Command {
     /// The same for a logical unit that has blocks, where [`is_repeatable_on_blocks`] decides.
     #[inline]
     pub(crate) fn on_blocks(lun: u64, cdb: Cdb, data: Direction) -> Command {
-        let command = Command::new(lun, cdb, data);
-        Command { repeatable: is_repeatable_on_blocks(&cdb), ..command }
+        let mut command = Command::new(lun, cdb, data);
+        command.repeatable = is_repeatable_on_blocks(&cdb);
+        command
     }
 
     /// The same with a CDB of any length that SPC knows.

@@ -104,8 +104,9 @@ impl Queue for Lanes {
             && let Some(hold) = self.lun.try_hold(offset, buf.len() as u64)
         {
             let cdb = self.lun.write_cdb(offset, buf.len(), fua);
-            let command = Command::on_blocks(self.lun.lun, cdb, Direction::Out(buf));
-            return self.send(lane, offset, Command { hold: Some(hold), ..command });
+            let mut command = Command::on_blocks(self.lun.lun, cdb, Direction::Out(buf));
+            command.hold = Some(hold);
+            return self.send(lane, offset, command);
         }
         let lun = self.lun.clone();
         self.slow.begin(lane, async move { lun.write(offset, buf, stable).await });
