@@ -6,10 +6,11 @@ use crate::slow::Slow;
 use block::range::Hold;
 use block::{Backend, Finished, Future, Queue};
 use net::Buf;
+use net::tally::Total;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A read or a write, on whichever path.
 #[derive(Clone, Copy)]
@@ -43,6 +44,8 @@ pub struct Lanes {
     sent: Vec<Option<Sent>>,
     slow: Slow,
     clock: Clock,
+    /// Times of what has ended, until they are told.
+    served: Total,
 }
 
 struct Sent {
@@ -85,7 +88,14 @@ impl Clock {
 impl Lanes {
     pub fn new(joined: Arc<Multipath>) -> Lanes {
         let ways = joined.ways.iter().map(|_| None).collect();
-        Lanes { joined, ways, sent: Vec::new(), slow: Slow::default(), clock: Clock::Unknown }
+        Lanes {
+            joined,
+            ways,
+            sent: Vec::new(),
+            slow: Slow::default(),
+            clock: Clock::Unknown,
+            served: Total::default(),
+        }
     }
 
     fn begin(&mut self, lane: usize, job: Job, hold: Option<Hold>, buf: Buf) {
@@ -125,6 +135,15 @@ impl Lanes {
         });
     }
 
+    /// Tells the times of what has ended. None of it has waited for a path.
+    fn tell_times(&mut self) {
+        let served = std::mem::take(&mut self.served);
+        if served.count > 0 {
+            self.joined.queued.add_all(Total { count: served.count, ..Total::default() });
+            self.joined.served.add_all(served);
+        }
+    }
+
     /// The end of what was on a path; None if it goes on.
     fn end(&mut self, lane: usize, (result, buf): Finished) -> Option<Finished> {
         let sent = self.sent[lane].take().expect("what has ended was sent");
@@ -136,8 +155,7 @@ impl Lanes {
                 None
             }
             (result, _) => {
-                self.joined.queued.add(Duration::ZERO);
-                self.joined.served.add(self.clock.ending() - sent.since);
+                self.served.add(self.clock.ending() - sent.since);
                 Some((result, buf))
             }
         }
@@ -168,12 +186,14 @@ impl Queue for Lanes {
             }
         }
         self.clock = Clock::Unknown;
+        self.tell_times();
         self.slow.poll(cx)
     }
 }
 
 impl Drop for Lanes {
     fn drop(&mut self) {
+        self.tell_times();
         self.sent.iter().flatten().for_each(|sent| self.joined.paths.give_back(sent.at));
     }
 }

@@ -128,10 +128,16 @@ impl Backend for Wire {
         Box::pin(async move { self.state() })
     }
     fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
-        self.medium.unmap(offset, len)
+        Box::pin(async move {
+            self.state()?;
+            self.medium.unmap(offset, len).await
+        })
     }
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
-        self.medium.write_zeroes(offset, len, unmap)
+        Box::pin(async move {
+            self.state()?;
+            self.medium.write_zeroes(offset, len, unmap).await
+        })
     }
     fn describe(&self) -> Vec<(String, String)> {
         Vec::new()
@@ -193,6 +199,28 @@ fn writing_goes_on_while_one_path_lives() {
             write(&joined, byte).await.expect("the other path lives");
             let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
             assert!(result.is_ok() && buf.iter().all(|b| *b == byte));
+            wires[cut].set(true);
+            while joined.paths().iter().any(|p| !p.1.is_usable()) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn zeros_and_space_given_back_go_on_another_path_too() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        for cut in [0, 1] {
+            write(&joined, 7).await.expect("both paths live");
+            // Nobody has noticed when they come.
+            wires[cut].up.store(false, Relaxed);
+            joined.write_zeroes(0, 1024, false).await.expect("the other path lives");
+            joined.unmap(1024, 1024).await.expect("the other path lives");
+            joined.extent(0, 4096).await.expect("the other path lives");
+            let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
+            assert!(result.is_ok() && buf[..2048] == [0; 2048] && buf[2048..] == [7; 2048]);
             wires[cut].set(true);
             while joined.paths().iter().any(|p| !p.1.is_usable()) {
                 compio::time::sleep(Duration::from_millis(1)).await;
@@ -408,9 +436,10 @@ fn what_a_queue_has_begun_on_a_path_that_fails_ends_on_the_other() {
             }
         }
         assert!(joined.paths().iter().all(|path| path.2 == 0), "nothing is on its way");
-        assert!(joined.times().service.count >= 48);
         queue.read(3, 0, Buf::zeroed(4096));
         drop(queue);
+        let times = joined.times();
+        assert_eq!((times.service.count, times.queue.count), (48, 48), "each is told once");
         assert!(joined.paths().iter().all(|path| path.2 == 0), "given up");
     });
 }
