@@ -134,7 +134,8 @@ impl Run {
         let sent = session.data_in_part(&self.command, part, sent);
         session.tasks.entry(self.command.itt).and_modify(|task| task.sent = sent);
         drop(session);
-        conn.flush_soon();
+        // At once: what asks for the parts behind it, and goes elsewhere, would be sent before it.
+        conn.flush();
     }
 }
 
