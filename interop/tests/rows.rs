@@ -4,14 +4,17 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-/// Name of each test function with the comment before it: those of these tests by their names, those of the
-/// initiator's machines as crate::module::function.
+/// Name of each test function with the comment before it: those of these tests and of the initiator's from outside by
+/// their names, those of the initiator's machines as crate::module::function.
 fn tests() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut all = Vec::new();
-    for (prefix, place) in
-        [("", "tests"), ("initiator", "../crates/initiator/src"), ("proto", "../crates/proto/src/initiator")]
-    {
+    for (prefix, place) in [
+        ("", "tests"),
+        ("", "../crates/initiator/tests"),
+        ("initiator", "../crates/initiator/src"),
+        ("proto", "../crates/proto/src/initiator"),
+    ] {
         collect(prefix, &folder.join(place), &mut all);
     }
     all.retain(|(_, comment)| comment.contains("#[test]"));
