@@ -4,6 +4,8 @@ use crate::*;
 use interop::script::{Link, Script, Target, Turn};
 use interop::scsi::{READ, WRITE, pattern, read_keys, read10, reserve_out, write10};
 use interop::{Pdu, op};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 const KEY: u64 = 0x5161;
@@ -213,6 +215,27 @@ fn a_reset_of_a_logical_unit_reaches_it_and_ends_what_hangs() {
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert!(functions(&target).contains(&LUN_RESET), "{:?}", functions(&target));
     raw.clear_attentions(0);
+    raw.simple(0, &[0; 6]).good();
+}
+
+/// BUSY is no sign of another disk: hosts ask again for a path in transition, and give up a disk for which somebody has
+/// to come.
+#[test]
+fn a_logical_unit_that_is_too_busy_to_tell_what_it_is_is_asked_again() {
+    let is_busy = Arc::new(AtomicBool::new(false));
+    let asked = is_busy.clone();
+    let target = Script::new().scsi(0x12, move |link, pdu| {
+        if pdu.bhs[33] & 1 == 0 || !asked.swap(false, SeqCst) {
+            return Turn::Usual;
+        }
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, 8).set32(44, pdu.get32(20)));
+        Turn::Done
+    });
+    let (_target, router, _first) = scripted(target);
+    is_busy.store(true, SeqCst);
+    let mut raw = session_of(&host(2), router.portal(), &[]);
+    assert_eq!(raw.simple(0, &[0; 6]).sense(), 0x02_04_0a, "it is in transition");
+    assert!(!is_busy.load(SeqCst), "it was asked what it is");
     raw.simple(0, &[0; 6]).good();
 }
 

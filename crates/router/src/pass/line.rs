@@ -3,7 +3,8 @@
 use super::{Shared, Spec, reply};
 use device::Port;
 use event_listener::Event as Bell;
-use initiator::{Command, CommandId, Direction, Event, IDENTITY_LEN, Options, Session, Url};
+use initiator::command::is_repeatable_on_blocks;
+use initiator::{Command, CommandId, Completion, Direction, Event, IDENTITY_LEN, Options, Session, Url};
 use net::Buf;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
@@ -23,6 +24,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_secs(5);
 /// Function complete.
 const COMPLETE: u8 = 0;
+/// ILLEGAL REQUEST, INVALID FIELD IN CDB: the sense key and the additional sense code.
+const NO_SUCH_PAGE: (u8, u8) = (5, 0x24);
 
 /// Whose line it is: the instance, the nexus here, and where it leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,7 +111,8 @@ impl Line {
         }
     }
 
-    /// Whether a logical unit is what it is to be. INQUIRY takes no unit attention from the host.
+    /// Whether a logical unit is what it is to be; None while it does not tell. INQUIRY takes no unit attention from the
+    /// host.
     async fn is_meant(&self, session: &Session, lun: u64, identity: &[u8]) -> Option<bool> {
         if identity.is_empty() {
             return Some(true);
@@ -121,15 +125,27 @@ impl Line {
         // What hosts may wait for a day is not to keep their aborts waiting.
         let (result, buf) = compio::time::timeout(LOOK, session.submit(command)).await.ok()?;
         let (completion, page) = result.ok().zip(buf)?;
-        let page = &page[..completion.transferred.min(page.len())];
-        let is = completion.status == 0 && initiator::identity(page) == identity;
+        let now = told(&completion, &page[..completion.transferred.min(page.len())])?;
+        let is = now == identity;
         if is {
             session.pin(lun, identity.to_vec());
             self.seen.borrow_mut().insert(lun, identity.to_vec());
         } else {
-            cry(&session.facts().target, lun, &initiator::identity(page));
+            cry(&session.facts().target, lun, &now);
         }
         Some(is)
+    }
+}
+
+/// What a logical unit tells to be by VPD page 83h: one without that page is without designators. None where none is there
+/// (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2), or it is busy.
+fn told(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
+    let is_there = page.first().is_some_and(|byte| byte >> 5 == 0);
+    let knows_no_page = answer.sense().is_some_and(|s| (s.key, s.asc) == NO_SUCH_PAGE);
+    match answer.status {
+        0 if is_there => Some(initiator::identity(page)),
+        _ if knows_no_page => Some(Vec::new()),
+        _ => None,
     }
 }
 
@@ -219,7 +235,7 @@ impl Lane {
         };
         command.attribute = attribute;
         // What does no harm to a disk moves a tape.
-        command.repeatable &= self.shared.spec.is_disk;
+        command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
         let repeatable = command.repeatable;
         let arrived = Instant::now();
         let is_over = || self.is_aborted(tag);
@@ -280,11 +296,11 @@ impl Way for Lane {
 
     fn manage(&self, function: Function) -> block::Future<'_, bool> {
         Box::pin(async move {
-            let session = self.line.session(self.shared.spec.hold, || false).await;
-            match session {
-                Some(session) => session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE),
-                None => false,
-            }
+            let spec = &self.shared.spec;
+            let Some(session) = self.line.session(spec.hold, || false).await else { return false };
+            // Tasks of another logical unit are somebody else's.
+            let is_meant = self.line.is_meant(&session, self.lun, &spec.identity).await == Some(true);
+            is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE)
         })
     }
 }
