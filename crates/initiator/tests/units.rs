@@ -189,3 +189,38 @@ fn many_luns_are_looked_at_within_the_window() {
     luns.dedup();
     assert_eq!(luns.len(), 20);
 }
+
+/// With no time for recovery its commands have failed by then: who has them to send hears that they may go.
+#[test]
+fn a_lun_that_was_missing_is_told_when_it_is_seen() {
+    let is_back = Arc::new(AtomicBool::new(false));
+    let target = unmapping(is_back.clone());
+    with_units(&target, "recovery_timeout=0.001", 2, |session, luns| async move {
+        let events = session.events();
+        read(&luns[0]).await.expect("read");
+        read(&luns[1]).await.expect_err("it is gone");
+        is_back.store(true, SeqCst);
+        let address = luns[1].address();
+        while events.recv_async().await.expect("the session lives") != (Event::Seen { lun: address }) {}
+        read(&luns[1]).await.expect("read");
+    });
+}
+
+/// Each login succeeds, and no more than that: it is not back.
+#[test]
+fn a_target_that_takes_logins_alone_is_given_up_in_time() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match link.number {
+        0 if is(pdu, READ_10) => Turn::Close,
+        1.. if pdu.opcode() == op::SCSI => Turn::Close,
+        _ => Turn::Usual,
+    });
+    let target = target.listen();
+    let (took, error, recoveries) =
+        with_units(&target, "recovery_timeout=2", 1, |session, luns| async move {
+            let begun = Instant::now();
+            let error = read(&luns[0]).await.expect_err("nothing is answered");
+            (begun.elapsed(), error, session.facts().recoveries)
+        });
+    assert_eq!(Error::of(&error).expect("ours").kind, Kind::TimedOut);
+    assert!(took < Duration::from_secs(10) && recoveries == 0, "{took:?}, {recoveries}: {error}");
+}

@@ -116,7 +116,7 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
     if args.foreground {
         let mut untold = None;
         let ready = |record: &Record| {
-            if let Err(failure) = told(record, args.asked.json) {
+            if let Err(failure) = told(record, args.asked.json, None) {
                 untold = Some(failure);
                 return false;
             }
@@ -131,7 +131,7 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
         return untold.map_or(Ok(()), Err);
     }
     let record = launch::launch(attachment.clone(), timeout_s)?;
-    let told = told(&record, args.asked.json);
+    let told = told(&record, args.asked.json, Some(UNTOLD));
     saved_if(args.save, &attachment).and(told)
 }
 
@@ -152,7 +152,7 @@ fn all(asked: Asked) -> Result<(), Failure> {
     let mut failures: Vec<Failure> = Vec::new();
     for name in names {
         match one_of_all(&attached, &name, asked) {
-            Ok(Some(record)) => failures.extend(told(&record, asked.json).err()),
+            Ok(Some(record)) => failures.extend(told(&record, asked.json, Some(UNTOLD)).err()),
             Ok(None) => {}
             Err(failure) => failures.push(of(&name, failure)),
         }
@@ -277,8 +277,8 @@ fn save(attachment: &Attachment) -> Result<(), Failure> {
 /// It is attached, and only that could not be told.
 const UNTOLD: &str = "lunar attached tells what is attached all the same";
 
-/// Tells as what it is attached: the device to stdout, how to use it to stderr.
-fn told(record: &Record, as_json: bool) -> Result<(), Failure> {
+/// Tells as what it is attached: the device to stdout, how to use it to stderr. `untold`: what to do if that cannot be.
+fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Failure> {
     let device = record.device.as_deref().unwrap_or_default();
     let text = match as_json {
         true => json(record)?,
@@ -290,7 +290,11 @@ fn told(record: &Record, as_json: bool) -> Result<(), Failure> {
             eprintln!("  {line}");
         }
     }
-    say::out(text).map_err(|problem| Problem { hint: Some(UNTOLD.into()), ..problem }.into())
+    let hinted = |problem: Problem| match untold {
+        Some(hint) => Problem { hint: Some(hint.into()), ..problem },
+        None => problem,
+    };
+    say::out(text).map_err(|problem| hinted(problem).into())
 }
 
 /// Lines to paste.

@@ -267,6 +267,7 @@ async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
 fn is_change(event: &Event, address: u64) -> bool {
     match event {
         Event::Attention { lun, sense } => *lun == address && matches!(sense.asc, 0x28 | 0x29 | 0x2a | 0x3f),
+        Event::Seen { lun } => *lun == address,
         Event::Connected => true,
         Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
     }

@@ -6,6 +6,7 @@ use crate::{Command, Completion, Direction, Error, Finished, Kind, Session};
 use block::range::Hold;
 use net::Buf;
 use std::time::{Duration, Instant};
+use wire::iscsi::request::Attribute;
 use wire::scsi::cdb::Cdb;
 
 /// How long a logical unit that is not ready is asked again.
@@ -48,6 +49,7 @@ pub(super) struct What<'h> {
     /// Its data are Data-Out.
     pub out: bool,
     pub repeatable: bool,
+    pub attribute: Attribute,
     /// Of a write: what nobody else may write meanwhile.
     pub hold: Option<&'h Hold>,
 }
@@ -60,6 +62,7 @@ impl What<'_> {
             rest: command.rest.clone(),
             out: matches!(command.data, Direction::Out(_)),
             repeatable: command.repeatable,
+            attribute: command.attribute,
             hold: None,
         }
     }
@@ -71,8 +74,11 @@ impl What<'_> {
             Some(buf) if self.out => Direction::Out(buf),
             Some(buf) => Direction::In(buf),
         };
-        let (repeatable, rest, hold) = (self.repeatable, self.rest.clone(), self.hold.map(Hold::again));
-        Command { since: Some(since), repeatable, rest, hold, ..Command::new(self.lun, self.cdb, data) }
+        let mut command = Command::new(self.lun, self.cdb, data);
+        (command.since, command.rest) = (Some(since), self.rest.clone());
+        (command.repeatable, command.attribute) = (self.repeatable, self.attribute);
+        command.hold = self.hold.map(Hold::again);
+        command
     }
 }
 

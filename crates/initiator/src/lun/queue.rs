@@ -12,6 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
+use wire::iscsi::request::Attribute;
 use wire::scsi::cdb::Cdb;
 
 /// The reads and writes of one owner.
@@ -79,8 +80,15 @@ impl Lanes {
             let Sent { cdb, since, offset, len, is_write } = sent;
             // That of the first try went with it.
             let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
-            let (repeatable, hold) = (true, hold.as_ref());
-            let what = What { lun: lun.lun, cdb, rest: None, out: is_write, repeatable, hold };
+            let what = What {
+                lun: lun.lun,
+                cdb,
+                rest: None,
+                out: is_write,
+                repeatable: true,
+                attribute: Attribute::Simple,
+                hold: hold.as_ref(),
+            };
             let (result, buf) = perform_again(&lun.session, what, since, Ok(completion), buf).await;
             sent.end(result, buf)
         });

@@ -103,6 +103,7 @@ impl Home {
         if !self.machine.borrow().unseen.wants(lun, look) {
             return true;
         }
+        self.is_back();
         // A unit attention that came meanwhile may tell of a change after the answer.
         if self.machine.borrow().doubts != doubts || self.identity(lun) != Some(identity) {
             return false;
@@ -110,7 +111,9 @@ impl Home {
         let found = match seen {
             Ok(Some(seen)) => {
                 self.mark(lun, seen);
-                self.machine.borrow_mut().release(lun);
+                if self.machine.borrow_mut().release(lun) {
+                    self.listeners.tell(&Event::Seen { lun });
+                }
                 self.flush_soon();
                 return true;
             }

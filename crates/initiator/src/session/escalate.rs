@@ -30,6 +30,8 @@ pub async fn watch(home: Rc<Home>) {
         home.machine.borrow_mut().look_at_line(now);
         home.end_recovery(now);
         home.end_looks(now);
+        home.may_be_back();
+        home.machine.borrow_mut().tasks.forget_abandoned();
         home.end_operations(now);
         home.keep_alive(now);
         if let Some(tag) = home.overdue(now)

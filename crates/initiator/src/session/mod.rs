@@ -66,6 +66,11 @@ pub enum Event {
         /// What its designators are now (VPD page 83h).
         identity: Vec<u8>,
     },
+    /// A logical unit that was missing is there, and what it was.
+    Seen {
+        /// The eight bytes of the LUN.
+        lun: u64,
+    },
     /// The time for recovery is over: commands fail until there is a connection again.
     GaveUp(String),
 }

@@ -2,6 +2,7 @@
 
 use super::carrier::{Incoming, Line};
 use super::home::Home;
+use super::machine::Online;
 use super::numbers::Numbers;
 use super::{Event, checks, closed, drive, lock};
 use crate::Error;
@@ -26,7 +27,7 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
             home.give_up_connection(closed());
         }
         checks::admit(&home);
-        home.is_back();
+        home.may_be_back();
         let why = drive::connection(&home, receiver).await;
         home.remove_connection(&why);
         next = reconnect(&home, why).await;
@@ -91,8 +92,22 @@ impl Home {
         self.end_recovery(Instant::now());
     }
 
-    /// There is a connection: the time for recovery runs no more.
-    fn is_back(&self) {
+    /// With nothing to look at first, a connection is enough.
+    pub(super) fn may_be_back(&self) {
+        let machine = self.machine.borrow();
+        let is_enough = machine.online == Online::Yes && machine.unseen.is_empty();
+        drop(machine);
+        if is_enough {
+            self.is_back();
+        }
+    }
+
+    /// There is a connection, and something was answered on it: the time for recovery runs no more. A target that takes
+    /// logins alone is not back.
+    pub(super) fn is_back(&self) {
+        if lock(&self.facts).connected {
+            return;
+        }
         let again = self.lost.take().is_some();
         *self.gave_up.borrow_mut() = None;
         let mut facts = lock(&self.facts);

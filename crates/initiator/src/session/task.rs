@@ -356,6 +356,13 @@ impl Tasks {
         }
     }
 
+    /// Forgets those that wait to be sent and whose owners on other cores have gone: what they hold is free.
+    pub fn forget_abandoned(&mut self) {
+        let gone = |t: &&mut Task| t.state == State::Queued && t.is_abandoned();
+        let gone: Vec<u32> = self.iter().filter(gone).map(|t| t.tag).collect();
+        gone.into_iter().for_each(|tag| self.forget(tag));
+    }
+
     /// All tasks.
     pub fn iter(&mut self) -> impl Iterator<Item = &mut Task> {
         self.slots.iter_mut().filter_map(|slot| slot.task.as_mut())

@@ -6,6 +6,9 @@ use super::task::State;
 use crate::Error;
 use std::time::{Duration, Instant};
 
+/// A look that has shown nothing yet is given so long, however little time for recovery there is.
+const LOOK: Duration = Duration::from_secs(5);
+
 /// All of a session.
 #[derive(Debug, Default)]
 pub struct Unseen {
@@ -77,8 +80,9 @@ impl Unseen {
 
     /// Those whose time is over from now on, and what was found.
     pub fn late(&self, now: Instant, limit: Duration) -> Vec<(u64, String)> {
+        let limit = |u: &Unit| if u.found.is_some() { limit } else { limit.max(LOOK) };
         let is_late =
-            |u: &&Unit| u.look.is_some() && u.over.is_none() && now.duration_since(u.since) >= limit;
+            |u: &&Unit| u.look.is_some() && u.over.is_none() && now.duration_since(u.since) >= limit(u);
         let found = |u: &Unit| u.found.clone().unwrap_or_else(|| "it does not answer".into());
         self.units.iter().filter(is_late).map(|u| (u.lun, found(u))).collect()
     }
@@ -116,11 +120,13 @@ impl Machine {
         waits
     }
 
-    /// A logical unit takes commands again, in their order.
-    pub fn release(&mut self, lun: u64) {
+    /// A logical unit takes commands again, in their order. True if it was missing.
+    pub fn release(&mut self, lun: u64) -> bool {
+        let was_missing = self.unseen.unit(lun).is_some_and(|u| u.found.is_some() || u.over.is_some());
         self.unseen.units.retain(|u| u.lun != lun);
         self.bring_back(|l| l == lun);
         self.pump();
+        was_missing
     }
 
     /// Commands that were set apart wait before those whose turn has not come.

@@ -184,7 +184,7 @@ async fn until_it_is_lost(target: &str, events: &flume::Receiver<Event>) -> Inst
             Event::Connected => lost = None,
             Event::GaveUp(_) => break,
             Event::Changed { lun, identity } => cry(target, lun, &identity),
-            Event::Attention { .. } => {}
+            Event::Attention { .. } | Event::Seen { .. } => {}
         }
     }
     lost.unwrap_or_else(Instant::now)

@@ -97,3 +97,18 @@ fn the_time_runs_while_there_is_a_connection() {
         assert!(unseen.obstacle(FIRST).is_some() && unseen.obstacle(SECOND).is_none());
     }
 }
+
+/// With no time for recovery, too: a look takes a moment, and that it has not ended yet shows nothing.
+#[test]
+fn a_look_that_has_shown_nothing_yet_is_given_its_time() {
+    let mut peer = Peer::new(parameters());
+    hold_back(&mut peer, FIRST);
+    let (now, none) = (Instant::now(), Duration::ZERO);
+    assert!(peer.machine.unseen.late(now + Duration::from_secs(1), none).is_empty());
+    assert_eq!(peer.machine.unseen.late(now + Duration::from_secs(6), none).len(), 1, "it does not end");
+    peer.machine.unseen.missed(FIRST, "it is not there".into());
+    assert_eq!(peer.machine.unseen.late(now + Duration::from_secs(1), none).len(), 1);
+    assert!(peer.machine.release(FIRST), "it was missing");
+    hold_back(&mut peer, FIRST);
+    assert!(!peer.machine.release(FIRST), "it was not");
+}
