@@ -233,7 +233,7 @@ fn a_logical_unit_that_is_too_busy_to_tell_what_it_is_is_asked_again() {
     });
     let (_target, router, _first) = scripted(target);
     is_busy.store(true, SeqCst);
-    let mut raw = host(2).try_on(router.portal()).ok().expect("a session");
+    let mut raw = host(2).on(router.portal());
     assert_eq!(raw.simple(0, &[0; 6]).sense(), 0x02_04_0a, "it is in transition");
     assert!(!is_busy.load(SeqCst), "it was asked what it is");
     raw.simple(0, &[0; 6]).good();
