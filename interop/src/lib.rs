@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod chap;
 pub mod check;
+pub mod command;
 pub mod config;
 pub mod digest;
 pub mod expect;

@@ -1,25 +1,9 @@
 //! `lunar scsi`, `lunar info` and `lunar pr` against the running server: what they print, and how they end.
 
-use std::process::Command;
-
-use interop::server::lunar_bin;
+use interop::command::{Ran, lunar, lunar_as};
 use interop::{Server, config, shared};
 
 const OTHER: &str = "iqn.2026-11.org.example:other";
-
-/// Standard output, standard error, exit status.
-type Ran = (String, String, i32);
-
-fn lunar_as(initiator: &str, arguments: &[&str]) -> Ran {
-    let ran = Command::new(lunar_bin()).args(arguments).env("LUNAR_INITIATOR", initiator).output();
-    let ran = ran.expect("lunar runs");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    (text(ran.stdout), text(ran.stderr), ran.status.code().expect("an exit status"))
-}
-
-fn lunar(arguments: &[&str]) -> Ran {
-    lunar_as(config::INITIATOR, arguments)
-}
 
 fn url(server: &Server, lun: u16) -> String {
     format!("iscsi://{}/{}/{lun}", server.portal(), config::TARGET)

@@ -2,26 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::process::Command;
 use std::thread;
 
+use interop::command::{lunar, lunar_as};
 use interop::script::{Script, Turn};
-use interop::server::{Folder, lunar_bin};
-use interop::{Server, config, shared};
-
-/// Standard output, standard error, exit status.
-type Ran = (String, String, i32);
-
-fn lunar_as(initiator: &str, arguments: &[&str]) -> Ran {
-    let ran = Command::new(lunar_bin()).args(arguments).env("LUNAR_INITIATOR", initiator).output();
-    let ran = ran.expect("lunar runs");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    (text(ran.stdout), text(ran.stderr), ran.status.code().expect("an exit status"))
-}
-
-fn lunar(arguments: &[&str]) -> Ran {
-    lunar_as(config::INITIATOR, arguments)
-}
+use interop::{Folder, Server, config, shared};
 
 fn url(portal: SocketAddr, lun: u16) -> String {
     format!("iscsi://{portal}/{}/{lun}", config::TARGET)

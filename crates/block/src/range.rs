@@ -105,9 +105,7 @@ impl Held {
         self.spans.push(Span { id: self.next, bytes: bytes.clone(), share, holders: 1 });
         Some(self.next)
     }
-}
 
-impl Held {
     fn span(&mut self, id: u64) -> &mut Span {
         self.spans.iter_mut().find(|span| span.id == id).expect("it is held")
     }

@@ -12,11 +12,10 @@ mod verdict;
 
 use crate::session::Held;
 use crate::{Command, Direction, Error, Event, Finished, Kind, Session};
-use block::range::Hold;
-use block::range::Ranges;
+use block::range::{Hold, Ranges};
 use net::Buf;
 use net::either;
-pub(crate) use perform::{Patience, perform, perform_within, settle};
+pub(crate) use perform::{List, Patience, perform, perform_within, settle};
 pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};

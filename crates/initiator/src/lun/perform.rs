@@ -6,6 +6,7 @@ use crate::{Command, Completion, Direction, Error, Finished, Kind, Session};
 use block::range::Hold;
 use net::Buf;
 use std::time::{Duration, Instant};
+use wire::be;
 use wire::iscsi::request::Attribute;
 use wire::scsi::cdb::Cdb;
 
@@ -138,6 +139,41 @@ pub(crate) async fn perform_within(
     data: Direction,
 ) -> Finished {
     judged(settle(patience, session, Command::new(lun, cdb, data)).await)
+}
+
+/// A list of parameter data whose first four bytes tell how many follow the head.
+pub(crate) struct List<C> {
+    /// Asks for so many bytes of it.
+    pub cdb: C,
+    /// Bytes of its head.
+    pub head: u32,
+}
+
+/// Bytes of a list that are asked for first; a longer one is asked for again.
+const FIRST: u32 = 4096;
+/// The longest that is taken.
+const LONGEST: u32 = 16 << 20;
+
+impl<C: Fn(u32) -> Cdb> List<C> {
+    /// The whole of it.
+    ///
+    /// # Errors
+    /// Those of the command.
+    pub async fn read(&self, patience: Patience, session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+        let mut len = FIRST;
+        loop {
+            let data = Direction::In(Buf::zeroed(len as usize));
+            let (result, buf) = perform_within(patience, session, lun, (self.cdb)(len), data).await;
+            let got = result?.transferred;
+            let list = buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default();
+            let told = list.get(..self.head as usize).map_or(0, be::get32);
+            let whole = told.saturating_add(self.head).min(LONGEST);
+            if whole <= len {
+                return Ok(list);
+            }
+            len = whole;
+        }
+    }
 }
 
 /// What is no success is an error.

@@ -12,7 +12,7 @@ mod way;
 #[cfg(doc)]
 use crate::Lun;
 use crate::{Error, Kind, Timeouts};
-use block::range::{Hold, Ranges};
+use block::range::{Hold, Ranges, Share};
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use choice::Paths;
 pub use choice::{Policy, State};
@@ -22,6 +22,7 @@ use net::Buf;
 use net::tally::Tally;
 use queue::{Job, Lanes};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
@@ -183,14 +184,18 @@ impl Multipath {
 
     /// Waits until these bytes may be written: parts of one block are written by one at a time, on all paths.
     async fn hold(&self, offset: u64, len: u64) -> Hold {
-        let (bytes, share) = Ranges::around(&(offset..offset.saturating_add(len)), self.block_size);
+        let (bytes, share) = self.to_hold(offset, len);
         self.ranges.hold(bytes, share).await
     }
 
     /// The same without waiting; None if it would.
     fn try_hold(&self, offset: u64, len: u64) -> Option<Hold> {
-        let (bytes, share) = Ranges::around(&(offset..offset.saturating_add(len)), self.block_size);
+        let (bytes, share) = self.to_hold(offset, len);
         self.ranges.try_hold(&bytes, share)
+    }
+
+    fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, Share) {
+        Ranges::around(&(offset..offset.saturating_add(len)), self.block_size)
     }
 
     /// Does something on a path, on others while paths fail, and waits for one when none is left.

@@ -57,30 +57,23 @@ struct Sent {
     hold: Option<Hold>,
 }
 
-/// The time, asked once for all that is begun, and once for all that ends, between two waits.
-#[derive(Clone, Copy)]
-enum Clock {
-    Unknown,
-    Beginning(Instant),
-    Ending(Instant),
+/// What is being done between two waits.
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Beginning,
+    Ending,
 }
 
-impl Clock {
-    fn beginning(&mut self) -> Instant {
-        if let Clock::Beginning(now) = *self {
-            return now;
-        }
-        let now = Instant::now();
-        *self = Clock::Beginning(now);
-        now
-    }
+/// The time, asked once for all that is begun, and once for all that ends, between two waits.
+struct Clock(Option<(Phase, Instant)>);
 
-    fn ending(&mut self) -> Instant {
-        if let Clock::Ending(now) = *self {
+impl Clock {
+    fn now(&mut self, phase: Phase) -> Instant {
+        if let Some((_, now)) = self.0.filter(|(asked, _)| *asked == phase) {
             return now;
         }
         let now = Instant::now();
-        *self = Clock::Ending(now);
+        self.0 = Some((phase, now));
         now
     }
 }
@@ -93,7 +86,7 @@ impl Lanes {
             ways,
             sent: Vec::new(),
             slow: Slow::default(),
-            clock: Clock::Unknown,
+            clock: Clock(None),
             served: Total::default(),
         }
     }
@@ -111,7 +104,7 @@ impl Lanes {
         if lane >= self.sent.len() {
             self.sent.resize_with(lane + 1, || None);
         }
-        self.sent[lane] = Some(Sent { job, at, since: self.clock.beginning(), hold });
+        self.sent[lane] = Some(Sent { job, at, since: self.clock.now(Phase::Beginning), hold });
     }
 
     /// Waits for a path.
@@ -155,7 +148,7 @@ impl Lanes {
                 None
             }
             (result, _) => {
-                self.served.add(self.clock.ending() - sent.since);
+                self.served.add(self.clock.now(Phase::Ending) - sent.since);
                 Some((result, buf))
             }
         }
@@ -185,7 +178,7 @@ impl Queue for Lanes {
                 }
             }
         }
-        self.clock = Clock::Unknown;
+        self.clock = Clock(None);
         self.tell_times();
         self.slow.poll(cx)
     }

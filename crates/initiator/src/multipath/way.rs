@@ -2,19 +2,13 @@
 
 use super::State;
 use super::alua;
-use crate::lun::{Patience, perform_within};
+use crate::lun::{List, Patience, perform_within};
 use crate::{Direction, Error, Event, Finished, Kind, Lun};
 use block::{Backend, Future};
 use net::Buf;
 use std::io;
-use wire::be;
 use wire::scsi::Sense;
 use wire::scsi::cdb::{self, Cdb};
-
-/// Bytes for the first answer of REPORT TARGET PORT GROUPS; a longer one is asked for again.
-const GROUPS: u32 = 4096;
-/// The longest that is taken.
-const LONGEST: u32 = 16 << 20;
 
 /// One of several paths to a logical unit. Its errors are [`Error`]s, so that those of the path can be told
 /// from those of the medium.
@@ -103,27 +97,12 @@ impl Lun {
         let Some(group) = properties.port_group.filter(|_| properties.alua > 0) else {
             return State::Optimized;
         };
-        let told = match self.port_groups().await {
+        let groups = List { cdb: cdb::report_target_port_groups, head: 4 };
+        let told = match groups.read(Patience::NONE, self.session(), self.address()).await {
             Ok(answer) => alua::state_of(&answer, group),
             Err(e) => state_after(&e),
         };
         told.unwrap_or(State::Optimized)
-    }
-
-    /// REPORT TARGET PORT GROUPS.
-    async fn port_groups(&self) -> Result<Vec<u8>, Error> {
-        let mut len = GROUPS;
-        loop {
-            let data = Direction::In(Buf::zeroed(len as usize));
-            let (result, buf) = self.ask(cdb::report_target_port_groups(len), data).await;
-            let got = result?.transferred;
-            let answer = buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default();
-            let whole = answer.get(..4).map_or(0, be::get32).saturating_add(4).min(LONGEST);
-            if whole <= len {
-                return Ok(answer);
-            }
-            len = whole;
-        }
     }
 }
 

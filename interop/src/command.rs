@@ -1,0 +1,20 @@
+//! Commands of `lunar`, under the name of an initiator: what they print, and how they end.
+
+use crate::{config, lunar_bin};
+use std::process::Command;
+
+/// Standard output, standard error, exit status.
+pub type Ran = (String, String, i32);
+
+/// Runs one as this initiator.
+pub fn lunar_as(initiator: &str, arguments: &[&str]) -> Ran {
+    let ran = Command::new(lunar_bin()).args(arguments).env("LUNAR_INITIATOR", initiator).output();
+    let ran = ran.expect("lunar runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (text(ran.stdout), text(ran.stderr), ran.status.code().expect("an exit status"))
+}
+
+/// Runs one as the initiator of these tests.
+pub fn lunar(arguments: &[&str]) -> Ran {
+    lunar_as(config::INITIATOR, arguments)
+}
