@@ -13,6 +13,8 @@ use ended::{Ended, outcome};
 use flume::{Receiver, Sender};
 use session::{Session, buffers};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// When things begin and end.
@@ -27,7 +29,7 @@ struct Clock {
 }
 
 /// Which of the sessions of a job one is.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Seat {
     index: usize,
     sessions: usize,
@@ -35,6 +37,8 @@ struct Seat {
     span: u64,
     /// It reads what the ledgers know, once, wherever the job would go.
     is_read_back: bool,
+    /// One of the sessions has failed: it is the end of all.
+    has_failed: Arc<AtomicBool>,
 }
 
 impl Clock {
@@ -70,8 +74,9 @@ impl Rig {
         let sessions = self.sessions();
         let (ready, prepared) = flume::unbounded();
         let (done, ends) = flume::unbounded();
+        let has_failed = Arc::<AtomicBool>::default();
         for index in 0..sessions {
-            let seat = Seat { index, sessions, span, is_read_back };
+            let seat = Seat { index, sessions, span, is_read_back, has_failed: has_failed.clone() };
             self.seat(seat, job, watch, (ready.clone(), done.clone()));
         }
         drop((ready, done));
@@ -105,12 +110,13 @@ impl Rig {
     ) {
         let (place, job, watch) = (self.places[seat.index].clone(), job.clone(), watch.clone());
         self.cores.run_on(place.core, move || {
-            let buffers = buffers(&job, seat.index);
+            let index = seat.index;
+            let buffers = buffers(&job, index);
             let (send, clock) = flume::bounded(1);
             let run = async move {
                 let Ok(clock) = clock.recv_async().await else { return };
                 let session = Rc::new(Session::new(job, clock, place, watch, seat));
-                drop(done.send(session.run(seat.index, buffers).await));
+                drop(done.send(session.run(index, buffers).await));
             };
             spawn(run).detach();
             drop(ready.send(send));

@@ -21,6 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How often a session looks whether it is to end, and tells how far it is.
@@ -71,6 +72,8 @@ pub struct Session {
     last: Cell<Instant>,
     /// Why it ends early, and since when.
     why: RefCell<Option<(Instant, String)>>,
+    /// It, or another session of the job, ends early: then all do.
+    has_failed: Arc<AtomicBool>,
     /// Those who sleep wake up when it is dropped.
     asleep: RefCell<Option<Sender<()>>>,
     woken: Receiver<()>,
@@ -79,7 +82,7 @@ pub struct Session {
 impl Session {
     /// One that begins now, as the clock says.
     pub fn new(job: Job, clock: Clock, place: Place, watch: Watch, seat: Seat) -> Session {
-        let Seat { index, sessions, span, is_read_back } = seat;
+        let Seat { index, sessions, span, is_read_back, has_failed } = seat;
         let granule = job.granule();
         let part = |amount: u64| amount / sessions as u64 / granule * granule;
         let rest = |amount: u64| amount - part(amount) * (sessions as u64 - 1);
@@ -97,6 +100,7 @@ impl Session {
             told: Cell::new(Share::default()),
             last: Cell::new(clock.begin),
             why: RefCell::new(None),
+            has_failed,
             asleep: RefCell::new(Some(asleep)),
             woken,
             lanes: place.disk.clone().queue().map(|queue| Lanes::new(queue, job.lanes())),
@@ -117,7 +121,7 @@ impl Session {
                 Some(lanes) => lanes.run(workers.map(|worker| Some(Box::pin(worker) as _)).collect()).await,
                 None => each_by_itself(workers).await,
             }
-            if self.job.flush && self.why.borrow().is_none() {
+            if self.job.flush && !self.has_failed.load(Relaxed) {
                 self.flush().await;
             }
         };
@@ -202,7 +206,7 @@ impl Session {
 
     /// It is to end, whatever the clock says.
     fn is_stopped(&self) -> bool {
-        self.watch.is_ended() || self.why.borrow().is_some()
+        self.watch.is_ended() || self.has_failed.load(Relaxed)
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -212,6 +216,7 @@ impl Session {
     /// The first reason stands.
     fn fail(&self, why: String) {
         self.why.borrow_mut().get_or_insert_with(|| (Instant::now(), why));
+        self.has_failed.store(true, Relaxed);
     }
 
     /// One command after the other.

@@ -221,6 +221,23 @@ fn a_mix_does_not_write_back_what_it_read() {
 }
 
 #[test]
+fn a_failure_of_one_session_is_the_end_of_all() {
+    let mut rig = rig(&["memory:1M"], 3);
+    rig.wrap(|index, disk| {
+        let fails = move |_| -> Future<'static, io::Result<()>> {
+            Box::pin(async move {
+                sleep(Duration::from_millis(5)).await;
+                if index == 1 { Err(io::Error::other("gone")) } else { Ok(()) }
+            })
+        };
+        Arc::new(Odd(disk, fails, false))
+    });
+    let outcome = run(&rig, &Job { time: Some(HOUR), ..Job::default() });
+    assert!(outcome.ended_early.expect("a failure").contains("gone"));
+    assert!(outcome.elapsed_s < 20.0, "the rate is that of the time in which all worked");
+}
+
+#[test]
 fn a_failure_ends_the_job_and_what_was_measured_stands() {
     let broken = |offset| -> Future<'static, io::Result<()>> {
         Box::pin(async move { if offset == 40960 { Err(io::Error::other("a scratch")) } else { Ok(()) } })
