@@ -467,6 +467,24 @@ fn a_write_at_its_medium_keeps_ordered_commands_waiting_and_none_at_the_head() {
     assert_eq!(done.tag(), write.tag());
 }
 
+/// What waits to be alone keeps others waiting; not so any more when it is aborted.
+#[test]
+fn an_aborted_ordered_command_keeps_nobody_waiting() {
+    let server = own();
+    let [mut raw, mut other] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
+    let write = slow_write(&mut raw, 30, 5);
+    let head = test_unit_ready(&mut raw, HEAD_OF_QUEUE);
+    raw.send_all(&[write.clone(), head.clone()]);
+    assert_eq!(raw.recv().tag(), head.tag(), "the write is at its medium now");
+    let ordered = test_unit_ready(&mut other, ORDERED);
+    other.send(&ordered);
+    let abort = other.tmf(ABORT_TASK, SLOW, ordered.tag(), ordered.get32(24));
+    assert_eq!(other.ask(&abort).bhs[2], 0);
+    other.simple(SLOW, &[0; 6]).good();
+    let Got::Nothing = raw.get(Duration::from_millis(1)) else { panic!("it waited for the write") };
+    assert_eq!(raw.recv().tag(), write.tag());
+}
+
 /// REJ-008
 #[test]
 fn rej_008_a_tag_that_is_in_use() {

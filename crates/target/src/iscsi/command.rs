@@ -10,7 +10,7 @@ use super::respond::{Sent, Source};
 use super::task::{Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
-use crate::gate::{Entry, Member};
+use crate::gate::{Entry, Inside, Member};
 use block::Inline;
 use device::{Answer, Count, Failure, Op, Order, Plan};
 use net::{Buf, Pool};
@@ -309,10 +309,7 @@ impl Run {
             Ok(room) => room,
             Err(status) => return (Err(status.into()), 0),
         };
-        let inside = member.step_in(entry).await;
-        if conn.session.borrow().is_aborted(self.command.itt, self.serial) {
-            return untold(answer);
-        }
+        let Some(inside) = self.step_in(conn, &member, entry).await else { return untold(answer) };
         if let Err(failure) = self.is_still_meant(&unit) {
             return (Err(failure), 0);
         }
@@ -363,6 +360,13 @@ impl Run {
             Err(f) => Err(f),
         };
         (ended, needed as u64)
+    }
+
+    /// Passes the gate; None when the command is aborted. It does not wait on then: what is inside may never come out by
+    /// itself, and others wait behind it.
+    async fn step_in(&self, conn: &Connection, member: &Member, entry: Entry) -> Option<Inside> {
+        let inside = conn.unless_aborted(&self.command, self.serial, member.step_in(entry)).await?;
+        (!conn.session.borrow().is_aborted(self.command.itt, self.serial)).then_some(inside)
     }
 
     /// While it waited, the unit may have gone, or its medium may have become another one.
@@ -527,6 +531,8 @@ impl Connection {
         let mut session = self.session.borrow_mut();
         let handle = session.luns.unit(c.lun, unit)?;
         let entry = match (c.attribute, handle.nexus.order(c.cdb())) {
+            // Who carries it out keeps the order: one command that hangs there is to stop no other host here.
+            _ if unit.passage().is_some() => Entry::Ahead,
             (Attribute::Ordered, _) | (_, Order::Exclusive) => Entry::Alone,
             (Attribute::HeadOfQueue, _) => Entry::Ahead,
             (Attribute::Simple, _) => Entry::Beside,
