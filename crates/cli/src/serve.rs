@@ -10,7 +10,7 @@ use crate::{paste, say};
 use change::Trial;
 use control::admin::{Admin, Request, Response, Running};
 use control::config::{self, Config, Cores};
-use control::routes::{Found, expand};
+use control::routes::{Found, expand_early};
 use control::{Arguments, Cause, Place, Problem, Units, folders};
 use routed::{Desk, tell};
 use router::loops::Loops;
@@ -22,6 +22,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use target::setup::Setup;
 
 /// What wakes the main thread.
@@ -132,6 +133,8 @@ struct Service<S> {
     admin: Option<Admin>,
     trial: Trial,
     events: Sender<Event>,
+    /// Until then hosts may be on their way back to what is not found again yet.
+    early_until: Instant,
 }
 
 impl<S: Server> Service<S> {
@@ -165,15 +168,20 @@ impl<S: Server> Service<S> {
         let routes = Arc::new(routes);
         let mut units = Units::new(state_dir).with(routes.clone());
         // What routers lead to is found while it serves.
-        let whole = expand(&config, &Found::default())?;
+        let whole = expand_early(&config, &Found::default())?;
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
         let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
         let server = Arc::new(server);
         let desk = Arc::new(Desk { server: server.clone(), events: Mutex::new(events.clone()) });
         let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
         let (trial, events) = (Trial::default(), events.clone());
+        // Commands wait no longer for what is away either.
+        let patience = config.routers.iter().map(|router| router.hold).max();
+        patience.iter().for_each(|patience| change::later(&events, *patience, Event::Found));
+        let early_until = Instant::now() + patience.unwrap_or_default();
+        let file = args.config.clone();
         let service =
-            Service { file: args.config.clone(), config, whole, units, routes, server, admin, trial, events };
+            Service { file, config, whole, units, routes, server, admin, trial, events, early_until };
         service.route();
         Ok(service)
     }

@@ -291,6 +291,7 @@ impl Units {
             discovery: config.discovery.clone(),
             portal_groups: config.portal_groups.clone(),
             targets,
+            awaited: config.awaited.clone(),
             answers: self.answers(),
         }
     }

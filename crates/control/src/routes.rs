@@ -23,8 +23,22 @@ const LAST_LUN: u16 = 16383;
 /// # Errors
 /// When two targets would have one name.
 pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
+    expanded(config, found, false)
+}
+
+/// As [`expand`], soon after a start. Hosts may be on their way back to LUNs that were not found again yet, and would take
+/// a LUN that is missing for one that is no more: a target is off line until all that is mapped was seen.
+///
+/// # Errors
+/// As those of [`expand`].
+pub fn expand_early(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
+    expanded(config, found, true)
+}
+
+fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Vec<Problem>> {
     let mut whole = config.clone();
     whole.targets.retain(|target| target.router.is_none());
+    whole.awaited = awaited(config, found);
     let own = whole
         .targets
         .iter()
@@ -51,7 +65,7 @@ pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
             owners.insert(name.clone(), owner.clone());
             warn_of_twins(&name, &luns, &mut disks);
             let depth = depth(&luns, found);
-            let offline = luns.is_empty() && is_awaited(router, mapping, found);
+            let offline = (luns.is_empty() || is_early) && is_awaited(router, mapping, found);
             whole.targets.push(Target { offline, ..target(router, mapping, name, luns, depth) });
         }
     }
@@ -63,6 +77,15 @@ pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Problem>> {
 fn is_awaited(router: &Router, mapping: &RouterTarget, found: &Found) -> bool {
     let is_seen = |upstream: &str| found.0.contains_key(&(router.name.clone(), upstream.to_owned()));
     mapping.map.upstreams().into_iter().any(|upstream| !is_seen(upstream))
+}
+
+/// The portal groups of routers that do not know the names of their targets yet: who asks for one is told to come back, too.
+fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
+    let is_awaited = |router: &&Router| {
+        let mut unnamed = router.targets.iter().filter(|mapping| mapping.map.name().is_none());
+        unnamed.any(|mapping| is_awaited(router, mapping, found))
+    };
+    config.routers.iter().filter(is_awaited).flat_map(|router| router.portal_groups.iter().copied()).collect()
 }
 
 /// Tells of LUNs in front of a disk that another LUN serves, too.

@@ -60,6 +60,24 @@ impl Found {
     }
 }
 
+impl FoundLun {
+    /// It is the same logical unit: by its designators, and where it has none, by all that it tells of itself. Texts may
+    /// change with the firmware: they count only where there is nothing better.
+    pub fn is_same(&self, other: &FoundLun) -> bool {
+        let is_named = !self.designators.is_empty();
+        self.designators == other.designators && (is_named || self.texts() == other.texts())
+    }
+
+    /// What it is called, for people.
+    pub fn name(&self) -> String {
+        initiator::name_of(&self.designators).unwrap_or_else(|| self.texts().join(" "))
+    }
+
+    fn texts(&self) -> [&str; 3] {
+        [&self.vendor, &self.product, &self.serial]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

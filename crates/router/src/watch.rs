@@ -155,7 +155,7 @@ fn keep_identities(
         target.window = before.window;
         for (number, lun) in &mut target.luns {
             let Some(was) = before.luns.get(number) else { continue };
-            if was.designators != lun.designators {
+            if !was.is_same(lun) {
                 cry(key, (&target.name, *number), was, lun);
                 lun.clone_from(was);
             } else if lun.block_size == 0 {
@@ -167,14 +167,13 @@ fn keep_identities(
 }
 
 fn cry(key: &(String, String), (target, lun): (&str, u16), was: &FoundLun, now: &FoundLun) {
-    let name = |lun: &FoundLun| initiator::name_of(&lun.designators).unwrap_or_default();
     tracing::error!(
         router = key.0,
         upstream = key.1,
         target,
         lun,
-        was = name(was),
-        now = name(now),
+        was = was.name(),
+        now = now.name(),
         "another logical unit is in the place of the one that is routed: remove the LUN there, or put the old one back",
     );
 }

@@ -112,6 +112,7 @@ fn setup() -> Result<Setup, Box<dyn Error>> {
         discovery: Discovery::default(),
         portal_groups: Vec::new(),
         targets: BTreeMap::from([(NAME.into(), target)]),
+        awaited: Default::default(),
         answers: Answers::default(),
     })
 }

@@ -137,14 +137,15 @@ impl Policy for Door {
     }
 
     fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginStatus> {
-        let target = self.setup.targets.get(name).ok_or(LoginStatus::NOT_FOUND)?;
-        if !target.portal_groups.contains(&self.group) {
-            return Err(LoginStatus::NOT_FOUND);
-        }
+        let target = self.setup.targets.get(name).filter(|target| target.portal_groups.contains(&self.group));
+        let target = target.ok_or_else(|| match self.setup.awaited.contains(&self.group) {
+            true => LoginStatus::SERVICE_UNAVAILABLE,
+            false => LoginStatus::NOT_FOUND,
+        })?;
+        let entry = self.entry(target, initiator)?;
         if target.offline {
             return Err(LoginStatus::SERVICE_UNAVAILABLE);
         }
-        let entry = self.entry(target, initiator)?;
         let redirect = target.redirects.iter().find(|r| r.portal_group == self.group);
         Ok(TargetInfo {
             alias: target.alias.clone(),

@@ -1,7 +1,7 @@
 //! A whole configuration as the target runs it: plain values, checked by whoever makes them. It is replaced
 //! as a whole when the configuration is read again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,9 @@ pub struct Setup {
     pub portal_groups: Vec<PortalGroup>,
     /// What is served, by iSCSI name.
     pub targets: BTreeMap<String, Target>,
+    /// Tags of portal groups at which more targets are to come: logins to others than those that are there are refused with
+    /// 03/01 there, so that initiators try again.
+    pub awaited: BTreeSet<u16>,
     /// What keys of our own mean in Text Requests.
     pub answers: Answers,
 }

@@ -103,6 +103,7 @@ fn serve() -> Server {
         discovery: Discovery::default(),
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
         targets: BTreeMap::from([(NAME.into(), target)]),
+        awaited: Default::default(),
         answers: Answers::default(),
     };
     Server::start(setup, &[0]).expect("a server")

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The router between the kernel's own initiator and the kernel's own target (LIO), with a file system through it that
-# outlives the router's end; and the kernel's own pretended SCSI devices (scsi_debug), a disk and a tape, passed through
+# outlives the router's end; between it and STGT; and the kernel's own pretended SCSI devices (scsi_debug), a disk and a tape, passed through
 # to the kernel's initiator.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
@@ -11,7 +11,7 @@ LIO=$IQN:open
 BLOCK=iqn.2026-11.lab.guest:block PASS=iqn.2026-11.lab.guest:pass SG=iqn.2026-11.lab.guest:sg
 PORTAL=127.0.0.1:3290
 
-# configuration: LIO's disk by both paths, and $sg if there is one
+# configuration: LIO's disk by both paths
 configuration() {
     cat <<END
 [server]
@@ -36,7 +36,16 @@ name = "$PASS"
 upstream = "pass"
 access = "all"
 END
-    [ -z "${sg-}" ] || cat <<END
+}
+
+# devices: $sg of this host
+devices() {
+    cat <<END
+[server]
+state_dir = "/run/router"
+admin_socket = "/run/router/admin.sock"
+[router.r1]
+listen = ["$PORTAL"]
 [router.r1.upstream.sg]
 sg = "$sg"
 path = "pass"
@@ -125,6 +134,43 @@ for IQN in $BLOCK $PASS; do
 done
 kill_router
 
+step "ten lines of configuration before STGT"
+admin() { tgtadm -C 9 --lld iscsi --mode "$@" || fail "tgtadm $*"; }
+tgtd -f -C 9 --iscsi portal=127.0.0.1:3264 >/run/tgtd.log 2>&1 & tgtd=$!
+wait_for 20 "tgtadm -C 9 --lld iscsi --mode target --op show" || { cat /run/tgtd.log; fail "no tgtd"; }
+truncate -s 64M /run/stgt.img
+admin target --op new --tid 1 -T iqn.2026-11.lab.guest:stgt
+admin logicalunit --op new --tid 1 --lun 1 -b /run/stgt.img
+admin target --op bind --tid 1 -I ALL
+configuration() {
+    cat <<END
+[router.r1]
+listen = ["$PORTAL"]
+[router.r1.upstream.a]
+urls = ["iscsi://127.0.0.1:3264/iqn.2026-11.lab.guest:stgt"]
+[[router.r1.target]]
+map = "target"
+name = "$BLOCK"
+upstream = "a"
+access = "all"
+END
+}
+start_router
+wait_for 20 '"$LUNAR" ls "iscsi://$PORTAL/$BLOCK/1?login_tries=1"' || { cat /run/router/err; fail "$BLOCK is not there"; }
+IQN=$BLOCK LUN=1
+discover $PORTAL
+login $PORTAL
+disk=$(disk_of $PORTAL)
+[ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "IET     " ] || fail "it does not call itself as STGT does"
+verify "$disk" 16
+cmp -n $((16 << 20)) /run/stgt.img /run/pattern || fail "the medium of STGT differs"
+filesystem ext4 "$disk"
+logout $PORTAL
+kill_router
+kill -9 $tgtd; wait $tgtd 2>/dev/null
+configuration() { devices; }
+LUN=0
+
 step "a disk of a SCSI adapter, passed through"
 modprobe -a sg sd_mod
 device dev_size_mb=16
@@ -139,6 +185,16 @@ verify "$disk" 8
 own=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block/*)
 blockdev --flushbufs "/dev/${own##*/}"
 cmp -n $((8 << 20)) "/dev/${own##*/}" /run/pattern || fail "the adapter's disk differs"
+
+step "it goes, and comes back"
+own=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_device/..)
+echo 1 >"$own/delete"
+read_one() { dd if="$disk" of=/dev/null bs=4k count=1 iflag=direct status=none; }
+read_one && fail "it was read from nowhere"
+wait_for 20 'grep -q "sg[0-9]* has gone" /run/router/err' || fail "nobody is told"
+for host in /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/scsi_host/host*; do echo "- - -" >"$host/scan"; done
+wait_for 20 read_one || { cat /run/router/err; ls /dev/sg*; fail "it is not served again"; }
+dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp - /run/pattern || fail "it reads other than written"
 logout $PORTAL
 kill_router
 try rmmod scsi_debug

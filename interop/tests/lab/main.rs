@@ -104,6 +104,9 @@ fn commands_are_passed_to_the_kernels_scsi_devices() {
 #[test]
 fn the_router_between_the_kernels_initiator_and_its_target() {
     let Some(_turn) = lab() else { return };
+    if !tool::have(&[Tool { program: "tgtd", package: "tgt" }]) {
+        return;
+    }
     let program = interop::lunar_bin();
     Guest::alone("router", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }

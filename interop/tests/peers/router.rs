@@ -60,9 +60,9 @@ fn direct(start: fn() -> Option<Peer>, name: &str) -> Outcome {
     outcome(name, &[at(peer.address()), at(peer.second())])
 }
 
-fn through(start: fn() -> Option<Peer>, name: &str) -> Outcome {
+fn through(start: fn() -> Option<Peer>, path: &str, name: &str) -> Outcome {
     let peer = start().expect("it was there");
-    let router = before(&peer, "pass");
+    let router = before(&peer, path);
     outcome(name, &[url(&router, 0), url(&router, 1)])
 }
 
@@ -92,10 +92,24 @@ const SPOILABLE: [&str; 18] = [
 const OF_OTHERS: [&str; 7] =
     ["TestUnitReady", "Inquiry", "ModeSense6", "Read10", "Write10", "ReadCapacity16", "iSCSIResiduals"];
 
+/// Those that ask nothing of a disk but blocks: what it tells of itself is the storage's.
+const IN_BLOCKS: [&str; 10] = [
+    "TestUnitReady",
+    "Read10",
+    "Read16",
+    "Write10",
+    "Write16",
+    "CompareAndWrite",
+    "ProutReserve",
+    "Reserve6",
+    "iSCSIResiduals",
+    "iSCSITMF",
+];
+
 /// What upstream passes, it passes through the router; and what it does not, it does not.
 fn is_as_transparent_as_glass(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
-        compared(families, |name| direct(start, name), |name| through(start, name));
+        compared(families, |name| direct(start, name), |name| through(start, "pass", name));
     }
 }
 
@@ -112,4 +126,28 @@ fn what_stgt_passes_of_iscsi_test_cu_it_passes_through_the_router() {
 #[test]
 fn what_istgt_passes_of_iscsi_test_cu_it_passes_through_the_router() {
     is_as_transparent_as_glass(&OF_OTHERS, Peer::istgt);
+}
+
+/// In blocks the router's own device server answers, which is Lunar's: what Lunar passes with a disk of its own, it passes
+/// with a disk elsewhere.
+fn is_as_own(families: &[&str], start: fn() -> Option<Peer>) {
+    if tool::have(&[TOOL]) && start().is_some() {
+        let own = |name: &str| direct(|| Some(Peer::lunar()), name);
+        compared(families, own, |name| through(start, "block", name));
+    }
+}
+
+#[test]
+fn what_lunar_passes_of_iscsi_test_cu_it_passes_with_the_disk_of_another_lunar() {
+    is_as_own(&SPOILABLE, || Some(Peer::lunar()));
+}
+
+#[test]
+fn what_lunar_passes_of_iscsi_test_cu_it_passes_with_a_disk_of_stgt() {
+    is_as_own(&IN_BLOCKS, Peer::tgt);
+}
+
+#[test]
+fn what_lunar_passes_of_iscsi_test_cu_it_passes_with_a_disk_of_istgt() {
+    is_as_own(&IN_BLOCKS, Peer::istgt);
 }

@@ -6,8 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 
 /// Status of a login that may not use the target, and of a target that takes nobody now (RFC 7143 section 11.13.5).
 const FORBIDDEN: u16 = 0x0202;
-const UNAVAILABLE: u16 = 0x0301;
-const NOT_FOUND: u16 = 0x0203;
 const OUT_OF_RESOURCES: u16 = 0x0302;
 const WRITE_PROTECTED: u32 = 0x072700;
 const SECRET: &str = "bobs-secret-12";

@@ -101,45 +101,54 @@ fn nothing_is_lost_when_the_router_dies_and_comes_back() {
 #[test]
 fn a_slow_upstream_only_makes_it_slow() {
     let slow = "filters = [{ kind = \"delay\", read_us = 20000, write_us = 50000 }]\n";
-    let storage = storage_of(&target(A, &(disk(0, "a0") + slow)));
-    let router = router_to(&a_lun(&storage), "");
-    under_writes(&router, "4", || ());
-    assert!(!router.log().contains("no path is left"), "{}", router.log());
+    for path in ["block", "pass"] {
+        let storage = storage_of(&target(A, &(disk(0, "a0") + slow)));
+        let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+        under_writes(&router, "4", || ());
+        assert!(!router.log().contains("no path is left"), "{}", router.log());
+    }
 }
 
 #[test]
 fn nothing_is_lost_when_upstream_falls_silent() {
-    let storage = one_disk();
-    let relay = Relay::to(storage.portal());
-    let router = router_to(&via(&relay, QUICK), "");
-    under_writes(&router, "10", || {
-        relay.silence();
-        sleep(Duration::from_secs(3));
-        relay.restore();
-        await_writes(&router, BLOCKS / 2);
-    });
+    for path in ["block", "pass"] {
+        let storage = one_disk();
+        let relay = Relay::to(storage.portal());
+        let router = router_to(&via(&relay, QUICK), &format!("path = \"{path}\"\n"));
+        under_writes(&router, "8", || {
+            relay.silence();
+            sleep(Duration::from_secs(3));
+            relay.restore();
+            await_writes(&router, BLOCKS / 2);
+        });
+    }
 }
 
 #[test]
 fn with_two_paths_one_may_always_be_cut() {
-    let storage = one_disk();
-    let relays = [(); 2].map(|()| Relay::to(storage.portal()));
-    let [first, second] = [0, 1].map(|n: usize| via(&relays[n], QUICK));
-    let urls = format!("[router.r1.upstream.a]\nurls = [\"{first}\", \"{second}\"]\n");
-    let router = Server::start(&router_text("", &(urls + &map_target(T, "a"))));
-    under_writes(&router, "10", || {
-        for relay in [&relays[0], &relays[1], &relays[0]] {
-            relay.cut();
-            await_writes(&router, BLOCKS / 2);
-            relay.restore();
-            until("the path is back", || {
-                let paths = r1(&router)["upstreams"][0]["paths"].as_array().cloned().unwrap_or_default();
-                let down = paths.iter().any(|path| path["state"] == "down");
-                (!down).then_some(())
-            });
-        }
-    });
-    assert!(!router.log().contains("commands fail"), "{}", router.log());
+    for path in ["block", "pass"] {
+        let storage = one_disk();
+        let relays = [(); 2].map(|()| Relay::to(storage.portal()));
+        let [first, second] = [0, 1].map(|n: usize| via(&relays[n], QUICK));
+        let urls = format!("[router.r1.upstream.a]\nurls = [\"{first}\", \"{second}\"]\n");
+        let head = format!("path = \"{path}\"\n");
+        let router = Server::start(&router_text(&head, &(urls + &map_target(T, "a"))));
+        under_writes(&router, "8", || {
+            for relay in [&relays[0], &relays[1], &relays[0]] {
+                relay.cut();
+                await_writes(&router, BLOCKS / 2);
+                relay.restore();
+                until("the path is back", || (!has_path_that_is_down(&router)).then_some(()));
+            }
+        });
+        assert!(!router.log().contains("commands fail"), "{}", router.log());
+    }
+}
+
+/// What is passed on has a path for each host, of which none is told.
+fn has_path_that_is_down(router: &Server) -> bool {
+    let paths = r1(router)["upstreams"][0]["paths"].as_array().cloned().unwrap_or_default();
+    paths.iter().any(|path| path["state"] == "down")
 }
 
 /// Sends a READ and gives its sense and how long it took.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod block;
 mod change;
 mod faults;
 mod identity;
@@ -35,6 +36,9 @@ const TRANSITION: u32 = 0x02040a;
 const MANUAL_INTERVENTION: u32 = 0x020403;
 const NO_SUCH_LUN: u32 = 0x052500;
 const CONFLICT: u8 = 0x18;
+/// Login statuses.
+const UNAVAILABLE: u16 = 0x0301;
+const NOT_FOUND: u16 = 0x0203;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A LUN of 8 MiB in a file whose name is its serial number too.

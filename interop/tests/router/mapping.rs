@@ -67,7 +67,8 @@ fn an_upstream_that_comes_later_brings_its_luns_and_hosts_hear_of_them() {
         upstream("a", &url(&storage, &format!("/{A}")), "") + "[router.r1.upstream.m]\nmemory = \"1MiB\"\n";
     let luns = "lun = [{ lun = 0, upstream = \"m\" }, { lun = 7, upstream = \"a\", from = 3 }]";
     let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}")) + &map_target(U, "a");
-    let router = Server::start(&router_text("", &(upstreams + &maps)));
+    // What is not seen by then is not waited for.
+    let router = Server::start(&router_text("hold_s = 1\n", &(upstreams + &maps)));
     let mut early = session(router.portal(), T, &[0]);
     let mut other = session(router.portal(), T, &[0]);
     early.simple(7, &[0; 6]).check(NO_SUCH_LUN);
@@ -108,4 +109,51 @@ fn a_lun_that_upstream_makes_larger_is_larger_and_hosts_hear_of_it() {
     hosts[1].write_blocks(0, 32760, &pattern(4096, 6)).good();
     assert!(hosts[0].read_blocks(0, 32760, 8) == pattern(4096, 6), "beyond where it ended");
     assert!(hosts[0].read_blocks(0, 16, 8) == pattern(4096, 5));
+}
+
+/// A host that logs in again after a restart must not find one of its disks missing.
+#[test]
+fn a_target_comes_back_with_all_its_luns_or_later() {
+    let mut storages = [A, B].map(|name| storage_of(&target(name, &disk(0, "disk"))));
+    let mut text = String::new();
+    for (n, (name, storage)) in ["a", "b"].into_iter().zip(&storages).enumerate() {
+        text += &upstream(name, &url(storage, &format!("/{}", [A, B][n])), "");
+    }
+    let luns = "[{ lun = 0, upstream = \"a\", from = 0 }, { lun = 1, upstream = \"b\", from = 0 }]";
+    text += &map(&format!("map = \"lun\"\nname = \"{T}\"\nlun = {luns}"));
+    let mut router = Server::start(&router_text("hold_s = 5\n", &text));
+    drop(session(router.portal(), T, &[0, 1]));
+    storages[1].kill9();
+    router.restart();
+    let refusal = || Login::new().target(T).try_on(router.portal()).err();
+    let begun = Instant::now();
+    until("the first disk is found", || {
+        router.said(&["router", "show", "r1"]).contains("1 LUN").then_some(())
+    });
+    assert_eq!(refusal(), Some(UNAVAILABLE), "it is there without its second disk");
+    storages[1].restart();
+    drop(session(router.portal(), T, &[0, 1]));
+    storages[1].kill9();
+    router.restart();
+    drop(session(router.portal(), T, &[0]));
+    assert!(
+        begun.elapsed() > Duration::from_secs(5),
+        "a disk that stays away keeps the others away for some time only"
+    );
+}
+
+/// Names are known when their upstream was seen: until then nobody is told that there is no such target.
+#[test]
+fn a_transparent_target_is_unavailable_until_it_is_found() {
+    let mut storage = storage_of(&target(A, &disk(0, "a0")));
+    let text = upstream("a", &url(&storage, ""), "") + &map("map = \"transparent\"\nupstream = \"a\"");
+    let mut router = Server::start(&router_text("", &text));
+    drop(session(router.portal(), A, &[0]));
+    let refusal = |router: &Server| Login::new().target(A).try_on(router.portal()).err();
+    storage.kill9();
+    router.restart();
+    assert_eq!(refusal(&router), Some(UNAVAILABLE));
+    storage.restart();
+    drop(session(router.portal(), A, &[0]));
+    assert_eq!(Login::new().target(B).try_on(router.portal()).err(), Some(NOT_FOUND));
 }

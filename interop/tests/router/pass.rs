@@ -204,6 +204,22 @@ fn a_task_that_hangs_upstream_is_aborted_there_before_that_is_told() {
     raw.expect_silence();
 }
 
+/// The order of tasks is kept where they are carried out.
+#[test]
+fn an_ordered_command_behind_one_that_hangs_keeps_no_host_waiting_here() {
+    const ORDERED: u8 = 2;
+    let (target, router, mut raw) = scripted(hangs());
+    let read = raw.command(0, 0x80 | READ, &read10(0, 8), 4096);
+    raw.send(&read);
+    until("it hangs", || target.requests(op::SCSI).iter().any(|pdu| pdu.bhs[32] == 0x28).then_some(()));
+    let mut other = session_of(&host(2), router.portal(), &[0]);
+    let ordered = other.command(0, 0x80, &[0; 6], 0).flags(0x80 | ORDERED);
+    assert_eq!(other.execute(&ordered, &[]).status, 0);
+    let attribute = |pdu: &Pdu| pdu.bhs[1] & 7;
+    assert!(target.requests(op::SCSI).iter().any(|pdu| attribute(pdu) == ORDERED), "it went as it came");
+    session_of(&host(3), router.portal(), &[0]).simple(0, &[0; 6]).good();
+}
+
 #[test]
 fn a_reset_of_a_logical_unit_reaches_it_and_ends_what_hangs() {
     let (target, _router, mut raw) = scripted(hangs());
@@ -251,4 +267,17 @@ fn each_host_hears_of_upstream_s_attentions_by_itself() {
         assert_eq!(sense >> 8, 0x0629, "POWER ON, RESET, OR BUS DEVICE RESET OCCURRED: {sense:06x}");
         raw.simple(0, &[0; 6]).good();
     }
+}
+
+/// Much sooner than the upstream is looked at again by itself.
+#[test]
+fn what_a_host_hears_of_new_logical_units_is_looked_at_at_once() {
+    let text = |luns: &str| format!("{HEAD}{}", target(A, luns));
+    let mut storage = Server::start_in(Folder::fresh(), &text(&disk(0, "a0")));
+    let router = passing(&url(&storage, &format!("/{A}")));
+    let mut raw = session_of(&host(1), router.portal(), &[0]);
+    storage.rewrite(&text(&(disk(0, "a0") + &disk(3, "a3"))));
+    storage.signal(1);
+    until("it is told", || (raw.simple(0, &[0; 6]).sense() == LUNS_CHANGED).then_some(()));
+    until("it is there", || (raw.luns() == [0, 3]).then_some(()));
 }

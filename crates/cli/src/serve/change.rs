@@ -6,10 +6,10 @@ use crate::server::Server;
 use control::Problem;
 use control::admin::Response;
 use control::config::{self, Config};
-use control::routes::{expand, pairs, specs, users};
+use control::routes::{expand, expand_early, pairs, specs, users};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A configuration that goes by itself unless it is confirmed.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl<S: Server> Service<S> {
     /// Serves what a configuration comes to by what was found. `is_asked`: somebody has it read again, and means the files that
     /// are there now.
     fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Problem>> {
-        let whole = expand(config, &self.routes.found())?;
+        let whole = self.expanded(config)?;
         if is_asked {
             self.units.look_again(&whole);
         }
@@ -59,6 +59,12 @@ impl<S: Server> Service<S> {
         self.server.reload(setup);
         self.whole = whole;
         Ok(())
+    }
+
+    /// What a configuration comes to by what was found.
+    fn expanded(&self, config: &Config) -> Result<Config, Vec<Problem>> {
+        let expand = if Instant::now() < self.early_until { expand_early } else { expand };
+        expand(config, &self.routes.found())
     }
 
     /// Tells the routes what is to be watched, by whom it is used, and who sees it.
@@ -76,8 +82,10 @@ impl<S: Server> Service<S> {
 
     /// Something else was found at the upstreams.
     pub(super) fn found(&mut self) {
-        match expand(&self.config, &self.routes.found()) {
-            Ok(whole) if whole.targets == self.whole.targets => return self.route(),
+        match self.expanded(&self.config) {
+            Ok(whole) if (&whole.targets, &whole.awaited) == (&self.whole.targets, &self.whole.awaited) => {
+                return self.route();
+            }
             Ok(_) => {}
             Err(problems) => return tell_problems(&problems),
         }
@@ -87,7 +95,7 @@ impl<S: Server> Service<S> {
             Err(problems) => {
                 tell_problems(&problems);
                 // What cannot be served now may be served when a command has ended.
-                later(&self.events, AGAIN_S, Event::Found);
+                later(&self.events, AGAIN, Event::Found);
             }
         }
     }
@@ -136,7 +144,7 @@ impl<S: Server> Service<S> {
     }
 
     fn wake(&self, seconds: u64, number: u64) {
-        later(&self.events, seconds, Event::Unconfirmed(number));
+        later(&self.events, Duration::from_secs(seconds), Event::Unconfirmed(number));
     }
 
     /// What was applied stays.
@@ -178,13 +186,13 @@ impl<S: Server> Service<S> {
     }
 }
 
-/// What is found and cannot be served is tried again after so many seconds.
-const AGAIN_S: u64 = 10;
+/// What is found and cannot be served is tried again after this time.
+const AGAIN: Duration = Duration::from_secs(10);
 
-fn later(events: &Sender<Event>, seconds: u64, event: Event) {
+pub(super) fn later(events: &Sender<Event>, time: Duration, event: Event) {
     let events = events.clone();
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(seconds));
+        std::thread::sleep(time);
         // The server may be gone.
         _ = events.send(event);
     });

@@ -126,7 +126,11 @@ impl<S: Server> Service<S> {
         let mine = self.whole.targets.iter().filter(|target| target.router.as_deref() == Some(router));
         let health = |lun: &control::config::Lun| {
             let place = lun.source.place()?;
-            facts.iter().flat_map(|u| &u.units).find(|unit| unit.place == *place)?.health.as_ref().map(told)
+            let both =
+                facts.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
+            let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
+            // Where each host has a way of its own, what the last look has seen counts for all.
+            Some(unit.health.as_ref().map_or(if upstream.obstacle.is_none() { "up" } else { "lost" }, told))
         };
         let lun = |(number, lun): (&u16, &control::config::Lun)| Lun {
             lun: *number,

@@ -21,7 +21,7 @@ pub(crate) use value::{iscsi_name, listen, size};
 
 use crate::problem::{Position, Problem, Problems};
 use reader::Section;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
@@ -45,6 +45,8 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// What is routed. It becomes targets once it is found ([`crate::routes::expand`]).
     pub routers: Vec<Router>,
+    /// Tags of portal groups at which more targets are to come, whose names are not known yet.
+    pub awaited: BTreeSet<u16>,
 }
 
 /// The process itself.
@@ -203,7 +205,8 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
     let routers =
         router::routers(p, root, router::Around { lists: &lists, base, unique: &mut unique }, &mut groups);
     let portal_groups = groups.list;
-    Config { server, limits, max_registrants, session, discovery, portal_groups, targets, routers }
+    let awaited = BTreeSet::new();
+    Config { server, limits, max_registrants, session, discovery, portal_groups, targets, routers, awaited }
 }
 
 fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {

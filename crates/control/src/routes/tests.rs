@@ -218,6 +218,31 @@ fn who_is_granted_nothing_finds_the_target_off_line() {
 }
 
 #[test]
+fn a_target_waits_for_all_its_luns_after_a_start_and_later_only_for_the_first() {
+    let map =
+        |luns: &str| format!("{ALL}map = \"lun\"\nname = \"iqn.2026-11.org.example:m\"\nlun = [{luns}]\n");
+    let luns = map("{ lun = 0, upstream = \"a\" }, { lun = 1, upstream = \"b\" }");
+    let both = config(&format!("{LUN}[router.r1.upstream.b]\n{}", LUN.replace("/3", "/4")), &luns);
+    let t = "iqn.2001-04.com.example:t";
+    let (none, one) = (Found::default(), found(&[(t, &[3])]));
+    let mut all = one.clone();
+    all.0.insert(("r1".into(), "b".into()), found(&[(t, &[4])]).0.into_values().next().unwrap());
+    let is_offline = |early: bool, found: &Found| {
+        let whole = if early { expand_early(&both, found) } else { expand(&both, found) };
+        whole.unwrap().targets[0].offline
+    };
+    assert_eq!([&none, &one, &all].map(|found| is_offline(true, found)), [true, true, false]);
+    assert_eq!([&none, &one, &all].map(|found| is_offline(false, found)), [true, false, false]);
+}
+
+#[test]
+fn names_are_awaited_until_an_upstream_was_seen() {
+    let config = config(PORTAL, &transparent());
+    let groups = |found: &Found| Vec::from_iter(expand(&config, found).unwrap().awaited);
+    assert_eq!((groups(&Found::default()), groups(&found(&[]))), (vec![1], vec![]));
+}
+
+#[test]
 fn an_expansion_can_be_expanded() {
     let config = config(PORTAL, &transparent());
     let t = "iqn.2001-04.com.example:t";

@@ -107,10 +107,11 @@ struct State {
 }
 
 impl Pair {
-    /// Begins as standby, and does nothing until the one `before` is over. To be called inside an event loop; ends, and
-    /// gives back what it holds, when it is dropped.
+    /// Begins as standby, `eligible` or not, and does nothing until the one `before` is over. To be called inside an event
+    /// loop; ends, and gives back what it holds, when it is dropped.
     pub fn start(
         spec: Spec,
+        eligible: bool,
         instance: Arc<Instance>,
         before: Option<End>,
         changed: impl Fn() + Send + Sync + 'static,
@@ -120,7 +121,7 @@ impl Pair {
         let state = State {
             memory: Memory::new(now),
             role: Role::Standby,
-            eligible: true,
+            eligible,
             healthy: false,
             clash: false,
             asked: now,

@@ -57,7 +57,7 @@ fn spec(key: u64) -> Spec {
 
 fn pair(spec: Spec, before: Option<&Arc<Pair>>) -> Arc<Pair> {
     let before = before.map(|before| before.end());
-    Pair::start(spec, Arc::new(Instance::new("r1")), before, || {}, |job| job())
+    Pair::start(spec, true, Arc::new(Instance::new("r1")), before, || {}, |job| job())
 }
 
 async fn until(what: impl Fn() -> bool) {

@@ -1,6 +1,7 @@
 //! The nexus at another target that stands for one of ours.
 
 use super::{Shared, Spec, reply};
+use crate::upstream::is_about_luns;
 use device::Port;
 use event_listener::Event as Bell;
 use initiator::command::is_repeatable_on_blocks;
@@ -254,7 +255,12 @@ impl Lane {
         self.shared.hops.queue.add(sent - arrived + queued);
         self.shared.hops.upstream.add(sent.elapsed().saturating_sub(queued));
         match result {
-            Ok(completion) => reply::answered(completion, buf, reads),
+            Ok(completion) => {
+                if completion.sense().as_ref().is_some_and(is_about_luns) {
+                    spec.again.notify(usize::MAX);
+                }
+                reply::answered(completion, buf, reads)
+            }
             Err(e) => reply::failed(&e, repeatable),
         }
     }

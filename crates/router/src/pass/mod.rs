@@ -10,6 +10,7 @@ mod reply;
 use crate::Hops;
 use crate::hops::Growing;
 use device::Port;
+use event_listener::Event as Bell;
 use initiator::{Options, Url};
 use line::{Key, Line};
 use std::cell::RefCell;
@@ -36,6 +37,8 @@ pub struct Spec {
     pub identity: Vec<u8>,
     /// So long commands wait for a session.
     pub hold: Duration,
+    /// Rung when a host hears that there may be other logical units.
+    pub again: Arc<Bell>,
 }
 
 struct Shared {

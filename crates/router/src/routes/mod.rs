@@ -165,8 +165,10 @@ impl Routes {
             let name = spec.router.clone();
             let pair = match before.remove(&name) {
                 Some(pair) if *pair.spec() == spec => pair,
-                _ => {
-                    let pair = self.begin(spec);
+                before => {
+                    // What was ordered holds on.
+                    let eligible = before.is_none_or(|pair| pair.facts().eligible);
+                    let pair = self.begin(spec, eligible);
                     self.shared.state().ways.of(&name).for_each(|remote| pair.attend(remote));
                     pair
                 }
@@ -176,7 +178,7 @@ impl Routes {
         self.shared.state().pairs = pairs;
     }
 
-    fn begin(&self, spec: pair::Spec) -> Arc<Pair> {
+    fn begin(&self, spec: pair::Spec, eligible: bool) -> Arc<Pair> {
         let shared = Arc::downgrade(&self.shared);
         let changed = move || {
             if let Some(shared) = shared.upgrade() {
@@ -185,7 +187,7 @@ impl Routes {
         };
         let (name, instance) = (spec.router.clone(), self.instance(&spec.router));
         let before = self.shared.state().ends.remove(&name);
-        let pair = Pair::start(spec, instance, before, changed, |job| self.cores.run_on(0, job));
+        let pair = Pair::start(spec, eligible, instance, before, changed, |job| self.cores.run_on(0, job));
         self.shared.state().ends.insert(name, pair.end());
         pair
     }
@@ -264,5 +266,34 @@ impl Routes {
             state.ways.facts(key, spec, luns)
         })
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_ordered_holds_on_in_a_pair_that_is_set_up_anew() {
+        let routes = Routes::start(Loops::default(), || {}).expect("routes");
+        let spec = |hold| pair::Spec {
+            router: "r1".into(),
+            peer: "127.0.0.1:1".parse().expect("a portal"),
+            group: 2,
+            preferred: true,
+            key: 7,
+            seed: String::new(),
+            initiator: None,
+            hold: Duration::from_secs(hold),
+        };
+        let eligible = || routes.pair("r1").expect("a pair").facts().eligible;
+        routes.pairs(vec![spec(1)]);
+        assert!(eligible());
+        routes.pair("r1").expect("a pair").order(pair::Order::Ineligible);
+        for hold in [1, 2] {
+            routes.pairs(vec![spec(hold)]);
+            assert!(!eligible());
+        }
     }
 }

@@ -67,7 +67,7 @@ impl Ways {
         found: &FoundLun,
     ) -> Result<(Opened, Option<Arc<Remote>>), Error> {
         if let Some((was, way)) = self.0.get(place)
-            && was.designators == found.designators
+            && was.is_same(found)
             && was.block_size == found.block_size
         {
             return Ok((way.opened(), None));
@@ -87,6 +87,14 @@ impl Ways {
     pub fn of<'w>(&'w self, router: &'w str) -> impl Iterator<Item = &'w Arc<Remote>> {
         let mine = self.0.iter().filter(move |(place, _)| place.router == router);
         mine.filter_map(|(_, (_, way))| way.remote())
+    }
+
+    /// The SCSI device of this host behind an upstream, if one is used.
+    pub fn device(&self, key: &Key) -> Option<Arc<sg::Device>> {
+        self.0.iter().find_map(|(place, (_, way))| match way {
+            Way::Device(device) if place.key() == *key => Some(device.clone()),
+            _ => None,
+        })
     }
 
     /// How a logical unit is, where that is known.
@@ -139,6 +147,7 @@ fn carried(upstream: &Upstream, place: &Place, found: &FoundLun) -> Result<pass:
         is_disk: matches!(found.kind, 0 | 5),
         identity: found.designators.clone(),
         hold: upstream.hold,
+        again: upstream.again.clone(),
     })
 }
 

@@ -33,8 +33,8 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use target::{Data, Passage, Passed, Reply, Way};
 use translate::Answer;
 use wire::iscsi::request::Function;
@@ -42,9 +42,19 @@ use wire::iscsi::request::Function;
 /// Commands that one open sg device has at most in the kernel (SG_MAX_QUEUE).
 const MAX_QUEUE: usize = 16;
 
-/// A SCSI device of this host.
-pub struct Device(Arc<Shared>);
+/// A SCSI device of this host. When it has gone, another that is the same may take its place ([`Device::replace`]): those
+/// who have ways to it need not know.
+pub struct Device(Arc<Slot>);
 
+/// The place of a device.
+struct Slot {
+    path: PathBuf,
+    ways: AtomicU64,
+    /// None from [`Device::close`] on.
+    now: Mutex<Option<Arc<Shared>>>,
+}
+
+/// A device that is open.
 struct Shared {
     path: PathBuf,
     place: ScsiId,
@@ -53,7 +63,6 @@ struct Shared {
     kernel: Arc<dyn Kernel>,
     requests: Option<flume::Sender<Request>>,
     counters: Arc<Counters>,
-    ways: AtomicU64,
 }
 
 impl Device {
@@ -79,32 +88,25 @@ impl Device {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         std::thread::Builder::new().name(name).spawn(move || pump.run())?;
         let requests = Some(requests);
-        let (path, ways) = (path.to_owned(), AtomicU64::new(0));
-        Ok(Arc::new(Device(Arc::new(Shared {
-            path,
-            place,
-            max_transfer,
-            depth,
-            kernel,
-            requests,
-            counters,
-            ways,
-        }))))
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.0.path
-    }
-
-    /// Peripheral device type (SPC-5 section 6.6.2).
-    pub fn device_type(&self) -> u8 {
-        self.0.device_type()
+        let open = Shared { path: path.to_owned(), place, max_transfer, depth, kernel, requests, counters };
+        let (ways, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
+        Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
     }
 
     /// It was taken away from the host: it must be opened again when there is one again.
     pub fn is_gone(&self) -> bool {
-        self.0.counters.gone.load(Relaxed)
+        self.0.now().is_none_or(|open| open.counters.gone.load(Relaxed))
+    }
+
+    /// Lets go of a device that has gone: as long as it is held, the kernel gives its number to no other.
+    pub fn close(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// Ways to this one lead to `other` from here on, which was opened at the same path.
+    pub fn replace(&self, other: &Device) {
+        let open = other.0.now();
+        *self.0.lock() = open;
     }
 
     /// What the device says of itself. Its read-only switch and thin provisioning are not asked for: whoever gets its
@@ -118,7 +120,17 @@ impl Device {
 
     /// A way to the device, for any I_T nexus or none.
     pub fn way(&self) -> impl Way + use<> {
-        SgWay { device: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
+        SgWay { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
+    }
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Option<Arc<Shared>> {
+        self.lock().clone()
     }
 }
 
@@ -128,27 +140,32 @@ impl Passage for Device {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let ScsiId { host, channel, target, lun, .. } = self.0.place;
+        let head = [("device", self.0.path.display().to_string()), ("gone", self.is_gone().to_string())];
+        let open = self.0.now().map(|open| open.describe());
+        let rows = head.into_iter().chain(open.into_iter().flatten());
+        rows.map(|(name, value)| (name.to_string(), value)).collect()
+    }
+}
+
+impl Shared {
+    fn describe(&self) -> [(&'static str, String); 9] {
+        let ScsiId { host, channel, target, lun, .. } = self.place;
         let count = |counter: &AtomicU64| counter.load(Relaxed).to_string();
-        let counters = &self.0.counters;
-        let rows = [
-            ("device", self.0.path.display().to_string()),
+        let counters = &self.counters;
+        [
             ("address", format!("{host}:{channel}:{target}:{lun}")),
             ("device_type", self.device_type().to_string()),
-            ("queue_depth", self.0.depth.to_string()),
-            ("max_transfer_bytes", self.0.max_transfer.to_string()),
-            ("gone", self.is_gone().to_string()),
+            ("queue_depth", self.depth.to_string()),
+            ("max_transfer_bytes", self.max_transfer.to_string()),
             ("commands", count(&counters.commands)),
             ("in_flight", count(&counters.in_flight)),
             ("refused", count(&counters.refused)),
             ("host_errors", count(&counters.host_errors)),
             ("resets", count(&counters.resets)),
-        ];
-        rows.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+        ]
     }
-}
 
-impl Shared {
+    /// Peripheral device type (SPC-5 section 6.6.2).
     fn device_type(&self) -> u8 {
         // 1Fh: unknown or no device type.
         u8::try_from(self.place.device_type).unwrap_or(0x1f)
@@ -207,32 +224,38 @@ impl Drop for Shared {
 
 /// The commands of one I_T nexus.
 struct SgWay {
-    device: Arc<Shared>,
+    slot: Arc<Slot>,
     number: u64,
 }
 
 impl Way for SgWay {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
     fn submit(&self, command: Passed) -> Future<'_, Reply> {
+        let Some(device) = self.slot.now() else { return Box::pin(async { Answer::GONE.reply() }) };
         let first = command.attribute == wire::iscsi::request::Attribute::HeadOfQueue;
-        let order = self.device.order(&command.cdb, command.data, first);
+        let order = device.order(&command.cdb, command.data, first);
         let (reply, replied) = flume::bounded(1);
         let from = (self.number, command.tag);
-        self.device.ask(Request::Run(Job { from, attribute: command.attribute, order, reply }));
+        device.ask(Request::Run(Job { from, attribute: command.attribute, order, reply }));
         Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| Answer::GONE.reply()) })
     }
 
     fn abort(&self, tag: u64) -> Future<'_, ()> {
-        Box::pin(self.device.ended(Which::Tag(self.number, tag)))
+        Box::pin(async move {
+            if let Some(device) = self.slot.now() {
+                device.ended(Which::Tag(self.number, tag)).await;
+            }
+        })
     }
 
     fn manage(&self, function: Function) -> Future<'_, bool> {
         Box::pin(async move {
+            let Some(device) = self.slot.now() else { return false };
             match function {
-                Function::AbortTaskSet => self.device.ended(Which::Way(self.number)).await,
-                Function::ClearTaskSet => self.device.ended(Which::All).await,
+                Function::AbortTaskSet => device.ended(Which::Way(self.number)).await,
+                Function::ClearTaskSet => device.ended(Which::All).await,
                 // Commands that the reset ended come back on their own.
-                Function::LunReset => return self.device.reset().await,
+                Function::LunReset => return device.reset().await,
                 _ => return false,
             }
             true
@@ -242,6 +265,8 @@ impl Way for SgWay {
 
 impl Drop for SgWay {
     fn drop(&mut self) {
-        self.device.end(Which::Way(self.number));
+        if let Some(device) = self.slot.now() {
+            device.end(Which::Way(self.number));
+        }
     }
 }

@@ -267,6 +267,34 @@ fn a_device_that_goes_is_not_ready() {
 }
 
 #[test]
+fn another_takes_the_place_of_a_device_that_has_gone() {
+    runs(async {
+        let [(old, first), (new, second)] = [device(1, 0), device(1, 0)];
+        let way = first.way();
+        old.change(|state| state.refusing = Some(Errno::NODEV));
+        assert_eq!(way.submit(command(1, Simple)).await.status, 2);
+        first.close();
+        assert_eq!(first.describe(), [("device", "/dev/sg7"), ("gone", "true")].map(owned));
+        assert_eq!(
+            (way.submit(command(2, Simple)).await.status, way.manage(Function::LunReset).await),
+            (2, false)
+        );
+        way.abort(2).await;
+        first.replace(&second);
+        drop(second);
+        new.change(|state| state.answering = Some(|_| Outcome::default()));
+        assert_eq!((way.submit(command(3, Simple)).await.status, first.is_gone()), (0, false));
+        assert_eq!((old.sent(0), new.sent(1)), (vec![], vec![3]), "the way leads to the other one");
+        drop((way, first));
+        until_it_is_free(&new);
+    });
+}
+
+fn owned((name, value): (&str, &str)) -> (String, String) {
+    (name.into(), value.into())
+}
+
+#[test]
 fn every_command_is_answered_when_the_kernel_falls_silent() {
     runs(async {
         let (fake, device) = device(1, 0);
@@ -289,8 +317,13 @@ fn the_thread_ends_with_the_device() {
     drop(way.submit(command(1, Simple)));
     assert_eq!(fake.sent(1), [1]);
     drop((way, device));
+    until_it_is_free(&fake);
+}
+
+/// Nobody holds the device any more.
+fn until_it_is_free(fake: &Arc<Fake>) {
     let end = std::time::Instant::now() + LIMIT;
-    while Arc::strong_count(&fake) > 1 {
+    while Arc::strong_count(fake) > 1 {
         assert!(std::time::Instant::now() < end, "the thread is still there");
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -169,7 +169,7 @@ impl Line {
     }
 }
 
-fn is_about_luns(sense: &Sense) -> bool {
+pub fn is_about_luns(sense: &Sense) -> bool {
     (sense.asc, sense.ascq) == (Sense::LUNS_CHANGED.asc, Sense::LUNS_CHANGED.ascq)
 }
 

@@ -14,6 +14,7 @@ mod told;
 
 pub use health::Health;
 pub use initiator::multipath::{Policy, State};
+pub(crate) use line::is_about_luns;
 pub use look::look;
 pub use remote::{PathFacts, Remote};
 pub use told::{MANUAL_INTERVENTION, told};

@@ -671,8 +671,9 @@ fn an_upstream_is_what_it_says() {
         UpstreamSource::Local(Source::Device { path: "/dev/sdb".into() })
     );
     assert_eq!(source("null = \"1M\"").place(), "null, 1 MiB");
-    let tape = source("sg = \"/dev/sg3\"\npath = \"pass\"");
+    let tape = source("sg = \"/dev/sg3\"\npath = \"pass\"\nidentity = \"naa.6001405123456789\"");
     assert_eq!((tape.path, tape.reach(), tape.place().as_str()), (How::Pass, Reach::Local, "/dev/sg3"));
+    assert_eq!(tape.identity.as_deref(), Some("naa.6001405123456789"));
     let lun = source(
         "urls = [\"iscsi://h/iqn.x:a/7\"]\nidentity = \"NAA.6001405123456789\""
             .replace("NAA", "naa")

@@ -332,7 +332,7 @@ fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
         ),
         (
             "identity",
-            !is_remote || !is_one,
+            !(is_remote || is_sg) || !is_one,
             "`identity` is that of one LUN",
             "write URLs that name a LUN, or remove it",
         ),

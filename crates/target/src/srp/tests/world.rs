@@ -122,6 +122,7 @@ fn setup(target: Target) -> Setup {
         discovery: setup::Discovery::default(),
         portal_groups: Vec::new(),
         targets: BTreeMap::from([(NAME.into(), target)]),
+        awaited: Default::default(),
         answers: setup::Answers::default(),
     }
 }
