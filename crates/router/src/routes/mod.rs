@@ -133,6 +133,8 @@ impl Routes {
                     while let Ok(found) = found.recv_async().await {
                         shared.learn(found, &stop);
                     }
+                    // Nobody watches where there are devices of this host alone.
+                    std::future::pending().await
                 };
                 either(over, listen).await;
             })
