@@ -126,9 +126,9 @@ fn run_one(name: String) -> Row {
     Row { test: name, outcome, said }
 }
 
-/// What comes of one test with a LUN at two portals, in a short time.
-pub fn outcome(name: &str, urls: &[String; 2]) -> Outcome {
-    test(name, urls, SHORT_LIMIT).0
+/// What comes of one test with a LUN at two portals, in a short time, and what the tool said.
+pub fn outcome(name: &str, urls: &[String; 2]) -> (Outcome, String) {
+    test(name, urls, SHORT_LIMIT)
 }
 
 /// One test with a LUN at two portals: what came of it, and what the tool said.
@@ -149,8 +149,8 @@ fn test(name: &str, urls: &[String; 2], limit: Duration) -> (Outcome, String) {
 /// both: some depend on who is faster.
 pub fn compared(
     families: &[&str],
-    one: impl Fn(&str) -> Outcome + Sync,
-    other: impl Fn(&str) -> Outcome + Sync,
+    one: impl Fn(&str) -> (Outcome, String) + Sync,
+    other: impl Fn(&str) -> (Outcome, String) + Sync,
 ) {
     let is_wanted = |name: &String| name.split('.').nth(1).is_some_and(|family| families.contains(&family));
     let tests: Vec<String> = list().into_iter().filter(is_wanted).collect();
@@ -158,11 +158,14 @@ pub fn compared(
     let pairs = by_two(tests, |name| {
         let both = || (one(&name), other(&name));
         let (a, b) = both();
-        let (a, b) = if a == b { (a, b) } else { both() };
+        let (a, b) = if a.0 == b.0 { (a, b) } else { both() };
         (name, a, b)
     });
-    let passed = pairs.iter().filter(|(_, a, _)| *a == Outcome::Passed).count();
+    let passed = pairs.iter().filter(|(_, a, _)| a.0 == Outcome::Passed).count();
     println!("iscsi-test-cu: {passed} of {} passed", pairs.len());
-    let other: Vec<_> = pairs.iter().filter(|(_, a, b)| a != b).collect();
-    assert!(other.is_empty(), "{} tests end in another way: {other:#?}", other.len());
+    let other: Vec<_> = pairs.iter().filter(|(_, a, b)| a.0 != b.0).collect();
+    for (name, a, b) in &other {
+        println!("--- {name}: {:?}\n{}\n--- and: {:?}\n{}", a.0, a.1, b.0, b.1);
+    }
+    assert!(other.is_empty(), "{} tests end in another way", other.len());
 }

@@ -58,7 +58,8 @@ fn a_command_that_hangs_upstream_is_over_before_its_abort_is_answered() {
         _ => Turn::Usual,
     });
     let target = hangs.listen();
-    let place = format!("iscsi://{}/{}?command_timeout=1&operation_timeout=2", target.address(), interop::TARGET);
+    let place =
+        format!("iscsi://{}/{}?command_timeout=1&operation_timeout=2", target.address(), interop::TARGET);
     let router = router_to(&place, "");
     let mut raw = session(router.portal(), T, &[0]);
     let read = raw.command(0, 0x80 | READ, &read10(0, 8), 4096);
