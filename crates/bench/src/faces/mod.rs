@@ -50,16 +50,28 @@ fn one_core(index: usize) -> Result<Cores, Error> {
     Ok(Cores::List(vec![cpus[index % cpus.len()]]))
 }
 
-/// Puts before remote disks what a kernel has before a block device: its page cache, or, where that is passed
-/// by, the cutting of large requests. True if there was something to do.
-pub(crate) fn like_a_block_device(rig: &mut Rig, target: &Target, direct: bool) -> bool {
+/// What stands before a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// A page cache.
+    PageCache,
+    /// Nothing but the cutting of large requests.
+    Cutting,
+    /// The same where bytes do not matter, for measuring: of large requests, what is read is dropped and what is
+    /// written is zeros.
+    CuttingZeros,
+}
+
+/// Puts before remote disks what a kernel has before a block device. True if there was something to do.
+pub(crate) fn like_a_block_device(rig: &mut Rig, target: &Target, before: Before) -> bool {
     if !is_remote(target) {
         return false;
     }
     rig.wrap(|_, disk| -> Arc<dyn Backend> {
-        match direct {
-            true => Arc::new(burst::Burst::new(disk)),
-            false => Arc::new(stream::Stream::new(disk)),
+        match before {
+            Before::PageCache => Arc::new(stream::Stream::new(disk)),
+            Before::Cutting => Arc::new(burst::Burst::carrying(disk)),
+            Before::CuttingZeros => Arc::new(burst::Burst::dropping_what_is_read_and_writing_zeros(disk)),
         }
     });
     true

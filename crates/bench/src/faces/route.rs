@@ -64,6 +64,13 @@ pub struct Plan {
     pub cores: Cores,
 }
 
+impl Plan {
+    /// Bytes go from a disk to a disk: neither are they zeros, nor do they vanish.
+    pub fn is_copy(&self) -> bool {
+        self.input.target.is_some() && self.output.target.is_some()
+    }
+}
+
 /// Both ends, open.
 pub struct Route {
     /// What a job runs on.

@@ -3,7 +3,7 @@
 mod table;
 
 use super::paper::{self, Paper};
-use super::{Stage, flush, is_remote, like_a_block_device, refused, stream};
+use super::{Before, Stage, flush, is_remote, like_a_block_device, refused, stream};
 use crate::document::{Cell, Table};
 use crate::job::{Fill, Job, Way};
 use crate::{Document, Error, Kind, Opening, Rig, Target};
@@ -160,7 +160,9 @@ fn measure(args: &Args, target: &Target, rig: &mut Rig, stage: Stage) -> Result<
     if args.writes() && !args.force && !args.no_check {
         refuse_data(args, target, rig, &paper)?;
     }
-    if like_a_block_device(rig, target, !args.buffered) && args.buffered {
+    // What it writes are zeros, and nobody looks at what it reads.
+    let before = if args.buffered { Before::PageCache } else { Before::CuttingZeros };
+    if like_a_block_device(rig, target, before) && args.buffered {
         paper.remark(format!(
             "-a: no page cache stands before {target}; requests of {} KiB, {} in flight, take its place",
             stream::PIECE >> 10,

@@ -5,7 +5,7 @@ mod human;
 use super::operands::{self, Operands};
 use super::paper::{self, Paper};
 use super::route::{End, Plan, Route};
-use super::{Stage, flush, like_a_block_device, one_core, refused};
+use super::{Before, Stage, flush, like_a_block_device, one_core, refused};
 use crate::document::{Run, without_secrets};
 use crate::job::{Fill, Job, Way};
 use crate::{Document, Error, Outcome, Watch};
@@ -118,8 +118,10 @@ impl Settings {
     }
 
     fn open(&self, plan: &Plan) -> Result<Route, Error> {
+        let cutting = if plan.is_copy() { Before::Cutting } else { Before::CuttingZeros };
         Route::open(plan, &|rig, target, is_output| {
-            like_a_block_device(rig, target, self.direct[usize::from(is_output)]);
+            let before = if self.direct[usize::from(is_output)] { cutting } else { Before::PageCache };
+            like_a_block_device(rig, target, before);
             Ok(())
         })
     }
