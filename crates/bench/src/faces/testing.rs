@@ -165,7 +165,15 @@ impl Backend for Probe {
 /// A disk that others know by an URL, as long as this is there.
 pub struct Served {
     pub url: String,
-    _server: nbd::Handle,
+    server: Option<nbd::Handle>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // compio ends the process when one of its tasks is woken by a thread that panics, as that of a test may.
+        let server = self.server.take();
+        _ = std::thread::spawn(move || drop(server)).join();
+    }
 }
 
 /// Serves a disk by NBD: no kernel stands before it.
@@ -176,7 +184,7 @@ pub fn served(disk: Arc<dyn Backend>) -> Served {
     let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let cores = Arc::new(Cores::one().expect("an event loop"));
     let server = nbd::serve(&listen, vec![export], cores, Limits::default()).expect("served");
-    Served { url: server.addresses()[0].url("disk"), _server: server }
+    Served { url: server.addresses()[0].url("disk"), server: Some(server) }
 }
 
 /// Whether the page cache holds the last byte of a file. To ask brings it there.
