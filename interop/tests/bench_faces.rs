@@ -4,7 +4,8 @@ use bench::faces::{Stage, blockdev_perftest, dd, disktest, sgp_dd};
 use bench::{Document, Error, Watch};
 use clap::Parser;
 use interop::script::{BLOCK, BLOCKS, Link, Script, Target, Turn};
-use interop::{Pdu, op};
+use interop::{Folder, Pdu, Server, TARGET, op};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -99,10 +100,24 @@ fn sgp_dd_takes_only_the_block_size_that_is_there_and_cdbs_that_reach() {
 
 #[test]
 fn threads_of_sgp_dd_are_commands_in_flight() {
-    let target = Script::new().listen();
-    let (document, _) =
-        play(&["sgp_dd", &format!("if={}", target.url("")), "of=.", "bpt=2", "thr=16", "time=1"])
-            .unwrap_or_else(|e| panic!("{e}"));
+    // Nothing is answered before all of them are there: with fewer it would wait for ever.
+    let waiting = Mutex::new(Vec::new());
+    let hook = move |link: &mut Link, pdu: &Pdu| {
+        if pdu.opcode() != op::SCSI || pdu.bhs[32] != 0x28 {
+            return Turn::Usual;
+        }
+        let mut waiting = waiting.lock().expect("no panic");
+        waiting.push(pdu.clone());
+        if waiting.len() == 8 {
+            waiting.drain(..).for_each(|pdu| link.data_in(&pdu, &[0; 2 * BLOCK]));
+        }
+        Turn::Done
+    };
+    let target = Script::new().hook(hook).listen();
+    let from = format!("if={}", target.url("operation_timeout=3&recovery_timeout=1"));
+    let (document, said) =
+        play(&["sgp_dd", &from, "of=.", "bpt=2", "thr=8", "time=1"]).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(document.ended_early(), None, "{said}");
     assert_eq!(document.runs[0].outcome.read.ios, BLOCKS as u64 / 2);
     assert_eq!(cdbs(&target, &[0x28]).len(), BLOCKS / 2);
     assert!(document.runs[0].targets[0].facts.iter().any(|fact| fact.0 == "MaxBurstLength"));
@@ -139,6 +154,29 @@ fn what_dd_writes_without_direct_arrives_whole() {
     let disk = target.disk();
     assert!(disk[3072..310_272].iter().all(|byte| *byte == 0));
     assert!(disk[..3072].iter().any(|byte| *byte != 0) && disk[310_272..].iter().any(|byte| *byte != 0));
+}
+
+/// The disk of a scripted target has no room for a block of 1 MiB: that of a server has.
+#[test]
+fn dd_copies_large_blocks_to_and_from_a_target_whole() {
+    let toml = format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"4MiB\"\n"
+    );
+    let (server, files) = (Server::start(&toml), Folder::fresh());
+    let url = format!("iscsi://{}/{TARGET}/0", server.portal());
+    let file = |name: &str| files.join(name).to_str().expect("text").to_owned();
+    let bytes: Vec<u8> = (0..4u32 << 20).map(|n| (n / 512 + n) as u8).collect();
+    std::fs::write(file("in"), &bytes).expect("written");
+    let copy = |from: &str, to: &str, flag: &str| {
+        play(&["dd", &format!("if={from}"), &format!("of={to}"), "bs=1M", flag, "--destroy"])
+            .unwrap_or_else(|e| panic!("{e}"))
+    };
+    copy(&file("in"), &url, "oflag=direct");
+    copy(&url, &file("out"), "iflag=direct");
+    assert!(std::fs::read(file("out")).expect("made") == bytes);
+    copy(&url, &file("buffered"), "conv=fsync");
+    assert!(std::fs::read(file("buffered")).expect("made") == bytes);
 }
 
 #[test]

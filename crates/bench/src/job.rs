@@ -24,6 +24,8 @@ pub enum Way {
     Write,
     /// Each command by lot; this many of a hundred are reads.
     Mix(u8),
+    /// A write and a read by turns, each direction from where it was before.
+    Turns,
     /// Both at once: each session has the whole depth of reads in flight, and the same of writes.
     Both,
 }
@@ -40,7 +42,7 @@ impl Way {
             Way::Read => 100,
             Way::Write => 0,
             Way::Mix(percent) => percent,
-            Way::Both => 50,
+            Way::Both | Way::Turns => 50,
         };
         (u128::from(many) * u128::from(percent) / 100) as u64
     }
@@ -91,10 +93,12 @@ pub struct Job {
     pub sizes: Vec<Weighted>,
     /// Commands in flight for each session.
     pub depth: usize,
-    /// It ends after this time. One of time and amount must be there; the first that is reached ends it.
+    /// It ends after this time. One of time, amount and commands must be there; the first that is reached ends it.
     pub time: Option<Duration>,
     /// It ends after this many bytes over all sessions.
     pub amount: Option<u64>,
+    /// It ends after this many commands over all sessions, whatever their lengths.
+    pub commands: Option<u64>,
     /// Time before anything is counted.
     pub ramp: Duration,
     /// When commands begin.
@@ -131,6 +135,7 @@ impl Default for Job {
             depth: 1,
             time: Some(Duration::from_secs(10)),
             amount: None,
+            commands: None,
             ramp: Duration::ZERO,
             pace: Pace::Closed,
             think: Duration::ZERO,
@@ -195,7 +200,7 @@ mod tests {
     fn a_mix_of_one_kind_is_that_kind() {
         assert!(!Way::Mix(100).writes() && Way::Mix(100).reads());
         assert!(Way::Mix(0).writes() && !Way::Mix(0).reads());
-        assert!(Way::Both.writes() && Way::Both.reads());
+        assert!(Way::Both.writes() && Way::Both.reads() && Way::Turns.writes() && Way::Turns.reads());
         assert_eq!((Way::Mix(70).reads_of(10), Way::Read.reads_of(3), Way::Write.reads_of(3)), (7, 3, 0));
     }
 }

@@ -7,6 +7,7 @@
 pub mod compare;
 mod content;
 mod cpu;
+mod device;
 pub mod document;
 mod error;
 pub mod faces;

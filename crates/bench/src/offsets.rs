@@ -23,6 +23,8 @@ pub struct Offsets {
     order: Order,
     zipf: Option<Zipf<f64>>,
     way: Way,
+    /// The last command read, where directions take turns: the first one writes.
+    was_read: bool,
     sizes: Vec<(u32, u32)>,
     weights: u32,
     granule: u64,
@@ -49,6 +51,7 @@ impl Offsets {
             order: job.order,
             zipf,
             way: job.way,
+            was_read: true,
             weights: job.sizes.iter().map(|size| size.1).sum(),
             sizes: job.sizes.clone(),
             granule,
@@ -65,7 +68,9 @@ impl Offsets {
             Way::Write => false,
             Way::Mix(percent) => self.random.random_range(0..100) < percent,
             Way::Both => read,
+            Way::Turns => !self.was_read,
         };
+        self.was_read = read;
         // Shortened before its place is chosen: what is left over may be just the end of the span.
         let len = u64::from(self.len()).min(left) as u32;
         let at = match self.order {
@@ -98,7 +103,8 @@ impl Offsets {
 
     fn walk(&mut self, read: bool, len: u32, step: u64) -> u64 {
         // In a mix of both by lot there is one walk, as fio has it.
-        let cursor = &mut self.cursors[usize::from(self.way == Way::Both && read)];
+        let goes_alone = matches!(self.way, Way::Both | Way::Turns);
+        let cursor = &mut self.cursors[usize::from(goes_alone && read)];
         let at = if *cursor + u64::from(len) > self.span { 0 } else { *cursor };
         *cursor = at + step;
         at
@@ -157,6 +163,15 @@ mod tests {
             ),
             (0, 4096, 0)
         );
+    }
+
+    #[test]
+    fn directions_that_take_turns_walk_by_themselves_too() {
+        let job = Job { way: Way::Turns, ..Job::default() };
+        let mut turns = offsets(&job, 1 << 20, 0, 1);
+        let visited: Vec<(bool, u64)> =
+            (0..4).map(|_| turns.next(true, u64::MAX)).map(|next| (next.read, next.offset)).collect();
+        assert_eq!(visited, [(false, 0), (true, 0), (false, 4096), (true, 4096)]);
     }
 
     #[test]

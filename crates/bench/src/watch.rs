@@ -16,6 +16,8 @@ struct Shared {
     write: [AtomicU64; 2],
     end: AtomicBool,
     begun: Mutex<Option<Instant>>,
+    /// When somebody added to the counts last.
+    told: Mutex<Option<Instant>>,
     doing: Mutex<String>,
 }
 
@@ -36,6 +38,12 @@ impl Watch {
             write_ios: load(write, 0),
             write_bytes: load(write, 1),
         }
+    }
+
+    /// The same, and the moment of which it is true where one session runs: none if it has not told anything yet.
+    pub(crate) fn share_then(&self) -> (Option<Instant>, Share) {
+        // What comes between is in the counts too early, by less than can be measured.
+        (*self.0.told.lock().unwrap_or_else(PoisonError::into_inner), self.share())
     }
 
     /// Asks what runs to end now; what was measured so far stands.
@@ -74,5 +82,25 @@ impl Watch {
         add(&read[1], before.read_bytes, now.read_bytes);
         add(&write[0], before.write_ios, now.write_ios);
         add(&write[1], before.write_bytes, now.write_bytes);
+        *self.0.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn counts_have_the_time_at_which_they_were_told() {
+        let (watch, none) = (Watch::default(), Share::default());
+        assert_eq!(watch.share_then(), (None, none));
+        let (begin, share) = (Instant::now(), Share { read_ios: 3, ..none });
+        watch.add(&none, &share);
+        let end = Instant::now();
+        std::thread::sleep(Duration::from_millis(10));
+        let (told, counts) = watch.share_then();
+        assert_eq!(counts, share);
+        assert!(told.is_some_and(|told| (begin..=end).contains(&told)), "not when it is asked");
     }
 }

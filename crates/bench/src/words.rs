@@ -133,7 +133,7 @@ pub fn fill(text: &str) -> Result<Fill, Error> {
         "random" => Fill::Random,
         "counting" => Fill::Counting,
         "lba" => Fill::Lba,
-        _ => Fill::Bytes(bytes(text).map_or_else(
+        _ => Fill::Bytes(text.strip_prefix("0x").and_then(pattern).map_or_else(
             || {
                 let what = format!("\"{}\" cannot be written", text.escape_debug());
                 invalid(what, "zeros, random, counting, lba, or bytes such as 0xdeadbeef")
@@ -143,16 +143,23 @@ pub fn fill(text: &str) -> Result<Fill, Error> {
     })
 }
 
-/// 1, 2, 4 or 8 bytes, repeated to eight.
-fn bytes(text: &str) -> Option<[u8; 8]> {
-    let digits = text.strip_prefix("0x")?;
+/// 1, 2, 4 or 8 bytes in hexadecimal digits, repeated to eight.
+pub(crate) fn pattern(digits: &str) -> Option<[u8; 8]> {
     let value = u64::from_str_radix(digits, 16).ok()?;
     let len = digits.len() / 2;
-    if !digits.len().is_multiple_of(2) || !matches!(len, 1 | 2 | 4 | 8) {
+    if !matches!(digits.len(), 2 | 4 | 8 | 16) {
         return None;
     }
     let eight = value.to_be_bytes();
     Some(std::array::from_fn(|i| eight[8 - len + i % len]))
+}
+
+/// Lengths from the smallest to the largest in whole blocks, each as often as any other; where there are very many,
+/// some at equal distances.
+pub(crate) fn lengths(low: u64, high: u64, block: u64) -> Vec<Weighted> {
+    const MOST: u64 = 1024;
+    let step = ((high - low) / block).div_ceil(MOST).max(1) * block;
+    (low..=high).step_by(step as usize).map(|len| (len as u32, 1)).collect()
 }
 
 #[cfg(test)]
@@ -201,6 +208,14 @@ mod tests {
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(pace(Some(wrong), false).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn ranges_of_lengths_are_whole_blocks_and_not_too_many() {
+        assert_eq!(lengths(512, 1536, 512), [(512, 1), (1024, 1), (1536, 1)]);
+        assert_eq!(lengths(4096, 4096, 512), [(4096, 1)]);
+        let many = lengths(512, 4 << 20, 512);
+        assert!(many.len() == 1024 && many.iter().all(|len| len.0 % 512 == 0));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From one disk to another, as one operation: what is read is written at once.
 
+use super::unsupported;
 use block::{Backend, Facts, Finished, Future};
 use net::Buf;
 use std::io;
@@ -15,25 +16,17 @@ pub struct Copy {
     pub start: (u64, u64),
     /// Writes are stable when they are acknowledged.
     pub stable: bool,
-    /// What cannot be read is written as zeros.
-    pub go_on: bool,
 }
 
 impl Copy {
     async fn copy(&self, offset: u64, buf: Buf) -> Finished {
-        let (read, mut buf) = self.from.read(offset, buf).await;
-        match read {
-            Err(_) if self.go_on => buf.fill(0),
-            Err(e) => return (Err(io::Error::new(e.kind(), format!("reading: {e}"))), buf),
-            Ok(()) => {}
+        let (read, buf) = self.from.read(offset, buf).await;
+        if let Err(e) = read {
+            return (Err(io::Error::new(e.kind(), format!("reading: {e}"))), buf);
         }
         let (written, buf) = self.to.write(offset - self.start.0 + self.start.1, buf, self.stable).await;
         (written.map_err(|e| io::Error::new(e.kind(), format!("writing: {e}"))), buf)
     }
-}
-
-fn unsupported<'a>() -> Future<'a, io::Result<()>> {
-    Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
 }
 
 impl Backend for Copy {
@@ -78,18 +71,13 @@ mod tests {
     fn bytes_go_where_they_belong_and_errors_say_on_which_side() {
         let (from, to) = (Probe::new(8192), Probe::new(4096));
         from.set(&[7; 8192]);
-        let copy =
-            Copy { from: from.clone(), to: to.clone(), start: (1024, 512), stable: false, go_on: false };
+        let copy = Copy { from: from.clone(), to: to.clone(), start: (1024, 512), stable: false };
         assert_eq!(copy.facts().capacity, 4096 - 512 + 1024);
         on_a_core(move || async move {
             copy.read(2048, Buf::zeroed(1024)).await.0.expect("copied");
             let why = |end: Finished| end.0.unwrap_err().to_string();
             assert!(why(copy.read(8192, Buf::zeroed(512)).await).starts_with("reading: "));
             assert!(why(copy.read(7168, Buf::zeroed(512)).await).starts_with("writing: "));
-            let copy = Copy { go_on: true, ..copy };
-            copy.read(8000, Buf::zeroed(512)).await.0.unwrap_err();
-            let copy = Copy { start: (8192, 3584), ..copy };
-            copy.read(8192, Buf::zeroed(512)).await.0.expect("zeros instead");
         });
         let mut expected = vec![0; 4096];
         expected[1536..2560].fill(7);

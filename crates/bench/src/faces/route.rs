@@ -56,12 +56,17 @@ pub struct Plan {
     pub until_end: bool,
     /// Writes are stable when they are acknowledged.
     pub stable: bool,
-    /// Go on after what cannot be read or written.
-    pub go_on: bool,
     /// Data that is there may be overwritten.
     pub destroy: bool,
     /// Where it runs.
     pub cores: Cores,
+}
+
+impl Plan {
+    /// Bytes go from a disk to a disk: neither are they zeros, nor do they vanish.
+    pub fn is_copy(&self) -> bool {
+        self.input.target.is_some() && self.output.target.is_some()
+    }
 }
 
 /// Both ends, open.
@@ -159,10 +164,10 @@ fn join(
         (None, Some(to)) => (to, None, Way::Write, seek),
         (Some(from), None) => (from, None, Way::Read, start),
         (Some(mut from), Some(to)) => {
-            let Plan { stable, go_on, .. } = *plan;
+            let stable = plan.stable;
             let disk = to.disk(0).ok_or_else(|| refused("the output is gone", "open it again"))?;
             from.wrap(|_, from| -> Arc<dyn Backend> {
-                Arc::new(Copy { from, to: disk.clone(), start: (start, seek), stable, go_on })
+                Arc::new(Copy { from, to: disk.clone(), start: (start, seek), stable })
             });
             (from, Some(to), Way::Read, start)
         }

@@ -3,11 +3,17 @@
 use super::Stage;
 use crate::{Document, Error, Watch};
 use block::{Backend, Facts, Finished, Future};
+use export::nbd::{self, Export, Limits, Listen};
 use net::{Buf, Cores};
-use std::io;
+use rustix::fs::{Advice, fadvise, fstatfs};
+use rustix::io::{ReadWriteFlags, preadv2};
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Runs a future on a core to its end.
 pub fn on_a_core<W: Future_ + 'static>(work: impl FnOnce() -> W + Send + 'static) {
@@ -23,7 +29,13 @@ pub struct Probe {
     bytes: Mutex<Vec<u8>>,
     reads: Mutex<Vec<(u64, usize)>>,
     writes: Mutex<Vec<(u64, usize)>>,
+    /// Writes that were to be stable at once.
+    stable: AtomicUsize,
     flushes: AtomicUsize,
+    /// Flushes take this many milliseconds.
+    flush_ms: AtomicU64,
+    /// What lies here cannot be read.
+    bad: Mutex<Range<u64>>,
     now: AtomicUsize,
     most: AtomicUsize,
 }
@@ -34,7 +46,10 @@ impl Probe {
             bytes: Mutex::new(vec![0; capacity]),
             reads: Mutex::default(),
             writes: Mutex::default(),
+            stable: AtomicUsize::new(0),
             flushes: AtomicUsize::new(0),
+            flush_ms: AtomicU64::new(0),
+            bad: Mutex::default(),
             now: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         })
@@ -56,6 +71,23 @@ impl Probe {
         self.writes.lock().expect("whole").clone()
     }
 
+    pub fn stable_writes(&self) -> usize {
+        self.stable.load(Ordering::Relaxed)
+    }
+
+    pub fn flush_in(&self, ms: u64) {
+        self.flush_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub fn spoil(&self, bytes: Range<u64>) {
+        *self.bad.lock().expect("whole") = bytes;
+    }
+
+    fn is_bad(&self, offset: u64, len: usize) -> bool {
+        let bad = self.bad.lock().expect("whole");
+        bad.start < offset + len as u64 && offset < bad.end
+    }
+
     pub fn flushes(&self) -> usize {
         self.flushes.load(Ordering::Relaxed)
     }
@@ -67,7 +99,7 @@ impl Probe {
     async fn take_a_moment(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(now, Ordering::Relaxed);
-        compio::time::sleep(std::time::Duration::from_millis(2)).await;
+        compio::time::sleep(Duration::from_millis(2)).await;
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -82,6 +114,9 @@ impl Backend for Probe {
         Box::pin(async move {
             self.reads.lock().expect("whole").push((offset, buf.len()));
             self.take_a_moment().await;
+            if self.is_bad(offset, buf.len()) {
+                return (Err(io::Error::other("a scratch")), buf);
+            }
             let bytes = self.bytes.lock().expect("whole");
             let Some(there) = bytes.get(offset as usize..offset as usize + buf.len()) else {
                 return (Err(io::Error::other("behind the end")), buf);
@@ -91,8 +126,9 @@ impl Backend for Probe {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
+    fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
+            self.stable.fetch_add(usize::from(stable), Ordering::Relaxed);
             self.writes.lock().expect("whole").push((offset, buf.len()));
             self.take_a_moment().await;
             let mut bytes = self.bytes.lock().expect("whole");
@@ -106,7 +142,11 @@ impl Backend for Probe {
 
     fn flush(&self) -> Future<'_, io::Result<()>> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async { Ok(()) })
+        let pause = Duration::from_millis(self.flush_ms.load(Ordering::Relaxed));
+        Box::pin(async move {
+            compio::time::sleep(pause).await;
+            Ok(())
+        })
     }
 
     fn unmap(&self, _offset: u64, _len: u64) -> Future<'_, io::Result<()>> {
@@ -120,6 +160,55 @@ impl Backend for Probe {
     fn describe(&self) -> Vec<(String, String)> {
         Vec::new()
     }
+}
+
+/// A disk that others know by an URL, as long as this is there.
+pub struct Served {
+    pub url: String,
+    server: Option<nbd::Handle>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // compio ends the process when one of its tasks is woken by a thread that panics, as that of a test may.
+        let server = self.server.take();
+        _ = std::thread::spawn(move || drop(server)).join();
+    }
+}
+
+/// Serves a disk by NBD: no kernel stands before it.
+pub fn served(disk: Arc<dyn Backend>) -> Served {
+    let description = String::new();
+    let export =
+        Export { name: "disk".into(), backend: disk, block_size: 512, read_only: false, description };
+    let listen = [Listen::Tcp("127.0.0.1:0".parse().expect("an address"))];
+    let cores = Arc::new(Cores::one().expect("an event loop"));
+    let server = nbd::serve(&listen, vec![export], cores, Limits::default()).expect("served");
+    Served { url: server.addresses()[0].url("disk"), server: Some(server) }
+}
+
+/// Whether the page cache holds the last byte of a file. To ask brings it there.
+pub fn is_cached(path: &str) -> bool {
+    let file = File::open(path).expect("a file");
+    let end = file.metadata().expect("a length").len() - 1;
+    let mut byte = [0];
+    let got = preadv2(&file, &mut [IoSliceMut::new(&mut byte)], end, ReadWriteFlags::NOWAIT);
+    got.is_ok_and(|n| n == 1)
+}
+
+/// Drops what the page cache holds of a file; false, and `skipped`, where files are nowhere else.
+pub fn dropped(path: &str) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    let file = File::open(path).expect("a file");
+    if fstatfs(&file).expect("a file system").f_type == TMPFS {
+        println!("skipped: needs a disk below {path} (set TMPDIR)");
+        return false;
+    }
+    // What is on its way would not be dropped, nor what is not on the disk yet.
+    std::fs::read(path).expect("readable");
+    file.sync_all().expect("a disk");
+    fadvise(&file, 0, None, Advice::DontNeed).expect("dropped");
+    true
 }
 
 /// Runs a face; gives its document and what it printed.

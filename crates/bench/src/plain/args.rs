@@ -205,6 +205,7 @@ impl Args {
             depth: self.depth as usize,
             time: runtime.or(default.time.filter(|_| amount.is_none())),
             amount,
+            commands: None,
             ramp: words::time(&self.ramp)?,
             pace: words::pace(self.rate, self.poisson)?,
             think: words::time(&self.think)?,

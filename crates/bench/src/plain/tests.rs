@@ -48,6 +48,7 @@ fn every_option_reaches_the_job() {
         depth: 32,
         time: Some(Duration::from_millis(500)),
         amount: Some(1 << 30),
+        commands: None,
         ramp: Duration::from_secs(2),
         pace: Pace::Poisson(1000.0),
         think: Duration::from_millis(3),

@@ -6,8 +6,9 @@ use super::media::{Disk, Folder};
 use super::mounted::Mounted;
 use super::peers::{Server, Who};
 use super::relay::{Line, Link};
+use crate::device::{self, Before, like_a_block_device};
 use crate::document::{Run, Table};
-use crate::faces::{Stage, like_a_block_device, stream};
+use crate::faces::Stage;
 use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::plain::args::told;
@@ -256,12 +257,13 @@ impl<'a> Lab<'a> {
         direct: bool,
     ) -> Option<Open> {
         let mut open = self.open(targets, sessions, server)?;
-        if like_a_block_device(&mut open.rig, targets.first()?, direct) && !direct {
+        let before = if direct { Before::CuttingZeros } else { Before::PageCache };
+        if like_a_block_device(&mut open.rig, targets.first()?, before) && !direct {
             self.note(format!(
                 "the page cache of an initiator is {} commands of {} KiB in flight, ahead of a reader and behind a \
                  writer, whatever the block size",
-                stream::FLIGHT,
-                stream::PIECE >> 10
+                device::FLIGHT,
+                device::PIECE >> 10
             ));
         }
         Some(open)

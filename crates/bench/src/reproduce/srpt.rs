@@ -4,9 +4,9 @@ use super::lab::{Lab, Open};
 use super::media::{Disk, Folder, Medium, memory_folder};
 use super::published::{Published, put};
 use crate::Error;
+use crate::device::flush;
 use crate::document::Table;
 use crate::faces::blockdev_perftest::Figures;
-use crate::faces::flush;
 use crate::job::{Fill, Job, Way};
 
 /// Bytes of each test: -s 30.

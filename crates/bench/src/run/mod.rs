@@ -171,7 +171,7 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
         let what = format!("commands of {} bytes do not fit into {span}", job.longest());
         return invalid(what, "use shorter ones, or a larger target");
     }
-    if job.time.is_none() && job.amount.is_none() {
+    if job.time.is_none() && job.amount.is_none() && job.commands.is_none() {
         return invalid("it would never end".into(), "name a time or an amount");
     }
     if job.compare && job.way.reads() && job.fill == crate::job::Fill::Random {

@@ -60,8 +60,9 @@ pub struct Session {
     offsets: RefCell<Offsets>,
     record: RefCell<Record>,
     arrivals: RefCell<Option<Arrivals>>,
-    /// Bytes that may still be asked for.
+    /// Bytes, and commands, that may still be asked for.
     left: Cell<u64>,
+    commands: Cell<u64>,
     /// Commands that were handed over and have not ended.
     flying: Cell<usize>,
     /// Something that was taken out of the amount did not end within the time.
@@ -83,17 +84,20 @@ impl Session {
     /// One that begins now, as the clock says.
     pub fn new(job: Job, clock: Clock, place: Place, watch: Watch, seat: Seat) -> Session {
         let Seat { index, sessions, span, is_read_back, has_failed } = seat;
-        let granule = job.granule();
-        let part = |amount: u64| amount / sessions as u64 / granule * granule;
-        let rest = |amount: u64| amount - part(amount) * (sessions as u64 - 1);
-        let amount = job.amount.filter(|_| !is_read_back);
-        let left = amount.map_or(u64::MAX, |sum| if index == 0 { rest(sum) } else { part(sum) });
+        // Of all that is to be done, the first session has what cannot be divided.
+        let share = |all: Option<u64>, unit: u64| {
+            let part = |all: u64| all / sessions as u64 / unit * unit;
+            let rest = |all: u64| all - part(all) * (sessions as u64 - 1);
+            let all = all.filter(|_| !is_read_back);
+            all.map_or(u64::MAX, |all| if index == 0 { rest(all) } else { part(all) })
+        };
         let (asleep, woken) = flume::bounded(1);
         Session {
             offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, sessions)),
             record: RefCell::new(Record::new(clock.begin, job.interval, job.pace != Pace::Closed)),
             arrivals: RefCell::new(Arrivals::new(&job, clock.start, index, sessions)),
-            left: Cell::new(left),
+            left: Cell::new(share(job.amount, job.granule())),
+            commands: Cell::new(share(job.commands, 1)),
             flying: Cell::new(0),
             is_cut: Cell::new(false),
             errors: Cell::new(0),
@@ -143,7 +147,7 @@ impl Session {
     /// otherwise that of its time, whenever its last command ended, or the moment at which it was to end early.
     fn end(&self) -> Instant {
         let failed = self.why.borrow().as_ref().map(|(when, _)| *when);
-        let is_done = self.left.get() == 0 && !self.is_cut.get() && self.flying.get() == 0;
+        let is_done = self.is_all_asked() && !self.is_cut.get() && self.flying.get() == 0;
         if is_done && failed.is_none() {
             return self.last.get();
         }
@@ -156,7 +160,7 @@ impl Session {
     /// had waited: a target that stalls at the end shall not look fast.
     fn charge_backlog(&self, stopped: Instant) -> u64 {
         let arrivals = self.arrivals.borrow();
-        let waiting = arrivals.as_ref().filter(|_| self.left.get() > 0);
+        let waiting = arrivals.as_ref().filter(|_| !self.is_all_asked());
         let groups = waiting.map(|arrivals| arrivals.backlog(stopped)).unwrap_or_default();
         let (mut record, mut all) = (self.record.borrow_mut(), 0);
         for (many, waited) in groups {
@@ -293,9 +297,14 @@ impl Session {
         None
     }
 
+    /// The amount, or the number of commands, is reached.
+    fn is_all_asked(&self) -> bool {
+        self.left.get() == 0 || self.commands.get() == 0
+    }
+
     /// None when the amount is reached.
     fn next(&self, read: bool) -> Option<Next> {
-        if self.left.get() == 0 {
+        if self.is_all_asked() {
             return None;
         }
         Some(self.offsets.borrow_mut().next(read, self.left.get()))
@@ -306,6 +315,7 @@ impl Session {
         let counts = now >= self.clock.begin;
         if counts {
             self.left.set(self.left.get().saturating_sub(next.len.into()));
+            self.commands.set(self.commands.get().saturating_sub(1));
         }
         counts
     }

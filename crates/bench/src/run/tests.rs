@@ -82,6 +82,28 @@ fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
 }
 
 #[test]
+fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
+    let rig = rig(&["null:1M"], 3);
+    let sizes = vec![(512, 1), (4096, 1), (65536, 1)];
+    let job =
+        Job { order: Order::Random, sizes, depth: 4, time: None, commands: Some(1001), ..Job::default() };
+    let outcome = run(&rig, &job);
+    assert_eq!((outcome.read.ios, outcome.ended_early), (1001, None));
+    assert_eq!(outcome.sessions.iter().map(|s| s.read_ios).collect::<Vec<_>>(), [335, 333, 333]);
+    assert_eq!(outcome.read.bytes % 512, 0);
+}
+
+#[test]
+fn directions_that_take_turns_are_no_more_at_once_than_the_depth() {
+    let probe = crate::faces::testing::Probe::new(1 << 20);
+    let mut rig = rig(&["memory:1M"], 1);
+    rig.wrap(|_, _| probe.clone());
+    let job = Job { way: Way::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };
+    let outcome = run(&rig, &job);
+    assert_eq!((outcome.write.ios, outcome.read.ios, probe.most_at_once()), (4, 3, 1));
+}
+
+#[test]
 fn a_time_is_kept_and_the_ramp_does_not_count() {
     let rig = rig(&["null:1M"], 1);
     let job = Job { ramp: Duration::from_millis(200), interval: Duration::from_millis(100), ..short(300) };

@@ -3,11 +3,14 @@
 mod table;
 
 use super::paper::{self, Paper};
-use super::{Stage, flush, is_remote, like_a_block_device, refused, stream};
+use super::{Stage, refused};
+use crate::device::{self, Before, flush, like_a_block_device};
 use crate::document::{Cell, Table};
 use crate::job::{Fill, Job, Way};
 use crate::{Document, Error, Kind, Opening, Rig, Target};
-use std::fs;
+use rustix::fs::Advice;
+use std::fs::{self, File};
+use std::path::Path;
 pub use table::{Figures, Row};
 use table::{MIB, head};
 
@@ -24,6 +27,8 @@ hold no start of a program. With -a, the page cache is that of this host for fil
 NBD there is none, and what one does to a stream is done instead: requests of 512 KiB, four in flight, ahead of the \
 reader and behind the writer. As in the script, buffered writes are made stable outside the time, or inside it with -j.
 Large requests to iscsi:// and NBD go out in pieces of 512 KiB, all at once, as a kernel would cut them.
+
+Before each run the page cache of this host is dropped, with -j only what it holds of the target (fio's --invalidate=1).
 
 Not done: pinning the frequency of the CPU (the governor is part of the result), and caches of the target (-t).";
 
@@ -43,7 +48,8 @@ pub struct Args {
     /// Runs of each block size and direction
     #[arg(short = 'i', value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub iterations: u32,
-    /// As with fio in place of dd: what makes writes stable is inside the time, and no caches are dropped
+    /// As with fio in place of dd: what makes writes stable is inside the time, and of the caches only what is of the target
+    /// is dropped
     #[arg(short = 'j')]
     pub fio: bool,
     /// The smallest block: 2^N bytes
@@ -160,11 +166,13 @@ fn measure(args: &Args, target: &Target, rig: &mut Rig, stage: Stage) -> Result<
     if args.writes() && !args.force && !args.no_check {
         refuse_data(args, target, rig, &paper)?;
     }
-    if like_a_block_device(rig, target, !args.buffered) && args.buffered {
+    // What it writes are zeros, and nobody looks at what it reads.
+    let before = if args.buffered { Before::PageCache } else { Before::CuttingZeros };
+    if like_a_block_device(rig, target, before) && args.buffered {
         paper.remark(format!(
             "-a: no page cache stands before {target}; requests of {} KiB, {} in flight, take its place",
-            stream::PIECE >> 10,
-            stream::FLIGHT
+            device::PIECE >> 10,
+            device::FLIGHT
         ))?;
     }
     let head = head(args.iterations as usize);
@@ -240,19 +248,36 @@ fn one_row(args: &Args, target: &Target, rig: &Rig, paper: &mut Paper, block: u6
     Ok(row)
 }
 
-/// Before each run of dd, as the script does. Only files and block devices have a page cache here.
+/// Before each run, as the script does, or with -j as its fio does. Only files and block devices have a page cache
+/// here.
 fn drop_caches(args: &Args, target: &Target, paper: &mut Paper) -> Result<(), Error> {
-    if args.fio || args.keep_caches || is_remote(target) || !matches!(target, Target::Path(_)) {
-        return Ok(());
-    }
-    rustix::fs::sync();
-    match fs::write(CACHES, "3") {
-        Ok(()) => Ok(()),
-        Err(_) if paper.document.notes.iter().any(|note| note.contains(CACHES)) => Ok(()),
-        Err(e) => {
-            paper.remark(format!("WARNING: {CACHES} cannot be written ({e}): results will be unreliable"))
+    match target {
+        Target::Path(path) if !args.keep_caches && args.fio => warned(invalidate(path), path, paper),
+        Target::Path(_) if !args.keep_caches => {
+            rustix::fs::sync();
+            drop_all(Path::new(CACHES), paper)
         }
+        _ => Ok(()),
     }
+}
+
+fn drop_all(caches: &Path, paper: &mut Paper) -> Result<(), Error> {
+    let dropped = fs::write(caches, "3").map_err(|e| format!("cannot be written ({e})"));
+    warned(dropped, caches, paper)
+}
+
+/// Drops what the page cache holds of it: fio's --invalidate=1.
+fn invalidate(path: &Path) -> Result<(), String> {
+    let file = File::open(path).map_err(|e| format!("cannot be opened ({e})"))?;
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
+        .map_err(|e| format!("stays in the page cache ({e})"))
+}
+
+/// Why caches are not dropped, once.
+fn warned(dropped: Result<(), String>, what: &Path, paper: &mut Paper) -> Result<(), Error> {
+    let Err(why) = dropped else { return Ok(()) };
+    let note = format!("WARNING: {} {why}: results will be unreliable", what.display());
+    if paper.document.notes.contains(&note) { Ok(()) } else { paper.remark(note) }
 }
 
 /// The rates of all runs together, in both units.

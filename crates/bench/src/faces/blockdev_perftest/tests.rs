@@ -1,5 +1,5 @@
 use super::*;
-use crate::faces::testing::{Scratch, play};
+use crate::faces::testing::{Probe, Scratch, dropped, is_cached, play, served};
 use clap::Parser;
 
 #[derive(Parser)]
@@ -67,15 +67,78 @@ fn a_direction_that_is_not_wanted_is_zero() {
 }
 
 #[test]
-fn files_work_buffered_and_with_the_flush_inside() {
+fn files_go_through_the_page_cache_with_a_and_past_it_with_d() {
     let scratch = Scratch::folder();
-    let disk = scratch.file("disk", 1 << 20);
-    for how in ["-a", "-a -j", "-j -a -r"] {
-        let (document, text) =
-            perftest(&format!("{how} -i 1 -s 20 -m 18 -M 18 --keep-caches {disk}")).expect("it runs");
-        assert_eq!(document.ended_early(), None);
-        assert_eq!(rows(&text).len(), 1, "{text}");
+    let disk = scratch.file("disk", 0);
+    std::fs::write(&disk, [0; 1 << 20]).expect("written");
+    for (how, is_there) in [("-a -r", true), ("-d -r", false), ("-a -w -f", true), ("-d -w -f", false)] {
+        if !dropped(&disk) {
+            return;
+        }
+        let line = format!("{how} -i 1 -s 20 -m 18 -M 18 --keep-caches {disk}");
+        let (document, text) = perftest(&line).expect("it runs");
+        assert_eq!((document.ended_early(), rows(&text).len()), (None, 1), "{text}");
+        assert_eq!(is_cached(&disk), is_there, "{how}");
     }
+}
+
+#[test]
+fn with_j_the_flush_is_inside_the_time() {
+    let probe = Probe::new(1 << 20);
+    probe.flush_in(300);
+    let disk = served(probe.clone());
+    for how in ["-a", "-d"] {
+        let seconds = |more: &str| {
+            let line = format!("-w -f {how} {more} -i 1 -s 16 -m 16 -M 16 {}", disk.url);
+            perftest(&line).expect("it runs").0.runs[0].outcome.elapsed_s
+        };
+        assert!(seconds("") < 0.3 && seconds("-j") >= 0.3, "{how}");
+    }
+    assert!(probe.flushes() >= 4, "outside of it what was written is made stable too");
+}
+
+#[test]
+fn with_j_the_target_leaves_the_page_cache_before_each_run() {
+    let scratch = Scratch::folder();
+    let disk = scratch.file("disk", 0);
+    std::fs::write(&disk, vec![0; 32 << 20]).expect("written");
+    if !dropped(&disk) {
+        return;
+    }
+    let bring = || drop(std::fs::read(&disk).expect("there"));
+    // Only its beginning is read: what lies far behind it stays where it was.
+    let line = format!("-j -a -r -i 1 -s 20 -m 20 -M 20 {disk}");
+    bring();
+    perftest(&format!("{line} --keep-caches")).expect("it runs");
+    assert!(is_cached(&disk));
+    perftest(&line).expect("it runs");
+    assert!(!is_cached(&disk));
+}
+
+#[test]
+fn caches_are_dropped_or_a_warning_tells_once_that_they_are_not() {
+    let scratch = Scratch::folder();
+    let (caches, none) = (scratch.file("drop_caches", 0), scratch.path("none/at/all"));
+    let (document, text) = play(|stage| {
+        let mut paper = Paper::new("caches", stage);
+        drop_all(Path::new(&caches), &mut paper)?;
+        drop_all(Path::new(&none), &mut paper)?;
+        drop_all(Path::new(&none), &mut paper)?;
+        Ok(paper.finish())
+    })
+    .expect("told");
+    assert_eq!(std::fs::read_to_string(&caches).expect("there"), "3");
+    assert_eq!(document.notes.len(), 1);
+    assert!(text.starts_with(&format!("# WARNING: {none} cannot be written (")), "{text}");
+    assert!(text.ends_with("): results will be unreliable\n"), "{text}");
+}
+
+#[test]
+fn each_run_on_a_disk_without_a_kernel_sends_its_commands() {
+    let probe = Probe::new(512 << 10);
+    let disk = served(probe.clone());
+    perftest(&format!("-a -r -i 3 -s 19 -m 12 -M 12 {}", disk.url)).expect("it runs");
+    assert_eq!(probe.reads(), [(0, 512 << 10); 3]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The files of a data base as one disk: most operations fall into a window of each file, and every so many writes
 //! are followed by a flush of their file.
 
+use crate::faces::unsupported;
 use block::{Backend, Facts, Finished, Future};
 use net::Buf;
 use std::io;
@@ -68,10 +69,6 @@ impl Base {
             _ => Ok(()),
         }
     }
-}
-
-fn unsupported<'a>() -> Future<'a, io::Result<()>> {
-    Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
 }
 
 impl Backend for Base {

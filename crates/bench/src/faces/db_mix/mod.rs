@@ -5,6 +5,7 @@ mod base;
 use super::paper::{self, Paper};
 use super::{Stage, clock, refused};
 use crate::job::{Fill, Job, Order, Way};
+use crate::words::lengths;
 use crate::{Document, Error, Kind, Opening, Outcome, Rig, Target};
 use base::{Base, Habit, Part};
 use block::Backend;
@@ -15,8 +16,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use std::{fs, iter};
 
-/// Lengths between the smallest and the largest operation, at most.
-const LENGTHS: u64 = 1024;
 const SECTOR: u64 = 512;
 
 /// What the help says besides the options.
@@ -163,22 +162,14 @@ impl Settings {
         Ok(self)
     }
 
-    fn sizes(&self) -> Vec<(u32, u32)> {
-        let (low, high) = self.io;
-        let step = ((high - low) / SECTOR).div_ceil(LENGTHS).max(1) * SECTOR;
-        (low..=high).step_by(step as usize).map(|len| (len as u32, 1)).collect()
-    }
-
     fn job(&self, seed: u64) -> Job {
-        let sizes = self.sizes();
-        let mean = sizes.iter().map(|size| u64::from(size.0)).sum::<u64>() / sizes.len() as u64;
         Job {
             order: Order::Random,
             way: Way::Mix(self.read_percent),
-            amount: Some(self.operations.saturating_mul(mean)),
+            commands: Some(self.operations),
             time: None,
             think: Duration::from_millis(self.think_ms),
-            sizes,
+            sizes: lengths(self.io.0, self.io.1, SECTOR),
             seed,
             ..Job::default()
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::faces::testing::{Scratch, play};
+use crate::faces::testing::{Probe, Scratch, dropped, is_cached, play, served};
 use crate::outcome::Totals;
 use clap::Parser;
 
@@ -30,7 +30,7 @@ fn the_thirteen_arguments_of_the_seed_are_the_defaults_by_name() {
     assert_eq!((seed.habit, seed.threads, seed.files), (habit, 2, 2));
     assert_eq!((seed.io, seed.operations, seed.read_percent), ((4096, 4096), 300_000, 90));
     let job = seed.job(1);
-    assert_eq!((job.way, job.amount, job.sizes.len()), (Way::Mix(90), Some(300_000 * 4096), 1));
+    assert_eq!((job.way, job.commands, job.sizes.len()), (Way::Mix(90), Some(300_000), 1));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn every_option_is_understood() {
                 --read-percent 40 --think 9 --fsync-every 0 --seed 5 --direct --keep --destroy null:8M";
     let all = settings(line);
     assert_eq!((all.threads, all.files, all.io, all.operations), (3, 4, (512, 2048), 7));
-    assert_eq!((all.read_percent, all.think_ms, all.sizes().len()), (40, 9, 4));
+    assert_eq!((all.read_percent, all.think_ms, all.job(5).sizes.len()), (40, 9, 4));
     assert_eq!(all.habit, Habit { size: 1 << 20, window: 65536, outside: 5, fsync_every: 0, granule: 512 });
     let asked = args(line);
     assert!(asked.direct && asked.keep && asked.destroy && asked.seed == 5);
@@ -89,6 +89,34 @@ fn targets_hold_files_side_by_side() {
     assert!(text.starts_with("total execution time "), "{text}");
     assert_eq!((document.runs[0].outcome.ios(), document.runs[0].targets.len()), (300, 2));
     assert!(document.runs[0].outcome.elapsed_s > 0.14, "two threads think 150 times each");
+}
+
+#[test]
+fn operations_of_all_lengths_are_as_many_as_were_asked_for() {
+    let line =
+        "--files 2 --size 512k --window 64k --io-min 512 --io-max 16k --operations 301 --threads 3 --destroy";
+    let probe = Probe::new(1 << 20);
+    let disk = served(probe.clone());
+    let (document, text) = db_mix(&format!("{line} {}", disk.url)).expect("it runs");
+    assert_eq!(document.runs[0].outcome.ios(), 301, "{text}");
+    let lens = [probe.reads(), probe.writes()].concat().into_iter().map(|io| io.1);
+    let lens: std::collections::BTreeSet<usize> = lens.filter(|len| *len < 1 << 20).collect();
+    assert!(lens.iter().all(|len| len % 512 == 0 && (512..=16384).contains(len)), "{lens:?}");
+    assert!(lens.len() > 20 && lens.first() < Some(&2048) && lens.last() > Some(&14336), "{lens:?}");
+}
+
+#[test]
+fn direct_passes_the_page_cache_by() {
+    let scratch = Scratch::folder();
+    let line =
+        format!("--files 1 --size 1M --window 1M --operations 50 --keep --destroy {}", scratch.path(""));
+    let file = scratch.path("lunar-db-mix-0");
+    db_mix(&line).expect("it runs");
+    assert!(is_cached(&file));
+    if dropped(&file) {
+        db_mix(&format!("{line} --direct")).expect("it runs");
+        assert!(!is_cached(&file));
+    }
 }
 
 #[test]

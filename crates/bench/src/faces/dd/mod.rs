@@ -5,7 +5,8 @@ mod human;
 use super::operands::{self, Operands};
 use super::paper::{self, Paper};
 use super::route::{End, Plan, Route};
-use super::{Stage, flush, like_a_block_device, one_core, refused};
+use super::{Stage, one_core, refused};
+use crate::device::{Before, flush, like_a_block_device};
 use crate::document::{Run, without_secrets};
 use crate::job::{Fill, Job, Way};
 use crate::{Document, Error, Outcome, Watch};
@@ -111,17 +112,25 @@ impl Settings {
             bytes: bytes("count")?,
             until_end: true,
             stable: self.stable,
-            go_on: false,
             destroy: self.destroy,
             cores: one_core(index)?,
         })
     }
 
     fn open(&self, plan: &Plan) -> Result<Route, Error> {
+        let cutting = if plan.is_copy() { Before::Cutting } else { Before::CuttingZeros };
         Route::open(plan, &|rig, target, is_output| {
-            like_a_block_device(rig, target, self.direct[usize::from(is_output)]);
+            let before = if self.direct[usize::from(is_output)] { cutting } else { Before::PageCache };
+            like_a_block_device(rig, target, before);
             Ok(())
         })
+    }
+
+    /// The operands, for the document: without secrets.
+    fn words(&self, (input, output): &(String, String), bs: u64) -> Vec<(&str, String)> {
+        let others = self.given.words().into_iter().filter(|(key, _)| !["if", "of", "bs"].contains(key));
+        let ends = [("if", without_secrets(input)), ("of", without_secrets(output)), ("bs", bs.to_string())];
+        [("tool", "dd".to_owned())].into_iter().chain(ends).chain(others).collect()
     }
 
     fn job(&self, route: &Route, bs: u64) -> Job {
@@ -150,14 +159,12 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
         settings.pairs()?.into_iter().map(|(input, output)| (input.to_owned(), output.to_owned())).collect();
     let mut paper = Paper::new(paper::title("dd", &args.operands), stage);
     for bs in settings.sizes.clone() {
-        let opened = |(index, (input, output)): (usize, &(String, String))| {
-            settings.open(&settings.plan((input, output), bs, index)?)
-        };
-        // The second one must not be refused when the first is already writing.
-        let routes = pairs.iter().enumerate().map(opened).collect::<Result<Vec<_>, _>>()?;
-        let result = one_size(&settings, &pairs, &routes, bs, &mut paper);
-        routes.into_iter().for_each(Route::close);
-        result?;
+        let done = one_size(&settings, &pairs, bs, &mut paper);
+        match done {
+            // What was measured with other sizes stands.
+            Err(e) if !paper.document.runs.is_empty() => not_begun(&settings, &pairs[0], bs, e, &mut paper)?,
+            done => done?,
+        }
         if paper.watch.is_ended() || paper.document.ended_early().is_some() {
             break;
         }
@@ -167,8 +174,39 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
     Ok(paper.finish())
 }
 
+/// Why there is nothing of a size, after others: a run that ended before it began.
+fn not_begun(
+    settings: &Settings,
+    pair: &(String, String),
+    bs: u64,
+    error: Error,
+    paper: &mut Paper,
+) -> Result<(), Error> {
+    paper.remark(format!("bs={}: it ended early: {}", shorten(bs), error.what))?;
+    let outcome = Outcome { ended_early: Some(error.what), ..Outcome::default() };
+    let words = settings.words(pair, bs);
+    paper.keep(paper::run(format!("bs={}", shorten(bs)), &words, Vec::new(), outcome));
+    Ok(())
+}
+
 /// All pairs at once, with one block size.
 fn one_size(
+    settings: &Settings,
+    pairs: &[(String, String)],
+    bs: u64,
+    paper: &mut Paper,
+) -> Result<(), Error> {
+    let opened = |(index, (input, output)): (usize, &(String, String))| {
+        settings.open(&settings.plan((input, output), bs, index)?)
+    };
+    // The second one must not be refused when the first is already writing.
+    let routes = pairs.iter().enumerate().map(opened).collect::<Result<Vec<_>, _>>()?;
+    let result = measure(settings, pairs, &routes, bs, paper);
+    routes.into_iter().for_each(Route::close);
+    result
+}
+
+fn measure(
     settings: &Settings,
     pairs: &[(String, String)],
     routes: &[Route],
@@ -177,9 +215,9 @@ fn one_size(
 ) -> Result<(), Error> {
     let is_list = settings.sizes.len() > 1 || pairs.len() > 1;
     let outcomes = at_once(settings, routes, bs, &paper.watch)?;
-    for (((input, output), route), outcome) in pairs.iter().zip(routes).zip(&outcomes) {
+    for ((pair, route), outcome) in pairs.iter().zip(routes).zip(&outcomes) {
         if is_list && settings.status.0 {
-            let ends = [format!("if={input}"), format!("of={output}"), format!("bs={}", shorten(bs))];
+            let ends = [format!("if={}", pair.0), format!("of={}", pair.1), format!("bs={}", shorten(bs))];
             paper.line(paper::title("+ dd", &ends))?;
         }
         if let Some(why) = &outcome.ended_early {
@@ -188,7 +226,7 @@ fn one_size(
         for line in lines(outcome, bs, settings.status) {
             paper.line(line)?;
         }
-        paper.keep(kept(settings, route, (input, output), bs, outcome));
+        paper.keep(kept(settings, route, pair, bs, outcome));
     }
     if pairs.len() > 1 && settings.status.1 {
         paper.line(aggregate(&outcomes))?;
@@ -217,21 +255,14 @@ fn one(settings: &Settings, route: &Route, bs: u64, watch: &Watch) -> Result<Out
     Ok(outcome)
 }
 
-fn kept(settings: &Settings, route: &Route, pair: (&str, &str), bs: u64, outcome: &Outcome) -> Run {
-    let name = match (route.way, pair.1) {
+fn kept(settings: &Settings, route: &Route, pair: &(String, String), bs: u64, outcome: &Outcome) -> Run {
+    let name = match (route.way, pair.1.as_str()) {
         (Way::Write, _) => "write",
         (_, "/dev/null" | ".") => "read",
         _ => "copy",
     };
-    let given = settings.given.words();
-    let others = given.into_iter().filter(|(key, _)| !["if", "of", "bs"].contains(key));
-    let words: Vec<_> =
-        [("tool", "dd".to_owned()), ("if", without_secrets(pair.0)), ("of", without_secrets(pair.1))]
-            .into_iter()
-            .chain([("bs", bs.to_string())])
-            .chain(others)
-            .collect();
-    paper::run(format!("{name} bs={}", shorten(bs)), &words, route.facts(), outcome.clone())
+    let label = format!("{name} bs={}", shorten(bs));
+    paper::run(label, &settings.words(pair, bs), route.facts(), outcome.clone())
 }
 
 /// `64k` instead of 65536.

@@ -1,8 +1,9 @@
 use super::*;
 use crate::Kind;
-use crate::faces::testing::{Scratch, play, without_figures};
+use crate::faces::testing::{Probe, Scratch, dropped, is_cached, play, served, without_figures};
 use crate::outcome::Totals;
 use clap::Parser;
+use interop::tool::{Tool, have};
 use std::process::Command;
 
 #[derive(Parser)]
@@ -102,6 +103,120 @@ fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
     dd(&format!("if={a} of={c} bs=4k,8k")).expect("it copies twice");
 }
 
+fn pattern(len: usize) -> Vec<u8> {
+    (0..=250).cycle().take(len).collect()
+}
+
+#[test]
+fn copies_from_and_to_a_disk_without_a_kernel_keep_every_byte_whatever_the_flags() {
+    let scratch = Scratch::folder();
+    let bytes = pattern((3 << 20) + 4096);
+    let (from, to) = (Probe::new(bytes.len()), Probe::new(4 << 20));
+    from.set(&bytes);
+    let (a, b) = (scratch.file("a", 0), scratch.path("b"));
+    std::fs::write(&a, &bytes).expect("written");
+    let (there, here) = (served(from), served(to.clone()));
+    let is_there = |line: &str| assert!(to.bytes()[..bytes.len()] == bytes, "{line}");
+    for bs in ["1M", "64k"] {
+        for flags in ["", "iflag=direct", "oflag=direct", "iflag=direct oflag=direct"] {
+            let line = format!("if={} of={b} bs={bs} {flags} --destroy", there.url);
+            dd(&line).expect(&line);
+            assert!(std::fs::read(&b).expect("made") == bytes, "{line}");
+            for input in [&a, &there.url] {
+                to.set(&vec![0xee; 4 << 20]);
+                let line = format!("if={input} of={} bs={bs} {flags} --destroy", here.url);
+                dd(&line).expect(&line);
+                is_there(&line);
+                assert!(to.bytes()[bytes.len()..].iter().all(|byte| *byte == 0xee), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn direct_requests_arrive_as_they_are_and_others_as_those_of_a_cache() {
+    let probe = Probe::new(2 << 20);
+    let disk = served(probe.clone());
+    let lens = |line: String| {
+        let before = (probe.reads().len(), probe.writes().len());
+        dd(&line).expect(&line);
+        let (reads, writes) = (probe.reads(), probe.writes());
+        let lens: Vec<usize> = reads[before.0..].iter().chain(&writes[before.1..]).map(|io| io.1).collect();
+        (lens.iter().all(|len| *len == 64 << 10), lens.iter().all(|len| *len == 512 << 10))
+    };
+    let url = &disk.url;
+    assert_eq!(lens(format!("if={url} of=/dev/null bs=64k iflag=direct")), (true, false));
+    assert_eq!(lens(format!("if={url} of=/dev/null bs=64k")), (false, true));
+    let write = format!("if=/dev/zero of={url} bs=64k count=32 --destroy");
+    assert_eq!(lens(format!("{write} oflag=direct")), (true, false));
+    assert_eq!(lens(write), (false, true));
+}
+
+#[test]
+fn direct_passes_the_page_cache_of_files_by() {
+    let scratch = Scratch::folder();
+    let (a, b) = (scratch.file("a", 0), scratch.path("b"));
+    std::fs::write(&a, pattern(1 << 20)).expect("written");
+    if !dropped(&a) {
+        return;
+    }
+    let line = format!("if={a} of={b} bs=64k --destroy");
+    dd(&format!("{line} iflag=direct oflag=direct")).expect("it copies");
+    assert_eq!((is_cached(&a), is_cached(&b)), (false, false));
+    assert!(dropped(&a) && dropped(&b));
+    dd(&line).expect("it copies");
+    assert_eq!((is_cached(&a), is_cached(&b)), (true, true));
+}
+
+#[test]
+fn dsync_makes_each_write_stable_and_fsync_all_of_them_inside_the_time() {
+    let probe = Probe::new(1 << 20);
+    probe.flush_in(300);
+    let disk = served(probe.clone());
+    let elapsed_s = |more: &str| {
+        let line = format!("if=/dev/zero of={} bs=64k count=8 --destroy {more}", disk.url);
+        dd(&line).expect(&line).0.runs[0].outcome.elapsed_s
+    };
+    // The flush after the time is always there.
+    assert!(elapsed_s("") < 0.3 && elapsed_s("oflag=direct") < 0.3);
+    assert_eq!((probe.flushes(), probe.stable_writes()), (2, 0));
+    assert!(elapsed_s("conv=fsync") >= 0.3 && elapsed_s("conv=fdatasync oflag=direct") >= 0.3);
+    assert_eq!((probe.flushes(), probe.stable_writes()), (4, 0));
+    elapsed_s("oflag=dsync,direct");
+    assert_eq!(probe.stable_writes(), 8);
+}
+
+/// Keeps what is written, and removes a file at the first rate.
+struct Remover<'a>(Vec<u8>, &'a str);
+
+impl std::io::Write for Remover<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        if String::from_utf8_lossy(bytes).contains("copied") {
+            _ = std::fs::remove_file(self.1);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_was_measured_before_a_target_vanished_is_kept() {
+    let scratch = Scratch::folder();
+    let a = scratch.file("a", 1 << 20);
+    let (watch, mut out) = (Watch::default(), Remover(Vec::new(), &a));
+    let line = format!("if={a} of=/dev/null bs=64k,128k,256k");
+    let document = run(&args(&line), Stage { watch: &watch, out: &mut out }).expect("the first size stands");
+    let text = String::from_utf8(out.0).expect("text");
+    assert_eq!((document.runs.len(), document.runs[0].outcome.read.bytes), (2, 1 << 20));
+    let why = document.ended_early().expect("it is gone");
+    assert!(why.contains(&a) && text.contains(&format!("bs=128k: it ended early: {why}")), "{text}");
+    assert!(!text.contains("256k: "), "nothing is tried after that: {text}");
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_with_a_hint() {
     let refused = |line: &str| dd(line).expect_err(line).to_string();
@@ -119,14 +234,15 @@ fn what_makes_no_sense_is_refused_with_a_hint() {
 
 #[test]
 fn the_lines_are_those_of_dd() {
+    if !have(&[Tool { program: "dd", package: "coreutils" }]) {
+        return;
+    }
     let scratch = Scratch::folder();
     let (a, b) = (scratch.file("a", 1_000_000), scratch.file("b", 0));
     for more in ["bs=64k", "bs=3000 count=7", "bs=4096 count=1", "bs=1 count=3", "bs=64k status=noxfer"] {
         let line = format!("if={a} of=/dev/null {more}");
-        let Ok(theirs) = Command::new("dd").env("LC_ALL", "C").args(line.split_whitespace()).output() else {
-            return eprintln!("skipped: needs dd (coreutils)");
-        };
-        let theirs = String::from_utf8(theirs.stderr).expect("text");
+        let theirs = Command::new("dd").env("LC_ALL", "C").args(line.split_whitespace()).output();
+        let theirs = String::from_utf8(theirs.expect("it runs").stderr).expect("text");
         let (_, ours) = dd(&line).expect("it reads");
         assert_eq!(shape(&ours), shape(&theirs), "{ours}\n{theirs}");
     }

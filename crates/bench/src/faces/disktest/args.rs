@@ -1,27 +1,28 @@
 //! The options of disktest v1.1.12, and what is to be done because of them.
 
 use super::lines::Wanted;
-use crate::faces::{operands, refused};
-use crate::job::{Fill, Job, Order, Way};
+use super::numbers::{SECTOR, duration, fixed, number, sizes};
+use crate::faces::refused;
+use crate::job::{Fill, Job, Order, Way, Weighted};
 use crate::{Error, Target};
 use std::time::Duration;
 
-/// Bytes of a sector.
-const SECTOR: u64 = 512;
-/// Lengths that a range of transfer sizes is made of, at most.
-const LENGTHS: u64 = 1024;
+/// Threads where their number is not told.
+pub const THREADS: u32 = 4;
 
 /// What the help says besides the options.
 const ABOUT: &str = "\
-Numbers take k, m, g (powers of 1024); times take s, m, h, d. Several targets are tested at once, each as by a process of \
-its own, and summed up at the end.
+Numbers take k, m, g (powers of 1024) and, but for -B, K, M, G (powers of 1000); times take s, m, h, d. \
+Several targets are tested at once, each as by a process of its own, and summed up at the end.
 
 MB/s in the lines is 2^20 bytes a second, as disktest has it. A heartbeat value is the average since the start of the \
 pass, not of the last interval: that is what disktest printed, and hides how rates change (--json has a time series). \
 Rates are divided by the time that passed, to the microsecond: disktest took whole seconds, and in mixed passes divided \
 each direction by its share of the time, which told 50:50 runs twice the rate that they had. Times of day are UTC.
 
--p: R random (default); L linear, all writes and then all reads; l linear, reads and writes at once. \
+-p: R random (default); L linear, all writes and then all reads; l linear, a write and a read by turns. \
+-L counts both directions: with -p L half of them write. Without it there are as many as of the longest fit, and twice \
+as many in linear passes that read and write. \
 Not there: sweeps up and down (d), -m, -d, -t, -o.";
 
 /// `lunar bench disktest`.
@@ -32,12 +33,12 @@ pub struct Args {
     /// Where chance begins
     #[arg(short = 'a', value_name = "SEED")]
     pub seed: Option<u64>,
-    /// Go on after an error
+    /// Go on after an error, to the end of the pass; each is told, and the test has failed
     #[arg(short = 'A')]
     pub go_on: bool,
-    /// Transfer size, or a range of them; a number up to 256 is sectors, above that bytes
-    #[arg(short = 'B', value_name = "LO[:HI]", default_value = "1")]
-    pub blocks: String,
+    /// Transfer size, or a range of them; a number up to 256 is sectors, above that bytes [default: 1]
+    #[arg(short = 'B', value_name = "LO[:HI]")]
+    pub blocks: Option<String>,
     /// Write 0, 1, 2 ... 255 (the default)
     #[arg(short = 'c', conflicts_with_all = ["fixed", "numbers", "random"])]
     pub counting: bool,
@@ -47,7 +48,7 @@ pub struct Args {
     /// Share of reads and writes in random passes, such as 70:30
     #[arg(short = 'D', value_name = "R:W")]
     pub duty: Option<String>,
-    /// Compare what is read with what would have been written (the whole transfer)
+    /// Compare what is read with what would have been written: always the whole transfer, as with 0
     #[arg(short = 'E', value_name = "LEN")]
     pub compare: Option<String>,
     /// Write these bytes again and again: 1, 2, 4 or 8 of them, hexadecimal
@@ -56,13 +57,13 @@ pub struct Args {
     /// Heartbeat: tell how it goes every so often
     #[arg(short = 'h', value_name = "TIME")]
     pub heartbeat: Option<String>,
-    /// r raw, b block, f file; with d (or r) past the page cache
-    #[arg(short = 'I', value_name = "TYPE", default_value = "b")]
-    pub kind: String,
-    /// Threads, each with one command at a time: the depth of the queue
-    #[arg(short = 'K', value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub threads: u32,
-    /// Seeks (transfers) of a pass
+    /// r raw, b block, f file; with d (or r) past the page cache [default: b]
+    #[arg(short = 'I', value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// Threads, each with one command at a time: the depth of the queue [default: 4]
+    #[arg(short = 'K', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub threads: Option<u32>,
+    /// Seeks (transfers) of a pass, reads and writes together
     #[arg(short = 'L', value_name = "N")]
     pub seeks: Option<String>,
     /// Not supported: marks
@@ -74,9 +75,9 @@ pub struct Args {
     /// Sectors that are used
     #[arg(short = 'N', value_name = "SECTORS")]
     pub sectors: Option<String>,
-    /// Order of places: R random, L linear, l linear and interleaved
-    #[arg(short = 'p', value_name = "ORDER", default_value = "R")]
-    pub order: String,
+    /// Order of places: R random, L linear, l linear and interleaved [default: R]
+    #[arg(short = 'p', value_name = "ORDER")]
+    pub order: Option<String>,
     /// What is told: T throughput, X transfers, R run time, A all, P for programs
     #[arg(short = 'P', value_name = "TXRAP")]
     pub tell: Option<String>,
@@ -92,7 +93,7 @@ pub struct Args {
     /// First and last sector that are used
     #[arg(short = 's', value_name = "A[:B]")]
     pub lba: Option<String>,
-    /// The same in transfers
+    /// The same in transfers, which are of one size
     #[arg(short = 'S', value_name = "A[:B]", conflicts_with = "lba")]
     pub block_range: Option<String>,
     /// Run time: passes repeat until it is over
@@ -142,7 +143,7 @@ pub struct Plan {
     pub cycles: Option<u64>,
     /// A pass ends after its seeks, also when there is a run time.
     pub seeks_rule: bool,
-    /// Transfers of a pass, for each direction.
+    /// Transfers of a pass, both directions together.
     pub seeks: Option<u64>,
     /// Sectors, or transfers, that are used: first, last, bytes of one.
     range: Option<(u64, Option<u64>, u64)>,
@@ -166,14 +167,14 @@ impl Plan {
             return Err(refused("-m: sectors are not marked", "-n writes the number of each block into it"));
         }
         let (reads, writes) = (args.read || !args.write, args.write);
-        let sizes = sizes(&args.blocks)?;
+        let sizes = sizes(args.blocks.as_deref().unwrap_or("1"))?;
         let time = args.time.as_deref().map(duration).transpose()?;
         let heartbeat = args.heartbeat.as_deref().map(duration).transpose()?;
         let wanted = wanted(args.tell.as_deref().unwrap_or(""))?;
         check_heartbeat(heartbeat, time, wanted)?;
         let job = Job {
             sizes: sizes.clone(),
-            depth: args.threads as usize,
+            depth: args.threads.unwrap_or(THREADS) as usize,
             time: None,
             fill: fill(args)?,
             compare: compare(args, reads, writes)?,
@@ -183,7 +184,7 @@ impl Plan {
         };
         Ok(Plan {
             targets: args.targets.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?,
-            direct: is_direct(&args.kind)?,
+            direct: is_direct(args.kind.as_deref().unwrap_or("b"))?,
             phases: phases(args, job, reads, writes)?,
             cycles: match args.cycles {
                 Some(0) => None,
@@ -191,19 +192,21 @@ impl Plan {
                 n => Some(n.unwrap_or(1)),
             },
             seeks_rule: args.cycles.is_some() || args.seeks.is_some() || time.is_none(),
-            seeks: args.seeks.as_deref().map(|text| operands::read("-L", text)).transpose()?,
-            range: range(args, u64::from(sizes[0].0))?,
-            volume: args
-                .sectors
-                .as_deref()
-                .map(|text| operands::read("-N", text))
-                .transpose()?
-                .map(|n| n * SECTOR),
+            seeks: args.seeks.as_deref().map(|text| number("-L", text)).transpose()?,
+            range: range(args, &sizes)?,
+            volume: args.sectors.as_deref().map(volume).transpose()?,
             writes,
             time,
             heartbeat,
             wanted,
         })
+    }
+
+    /// Transfers of one part of a pass over an area of so many bytes.
+    pub fn seeks_of(&self, phase: &Phase, area: u64) -> u64 {
+        let ways = if phase.job.way == Way::Turns { 2 } else { 1 };
+        let all = (area / u64::from(phase.job.longest())).max(1) * ways;
+        self.seeks.map_or(all, |seeks| seeks / self.phases.len() as u64)
     }
 
     /// First byte and bytes that are used of a target of this capacity.
@@ -229,47 +232,6 @@ impl Plan {
             return Err(refused(what, "a smaller -B, or a larger target"));
         }
         Ok((start, end - start))
-    }
-}
-
-/// `256k`, `1:16`: lengths with their weights.
-fn sizes(text: &str) -> Result<Vec<(u32, u32)>, Error> {
-    let one = |text: &str| -> Result<u64, Error> {
-        let n = operands::read("-B", text)?;
-        let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
-        let bytes = if is_bare && n <= 256 { n * SECTOR } else { n / SECTOR * SECTOR };
-        match bytes {
-            1..=0x4000_0000 => Ok(bytes),
-            _ => Err(refused(format!("-B {text} is no transfer size"), "use 1 sector to 1g")),
-        }
-    };
-    let (low, high) = text.split_once(':').unwrap_or((text, text));
-    let (low, high) = (one(low)?, one(high)?);
-    if low > high {
-        return Err(refused(format!("-B {text} ends before it begins"), "name the smaller size first"));
-    }
-    let sectors = (high - low) / SECTOR;
-    let step = sectors.div_ceil(LENGTHS).max(1) * SECTOR;
-    Ok((low..=high).step_by(step as usize).map(|len| (len as u32, 1)).collect())
-}
-
-/// `30`, `90s`, `5m`, `2h`, `1d`.
-fn duration(text: &str) -> Result<Duration, Error> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let factor = match unit {
-        "" | "s" => Some(1),
-        "m" => Some(60),
-        "h" => Some(3600),
-        "d" => Some(86_400),
-        _ => None,
-    };
-    let seconds = factor.zip(digits.parse::<u64>().ok()).and_then(|(f, n)| n.checked_mul(f));
-    match seconds.filter(|s| (1..=1 << 32).contains(s)) {
-        Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => {
-            Err(refused(format!("\"{}\" is no time", text.escape_debug()), "write 30, 90s, 5m, 2h or 1d"))
-        }
     }
 }
 
@@ -322,35 +284,19 @@ fn fill(args: &Args) -> Result<Fill, Error> {
     })
 }
 
-/// 1, 2, 4 or 8 bytes, repeated to eight.
-fn fixed(text: &str) -> Result<[u8; 8], Error> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    let digits = if digits.len() == 1 { format!("0{digits}") } else { digits.to_owned() };
-    let count = digits.len() / 2;
-    match u64::from_str_radix(&digits, 16) {
-        Ok(n) if matches!(digits.len(), 2 | 4 | 8 | 16) => {
-            let bytes = n.to_be_bytes();
-            Ok(std::array::from_fn(|at| bytes[8 - count + at % count]))
-        }
-        _ => Err(refused(
-            format!("-f {} is no pattern", text.escape_debug()),
-            "write 1, 2, 4 or 8 bytes in hexadecimal: a5, deadbeef",
-        )),
-    }
-}
-
 fn compare(args: &Args, reads: bool, writes: bool) -> Result<bool, Error> {
-    let Some(len) = args.compare.as_deref().map(|text| operands::read("-E", text)).transpose()? else {
+    // How much of it is asked for makes no difference: all of it is compared.
+    if args.compare.as_deref().map(|text| number("-E", text)).transpose()?.is_none() {
         return Ok(false);
-    };
+    }
     if args.random {
         return Err(refused("-E cannot compare random bytes (-z)", "use -c, -f or -n"));
     }
-    if reads && writes && args.order != "L" {
+    if reads && writes && order(args) != "L" {
         let hint = "use -p L: all writes come before all reads";
         return Err(refused("-E needs data that was written before it is read", hint));
     }
-    Ok(len > 0 && reads)
+    Ok(reads)
 }
 
 /// Reads of a hundred.
@@ -361,8 +307,20 @@ fn duty(text: &str) -> Option<u8> {
     (reads.checked_add(writes) == Some(100)).then_some(reads)
 }
 
+/// The order of places (R, L, l); sweeps go up and up, whether that is told or not.
+pub fn order(args: &Args) -> &str {
+    let order = args.order.as_deref().unwrap_or("R");
+    order.strip_suffix('u').unwrap_or(order)
+}
+
+/// Bytes of so many sectors.
+fn volume(text: &str) -> Result<u64, Error> {
+    let many = || refused(format!("-N {text} is too large"), "use fewer sectors");
+    number("-N", text)?.checked_mul(SECTOR).ok_or_else(many)
+}
+
 fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<Phase>, Error> {
-    let order = args.order.strip_suffix('u').unwrap_or(&args.order);
+    let order = order(args);
     if order.ends_with('d') {
         return Err(refused("sweeps up and down are not there", "leave the d away: sweeps go up and up"));
     }
@@ -371,10 +329,9 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<Phase>
         (false, _) => Way::Write,
         (true, true) => Way::Mix(50),
     };
-    let phase = |name, way, order, depth| Phase { name, job: Job { way, order, depth, ..job.clone() } };
-    let depth = job.depth;
+    let phase = |name, way, order| Phase { name, job: Job { way, order, ..job.clone() } };
     match (order, &args.duty) {
-        ("R" | "r", None) => Ok(vec![phase(None, way, Order::Random, depth)]),
+        ("R" | "r", None) => Ok(vec![phase(None, way, Order::Random)]),
         ("R" | "r", Some(text)) => {
             let wrong =
                 || refused(format!("-D {} is no duty", text.escape_debug()), "write R:W of 100: 70:30");
@@ -382,32 +339,34 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<Phase>
             if Way::Mix(share).writes() && !writes {
                 return Err(refused("-D wants writes, and -w is not there", "add -w"));
             }
-            Ok(vec![phase(None, Way::Mix(share), Order::Random, depth)])
+            Ok(vec![phase(None, Way::Mix(share), Order::Random)])
         }
         ("L" | "l", Some(_)) => Err(refused("-D is for random passes", "use -p R, or leave -D away")),
         ("L", None) if reads && writes => Ok(vec![
-            phase(Some("write"), Way::Write, Order::Sequential, depth),
-            phase(Some("read"), Way::Read, Order::Sequential, depth),
+            phase(Some("write"), Way::Write, Order::Sequential),
+            phase(Some("read"), Way::Read, Order::Sequential),
         ]),
-        ("l", None) if reads && writes => {
-            Ok(vec![phase(None, Way::Both, Order::Sequential, depth.div_ceil(2))])
-        }
-        ("L" | "l", None) => Ok(vec![phase(None, way, Order::Sequential, depth)]),
-        _ => Err(refused(format!("-p {} is not known", args.order.escape_debug()), "use R, L or l")),
+        ("l", None) if reads && writes => Ok(vec![phase(None, Way::Turns, Order::Sequential)]),
+        ("L" | "l", None) => Ok(vec![phase(None, way, Order::Sequential)]),
+        _ => Err(refused(format!("-p {} is not known", order.escape_debug()), "use R, L or l")),
     }
 }
 
-fn range(args: &Args, size: u64) -> Result<Option<(u64, Option<u64>, u64)>, Error> {
+fn range(args: &Args, sizes: &[Weighted]) -> Result<Option<(u64, Option<u64>, u64)>, Error> {
     let (key, text, unit) = match (&args.lba, &args.block_range) {
         (Some(text), _) => ("-s", text, SECTOR),
-        (None, Some(text)) => ("-S", text, size),
+        (None, Some(_)) if sizes.len() > 1 => {
+            let what = "-S counts transfers, and those of a range of sizes (-B) are not alike";
+            return Err(refused(what, "use -s, which counts sectors, or one size"));
+        }
+        (None, Some(text)) => ("-S", text, u64::from(sizes[0].0)),
         (None, None) => return Ok(None),
     };
     let (first, last) = match text.split_once(':') {
-        Some((first, last)) => (first, Some(operands::read(key, last)?)),
+        Some((first, last)) => (first, Some(number(key, last)?)),
         None => (text.as_str(), None),
     };
-    Ok(Some((operands::read(key, first)?, last, unit)))
+    Ok(Some((number(key, first)?, last, unit)))
 }
 
 #[cfg(test)]
@@ -460,12 +419,7 @@ pub mod tests {
             (job("").way, job("").order, job("").depth, job("").fill),
             (Way::Read, Order::Random, 4, Fill::Counting)
         );
-        assert_eq!((job("-B 1k").sizes, job("-B 8").sizes), (vec![(1024, 1)], vec![(4096, 1)]));
-        assert_eq!(
-            (job("-B 1000").sizes, job("-B 1:3").sizes),
-            (vec![(512, 1)], vec![(512, 1), (1024, 1), (1536, 1)])
-        );
-        assert_eq!(job("-B 1:4m").sizes.len(), 1024);
+        assert_eq!((job("-B 1k").sizes, job("-B 1:4m").sizes.len()), (vec![(1024, 1)], 1024));
         assert_eq!((job("-a 7").seed, job("-A").go_on), (7, true));
         assert_eq!((job("-r -w").way, job("-r -w -D 70:30").way), (Way::Mix(50), Way::Mix(70)));
         assert_eq!(job("-r -w -D 70%:30%").way, Way::Mix(70));
@@ -476,10 +430,11 @@ pub mod tests {
         assert_eq!(job("-w -f a5").fill, Fill::Bytes([0xa5; 8]));
         assert_eq!(job("-w -f 0x1234").fill, Fill::Bytes([0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34]));
         assert!(job("-r -E 512").compare && !job("-r").compare && job("-r -w -p L -E 512").compare);
+        assert!(job("-r -E 0").compare, "0 is the whole transfer");
         let both = plan("-r -w -p L -C 3 -L 1k");
         assert_eq!(both.phases.iter().map(|p| p.name).collect::<Vec<_>>(), [Some("write"), Some("read")]);
         assert_eq!((both.cycles, both.seeks, both.seeks_rule), (Some(3), Some(1024), true));
-        assert_eq!((job("-r -w -p l -K 5").way, job("-r -w -p l -K 5").depth), (Way::Both, 3));
+        assert_eq!((job("-r -w -p l -K 5").way, job("-r -w -p l -K 5").depth), (Way::Turns, 5));
         assert_eq!(plan("-p Lu").phases[0].job.order, Order::Sequential);
         assert_eq!((plan("").cycles, plan("-C 0").cycles, plan("-T 2").cycles), (Some(1), None, None));
         assert_eq!(plan("-P A").wanted, Wanted { performance: false, ..plan("-P AP").wanted });
@@ -489,11 +444,25 @@ pub mod tests {
     }
 
     #[test]
+    fn seeks_are_those_of_both_directions_and_of_the_longest_transfers() {
+        let seeks = |line: &str| {
+            let plan = plan(line);
+            plan.phases.iter().map(|phase| plan.seeks_of(phase, 1 << 20)).collect::<Vec<_>>()
+        };
+        assert_eq!((seeks("-B 4k -r"), seeks("-B 1:16 -r -w")), (vec![256], vec![128]));
+        assert_eq!((seeks("-B 4k -p L -r -w"), seeks("-B 4k -p l -r -w")), (vec![256, 256], vec![512]));
+        assert_eq!((seeks("-L 2K -p L -r -w"), seeks("-L 2k -p l -r -w")), (vec![1000, 1000], vec![2048]));
+        assert_eq!((seeks("-L 35 -p L -r -w"), seeks("-L 3m -w")), (vec![17, 17], vec![3 << 20]));
+    }
+
+    #[test]
     fn areas_are_inclusive() {
         let area = |line: &str| plan(line).area(1 << 20);
         assert_eq!((area(""), area("-N 16")), (Ok((0, 1 << 20)), Ok((0, 8192))));
         assert_eq!((area("-s 2:3"), area("-s 2")), (Ok((1024, 1024)), Ok((1024, (1 << 20) - 1024))));
         assert_eq!(area("-B 8k -S 1:2"), Ok((8192, 16384)));
+        assert_eq!((area("-N 1K"), area("-s 1K:1k")), (Ok((0, 512_000)), Ok((512_000, 25 * 512))));
+        assert_eq!(plan("-B 512 -S 1k:2K").area(2 << 20), Ok((1 << 19, 977 * 512)));
         for wrong in ["-N 2049", "-s 2048", "-s 0:2048", "-s 4:2", "-S 99999999999999999"] {
             assert!(area(wrong).is_err(), "{wrong}");
         }
@@ -522,6 +491,8 @@ pub mod tests {
             "-r -E 1 -z",
             "-r -w -E 1",
             "-L x",
+            "-B 1K",
+            "-B 1:8 -S 1:2",
             "-N y",
         ];
         for line in refusals {

@@ -2,16 +2,22 @@
 
 mod args;
 mod lines;
+mod numbers;
 
+use super::failures::{Failure, Failures};
 use super::paper::{self, Paper};
-use super::{Stage, is_remote, one_core};
+use super::{Stage, one_core};
+use crate::device::is_remote;
 use crate::document::Run;
 use crate::outcome::Share;
-use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch};
+use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch, plain};
 pub use args::Args;
-use args::{Phase, Plan};
+use args::{Phase, Plan, THREADS, order};
 use control::config::Cores;
+use flume::{Receiver as Failed, unbounded};
 use lines::{Done, Head, VERSION};
+use numbers::SECTOR;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +41,8 @@ struct Device<'a> {
     head: Head,
     /// First byte and bytes that are used.
     area: (u64, u64),
+    /// Commands that fail while it goes on.
+    failed: Failed<Failure>,
     news: Sender<News>,
     /// Ends this device; told by that of all.
     watch: Watch,
@@ -53,9 +61,11 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
         return Ok(paper.finish());
     }
     let plan = Plan::of(args)?;
-    let mut rigs = Vec::new();
+    let (mut rigs, mut failed) = (Vec::new(), Vec::new());
     for (index, target) in plan.targets.iter().enumerate() {
-        rigs.push(open(args, &plan, target, index)?);
+        let mut rig = open(args, &plan, target, index)?;
+        failed.push(told_of_failures(&mut rig, args.go_on));
+        rigs.push(rig);
     }
     let areas = rigs.iter().map(|rig| plan.area(rig.capacity())).collect::<Result<Vec<_>, _>>()?;
     if !plan.direct && plan.targets.iter().any(is_remote) {
@@ -65,11 +75,11 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
     let result = thread::scope(|scope| {
         for (index, rig) in rigs.iter().enumerate() {
             let (args, plan, news, all) = (args, &plan, news.clone(), paper.watch.clone());
-            let (area, is_one) = (areas[index], rigs.len() == 1);
+            let (area, failed, is_one) = (areas[index], failed[index].clone(), rigs.len() == 1);
             scope.spawn(move || {
                 let head = head(args, &plan.targets[index], is_one);
                 let (watch, begun) = (Watch::default(), Instant::now());
-                Device { args, plan, rig, head, area, news, watch, all, begun }.test()
+                Device { args, plan, rig, head, area, failed, news, watch, all, begun }.test()
             });
         }
         drop(news);
@@ -96,6 +106,15 @@ fn open(args: &Args, plan: &Plan, target: &Target, index: usize) -> Result<Rig, 
     Rig::open(std::slice::from_ref(target), &opening)
 }
 
+/// Commands of it that will fail, where it goes on nevertheless; otherwise the first one ends it and is told anyway.
+fn told_of_failures(rig: &mut Rig, go_on: bool) -> Failed<Failure> {
+    let (tell, failed) = unbounded();
+    if go_on {
+        rig.wrap(|_, disk| Arc::new(Failures::told(disk, tell.clone())));
+    }
+    failed
+}
+
 fn head(args: &Args, target: &Target, is_one: bool) -> Head {
     let thread = || rustix::thread::gettid().as_raw_pid() as u32;
     let pid = if is_one { std::process::id() } else { thread() };
@@ -117,11 +136,21 @@ fn tell(paper: &mut Paper, told: &Receiver<News>) -> Result<Vec<Done>, Error> {
 
 /// The options as they were given, for the START line and the document.
 fn told(args: &Args) -> Vec<String> {
+    let flags = [
+        ("-A", args.go_on),
+        ("-c", args.counting),
+        ("-n", args.numbers),
+        ("-q", args.quiet),
+        ("-Q", args.bare),
+        ("-r", args.read),
+        ("-w", args.write),
+        ("-z", args.random),
+    ];
     let valued = [
-        ("-B", Some(args.blocks.clone())),
-        ("-K", Some(args.threads.to_string())),
-        ("-p", Some(args.order.clone())),
-        ("-I", Some(args.kind.clone())),
+        ("-B", args.blocks.clone()),
+        ("-K", args.threads.map(|threads| threads.to_string())),
+        ("-p", args.order.clone()),
+        ("-I", args.kind.clone()),
         ("-a", args.seed.map(|seed| seed.to_string())),
         ("-C", args.cycles.map(|cycles| cycles.to_string())),
         ("-D", args.duty.clone()),
@@ -135,26 +164,30 @@ fn told(args: &Args) -> Vec<String> {
         ("-S", args.block_range.clone()),
         ("-T", args.time.clone()),
     ];
-    let flags = [
-        ("-A", args.go_on),
-        ("-c", args.counting),
-        ("-n", args.numbers),
-        ("-q", args.quiet),
-        ("-Q", args.bare),
-        ("-r", args.read),
-        ("-w", args.write),
-        ("-z", args.random),
-    ];
-    let valued = valued.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
     let flags = flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0.to_owned());
-    valued.chain(flags).collect()
+    let valued = valued.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    flags.chain(valued).collect()
 }
 
-/// What was not said, in parentheses.
-fn assumed(args: &Args) -> String {
-    let read = if args.read || args.write { "" } else { " (-r)" };
-    let counting = args.write && !(args.counting || args.numbers || args.random || args.fixed.is_some());
-    format!("{read}{}", if counting { " (-c)" } else { "" })
+/// What was not said, each in parentheses, in the order of the tool.
+fn assumed(args: &Args, plan: &Plan, area: u64) -> Vec<String> {
+    let has_pattern = args.counting || args.numbers || args.random || args.fixed.is_some();
+    let (is_random, reads) = (matches!(order(args), "R" | "r"), plan.phases[0].job.way.reads_of(100));
+    let is_up = args.order.as_ref().is_some_and(|order| order.ends_with('u'));
+    let seeks: u64 = plan.phases.iter().map(|phase| plan.seeks_of(phase, area)).sum();
+    let options = [
+        (args.kind.is_none(), "-I b".to_owned()),
+        (args.blocks.is_none(), format!("-B {SECTOR}")),
+        (args.sectors.is_none(), format!("-N {}", area / SECTOR)),
+        (args.threads.is_none(), format!("-K {THREADS}")),
+        (!args.read && !args.write, "-r".to_owned()),
+        (!has_pattern, "-c".to_owned()),
+        (args.order.is_none(), "-p R".to_owned()),
+        (args.seeks.is_none(), format!("-L {seeks}")),
+        (!is_random && !is_up, "-p u".to_owned()),
+        (is_random && args.duty.is_none(), format!("-D {reads}:{}", 100 - reads)),
+    ];
+    options.into_iter().filter(|option| option.0).map(|option| format!("({})", option.1)).collect()
 }
 
 impl Device<'_> {
@@ -164,8 +197,8 @@ impl Device<'_> {
     }
 
     fn test(self) {
-        let options = told(self.args).join(" ") + &assumed(self.args);
-        self.say("START", &format!("Start args: {options} (assumed defaults in parentheses)"));
+        let options = [told(self.args), assumed(self.args, self.plan, self.area.1)].concat();
+        self.say("START", &format!("Start args: {}", options.join(" ")));
         let mut spent = (0.0, 0.0);
         let why = self.passes(&mut spent);
         let (share, ways) = (self.watch.share(), ways(&self.plan.phases));
@@ -214,21 +247,24 @@ impl Device<'_> {
         pass: u64,
     ) -> Result<(f64, Option<String>), String> {
         let mut job = phase.job.clone();
-        let mean = job.sizes.iter().map(|size| u64::from(size.0)).sum::<u64>() / job.sizes.len() as u64;
-        let ways = if job.way == crate::job::Way::Both { 2 } else { 1 };
-        let seeks = self.plan.seeks.unwrap_or((self.area.1 / mean).max(1) * ways);
         // Parts of a pass come one after the other, so each of them must end.
         let is_bounded = self.plan.seeks_rule || self.plan.phases.len() > 1;
-        job.amount = is_bounded.then(|| seeks.saturating_mul(mean));
+        job.commands = is_bounded.then(|| self.plan.seeks_of(phase, self.area.1));
         job.time = left;
         (job.offset, job.span) = (self.area.0, Some(self.area.1));
         job.seed = job.seed.wrapping_add(pass);
         let (before, start) = (self.watch.share(), Instant::now());
         let run = || self.rig.run(&job, &self.watch);
-        let outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
+        let mut outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
+        self.tell_failures();
+        if outcome.errors > 0 && self.args.go_on {
+            // The pass is whole, and it is the last one: what is left of the test does not take place.
+            let failed = plain::count(outcome.errors as usize, "command");
+            outcome.ended_early.get_or_insert_with(|| format!("{failed} failed"));
+        }
         if self.plan.heartbeat.is_some() {
             // To its last command, or to the end of its time.
-            self.stat_of_pass(before, outcome.elapsed_s, phase);
+            self.stat_of_pass(since(self.watch.share(), before), outcome.elapsed_s, phase);
         }
         let ended = (outcome.elapsed_s, outcome.ended_early.clone());
         let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
@@ -258,11 +294,12 @@ impl Device<'_> {
                 if self.all.is_ended() {
                     self.watch.end();
                 }
+                self.tell_failures();
                 // It begins when its buffers are there.
                 let begun = self.watch.begun().filter(|begun| *begun >= start);
                 let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
                 if let Some(beat) = self.plan.heartbeat.and_then(|every| beat(passed, every, told)) {
-                    self.stat_of_pass(before, passed.as_secs_f64(), phase);
+                    self.heartbeat(before, begun, phase);
                     told = beat;
                 }
             }
@@ -272,9 +309,23 @@ impl Device<'_> {
         })
     }
 
-    /// What was done in a pass so far.
-    fn stat_of_pass(&self, before: Share, seconds: f64, phase: &Phase) {
-        let share = since(self.watch.share(), before);
+    /// Each as the tool has it, and why.
+    fn tell_failures(&self) {
+        for Failure { read, offset, len, why } in self.failed.try_iter() {
+            let (way, lba) = (if read { "Read" } else { "Write" }, offset / SECTOR);
+            self.say("ERROR", &format!("{way} failed: lba {lba} (0x{lba:X}), asked for = {len}: {why}"));
+        }
+    }
+
+    /// Counts come a few times a second: they are divided by the time of which they are true.
+    fn heartbeat(&self, before: Share, begun: Option<Instant>, phase: &Phase) {
+        let (told, share) = self.watch.share_then();
+        let passed = told.zip(begun).map(|(told, begun)| told.saturating_duration_since(begun));
+        self.stat_of_pass(since(share, before), passed.unwrap_or_default().as_secs_f64(), phase);
+    }
+
+    /// What was done in a pass so far, in so many seconds.
+    fn stat_of_pass(&self, share: Share, seconds: f64, phase: &Phase) {
         let ways = ways(std::slice::from_ref(phase));
         let [read_s, write_s, overall_s] = [seconds; 3];
         self.stat(Done { share, read_s, write_s, overall_s, ways, is_total: false });

@@ -1,7 +1,7 @@
 use super::args::tests::args;
 use super::*;
 use crate::Kind;
-use crate::faces::testing::{Scratch, play};
+use crate::faces::testing::{Probe, Scratch, dropped, is_cached, play, served};
 
 fn disktest(line: &str) -> Result<(Document, String), Error> {
     play(|stage| run(&args(line), stage))
@@ -30,7 +30,8 @@ fn a_pass_has_its_lines_from_start_to_end() {
     assert!(
         text.starts_with("| ")
             && text.contains(&format!(
-                " | START | {} | v1.1.12 | null:1048576 | Start args: -B 4k -K 2",
+                " | START | {} | v1.1.12 | null:1048576 | Start args: -r -B 4k -K 2 -P A (-I b) (-N 2048) (-c) (-p R) \
+                 (-L 256) (-D 100:0)\n",
                 std::process::id()
             )),
         "{text}"
@@ -79,6 +80,102 @@ fn linear_passes_write_all_and_then_read_and_compare_it() {
 }
 
 #[test]
+fn what_was_not_said_stands_in_parentheses_of_its_own() {
+    let (_, text) = disktest("-w -B 256k -T 1 null:1M").expect("it runs");
+    assert!(
+        text.contains("Start args: -w -B 256k -T 1 (-I b) (-N 2048) (-K 4) (-c) (-p R) (-L 4) (-D 0:100)\n"),
+        "{text}"
+    );
+    let (_, text) = disktest("-p L -r -w -I fd -n -s 8:15 -K 1 null:1M").expect("it runs");
+    let expected = "Start args: -n -r -w -K 1 -p L -I fd -s 8:15 (-B 512) (-N 8) (-L 16) (-p u)\n";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn seeks_are_those_of_both_directions_and_exact_whatever_the_sizes() {
+    let ios = |line: &str| -> Vec<(u64, u64)> {
+        let (document, _) = disktest(line).expect("it runs");
+        document.runs.iter().map(|run| (run.outcome.write.ios, run.outcome.read.ios)).collect()
+    };
+    assert_eq!(ios("-B 4k -p L -r -w -L 35 null:1M"), [(17, 0), (0, 17)]);
+    assert_eq!(ios("-B 4k -p l -r -w -L 35 null:1M"), [(18, 17)]);
+    assert_eq!(ios("-B 1:64 -r -L 1K null:1M"), [(0, 1000)]);
+    let (document, _) = disktest("-B 3:64 -w -L 500 memory:1M").expect("it runs");
+    assert_eq!((document.runs[0].outcome.ios(), document.runs[0].outcome.bytes() % 512), (500, 0));
+}
+
+#[test]
+fn interleaved_passes_have_no_more_threads_than_they_are_told() {
+    for threads in [1, 5] {
+        let probe = Probe::new(1 << 20);
+        let disk = served(probe.clone());
+        let line = format!("-B 4k -p l -r -w -K {threads} -L 100 --destroy {}", disk.url);
+        disktest(&line).expect("it runs");
+        assert_eq!(probe.most_at_once(), threads, "{line}");
+        let places = |all: Vec<(u64, usize)>| all.into_iter().map(|io| io.0).max();
+        assert_eq!((places(probe.writes()), probe.writes().len()), (Some(49 * 4096), 50));
+    }
+}
+
+#[test]
+fn ranges_are_kept_and_bytes_are_those_that_were_asked_for() {
+    let scratch = Scratch::folder();
+    let written = |line: &str| {
+        let disk = scratch.file("disk", 64 << 10);
+        disktest(&format!("-w -I f -p L {line} {disk}")).expect("it runs");
+        let bytes = std::fs::read(&disk).expect("there");
+        let first = bytes.iter().position(|byte| *byte != 0).expect("something was written");
+        let last = bytes.iter().rposition(|byte| *byte != 0).expect("something was written");
+        (first, last + 1, bytes)
+    };
+    let (first, end, bytes) = written("-s 2:5 -f a5");
+    assert_eq!((first, end), (1024, 3072));
+    assert!(bytes[1024..3072].iter().all(|byte| *byte == 0xa5));
+    let (first, end, _) = written("-B 8k -S 1:2 -f 5a");
+    assert_eq!((first, end), (8192, 24576));
+    let (.., bytes) = written("-B 1k -c");
+    assert!(bytes.chunks(256).all(|chunk| chunk.iter().copied().eq(0..=255)));
+    let (.., bytes) = written("-B 1k");
+    assert!(bytes.chunks(256).all(|chunk| chunk.iter().copied().eq(0..=255)), "that is the default");
+    let (.., bytes) = written("-B 64k -z -a 1");
+    let mut count = [0; 256];
+    bytes.iter().for_each(|byte| count[usize::from(*byte)] += 1);
+    assert!(count.iter().all(|n| (128..512).contains(n)), "{count:?}");
+    assert!(written("-B 64k -z -a 2").2 != bytes, "another seed, other bytes");
+}
+
+#[test]
+fn an_io_type_with_d_passes_the_page_cache_by() {
+    let scratch = Scratch::folder();
+    let disk = scratch.file("disk", 0);
+    std::fs::write(&disk, [0; 1 << 20]).expect("written");
+    for (kind, is_there) in [("f", true), ("fd", false), ("b", true), ("bd", false), ("r", false)] {
+        if !dropped(&disk) {
+            return;
+        }
+        disktest(&format!("-r -p L -B 4k -I {kind} {disk}")).expect("it runs");
+        assert_eq!(is_cached(&disk), is_there, "-I {kind}");
+    }
+}
+
+#[test]
+fn with_a_each_failure_is_told_and_the_pass_goes_on_and_fails() {
+    let probe = Probe::new(64 << 10);
+    probe.spoil(8192..8193);
+    let disk = served(probe);
+    let (document, text) = disktest(&format!("-r -p L -B 4k -A -C 2 -P X {}", disk.url)).expect("it runs");
+    let errors = messages(&text, "ERROR");
+    assert_eq!((errors.len(), errors[1]), (2, "1 command failed"), "{text}");
+    assert!(errors[0].starts_with("Read failed: lba 16 (0x10), asked for = 4096: "), "{text}");
+    assert_eq!(messages(&text, "STAT"), ["Total bytes read in 15 transfers: 61440"]);
+    assert_eq!(messages(&text, "END"), ["Test Done (Failed)"]);
+    assert_eq!((document.runs.len(), document.runs[0].outcome.errors), (1, 1), "no further pass");
+    assert_eq!(document.ended_early(), Some("1 command failed"));
+    let (document, text) = disktest(&format!("-r -p L -B 4k -K 1 {}", disk.url)).expect("it runs");
+    assert_eq!((document.runs[0].outcome.read.ios, messages(&text, "ERROR").len()), (2, 1), "{text}");
+}
+
+#[test]
 fn heartbeats_are_averages_since_the_start_and_rates_of_mixes_are_true() {
     let (document, text) =
         disktest("-B 4k -r -w -D 50:50 -T 3 -h 1 -P T memory:1M --destroy").expect("it runs");
@@ -89,10 +186,25 @@ fn heartbeats_are_averages_since_the_start_and_rates_of_mixes_are_true() {
     let outcome = &document.runs[0].outcome;
     assert_eq!(document.runs.len(), 1, "a run time goes on where a pass would end");
     let true_rate = outcome.read.rate(outcome.elapsed_s);
-    // Counts reach the heartbeat a few times a second.
+    // The machine may be busier in one second than in another.
     assert!((reads[1] / true_rate - 1.0).abs() < 0.5, "{reads:?} {true_rate}");
     let total = stat.iter().find(|m| m.starts_with("Total read ")).expect("a total");
     assert!((figure(total, "throughput: ") / true_rate - 1.0).abs() < 0.1, "{total} {true_rate}");
+}
+
+#[test]
+fn the_first_heartbeat_is_divided_by_the_time_of_its_counts() {
+    // Commands take two ms, again and again: the rate is the same whatever time is looked at.
+    let disk = served(Probe::new(1 << 20));
+    let line = format!("-B 4k -r -K 1 -T 2 -h 1 -P T {}", disk.url);
+    let (watch, mut out) = (Watch::default(), Vec::new());
+    let document = run(&args(&line), Stage { watch: &watch, out: &mut out }).expect("it runs");
+    let text = String::from_utf8(out).expect("text");
+    let first = messages(&text, "STAT").into_iter().find(|m| m.starts_with("Read ")).expect("a heartbeat");
+    let outcome = &document.runs[0].outcome;
+    let series = &outcome.series[0];
+    let expected = series.share.read_ios as f64 / series.until_s;
+    assert!((figure(first, "IOPS ") / expected - 1.0).abs() < 0.02, "{first} {expected}");
 }
 
 #[test]

@@ -2,15 +2,18 @@
 
 mod cdbs;
 
+use super::failures::{Failure, Failures, heard};
 use super::operands::Operands;
 use super::paper::{self, Paper};
 use super::route::{End, Plan, Route};
-use super::{Stage, flush, is_remote, refused};
+use super::{Stage, refused};
+use crate::device::flush;
 use crate::job::{Fill, Job, Way};
 use crate::{Document, Error, Outcome, Rig, Target};
 use block::Backend;
 use cdbs::{Cdbs, Shape};
 use control::config::Cores;
+use flume::{Receiver, Sender};
 use std::sync::Arc;
 
 const KEYS: [&str; 21] = [
@@ -31,13 +34,14 @@ Operands, as of sgp_dd:
   cdbsz=10       CDBs of READ and WRITE: 6, 10, 12 or 16 bytes (16 by default where 10 do not reach)
   fua=0          force unit access: 1 writes, 2 reads, 3 both
   dio=0          1: past the page cache for files and block devices; over iSCSI there is none
-  coe=0          1: go on after errors; what cannot be read is written as zeros
+  coe=0          1: go on after errors, each of which is told; what cannot be read is taken as zeros
   sync=0         1: SYNCHRONIZE CACHE at the end, outside the time, as sgp_dd has it
   time=0         1: print the time and the rate
   iflag= oflag=  coe, dio, direct, dpo, dsync, excl, fua, null
 
-MB/sec is 10^6 bytes a second. cdbsz, fua and dpo reach the wire on iscsi://. The time line is that of sg3_utils up to \
-1.47; CPU time and latencies, which sgp_dd does not have, are in the result (--json).";
+MB/sec is 10^6 bytes a second. cdbsz, fua and dpo reach the wire on iscsi://. Lines are those of sg3_utils 1.46, \
+which counts a record out for each record in, also where they vanish; later ones have another time line. \
+CPU time and latencies, which sgp_dd does not have, are in the result (--json).";
 
 /// `lunar bench sgp_dd`.
 #[derive(Clone, Debug, clap::Args)]
@@ -72,6 +76,8 @@ struct Settings {
     words: Vec<(String, String)>,
     /// A CDB size was asked for.
     sized: bool,
+    /// Go on after what cannot be read, and after what cannot be written.
+    go_on: [bool; 2],
 }
 
 impl Settings {
@@ -80,6 +86,7 @@ impl Settings {
         let bs = block_size(&given)?;
         let bpt = given.bounded("bpt", 1..=(1 << 30) / bs, if bs < 2048 { 128 } else { 32 })?;
         let (input, output) = (given.flags("iflag", &FLAGS)?, given.flags("oflag", &FLAGS)?);
+        let coe = given.is_set("coe")?;
         let (fua, dio) = (given.bounded("fua", 0..=3, 0)?, given.is_set("dio")?);
         let size = given.bounded("cdbsz", 0..=16, 0)? as u8;
         if !matches!(size, 0 | 6 | 10 | 12 | 16) {
@@ -105,7 +112,6 @@ impl Settings {
                 bytes: given.number("count")?.map(|count| bytes(count, bs)).transpose()?,
                 until_end: false,
                 stable: output.contains(&"dsync") || shape(&output, 1).fua,
-                go_on: given.is_set("coe")? || input.contains(&"coe") || output.contains(&"coe"),
                 destroy: args.destroy,
                 cores: Cores::All,
             },
@@ -117,21 +123,33 @@ impl Settings {
                 || given.bounded("deb", 0..=9, 0)? + given.bounded("verbose", 0..=9, 0)? > 0,
             words: given.words().into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             sized: size != 0,
+            go_on: [&input, &output].map(|flags| coe || flags.contains(&"coe")),
             bs,
             bpt,
         })
+    }
+
+    /// Puts before an end what is to be told of it, and how it is asked.
+    fn prepare(
+        &self,
+        rig: &mut Rig,
+        target: &Target,
+        is_output: bool,
+        tell: &Sender<Failure>,
+    ) -> Result<(), Error> {
+        self.shape(rig, target, is_output)?;
+        if self.go_on[usize::from(is_output)] {
+            rig.wrap(|_, disk| Arc::new(Failures::replaced_by_zeros(disk, tell.clone())));
+        }
+        Ok(())
     }
 
     /// Puts CDBs of the wanted shape before a logical unit.
     fn shape(&self, rig: &mut Rig, target: &Target, is_output: bool) -> Result<(), Error> {
         let mut shape = self.shapes[usize::from(is_output)];
         let Some(lun) = rig.lun(0).cloned() else {
-            return match self.bs {
-                bs if !is_remote(target) && bs % 512 == 0 => Ok(()),
-                _ => {
-                    Err(refused(format!("bs={} is no logical block size of {target}", self.bs), "use bs=512"))
-                }
-            };
+            let what = || format!("bs={} is no logical block size of {target}", self.bs);
+            return if self.bs.is_multiple_of(512) { Ok(()) } else { Err(refused(what(), "use bs=512")) };
         };
         let size = u64::from(lun.block_size());
         if self.bs != size {
@@ -162,7 +180,6 @@ impl Settings {
             span: Some(route.bytes),
             fill: Fill::Zeros,
             stable: self.plan.stable,
-            go_on: self.plan.go_on,
             ..Job::default()
         }
     }
@@ -191,14 +208,24 @@ fn bytes(blocks: u64, bs: u64) -> Result<u64, Error> {
 /// When an end cannot be opened or holds data, or an operand makes no sense here.
 pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
     let settings = Settings::read(args)?;
-    let route =
-        Route::open(&settings.plan, &|rig, target, is_output| settings.shape(rig, target, is_output))?;
-    let result = copy(args, &settings, &route, stage);
+    let (tell, failures) = flume::unbounded();
+    let route = Route::open(&settings.plan, &|rig, target, is_output| {
+        settings.prepare(rig, target, is_output, &tell)
+    })?;
+    let result = copy(args, &settings, (&route, &failures), stage);
     route.close();
     result
 }
 
-fn copy(args: &Args, settings: &Settings, route: &Route, stage: Stage) -> Result<Document, Error> {
+fn copy(
+    args: &Args,
+    settings: &Settings,
+    (route, failures): (&Route, &Receiver<Failure>),
+    stage: Stage,
+) -> Result<Document, Error> {
+    if route.bytes == 0 && settings.plan.bytes != Some(0) {
+        return Err(refused("there is nothing behind skip= or seek=", "name blocks that are there"));
+    }
     let mut paper = Paper::new(paper::title("sgp_dd", &args.operands), stage);
     let ends = [&settings.plan.input, &settings.plan.output];
     let plain = ends.iter().filter_map(|end| end.target.as_ref()).find(|t| !matches!(t, Target::Lun(_)));
@@ -212,7 +239,7 @@ fn copy(args: &Args, settings: &Settings, route: &Route, stage: Stage) -> Result
     if args.dry_run {
         return Ok(paper.finish());
     }
-    let mut outcome = route.rig.run(&settings.job(route), &paper.watch)?;
+    let mut outcome = perform(settings, (route, failures), &mut paper)?;
     if settings.sync && outcome.ended_early.is_none() && settings.plan.output.target.is_some() {
         outcome.ended_early = flush(&route.rig).err();
     }
@@ -232,8 +259,35 @@ fn copy(args: &Args, settings: &Settings, route: &Route, stage: Stage) -> Result
     Ok(paper.finish())
 }
 
-/// What sgp_dd of sg3_utils up to 1.47 says at its end. It counts a record out for each record in, also where
-/// they vanish.
+/// Runs the job, if there is anything to do, and tells at once what was replaced or left out.
+fn perform(
+    settings: &Settings,
+    (route, failures): (&Route, &Receiver<Failure>),
+    paper: &mut Paper,
+) -> Result<Outcome, Error> {
+    if route.bytes == 0 {
+        return Ok(Outcome::default());
+    }
+    let (watch, mut errors) = (paper.watch.clone(), 0);
+    let told = |failure: Failure| {
+        errors += 1;
+        paper.line(replaced(&failure, settings.bs))
+    };
+    let mut outcome = heard(failures, told, || watch.end(), || route.rig.run(&settings.job(route), &watch))?;
+    outcome.errors += errors;
+    Ok(outcome)
+}
+
+/// The line of sgp_dd about an error after which it goes on.
+fn replaced(failure: &Failure, bs: u64) -> String {
+    let (block, Failure { len, why, .. }) = (failure.offset / bs, failure);
+    match failure.read {
+        true => format!(">> substituted zeros for in blk={block} for {len} bytes, {why}"),
+        false => format!(">> ignored error for out blk={block} for {len} bytes, {why}"),
+    }
+}
+
+/// What sgp_dd of sg3_utils 1.46 says at its end. It counts a record out for each record in, also where they vanish.
 fn lines(outcome: &Outcome, wanted: u64, bs: u64, time: bool) -> Vec<String> {
     let (moved, seconds) = (outcome.bytes(), outcome.elapsed_s);
     let mut lines = Vec::new();

@@ -1,8 +1,9 @@
 use super::*;
 use crate::Kind;
-use crate::faces::testing::{Scratch, play, without_figures};
+use crate::faces::testing::{Probe, Scratch, dropped, is_cached, play, served, without_figures};
 use crate::outcome::Totals;
 use clap::Parser;
+use interop::tool::{Tool, have};
 use std::process::Command;
 
 #[derive(Parser)]
@@ -43,9 +44,16 @@ fn every_operand_is_understood() {
     assert_eq!((settings.plan.bytes, settings.plan.input.start), (Some(8192), 1024));
     assert_eq!(settings.shapes[0], Shape { size: 16, fua: true, dpo: true });
     assert_eq!(settings.shapes[1], Shape { size: 16, fua: true, dpo: false });
-    let Plan { stable, go_on, destroy, .. } = settings.plan;
-    assert!(settings.time && settings.sync && settings.verbose && stable && go_on && destroy);
+    let Plan { stable, destroy, .. } = settings.plan;
+    assert!(settings.time && settings.sync && settings.verbose && stable && destroy);
+    assert_eq!(settings.go_on, [true; 2]);
     assert!(settings.plan.input.direct);
+    let coe =
+        |flag: &str| Settings::read(&args(&format!("if=null:1M of=. {flag}"))).expect("understood").go_on;
+    assert_eq!(
+        (coe("iflag=coe"), coe("oflag=coe"), coe("coe=0")),
+        ([true, false], [false, true], [false; 2])
+    );
     let none = Settings::read(&args("if=memory:1M of=/dev/null")).expect("understood");
     assert_eq!((none.bs, none.bpt, none.threads, none.time), (512, 128, 4, false));
     let large = Settings::read(&args("if=memory:1M of=/dev/null bs=4096")).expect("understood");
@@ -111,15 +119,79 @@ fn what_makes_no_sense_is_refused_with_a_hint() {
     assert!(refused("if=null:1M of=. foo=1").contains("foo=1"));
 }
 
+#[test]
+fn threads_are_commands_at_once() {
+    let probe = Probe::new(1 << 20);
+    let disk = served(probe.clone());
+    for threads in [1, 6] {
+        sgp_dd(&format!("if={} of=. bpt=8 thr={threads}", disk.url)).expect("it reads");
+        assert_eq!(probe.most_at_once(), threads);
+    }
+}
+
+#[test]
+fn dio_passes_the_page_cache_by() {
+    let scratch = Scratch::folder();
+    let disk = scratch.file("disk", 0);
+    std::fs::write(&disk, [7; 1 << 20]).expect("written");
+    for how in ["dio=1", "iflag=direct", "iflag=dio"] {
+        if !dropped(&disk) {
+            return;
+        }
+        sgp_dd(&format!("if={disk} of=. {how}")).expect("it reads");
+        assert!(!is_cached(&disk), "{how}");
+    }
+    sgp_dd(&format!("if={disk} of=. dio=0")).expect("it reads");
+    assert!(is_cached(&disk));
+}
+
+#[test]
+fn what_cannot_be_read_is_zeros_with_coe_and_that_is_told_and_counted() {
+    let probe = Probe::new(1 << 20);
+    probe.set(&[7; 1 << 20]);
+    probe.spoil(70_000..70_001);
+    let (disk, scratch) = (served(probe), Scratch::folder());
+    let to = scratch.file("to", 1 << 20);
+    let copy = format!("if={} of={to} bpt=16 --destroy", disk.url);
+    let (document, text) = sgp_dd(&format!("{copy} coe=1")).expect("it copies");
+    assert!(text.contains(">> substituted zeros for in blk=128 for 8192 bytes, "), "{text}");
+    assert!(text.ends_with("2048+0 records in\n2048+0 records out\n"), "{text}");
+    assert_eq!((document.runs[0].outcome.errors, document.ended_early()), (1, None));
+    let copied = std::fs::read(&to).expect("there");
+    let is_zero = |at: usize| (65_536..73_728).contains(&at);
+    assert!(copied.iter().enumerate().all(|(at, byte)| *byte == if is_zero(at) { 0 } else { 7 }));
+    // Without, and where only errors of the output may be passed over, it ends there.
+    for how in ["", "oflag=coe"] {
+        let (document, text) = sgp_dd(&format!("{copy} thr=1 {how}")).expect("it begins");
+        assert!(document.ended_early().is_some_and(|why| why.contains("reading: ")), "{text}");
+        assert!(text.contains("  remaining block count=1920\n128+0 records in\n"), "{text}");
+    }
+    // What is only read is replaced too, as the tool has it.
+    let (document, text) = sgp_dd(&format!("if={} of=. bpt=16 iflag=coe", disk.url)).expect("it reads");
+    assert!(text.contains(">> substituted zeros for in blk=128 for 8192 bytes, "), "{text}");
+    assert_eq!((document.runs[0].outcome.errors, document.runs[0].outcome.read.bytes), (1, 1 << 20));
+}
+
+#[test]
+fn nothing_behind_skip_is_told_and_no_blocks_are_none() {
+    let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
+    assert!(refused("if=null:1M of=. skip=2048").contains("nothing behind skip="));
+    assert!(refused("if=null:1M of=. skip=5000").contains("nothing behind skip="));
+    assert!(refused("if=null:1M of=. skip=5000 count=10").contains("room for 0"));
+    let (_, text) = sgp_dd("if=null:1M of=. count=0").expect("nothing to do");
+    assert_eq!(text, "0+0 records in\n0+0 records out\n");
+}
+
 /// The shape of lines, to be compared with those of the tool itself.
 #[test]
 fn the_lines_are_those_of_sgp_dd() {
     let scratch = Scratch::folder();
     let a = scratch.file("a", 1 << 20);
     let line = format!("if={a} of=/dev/null bs=512 count=2000 bpt=16 time=1");
-    let Ok(theirs) = Command::new("sgp_dd").args(line.split_whitespace()).output() else {
-        return eprintln!("skipped: needs sgp_dd (sg3-utils)");
-    };
+    if !have(&[Tool { program: "sgp_dd", package: "sg3-utils" }]) {
+        return;
+    }
+    let theirs = Command::new("sgp_dd").args(line.split_whitespace()).output().expect("it runs");
     let theirs = String::from_utf8(theirs.stderr).expect("text");
     let (_, ours) = sgp_dd(&line).expect("it reads");
     assert_eq!(without_figures(&ours), without_figures(&theirs), "{ours}\n{theirs}");

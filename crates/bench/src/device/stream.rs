@@ -15,7 +15,8 @@ pub const PIECE: usize = 512 << 10;
 pub const FLIGHT: usize = 4;
 
 /// A disk behind a small page cache, for one sequential stream at a time. What was written is on its way when
-/// it is acknowledged, and has arrived after a flush. It never holds more than a few pieces.
+/// it is acknowledged, and has arrived after a flush. It never holds more than a few pieces, and none for a reader
+/// who goes elsewhere or begins again: what is read once more is asked for once more.
 pub struct Stream {
     disk: Arc<dyn Backend>,
     state: Mutex<State>,
@@ -34,6 +35,8 @@ struct State {
     current: Option<(u64, Buf)>,
     /// Pieces behind it, in their order.
     ahead: VecDeque<Flying>,
+    /// Where who reads goes on, if he does.
+    next: u64,
     /// The piece that is being filled, and where it lies.
     filling: Option<(u64, Buf)>,
     /// Pieces on their way to the disk.
@@ -64,7 +67,7 @@ impl State {
 
     /// Nothing of what was read is known any more.
     fn forget(&mut self) {
-        self.current = None;
+        self.free.extend(self.current.take().map(|(_, buf)| buf));
         self.ahead.clear();
     }
 }
@@ -132,6 +135,10 @@ impl Stream {
         if state.filling.is_some() || !state.behind.is_empty() {
             self.drain(&mut state).await?;
         }
+        if offset != state.next {
+            state.forget();
+        }
+        state.next = offset + buf.len() as u64;
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -278,6 +285,20 @@ mod tests {
         let reads = asked.reads();
         assert!(reads[..6].iter().all(|read| read.1 == PIECE), "{reads:?}");
         assert!(asked.most_at_once() >= FLIGHT, "{}", asked.most_at_once());
+    }
+
+    #[test]
+    fn who_begins_again_is_not_served_from_what_was_read_before() {
+        let probe = Probe::new(PIECE);
+        let (stream, asked) = (Stream::new(probe.clone()), probe.clone());
+        on_a_core(move || async move {
+            for _ in 0..3 {
+                for at in (0..PIECE as u64).step_by(65536) {
+                    stream.read(at, Buf::zeroed(65536)).await.0.expect("read");
+                }
+            }
+        });
+        assert_eq!(asked.reads(), [(0, PIECE); 3]);
     }
 
     #[test]
