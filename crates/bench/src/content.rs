@@ -16,7 +16,13 @@ pub struct Content {
     is_compared: bool,
     /// Bytes at the begin of the buffer in which reads may have left something.
     soiled: usize,
+    /// What tells the next stretch of random data from all others of this buffer.
+    mark: u64,
 }
+
+/// In random data each stretch of so many bytes begins with a mark that no other has: a target that keeps equal blocks
+/// once shall find none.
+const MARKED: usize = 4096;
 
 impl Content {
     /// For a job, with the buffer in which its data will go; `lane` tells those apart that run at once.
@@ -28,7 +34,8 @@ impl Content {
         }
         let (is_compared, is_mixed) = (job.compare && job.way.reads(), job.way.reads() && job.way.writes());
         let original = if is_compared || is_mixed { buf.to_vec() } else { Vec::new() };
-        (Content { fill: job.fill, original, is_compared, soiled: 0 }, buf)
+        let mark = job.chance(lane);
+        (Content { fill: job.fill, original, is_compared, soiled: 0, mark }, buf)
     }
 
     /// What is at `offset` is read into the buffer. Where it will be compared, no byte of the buffer is right before.
@@ -49,6 +56,18 @@ impl Content {
             let len = buf.len();
             buf.copy_from_slice(&self.original[..len]);
             self.soiled = if len < self.soiled { self.soiled } else { 0 };
+        }
+        if self.fill == Fill::Random {
+            self.mark(buf);
+        }
+    }
+
+    fn mark(&mut self, buf: &mut [u8]) {
+        for stretch in buf.chunks_mut(MARKED) {
+            let mark = self.mark.to_le_bytes();
+            let len = stretch.len().min(mark.len());
+            stretch[..len].copy_from_slice(&mark[..len]);
+            self.mark = self.mark.wrapping_add(1);
         }
     }
 
@@ -140,10 +159,25 @@ mod tests {
             let made = buf.to_vec();
             content.soil(0, &mut buf);
             buf.fill(0x55);
+            // The mark is another each time.
+            let from = if fill == Fill::Random { 8 } else { 0 };
             for len in [512, 1024, 512] {
                 buf.set_visible(len);
                 content.prepare(0, &mut buf);
-                assert_eq!(buf[..], made[..len], "{fill:?}, {len}");
+                assert_eq!(buf[from..], made[from..len], "{fill:?}, {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_random_data_no_two_blocks_are_alike() {
+        let job = Job { way: Way::Write, compare: false, sizes: vec![(3 * 4096, 1)], ..job(Fill::Random) };
+        let mut seen = std::collections::HashSet::new();
+        for lane in 0..2 {
+            let (mut content, mut buf) = Content::new(&job, lane);
+            for _ in 0..50 {
+                content.prepare(0, &mut buf);
+                assert!(buf.chunks(4096).all(|block| seen.insert(block.to_vec())), "one was there before");
             }
         }
     }

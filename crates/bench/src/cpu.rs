@@ -1,11 +1,20 @@
-//! CPU time of processes.
+//! CPU time of processes and threads.
 
 use crate::{Error, Kind};
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU seconds of this process so far, all threads, user and system.
 pub fn own() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    seconds(ClockId::ProcessCPUTime)
+}
+
+/// CPU seconds of the thread that asks so far, user and system.
+pub fn of_thread() -> f64 {
+    seconds(ClockId::ThreadCPUTime)
+}
+
+fn seconds(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 

@@ -1,7 +1,8 @@
 //! What is kept of a measurement: the file that `--json` prints, and that reports and comparisons read.
 
-use crate::{Host, Outcome};
+use crate::{Host, Outcome, plain};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::SystemTime;
 
 /// The version of this schema. It changes when a field changes its meaning or goes away.
@@ -31,6 +32,95 @@ pub struct Document {
     pub tables: Vec<Table>,
     /// What a reader must know: schedulers that could not be set, what was scaled down, what is missing.
     pub notes: Vec<String>,
+    /// Whether rounds of a job became steady, where that was asked for.
+    #[serde(default)]
+    pub steady: Option<Steady>,
+    /// The highest rate that keeps a bound on latency, where that was asked for.
+    #[serde(default)]
+    pub search: Option<Search>,
+}
+
+/// What became of rounds until something is steady.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Steady {
+    /// What must be steady: `iops`, `bw` or `lat`.
+    pub figure: String,
+    /// It is, in the window.
+    pub is_steady: bool,
+    /// Rounds that count: neither one that failed, nor one that was cut short.
+    pub rounds: usize,
+    /// The last rounds; none if there were fewer than are looked at.
+    pub window: Option<Window>,
+}
+
+/// The rounds of the measurement window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// How many.
+    pub rounds: usize,
+    /// Mean of the figure: commands a second, bytes a second, or nanoseconds.
+    pub mean: f64,
+    /// How far the largest and the smallest are apart, relative to the mean.
+    pub excursion: f64,
+    /// The most that it may be.
+    pub excursion_limit: f64,
+    /// How much the fitted line rises or falls over the window, relative to the mean.
+    pub slope: f64,
+    /// The most that it may be.
+    pub slope_limit: f64,
+}
+
+/// What became of a search for the highest rate that keeps a bound on latency.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Search {
+    /// So many of a hundred commands must end within the time.
+    pub percent: f64,
+    /// The time in nanoseconds, from the moment a command is due.
+    pub within_ns: u64,
+    /// The highest rate at which that was so, in commands a second; none if there is none. Its run is labelled
+    /// `highest rate: ...`.
+    pub rate: Option<f64>,
+    /// The time in which so many of a hundred ended at that rate, in nanoseconds.
+    pub latency_ns: Option<u64>,
+    /// Commands a second as fast as it goes, with the depth of the job: the first run.
+    pub fastest: f64,
+    /// What was tried, in order.
+    pub tries: Vec<Try>,
+    /// Why the search ended before it was done, if it did.
+    pub gave_up: Option<String>,
+}
+
+/// A rate that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Try {
+    /// Commands a second.
+    pub rate: f64,
+    /// The time in which so many of a hundred ended, in nanoseconds.
+    pub latency_ns: Option<u64>,
+    /// Whether the bound was kept.
+    pub verdict: Verdict,
+}
+
+/// What a try tells of a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It was kept.
+    Kept,
+    /// It was not: commands were too late, failed, or were not served at all.
+    NotKept,
+    /// There were too few commands to tell.
+    TooFew,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Kept => "kept",
+            Verdict::NotKept => "not kept",
+            Verdict::TooFew => "too few commands",
+        })
+    }
 }
 
 /// One run of a job.
@@ -103,6 +193,30 @@ impl Document {
             runs: Vec::new(),
             tables: Vec::new(),
             notes: Vec::new(),
+            steady: None,
+            search: None,
+        }
+    }
+
+    /// What keeps it from being what was asked for, if something does, and what to do: a run ended early, commands
+    /// failed, figures are not steady, no rate was found.
+    pub fn amiss(&self) -> Option<(String, &'static str)> {
+        let failed: u64 = self.runs.iter().map(|run| run.outcome.errors).sum();
+        let is_unsteady = self.steady.as_ref().is_some_and(|steady| !steady.is_steady);
+        let is_unfound = self.search.as_ref().is_some_and(|search| search.rate.is_none());
+        match self.ended_early() {
+            Some(why) => Some((format!("it ended early: {why}"), "what was measured until then is told")),
+            None if failed > 0 => {
+                let failed = plain::count(failed as usize, "command");
+                Some((format!("{failed} failed"), "the figures are those of the others"))
+            }
+            None if is_unsteady => {
+                Some(("it did not become steady".into(), "use more --rounds, or a longer --runtime"))
+            }
+            None if is_unfound => {
+                Some(("no rate was found that keeps the bound".into(), "the notes tell what was tried"))
+            }
+            None => None,
         }
     }
 }

@@ -72,7 +72,8 @@ pub enum Pace {
 pub enum Fill {
     /// Zeros.
     Zeros,
-    /// Bytes that do not compress; each buffer has its own, made once.
+    /// Bytes that do not compress: each buffer has its own, made once, and each 4 KiB of a command a number that no other
+    /// has.
     Random,
     /// 0, 1, 2 ... 255, 0 ...
     Counting,

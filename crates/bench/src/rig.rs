@@ -17,13 +17,16 @@ pub enum Target {
     Lun(Box<Url>),
     /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
     Nbd(nbd::Url),
-    /// A disk that reads as zeros and forgets: `null:SIZE`.
+    /// A disk that reads as zeros and forgets: `null:SIZE`, or `null:`.
     Null(u64),
-    /// A disk in this process: `memory:SIZE`.
+    /// A disk in this process: `memory:SIZE`, or `memory:`.
     Memory(u64),
     /// A file or a block device.
     Path(PathBuf),
 }
+
+/// Bytes of `null:` and `memory:` without a size.
+const USUAL_SIZE: u64 = 1 << 30;
 
 /// How targets are opened.
 #[derive(Clone, Debug)]
@@ -70,11 +73,12 @@ pub(crate) struct Place {
     pub ledger: Option<Arc<Ledger>>,
 }
 
-/// Targets that are open. Sessions are logged out when it is closed.
+/// Targets that are open. Sessions are logged out when it is closed or dropped.
 pub struct Rig {
     pub(crate) cores: Cores,
     pub(crate) places: Vec<Place>,
-    pub(crate) target_pid: Option<u32>,
+    /// How its targets were opened.
+    pub(crate) opening: Opening,
     luns: Vec<(usize, Arc<Lun>)>,
     facts: Vec<TargetFacts>,
 }
@@ -87,7 +91,10 @@ impl Target {
     pub fn parse(text: &str) -> Result<Target, Error> {
         let sized = |size: &str| {
             let named = |e: control::Problem| control::Problem { what: format!("{text}: {}", e.what), ..e };
-            config::read_size(size).map_err(|e| Error::invalid(named(e)))
+            match size {
+                "" => Ok(USUAL_SIZE),
+                size => config::read_size(size).map_err(|e| Error::invalid(named(e))),
+            }
         };
         Ok(match text.split_once(':') {
             Some(("null", size)) => Target::Null(sized(size)?),
@@ -133,8 +140,8 @@ impl Rig {
             cpu::of(pid)?;
         }
         let cores = Cores::start(&cpus).map_err(|e| system("the event loops", &e))?;
-        let target_pid = opening.target_pid;
-        let mut rig = Rig { cores, places: Vec::new(), target_pid, luns: Vec::new(), facts: Vec::new() };
+        let (places, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rig = Rig { cores, places, opening: opening.clone(), luns, facts };
         for target in targets {
             rig.add(target, opening)?;
             if opening.write && !opening.destroy {
@@ -204,11 +211,7 @@ impl Rig {
 
     /// Logs out.
     pub fn close(self) {
-        for (core, lun) in self.luns {
-            // Whoever does not answer any more is left alone: nothing is lost by that.
-            let goodbye = move || async move { drop(lun.session().close().await) };
-            let _ = self.cores.wait(core, goodbye);
-        }
+        drop(self);
     }
 
     fn add(&mut self, target: &Target, opening: &Opening) -> Result<(), Error> {
@@ -274,6 +277,16 @@ impl Rig {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for (core, lun) in self.luns.drain(..) {
+            // Whoever does not answer any more is left alone: nothing is lost by that.
+            let goodbye = move || async move { drop(lun.session().close().await) };
+            let _ = self.cores.wait(core, goodbye);
+        }
     }
 }
 

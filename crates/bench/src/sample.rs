@@ -47,6 +47,8 @@ pub fn empty(title: &str) -> Document {
         runs: Vec::new(),
         tables: Vec::new(),
         notes: Vec::new(),
+        steady: None,
+        search: None,
     }
 }
 

@@ -154,6 +154,8 @@ mod tests {
             runs: vec![run],
             tables: vec![],
             notes: vec![],
+            steady: None,
+            search: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::job::{Fill, Order, Pace, Way, Weighted};
 use crate::{Error, Kind};
-use control::config::read_size;
+use control::config::{Cores, read_size};
 use std::time::Duration;
 
 /// What may stand after `--rw`: word, order is sequential, way. A mix has the share that is asked for besides.
@@ -58,6 +58,16 @@ fn length(text: &str) -> Result<u32, Error> {
     }
 }
 
+/// Cores as `--cores` reads them; None for all.
+pub fn of_cores(cores: &Cores) -> Option<String> {
+    match cores {
+        Cores::All => None,
+        Cores::Count(count) => Some(count.to_string()),
+        // One number would be how many.
+        Cores::List(list) => Some(list.iter().map(|core| format!("{core},")).collect()),
+    }
+}
+
 /// `4k`, `4k,64k`, or with weights `4k/60:64k/40` (fio's bssplit): lengths of commands.
 ///
 /// # Errors
@@ -108,6 +118,9 @@ pub fn time(text: &str) -> Result<Duration, Error> {
     }
 }
 
+/// The lowest rate: one command in eleven days. Much below it, times are too long to be told.
+const SLOWEST: f64 = 1e-6;
+
 /// Commands a second, even or by Poisson.
 ///
 /// # Errors
@@ -115,8 +128,8 @@ pub fn time(text: &str) -> Result<Duration, Error> {
 pub fn pace(rate: Option<f64>, is_poisson: bool) -> Result<Pace, Error> {
     match rate {
         None => Ok(Pace::Closed),
-        Some(rate) if !(rate > 0.0 && rate <= 1e8) => {
-            invalid(format!("{rate} commands a second are no rate"), "more than 0, and up to 100 million")
+        Some(rate) if !(SLOWEST..=1e8).contains(&rate) => {
+            invalid(format!("{rate:?} commands a second are no rate"), "from 0.000001 up to 100 million")
         }
         Some(rate) if is_poisson => Ok(Pace::Poisson(rate)),
         Some(rate) => Ok(Pace::Even(rate)),
@@ -205,7 +218,8 @@ mod tests {
         assert_eq!(pace(None, true).unwrap(), Pace::Closed);
         assert_eq!(pace(Some(10.0), true).unwrap(), Pace::Poisson(10.0));
         assert_eq!(pace(Some(10.0), false).unwrap(), Pace::Even(10.0));
-        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert_eq!(pace(Some(1e-6), false).unwrap(), Pace::Even(1e-6));
+        for wrong in [0.0, 1e-20, -1.0, f64::NAN, f64::INFINITY] {
             assert!(pace(Some(wrong), false).is_err(), "{wrong}");
         }
     }
@@ -216,6 +230,14 @@ mod tests {
         assert_eq!(lengths(4096, 4096, 512), [(4096, 1)]);
         let many = lengths(512, 4 << 20, 512);
         assert!(many.len() == 1024 && many.iter().all(|len| len.0 % 512 == 0));
+    }
+
+    #[test]
+    fn cores_are_told_as_they_are_asked_for() {
+        for text in ["2", "0,", "0,2,3,"] {
+            assert_eq!(of_cores(&Cores::parse(text).unwrap()).as_deref(), Some(text));
+        }
+        assert_eq!(of_cores(&Cores::All), None);
     }
 
     #[test]

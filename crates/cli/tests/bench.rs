@@ -2,9 +2,11 @@
 //! ends early.
 
 use bench::Document;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -99,6 +101,10 @@ fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
         ("read iscsi://127.0.0.1:1/iqn.2026-11.org.example:x/0", 4, "127.0.0.1:1"),
         ("read null:1M --runtime 10ms --report no/such/folder.html", 1, "cannot write the report"),
         ("sgp_dd if=disk of=/dev/null bs=7", 7, "bs"),
+        ("read null:1M --rate 1e-20", 7, "commands a second are no rate"),
+        ("read null:1M --target-pid 4294967295", 1, "no process 4294967295"),
+        ("compare a b --report page.html", 7, "--report is of measurements"),
+        ("compare a b --terse", 7, "--terse is of measurements"),
     ] {
         let (found, out, complaint) = folder.run(args);
         assert_eq!((found, out.as_str()), (status, ""), "{args}: {complaint}");
@@ -107,12 +113,9 @@ fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
     folder.good("write disk --bs 64k --amount 1M --destroy");
 }
 
-#[test]
-fn a_signal_ends_it_and_what_was_measured_is_told() {
-    let folder = Folder::new("signal");
-    let child = folder.bench("null:1M --runtime 1h --json").spawn().unwrap();
+/// Waits until a child heeds signals: one that is too early would end it without a word.
+fn wait_until_it_heeds(child: &Child) {
     let begun = Instant::now();
-    // It heeds signals before it begins to measure; one that is too early would end it without a word.
     let heeds = || {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -123,26 +126,131 @@ fn a_signal_ends_it_and_what_was_measured_is_told() {
         sleep(Duration::from_millis(5));
     }
     sleep(Duration::from_millis(300));
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(child.id() as i32).unwrap(),
-        rustix::process::Signal::INT,
-    )
-    .unwrap();
-    let (status, out, _) = told(child.wait_with_output().unwrap());
-    assert_eq!(status, 130);
-    let document: Document = serde_json::from_str(&out).expect("what was measured");
-    assert!(document.runs[0].outcome.read.ios > 0);
+}
+
+fn kill(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn a_signal_ends_it_and_what_was_measured_is_told() {
+    let folder = Folder::new("signal");
+    for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let child = folder.bench("null:1M --runtime 1h --json").spawn().unwrap();
+        wait_until_it_heeds(&child);
+        kill(&child, signal);
+        let (status, out, _) = told(child.wait_with_output().unwrap());
+        assert_eq!(status, expected);
+        let document: Document = serde_json::from_str(&out).expect("what was measured");
+        assert!(document.runs[0].outcome.read.ios > 0);
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let folder = Folder::new("twice");
+    // Somebody who takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let mut child =
+        folder.bench(&format!("iscsi://{address}/iqn.2026-11.org.example:x/0 --runtime 1")).spawn().unwrap();
+    wait_until_it_heeds(&child);
+    kill(&child, Signal::TERM);
+    sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "it waits for its target");
+    let begun = Instant::now();
+    kill(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+/// Runs in a shell where no file may become longer than so many KiB: that stands in for a full disk.
+fn limited(folder: &Folder, kib: u32, args: &str) -> (i32, String, String) {
+    let line = format!("ulimit -f {kib}; trap '' XFSZ; exec {LUNAR} bench {args}");
+    told(Command::new("bash").args(["-c", &line]).current_dir(&folder.0).output().unwrap())
 }
 
 #[test]
 fn a_full_disk_ends_it_and_what_was_measured_stands() {
     let folder = Folder::new("full");
-    // The limit on the size of files stands in for a full disk.
-    let line = format!(
-        "ulimit -f 1024; trap '' XFSZ; exec {LUNAR} bench write disk --create 4M --bs 64k --amount 4M"
-    );
-    let output = Command::new("bash").args(["-c", &line]).current_dir(&folder.0).output().unwrap();
-    let (status, out, complaint) = told(output);
+    fs::File::create(folder.0.join("disk")).and_then(|disk| disk.set_len(4 << 20)).unwrap();
+    let (status, out, complaint) = limited(&folder, 1024, "write disk --bs 64k --amount 4M --json");
     assert_eq!(status, 1, "{out}{complaint}");
     assert!(complaint.contains("File too large") && complaint.contains("hint:"), "{complaint}");
+    let document: Document = serde_json::from_str(&out).expect("what was measured");
+    let outcome = &document.runs[0].outcome;
+    assert_eq!((outcome.write.ios, outcome.write.bytes), (16, 1 << 20));
+    assert!(outcome.ended_early.as_ref().is_some_and(|why| why.contains("write of 65536 bytes at 1048576")));
+}
+
+#[test]
+fn a_state_that_cannot_grow_ends_a_verification_and_what_was_measured_stands() {
+    let folder = Folder::new("state");
+    let line = "randwrite memory:1M --amount 64M --verify --verify-state state --json";
+    let (status, out, complaint) = limited(&folder, 64, line);
+    assert_eq!(status, 1, "{out}{complaint}");
+    assert!(complaint.contains("state cannot be written: ") && complaint.contains("hint:"), "{complaint}");
+    let document: Document = serde_json::from_str(&out).expect("what was measured");
+    let writes = document.runs[0].outcome.write.ios;
+    // A write has two records of 24 bytes, and the header is short.
+    assert!((1300..=1365).contains(&writes), "{writes}");
+    assert!(document.notes.iter().any(|note| note.starts_with("what was written was not read back")));
+}
+
+#[test]
+fn commands_that_fail_are_counted_and_told_and_the_status_is_not_0() {
+    let folder = Folder::new("errors");
+    fs::File::create(folder.0.join("disk")).and_then(|disk| disk.set_len(4 << 20)).unwrap();
+    let line = "write disk --bs 64k --amount 4M --continue-on-error --json";
+    let (status, out, complaint) = limited(&folder, 1024, line);
+    assert_eq!(status, 1, "{out}{complaint}");
+    assert!(complaint.contains("48 commands failed\n  hint: "), "{complaint}");
+    let outcome = &serde_json::from_str::<Document>(&out).expect("a document").runs[0].outcome;
+    assert_eq!((outcome.write.ios, outcome.errors, &outcome.ended_early), (16, 48, &None));
+}
+
+#[test]
+fn what_was_asked_for_and_not_reached_has_its_status_and_is_in_the_document() {
+    let folder = Folder::new("reached");
+    let run = |args: &str| {
+        let (status, out, complaint) = folder.run(args);
+        (status, serde_json::from_str::<Document>(&out).expect("a document"), complaint)
+    };
+    let (status, document, complaint) = run("null:1M --steady iops --rounds 3 --runtime 10ms --json");
+    assert!(status == 1 && complaint.contains("it did not become steady"), "{complaint}");
+    let steady = document.steady.expect("it was asked for");
+    assert_eq!((steady.rounds, steady.is_steady, steady.window), (3, false, None));
+    let (status, document, complaint) = run("null:1M --latency-target 1ns --runtime 20ms --json");
+    assert!(status == 1 && complaint.contains("no rate was found"), "{complaint}");
+    assert_eq!(document.search.map(|search| (search.percent, search.rate)), Some((99.0, None)));
+    let found = "null:1M --latency-target 10s --latency-percentile 60 --runtime 300ms --depth 64 --json";
+    let (status, document, complaint) = run(found);
+    assert_eq!(status, 0, "{complaint}");
+    let search = document.search.expect("it was asked for");
+    assert!(search.percent == 60.0 && search.rate.is_some_and(|rate| rate > 0.0), "{search:?}");
+    assert!(document.runs.iter().any(|run| run.label.starts_with("highest rate: read")));
+}
+
+#[test]
+fn a_refused_measurement_leaves_no_page_and_harms_none() {
+    let folder = Folder::new("page");
+    let page = folder.0.join("page.html");
+    folder.run("randread null:1M --bs 0 --report page.html");
+    assert!(!page.exists());
+    fs::write(&page, "of yesterday").unwrap();
+    folder.run("randread null:1M --bs 0 --report page.html");
+    assert_eq!(fs::read_to_string(&page).unwrap(), "of yesterday");
+    folder.good("randread null:1M --runtime 10ms --report page.html");
+    assert!(fs::read_to_string(&page).unwrap().starts_with("<!DOCTYPE html>"));
+}
+
+#[test]
+fn the_cpu_time_of_the_target_is_that_of_the_process_that_is_named() {
+    let folder = Folder::new("pid");
+    let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let document = folder.document(&format!("null:1M --runtime 500ms --target-pid {} --json", busy.id()));
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    let target_s = document.runs[0].outcome.cpu.target_s;
+    assert!(target_s.is_some_and(|seconds| seconds > 0.0), "{target_s:?}");
 }

@@ -5,6 +5,7 @@ use super::{Row, Verdict};
 use crate::Document;
 use crate::document::{Run, Table};
 use crate::outcome::{Latency, Outcome, Share, Totals, widths};
+use crate::rounds::TRY;
 
 /// Steps that a time series must have before it tells of chance.
 const STEPS: usize = 3;
@@ -75,16 +76,26 @@ pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String
     for label in labels(a) {
         let (before, after) = (of_label(a, label), of_label(b, label));
         if after.is_empty() {
-            notes.push(format!("only in A: {label}"));
+            notes.extend(only_in("A", label));
             continue;
         }
         notes.extend(about(label, &before, &after));
+        for note in of_targets(before[0], after[0]) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
         rows.extend(of_runs(label, &before, &after, threshold));
     }
     let only = labels(b).into_iter().filter(|label| of_label(a, label).is_empty());
-    notes.extend(only.map(|label| format!("only in B: {label}")));
+    notes.extend(only.filter_map(|label| only_in("B", label)));
     rows.extend(a.tables.iter().flat_map(|table| of_table(table, b, threshold)));
     (rows, notes)
+}
+
+/// Tries of a search are at rates that another search has no reason to try.
+fn only_in(file: &str, label: &str) -> Option<String> {
+    (!label.starts_with(TRY)).then(|| format!("only in {file}: {label}"))
 }
 
 /// Labels of runs, each once.
@@ -112,24 +123,55 @@ fn machines(a: &Document, b: &Document) -> Vec<String> {
     if x.cores != y.cores {
         notes.push(format!("another number of cores: {}, then {}", x.cores, y.cores));
     }
+    if x.governor != y.governor {
+        let [x, y] = [x, y].map(|host| host.governor.as_deref().unwrap_or("not told"));
+        notes.push(format!("another frequency policy: {x}, then {y}"));
+    }
+    // The kernel keeps a little more or less of it for itself.
+    if x.memory.abs_diff(y.memory) > x.memory / 20 {
+        let [x, y] = [x, y].map(|host| host.memory >> 20);
+        notes.push(format!("another size of memory: {x} MiB, then {y} MiB"));
+    }
     notes
+}
+
+/// What differs in the targets of two runs, and in what was negotiated with them.
+fn of_targets(a: &Run, b: &Run) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (x, y) in a.targets.iter().zip(&b.targets) {
+        let [x_facts, y_facts] = [x, y].map(|target| {
+            let capacity = ("capacity".to_owned(), target.capacity.to_string());
+            [vec![capacity], target.facts.clone()].concat()
+        });
+        let differ = differences(&x_facts, &y_facts);
+        notes.extend(differ.map(|(name, x, y)| format!("another {name} of the target: {x}, then {y}")));
+    }
+    if a.targets.len() != b.targets.len() {
+        notes.push(format!("another number of targets: {}, then {}", a.targets.len(), b.targets.len()));
+    }
+    notes
+}
+
+/// Names whose values differ, each with both.
+fn differences<'a>(
+    a: &'a [(String, String)],
+    b: &'a [(String, String)],
+) -> impl Iterator<Item = (&'a str, &'a str, &'a str)> {
+    let value = |of: &'a [(String, String)], name: &str| {
+        of.iter().find(|pair| pair.0 == name).map_or("not set", |pair| pair.1.as_str())
+    };
+    let mut names: Vec<&str> = a.iter().chain(b).map(|pair| pair.0.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().map(move |name| (name, value(a, name), value(b, name))).filter(|(_, x, y)| x != y)
 }
 
 /// What differs in what was asked for, and what went wrong.
 fn about(label: &str, before: &[&Run], after: &[&Run]) -> Vec<String> {
     let mut notes = Vec::new();
     let (a, b) = (before[0], after[0]);
-    let word = |run: &Run, name: &str| run.job.iter().find(|word| word.0 == name).map(|word| word.1.clone());
-    let mut names: Vec<&String> = a.job.iter().chain(&b.job).map(|word| &word.0).collect();
-    names.sort_unstable();
-    names.dedup();
-    for name in names {
-        let (x, y) = (word(a, name), word(b, name));
-        if x != y {
-            let [x, y] = [x, y].map(|value| value.unwrap_or_else(|| "not set".into()));
-            notes.push(format!("{label}: {name} was {x}, then {y}"));
-        }
-    }
+    let differ = differences(&a.job, &b.job);
+    notes.extend(differ.map(|(name, x, y)| format!("{label}: {name} was {x}, then {y}")));
     if before.len() != after.len() && before.len().min(after.len()) == 1 {
         let (a, b) = (before.len(), after.len());
         notes.push(format!("{label}: {a} runs in A and {b} in B; the first of each are compared"));
@@ -243,8 +285,15 @@ fn effect(outcome: &Outcome) -> Option<(f64, f64)> {
     let each = busy.iter().map(|step| ios(&step.share)).sum::<f64>() / busy.len() as f64;
     let (_, between) = moments(&means)?;
     let all = outcome.ios().max(1) as f64;
-    let variance = |totals: &Totals| totals.total.stddev_ns.powi(2) * totals.ios as f64 / all;
-    let within = variance(&outcome.read) + variance(&outcome.write);
+    let (read, write) = (&outcome.read, &outcome.write);
+    let share = |totals: &Totals| totals.ios as f64 / all;
+    let mean = [read, write].map(|totals| totals.total.mean_ns * share(totals)).iter().sum::<f64>();
+    // Of all commands together: in a mix the ways differ from each other, and steps have more of the one or the other.
+    let variance = |totals: &Totals| {
+        let Latency { mean_ns, stddev_ns, .. } = totals.total;
+        (stddev_ns.powi(2) + (mean_ns - mean).powi(2)) * share(totals)
+    };
+    let within = variance(read) + variance(write);
     let effect = if within > 0.0 { between * each / within } else { 1.0 };
     Some((effect.max(1.0), busy.len() as f64))
 }

@@ -105,6 +105,50 @@ fn alive(seconds: u64) -> Run {
     run
 }
 
+/// Reads of 100 us and writes of a millisecond, by lot, ten a second for thirty seconds; all of them take `factor` as long.
+fn mixed(factor: f64) -> Run {
+    let begin = Instant::now();
+    let mut record = Record::new(begin, Duration::from_secs(1), false);
+    for n in 1..300u64 {
+        // Not a period of anything: steps have more of the one or the other.
+        let lot = n.wrapping_mul(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let (is_read, noise) = (lot % 10 < 7, 1.0 + (lot % 97) as f64 / 5000.0);
+        let took = Duration::from_secs_f64(if is_read { 1e-4 } else { 1e-3 } * noise * factor);
+        let done = begin + Duration::from_millis(n * 100);
+        record.add(is_read, 4096, Times { due: done - took, begun: done - took, done });
+    }
+    let (mut run, totals) = (read(1e8, 0.0), record.totals());
+    (run.outcome.read, run.outcome.write) = totals;
+    run.outcome.series = record.series(begin + Duration::from_secs(30));
+    run
+}
+
+#[test]
+fn a_mix_that_became_slower_is_a_regression() {
+    let comparison = compare(&document(vec![mixed(1.0)]), &document(vec![mixed(1.1)]), 5.0).unwrap();
+    for what in ["read mean latency", "write mean latency", "read p50 latency", "write p99 latency"] {
+        let row = comparison.rows.iter().find(|row| row.what == what).expect(what);
+        assert_eq!(row.verdict, Verdict::Worse, "{row:?}");
+        let (low, high) = row.interval_percent.expect("an interval");
+        assert!(low > 7.0 && high < 13.0, "{row:?}");
+    }
+    let same = compare(&document(vec![mixed(1.0)]), &document(vec![mixed(1.0)]), 5.0).unwrap();
+    assert_eq!(same.worse, 0);
+}
+
+#[test]
+fn of_two_searches_the_highest_rates_are_compared() {
+    let search = |rate: f64| {
+        let tries = [rate * 2.0, rate]
+            .map(|rate| Run { label: format!("try 1, {rate:.0} a second: kept"), ..read(rate, 0.02) });
+        let found = Run { label: "highest rate: read".into(), ..read(rate, 0.02) };
+        document([tries.to_vec(), vec![found]].concat())
+    };
+    let comparison = compare(&search(1e8), &search(0.7e8), 5.0).unwrap();
+    assert!(comparison.rows.iter().all(|row| row.of == "highest rate: read"), "{:?}", comparison.rows);
+    assert_eq!((verdicts(&comparison)[0], comparison.notes.len()), (("read IOPS", Verdict::Worse), 0));
+}
+
 #[test]
 fn a_target_that_died_half_way_is_not_the_same() {
     let (whole, half) = (document(vec![alive(30)]), document(vec![alive(15)]));
@@ -141,10 +185,20 @@ fn what_differs_besides_is_told() {
     b.host.kernel = "Linux 6.13".into();
     b.runs[0].job[2].1 = "32".into();
     b.runs[1].label = "another".into();
+    b.host.governor = Some("powersave".into());
+    b.host.memory = 4 << 30;
+    for run in &mut b.runs {
+        run.targets[0].facts[3].1 = "CRC32C".into();
+        run.targets[0].facts.remove(9);
+    }
     let comparison = compare(&a, &b, 5.0).unwrap();
     let expected = [
         "another kernel: Linux 6.12.9 x86_64, then Linux 6.13",
+        "another frequency policy: not told, then powersave",
+        "another size of memory: 8192 MiB, then 4096 MiB",
         "4 KiB write: depth was 1, then 32",
+        "another HeaderDigest of the target: None, then CRC32C",
+        "another MaxRecvDataSegmentLength of the target: 262144, then not set",
         "only in A: 4 KiB read",
         "only in B: another",
     ];

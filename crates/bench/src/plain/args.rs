@@ -9,8 +9,8 @@ use control::config::{Cores, read_size};
 /// Arguments of `lunar bench`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// What is measured: iscsi://HOST[:PORT]/TARGET/LUN (or iser://, srp://), a file, a block device, null:SIZE, memory:SIZE, or an
-    /// NBD URL. A work such as randread may stand before them
+    /// What is measured: iscsi://HOST[:PORT]/TARGET/LUN (or iser://, srp://), a file, a block device, null:[SIZE], memory:[SIZE]
+    /// (1G), or an NBD URL; of several, so much of each as the smallest has. A work such as randread may stand before them
     #[arg(value_name = "TARGET", required = true)]
     pub targets: Vec<String>,
 
@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", visible_alias = "size")]
     pub span: Option<String>,
 
-    /// What is written: random, zeros, counting, lba, or bytes such as 0xdeadbeef
+    /// What is written: random (no 4 KiB are like any others), zeros, counting, lba, or bytes such as 0xdeadbeef
     #[arg(long, value_name = "WHAT", default_value = "random")]
     pub fill: String,
 
@@ -121,7 +121,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     pub create: Option<String>,
 
-    /// Count commands that fail, and go on
+    /// Count commands that fail, and go on; the exit status is 1
     #[arg(long)]
     pub continue_on_error: bool,
 
@@ -134,7 +134,7 @@ pub struct Args {
     pub interval: String,
 
     /// Run again and again until this is steady: five rounds that are within 20 % of each other, and whose trend
-    /// is below 10 % (SNIA PTS)
+    /// is below 10 % (SNIA PTS); exit status 1 if it does not become so
     #[arg(long, value_name = "FIGURE", conflicts_with = "latency_target")]
     pub steady: Option<Figure>,
 
@@ -142,7 +142,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
 
-    /// Look for the highest rate at which commands end within this time, such as 500us; each try takes --runtime
+    /// Look for the highest rate at which commands end within this time, such as 500us; each try takes --runtime, in which
+    /// there must be enough commands to tell (100 for 99 %); exit status 1 if there is no such rate
     #[arg(long, value_name = "TIME", conflicts_with = "rate")]
     pub latency_target: Option<String>,
 
@@ -292,6 +293,7 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
         ("depth", job.depth.to_string()),
         ("sessions", sessions.to_string()),
     ];
+    let usual = Job::default();
     let mut also = |name, value: Option<String>| told.extend(value.map(|value| (name, value)));
     let time = |time| humantime::format_duration(time).to_string();
     also(
@@ -315,7 +317,17 @@ pub fn told(job: &Job, sessions: usize) -> Vec<(String, String)> {
     also("flush", job.flush.then(|| "yes".into()));
     also("offset", (job.offset > 0).then(|| words::of_size(job.offset)));
     also("span", job.span.map(words::of_size));
+    also("continue-on-error", job.go_on.then(|| "yes".into()));
+    also("seed", (job.seed != usual.seed).then(|| job.seed.to_string()));
+    also("interval", (job.interval != usual.interval).then(|| time(job.interval)));
     told.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// How targets were opened, as far as it bears on figures, in the words of the command line.
+pub(crate) fn opened(opening: &Opening) -> Vec<(String, String)> {
+    let direct = opening.direct.then(|| ("direct".to_owned(), "yes".to_owned()));
+    let cores = words::of_cores(&opening.cores).map(|cores| ("cores".to_owned(), cores));
+    direct.into_iter().chain(cores).collect()
 }
 
 fn of_fill(fill: Fill) -> String {

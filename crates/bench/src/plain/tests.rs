@@ -3,6 +3,8 @@ use crate::Kind;
 use crate::job::{Order, Pace, Way};
 use clap::Parser;
 use export::nbd::{Export, Limits, Listen, serve};
+use interop::op;
+use interop::script::Script;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +70,7 @@ fn every_option_reaches_the_job() {
     let opening =
         args("null:1M --sessions 3 --direct --destroy --create 1M --target-pid 1 --cores 0,").opening(&all);
     let opening = opening.unwrap();
+    assert_eq!(opening.cores, control::config::Cores::List(vec![0]));
     assert_eq!((opening.sessions, opening.direct, opening.destroy), (3, true, true));
     assert_eq!((opening.create, opening.target_pid, opening.write), (Some(1 << 20), Some(1), true));
 }
@@ -78,6 +81,103 @@ fn what_measuring_itself_costs_is_told_beside_what_it_measures() {
     let told = notes("randwrite memory:1M --runtime 20ms --fill lba");
     assert!(told.len() == 1 && told[0].starts_with("overhead: measuring takes "), "{told:?}");
     assert_eq!(notes("read null:1M --runtime 20ms"), [""; 0], "there it is what is measured");
+    let fine = notes("read memory:1M --runtime 5ms --interval 10ns");
+    assert!(fine[0].starts_with("overhead: measuring takes "), "{fine:?}");
+    // What was measured is there also where it cannot be told.
+    let line = args("read memory:1M");
+    let told = overhead(&line, &line.job().expect("a job"), 0);
+    assert!(told.starts_with("overhead: what measuring takes could not be measured: "), "{told}");
+}
+
+#[test]
+fn a_size_may_be_left_out_where_any_will_do() {
+    for name in ["null:", "memory:"] {
+        let document = run(&args(&format!("read {name} --amount 64k")), &Watch::default()).expect(name);
+        let target = &document.runs[0].targets[0];
+        assert_eq!((target.name.as_str(), target.capacity), (format!("{name}1073741824").as_str(), 1 << 30));
+    }
+}
+
+#[test]
+fn of_targets_that_differ_in_size_it_is_told_what_is_used() {
+    let notes = |line| run(&args(line), &Watch::default()).expect("a document").notes;
+    assert_eq!(
+        notes("read null:1M null:2M --amount 64k"),
+        ["the targets differ in size: of each, 1048576 bytes are used, as the smallest has"]
+    );
+    assert_eq!(notes("read null:1M null:2M --amount 64k --span 512k"), [""; 0]);
+    assert_eq!(notes("read null:1M null:1M --amount 64k"), [""; 0]);
+}
+
+#[test]
+fn of_a_lun_amounts_and_strides_are_whole_blocks() {
+    let target = Script::new().listen();
+    let line = |more: &str| args(&format!("read {} {more}", target.url("")));
+    let refused = |more| run(&line(more), &Watch::default()).unwrap_err();
+    let amount = refused("--amount 1003");
+    assert_eq!(
+        (amount.kind, amount.what.as_str()),
+        (Kind::Invalid, "--amount: 1003 bytes are no whole blocks of 512")
+    );
+    assert_eq!(refused("--stride 1000 --amount 4k").what, "1000 bytes are no whole blocks of 512");
+    let document = run(&line("--bs 512 --stride 1k --amount 1k"), &Watch::default()).expect("whole blocks");
+    assert_eq!((document.ended_early(), document.runs[0].outcome.read.bytes), (None, 1024));
+}
+
+#[test]
+fn sessions_are_logged_out_whatever_goes_wrong() {
+    let target = Script::new().listen();
+    let line = |more: &str| args(&format!("{} {more}", target.url("")));
+    for (more, said) in [
+        ("--rw write --amount 4k", "holds data"),
+        ("--bs 1000 --amount 4k", "no whole blocks"),
+        ("--amount 4k --verify", "writes nothing"),
+    ] {
+        let before = target.requests(op::LOGOUT).len();
+        let e = run(&line(more), &Watch::default()).unwrap_err();
+        assert!(e.what.contains(said), "{e}");
+        assert_eq!(target.requests(op::LOGOUT).len(), before + 1, "{more}");
+    }
+}
+
+#[test]
+fn the_page_cache_is_passed_by_where_that_is_asked_for() {
+    const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
+    let path = std::env::temp_dir().join(format!("lunar-direct-{}", std::process::id()));
+    std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("a file");
+    let flags_of = |more: &str| {
+        let args = args(&format!("read {} {more}", path.display()));
+        let opening = args.opening(&args.job().expect("a job")).expect("an opening");
+        let rig = Rig::open(&args.on().expect("a target"), &opening).expect("a rig");
+        let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+        let ours = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path));
+        let flags: Vec<u32> = ours.map(|fd| flags(&fd.file_name().to_string_lossy())).collect();
+        rig.close();
+        flags
+    };
+    let (direct, cached) = (flags_of("--direct"), flags_of(""));
+    assert!(direct.iter().any(|flags| flags & O_DIRECT != 0), "{direct:x?}");
+    assert!(!cached.is_empty() && cached.iter().all(|flags| flags & O_DIRECT == 0), "{cached:x?}");
+    std::fs::remove_file(&path).expect("removed");
+}
+
+/// Those with which a descriptor of this process was opened.
+fn flags(fd: &str) -> u32 {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0)
+}
+
+#[test]
+fn the_cpu_time_of_a_process_that_is_named_is_told() {
+    let target_s = |more: &str| {
+        let document = run(&args(&format!("null:1M --runtime 100ms {more}")), &Watch::default());
+        document.map(|document| document.runs[0].outcome.cpu.target_s)
+    };
+    let ours = target_s(&format!("--target-pid {}", std::process::id())).expect("a document");
+    assert!(ours.is_some_and(|seconds| seconds > 0.0), "{ours:?}");
+    assert_eq!(target_s("").expect("a document"), None);
+    assert_eq!(target_s("--target-pid 4294967295").unwrap_err().kind, Kind::System);
 }
 
 #[test]
@@ -85,8 +185,19 @@ fn rounds_and_searches_are_asked_for() {
     let steady = args("null:1M --steady iops --rounds 2 --runtime 20ms");
     let document = run(&steady, &Watch::default()).expect("a document");
     assert_eq!((document.runs.len(), document.notes.len()), (2, 1));
+    let told = document.steady.as_ref().expect("it was asked for");
+    assert_eq!((told.figure.as_str(), told.rounds, told.is_steady), ("iops", 2, false));
+    assert_eq!(document.amiss().expect("it is not steady").0, "it did not become steady");
+    let search =
+        run(&args("null:1M --latency-target 1ns --latency-percentile 60 --runtime 5ms"), &Watch::default());
+    let document = search.expect("a document");
+    let told = document.search.as_ref().expect("it was asked for");
+    assert_eq!((told.percent, told.within_ns, told.rate), (60.0, 1, None));
+    assert_eq!(document.amiss().expect("there is none").0, "no rate was found that keeps the bound");
+    let text = serde_json::to_string(&document).expect("JSON");
+    assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
     let bound = args("null:1M --latency-target 500us --latency-percentile 99.9").bound().unwrap();
-    assert_eq!(bound, Some(rounds::Bound { percent: 99.9, within: Duration::from_micros(500) }));
+    assert_eq!(bound, Some(crate::rounds::Bound { percent: 99.9, within: Duration::from_micros(500) }));
     assert!(args("null:1M --latency-percentile 101").bound().is_err());
 }
 
@@ -127,15 +238,39 @@ fn kept_job(line: &str) -> Job {
 
 #[test]
 fn a_job_is_told_in_the_words_that_ask_for_it() {
-    let line =
-        "randrw null:1M --bs 4k/3:8k --depth 4 --amount 1m --rate 5000 --poisson --span 1m --read-percent 30";
-    let asked = job(line);
-    let told = args::told(&asked, 1);
-    let words: Vec<String> = told
-        .iter()
-        .map(|(name, value)| if value == "yes" { format!("--{name}") } else { format!("--{name} {value}") })
-        .collect();
-    assert_eq!(job(&format!("null:1M {}", words.join(" "))), asked);
+    let common = "--bs 4k/3:8k --depth 4 --sessions 3 --runtime 500ms --amount 1m --ramp 10ms --think 3ms --rate 5000 \
+                  --poisson --offset 64k --span 512k --fill 0xff00000000000000 --fua --flush --direct --cores 0, \
+                  --continue-on-error --seed 7 --interval 100ms";
+    for work in [
+        "randrw null:1M --read-percent 30 --zipf 1.2 --compare",
+        "write null:1M --stride 16k",
+        "bidir null:1M",
+    ] {
+        let line = format!("{work} {common}");
+        let (asked, given) = (job(&line), args(&line));
+        let opening = given.opening(&asked).expect("an opening");
+        let rig = Rig::open(&given.on().expect("a target"), &opening).expect("a rig");
+        let run = told_of(&rig, &asked, Outcome::default());
+        let words = run.job.iter().map(|(name, value)| match value.as_str() {
+            "yes" => format!("--{name}"),
+            value => format!("--{name} {value}"),
+        });
+        let again = format!("null:1M {}", words.collect::<Vec<_>>().join(" "));
+        assert_eq!(job(&again), asked, "{again}");
+        let told = args(&again).opening(&asked).expect("an opening");
+        assert_eq!(
+            (told.sessions, told.direct, told.cores),
+            (opening.sessions, opening.direct, opening.cores),
+            "{again}"
+        );
+    }
+    let plain = told_of(&rig_of("null:1M"), &Job::default(), Outcome::default());
+    let names: Vec<&str> = plain.job.iter().map(|word| word.0.as_str()).collect();
+    assert_eq!(names, ["rw", "bs", "depth", "sessions", "runtime"], "what is usual is not told");
+}
+
+fn rig_of(target: &str) -> Rig {
+    Rig::open(&[Target::parse(target).expect("a target")], &Opening::default()).expect("a rig")
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod tables;
 
 use crate::Document;
 use crate::document::{Run, TargetFacts};
+use crate::plain::count;
 use figures::{escape, short, time, whole};
 use plots::Figure;
 
@@ -75,7 +76,7 @@ impl Page {
         ));
         let governor = host.governor.as_deref().unwrap_or("not told by the kernel");
         self.add(&list(&[
-            ("Processor", &format!("{}, {} cores used", host.cpu, host.cores)),
+            ("Processor", &format!("{}, {}", host.cpu, count(host.cores, "core"))),
             ("Frequency policy", governor),
             ("Memory", &figures::size(host.memory as f64)),
             ("Kernel", &host.kernel),

@@ -16,6 +16,7 @@ fn a_seed_has_its_table_its_plots_and_all_that_a_reader_must_know() {
     assert!(page.starts_with("<!DOCTYPE html>\n<html lang=\"en\">"), "{}", &page[..60]);
     for told in [
         "<h1>SRP target of SCST, 2010",
+        "<dt>Processor</dt><dd>Example CPU @ 2.60GHz, 2 cores</dd>",
         "Measured on moon at 2026-11-20T22:11:51Z, repeating scst-srpt-2010.",
         "<pre>lunar bench reproduce scst-srpt-2010</pre>",
         "<b>Overhead of measuring</b> (overhead, randread 4k depth 32, on null:1G):",

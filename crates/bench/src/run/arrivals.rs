@@ -64,6 +64,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn at_random_distances_are_those_of_independent_users_and_even_ones_are_all_the_same() {
+        const MANY: usize = 10_000;
+        let gaps = |pace| {
+            let job = Job { pace, ..Job::default() };
+            let mut arrivals = Arrivals::new(&job, Instant::now(), 0, 1).expect("a rate");
+            let moments: Vec<Instant> = (0..=MANY).map(|_| arrivals.take()).collect();
+            moments.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect::<Vec<f64>>()
+        };
+        let share =
+            |gaps: &[f64], longer: f64| gaps.iter().filter(|gap| **gap > longer).count() as f64 / MANY as f64;
+        let (even, poisson) = (gaps(Pace::Even(1000.0)), gaps(Pace::Poisson(1000.0)));
+        assert!(even.iter().all(|gap| (gap - 1e-3).abs() < 1e-8), "{:?}", &even[..9]);
+        let mean = poisson.iter().sum::<f64>() / MANY as f64;
+        assert!((mean - 1e-3).abs() < 5e-5, "{mean}");
+        // Of exponential distances e^-n are longer than n means.
+        for n in [0.1, 0.5, 1.0, 2.0, 4.0] {
+            let (found, expected) = (share(&poisson, n * 1e-3), (-n).exp());
+            assert!((found - expected).abs() < 0.02, "{found} are longer than {n} means, not {expected}");
+        }
+    }
+
+    #[test]
     fn what_is_due_and_not_begun_is_told_with_its_wait() {
         let start = Instant::now();
         let job = Job { pace: Pace::Even(100.0), ..Job::default() };

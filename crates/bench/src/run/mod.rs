@@ -3,14 +3,16 @@
 mod arrivals;
 mod ended;
 mod lanes;
+mod meter;
 mod session;
 
-use crate::job::Job;
+use crate::job::{Job, Order};
 use crate::outcome::{Cpu, Outcome};
-use crate::{Error, Kind, Rig, Watch, cpu, steps};
+use crate::{Error, Kind, Rig, Watch, steps};
 use compio::runtime::spawn;
 use ended::{Ended, outcome};
 use flume::{Receiver, Sender};
+use meter::Meter;
 use session::{Session, buffers};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,14 +53,25 @@ impl Clock {
 
 impl Rig {
     /// Runs a job to its end, with a loop for each session. Failures of commands end it early, unless it is to
-    /// go on; what was measured until then comes back.
+    /// go on; what was measured until then comes back. Of a logical unit an amount is rounded up to whole blocks.
     ///
     /// # Errors
     /// When the job does not make sense on these targets: nothing ran.
     pub fn run(&self, job: &Job, watch: &Watch) -> Result<Outcome, Error> {
+        let (span, block_size) = (self.check(job)?, self.block_size());
+        let whole = |amount: u64| amount.checked_next_multiple_of(block_size).unwrap_or(amount);
+        let job = Job { amount: job.amount.map(whole), ..job.clone() };
+        self.perform(&job, span, watch, false)
+    }
+
+    /// Whether a job makes sense on these targets, and the bytes that it uses of each.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(crate) fn check(&self, job: &Job) -> Result<u64, Error> {
         let span = check(job, self.capacity())?;
         check_blocks(job, self.block_size())?;
-        self.perform(job, span, watch, false)
+        Ok(span)
     }
 
     /// Reads all that the targets' ledgers know, once, with the lengths, depth and pace of a job.
@@ -71,7 +84,7 @@ impl Rig {
     }
 
     fn perform(&self, job: &Job, span: u64, watch: &Watch, is_read_back: bool) -> Result<Outcome, Error> {
-        let sessions = self.sessions();
+        let (sessions, meter) = (self.sessions(), Meter::new(&self.cores, self.opening.target_pid));
         let (ready, prepared) = flume::unbounded();
         let (done, ends) = flume::unbounded();
         let has_failed = Arc::<AtomicBool>::default();
@@ -88,7 +101,7 @@ impl Rig {
             // One whose loop has died is missed at the end.
             let _ = session.send(clock);
         }
-        let (ended, cpu) = self.follow(clock, job.flush, &ends);
+        let (ended, cpu) = follow(clock, job.flush, &meter, &ends);
         if ended.len() < sessions {
             return Err(Error::new(
                 Kind::System,
@@ -122,28 +135,18 @@ impl Rig {
             drop(ready.send(send));
         });
     }
+}
 
-    /// What sessions tell at their ends, and the CPU time from the begin to the deadline: neither that of the
-    /// ramp, nor that of waiting for the last commands. A flush at the end counts, and so does its CPU time.
-    fn follow(&self, clock: Clock, flush: bool, ends: &Receiver<Ended>) -> (Vec<Ended>, Cpu) {
-        let mut ended = Vec::new();
-        until(Some(clock.begin), ends, &mut ended);
-        let before = self.cpu();
-        until(clock.deadline.filter(|_| !flush), ends, &mut ended);
-        let cpu = self.cpu_since(before);
-        until(None, ends, &mut ended);
-        (ended, cpu)
-    }
-
-    fn cpu(&self) -> (f64, Option<f64>) {
-        (cpu::own(), self.target_pid.and_then(|pid| cpu::of(pid).ok()))
-    }
-
-    fn cpu_since(&self, before: (f64, Option<f64>)) -> Cpu {
-        let now = self.cpu();
-        let target_s = now.1.zip(before.1).map(|(now, before)| now - before);
-        Cpu { client_s: now.0 - before.0, target_s, cores: crate::Host::here().cores }
-    }
+/// What sessions tell at their ends, and the CPU time from the begin to the deadline: neither that of the
+/// ramp, nor that of waiting for the last commands. A flush at the end counts, and so does its CPU time.
+fn follow(clock: Clock, flush: bool, meter: &Meter, ends: &Receiver<Ended>) -> (Vec<Ended>, Cpu) {
+    let mut ended = Vec::new();
+    until(Some(clock.begin), ends, &mut ended);
+    let before = meter.read();
+    until(clock.deadline.filter(|_| !flush), ends, &mut ended);
+    let cpu = meter.since(before);
+    until(None, ends, &mut ended);
+    (ended, cpu)
 }
 
 /// Takes what sessions tell that end before a moment, or what all of them do.
@@ -184,11 +187,12 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
 /// Commands are whole blocks: the initiator would read the rest of one and write it back, another work than was
 /// asked for.
 fn check_blocks(job: &Job, block_size: u64) -> Result<(), Error> {
-    let Some(odd) = [job.granule(), job.offset].into_iter().find(|bytes| bytes % block_size != 0) else {
-        return Ok(());
-    };
+    let stride = if let Order::Strided(stride) = job.order { stride } else { 0 };
+    let odd = [job.granule(), job.offset, stride].into_iter().find(|bytes| bytes % block_size != 0);
+    let Some(odd) = odd else { return Ok(()) };
     let what = format!("{odd} bytes are no whole blocks of {block_size}");
-    Err(Error::new(Kind::Invalid, what, "use lengths and offsets that are multiples of the target's blocks"))
+    let hint = "use lengths, offsets and strides that are multiples of the target's blocks";
+    Err(Error::new(Kind::Invalid, what, hint))
 }
 
 #[cfg(test)]

@@ -358,7 +358,8 @@ impl Session {
     /// Counts a command; false if it failed. One that was in flight when the time was over is in no rate, and how
     /// long it took is told as that of all others: a target that stalls shall not look fast.
     fn note(&self, next: Next, times: Times, result: io::Result<()>) -> bool {
-        let is_late = self.clock.deadline.is_some_and(|deadline| times.done > deadline);
+        // Where a flush at the end is measured, so is what ends before it.
+        let is_late = !self.job.flush && self.clock.deadline.is_some_and(|deadline| times.done > deadline);
         let is_counted = times.done >= self.clock.begin && !is_late;
         if is_counted {
             self.last.set(times.done);

@@ -1,12 +1,14 @@
 use super::*;
-use crate::job::{Fill, Order, Pace, Way};
+use crate::job::{Fill, Pace, Way};
 use crate::offsets::Offsets;
-use crate::{Opening, Target};
-use block::{Backend, Facts, Future};
+use crate::{Opening, Target, cpu};
+use block::{Backend, Facts, Finished, Future, Queue};
 use compio::time::sleep;
 use net::Buf;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -365,6 +367,152 @@ fn who_sleeps_ends_at_once_when_that_is_wanted_and_when_the_time_is_over() {
     assert!(begun.elapsed() < Duration::from_secs(60), "it waited for those who sleep");
 }
 
+/// What a disk was asked to make stable.
+#[derive(Default)]
+struct Asked {
+    /// For each write, whether it must be stable when it is acknowledged.
+    writes: Mutex<Vec<bool>>,
+    flushes: AtomicU64,
+}
+
+/// A disk that notes what is to be stable, and takes its time; with a queue, or without.
+struct Noting {
+    disk: Arc<dyn Backend>,
+    asked: Arc<Asked>,
+    write: Duration,
+    flush: Duration,
+    has_queue: bool,
+    /// Runs that it lasts for.
+    left: AtomicU64,
+}
+
+impl Backend for Noting {
+    fn facts(&self) -> Facts {
+        self.disk.facts()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.disk.read(offset, buf)
+    }
+    fn write(&self, _: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
+        self.asked.writes.lock().expect("no panic").push(stable);
+        Box::pin(async move {
+            sleep(self.write).await;
+            (Ok(()), buf)
+        })
+    }
+    fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
+        if self.left.fetch_sub(1, Relaxed) == 0 {
+            std::panic::resume_unwind(Box::new("as asked"));
+        }
+        let queue = NotingQueue { asked: self.asked.clone(), ended: Vec::new() };
+        self.has_queue.then(|| Box::new(queue) as _)
+    }
+    fn flush(&self) -> Future<'_, io::Result<()>> {
+        self.asked.flushes.fetch_add(1, Relaxed);
+        Box::pin(async move {
+            sleep(self.flush).await;
+            Ok(())
+        })
+    }
+    fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
+        self.disk.unmap(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
+        self.disk.write_zeroes(offset, len, unmap)
+    }
+    fn describe(&self) -> Vec<(String, String)> {
+        self.disk.describe()
+    }
+}
+
+struct NotingQueue {
+    asked: Arc<Asked>,
+    ended: Vec<(usize, Buf)>,
+}
+
+impl Queue for NotingQueue {
+    fn read(&mut self, lane: usize, _: u64, buf: Buf) {
+        self.ended.push((lane, buf));
+    }
+    fn write(&mut self, lane: usize, _: u64, buf: Buf, stable: bool) {
+        self.asked.writes.lock().expect("no panic").push(stable);
+        self.ended.push((lane, buf));
+    }
+    fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, Finished)> {
+        let Some((lane, buf)) = self.ended.pop() else { return Poll::Pending };
+        Poll::Ready((lane, (Ok(()), buf)))
+    }
+}
+
+/// A disk that takes so long, and lasts for so many runs.
+fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (Rig, Arc<Asked>) {
+    let (mut rig, asked) = (rig(&["null:1M"], 1), Arc::new(Asked::default()));
+    let [write, flush] = [write_ms, flush_ms].map(Duration::from_millis);
+    rig.wrap(|_, disk| {
+        let left = AtomicU64::new(runs);
+        Arc::new(Noting { disk, asked: asked.clone(), write, flush, has_queue, left })
+    });
+    (rig, asked)
+}
+
+/// A rig of which so many runs come to an end, and no more.
+pub(crate) fn lasting(runs: u64) -> Rig {
+    noting(0, 0, true, runs).0
+}
+
+#[test]
+fn writes_are_stable_where_that_is_asked_for_and_only_there() {
+    for (has_queue, stable) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (rig, asked) = noting(0, 0, has_queue, 1);
+        run(&rig, &Job { way: Way::Write, stable, depth: 2, ..amount(4096 * 8) });
+        assert_eq!(*asked.writes.lock().expect("no panic"), [stable; 8], "queue: {has_queue}");
+        assert_eq!(asked.flushes.load(Relaxed), 0);
+    }
+}
+
+#[test]
+fn a_flush_at_the_end_and_what_ends_before_it_are_in_the_rate() {
+    let two = |flush| {
+        let (rig, asked) = noting(200, 300, false, 1);
+        let job = Job { way: Way::Write, flush, depth: 2, ..short(300) };
+        (run(&rig, &job), asked.flushes.load(Relaxed))
+    };
+    // Two are written in time, and two are in flight when the time is over.
+    let (without, flushes) = two(false);
+    assert_eq!((without.write.ios, without.late, without.elapsed_s, flushes), (2, 2, 0.3, 0));
+    let (with, flushes) = two(true);
+    assert_eq!((with.write.ios, with.write.bytes, with.late, flushes), (4, 4 * 4096, 0, 1));
+    assert!(with.elapsed_s >= 0.7, "it ended with its flush: {} s", with.elapsed_s);
+    assert_eq!(with.series.iter().map(|step| step.share.write_ios).sum::<u64>(), 4);
+}
+
+#[test]
+fn runs_at_once_have_the_cpu_time_of_their_own_loops() {
+    let (idle, busy) = (rig(&["null:1M"], 1), rig(&["null:1M"], 1));
+    let watch = Watch::default();
+    let [idle, busy] = std::thread::scope(|scope| {
+        let idle = scope.spawn(|| idle.run(&Job { think: HOUR, ..short(400) }, &watch));
+        let busy = busy.run(&Job { depth: 8, ..short(400) }, &watch);
+        [idle.join().expect("it ends"), busy].map(|outcome| outcome.expect("a job"))
+    });
+    let (idle, busy) = (idle.cpu.client_s, busy.cpu.client_s);
+    assert!(busy > 0.0 && idle < busy / 4.0, "idle {idle} s, busy {busy} s");
+}
+
+#[test]
+fn a_rig_runs_on_the_cores_that_are_named() {
+    let core = control::config::Cores::All.usable().expect("cores")[0];
+    let opening = |cores| Opening { sessions: 3, cores, ..Opening::default() };
+    let target = [Target::parse("null:1M").expect("a target")];
+    for cores in [control::config::Cores::Count(1), control::config::Cores::List(vec![core])] {
+        let rig = Rig::open(&target, &opening(cores)).expect("a rig");
+        let name = rig.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
+        assert_eq!(name.expect("it runs"), Some(format!("core {core}")));
+        assert_eq!((rig.cores.count(), rig.sessions()), (1, 3));
+        assert!(rig.places.iter().all(|place| place.core == 0));
+    }
+}
+
 #[test]
 fn cpu_time_after_the_deadline_does_not_count() {
     let busy_later = odd(|_| {
@@ -421,6 +569,9 @@ fn lengths_and_offsets_are_whole_blocks() {
     assert!(checked(&[1000], 3, 1).is_ok());
     assert_eq!(checked(&[3000, 1000], 0, 512).unwrap_err(), "1000 bytes are no whole blocks of 512");
     assert_eq!(checked(&[4096], 512, 4096).unwrap_err(), "512 bytes are no whole blocks of 4096");
+    let strided = |stride| check_blocks(&Job { order: Order::Strided(stride), ..Job::default() }, 512);
+    assert!(strided(8192).is_ok());
+    assert_eq!(strided(1000).unwrap_err().what, "1000 bytes are no whole blocks of 512");
 }
 
 #[test]

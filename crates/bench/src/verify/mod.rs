@@ -191,10 +191,10 @@ impl Verification {
             let left = self.blocks().saturating_sub(self.counts().iter().map(|c| c.sound + c.unsure).sum());
             outcome.ended_early = (left > 0).then(|| format!("{left} blocks were not read back"));
         }
-        let sessions = rig.sessions() / self.ledgers.len().max(1);
-        let mut told = plain::args::told(&job, sessions);
-        self.tell(&mut told);
-        Ok(Run { label: "verify".into(), job: told, targets: rig.facts(), outcome })
+        let mut run = plain::told_of(rig, &job, outcome);
+        run.label = "verify".into();
+        self.tell(&mut run.job);
+        Ok(run)
     }
 
     /// The job that reads back: as fast as it goes, in the lengths and at the depth of the one that wrote.
@@ -209,6 +209,7 @@ impl Verification {
             amount: Some(self.ledgers.iter().map(|ledger| ledger.known_bytes()).sum()),
             ramp: Duration::ZERO,
             pace: Pace::Closed,
+            think: Duration::ZERO,
             stable: false,
             flush: false,
             offset: 0,

@@ -121,6 +121,16 @@ fn commands_that_want_the_same_places_leave_them_consistent() {
 }
 
 #[test]
+fn what_was_written_with_pauses_is_read_back_as_fast_as_it_goes() {
+    let job = Job { think: Duration::from_millis(20), ..sixteen() };
+    let document = run(rig("memory:1M", 1), &checks(), job).expect("a document");
+    good(&document);
+    let [written, read] = [&document.runs[0], &document.runs[1]].map(|run| run.outcome.elapsed_s);
+    assert!(written > 0.3 && read < 0.2, "written in {written} s, read back in {read} s");
+    assert!(document.runs[1].job.iter().all(|word| word.0 != "think"));
+}
+
+#[test]
 fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_before() {
     let mut rig = rig("memory:1M", 1);
     crate::run::tests::mute(&mut rig);

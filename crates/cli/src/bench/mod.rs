@@ -33,7 +33,8 @@ Examples:
 
 Writes are refused where the first or last mebibyte holds data, unless --destroy is given.
 SIGINT or SIGTERM ends it early: what was measured is told.
-Exit status: 0, 1 it ended early, 7 it makes no sense, 15 there is data, 130 SIGINT; of a LUN those of lunar --help.";
+Exit status: 0, 1 it ended early or commands failed, it did not become --steady, or no rate keeps --latency-target;
+7 it makes no sense, 15 there is data, 130 SIGINT, 143 SIGTERM; of a LUN those of lunar --help.";
 
 /// What `lunar bench` is told.
 #[derive(Args, Debug)]
@@ -63,6 +64,21 @@ struct Told {
     report: Option<PathBuf>,
 }
 
+impl Told {
+    /// A comparison is told as text or JSON.
+    fn of_comparison(&self) -> Result<(), Failure> {
+        let other = [("--terse", self.terse), ("--report", self.report.is_some())];
+        match other.into_iter().find(|option| option.1) {
+            None => Ok(()),
+            Some((option, _)) => Err(Failure::new(
+                Exit::Invalid,
+                format!("{option} is of measurements, and not of comparisons"),
+                "leave it out, or use --json",
+            )),
+        }
+    }
+}
+
 /// Measurements of a kind of their own.
 #[derive(Debug, Subcommand)]
 enum Face {
@@ -82,6 +98,7 @@ enum Face {
 pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     let Bench { face, plain, told } = args;
     if let Some(Face::Compare(files)) = &face {
+        told.of_comparison()?;
         let (text, is_worse) = compare::run(files, told.json)?;
         say::out(text)?;
         return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
@@ -149,21 +166,31 @@ fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
     Ok(Measured { document, text: String::new(), printed: lines.end(), problem: None })
 }
 
-/// The page that is written at the end. Whether it can be is found out before anything is measured.
+/// The page that is written at the end. Whether it can be is found out before anything is measured. Where nothing is,
+/// no empty page is left behind.
 struct Report {
     path: PathBuf,
     file: File,
+    /// It was made now, and nothing is in it.
+    is_empty: bool,
 }
 
 impl Report {
     fn begin(path: &Path) -> Result<Report, Failure> {
-        let file = File::options().create(true).append(true).open(path);
+        let made = File::options().create_new(true).append(true).open(path);
+        let (file, is_empty) = match made {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                (File::options().append(true).open(path), false)
+            }
+            made => (made, true),
+        };
         let file = file.map_err(|e| Report::cannot(path, &e))?;
-        Ok(Report { path: path.into(), file })
+        Ok(Report { path: path.into(), file, is_empty })
     }
 
     fn write(mut self, document: &Document) -> Result<(), Failure> {
         let page = bench::report::html(document);
+        self.is_empty = false;
         let written = self.file.set_len(0).and_then(|()| self.file.write_all(page.as_bytes()));
         written.map_err(|e| Report::cannot(&self.path, &e))
     }
@@ -171,6 +198,15 @@ impl Report {
     fn cannot(path: &Path, e: &io::Error) -> Failure {
         let what = format!("cannot write the report {}: {e}", path.display());
         Failure::new(Exit::General, what, "name a file that you may write")
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if self.is_empty {
+            // It does no harm if it stays.
+            _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -182,11 +218,10 @@ fn json(document: &Document) -> Result<String, Problem> {
 }
 
 fn ended(document: &Document, signal: i32) -> ExitCode {
-    match (signal, document.ended_early()) {
+    match (signal, document.amiss()) {
         (0, None) => ExitCode::SUCCESS,
-        (0, Some(why)) => {
-            let problem =
-                Problem::new(format!("it ended early: {why}"), "what was measured until then is told");
+        (0, Some((what, hint))) => {
+            let problem = Problem::new(what, hint);
             eprint!("{}", say::problems(&[problem], say::colours(&io::stderr())));
             Exit::General.into()
         }

@@ -1,0 +1,133 @@
+//! Rounds of a job until its figures are steady (SNIA PTS).
+
+use super::next;
+use crate::document::{Run, Steady, Window};
+use crate::job::Job;
+use crate::outcome::Outcome;
+use crate::{Error, Rig, Watch, plain};
+use std::fmt;
+
+/// Rounds that are looked at together (SNIA PTS 2.0.2, steady state).
+const WINDOW: usize = 5;
+/// The most that the largest and the smallest of them may be apart, relative to their mean.
+const EXCURSION: f64 = 0.20;
+/// The most that the fitted line may rise or fall over the window, relative to their mean.
+const SLOPE: f64 = 0.10;
+
+/// What must be steady.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Figure {
+    /// Commands a second.
+    Iops,
+    /// Bytes a second.
+    Bw,
+    /// Mean latency.
+    Lat,
+}
+
+impl Figure {
+    /// As it is asked for.
+    fn name(self) -> &'static str {
+        match self {
+            Figure::Iops => "iops",
+            Figure::Bw => "bw",
+            Figure::Lat => "lat",
+        }
+    }
+
+    fn of(self, outcome: &Outcome) -> f64 {
+        let (read, write) = (&outcome.read, &outcome.write);
+        match self {
+            Figure::Iops => outcome.iops(),
+            Figure::Bw => outcome.rate(),
+            Figure::Lat => {
+                let [reads, writes] = [read, write].map(|totals| totals.total.count() as f64);
+                let sum = read.total.mean_ns * reads + write.total.mean_ns * writes;
+                sum / (reads + writes).max(1.0)
+            }
+        }
+    }
+}
+
+impl Window {
+    /// Of the last rounds; None if there are not so many.
+    pub(super) fn of(figures: &[f64]) -> Option<Window> {
+        let window = &figures[figures.len().checked_sub(WINDOW)?..];
+        let n = window.len() as f64;
+        let mean = window.iter().sum::<f64>() / n;
+        let (low, high) = window.iter().fold((f64::MAX, f64::MIN), |(l, h), x| (l.min(*x), h.max(*x)));
+        let middle = (n - 1.0) / 2.0;
+        let at = |i: usize| i as f64 - middle;
+        let square: f64 = (0..window.len()).map(|i| at(i) * at(i)).sum();
+        let rise = window.iter().enumerate().map(|(i, x)| at(i) * (x - mean)).sum::<f64>() / square;
+        // Where nothing moved at all there is nothing to be relative to.
+        let relative = |figure: f64| if mean > 0.0 { figure / mean } else { 0.0 };
+        Some(Window {
+            rounds: window.len(),
+            mean,
+            excursion: relative(high - low),
+            excursion_limit: EXCURSION,
+            slope: relative((rise * (n - 1.0)).abs()),
+            slope_limit: SLOPE,
+        })
+    }
+
+    /// It is level and narrow; nothing is not.
+    pub(super) fn is_steady(&self) -> bool {
+        self.mean > 0.0 && self.excursion <= EXCURSION && self.slope <= SLOPE
+    }
+}
+
+impl fmt::Display for Steady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(window) = &self.window else {
+            let rounds = plain::count(self.rounds, "round");
+            return write!(f, "not steady: {rounds}, and it takes {WINDOW} to tell");
+        };
+        let percent = |share: f64| share * 100.0;
+        write!(
+            f,
+            "{} after {} rounds: in the last {} the excursion is {:.1} % of the mean (at most {:.0} %), \
+             the slope {:.1} % (at most {:.0} %)",
+            if self.is_steady { "steady" } else { "not steady" },
+            self.rounds,
+            window.rounds,
+            percent(window.excursion),
+            percent(window.excursion_limit),
+            percent(window.slope),
+            percent(window.slope_limit)
+        )
+    }
+}
+
+/// Runs a job in rounds until the last five are steady, at most `most` times, each at places of its own. A round that
+/// failed or was cut short is the last one, and does not count.
+///
+/// # Errors
+/// As [`Rig::run`].
+pub fn until_steady(
+    rig: &Rig,
+    job: &Job,
+    figure: Figure,
+    most: usize,
+    watch: &Watch,
+) -> Result<(Vec<Run>, Steady), Error> {
+    rig.check(job)?;
+    let (mut runs, mut figures, mut window) = (Vec::new(), Vec::new(), None::<Window>);
+    for round in 1..=most {
+        let (run, is_whole) = next(rig, &job.round(round - 1), watch, &format!("round {round}"));
+        let figure = figure.of(&run.outcome);
+        runs.push(run);
+        if !is_whole {
+            break;
+        }
+        figures.push(figure);
+        window = Window::of(&figures);
+        if window.as_ref().is_some_and(Window::is_steady) {
+            break;
+        }
+    }
+    let is_steady = window.as_ref().is_some_and(Window::is_steady);
+    let steady = Steady { figure: figure.name().into(), is_steady, rounds: figures.len(), window };
+    Ok((runs, steady))
+}
