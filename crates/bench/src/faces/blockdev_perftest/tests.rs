@@ -85,14 +85,14 @@ fn files_go_through_the_page_cache_with_a_and_past_it_with_d() {
 #[test]
 fn with_j_the_flush_is_inside_the_time() {
     let probe = Probe::new(1 << 20);
-    probe.flush_in(300);
+    probe.flush_in(500);
     let disk = served(probe.clone());
     for how in ["-a", "-d"] {
         let seconds = |more: &str| {
             let line = format!("-w -f {how} {more} -i 1 -s 16 -m 16 -M 16 {}", disk.url);
             perftest(&line).expect("it runs").0.runs[0].outcome.elapsed_s
         };
-        assert!(seconds("") < 0.3 && seconds("-j") >= 0.3, "{how}");
+        assert!(seconds("") < 0.5 && seconds("-j") >= 0.5, "{how}");
     }
     assert!(probe.flushes() >= 4, "outside of it what was written is made stable too");
 }

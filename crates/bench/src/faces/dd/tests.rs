@@ -171,16 +171,16 @@ fn direct_passes_the_page_cache_of_files_by() {
 #[test]
 fn dsync_makes_each_write_stable_and_fsync_all_of_them_inside_the_time() {
     let probe = Probe::new(1 << 20);
-    probe.flush_in(300);
+    probe.flush_in(500);
     let disk = served(probe.clone());
     let elapsed_s = |more: &str| {
         let line = format!("if=/dev/zero of={} bs=64k count=8 --destroy {more}", disk.url);
         dd(&line).expect(&line).0.runs[0].outcome.elapsed_s
     };
     // The flush after the time is always there.
-    assert!(elapsed_s("") < 0.3 && elapsed_s("oflag=direct") < 0.3);
+    assert!(elapsed_s("") < 0.5 && elapsed_s("oflag=direct") < 0.5);
     assert_eq!((probe.flushes(), probe.stable_writes()), (2, 0));
-    assert!(elapsed_s("conv=fsync") >= 0.3 && elapsed_s("conv=fdatasync oflag=direct") >= 0.3);
+    assert!(elapsed_s("conv=fsync") >= 0.5 && elapsed_s("conv=fdatasync oflag=direct") >= 0.5);
     assert_eq!((probe.flushes(), probe.stable_writes()), (4, 0));
     elapsed_s("oflag=dsync,direct");
     assert_eq!(probe.stable_writes(), 8);

@@ -204,7 +204,7 @@ fn the_first_heartbeat_is_divided_by_the_time_of_its_counts() {
     let outcome = &document.runs[0].outcome;
     let series = &outcome.series[0];
     let expected = series.share.read_ios as f64 / series.until_s;
-    assert!((figure(first, "IOPS ") / expected - 1.0).abs() < 0.02, "{first} {expected}");
+    assert!((figure(first, "IOPS ") / expected - 1.0).abs() < 0.04, "{first} {expected}");
 }
 
 #[test]
