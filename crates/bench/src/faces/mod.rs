@@ -74,4 +74,4 @@ pub(crate) fn flush(rig: &Rig) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

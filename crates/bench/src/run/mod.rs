@@ -31,6 +31,8 @@ struct Clock {
 struct Seat {
     index: usize,
     sessions: usize,
+    /// Which of those with its target, and of how many.
+    at_target: (usize, usize),
     /// Bytes of the target that are used.
     span: u64,
     /// It reads what the ledgers know, once, wherever the job would go.
@@ -71,7 +73,8 @@ impl Rig {
         let (ready, prepared) = flume::unbounded();
         let (done, ends) = flume::unbounded();
         for index in 0..sessions {
-            let seat = Seat { index, sessions, span, is_read_back };
+            let at_target = self.at_target(index);
+            let seat = Seat { index, sessions, at_target, span, is_read_back };
             self.seat(seat, job, watch, (ready.clone(), done.clone()));
         }
         drop((ready, done));
@@ -136,7 +139,7 @@ impl Rig {
     fn cpu_since(&self, before: (f64, Option<f64>)) -> Cpu {
         let now = self.cpu();
         let target_s = now.1.zip(before.1).map(|(now, before)| now - before);
-        Cpu { client_s: now.0 - before.0, target_s, cores: crate::Host::here().cores }
+        Cpu { client_s: now.0 - before.0, target_s, cores: crate::host::cores() }
     }
 }
 

@@ -79,7 +79,7 @@ pub struct Session {
 impl Session {
     /// One that begins now, as the clock says.
     pub fn new(job: Job, clock: Clock, place: Place, watch: Watch, seat: Seat) -> Session {
-        let Seat { index, sessions, span, is_read_back } = seat;
+        let Seat { index, sessions, at_target: (turn, turns), span, is_read_back } = seat;
         let granule = job.granule();
         let part = |amount: u64| amount / sessions as u64 / granule * granule;
         let rest = |amount: u64| amount - part(amount) * (sessions as u64 - 1);
@@ -87,7 +87,7 @@ impl Session {
         let left = amount.map_or(u64::MAX, |sum| if index == 0 { rest(sum) } else { part(sum) });
         let (asleep, woken) = flume::bounded(1);
         Session {
-            offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, sessions)),
+            offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, (turn, turns))),
             record: RefCell::new(Record::new(clock.begin, job.interval, job.pace != Pace::Closed)),
             arrivals: RefCell::new(Arrivals::new(&job, clock.start, index, sessions)),
             left: Cell::new(left),

@@ -11,6 +11,7 @@ use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch};
 pub use args::Args;
 use args::{Phase, Plan};
 use control::config::Cores;
+pub(crate) use lines::stat;
 use lines::{Done, Head, VERSION};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
