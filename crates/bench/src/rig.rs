@@ -161,6 +161,11 @@ impl Rig {
         (before, self.places.iter().filter(is_beside).count())
     }
 
+    /// All of its targets are disks that do nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        self.places.iter().all(|place| place.disk.facts().null)
+    }
+
     /// Bytes of the smallest target.
     pub fn capacity(&self) -> u64 {
         self.places.iter().map(|place| place.disk.facts().capacity).min().unwrap_or(0)

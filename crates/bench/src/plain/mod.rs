@@ -7,9 +7,8 @@ mod tests;
 pub use args::Args;
 
 use crate::document::Run;
-use crate::job::Pace;
-use crate::{Document, Error, Job, Opening, Rig, Target, Watch, rounds, words};
-use std::time::Duration;
+use crate::people::count;
+use crate::{Document, Error, Job, Rig, Watch, overhead, rounds, words};
 
 /// Opens the targets, runs the job, and tells what came of it.
 ///
@@ -28,10 +27,8 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
         (None, None) => (vec![one(&rig, &job, watch)?], String::new()),
     };
     document.runs = runs;
-    if !checks.is_only && !watch.is_ended() && targets.iter().any(|target| !matches!(target, Target::Null(_)))
-    {
-        document.notes.push(overhead(args, &job, rig.capacity())?);
-    }
+    let overhead = overhead(args, &job, &rig, &document, watch);
+    document.notes.extend(overhead);
     document.notes.extend(Some(note).filter(|note| !note.is_empty()));
     if let Some(verification) = verification {
         verification.finish(&rig, &job, &mut document, watch)?;
@@ -40,29 +37,14 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
     Ok(document)
 }
 
-/// Time in which it is measured what measuring costs.
-const OVERHEAD: Duration = Duration::from_millis(200);
-
-/// What the same work costs where there is nothing to wait for and nothing to move: what is left is measuring.
-fn overhead(args: &Args, job: &Job, capacity: u64) -> Result<String, Error> {
-    let job = Job {
-        time: Some(OVERHEAD),
-        amount: None,
-        ramp: Duration::ZERO,
-        pace: Pace::Closed,
-        think: Duration::ZERO,
-        compare: false,
-        flush: false,
-        ..job.clone()
-    };
-    let opening = Opening { create: None, target_pid: None, ..args.opening(&job)? };
-    let rig = Rig::open(&[Target::Null(capacity)], &opening)?;
-    let outcome = rig.run(&job, &Watch::default())?;
-    rig.close();
-    let us = outcome.cpu.client_s * 1e6 / outcome.ios().max(1) as f64;
-    Ok(format!(
-        "overhead: measuring takes {us:.2} us of the CPU time of each command (the same work on null:)"
-    ))
+/// The note on what measuring costs; none where nothing was measured, or that was ended.
+fn overhead(args: &Args, job: &Job, rig: &Rig, document: &Document, watch: &Watch) -> Option<String> {
+    let last = document.runs.last().filter(|_| !watch.is_ended())?;
+    let opening = args.opening(job).ok()?;
+    Some(match rig.is_null() {
+        true => overhead::of_itself(&last.outcome),
+        false => overhead::of_job(job, opening, rig.capacity()),
+    })
 }
 
 /// One run of a job, labelled by what it does.
@@ -79,9 +61,4 @@ pub fn one(rig: &Rig, job: &Job, watch: &Watch) -> Result<Run, Error> {
 fn title(job: &Job, sessions: u32) -> String {
     let (work, sizes) = (words::of_rw(job.order, job.way), words::of_sizes(&job.sizes));
     format!("{work}, {sizes}, depth {}, {}", job.depth, count(sessions as usize, "session"))
-}
-
-/// A number and what it counts.
-pub(crate) fn count(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }

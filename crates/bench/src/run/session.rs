@@ -11,7 +11,7 @@ use crate::outcome::Share;
 use crate::record::{Record, Times};
 use crate::rig::Place;
 use crate::verify::{Claim, Ledger};
-use crate::{Watch, plain};
+use crate::{Watch, people};
 use block::{Backend, Finished};
 use compio::runtime::spawn;
 use compio::time::sleep;
@@ -189,7 +189,7 @@ impl Session {
             drop(self.asleep.take());
             let patience = if self.watch.is_ended() { IMPATIENCE } else { PATIENCE };
             if now > *over.get_or_insert(now) + patience {
-                let flying = plain::count(self.flying.get(), "command");
+                let flying = people::count(self.flying.get(), "command");
                 return self.fail(format!("not answered {} s after the end: {flying}", patience.as_secs()));
             }
         }

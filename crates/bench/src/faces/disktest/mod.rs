@@ -69,7 +69,7 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
             let (area, is_one) = (areas[index], rigs.len() == 1);
             scope.spawn(move || {
                 let head = head(args, &plan.targets[index], is_one);
-                let (watch, begun) = (Watch::default(), Instant::now());
+                let (watch, begun) = (all.part(), Instant::now());
                 Device { args, plan, rig, head, area, news, watch, all, begun }.test()
             });
         }
