@@ -25,8 +25,11 @@ const TARGETS: [&str; 3] = [OPEN, CHAP, MUTUAL];
 /// Bytes of each disk.
 pub const SIZE: u64 = 64 << 20;
 const START: Duration = Duration::from_secs(30);
-const TGT: [Tool; 2] = [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
-const ISTGT: [Tool; 1] = [Tool { program: "istgt", package: "istgt" }];
+/// What STGT needs.
+pub const TGT: [Tool; 2] =
+    [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
+/// What istgt needs.
+pub const ISTGT: [Tool; 1] = [Tool { program: "istgt", package: "istgt" }];
 
 /// What runs as a peer.
 enum Process {

@@ -2,8 +2,9 @@
 //! their configurations are valid; the commands, options, keys, functions and files that they name are there.
 //!
 //! In a document a fence says what becomes of its lines:
-//! - `sh`: they run. A line that begins with `lunar serve` and has no `--run` starts the server that the
-//!   lines after it use, until the next such line. Ports and addresses become free ones of this host.
+//! - `sh`: they run, those of `lunar bench reproduce` briefly. A line that begins with `lunar serve` and has no
+//!   `--run` starts the server that the lines after it use, until the next such line. Ports and addresses become
+//!   free ones of this host.
 //! - `sh` with a word of [`ELSEWHERE`]: they do not run here; their commands and options are looked up.
 //! - `toml`: a whole configuration, which is checked as it stands, and is `lunar.toml` for what follows.
 //! - `toml saved NAME`: a saved attachment of that name, for what follows.
@@ -206,7 +207,7 @@ impl Reader {
         if line.starts_with("lunar serve") && !line.contains("--run") {
             return self.serve(line, place);
         }
-        let line = self.here(line);
+        let line = briefly(&self.here(line));
         let ran = tool::run(&mut self.shell(&line), LIMIT);
         assert!(ran.ok(), "{place}: {line}: {:?}\n{}", ran.status, ran.said);
         if line.starts_with("kill -TERM") {
@@ -245,6 +246,11 @@ impl Reader {
             None => line,
         }
     }
+}
+
+/// An experiment that takes minutes and more takes seconds here.
+fn briefly(line: &str) -> String {
+    line.replace("lunar bench reproduce ", "lunar bench reproduce --brief 20 ")
 }
 
 /// A line that serves, on free ports of this host.

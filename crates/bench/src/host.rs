@@ -37,12 +37,17 @@ impl Host {
                 text(system.machine())
             ),
             cpu: read("/proc/cpuinfo").and_then(|info| model(&info)).unwrap_or_else(|| "unknown".into()),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: cores(),
             governor: governor.map(|text| text.trim().to_owned()),
             memory: rustix::system::sysinfo().totalram as u64,
             lunar: env!("CARGO_PKG_VERSION").into(),
         }
     }
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn model(info: &str) -> Option<String> {

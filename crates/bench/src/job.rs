@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Which places are visited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
-    /// One after the other, and from the start again. The sessions of a job begin at equal distances.
+    /// One after the other, and from the start again. Sessions with one target begin at equal distances.
     Sequential,
     /// Each place as likely as any other.
     Random,

@@ -4,6 +4,7 @@
 //! [`Outcome`]. Faces of tools and whole experiments are jobs, and a [`Document`] is what is kept of them.
 #![forbid(unsafe_code)]
 
+mod beside;
 pub mod compare;
 mod content;
 mod cpu;
@@ -15,6 +16,7 @@ mod host;
 pub mod job;
 mod offsets;
 pub mod outcome;
+pub mod overhead;
 pub mod people;
 pub mod plain;
 mod record;

@@ -37,15 +37,16 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Those of session `index` of `count`, in `span` bytes from `first`; `span` holds the longest command.
-    pub fn new(job: &Job, first: u64, span: u64, index: usize, count: usize) -> Offsets {
+    /// Those of session `index`, which is the `turn`-th of `turns` with its target, in `span` bytes from `first`;
+    /// `span` holds the longest command.
+    pub fn new(job: &Job, first: u64, span: u64, index: usize, (turn, turns): (usize, usize)) -> Offsets {
         let granule = job.granule();
         let places = (span / granule).max(1);
         let zipf = match job.order {
             Order::Zipf(theta) => Zipf::new(places as f64, theta).ok(),
             _ => None,
         };
-        let begin = (u128::from(places) * index as u128 / count.max(1) as u128) as u64 * granule;
+        let begin = (u128::from(places) * turn as u128 / turns.max(1) as u128) as u64 * granule;
         Offsets {
             random: SmallRng::seed_from_u64(job.chance(index as u64)),
             order: job.order,
@@ -124,7 +125,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn offsets(job: &Job, span: u64, index: usize, count: usize) -> Offsets {
-        Offsets::new(job, 0, span, index, count)
+        Offsets::new(job, 0, span, index, (index, count))
     }
 
     fn visited(offsets: &mut Offsets, n: usize) -> Vec<u64> {

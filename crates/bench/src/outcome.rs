@@ -14,6 +14,10 @@ pub struct Outcome {
     pub write: Totals,
     /// The same by session, in their order.
     pub sessions: Vec<Share>,
+    /// How long each of them took: as `elapsed_s`, which is that of the last one. Documents made before it was kept do
+    /// not have it.
+    #[serde(default)]
+    pub sessions_s: Vec<f64>,
     /// Steps of time, in their order.
     pub series: Vec<Step>,
     /// CPU time.
@@ -154,6 +158,21 @@ impl Outcome {
     pub fn rate(&self) -> f64 {
         per(self.bytes() as f64, self.elapsed_s)
     }
+
+    /// What one session did, and its own seconds; none if there is no such session.
+    pub fn session(&self, at: usize) -> Option<(&Share, f64)> {
+        Some((self.sessions.get(at)?, self.sessions_s.get(at).copied().unwrap_or(self.elapsed_s)))
+    }
+
+    /// Bytes a second of one session, both directions.
+    pub fn session_rate(&self, at: usize) -> Option<f64> {
+        self.session(at).map(|(share, s)| per((share.read_bytes + share.write_bytes) as f64, s))
+    }
+
+    /// Commands a second of one session, both directions.
+    pub fn session_iops(&self, at: usize) -> Option<f64> {
+        self.session(at).map(|(share, s)| per((share.read_ios + share.write_ios) as f64, s))
+    }
 }
 
 /// How long each step is, in seconds.
@@ -193,6 +212,17 @@ mod tests {
             let more = (below + 1) as f64 / count as f64;
             assert_eq!(latency.quantile(more), Some(1_000_000_000), "{more} of {count}");
         }
+    }
+
+    #[test]
+    fn a_session_has_the_rate_of_its_own_time() {
+        let share = Share { read_ios: 4, read_bytes: 4000, ..Share::default() };
+        let sessions_s = vec![2.0, 4.0];
+        let outcome = Outcome { elapsed_s: 4.0, sessions: vec![share; 2], sessions_s, ..Outcome::default() };
+        assert_eq!([0, 1, 2].map(|at| outcome.session_rate(at)), [Some(2000.0), Some(1000.0), None]);
+        assert_eq!([0, 1, 2].map(|at| outcome.session_iops(at)), [Some(2.0), Some(1.0), None]);
+        let old = Outcome { sessions_s: Vec::new(), ..outcome };
+        assert_eq!(old.session_rate(0), Some(1000.0), "an older document has one time for all");
     }
 
     #[test]

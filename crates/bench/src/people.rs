@@ -1,9 +1,9 @@
 //! A document as people read it on a terminal.
 
-use crate::Document;
-use crate::document::{Cell, Run, Table};
+use crate::document::Run;
 use crate::outcome::{Latency, Outcome, Totals};
 use crate::rig::TRANSPORT;
+use crate::{Document, beside};
 use std::fmt::Write;
 
 const MB: f64 = 1e6;
@@ -22,8 +22,7 @@ pub fn text(document: &Document) -> String {
         text += &of_run(run);
     }
     for table in &document.tables {
-        text += "\n";
-        text += &of_table(table);
+        text += &format!("\n{}", beside::table(table));
     }
     for note in &document.notes {
         let _ = writeln!(text, "note: {note}");
@@ -88,23 +87,9 @@ fn of_cpu(outcome: &Outcome) -> String {
     format!("CPU: {}{target}, of {}\n", told("client", outcome.cpu.client_s), outcome.cpu.cores)
 }
 
-/// A table of figures beside those that were published.
-pub fn of_table(table: &Table) -> String {
-    let mut rows = vec![[String::new()].into_iter().chain(table.columns.iter().cloned()).collect::<Vec<_>>()];
-    for (head, cells) in &table.rows {
-        rows.push([head.clone()].into_iter().chain(cells.iter().map(cell)).collect());
-    }
-    let legend = "published / measured = ratio";
-    format!("{} [{}; {legend}]\n{}", table.title, table.unit, columns(&rows))
-}
-
-fn cell(cell: &Cell) -> String {
-    let figure = |figure: Option<f64>| figure.map_or("-".into(), short);
-    match cell.ratio {
-        Some(ratio) => format!("{} / {} = {}", figure(cell.published), figure(cell.measured), short(ratio)),
-        None if cell.published.is_none() && cell.measured.is_none() => "-".into(),
-        None => format!("{} / {}", figure(cell.published), figure(cell.measured)),
-    }
+/// A number and what it counts.
+pub fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// About four digits.
@@ -166,19 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn a_table_shows_all_three_and_what_is_missing() {
-        let cells =
-            vec![Cell::new(Some(106.0), Some(2120.0)), Cell::new(Some(55.0), None), Cell::new(None, None)];
-        let table = Table {
-            title: "NULLIO".into(),
-            unit: "MB/s (10^6)".into(),
-            larger_is_better: true,
-            columns: vec!["SCST".into(), "STGT".into(), "IET".into()],
-            rows: vec![("read".into(), cells)],
-        };
-        let expected = "NULLIO [MB/s (10^6); published / measured = ratio]\n                      \
-                        SCST      STGT  IET\nread  106.0 / 2,120 = 20.0  55.0 / -    -\n";
-        assert_eq!(of_table(&table), expected);
+    fn counts() {
+        assert_eq!([count(0, "LUN"), count(1, "LUN"), count(2, "LUN")], ["0 LUNs", "1 LUN", "2 LUNs"]);
     }
 
     #[test]

@@ -161,6 +161,18 @@ impl Rig {
         self.places.len()
     }
 
+    /// Which of the sessions with its target one is, and how many those are.
+    pub(crate) fn at_target(&self, session: usize) -> (usize, usize) {
+        let is_beside = |place: &&Place| place.target == self.places[session].target;
+        let before = self.places[..session].iter().filter(is_beside).count();
+        (before, self.places.iter().filter(is_beside).count())
+    }
+
+    /// All of its targets are disks that do nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        self.places.iter().all(|place| place.disk.facts().null)
+    }
+
     /// Bytes of the smallest target.
     pub fn capacity(&self) -> u64 {
         self.places.iter().map(|place| place.disk.facts().capacity).min().unwrap_or(0)

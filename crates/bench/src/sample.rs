@@ -144,11 +144,10 @@ pub fn large() -> Document {
         columns: vec!["W".into(), "R".into()],
         rows,
     });
-    let mut overhead = run("overhead, randread 4k depth 32", 4096, true, 9.1e9, 0.01);
-    overhead.targets[0].name = "null:1G".into();
-    document.runs.push(overhead);
     document.notes.push("The I/O scheduler could not be set here: there is no block device.".into());
     document.notes.push("Amounts are scaled down to 64 MiB for each figure (--quick).".into());
+    let overhead = "overhead: measuring takes 0.45 us of the CPU time of each command (randread, 4k, depth 32, on null:)";
+    document.notes.push(overhead.into());
     document
 }
 

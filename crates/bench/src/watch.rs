@@ -19,6 +19,8 @@ struct Shared {
     /// When somebody added to the counts last.
     told: Mutex<Option<Instant>>,
     doing: Mutex<String>,
+    /// What this one counts is counted there too.
+    above: Option<Watch>,
 }
 
 impl Watch {
@@ -26,6 +28,12 @@ impl Watch {
     pub fn done(&self) -> (u64, u64) {
         let Share { read_ios, read_bytes, write_ios, write_bytes } = self.share();
         (read_ios + write_ios, read_bytes + write_bytes)
+    }
+
+    /// A handle of its own for a part of what this one is about: it ends by itself, and what is done under it counts
+    /// here too.
+    pub(crate) fn part(&self) -> Watch {
+        Watch(Arc::new(Shared { above: Some(self.clone()), ..Shared::default() }))
     }
 
     /// The same by direction.
@@ -83,6 +91,9 @@ impl Watch {
         add(&write[0], before.write_ios, now.write_ios);
         add(&write[1], before.write_bytes, now.write_bytes);
         *self.0.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if let Some(above) = &self.0.above {
+            above.add(before, now);
+        }
     }
 }
 
@@ -102,5 +113,17 @@ mod tests {
         let (told, counts) = watch.share_then();
         assert_eq!(counts, share);
         assert!(told.is_some_and(|told| (begin..=end).contains(&told)), "not when it is asked");
+    }
+
+    #[test]
+    fn what_a_part_does_counts_for_the_whole_and_its_end_is_its_own() {
+        let all = Watch::default();
+        let [one, other] = [all.part(), all.part()];
+        let did = Share { read_ios: 2, read_bytes: 8192, ..Share::default() };
+        one.add(&Share::default(), &did);
+        other.add(&did, &Share { read_ios: 3, read_bytes: 12288, ..Share::default() });
+        assert_eq!((one.done(), other.done(), all.done()), ((2, 8192), (1, 4096), (3, 12288)));
+        one.end();
+        assert!(one.is_ended() && !other.is_ended() && !all.is_ended());
     }
 }

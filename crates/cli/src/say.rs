@@ -1,5 +1,6 @@
 //! Words to people: colours on terminals alone, problems on stderr.
 
+pub use bench::people::count;
 use control::Problem;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -88,11 +89,6 @@ impl Write for Lines {
     }
 }
 
-/// A number and what it counts.
-pub fn count(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,10 +118,5 @@ mod tests {
         let problem = result(ErrorKind::StorageFull).unwrap_err();
         assert_eq!((problem.cause, problem.hint.is_some()), (control::Cause::Other, true));
         assert!(problem.what.starts_with("cannot write to stdout: "), "{problem}");
-    }
-
-    #[test]
-    fn counts() {
-        assert_eq!([count(0, "LUN"), count(1, "LUN"), count(2, "LUN")], ["0 LUNs", "1 LUN", "2 LUNs"]);
     }
 }

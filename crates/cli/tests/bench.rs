@@ -2,6 +2,7 @@
 //! ends early.
 
 use bench::Document;
+use interop::tool::{self, Tool};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::TcpListener;
@@ -70,6 +71,51 @@ fn text_json_terse_and_a_page_tell_of_one_run() {
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("overhead"), "{}", &page[..200]);
     let terse = folder.good("randread memory:1M --runtime 50ms --terse");
     assert!(terse.starts_with("3;") && terse.lines().count() == 1, "{terse}");
+}
+
+/// A short run of each tool.
+const FACES: [&str; 5] = [
+    "blockdev-perftest -r -s 16 -m 14 -i 1 memory:1M",
+    "disktest -B 4k -K 1 -P T -L 16 memory:1M",
+    "sgp_dd if=memory:1M of=. bpt=8",
+    "dd if=memory:1M of=/dev/null bs=64k",
+    "db-mix --files 1 --size 64k --window 64k --operations 10 memory:1M",
+];
+
+#[test]
+fn every_face_tells_what_measuring_costs_as_text_as_json_and_on_the_page() {
+    let folder = Folder::new("overhead");
+    let is_told = |line: &str, before: &str| {
+        line.strip_prefix(before).is_some_and(|rest| rest.starts_with("overhead: measuring takes "))
+    };
+    for face in FACES {
+        let text = folder.good(face);
+        assert!(text.lines().any(|line| is_told(line, "# ")), "{face}: {text}");
+        let document = folder.document(&format!("{face} --json --report page.html"));
+        assert!(document.notes.iter().any(|note| is_told(note, "")), "{face}: {:?}", document.notes);
+        let page = fs::read_to_string(folder.0.join("page.html")).unwrap();
+        assert!(page.lines().any(|line| is_told(line, "<p class=\"overhead\">")), "{face}");
+    }
+    assert_eq!(folder.good("dd if=memory:1M of=/dev/null status=none"), "", "it was to be silent");
+}
+
+#[test]
+fn a_face_on_a_terminal_tells_how_it_goes_beside_its_lines() {
+    if !tool::have(&[Tool { program: "script", package: "bsdutils" }]) {
+        return;
+    }
+    let folder = Folder::new("progress");
+    for (to, is_silent) in [("", false), (" --json >result.json", true)] {
+        let line = format!("{LUNAR} bench disktest -r -B 4k -K 1 -P T -T 2 null:1M{to}");
+        let mut command = Command::new("script");
+        command.args(["-qec", &line, "seen"]).current_dir(&folder.0).env("TERM", "xterm");
+        let ran = tool::run(&mut command, Duration::from_secs(60));
+        let seen = String::from_utf8_lossy(&fs::read(folder.0.join("seen")).unwrap()).into_owned();
+        assert!(ran.ok(), "{seen}");
+        let rates = seen.split(" IOPS, ").filter_map(|before| before.rsplit(' ').next()?.parse::<u64>().ok());
+        assert!(rates.max().is_some_and(|iops| iops > 0), "{seen}");
+        assert_eq!(seen.contains("| null:1048576 | Total read throughput: "), !is_silent, "{seen}");
+    }
 }
 
 #[test]

@@ -68,6 +68,7 @@ fn reproduce_over(seed: &str, transport: &str, with: &[&str]) -> Document {
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("| published") && said.contains("| ratio"), "{said}");
+    assert!(said.contains("\nnote: overhead: measuring takes "), "{said}");
     assert_eq!(folder.rest(), Vec::<PathBuf>::new());
     assert!(!is_open_by_a_loop(&folder.0));
     let document = folder.document();
@@ -126,6 +127,14 @@ fn scst_iet_stgt_2009() {
     assert_eq!(document.tables.len(), 7);
     for table in &document.tables {
         has_column(table, "Lunar (ISCSI-SCST)");
+    }
+    let has = |begin: &str| document.notes.iter().any(|note| note.starts_with(begin));
+    let (is_mounted, is_on_disk) =
+        (has("rows on a file system: ext3"), has("db-mix: two stretches of the disk"));
+    assert!(is_mounted || is_on_disk, "{:?}", document.notes);
+    for run in document.runs.iter().filter(|run| run.label.ends_with(" db-mix")) {
+        let in_files = run.targets.iter().filter(|target| target.name.contains("/mnt/")).count();
+        assert_eq!(in_files, if is_mounted { 2 } else { 0 }, "{}: {:?}", run.label, run.targets);
     }
     let two = table(&document, "two lines").rows.iter().map(|row| row.1[0].measured.expect("measured"));
     // Two lines of 12.5 MB/s each, what their queues hold aside.

@@ -6,6 +6,7 @@ mod fio;
 mod iscsi_test_cu;
 mod libiscsi_tools;
 mod qemu;
+mod reproduce;
 mod router;
 mod targets;
 

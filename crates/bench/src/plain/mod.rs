@@ -7,10 +7,9 @@ mod tests;
 pub use args::Args;
 
 use crate::document::Run;
-use crate::job::Pace;
+use crate::people::count;
 use crate::rounds::{highest_rate, until_steady};
-use crate::{Document, Error, Job, Kind, Opening, Outcome, Rig, Target, Watch, words};
-use std::time::Duration;
+use crate::{Document, Error, Job, Kind, Outcome, Rig, Watch, overhead, words};
 
 /// Opens the targets, runs the job, and tells what came of it.
 ///
@@ -27,9 +26,8 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
     document.notes.extend(part_that_is_used(&rig, &job));
     if !checks.is_only {
         measure(args, &rig, &job, watch, &mut document)?;
-        if !watch.is_ended() && targets.iter().any(|target| !matches!(target, Target::Null(_))) {
-            document.notes.push(overhead(args, &job, rig.capacity()));
-        }
+        let overhead = overhead(args, &job, &rig, &document, watch);
+        document.notes.extend(overhead);
     }
     if let Some(verification) = verification {
         verification.finish(&rig, &job, &mut document, watch)?;
@@ -79,38 +77,14 @@ fn part_that_is_used(rig: &Rig, job: &Job) -> Option<String> {
         .then(|| format!("the targets differ in size: of each, {least} bytes are used, as the smallest has"))
 }
 
-/// Time in which it is measured what measuring costs.
-const OVERHEAD: Duration = Duration::from_millis(200);
-
-/// What measuring itself costs, in words. That it is not known is no reason to lose what was measured.
-fn overhead(args: &Args, job: &Job, capacity: u64) -> String {
-    match overhead_us(args, job, capacity) {
-        Ok(us) => format!(
-            "overhead: measuring takes {us:.2} us of the CPU time of each command (the same work on null:)"
-        ),
-        Err(e) => format!("overhead: what measuring takes could not be measured: {}", e.what),
-    }
-}
-
-/// What the same work costs where there is nothing to wait for and nothing to move: what is left is measuring.
-/// Microseconds of CPU time of a command.
-fn overhead_us(args: &Args, job: &Job, capacity: u64) -> Result<f64, Error> {
-    let job = Job {
-        time: Some(OVERHEAD),
-        interval: OVERHEAD,
-        amount: None,
-        ramp: Duration::ZERO,
-        pace: Pace::Closed,
-        think: Duration::ZERO,
-        compare: false,
-        flush: false,
-        ..job.clone()
-    };
-    let opening = Opening { create: None, target_pid: None, ..args.opening(&job)? };
-    let rig = Rig::open(&[Target::Null(capacity)], &opening)?;
-    let outcome = rig.run(&job, &Watch::default())?;
-    rig.close();
-    Ok(outcome.cpu.client_s * 1e6 / outcome.ios().max(1) as f64)
+/// The note on what measuring costs; none where nothing was measured, or that was ended.
+fn overhead(args: &Args, job: &Job, rig: &Rig, document: &Document, watch: &Watch) -> Option<String> {
+    let last = document.runs.last().filter(|_| !watch.is_ended())?;
+    let opening = args.opening(job).ok()?;
+    Some(match rig.is_null() {
+        true => overhead::of_itself(&last.outcome),
+        false => overhead::of_job(job, opening, rig.capacity()),
+    })
 }
 
 /// One run of a job, labelled by what it does.
@@ -132,9 +106,4 @@ pub(crate) fn told_of(rig: &Rig, job: &Job, outcome: Outcome) -> Run {
 fn title(job: &Job, sessions: u32) -> String {
     let (work, sizes) = (words::of_rw(job.order, job.way), words::of_sizes(&job.sizes));
     format!("{work}, {sizes}, depth {}, {}", job.depth, count(sessions as usize, "session"))
-}
-
-/// A number and what it counts.
-pub(crate) fn count(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }

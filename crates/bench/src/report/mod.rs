@@ -10,10 +10,10 @@ mod series;
 mod sweep;
 mod tables;
 
-use crate::Document;
 use crate::document::{Run, TargetFacts};
-use crate::plain::count;
-use figures::{escape, short, time, whole};
+use crate::people::count;
+use crate::{Document, overhead};
+use figures::{escape, whole};
 use plots::Figure;
 
 /// How it looks: on paper, on a light screen and on a dark one.
@@ -22,8 +22,6 @@ const STYLE: &str = include_str!("style.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// Runs whose time series are drawn.
 const SERIES: usize = 12;
-/// Labels of the runs and notes that tell what measuring itself costs begin so.
-const OVERHEAD: &str = "overhead";
 
 /// The page, and how many plots it has so far.
 struct Page {
@@ -33,10 +31,9 @@ struct Page {
 
 /// The page of a document. The same document gives the same page.
 pub fn html(document: &Document) -> String {
-    let is_overhead = |run: &&Run| run.label.to_lowercase().starts_with(OVERHEAD);
-    let (overhead, runs): (Vec<&Run>, Vec<&Run>) = document.runs.iter().partition(is_overhead);
+    let runs: Vec<&Run> = document.runs.iter().collect();
     let mut page = Page { body: String::new(), plots: 0 };
-    page.head(document, &overhead);
+    page.head(document);
     page.tables(document);
     page.runs(&runs);
     page.over_time(&runs);
@@ -64,7 +61,7 @@ impl Page {
         self.add(&format!("<h2>{}</h2>", escape(text)));
     }
 
-    fn head(&mut self, document: &Document, overhead: &[&Run]) {
+    fn head(&mut self, document: &Document) {
         let host = &document.host;
         self.add(&format!("<header>\n<h1>{}</h1>", escape(&document.title)));
         let seed =
@@ -83,16 +80,13 @@ impl Page {
             ("Software", &format!("Lunar {}", host.lunar)),
         ]));
         self.add(&format!("<pre>{}</pre>", escape(&command(&document.command))));
-        for run in overhead {
-            self.add(&format!("<p class=\"overhead\">{}</p>", overhead_line(run)));
-        }
         for run in document.runs.iter() {
             if let Some(why) = &run.outcome.ended_early {
                 let (label, why) = (escape(&run.label), escape(why));
                 self.add(&format!("<p class=\"failed\"><b>{label}</b> ended early: {why}. What was measured until then stands.</p>"));
             }
         }
-        let is_overhead = |note: &&String| note.to_lowercase().starts_with(OVERHEAD);
+        let is_overhead = |note: &&String| overhead::is_note(note);
         let (overhead, notes): (Vec<&String>, Vec<&String>) = document.notes.iter().partition(is_overhead);
         for note in overhead {
             self.add(&format!("<p class=\"overhead\">{}</p>", escape(note)));
@@ -181,11 +175,7 @@ impl Page {
             self.heading("Targets and their sessions");
         }
         for target in targets {
-            let sessions = if target.sessions == 1 {
-                "1 session".into()
-            } else {
-                format!("{} sessions", target.sessions)
-            };
+            let sessions = count(target.sessions, "session");
             let size = whole(target.capacity as f64);
             self.add(&format!("<section class=\"many\">\n<h3>{}</h3>", escape(&target.name)));
             self.add(&format!(
@@ -242,21 +232,6 @@ fn command(words: &[String]) -> String {
         false => format!("'{}'", word.replace('\'', r"'\''")),
     };
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
-}
-
-/// What measuring itself costs; markup.
-fn overhead_line(run: &Run) -> String {
-    let outcome = &run.outcome;
-    let targets: Vec<&str> = run.targets.iter().map(|target| target.name.as_str()).collect();
-    let cpu = outcome.cpu.client_s * 1e9 / outcome.ios().max(1) as f64;
-    format!(
-        "<b>Overhead of measuring</b> ({}, on {}): {} IOPS, {} MB/s, {} of CPU for each command.",
-        escape(&run.label),
-        escape(&targets.join(", ")),
-        whole(outcome.iops()),
-        short(outcome.rate() / 1e6),
-        time(cpu)
-    )
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ fn a_seed_has_its_table_its_plots_and_all_that_a_reader_must_know() {
         "<dt>Processor</dt><dd>Example CPU @ 2.60GHz, 2 cores</dd>",
         "Measured on moon at 2026-11-20T22:11:51Z, repeating scst-srpt-2010.",
         "<pre>lunar bench reproduce scst-srpt-2010</pre>",
-        "<b>Overhead of measuring</b> (overhead, randread 4k depth 32, on null:1G):",
+        "<p class=\"overhead\">overhead: measuring takes 0.45 us of the CPU time of each command (randread, 4k,",
         "<li>Amounts are scaled down",
         "MiB/s (2^20), mean of three rates. Larger is better.",
         "<th class=\"group first\" scope=\"colgroup\" colspan=\"2\">published</th>",

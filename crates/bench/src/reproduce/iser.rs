@@ -170,8 +170,7 @@ fn two_instances(lab: &mut Lab, name: &str, open: &Open, row: &str, tables: &mut
 
 /// What one of the sessions did.
 fn kiops(outcome: &Outcome, at: usize) -> Option<f64> {
-    let share = outcome.sessions.get(at)?;
-    Some((share.read_ios + share.write_ios) as f64 / outcome.elapsed_s / 1e3)
+    outcome.session_iops(at).map(|iops| iops / 1e3)
 }
 
 /// The CPU of this process is that of both, and belongs to neither.

@@ -101,7 +101,11 @@ impl<'a> Lab<'a> {
             };
             match who.missing() {
                 Some(what) => self.note(what),
-                None => all.push(who),
+                None => {
+                    let version = who.version().map(|version| format!("{} is {version}", who.name()));
+                    version.into_iter().for_each(|version| self.note(version));
+                    all.push(who);
+                }
             }
         }
         Ok(all)

@@ -32,23 +32,28 @@ impl Folder {
     /// # Errors
     /// When there is no room.
     pub fn file(&self, name: &str, size: u64) -> Result<PathBuf, Error> {
-        const CHUNK: u64 = 1 << 20;
         let path = self.0.join(name);
-        let mut chunk = vec![0; CHUNK as usize];
-        SmallRng::seed_from_u64(size).fill_bytes(&mut chunk);
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&path)?;
-            let mut left = size;
-            while left > 0 {
-                let len = left.min(CHUNK);
-                file.write_all(&chunk[..len as usize])?;
-                left -= len;
-            }
-            file.sync_all()
-        };
-        write().map_err(|e| cannot("write", &path, &e))?;
+        write_file(&path, size).map_err(|e| cannot("write", &path, &e))?;
         Ok(path)
     }
+}
+
+/// Writes a file of this size with bytes that do not compress, and makes it stable.
+///
+/// # Errors
+/// When there is no room.
+pub fn write_file(path: &Path, size: u64) -> io::Result<()> {
+    const CHUNK: u64 = 1 << 20;
+    let mut chunk = vec![0; CHUNK as usize];
+    SmallRng::seed_from_u64(size).fill_bytes(&mut chunk);
+    let mut file = File::create(path)?;
+    let mut left = size;
+    while left > 0 {
+        let len = left.min(CHUNK);
+        file.write_all(&chunk[..len as usize])?;
+        left -= len;
+    }
+    file.sync_all()
 }
 
 impl std::ops::Deref for Folder {

@@ -8,7 +8,6 @@ mod mounted;
 mod netem;
 mod open_iscsi;
 mod peers;
-mod print;
 mod published;
 mod relay;
 mod results;
@@ -18,7 +17,7 @@ mod srpt;
 
 pub use carrier::Provider;
 
-use crate::{Document, Error, Transport, Watch};
+use crate::{Document, Error, Transport, Watch, beside, overhead};
 use lab::Lab;
 use published::Published;
 use std::path::PathBuf;
@@ -138,6 +137,9 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
     if !lab.is_full() {
         lab.note("shorter runs than the original's: times of whole runs are worked out from rates");
     }
+    if !lab.is_ended() {
+        lab.note(overhead::of_many());
+    }
     let mut text = text(&lab);
     let kept = results::write(&args.out, &lab.document);
     if let Ok(file) = &kept {
@@ -150,7 +152,7 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Done, Error> {
 fn text(lab: &Lab) -> String {
     let mut text = format!("{}\n", lab.document.title);
     for table in &lab.document.tables {
-        text += &format!("\n{}", print::table(table));
+        text += &format!("\n{}", beside::table(table));
     }
     if !lab.lines.is_empty() {
         text += &format!("\n{}\n", lab.lines.join("\n"));

@@ -1,6 +1,6 @@
 //! A file system on a logical unit: the kernel of this host uses it through `lunar attach`.
 
-use super::media::{Folder, Loop};
+use super::media::{Folder, Loop, write_file};
 use crate::Target;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::fs::{self, File};
@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(20);
+
+/// The file for dd.
+const FILE: &str = "q";
 
 /// What carries a logical unit to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +67,21 @@ impl Mounted {
     /// # Errors
     /// When it cannot be made.
     pub fn file(&self, size: u64) -> Result<PathBuf, String> {
-        let path = self.folder().join("q");
+        let path = self.folder().join(FILE);
         let made = File::create(&path).and_then(|file| file.set_len(size));
         made.map(|()| path).map_err(|e| format!("a file on it: {e}"))
+    }
+
+    /// Puts so many files in the place of the one there is, of this size and with something in them.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn files(&self, many: usize, size: u64) -> Result<Vec<PathBuf>, String> {
+        let cannot = |e: std::io::Error| format!("files on it: {e}");
+        fs::remove_file(self.folder().join(FILE)).map_err(cannot)?;
+        let paths: Vec<PathBuf> = (0..many).map(|n| self.folder().join(format!("mix{n}"))).collect();
+        paths.iter().try_for_each(|path| write_file(path, size)).map_err(cannot)?;
+        Ok(paths)
     }
 
     /// Takes all of it out of the page cache of this host.

@@ -6,8 +6,8 @@ use super::peers::Who;
 use super::published::{Published, put};
 use crate::Error;
 use crate::document::Table;
+use crate::faces::disktest;
 use crate::job::{Job, Way};
-use crate::outcome::{Outcome, Share};
 use std::time::Duration;
 
 /// disktest's number of threads unless told otherwise; each does one transfer at a time.
@@ -52,47 +52,16 @@ fn measure(lab: &mut Lab, who: &Who, disks: &[Disk; 2], throughput: &mut Table, 
         let job = Job { way, sizes: vec![(size, 1)], depth: THREADS, time: Some(time), ..Job::default() };
         let Some(outcome) = lab.measure(&format!("{} {row}", who.name()), &open, &job) else { continue };
         lab.lines.push(format!("{}, {row}:", who.name()));
-        for (at, share) in outcome.sessions.iter().enumerate() {
-            let (bytes_per_s, rate) = rates(share, &outcome);
-            put(throughput, row, &format!("Session #{at}"), Some(bytes_per_s / MIB));
-            put(iops, row, &format!("Session #{at}"), Some(rate));
-            lab.lines.push(line(&lab.document.begun, &format!("session{at}"), word, bytes_per_s, rate));
+        for at in 0..outcome.sessions.len() {
+            let column = format!("Session #{at}");
+            put(throughput, row, &column, outcome.session_rate(at).map(|rate| rate / MIB));
+            put(iops, row, &column, outcome.session_iops(at));
+            let line =
+                outcome.session(at).map(|(did, s)| disktest::stat(format!("session{at}"), word, did, s));
+            lab.lines.extend(line);
         }
         put(throughput, row, "Total", Some(outcome.rate() / MIB));
         put(iops, row, "Total", Some(outcome.iops()));
     }
     open.rig.close();
-}
-
-/// Bytes and commands a second.
-fn rates(share: &Share, outcome: &Outcome) -> (f64, f64) {
-    let bytes = share.read_bytes + share.write_bytes;
-    let ios = share.read_ios + share.write_ios;
-    (bytes as f64 / outcome.elapsed_s, ios as f64 / outcome.elapsed_s)
-}
-
-/// A line as disktest 1.1.12 writes it. Its rate is that of the whole run, and MB are 2^20 bytes.
-fn line(begun: &str, device: &str, word: &str, bytes_per_s: f64, iops: f64) -> String {
-    let time = begun.trim_end_matches('Z').replace('T', "-").replacen('-', "/", 2);
-    let (pid, mb) = (std::process::id(), bytes_per_s / MIB);
-    format!(
-        "| {time} | STAT  | {pid} | v1.1.12 | {device} | {word} throughput: {bytes_per_s:.1}B/s ({mb:.2}MB/s), \
-         IOPS {iops:.1}/s."
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_is_that_of_the_publication() {
-        let told = line("2005-04-11T09:39:42Z", "/dev/sda", "Write", 430646600.1, 1642.9);
-        let expected = format!(
-            "| 2005/04/11-09:39:42 | STAT  | {} | v1.1.12 | /dev/sda | Write throughput: 430646600.1B/s \
-             (410.70MB/s), IOPS 1642.9/s.",
-            std::process::id()
-        );
-        assert_eq!(told, expected);
-    }
 }

@@ -57,6 +57,19 @@ impl Who {
         find(program, folders).is_none().then_some(what)
     }
 
+    /// What it says of its version, as `tgtd 1.0.85`; None where that is told with each logical unit, or not at all.
+    pub fn version(&self) -> Option<String> {
+        let (program, package) = match self {
+            Who::Stgt => ("tgtd", "tgt"),
+            Who::Istgt => ("istgt", "istgt"),
+            Who::Lunar | Who::Running(_) => return None,
+        };
+        let said = command(program).ok().and_then(|mut command| first_line(command.arg("-V")));
+        let ask = ["--show", "--showformat", "${Version}", package];
+        let version = said.or_else(|| first_line(Command::new("dpkg-query").args(ask)))?;
+        Some(if version.starts_with(program) { version } else { format!("{program} {version}") })
+    }
+
     /// It has something that reads zeros and forgets.
     pub fn has_null(&self) -> bool {
         matches!(self, Who::Lunar | Who::Stgt)
@@ -76,6 +89,13 @@ fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
 /// The command that runs a program of a peer.
 fn command(program: &str) -> Result<Command, String> {
     find(program, &folders()).map(Command::new).ok_or_else(|| format!("{program} is missing"))
+}
+
+/// The first line that a program says, if it ends well.
+fn first_line(command: &mut Command) -> Option<String> {
+    let ran = command.stdin(Stdio::null()).output().ok().filter(|ran| ran.status.success())?;
+    let line = String::from_utf8(ran.stdout).ok()?.lines().next()?.trim().to_owned();
+    (!line.is_empty()).then_some(line)
 }
 
 /// A target that runs. One that was started here is stopped on drop.
@@ -434,6 +454,18 @@ mod tests {
         assert_eq!(Who::Stgt.missing_from(&[]), Some("stgt is not installed: apt install tgt"));
         assert_eq!(Who::Istgt.missing_from(&[]), Some("istgt is not installed: apt install istgt"));
         assert_eq!(Who::Lunar.missing_from(&[]), None);
+    }
+
+    #[test]
+    fn what_is_installed_tells_its_version() {
+        assert_eq!(first_line(Command::new("sh").args(["-c", "echo; exit 0"])), None);
+        assert_eq!(first_line(Command::new("sh").args(["-c", "echo 1.0; exit 1"])), None);
+        assert_eq!(Who::Lunar.version(), None);
+        for (who, name) in [(Who::Stgt, "tgtd "), (Who::Istgt, "istgt ")] {
+            let is_told =
+                |version: String| version.starts_with(name) && version.contains(|c: char| c.is_ascii_digit());
+            assert_eq!(who.version().map(is_told), who.missing().is_none().then_some(true), "{name}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::lab::{Lab, Open};
 use super::media::{Disk, Loop, Medium, Scheduler, WARM, make_cold};
+use super::mounted::Mounted;
 use super::peers::{Server, Who};
 use super::published::{Published, figure};
 use super::relay::{Line, WIDE};
@@ -52,6 +53,9 @@ const WORKS: [(&str, bool, bool); 5] = [
     ("fs-write", false, true),
     ("db-mix", false, true),
 ];
+
+/// Those of them that are of files of a file system.
+const ON_FILES: [&str; 3] = ["fs-write", "fs-read", "db-mix"];
 
 /// What was measured: table, server, row, figure.
 type Measured = Vec<(&'static str, String, String, f64)>;
@@ -114,8 +118,8 @@ fn disks(lab: &mut Lab) -> Result<Disks, Error> {
     if device.is_none() {
         lab.note("BLOCKIO is a file past the page cache: no loop device can be made (that needs root)");
     }
-    if size / 2 < MIX_FILE {
-        lab.note(format!("db-mix: two files of {} bytes instead of {MIX_FILE}", size / 2));
+    if mix_size(size) < MIX_FILE {
+        lab.note(format!("db-mix: two files of {} bytes instead of {MIX_FILE}", mix_size(size)));
     }
     let block = device.as_ref().map_or(under.clone(), |device| device.path().to_owned());
     let all = [
@@ -146,40 +150,41 @@ fn storage_of(
     parameters(lab, who, &open, measured);
     let name = format!("{} {}", who.name(), storage.head);
     for (id, on_null, on_others) in WORKS {
-        if (is_null && !on_null) || (!is_null && !on_others) || id.starts_with("fs-") {
+        if (is_null && !on_null) || (!is_null && !on_others) || ON_FILES.contains(&id) {
             continue;
         }
         let job = job(lab, id, disk.size);
         let label = format!("{name} {id}");
-        let run = |lab: &mut Lab| match id {
-            "db-mix" => db_mix(lab, &label, &target, server, disk),
-            _ => once(lab, &label, &open, &job, disk),
-        };
-        let figures: Vec<f64> = (0..repeats(lab)).filter_map(|_| run(lab)).collect();
+        let figures: Vec<f64> =
+            (0..repeats(lab)).filter_map(|_| once(lab, &label, &open, &job, disk)).collect();
         measured.extend(mean(&figures).map(|figure| (id, who.name(), storage.head.into(), figure)));
     }
     if !is_null {
         let figures = match on_file_system(lab, &name, server, storage, disks) {
             Ok(figures) => figures,
-            Err(why) => like_file_system(lab, &name, &open, disk, &why),
+            Err(why) => {
+                let [write, read] = like_file_system(lab, &name, &open, disk, &why);
+                [write, read, mix_on_disk(lab, &name, (&target, server), disk, &why)]
+            }
         };
-        for (id, figure) in ["fs-write", "fs-read"].into_iter().zip(figures) {
+        for (id, figure) in ON_FILES.into_iter().zip(figures) {
             measured.extend(figure.map(|figure| (id, who.name(), storage.head.into(), figure)));
         }
     }
     open.rig.close();
 }
 
-/// dd to a file and from it, on ext3 that this host has on the logical unit; MB/s.
+/// dd to a file and from it in MB/s, and then io_trash on two files in seconds, on ext3 that this host has on the
+/// logical unit.
 fn on_file_system(
     lab: &mut Lab,
     name: &str,
     server: &Server,
     storage: &Storage,
     disks: &Disks,
-) -> Result<[Option<f64>; 2], String> {
+) -> Result<[Option<f64>; 3], String> {
     if lab.is_ended() {
-        return Ok([None, None]);
+        return Ok([None; 3]);
     }
     let target = server.target(storage.disk, "").ok_or("it is not served")?;
     let mut mounted = lab.mount(&target, server)?;
@@ -203,11 +208,13 @@ fn on_file_system(
         let Some(outcome) = in_file(lab, &format!("{name} fs-read"), &file, &read) else { break };
         reads.push(outcome.rate() / MB);
     }
+    let mix = mix_in_files(lab, &format!("{name} db-mix"), &mut mounted, &disks.all[storage.disk])?;
     lab.note(
         "rows on a file system: ext3 of this host on the disk that lunar attach gives it, one access at a time, \
          and the time to make it stable counts, for this host's memory would hold it all",
     );
-    Ok([mean(&writes), mean(&reads)])
+    lab.note("db-mix: two files on that file system; before it, they are taken out of the page caches");
+    Ok([mean(&writes), mean(&reads), mix])
 }
 
 fn in_file(lab: &mut Lab, label: &str, file: &std::path::Path, job: &Job) -> Option<crate::Outcome> {
@@ -254,13 +261,51 @@ fn once(lab: &mut Lab, label: &str, open: &Open, job: &Job, disk: &Disk) -> Opti
     Some(lab.measure(label, open, job)?.rate() / MB)
 }
 
+/// io_trash on two files of the file system.
+fn mix_in_files(
+    lab: &mut Lab,
+    label: &str,
+    mounted: &mut Mounted,
+    disk: &Disk,
+) -> Result<Option<f64>, String> {
+    let files = mounted.files(2, mix_size(disk.size))?;
+    let places: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let mut figures = Vec::new();
+    for _ in 0..repeats(lab) {
+        mounted.make_cold()?;
+        figures.extend(db_mix(lab, label, &places, true, disk));
+    }
+    Ok(mean(&figures))
+}
+
+/// io_trash where there can be no file system: two stretches of the disk stand for its files.
+fn mix_on_disk(
+    lab: &mut Lab,
+    name: &str,
+    (target, server): (&Target, &Server),
+    disk: &Disk,
+    why: &str,
+) -> Option<f64> {
+    lab.note(format!("db-mix: two stretches of the disk itself, not files of a file system ({why})"));
+    let (label, places) = (format!("{name} db-mix"), [target.to_string()]);
+    let may_destroy = lab.may_destroy(Some(server));
+    let figures: Vec<f64> =
+        (0..repeats(lab)).filter_map(|_| db_mix(lab, &label, &places, may_destroy, disk)).collect();
+    mean(&figures)
+}
+
+/// Bytes of each of its two files: a file system needs some of the disk for itself.
+fn mix_size(disk: u64) -> u64 {
+    (disk / 5 * 2).min(MIX_FILE)
+}
+
 /// io_trash once: seconds for all of its operations.
-fn db_mix(lab: &mut Lab, label: &str, target: &Target, server: &Server, disk: &Disk) -> Option<f64> {
+fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &Disk) -> Option<f64> {
     if let Some(path) = disk.path() {
         make_cold(path);
     }
     let operations = lab.scaled(OPERATIONS, 6000);
-    let size = (disk.size / 2).min(MIX_FILE);
+    let size = mix_size(disk.size);
     let args = db_mix::Args {
         threads: 2,
         files: 2,
@@ -276,8 +321,8 @@ fn db_mix(lab: &mut Lab, label: &str, target: &Target, server: &Server, disk: &D
         seed: 1,
         direct: false,
         keep: false,
-        destroy: lab.may_destroy(Some(server)),
-        places: vec![target.to_string()],
+        destroy,
+        places: places.to_vec(),
     };
     let outcome = lab.face(label, |stage| db_mix::run(&args, stage))?;
     Some(outcome.elapsed_s * OPERATIONS as f64 / operations as f64)

@@ -143,10 +143,15 @@ fn two_reads(lab: &mut Lab, name: &str, row: &str, open: &Open, files: &[PathBuf
     make_cold(&files[1]);
     let job = Job { amount: Some(2 * size(lab)), ..job(lab, Way::Read, 256 << 10) };
     let Some(outcome) = dd(lab, &format!("{name} {row} two reads"), open, &files[0], &job) else { return };
-    for (share, column) in outcome.sessions.iter().zip(["first", "second"]) {
-        put(table, row, column, Some(share.read_bytes as f64 / outcome.elapsed_s / MB));
-    }
-    put(table, row, "aggregate", Some(outcome.rate() / MB));
+    shares(table, row, &outcome);
+}
+
+/// The rate of each over its own time, and their sum, as the publication has it.
+fn shares(table: &mut Table, row: &str, outcome: &Outcome) {
+    let rates = [0, 1].map(|at| outcome.session_rate(at).map(|rate| rate / MB));
+    put(table, row, "first", rates[0]);
+    put(table, row, "second", rates[1]);
+    put(table, row, "aggregate", rates[0].zip(rates[1]).map(|(first, second)| first + second));
 }
 
 /// Without iSCSI, once for all servers.
@@ -226,5 +231,40 @@ fn windows(lab: &mut Lab, name: &str, server: &Server, path: &Path, table: &mut 
         put(table, row, "last run", rates.last().copied());
         put(table, row, "initial run", rates.first().copied());
         put(table, row, "average", mean);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Seed;
+    use super::super::published::figure;
+    use super::*;
+    use crate::faces::testing::Probe;
+    use crate::{Opening, Rig, Watch};
+    use block::Backend;
+    use std::sync::Arc;
+
+    const SIZE: u64 = 1 << 20;
+
+    #[test]
+    fn of_two_reads_each_begins_at_the_start_of_its_file_and_has_its_own_time() {
+        let two = [Target::Memory(SIZE), Target::Memory(SIZE)];
+        let mut rig = Rig::open(&two, &Opening::default()).expect("a rig");
+        // The second file is slow: a probe takes its time for each read.
+        let probe = Probe::new(SIZE as usize);
+        rig.wrap(|session, disk| -> Arc<dyn Backend> {
+            if session == 1 { probe.clone() } else { disk }
+        });
+        let job = Job { sizes: vec![(64 << 10, 1)], time: None, amount: Some(2 * SIZE), ..Job::default() };
+        let outcome = rig.run(&job, &Watch::default()).expect("a run");
+        rig.close();
+        assert_eq!(probe.reads().first(), Some(&(0, 64 << 10)), "{:?}", probe.reads());
+        let mut table = Published::of(Seed::Sn5420).table("two-reads");
+        shares(&mut table, NEAR_ROW, &outcome);
+        let row = table.rows.iter().find(|row| row.0 == NEAR_ROW).expect("the row");
+        let [first, second, aggregate] = [0, 1, 2].map(|at| row.1[at].measured.expect("measured"));
+        assert!(first > 2.0 * second, "{first} and {second} MB/s");
+        assert!((first + second - aggregate).abs() < 1e-6, "{first} + {second}, {aggregate} MB/s");
+        assert_eq!(figure(&table, NEAR_ROW, "aggregate"), Some(22.6));
     }
 }

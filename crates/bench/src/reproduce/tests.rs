@@ -1,4 +1,5 @@
-//! What can be seen without a server; interop has whole experiments.
+//! What can be seen without a server; tests of the command have whole experiments, and those of interop have them with
+//! targets of others.
 
 use super::*;
 use crate::Kind;

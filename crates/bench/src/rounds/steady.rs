@@ -4,7 +4,7 @@ use super::next;
 use crate::document::{Run, Steady, Window};
 use crate::job::Job;
 use crate::outcome::Outcome;
-use crate::{Error, Rig, Watch, plain};
+use crate::{Error, Rig, Watch, people};
 use std::fmt;
 
 /// Rounds that are looked at together (SNIA PTS 2.0.2, steady state).
@@ -81,7 +81,7 @@ impl Window {
 impl fmt::Display for Steady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(window) = &self.window else {
-            let rounds = plain::count(self.rounds, "round");
+            let rounds = people::count(self.rounds, "round");
             return write!(f, "not steady: {rounds}, and it takes {WINDOW} to tell");
         };
         let percent = |share: f64| share * 100.0;

@@ -30,11 +30,13 @@ pub fn outcome(job: &Job, clock: Clock, mut ended: Vec<Ended>, cpu: Cpu) -> Outc
     let mut sum = Record::new(clock.begin, job.interval, job.pace != Pace::Closed);
     ended.iter().for_each(|session| sum.merge(&session.record));
     let (read, write) = sum.totals();
+    let seconds = |end: Instant| end.saturating_duration_since(clock.begin).as_secs_f64();
     Outcome {
-        elapsed_s: end.saturating_duration_since(clock.begin).as_secs_f64(),
+        elapsed_s: seconds(end),
         read,
         write,
         sessions: ended.iter().map(|session| session.record.share()).collect(),
+        sessions_s: ended.iter().map(|session| seconds(session.end)).collect(),
         series: sum.series(end),
         cpu,
         errors: ended.iter().map(|session| session.errors).sum(),

@@ -1,7 +1,7 @@
 //! The CPU time of a run.
 
 use crate::outcome::Cpu;
-use crate::{Host, cpu};
+use crate::{cpu, host};
 use net::Cores;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ impl Meter<'_> {
         let since = |(now, before): (f64, f64)| now - before;
         let loops = now.loops.zip(before.loops).filter(|_| !is_alone).map(since);
         let client_s = loops.unwrap_or(now.process - before.process);
-        Cpu { client_s, target_s: now.target.zip(before.target).map(since), cores: Host::here().cores }
+        Cpu { client_s, target_s: now.target.zip(before.target).map(since), cores: host::cores() }
     }
 
     /// Each loop reads the clock of its own thread.

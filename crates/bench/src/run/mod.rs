@@ -35,6 +35,8 @@ struct Clock {
 struct Seat {
     index: usize,
     sessions: usize,
+    /// Which of those with its target, and of how many.
+    at_target: (usize, usize),
     /// Bytes of the target that are used.
     span: u64,
     /// It reads what the ledgers know, once, wherever the job would go.
@@ -89,7 +91,8 @@ impl Rig {
         let (done, ends) = flume::unbounded();
         let has_failed = Arc::<AtomicBool>::default();
         for index in 0..sessions {
-            let seat = Seat { index, sessions, span, is_read_back, has_failed: has_failed.clone() };
+            let (at_target, has_failed) = (self.at_target(index), has_failed.clone());
+            let seat = Seat { index, sessions, at_target, span, is_read_back, has_failed };
             self.seat(seat, job, watch, (ready.clone(), done.clone()));
         }
         drop((ready, done));

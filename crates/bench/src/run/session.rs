@@ -11,7 +11,7 @@ use crate::outcome::Share;
 use crate::record::{Record, Times};
 use crate::rig::Place;
 use crate::verify::{Claim, Ledger};
-use crate::{Watch, plain};
+use crate::{Watch, people};
 use block::{Backend, Finished};
 use compio::runtime::spawn;
 use compio::time::sleep;
@@ -83,7 +83,7 @@ pub struct Session {
 impl Session {
     /// One that begins now, as the clock says.
     pub fn new(job: Job, clock: Clock, place: Place, watch: Watch, seat: Seat) -> Session {
-        let Seat { index, sessions, span, is_read_back, has_failed } = seat;
+        let Seat { index, sessions, at_target: (turn, turns), span, is_read_back, has_failed } = seat;
         // Of all that is to be done, the first session has what cannot be divided.
         let share = |all: Option<u64>, unit: u64| {
             let part = |all: u64| all / sessions as u64 / unit * unit;
@@ -93,7 +93,7 @@ impl Session {
         };
         let (asleep, woken) = flume::bounded(1);
         Session {
-            offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, sessions)),
+            offsets: RefCell::new(Offsets::new(&job, job.offset, span, index, (turn, turns))),
             record: RefCell::new(Record::new(clock.begin, job.interval, job.pace != Pace::Closed)),
             arrivals: RefCell::new(Arrivals::new(&job, clock.start, index, sessions)),
             left: Cell::new(share(job.amount, job.granule())),
@@ -197,7 +197,7 @@ impl Session {
             drop(self.asleep.take());
             let patience = if self.watch.is_ended() { IMPATIENCE } else { PATIENCE };
             if now > *over.get_or_insert(now) + patience {
-                let flying = plain::count(self.flying.get(), "command");
+                let flying = people::count(self.flying.get(), "command");
                 return self.fail(format!("not answered {} s after the end: {flying}", patience.as_secs()));
             }
         }

@@ -231,7 +231,7 @@ fn a_mix_does_not_write_back_what_it_read() {
     let job = Job { way: Way::Mix(50), order: Order::Random, ..amount(4096 * 1000) };
     run(&rig, &job);
     // The same places once more, without a disk.
-    let mut again = Offsets::new(&job, 0, 1 << 20, 0, 1);
+    let mut again = Offsets::new(&job, 0, 1 << 20, 0, (0, 1));
     let written: std::collections::HashSet<u64> = (0..1000)
         .map(|_| again.next(true, u64::MAX))
         .filter(|next| !next.read)

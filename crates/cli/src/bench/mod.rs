@@ -5,7 +5,7 @@ mod progress;
 use crate::exit::{Exit, Failure};
 use crate::say;
 use bench::faces::{self, Stage};
-use bench::{Document, Watch, compare, people, plain, reproduce, terse};
+use bench::{Document, Watch, compare, overhead, people, plain, reproduce, terse};
 use clap::{Args, Subcommand};
 use control::Problem;
 use progress::Progress;
@@ -144,26 +144,32 @@ struct Measured {
 
 /// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
 fn play(face: Face, silent: bool, watch: &Watch) -> Result<Measured, Failure> {
-    let (mut lines, mut nothing) = (say::Lines::default(), io::sink());
-    let out: &mut dyn Write = if silent { &mut nothing } else { &mut lines };
-    let stage = Stage { watch, out };
-    let document = match face {
-        Face::Reproduce(seed) => {
-            let progress = Progress::start(watch);
-            let done = reproduce::run(&seed, watch)?;
-            drop(progress);
-            let printed = Ok(());
-            return Ok(Measured { document: done.document, text: done.text, printed, problem: done.problem });
-        }
-        Face::Compare(_) => unreachable!("it measures nothing"),
-        Face::BlockdevPerftest(args) => faces::blockdev_perftest::run(&args, stage)?,
-        Face::Disktest(args) => faces::disktest::run(&args, stage)?,
-        Face::SgpDd(args) => faces::sgp_dd::run(&args, stage)?,
-        Face::Dd(args) => faces::dd::run(&args, stage)?,
-        Face::DbMix(args) => faces::db_mix::run(&args, stage)?,
-    };
+    let progress = Progress::start(watch);
+    if let Face::Reproduce(seed) = &face {
+        let reproduce::Done { document, text, problem } = reproduce::run(seed, watch)?;
+        return Ok(Measured { document, text, printed: Ok(()), problem });
+    }
+    let mut lines = (!silent).then(|| progress.beside(say::Lines::default()));
+    let mut nothing = io::sink();
+    let out: &mut dyn Write = lines.as_mut().map_or(&mut nothing, |lines| lines);
+    let mut document = act(face, Stage { watch, out })?;
+    // One that was told to print nothing goes on to do so. What cannot be printed is told at the end.
+    let spoken = lines.as_mut().filter(|lines| lines.has_spoken()).map(|lines| lines as &mut dyn Write);
+    _ = overhead::tell(&mut document, watch, spoken);
     // Their notes have been told as they came up.
-    Ok(Measured { document, text: String::new(), printed: lines.end(), problem: None })
+    let printed = lines.map_or(Ok(()), |lines| lines.into_inner().end());
+    Ok(Measured { document, text: String::new(), printed, problem: None })
+}
+
+fn act(face: Face, stage: Stage) -> Result<Document, bench::Error> {
+    match face {
+        Face::Reproduce(_) | Face::Compare(_) => unreachable!("it is no tool"),
+        Face::BlockdevPerftest(args) => faces::blockdev_perftest::run(&args, stage),
+        Face::Disktest(args) => faces::disktest::run(&args, stage),
+        Face::SgpDd(args) => faces::sgp_dd::run(&args, stage),
+        Face::Dd(args) => faces::dd::run(&args, stage),
+        Face::DbMix(args) => faces::db_mix::run(&args, stage),
+    }
 }
 
 /// The page that is written at the end. Whether it can be is found out before anything is measured. Where nothing is,

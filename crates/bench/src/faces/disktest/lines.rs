@@ -30,8 +30,12 @@ impl Head {
         if self.is_bare {
             return Some(message.into());
         }
+        Some(self.told(level, message))
+    }
+
+    fn told(&self, level: &str, message: &str) -> String {
         let Head { pid, device, .. } = self;
-        Some(format!("| {} | {level:5} | {pid} | {VERSION} | {device} | {message}", clock::stamp()))
+        format!("| {} | {level:5} | {pid} | {VERSION} | {device} | {message}", clock::stamp())
     }
 }
 
@@ -70,6 +74,13 @@ fn throughput(bytes: u64, transfers: u64, seconds: f64) -> String {
     let per_s = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let rate = per_s(bytes);
     format!("throughput: {rate:.1}B/s ({:.2}MB/s), IOPS {:.1}/s.", rate / MIB, per_s(transfers))
+}
+
+/// The STAT line of what a session did in its time, all of it one way: `Read` or `Write`.
+pub fn stat(device: String, way: &str, share: &Share, seconds: f64) -> String {
+    let head = Head { pid: std::process::id(), device, is_bare: false, is_quiet: false };
+    let (bytes, transfers) = (share.read_bytes + share.write_bytes, share.read_ios + share.write_ios);
+    head.told("STAT", &format!("{way} {}", throughput(bytes, transfers, seconds)))
 }
 
 /// `75 seconds (0h1m15s)`: whole ones, at least 1.
@@ -189,6 +200,18 @@ mod tests {
         let done = wrote(430_646_600, 1643, 1.0, false);
         let wanted = Wanted { throughput: true, ..Wanted::default() };
         assert_eq!(done.messages(wanted), ["Write throughput: 430646600.0B/s (410.70MB/s), IOPS 1643.0/s."]);
+    }
+
+    #[test]
+    fn the_line_of_a_session_is_that_of_the_publication() {
+        let share = Share { write_bytes: 430_646_600, write_ios: 1643, ..Share::default() };
+        let line = stat("/dev/sda".into(), "Write", &share, 1.0);
+        let (_, told) = line.split_once(" | STAT  | ").expect("a line of STAT");
+        let expected = format!(
+            "{} | v1.1.12 | /dev/sda | Write throughput: 430646600.0B/s (410.70MB/s), IOPS 1643.0/s.",
+            std::process::id()
+        );
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -10,11 +10,12 @@ use super::{Stage, one_core};
 use crate::device::is_remote;
 use crate::document::Run;
 use crate::outcome::Share;
-use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch, plain};
+use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch, people};
 pub use args::Args;
 use args::{Phase, Plan, THREADS, order};
 use control::config::Cores;
 use flume::{Receiver as Failed, unbounded};
+pub(crate) use lines::stat;
 use lines::{Done, Head, VERSION};
 use numbers::SECTOR;
 use std::sync::Arc;
@@ -78,7 +79,7 @@ pub fn run(args: &Args, stage: Stage) -> Result<Document, Error> {
             let (area, failed, is_one) = (areas[index], failed[index].clone(), rigs.len() == 1);
             scope.spawn(move || {
                 let head = head(args, &plan.targets[index], is_one);
-                let (watch, begun) = (Watch::default(), Instant::now());
+                let (watch, begun) = (all.part(), Instant::now());
                 Device { args, plan, rig, head, area, failed, news, watch, all, begun }.test()
             });
         }
@@ -259,7 +260,7 @@ impl Device<'_> {
         self.tell_failures();
         if outcome.errors > 0 && self.args.go_on {
             // The pass is whole, and it is the last one: what is left of the test does not take place.
-            let failed = plain::count(outcome.errors as usize, "command");
+            let failed = people::count(outcome.errors as usize, "command");
             outcome.ended_early.get_or_insert_with(|| format!("{failed} failed"));
         }
         if self.plan.heartbeat.is_some() {

@@ -1,4 +1,4 @@
-//! Tables as people read them: published, measured, ratio.
+//! Tables as people read them: published, measured and ratio beside each other.
 
 use crate::document::{Cell, Table};
 

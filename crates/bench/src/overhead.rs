@@ -1,0 +1,125 @@
+//! What measuring itself costs: work on a disk that does nothing, in this process. There is nothing to wait for and
+//! nothing to move: what is left is measuring.
+
+use crate::job::{Job, Order, Pace};
+use crate::people::short;
+use crate::{Document, Error, Opening, Outcome, Rig, Target, Watch, words};
+use std::io::Write;
+use std::time::Duration;
+
+/// How its notes begin.
+const NOTE: &str = "overhead: ";
+/// How long it is measured.
+const TIME: Duration = Duration::from_millis(200);
+/// Of the work that stands for that of tools and experiments, which do many kinds of it.
+const DEPTH: usize = 32;
+const CAPACITY: u64 = 1 << 40;
+
+/// Whether a note of a document is one of these.
+pub(crate) fn is_note(note: &str) -> bool {
+    note.starts_with(NOTE)
+}
+
+/// The note of a job on targets of this capacity, opened like this.
+pub(crate) fn of_job(job: &Job, opening: Opening, capacity: u64) -> String {
+    told(cost(job, opening, capacity), "the same work on null:")
+}
+
+/// The note of a job that ran on null disks: it was nothing else.
+pub(crate) fn of_itself(outcome: &Outcome) -> String {
+    told(Ok(us(outcome)), "this run, as it is on null:")
+}
+
+/// The note of what has many jobs.
+pub(crate) fn of_many() -> String {
+    let job = Job { order: Order::Random, depth: DEPTH, ..Job::default() };
+    let work = format!("{}, {}", words::of_rw(job.order, job.way), words::of_sizes(&job.sizes));
+    let cost = cost(&job, Opening::default(), CAPACITY);
+    told(cost, &format!("{work}, depth {DEPTH}, on null:"))
+}
+
+/// Adds the note to the document of a face, and prints it as faces print what a reader must know. One that measured
+/// nothing has none, and one that was ended has no time for it; one that printed nothing goes on to do so.
+///
+/// # Errors
+/// When it cannot be printed.
+pub fn tell(document: &mut Document, watch: &Watch, out: Option<&mut dyn Write>) -> std::io::Result<()> {
+    if document.runs.is_empty() || watch.is_ended() {
+        return Ok(());
+    }
+    let note = of_many();
+    let printed = out.map_or(Ok(()), |out| writeln!(out, "# {note}").and_then(|()| out.flush()));
+    document.notes.push(note);
+    printed
+}
+
+/// A figure that could not be had is no reason to lose the others.
+fn told(us: Result<f64, Error>, how: &str) -> String {
+    match us {
+        Ok(us) => {
+            format!("{NOTE}measuring takes {} us of the CPU time of each command ({how})", short(us))
+        }
+        Err(e) => format!("{NOTE}what measuring takes could not be measured: {}", e.what),
+    }
+}
+
+/// Microseconds of CPU time for each command.
+fn us(outcome: &Outcome) -> f64 {
+    outcome.cpu.client_s * 1e6 / outcome.ios().max(1) as f64
+}
+
+fn cost(job: &Job, opening: Opening, capacity: u64) -> Result<f64, Error> {
+    let job = Job {
+        time: Some(TIME),
+        interval: TIME,
+        amount: None,
+        commands: None,
+        ramp: Duration::ZERO,
+        pace: Pace::Closed,
+        think: Duration::ZERO,
+        compare: false,
+        flush: false,
+        ..job.clone()
+    };
+    let opening = Opening { create: None, target_pid: None, ..opening };
+    let rig = Rig::open(&[Target::Null(capacity)], &opening)?;
+    let outcome = rig.run(&job, &Watch::default());
+    rig.close();
+    outcome.map(|outcome| us(&outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn measuring_costs_something_and_not_much() {
+        let note = of_many();
+        assert!(is_note(&note) && note.contains("(randread, 4k, depth 32, on null:)"), "{note}");
+        let us = note.split_whitespace().nth(3).and_then(|us| us.parse::<f64>().ok()).expect("a figure");
+        assert!(us > 0.0 && us < 1000.0, "{note}");
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_told_in_the_note() {
+        let job = Job { sizes: vec![(8192, 1)], ..Job::default() };
+        let note = of_job(&job, Opening::default(), 4096);
+        assert!(is_note(&note) && note.contains("could not be measured: commands of 8192 bytes"), "{note}");
+    }
+
+    #[test]
+    fn a_document_without_runs_or_that_was_ended_has_none() {
+        let (mut document, watch) = (sample::empty("nothing"), Watch::default());
+        let mut said = Vec::new();
+        tell(&mut document, &watch, Some(&mut said)).expect("memory");
+        assert!(document.notes.is_empty() && said.is_empty());
+        document.runs.push(sample::run("x", 4096, true, 1e9, 0.0));
+        tell(&mut document, &watch, Some(&mut said)).expect("memory");
+        let said = String::from_utf8(said).expect("text");
+        assert_eq!(said, format!("# {}\n", document.notes[0]));
+        watch.end();
+        tell(&mut document, &watch, None).expect("memory");
+        assert_eq!(document.notes.len(), 1);
+    }
+}
