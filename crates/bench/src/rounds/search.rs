@@ -18,8 +18,8 @@ const CLOSE: f64 = 1.02;
 const LEAST: f64 = 10.0;
 /// Of all commands ("100 %") no number tells; as many as of 99.9 are asked for.
 const OF_ALL: f64 = 99.9;
-/// At random times there are fewer than are to be expected, too: so many more are planned for.
-const SPARE: f64 = 1.25;
+/// At random times there may be fewer than are to be expected: so many standard deviations more are planned for.
+const SPARE: f64 = 3.0;
 /// Without a time, this share of the fastest is the lowest rate that is tried: it takes as much longer.
 const SLOWEST: f64 = 1.0 / 256.0;
 
@@ -65,7 +65,8 @@ impl Bound {
     fn floor(self, job: &Job, fastest: f64) -> f64 {
         let reads = job.way.reads_of(100);
         let share = [reads, 100 - reads].into_iter().filter(|share| *share > 0).min().unwrap_or(100);
-        let many = self.commands() as f64 * SPARE * 100.0 / share as f64;
+        let many = self.commands() as f64;
+        let many = (many + SPARE * many.sqrt()) * 100.0 / share as f64;
         job.time.map_or(fastest * SLOWEST, |time| many / time.as_secs_f64())
     }
 }

@@ -272,16 +272,16 @@ fn rates_far_below_the_fastest_are_found_in_few_tries() {
 #[test]
 fn where_tries_have_too_few_commands_no_rate_is_found_and_it_is_said() {
     // Sixty milliseconds of a disk with two hundred reads a second, and then more of them, for a lower percentile.
-    let search = |ms, percent| {
-        let job = Job { time: Some(Duration::from_millis(ms)), ..Job::default() };
+    let search = |ms, percent, depth| {
+        let job = Job { depth, time: Some(Duration::from_millis(ms)), ..Job::default() };
         let bound = Bound { percent, within: Duration::from_secs(10) };
         highest_rate(&taking(|_| 5), &job, bound, &Watch::default()).expect("runs")
     };
-    let (runs, few) = search(60, 99.0);
+    let (runs, few) = search(60, 99.0, 1);
     assert_eq!((runs.len(), few.rate), (2, None), "{few}");
     let told = few.to_string();
     assert!(told.ends_with("too few commands to judge (it takes 100): use a longer --runtime"), "{told}");
-    let (_, enough) = search(1000, 90.0);
+    let (_, enough) = search(1000, 90.0, 8);
     assert!(enough.rate.is_some(), "{enough}");
 }
 
