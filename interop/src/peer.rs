@@ -126,6 +126,16 @@ impl Peer {
         }
     }
 
+    /// The disk for everybody has another identity from now on, of which STGT tells nobody.
+    ///
+    /// # Panics
+    /// When it is not STGT.
+    pub fn becomes_another(&self) {
+        assert!(matches!(self.process, Process::Tgt(_)), "only STGT can do that");
+        let unit = ["--op", "update", "--mode", "logicalunit", "--tid", "1", "--lun", "1"];
+        tgtadm(&self.dir, &[&unit[..], &["--params", "scsi_id=another,scsi_sn=another"]].concat());
+    }
+
     /// Makes the disk for everybody larger; false where it can only be done by a restart.
     pub fn grow(&self, size: u64) -> bool {
         let path = disk(&self.dir, OPEN);

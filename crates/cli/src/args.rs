@@ -263,9 +263,8 @@ pub struct Steered {
     /// Its name
     pub name: String,
 
-    /// The server's admin socket [default: in your runtime or state folder]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub asked: Asked,
 }
 
 /// How a running server is asked.

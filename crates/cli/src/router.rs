@@ -6,6 +6,7 @@ use crate::client::json;
 use crate::session::{one, servers};
 use control::admin::{self, Action, Difference, Request, Router as Told, Session};
 use control::{Cause, Problem};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,8 +30,17 @@ fn server(asked: &Asked) -> Result<PathBuf, Problem> {
     one(servers(asked.socket.as_ref())?)
 }
 
+/// The server that has routers, with this name if one is told: others beside it are not meant.
+fn routing(name: Option<&str>, asked: &Asked) -> Result<PathBuf, Problem> {
+    let all = servers(asked.socket.as_ref())?;
+    let is_meant = |told: &Told| name.is_none_or(|name| told.name == name);
+    let has = |path: &&PathBuf| admin::routers(path).is_ok_and(|routers| routers.iter().any(is_meant));
+    let meant: Vec<PathBuf> = all.iter().filter(has).cloned().collect();
+    one(if meant.is_empty() { all } else { meant })
+}
+
 fn told(which: &OneRouter, text: fn(&[Told]) -> String) -> Result<String, Problem> {
-    let routers = chosen(which, &server(&which.asked)?)?;
+    let routers = chosen(which, &routing(which.name.as_deref(), &which.asked)?)?;
     match which.asked.json {
         true => json(&routers),
         false if routers.is_empty() => Ok("no routers\n".into()),
@@ -58,7 +68,7 @@ fn show(routers: &[Told]) -> String {
 
 /// The sessions with targets of routers.
 fn sessions(which: &OneRouter) -> Result<String, Problem> {
-    let server = server(&which.asked)?;
+    let server = routing(which.name.as_deref(), &which.asked)?;
     let routers = chosen(which, &server)?;
     let ours = |session: &Session| {
         let targets = routers.iter().flat_map(|router| &router.targets);
@@ -73,8 +83,13 @@ fn sessions(which: &OneRouter) -> Result<String, Problem> {
 }
 
 fn steer(which: Steered, action: Action) -> Result<String, Problem> {
-    let server = one(servers(which.socket.as_ref())?)?;
-    said(admin::tell(&server, &Request::Router { name: which.name, action }))
+    let server = routing(Some(&which.name), &which.asked)?;
+    let router = which.name.clone();
+    let told = admin::tell(&server, &Request::Router { name: which.name, action })?;
+    match which.asked.json {
+        true => json(&BTreeMap::from([("router", router), ("told", told)])),
+        false => Ok(told + "\n"),
+    }
 }
 
 /// What a configuration would change.

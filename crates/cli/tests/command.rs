@@ -359,6 +359,29 @@ fn completions_and_manual_pages() {
 }
 
 #[test]
+fn of_several_servers_the_one_with_the_router_is_asked() {
+    let folder = Folder::new("routing");
+    let storage = Server::start(&folder, &["serve", "null:1G", "--listen", "127.0.0.1:0"]);
+    let upstream = "[router.r1]\nlisten = [\"127.0.0.1:0\"]\n[router.r1.upstream.m]\nmemory = \"1MiB\"\n";
+    let target =
+        "[[router.r1.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:t\"\naccess = \"all\"\n";
+    let file =
+        folder.write("router.toml", &format!("{upstream}{target}lun = [{{ lun = 0, upstream = \"m\" }}]\n"));
+    let router = Server::start(&folder, &["serve", "--config", file.to_str().expect("a path")]);
+    for args in
+        [&["router", "list"][..], &["router", "show", "r1"], &["router", "stats"], &["router", "sessions"]]
+    {
+        assert_eq!(folder.run(args).0, 0, "{args:?}: {}", folder.run(args).2);
+    }
+    assert_eq!(folder.run(&["router", "drain", "r1"]).1, "router r1: draining\n");
+    let (status, _, why) = folder.run(&["router", "show", "r9"]);
+    assert!(status == 1 && why.contains("2 servers answer"), "{status} {why}");
+    for server in [router, storage] {
+        assert_eq!(server.end(Signal::TERM).0, 0);
+    }
+}
+
+#[test]
 fn a_second_server_has_a_socket_beside_the_first() {
     let folder = Folder::new("second");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];

@@ -75,8 +75,11 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
 /// Nothing was seen yet of what is mapped. A host that logs in again after a restart of the router must not hear that its
 /// disk is no more: it is told to come back later, until there is something to see.
 fn is_awaited(router: &Router, mapping: &RouterTarget, found: &Found) -> bool {
+    let is_local = |upstream: &str| {
+        router.upstreams.get(upstream).is_some_and(|u| matches!(u.source, UpstreamSource::Local(_)))
+    };
     let is_seen = |upstream: &str| found.0.contains_key(&(router.name.clone(), upstream.to_owned()));
-    mapping.map.upstreams().into_iter().any(|upstream| !is_seen(upstream))
+    mapping.map.upstreams().into_iter().any(|upstream| !is_local(upstream) && !is_seen(upstream))
 }
 
 /// The portal groups of routers that do not know the names of their targets yet: who asks for one is told to come back, too.

@@ -41,6 +41,8 @@ pub async fn watch(
     sender: flume::Sender<Found>,
 ) {
     let (tell, seen) = flume::unbounded();
+    let key = |upstream: &Upstream| (upstream.router.clone(), upstream.name.clone());
+    let doubts: BTreeMap<_, _> = upstreams.iter().map(|u| (key(u), u.doubts.clone())).collect();
     // They end when these are dropped.
     let _tasks: Vec<JoinHandle<()>> = upstreams
         .into_iter()
@@ -50,7 +52,12 @@ pub async fn watch(
     let (mut all, mut missing) = (known, Missing::default());
     while let Ok((key, targets)) = seen.recv_async().await {
         let targets = match all.0.get(&key) {
-            Some(before) => missing.carry_over(&key, before, keep_identities(&key, before, targets)),
+            Some(before) => {
+                if is_doubtful(before, &targets) {
+                    doubts.get(&key).into_iter().for_each(|doubts| _ = doubts.notify(usize::MAX));
+                }
+                missing.carry_over(&key, before, keep_identities(&key, before, targets))
+            }
             None => targets,
         };
         let is_known = all.0.get(&key) == Some(&targets);
@@ -142,6 +149,18 @@ impl Missing {
     }
 }
 
+/// Whether a logical unit is another one now, or of another size. (Without a medium it has none.)
+fn is_doubtful(before: &[FoundTarget], now: &[FoundTarget]) -> bool {
+    let was = |target: &FoundTarget, number: &u16| {
+        before.iter().find(|was| was.name == target.name)?.luns.get(number).cloned()
+    };
+    let mut luns = now.iter().flat_map(|target| target.luns.iter().map(move |lun| (target, lun)));
+    luns.any(|(target, (number, lun))| {
+        let is_resized = |was: &FoundLun| lun.capacity > 0 && lun.capacity != was.capacity;
+        was(target, number).is_some_and(|was| !was.is_same(lun) || is_resized(&was))
+    })
+}
+
 /// Puts back what a logical unit was where another one is now in its place, and what only its medium tells while it
 /// is not ready.
 fn keep_identities(
@@ -210,6 +229,20 @@ mod tests {
             assert_eq!(missing.carry_over(&key, &both, vec![one.clone()])[0].luns.len(), 2);
         }
         assert_eq!(missing.carry_over(&key, &both, vec![one.clone()]), [one]);
+    }
+
+    #[test]
+    fn another_identity_and_another_size_are_doubtful() {
+        let before = [target(&[(0, 1, 10), (1, 2, 10)])];
+        for (now, is) in [
+            (target(&[(0, 1, 10), (1, 2, 10)]), false),
+            (target(&[(0, 1, 10)]), false),
+            (target(&[(0, 1, 0), (2, 9, 10)]), false),
+            (target(&[(0, 1, 20)]), true),
+            (target(&[(1, 9, 10)]), true),
+        ] {
+            assert_eq!(is_doubtful(&before, &[now]), is);
+        }
     }
 
     #[test]

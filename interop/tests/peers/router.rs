@@ -1,8 +1,12 @@
 //! The router between programs that nobody here wrote: STGT and istgt behind it, QEMU and libiscsi before it.
 
 use interop::peer::OPEN;
+use interop::scsi::{pattern, read10};
 use interop::tool::{self, must};
 use interop::{Login, Peer, Server, TARGET, routed};
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::iscsi_test_cu::{Outcome, TOOL, compared, outcome};
 use crate::qemu;
@@ -51,6 +55,31 @@ fn qemu_uses_a_disk_of_stgt_through_the_router() {
 #[test]
 fn qemu_uses_a_disk_of_istgt_through_the_router() {
     qemu_through(Peer::istgt());
+}
+
+/// Longer than the pause between two looks at an upstream.
+const LOOKS: Duration = Duration::from_secs(90);
+/// NOT READY: MANUAL INTERVENTION REQUIRED, and once hosts are told by ALUA, ACCESS STATE UNAVAILABLE.
+const OFF_LINE: [u32; 2] = [0x020403, 0x02040c];
+
+/// STGT has no unit attention for it: the router sees it when it looks the next time.
+#[test]
+fn a_disk_that_has_become_another_one_without_a_word_takes_no_more_commands() {
+    let Some(peer) = Peer::tgt() else { return };
+    let router = before(&peer, "block");
+    let mut raw = Login::new().on(router.portal());
+    raw.clear_attentions(0);
+    raw.write_blocks(0, 0, &pattern(512, 1)).good();
+    peer.becomes_another();
+    let end = Instant::now() + LOOKS;
+    let mut told = 0;
+    while !OFF_LINE.contains(&told) {
+        assert!(Instant::now() < end, "it is read as if it were the same: {told:06x}");
+        sleep(Duration::from_secs(1));
+        told = raw.read(0, &read10(0, 1), 512).sense();
+    }
+    assert!(raw.write_blocks(0, 0, &pattern(512, 2)).status != 0, "another disk is written");
+    assert!(router.log().contains("another logical unit"), "{}", router.log());
 }
 
 /// What one test comes to with a fresh disk, directly and passed through.

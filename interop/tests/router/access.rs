@@ -112,7 +112,7 @@ fn an_instance_that_is_drained_lets_nobody_in_until_it_is_resumed() {
     assert_eq!(raw.logout(0, 0).bhs[2], 0);
     let login = || Login::new().target(T).try_on(router.portal()).err();
     assert_eq!((login(), r1(&router)["state"].as_str()), (Some(UNAVAILABLE), Some("draining")));
-    assert_eq!(router.said(&["router", "resume", "r1"]), "router r1: serving\n");
+    assert_eq!(told(&router, &["router", "resume", "r1"])["told"], "router r1: serving");
     assert_eq!(login(), None);
     let none = router.asked(&["router", "drain", "r9"]);
     assert!(!none.ok() && none.said.contains("there is no router r9"), "{}", none.said);

@@ -108,6 +108,7 @@ fn a_disk_of_this_host_needs_no_finding_and_a_scsi_device_does() {
     let whole = expand(&memory, &Found::default()).unwrap();
     let lun = &whole.targets[0].luns[&2];
     assert_eq!(lun.source, Source::Memory { size: 1 << 20 });
+    assert!(!expand_early(&memory, &Found::default()).unwrap().targets[0].offline);
     assert_eq!(
         (lun.vendor.as_str(), lun.product.as_str(), lun.serial.as_deref()),
         ("ACME", "VIRTUAL DISK", Some("7"))

@@ -169,6 +169,15 @@ impl Lun {
         self.take(open::properties(&self.session, self.lun).await?)
     }
 
+    /// Reads what it is once more, as after a unit attention that something of it changed: not all targets tell. One that is
+    /// another logical unit takes no commands from then on ([`Event::Changed`]).
+    ///
+    /// # Errors
+    /// [`Kind::Identity`] when it is another one; those of its commands.
+    pub async fn read_again(&self) -> Result<(), Error> {
+        self.take(open::properties(&self.session, self.lun).await?)
+    }
+
     /// It is like this now, as far as it may be.
     fn take(&self, properties: Properties) -> Result<(), Error> {
         let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();

@@ -30,6 +30,8 @@ pub struct Known {
     pub hold: Duration,
     /// Rung when there may be other logical units.
     pub again: Arc<Bell>,
+    /// Rung when it may not be what it was.
+    pub doubts: Arc<Bell>,
     /// It was reset there: told once for all that hear of it before somebody listens.
     pub resets: (flume::Sender<()>, flume::Receiver<()>),
     /// Its health.
@@ -51,6 +53,7 @@ impl Known {
             lun,
             hold: upstream.hold,
             again: upstream.again.clone(),
+            doubts: upstream.doubts.clone(),
             resets: flume::bounded(1),
             pulse: Pulse::default(),
             guard: upstream.fence.map(|key| Arc::new(Guard::new(key))),

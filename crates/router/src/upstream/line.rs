@@ -158,6 +158,16 @@ impl Line {
         self.stir(event);
     }
 
+    /// Sees whether the logical unit is still what it was. Where it is another one, the session tells so.
+    async fn look_again(&self) {
+        if let Some(lun) = self.lun.get()
+            && let Err(e) = lun.read_again().await
+        {
+            tracing::debug!(path = self.place(), "it cannot be seen whether it is what it was: {e}");
+        }
+        self.stir(Event::Connected);
+    }
+
     /// The error of an operation while it is not open.
     fn closed(&self) -> io::Error {
         self.not_open().into()
@@ -197,9 +207,20 @@ async fn keep(line: Weak<Line>) {
         compio::time::sleep(pause).await;
         pause = (pause * 2).min(super::PAUSE);
     };
-    while let Ok(event) = events.recv_async().await {
+    loop {
+        let Some(doubts) = line.upgrade().map(|line| line.known.doubts.listen()) else { return };
+        let event = async { events.recv_async().await.map(Some) };
+        let event = net::either(event, async {
+            doubts.await;
+            Ok(None)
+        })
+        .await;
         let Some(line) = line.upgrade() else { return };
-        line.heed(event);
+        match event {
+            Ok(Some(event)) => line.heed(event),
+            Ok(None) => line.look_again().await,
+            Err(_) => return,
+        }
     }
 }
 

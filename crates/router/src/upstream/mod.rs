@@ -61,6 +61,9 @@ pub struct Upstream {
     pub identity: Option<String>,
     /// Rung when a session hears that there may be other logical units: a reason to look again.
     pub again: Arc<Bell>,
+    /// Rung when a look has seen something else than is known: a reason for sessions to look at their logical units again. Not
+    /// all targets tell.
+    pub doubts: Arc<Bell>,
     /// Why it could not be seen the last time.
     pub obstacle: Arc<Mutex<Option<String>>>,
     /// The reservation key with which this router of a failover pair keeps the other one off.
@@ -78,6 +81,7 @@ impl Upstream {
             hold: HOLD,
             identity: None,
             again: Arc::default(),
+            doubts: Arc::default(),
             obstacle: Arc::default(),
             fence: None,
         }
