@@ -237,6 +237,8 @@ fn places_are_changed_on_demand_while_a_host_writes() {
     world.routers[0].said(&["router", "resume", "r1"]);
     world.routers[0].said(&["router", "eligible", "r1", "off"]);
     assert!(world.routers[0].said(&["router", "show", "r1"]).contains("not eligible"));
+    let refused = world.routers[0].asked(&["router", "failover", "r1"]);
+    assert!(!refused.ok() && refused.said.contains("not eligible"), "{}", refused.said);
     world.routers[0].said(&["router", "eligible", "r1", "on"]);
     host.write_for(Duration::from_millis(300));
     assert!(world.is(1, "active"), "nothing is taken from one that does well");
@@ -280,6 +282,31 @@ fn one_that_stops_gives_its_place_back_at_once() {
     let mut direct = Raw::session(world.target.portal(), &[]);
     assert_eq!(read_keys(&mut direct, 0), []);
     host.check(&mut direct);
+}
+
+/// To change places would help nobody, and hosts would hear of it.
+#[test]
+fn a_storage_that_is_away_for_both_is_waited_for() {
+    let mut world = World::start();
+    let mut host = world.host();
+    host.write_for(Duration::from_millis(300));
+    world.target.kill9();
+    std::thread::sleep(Duration::from_millis(1500));
+    world.target.restart();
+    host.write_for(Duration::from_millis(1000));
+    world.becomes(0, "active");
+    assert!(!world.routers[0].log().contains("this router is yielding"), "{}", world.routers[0].log());
+    host.check(&mut path(&world.routers[0]));
+}
+
+#[test]
+fn who_leaves_its_place_to_nobody_says_so() {
+    let mut world = World::start();
+    world.routers[1].kill9();
+    world.until("the other is still heard", || !world.routers[0].asked(&["router", "failover", "r1"]).ok());
+    assert!(world.is(0, "active"));
+    let told = world.routers[0].said(&["router", "eligible", "r1", "off"]);
+    assert!(told.contains("nobody serves"), "{told}");
 }
 
 #[test]

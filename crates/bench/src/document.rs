@@ -164,6 +164,13 @@ pub struct Table {
     pub rows: Vec<(String, Vec<Cell>)>,
 }
 
+impl Table {
+    /// Whether a column has how far figures were from their average: more or less of it is neither better nor worse.
+    pub fn is_spread(&self, column: &str) -> bool {
+        column.ends_with("(std")
+    }
+}
+
 /// A figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {

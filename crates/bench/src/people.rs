@@ -80,9 +80,11 @@ fn percentile(latency: &Latency, percent: f64) -> String {
 }
 
 fn of_cpu(outcome: &Outcome) -> String {
-    let each = |seconds: f64| seconds * 1e6 / outcome.ios().max(1) as f64;
     let busy = |seconds: f64| seconds / outcome.elapsed_s.max(1e-9);
-    let told = |who: &str, s: f64| format!("{who} {:.2} us an I/O ({:.2} cores)", each(s), busy(s));
+    let told = |who: &str, s: f64| match outcome.ios() {
+        0 => format!("{who} {s:.2} s"),
+        ios => format!("{who} {:.2} us an I/O ({:.2} cores)", s * 1e6 / ios as f64, busy(s)),
+    };
     let target = outcome.cpu.target_s.map(|s| told(", target", s)).unwrap_or_default();
     format!("CPU: {}{target}, of {}\n", told("client", outcome.cpu.client_s), outcome.cpu.cores)
 }

@@ -68,11 +68,17 @@ pub fn of_cores(cores: &Cores) -> Option<String> {
     }
 }
 
-/// `4k`, `4k,64k`, or with weights `4k/60:64k/40` (fio's bssplit): lengths of commands.
+/// `4k`, `4k:64k`, or with weights `4k/60:64k/40` (fio's bssplit): lengths of commands.
 ///
 /// # Errors
-/// When one cannot be read.
+/// When one cannot be read. Commas are refused: in fio they stand between the lengths of reads, writes and trims.
 pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
+    if text.contains(',') {
+        return invalid(
+            format!("\"{}\": lengths for each direction are not there", text.escape_debug()),
+            "for a mix of lengths write colons: 4k:64k, or with weights 4k/60:64k/40",
+        );
+    }
     let one = |part: &str| {
         let (size, weight) = part.split_once('/').unwrap_or((part, "1"));
         match weight.parse::<u32>() {
@@ -83,7 +89,7 @@ pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
             ),
         }
     };
-    text.split([',', ':']).map(one).collect()
+    text.split(':').map(one).collect()
 }
 
 /// A size as it is written here: `4k`, `512`.
@@ -196,7 +202,7 @@ mod tests {
     fn lengths_have_weights() {
         assert_eq!(sizes("4k").unwrap(), [(4096, 1)]);
         assert_eq!(sizes("4k/60:64k/40").unwrap(), [(4096, 60), (65536, 40)]);
-        assert_eq!(of_sizes(&sizes("512,1m").unwrap()), "512:1m");
+        assert_eq!(of_sizes(&sizes("512:1m").unwrap()), "512:1m");
         assert_eq!(of_sizes(&[(4096, 60), (65536, 40)]), "4k/60:64k/40");
         for wrong in ["", "0", "4k/0", "4k/x", "2G", "4k,,8k"] {
             assert!(sizes(wrong).is_err(), "{wrong}");

@@ -73,6 +73,15 @@ const METRICS: [Metric; 5] = [
 pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String>) {
     let mut notes = machines(a, b);
     let mut rows = Vec::new();
+    if let ([before], [after]) = (&a.runs[..], &b.runs[..])
+        && before.label != after.label
+    {
+        // One of each: whoever names these two files means them.
+        let label = format!("{}, then {}", before.label, after.label);
+        notes.extend(about(&label, &[before], &[after]));
+        notes.extend(of_targets(before, after));
+        return (of_runs(&label, &[before], &[after], threshold), notes);
+    }
     for label in labels(a) {
         let (before, after) = (of_label(a, label), of_label(b, label));
         if after.is_empty() {
@@ -348,7 +357,7 @@ fn of_table(table: &Table, b: &Document, threshold: f64) -> Vec<Row> {
         let Some((_, others)) = other.rows.iter().find(|row| row.0 == *head) else { continue };
         let of = format!("{}, {head}", table.title);
         let judge = Judge { of: &of, threshold };
-        for (column, cell) in table.columns.iter().zip(cells) {
+        for (column, cell) in table.columns.iter().zip(cells).filter(|(column, _)| !table.is_spread(column)) {
             let at = other.columns.iter().position(|name| name == column);
             let figures = [Some(cell), at.and_then(|at| others.get(at))]
                 .map(|cell| cell.and_then(|cell| cell.measured).into_iter().collect::<Vec<f64>>());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::document::Run;
+use crate::document::{Cell, Run, Table};
 use crate::record::{Record, Times};
 use crate::sample;
 use clap::Parser;
@@ -207,9 +207,41 @@ fn what_differs_besides_is_told() {
 
 #[test]
 fn nothing_in_common_is_an_error() {
-    let other = document(vec![sample::run("other", 4096, true, 1e8, 0.1)]);
+    let run = |label: &str| sample::run(label, 4096, true, 1e8, 0.1);
+    let other = document(vec![run("other"), run("more")]);
     let e = compare(&document(vec![read(1e8, 0.1)]), &other, 5.0).unwrap_err();
-    assert_eq!(e.what, "the measurements have nothing in common: \"4 KiB read\" here, \"other\" there");
+    assert_eq!(
+        e.what,
+        "the measurements have nothing in common: \"4 KiB read\" here, \"other\", \"more\" there"
+    );
+}
+
+#[test]
+fn two_files_of_one_run_each_are_compared_whatever_they_are_called() {
+    let mut deeper = document(vec![sample::run("deeper", 4096, true, 2e8, 0.1)]);
+    deeper.runs[0].job[2].1 = "32".into();
+    let comparison = compare(&document(vec![read(1e8, 0.1)]), &deeper, 5.0).unwrap();
+    let label = "4 KiB read, then deeper";
+    assert!(comparison.rows.iter().any(|row| row.of == label && row.what == "read IOPS"), "{comparison:?}");
+    assert!(comparison.notes.contains(&format!("{label}: depth was 1, then 32")), "{:?}", comparison.notes);
+}
+
+#[test]
+fn more_or_less_of_a_spread_is_neither_better_nor_worse() {
+    let table = |spread: f64| Table {
+        title: "rates".into(),
+        unit: "MB/s".into(),
+        larger_is_better: true,
+        columns: vec!["R(avg".into(), "R(std".into()],
+        rows: vec![(
+            "4096".into(),
+            [100.0, spread].map(|it| Cell { measured: Some(it), ..Cell::default() }).into(),
+        )],
+    };
+    let with = |spread| Document { tables: vec![table(spread)], ..document(Vec::new()) };
+    let whats: Vec<String> =
+        compare(&with(1.0), &with(9.0), 5.0).unwrap().rows.into_iter().map(|row| row.what).collect();
+    assert_eq!(whats, ["R(avg"]);
 }
 
 #[test]

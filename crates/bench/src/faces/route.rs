@@ -6,6 +6,7 @@ use crate::job::Way;
 use crate::{Error, Opening, Rig, Target};
 use block::Backend;
 use control::config::Cores;
+use std::fs::File;
 use std::sync::Arc;
 
 /// What stands for nothing at the end of a copy.
@@ -81,6 +82,8 @@ pub struct Route {
     pub offset: u64,
     /// Bytes that it moves.
     pub bytes: u64,
+    /// Bytes of the input, behind those, for which the output has no room.
+    pub cut: u64,
 }
 
 impl Route {
@@ -95,8 +98,8 @@ impl Route {
         let from = plan.input.target.as_ref().map(|target| open_end(plan, target, None)).transpose()?;
         let wanted = plan.bytes.or(from.as_ref().map(|rig| rig.capacity().saturating_sub(plan.input.start)));
         let size = wanted.map(|bytes| bytes.saturating_add(plan.output.start));
-        let to = plan.output.target.as_ref().map(|target| open_end(plan, target, Some(size))).transpose();
-        let to = match to {
+        let open = |target| open_end(plan, target, Some(size)).and_then(|to| grown(plan, target, to, size));
+        let to = match plan.output.target.as_ref().map(open).transpose() {
             Ok(to) => to,
             Err(e) => {
                 from.into_iter().for_each(Rig::close);
@@ -133,6 +136,22 @@ fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result
     Rig::open(std::slice::from_ref(target), &opening)
 }
 
+/// An output that is a file grows to what is to be written. Whether it may be was looked at when it was opened.
+fn grown(plan: &Plan, target: &Target, to: Rig, size: Option<u64>) -> Result<Rig, Error> {
+    let (Target::Path(path), Some(size)) = (target, size.filter(|size| *size > to.capacity())) else {
+        return Ok(to);
+    };
+    if !path.is_file() {
+        return Ok(to);
+    }
+    to.close();
+    let file = File::options().write(true).open(path).and_then(|file| file.set_len(size));
+    file.map_err(|e| {
+        refused(format!("{}: it cannot grow: {e}", path.display()), "make room, or use a smaller count")
+    })?;
+    open_end(&Plan { destroy: true, ..plan.clone() }, target, Some(None))
+}
+
 fn join(
     plan: &Plan,
     filter: &dyn Fn(&mut Rig, &Target, bool) -> Result<(), Error>,
@@ -147,6 +166,10 @@ fn join(
     let room =
         |rig: &Option<Rig>, end: &End| rig.as_ref().map(|rig| rig.capacity().saturating_sub(end.start));
     let (left, right) = (room(&from, &plan.input), room(&to, &plan.output));
+    let cut = left
+        .zip(right)
+        .filter(|_| plan.bytes.is_none())
+        .map_or(0, |(left, right)| left.saturating_sub(right));
     let wanted =
         plan.bytes.map(|bytes| if plan.until_end { bytes.min(left.unwrap_or(bytes)) } else { bytes });
     let bytes = match (wanted, left.into_iter().chain(right).min()) {
@@ -172,5 +195,5 @@ fn join(
             (from, Some(to), Way::Read, start)
         }
     };
-    Ok(Route { rig, to, way, offset, bytes })
+    Ok(Route { rig, to, way, offset, bytes, cut })
 }

@@ -198,6 +198,13 @@ impl Args {
         let (order, way) = words::rw(self.split()?.0, self.read_percent)?;
         let runtime = self.runtime.as_deref().map(words::time).transpose()?;
         let amount = self.amount.as_deref().map(size).transpose()?;
+        if amount == Some(0) {
+            return Err(Error::new(
+                Kind::Invalid,
+                "--amount 0: there is nothing to do",
+                "name what is to be moved",
+            ));
+        }
         let default = Job::default();
         Ok(Job {
             order: self.order(order)?,

@@ -60,7 +60,7 @@ pub fn published(table: &Table) -> String {
     for (head, cells) in &table.rows {
         body += &format!("<tr><th scope=\"row\">{}</th>", escape(head));
         for (name, figure) in &groups {
-            body.extend((0..columns).map(|at| cell_of(table, name, cells.get(at).and_then(figure), at == 0)));
+            body.extend((0..columns).map(|at| cell_of(table, name, cells.get(at).and_then(figure), at)));
         }
         body += "</tr>\n";
     }
@@ -82,13 +82,14 @@ fn heads(columns: &[String]) -> String {
     columns.iter().enumerate().map(head).collect()
 }
 
-fn cell_of(table: &Table, group: &str, figure: Option<f64>, is_first: bool) -> String {
+fn cell_of(table: &Table, group: &str, figure: Option<f64>, at: usize) -> String {
+    let is_spread = table.columns.get(at).is_some_and(|column| table.is_spread(column));
     let mut class = match group {
         "published" => "published".to_owned(),
-        "ratio" => format!("ratio{}", judged(table, figure)),
+        "ratio" => format!("ratio{}", judged(table, figure.filter(|_| !is_spread))),
         _ => String::new(),
     };
-    if is_first {
+    if at == 0 {
         class += " first";
     }
     format!("<td class=\"{}\">{}</td>", class.trim(), figure.map_or("–".into(), short))

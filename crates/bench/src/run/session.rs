@@ -65,6 +65,8 @@ pub struct Session {
     commands: Cell<u64>,
     /// Commands that were handed over and have not ended.
     flying: Cell<usize>,
+    /// Of each worker, whether the one that has not ended reads, and when it began.
+    begun: Vec<Cell<Option<(bool, Instant)>>>,
     /// Something that was taken out of the amount did not end within the time.
     is_cut: Cell<bool>,
     errors: Cell<u64>,
@@ -99,6 +101,7 @@ impl Session {
             left: Cell::new(share(job.amount, job.granule())),
             commands: Cell::new(share(job.commands, 1)),
             flying: Cell::new(0),
+            begun: vec![Cell::new(None); job.lanes()],
             is_cut: Cell::new(false),
             errors: Cell::new(0),
             told: Cell::new(Share::default()),
@@ -130,6 +133,7 @@ impl Session {
             }
         };
         let _ = net::either(all, self.supervise()).await;
+        self.charge_unanswered();
         self.tell();
         let end = self.end();
         let backlog = self.charge_backlog(end);
@@ -154,6 +158,14 @@ impl Session {
         let stopped = failed.unwrap_or_else(Instant::now);
         let end = self.clock.deadline.map_or(stopped, |deadline| deadline.min(stopped));
         end.max(self.last.get())
+    }
+
+    /// Commands that were not answered are in the latency as what they have waited until now.
+    fn charge_unanswered(&self) {
+        let (mut record, done) = (self.record.borrow_mut(), Instant::now());
+        for (read, begun) in self.begun.iter().filter_map(Cell::take) {
+            record.add_late(read, Times { due: begun, begun, done });
+        }
     }
 
     /// Commands that were due and that nobody took; none once the amount is reached. They are in the latency as what they
@@ -252,7 +264,9 @@ impl Session {
             let is_next = self.job.pace == Pace::Closed && claim.is_none() && !self.job.compare;
             let begun = if is_next { now } else { Instant::now() };
             let due = if self.job.pace == Pace::Closed { begun } else { due };
+            self.begun[lane].set(Some((next.read, begun)));
             let ((result, back), came) = self.transfer(lane, next, buf).await;
+            self.begun[lane].set(None);
             (buf, now) = (back, came);
             if !is_taken {
                 // It was in flight when the ramp ended, or ended in it.

@@ -245,6 +245,24 @@ fn a_mix_does_not_write_back_what_it_read() {
 }
 
 #[test]
+fn what_is_never_answered_is_in_the_latency_as_what_it_has_waited() {
+    let hangs = |offset| -> Future<'static, io::Result<()>> {
+        Box::pin(async move { if offset < 40960 { Ok(()) } else { std::future::pending().await } })
+    };
+    let (rig, watch) = (odd(hangs), Watch::default());
+    let job = Job { depth: 3, time: Some(HOUR), ..Job::default() };
+    let outcome = std::thread::scope(|scope| {
+        let run = scope.spawn(|| rig.run(&job, &watch).expect("a job that makes sense"));
+        std::thread::sleep(Duration::from_millis(100));
+        watch.end();
+        run.join().expect("no panic")
+    });
+    assert_eq!((outcome.read.ios, outcome.late), (10, 3));
+    assert!(outcome.read.total.max_ns >= 1_000_000_000, "{} ns", outcome.read.total.max_ns);
+    assert!(outcome.ended_early.expect("it did not end").contains("not answered"));
+}
+
+#[test]
 fn a_failure_of_one_session_is_the_end_of_all() {
     let mut rig = rig(&["memory:1M"], 3);
     rig.wrap(|index, disk| {

@@ -61,9 +61,17 @@ impl<S: Server> Service<S> {
             return Problem::new(what, "lunar router list tells which there are").into();
         }
         let pair = self.routes.pair(name);
+        let leaves = matches!(action, Action::Drain | Action::Ineligible);
+        let is_last =
+            leaves && pair.as_ref().is_some_and(|p| p.facts().role == Role::Active && !p.can_hand_over());
         match (&pair, order(action)) {
             (Some(pair), Some(order)) => {
-                if order == Order::Failover && pair.facts().role == Role::Active && !pair.can_hand_over() {
+                let facts = pair.facts();
+                if order == Order::Failover && facts.role != Role::Active && !facts.eligible {
+                    let what = format!("router {name} is not eligible");
+                    return Problem::new(what, format!("lunar router eligible {name} on")).into();
+                }
+                if order == Order::Failover && facts.role == Role::Active && !pair.can_hand_over() {
                     let what = format!("the other router of the pair {name} cannot take over now");
                     return Problem::new(what, "lunar router show tells how it is").into();
                 }
@@ -82,7 +90,9 @@ impl<S: Server> Service<S> {
                 self.server.dismiss(name);
             }
         }
-        Response::Done(format!("router {name}: {}", done(action, pair.is_some(), &self.routes.state(name))))
+        let nobody = if is_last { "; the other router cannot take over now, and nobody serves" } else { "" };
+        let done = done(action, pair.is_some(), &self.routes.state(name));
+        Response::Done(format!("router {name}: {done}{nobody}"))
     }
 
     fn routers(&self) -> Vec<Router> {

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 /// Silence after which a peer counts as gone.
 pub const DEAD: Duration = Duration::from_secs(3);
+/// Who serves and cannot see the storage leaves its place only after this time: by then the peer has looked, too, and told
+/// whether it sees more. Commands are held meanwhile.
+pub const UNSURE: Duration = Duration::from_secs(3);
 /// So long who is not preferred waits for the other one.
 pub const GRACE: Duration = Duration::from_secs(3);
 /// So long one who was put off waits for a sign of the other at the storage.
@@ -120,6 +123,8 @@ pub struct View {
     pub holder: Holder,
     /// Since when the storage can be seen.
     pub seen: Duration,
+    /// Since when it cannot.
+    pub blind: Duration,
     /// Since when nobody does.
     pub free: Duration,
     /// Since when nothing has moved at the storage.
@@ -161,7 +166,8 @@ impl View {
     pub fn decide(&self) -> Decision {
         let blind = self.holder == Holder::Unknown;
         if self.is_active {
-            return if blind && self.can_hand_over() { Yield } else { Stay };
+            let is_sure = blind && self.blind >= UNSURE;
+            return if is_sure && self.can_hand_over() { Yield } else { Stay };
         }
         if !self.eligible || blind {
             return Stay;

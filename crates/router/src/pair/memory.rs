@@ -20,6 +20,8 @@ pub struct Memory {
     holder: Holder,
     /// Since when the storage can be seen, but for moments, and when it was seen last.
     seen: Option<(Instant, Instant)>,
+    /// Since when it cannot be seen.
+    blind: Option<Instant>,
     free: Option<Instant>,
     /// A count that moves when somebody does something to a reservation.
     generation: Option<u64>,
@@ -38,6 +40,7 @@ impl Memory {
             idle: None,
             holder: Holder::Unknown,
             seen: None,
+            blind: None,
             free: None,
             generation: None,
             moved: now,
@@ -67,6 +70,7 @@ impl Memory {
         self.free = self.free.filter(|_| is_free).or(is_free.then_some(now));
         self.holder = holder;
         let is_seen = holder != Holder::Unknown;
+        self.blind = self.blind.filter(|_| !is_seen).or((!is_seen).then_some(now));
         if is_seen {
             let goes_on = |(_, last): &(Instant, Instant)| now.saturating_duration_since(*last) < BLIND;
             self.seen = Some((self.seen.filter(goes_on).map_or(now, |(since, _)| since), now));
@@ -107,6 +111,7 @@ impl Memory {
             was_fenced: self.was_fenced,
             holder: self.holder,
             seen: since(self.seen.map(|(since, _)| since)),
+            blind: since(self.blind),
             free: since(self.free),
             still: since(Some(self.moved)),
             peer: self.heard,
@@ -128,6 +133,28 @@ mod tests {
 
     fn decide(memory: &Memory, now: Instant) -> Decision {
         View { eligible: true, has_hosts: true, ..memory.view(now) }.decide()
+    }
+
+    /// A storage that is away for both is waited for by both: to change places would help nobody.
+    #[test]
+    fn who_serves_gives_up_only_for_one_who_still_sees_the_storage() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let decide = |memory: &Memory, now| View { is_active: true, ..memory.view(now) }.decide();
+        for peer_sees in [true, false] {
+            let mut memory = Memory::new(start);
+            memory.heard(told(Role::Standby), at(0));
+            memory.saw(Holder::Ours, 1, at(0));
+            memory.saw(Holder::Unknown, 1, at(100));
+            assert_eq!(decide(&memory, at(200)), Decision::Stay, "the peer may not have looked yet");
+            memory.heard(Told { healthy: peer_sees, ..told(Role::Standby) }, at(3000));
+            memory.saw(Holder::Unknown, 1, at(3000));
+            let decision = if peer_sees { Decision::Yield } else { Decision::Stay };
+            assert_eq!(decide(&memory, at(3200)), decision);
+            memory.saw(Holder::Ours, 1, at(3300));
+            memory.saw(Holder::Unknown, 1, at(3400));
+            assert_eq!(decide(&memory, at(3500)), Decision::Stay, "it was seen in between");
+        }
     }
 
     #[test]

@@ -244,14 +244,17 @@ fn at_once(settings: &Settings, routes: &[Route], bs: u64, watch: &Watch) -> Res
 }
 
 fn one(settings: &Settings, route: &Route, bs: u64, watch: &Watch) -> Result<Outcome, Error> {
+    let no_room =
+        (route.cut > 0).then(|| format!("no space left: {} bytes of the input do not fit", route.cut));
     if route.bytes == 0 {
-        return Ok(Outcome::default());
+        return Ok(Outcome { ended_early: no_room, ..Outcome::default() });
     }
     let mut outcome = route.rig.run(&settings.job(route, bs), watch)?;
     // What is still on its way has to arrive, as it does with dd: after its time.
     if !settings.flush && outcome.ended_early.is_none() {
         outcome.ended_early = flush(&route.rig).err();
     }
+    outcome.ended_early = outcome.ended_early.or(no_room);
     Ok(outcome)
 }
 

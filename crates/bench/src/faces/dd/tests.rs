@@ -254,3 +254,23 @@ fn shape(text: &str) -> String {
     let cut = |line: &str| line.split_once("copied, ").map_or(line, |(before, _)| before).to_owned();
     text.lines().map(cut).collect::<Vec<_>>().join("\n")
 }
+
+#[test]
+fn a_file_grows_to_what_is_copied_and_a_disk_without_room_is_told() {
+    let dir = std::env::temp_dir().join(format!("lunar-dd-grows-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let path = |name: &str| dir.join(name).display().to_string();
+    let bytes: Vec<u8> = (0..1_000_001u32).map(|n| (n / 7) as u8).collect();
+    std::fs::write(path("from"), &bytes).expect("written");
+    std::fs::write(path("to"), [1; 5000]).expect("written");
+    let (document, _) =
+        dd(&format!("if={} of={} bs=64k seek=2 --destroy", path("from"), path("to"))).expect("it copies");
+    assert_eq!(document.ended_early(), None);
+    let copied = std::fs::read(path("to")).expect("the copy");
+    assert!(copied.len() == bytes.len() + (128 << 10) && copied[128 << 10..] == bytes[..]);
+    assert!(copied[..5000] == [1; 5000], "what lies before stays");
+    let (document, _) = dd(&format!("if={} of=memory:512k bs=64k --destroy", path("from"))).expect("a part");
+    assert_eq!(document.runs[0].outcome.read.bytes, 512 << 10);
+    assert_eq!(document.ended_early(), Some("no space left: 475713 bytes of the input do not fit"));
+    std::fs::remove_dir_all(&dir).expect("removed");
+}

@@ -9,8 +9,8 @@ fn told(role: Role) -> Option<Told> {
 
 /// Standby, may serve, has been seeing and hearing nothing new for an hour.
 fn view(holder: Holder) -> View {
-    let (seen, free, still) = (LONG, LONG, LONG);
-    View { eligible: true, holder, seen, free, still, silent: LONG, idle: LONG, ..View::default() }
+    let (seen, blind, free, still) = (LONG, LONG, LONG, LONG);
+    View { eligible: true, holder, seen, blind, free, still, silent: LONG, idle: LONG, ..View::default() }
 }
 
 /// The same, and the peer was just heard.
