@@ -33,6 +33,9 @@ fn server(asked: &Asked) -> Result<PathBuf, Problem> {
 /// The server that has routers, with this name if one is told: others beside it are not meant.
 fn routing(name: Option<&str>, asked: &Asked) -> Result<PathBuf, Problem> {
     let all = servers(asked.socket.as_ref())?;
+    if all.len() == 1 {
+        return one(all);
+    }
     let is_meant = |told: &Told| name.is_none_or(|name| told.name == name);
     let has = |path: &&PathBuf| admin::routers(path).is_ok_and(|routers| routers.iter().any(is_meant));
     let meant: Vec<PathBuf> = all.iter().filter(has).cloned().collect();

@@ -151,13 +151,13 @@ impl Missing {
 
 /// Whether a logical unit is another one now, or of another size. (Without a medium it has none.)
 fn is_doubtful(before: &[FoundTarget], now: &[FoundTarget]) -> bool {
-    let was = |target: &FoundTarget, number: &u16| {
-        before.iter().find(|was| was.name == target.name)?.luns.get(number).cloned()
+    let is_other = |was: &FoundLun, lun: &FoundLun| {
+        !was.is_same(lun) || (lun.capacity > 0 && lun.capacity != was.capacity)
     };
-    let mut luns = now.iter().flat_map(|target| target.luns.iter().map(move |lun| (target, lun)));
-    luns.any(|(target, (number, lun))| {
-        let is_resized = |was: &FoundLun| lun.capacity > 0 && lun.capacity != was.capacity;
-        was(target, number).is_some_and(|was| !was.is_same(lun) || is_resized(&was))
+    now.iter().any(|target| {
+        let was = before.iter().find(|was| was.name == target.name).map(|was| &was.luns);
+        let of = |number: &u16| was.and_then(|luns| luns.get(number));
+        target.luns.iter().any(|(number, lun)| of(number).is_some_and(|was| is_other(was, lun)))
     })
 }
 

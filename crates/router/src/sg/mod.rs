@@ -56,7 +56,6 @@ struct Slot {
 
 /// A device that is open.
 struct Shared {
-    path: PathBuf,
     place: ScsiId,
     max_transfer: usize,
     depth: usize,
@@ -88,7 +87,7 @@ impl Device {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         std::thread::Builder::new().name(name).spawn(move || pump.run())?;
         let requests = Some(requests);
-        let open = Shared { path: path.to_owned(), place, max_transfer, depth, kernel, requests, counters };
+        let open = Shared { place, max_transfer, depth, kernel, requests, counters };
         let (ways, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
         Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
     }
@@ -199,7 +198,7 @@ impl Shared {
         let _ = self.end(which).recv_async().await;
     }
 
-    async fn reset(&self) -> bool {
+    async fn reset(&self, path: &Path) -> bool {
         self.end(Which::All);
         self.counters.resets.fetch_add(1, Relaxed);
         let kernel = self.kernel.clone();
@@ -209,7 +208,7 @@ impl Shared {
                 io::ErrorKind::PermissionDenied => "a reset needs CAP_SYS_ADMIN and CAP_SYS_RAWIO",
                 _ => "look for what its driver says in the kernel's log",
             };
-            tracing::warn!(device = %self.path.display(), error = %e, hint, "cannot reset the device");
+            tracing::warn!(device = %path.display(), error = %e, hint, "cannot reset the device");
         }
         done.is_ok()
     }
@@ -255,7 +254,7 @@ impl Way for SgWay {
                 Function::AbortTaskSet => device.ended(Which::Way(self.number)).await,
                 Function::ClearTaskSet => device.ended(Which::All).await,
                 // Commands that the reset ended come back on their own.
-                Function::LunReset => return device.reset().await,
+                Function::LunReset => return device.reset(&self.slot.path).await,
                 _ => return false,
             }
             true

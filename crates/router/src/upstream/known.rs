@@ -5,7 +5,7 @@ use crate::FoundLun;
 use crate::pair::Guard;
 use block::Facts;
 use event_listener::Event as Bell;
-use initiator::{Error, Kind, Properties};
+use initiator::{Error, Kind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -88,17 +88,11 @@ impl Known {
     ///
     /// # Errors
     /// [`Kind::Identity`]: what it was, and what it is.
-    pub fn recognise(&self, seen: &Properties) -> Result<(), Error> {
-        let found = &self.found;
-        let serial = seen.serial.as_deref().unwrap_or_default();
-        let texts = [&*seen.vendor, &*seen.product, serial];
-        // Texts may change with the firmware: they count only where there is nothing better.
-        let same_texts = texts == [&*found.vendor, &*found.product, &*found.serial];
-        let is_same = seen.identity == found.designators && (!seen.identity.is_empty() || same_texts);
-        if !is_same {
-            return Err(Error::new(Kind::Identity, describe(&seen.identity, texts)));
+    pub fn recognise(&self, seen: &FoundLun) -> Result<(), Error> {
+        if !self.found.is_same(seen) {
+            return Err(Error::new(Kind::Identity, seen.name()));
         }
-        if seen.block_size != found.block_size {
+        if seen.block_size != self.found.block_size {
             let what = format!("{}, with blocks of {} bytes", self.was(), seen.block_size);
             return Err(Error::new(Kind::Identity, what));
         }
@@ -107,8 +101,7 @@ impl Known {
 
     /// What it was when it was found, for people.
     pub fn was(&self) -> String {
-        let found = &self.found;
-        describe(&found.designators, [&found.vendor, &found.product, &found.serial])
+        self.found.name()
     }
 
     /// It was reset there, or may have been.
@@ -132,20 +125,16 @@ impl Known {
     }
 }
 
-/// The best name of a logical unit; without designators, what it tells of itself.
-fn describe(identity: &[u8], texts: [&str; 3]) -> String {
-    initiator::name_of(identity).unwrap_or_else(|| texts.join(" "))
-}
-
 /// What a logical unit of this identity is called, for people.
 pub fn name(identity: &[u8]) -> String {
-    describe(identity, ["a logical unit without designators", "", ""]).trim_end().to_owned()
+    initiator::name_of(identity).unwrap_or_else(|| "a logical unit without designators".into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::upstream::Upstream;
+    use initiator::Properties;
 
     const NAA: [u8; 12] = [1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7];
 
@@ -182,11 +171,11 @@ mod tests {
             (&[], seen("8", &[], 512), false),
             (&[], seen("7", &NAA, 512), false),
         ] {
-            let result = known(had).recognise(&p);
+            let result = known(had).recognise(&p.clone().into());
             assert_eq!(result.is_ok(), is_it, "{had:02x?} {p:?}");
             assert!(result.err().is_none_or(|e| e.kind == Kind::Identity));
         }
-        let error = known(&NAA).recognise(&seen("7", &other, 512)).expect_err("another");
+        let error = known(&NAA).recognise(&seen("7", &other, 512).into()).expect_err("another");
         assert_eq!(
             (known(&NAA).was().as_str(), error.what.as_str()),
             ("naa.6001020304050607", "naa.6009090909090909")

@@ -98,7 +98,7 @@ impl Line {
 
     async fn recognised(&self, session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
         let lun = Lun::open(session, number).await?;
-        self.known.recognise(&lun.properties())?;
+        self.known.recognise(&lun.properties().into())?;
         Ok(lun)
     }
 
