@@ -127,6 +127,25 @@ pub trait Backend: Send + Sync {
         Box::pin(async move { Ok(Extent { offset, len, mapped: true }) })
     }
 
+    /// The extents from `offset` on, one after the other without gaps, within `len` bytes and `most` of them; neighbours
+    /// may be alike. It may be fewer, where more would take another question to somebody far away, but never none of
+    /// what there is: who wants the rest asks again from where they end.
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            let (mut at, end) = (offset, offset.saturating_add(len));
+            let mut found = Vec::new();
+            while at < end && found.len() < most {
+                let extent = self.extent(at, end - at).await?;
+                if extent.len == 0 {
+                    break;
+                }
+                at += extent.len;
+                found.push(extent);
+            }
+            Ok(found)
+        })
+    }
+
     /// Counters and settings for people, as (name, value), from the outermost filter to the medium.
     fn describe(&self) -> Vec<(String, String)>;
 }

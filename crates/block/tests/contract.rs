@@ -80,15 +80,24 @@ async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], stable: bool, now:
     assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
 }
 
-/// Extents cover the disk without a gap, and what is not mapped is zeros.
+/// Extents cover the disk without a gap, one by one as well as several at a time, and what is not mapped is zeros.
 async fn check_extents(disk: &dyn Backend, model: &[u8]) {
-    let mut at = 0;
-    while at < CAPACITY {
-        let Extent { offset, len, mapped } = disk.extent(at, CAPACITY - at).await.expect("an extent");
-        assert_eq!(offset, at);
-        assert!(len > 0 && at + len <= CAPACITY);
-        assert!(mapped || model[at as usize..(at + len) as usize].iter().all(|b| *b == 0));
-        at += len;
+    for most in [1, 3] {
+        let mut at = 0;
+        while at < CAPACITY {
+            let found = match most {
+                1 => disk.extent(at, CAPACITY - at).await.map(|one| vec![one]),
+                _ => disk.extents(at, CAPACITY - at, most).await,
+            };
+            let found = found.expect("extents");
+            assert!((1..=most).contains(&found.len()));
+            for Extent { offset, len, mapped } in found {
+                assert_eq!(offset, at);
+                assert!(len > 0 && at + len <= CAPACITY);
+                assert!(mapped || model[at as usize..(at + len) as usize].iter().all(|b| *b == 0));
+                at += len;
+            }
+        }
     }
 }
 

@@ -132,10 +132,12 @@ impl Units {
     /// opened in another way or handed to another unit. Units that are forgotten stay busy.
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<Setup, Vec<Problem>> {
         let wanted = wanted(config);
+        let routes = self.routes.clone();
         let stays = |name: &Name, open: &Open| {
             wanted.get(name).is_some_and(|lun| **lun == open.lun)
                 && open.max_registrants == config.max_registrants
                 && !open.replaced
+                && is_led_to(open, routes.as_deref())
         };
         let (staying, leaving): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.open).into_iter().partition(|(name, open)| stays(name, open));
@@ -334,6 +336,13 @@ impl Units {
         };
         self.open.iter().filter_map(one).collect()
     }
+}
+
+/// What is routed is reached in the way that it was opened in, and not in another one that its upstream has now. Who is told of
+/// what is there by upstream would lose it with the sessions of the old way, and keeps that.
+fn is_led_to(open: &Open, routes: Option<&Routes>) -> bool {
+    let blocks = open.lun.source.place().filter(|_| open.medium.commands.is_none());
+    blocks.zip(routes).is_none_or(|(place, routes)| routes.leads_to(place))
 }
 
 /// Brings to rest what leaves or changes.

@@ -2,7 +2,7 @@
 
 use crate::*;
 use interop::op;
-use interop::script::{Script, Turn};
+use interop::script::{BLOCK, BLOCKS, Script, Turn};
 use interop::scsi::{READ, pattern, read10, reserve_out};
 
 const KEY: u64 = 0xb10c;
@@ -10,6 +10,13 @@ const WRITE_EXCLUSIVE: u8 = 1;
 const APTPL: u8 = 1;
 const ABORT_TASK: u8 = 1;
 const LUN_RESET: u8 = 5;
+const SERVICE_ACTION_IN_16: u8 = 0x9e;
+const READ_CAPACITY_16: u8 = 0x10;
+const GET_LBA_STATUS: u8 = 0x12;
+/// LBPME and LBPRZ: it is thin, and what is not mapped reads as zeros.
+const THIN: u8 = 0xc0;
+/// So many descriptors one answer to GET LBA STATUS has at most.
+const MOST: usize = 256;
 /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, whatever its qualifier.
 const RESET: u32 = 0x0629;
 
@@ -73,4 +80,69 @@ fn a_command_that_hangs_upstream_is_over_before_its_abort_is_answered() {
     assert!(functions.contains(&ABORT_TASK), "{functions:?}");
     raw.simple(0, &[0; 6]).good();
     raw.expect_silence();
+}
+
+/// A disk of which every second block is mapped, and that tells as much of it as it is asked for.
+fn fragmented() -> Script {
+    Script::new().scsi(SERVICE_ACTION_IN_16, |link, pdu| {
+        let number = |bytes: &[u8]| bytes.iter().fold(0usize, |n, b| n << 8 | usize::from(*b));
+        let cdb = &pdu.bhs[32..48];
+        let data = match cdb[1] & 0x1f {
+            READ_CAPACITY_16 => {
+                let mut data = vec![0; 32];
+                data[..8].copy_from_slice(&(BLOCKS as u64 - 1).to_be_bytes());
+                data[8..12].copy_from_slice(&(BLOCK as u32).to_be_bytes());
+                data[14] = THIN;
+                data
+            }
+            GET_LBA_STATUS => {
+                let room = (number(&cdb[10..14]) - 8) / 16;
+                let descriptor = |lba: usize| {
+                    [&(lba as u64).to_be_bytes()[..], &[0, 0, 0, 1], &[(lba % 2) as u8, 0, 0, 0]].concat()
+                };
+                let list: Vec<u8> = (number(&cdb[2..10])..BLOCKS).take(room).flat_map(descriptor).collect();
+                [&(list.len() as u32 + 4).to_be_bytes()[..], &[0; 4], &list].concat()
+            }
+            _ => return Turn::Usual,
+        };
+        link.data_in(pdu, &data);
+        Turn::Done
+    })
+}
+
+/// First block, number of blocks and state of what GET LBA STATUS tells, with room for so many.
+fn mapped(raw: &mut Raw, from: usize, most: usize) -> Vec<(u64, u32, u8)> {
+    let room = (8 + 16 * most) as u32;
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (SERVICE_ACTION_IN_16, GET_LBA_STATUS);
+    cdb[2..10].copy_from_slice(&(from as u64).to_be_bytes());
+    cdb[10..14].copy_from_slice(&room.to_be_bytes());
+    let answer = raw.read(0, &cdb, room).good();
+    assert_eq!(u32::from_be_bytes(answer[..4].try_into().expect("4 bytes")) as usize, answer.len() - 4);
+    let lba = |d: &[u8]| u64::from_be_bytes(d[..8].try_into().expect("8 bytes"));
+    let blocks = |d: &[u8]| u32::from_be_bytes(d[8..12].try_into().expect("4 bytes"));
+    answer[8..].chunks_exact(16).map(|d| (lba(d), blocks(d), d[12])).collect()
+}
+
+/// Upstream may be far away: a copy of a sparse disk asks for every extent of it.
+#[test]
+fn what_a_host_asks_once_of_the_extents_of_a_disk_is_asked_once_upstream() {
+    let target = fragmented().listen();
+    let router = router_to(&format!("iscsi://{}/{}", target.address(), interop::TARGET), "");
+    let mut raw = session(router.portal(), T, &[0]);
+    let is_status =
+        |pdu: &&interop::Pdu| pdu.bhs[32] == SERVICE_ACTION_IN_16 && pdu.bhs[33] == GET_LBA_STATUS;
+    let asked = || target.requests(op::SCSI).iter().filter(is_status).count();
+    let every: Vec<_> = (0..BLOCKS as u64).map(|lba| (lba, 1, (lba % 2) as u8)).collect();
+    for most in [7, 64, MOST, 2 * MOST] {
+        let (before, mut found, mut questions) = (asked(), Vec::new(), 0);
+        while found.len() < BLOCKS {
+            let more = mapped(&mut raw, found.len(), most);
+            assert!((1..=most).contains(&more.len()));
+            found.extend(more);
+            questions += 1;
+        }
+        assert!(found == every, "{most} at a time: {found:?}");
+        assert_eq!((questions, asked() - before), (BLOCKS.div_ceil(most.min(MOST)), questions));
+    }
 }

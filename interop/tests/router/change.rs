@@ -1,6 +1,8 @@
 //! `lunar diff` and `lunar apply`: another configuration for a router that serves.
 
 use crate::*;
+use interop::Relay;
+use interop::scsi::read10;
 
 /// The file of a configuration that has another target and another limit.
 fn other(router: &Server, storage: &Server) -> String {
@@ -69,4 +71,55 @@ fn what_is_not_confirmed_goes_by_itself_and_what_is_stays() {
     let late = router.asked(&["apply", "--rollback"]);
     assert!(!late.ok() && late.said.contains("nothing to roll back to"), "{}", late.said);
     assert_eq!(host.read_blocks(3, 0, 1), [0; 512], "a host of the other target saw nothing of it");
+}
+
+/// A router of a pair whose other one is not there, serving target A as T, a session of a host with it, and the text of its
+/// configuration.
+fn alone_in_its_pair(storage: &Server) -> (Server, Raw, String) {
+    let [own, peer] = [(); 2].map(|()| interop::ports::free());
+    let pair = format!("[router.r1.pair]\npeer = \"127.0.0.1:{peer}\"\ngroup = 2\nprefer = true\n");
+    let rest = upstream("a", &url(storage, &format!("/{A}")), "") + &map_target(T, "a") + &pair;
+    let text = router_text("hold_s = 5\n", &rest).replace(":0\"", &format!(":{own}\""));
+    let router = Server::start(&text);
+    let mut host = session(router.portal(), T, &[0, 3]);
+    until("it serves", || reads(&mut host).then_some(()));
+    let text = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("what it serves");
+    (router, host, text)
+}
+
+fn reads(host: &mut Raw) -> bool {
+    host.read(3, &read10(0, 1), 512).status == 0
+}
+
+fn file_of(router: &Server, text: &str) -> String {
+    let file = router.dir().join("other.toml").display().to_string();
+    std::fs::write(&file, text).expect("a configuration");
+    file
+}
+
+#[test]
+fn what_is_refused_disturbs_neither_a_pair_nor_its_upstream() {
+    let storage = storage();
+    let (router, mut host, text) = alone_in_its_pair(&storage);
+    let missing = target(U, "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"missing.img\"\n");
+    let refused = file_of(&router, &(text.replace("hold_s = 5", "hold_s = 6") + &missing));
+    let end = Instant::now() + Duration::from_secs(3);
+    let said = router.asked(&["apply", &refused]);
+    assert!(!said.ok() && said.said.contains("missing.img"), "{}", said.said);
+    while Instant::now() < end {
+        assert!(reads(&mut host), "{}", router.log());
+    }
+}
+
+#[test]
+fn an_upstream_that_is_to_be_used_in_another_way_is_from_then_on() {
+    let storage = storage();
+    let relay = Relay::to(storage.portal());
+    let (router, mut host, text) = alone_in_its_pair(&storage);
+    let (direct, other) = (url(&storage, ""), format!("iscsi://{}", relay.address()));
+    let both = format!("urls = [\"{direct}/{A}\", \"{other}/{A}\"]");
+    let text = text.replace("hold_s = 5", "hold_s = 6").replace(&format!("urls = [\"{direct}/{A}\"]"), &both);
+    router.said(&["apply", &file_of(&router, &text)]);
+    let is_used = || router.said(&["router", "paths"]).contains(&relay.address().to_string());
+    until("it serves over the other path, too", || (reads(&mut host) && is_used()).then_some(()));
 }

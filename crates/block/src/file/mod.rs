@@ -231,7 +231,15 @@ impl Backend for File {
     fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
         Box::pin(async move {
             self.check(offset, len)?;
-            self.find(offset, len).await
+            let found = self.find(offset, len, 1).await?;
+            Ok(found.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            self.check(offset, len)?;
+            self.find(offset, len, most).await
         })
     }
 

@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of zeros written at once where nothing better is offered.
@@ -69,26 +69,32 @@ impl File {
         Ok(())
     }
 
-    /// The extent at `offset`. Where the medium does not tell, everything is allocated.
-    pub(super) async fn find(&self, offset: u64, len: u64) -> io::Result<Extent> {
+    /// The extents from `offset` on, `most` of them, with one trip to a thread that may wait.
+    pub(super) async fn find(&self, offset: u64, len: u64, most: usize) -> io::Result<Vec<Extent>> {
         let handle = ops::Handle::reading(&self.medium.files);
-        let (until, mapped) = net::blocking(move || {
-            let seek = |to| rustix::fs::seek(handle.as_fd(), to);
-            Ok(match seek(SeekFrom::Data(offset)) {
-                Ok(data) if data > offset => (data, false),
-                Ok(_) => (seek(SeekFrom::Hole(offset)).unwrap_or(u64::MAX), true),
-                Err(Errno::NXIO) => (u64::MAX, false),
-                Err(_) => (u64::MAX, true),
-            })
-        })
-        .await?;
-        // Somebody may have punched a hole at `offset` in between; an answer of no length would never end.
-        let found = len.min(until.saturating_sub(offset));
-        Ok(if found > 0 {
-            Extent { offset, len: found, mapped }
-        } else {
-            Extent { offset, len, mapped: true }
-        })
+        let (mut at, end) = (offset, offset.saturating_add(len));
+        let next = move || {
+            let extent = (at < end).then(|| extent(handle.as_fd(), at, end - at))?;
+            at += extent.len;
+            Some(extent)
+        };
+        net::blocking(move || Ok(std::iter::from_fn(next).take(most).collect())).await
+    }
+}
+
+/// The extent at `offset`. Where the medium does not tell, everything is allocated.
+fn extent(file: BorrowedFd<'_>, offset: u64, len: u64) -> Extent {
+    let seek = |to| rustix::fs::seek(file, to);
+    let (until, mapped) = match seek(SeekFrom::Data(offset)) {
+        Ok(data) if data > offset => (data, false),
+        Ok(_) => (seek(SeekFrom::Hole(offset)).unwrap_or(u64::MAX), true),
+        Err(Errno::NXIO) => (u64::MAX, false),
+        Err(_) => (u64::MAX, true),
+    };
+    // Somebody may have punched a hole at `offset` in between; an answer of no length would never end.
+    match len.min(until.saturating_sub(offset)) {
+        0 => Extent { offset, len, mapped: true },
+        found => Extent { offset, len: found, mapped },
     }
 }
 

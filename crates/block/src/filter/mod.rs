@@ -172,6 +172,10 @@ impl<H: Hook> Backend for Filter<H> {
         self.inner.extent(offset, len)
     }
 
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        self.inner.extents(offset, len, most)
+    }
+
     fn describe(&self) -> Vec<(String, String)> {
         let mut told = self.hook.describe();
         told.extend(self.inner.describe());

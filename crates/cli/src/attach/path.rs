@@ -229,6 +229,10 @@ impl Backend for Path {
         pass!(self, lun => lun.extent(offset, len))
     }
 
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        pass!(self, lun => lun.extents(offset, len, most))
+    }
+
     fn describe(&self) -> Vec<(String, String)> {
         self.lun().map(|lun| lun.describe()).unwrap_or_default()
     }

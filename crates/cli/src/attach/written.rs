@@ -95,6 +95,10 @@ impl Backend for Written {
         self.inner.extent(offset, len)
     }
 
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        self.inner.extents(offset, len, most)
+    }
+
     fn describe(&self) -> Vec<(String, String)> {
         self.inner.describe()
     }

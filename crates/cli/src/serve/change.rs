@@ -35,12 +35,15 @@ impl<S: Server> Service<S> {
         for ((router, upstream), targets) in users(&config) {
             self.routes.uses(&router, &upstream, targets);
         }
+        self.routes.try_out();
         self.routes.pairs(pairs(&config));
         self.routes.set(specs(&config));
         if let Err(problems) = self.make(&config, true) {
+            self.routes.give_up();
             self.route();
             return Err(problems);
         }
+        self.routes.keep();
         warn_of_what_stays(&self.config, &config);
         self.config = config;
         self.route();

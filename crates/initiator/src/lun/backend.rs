@@ -262,21 +262,26 @@ impl Lun {
         Ok(())
     }
 
-    /// GET LBA STATUS: the first extent, as far as the answer tells.
-    async fn status_of(&self, offset: u64, len: u64) -> Result<Extent, Error> {
-        let mapped = Extent { offset, len, mapped: true };
+    /// GET LBA STATUS once: the extents from `offset` on, as far as the answer tells, and at least one.
+    async fn status_of(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, Error> {
+        let mapped = vec![Extent { offset, len, mapped: true }];
+        let p = self.properties();
+        // Without LBPRZ, what is not mapped may read as anything.
+        if !(p.thin && p.unmapped_reads_zero) {
+            return Ok(mapped);
+        }
         let size = u64::from(self.block_size);
-        let data = Direction::In(Buf::zeroed(status::LEN));
-        let cdb = cdb::get_lba_status(offset / size, status::LEN as u32);
-        let (result, buf) = perform(&self.session, self.lun, cdb, data).await;
+        let room = status::room(most);
+        let cdb = cdb::get_lba_status(offset / size, room as u32);
+        let (result, buf) = perform(&self.session, self.lun, cdb, Direction::In(Buf::zeroed(room))).await;
         let (got, buf) = match (result, buf) {
             (Ok(c), Some(buf)) => (c.transferred, buf),
             (Err(e), _) if e.sense.is_some_and(|s| s.key == 5) => return Ok(mapped),
             (Err(e), _) => return Err(e),
             (Ok(_), None) => return Ok(mapped),
         };
-        let told = status::first(&buf[..got.min(buf.len())], size, offset);
-        Ok(told.map_or(mapped, |(told, mapped)| Extent { offset, len: len.min(told), mapped }))
+        let told = status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
+        Ok(if told.is_empty() { mapped } else { told.into_iter().take(most.max(1)).collect() })
     }
 }
 
@@ -371,13 +376,13 @@ impl Backend for Lun {
 
     fn extent(&self, offset: u64, len: u64) -> Future<'_, io::Result<Extent>> {
         Box::pin(async move {
-            let p = self.properties();
-            // Without LBPRZ, what is not mapped may read as anything.
-            if !(p.thin && p.unmapped_reads_zero) {
-                return Ok(Extent { offset, len, mapped: true });
-            }
-            self.status_of(offset, len).await.map_err(io::Error::from)
+            let told = self.status_of(offset, len, 1).await?;
+            Ok(told.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
         })
+    }
+
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move { self.status_of(offset, len, most).await.map_err(io::Error::from) })
     }
 
     fn describe(&self) -> Vec<(String, String)> {

@@ -390,6 +390,14 @@ impl Backend for Multipath {
         })
     }
 
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, most).await, ()) }))
+                .await
+                .0
+        })
+    }
+
     fn describe(&self) -> Vec<(String, String)> {
         let paths = self.paths();
         let told =

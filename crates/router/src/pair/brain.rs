@@ -35,8 +35,15 @@ pub async fn run(pair: Weak<Pair>, before: Option<End>, _over: flume::Sender<Inf
         // Either is a reason to look.
         _ = compio::time::timeout(PAUSE, rings).await;
     }
-    for keeper in brain.keepers {
-        keeper.leave().await;
+    leave(brain.keepers).await;
+}
+
+/// They end, all at the same time.
+async fn leave(keepers: Vec<Keeper>) {
+    let tasks: Vec<_> = keepers.into_iter().map(|keeper| spawn(keeper.leave())).collect();
+    for task in tasks {
+        // None panics; one that did has shut its gate.
+        _ = task.await;
     }
 }
 
@@ -102,7 +109,7 @@ impl Brain {
 
     async fn turn(&mut self, pair: &Arc<Pair>) {
         self.adopt(pair).await;
-        self.each(async |keeper| keeper.look().await).await;
+        self.each_alive(async |keeper: &mut Keeper| keeper.look().await).await;
         let (holder, generation) = self.sight();
         let (order, role) = {
             let mut state = pair.state();
@@ -137,9 +144,7 @@ impl Brain {
     async fn let_go(&mut self) {
         let (gone, there) = std::mem::take(&mut self.keepers).into_iter().partition(Keeper::is_gone);
         self.keepers = there;
-        for keeper in gone {
-            keeper.leave().await;
-        }
+        leave(gone).await;
     }
 
     /// All together: what one of them has counts for all.

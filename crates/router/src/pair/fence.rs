@@ -53,7 +53,10 @@ async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
 }
 
 /// Does something, or fails when it takes too long.
-async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+///
+/// # Errors
+/// [`Kind::TimedOut`] then; else those of what is done.
+pub async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Err(Error::new(Kind::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
     compio::time::timeout(WAIT, work).await.unwrap_or_else(late)
 }

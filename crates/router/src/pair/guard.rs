@@ -107,7 +107,9 @@ impl Guard {
     pub async fn admit(&self, session: &Session, lun: u64) -> Result<(), Error> {
         let is_ours = |seen: &Seen| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
         let not_ours = || Error::new(Kind::Reserved, "this router is not the active one of its pair");
-        if !is_ours(&fence::reservation(session, lun).await?) {
+        // The others wait for one that does not answer. Nothing was changed by it yet, so that it can be left; a
+        // registration that is on its way cannot, or it might come after a take-over.
+        if !is_ours(&fence::soon(fence::reservation(session, lun)).await?) {
             return Err(not_ours());
         }
         fence::register(session, lun, self.key).await?;

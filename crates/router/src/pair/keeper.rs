@@ -5,6 +5,7 @@ use super::fence::{Fence, KIND, Port, Seen};
 use super::guard::Guard;
 use super::machine::Holder;
 use crate::upstream::Remote;
+use compio::runtime::spawn;
 use initiator::{Error, Kind, Lun};
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
@@ -107,7 +108,7 @@ impl Keeper {
     /// [`Kind::Reserved`] when somebody else has it.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         self.guard.shut();
-        (self.opened, self.refusals) = (None, 0);
+        (self.is_taken, self.opened, self.refusals) = (false, None, 0);
         if !self.guard.empty(self.hold).await {
             return Err(Error::new(Kind::TimedOut, "commands from before are still under way"));
         }
@@ -126,13 +127,21 @@ impl Keeper {
             return;
         }
         let Some(remote) = self.remote.upgrade() else { return };
-        for lun in remote.luns() {
-            match self.admit(&lun).await {
-                Ok(()) => {}
-                Err(e) if e.kind == Kind::Reserved => return self.count_refusals(),
+        // At the same time: one that does not answer is waited for once, however many there are.
+        let admitted: Vec<_> =
+            remote.luns().into_iter().map(|lun| spawn(admit(self.guard.clone(), lun))).collect();
+        let mut is_ours = true;
+        for session in admitted {
+            match session.await {
+                Ok(Err(e)) if e.kind == Kind::Reserved => is_ours = false,
                 // It is admitted at its first conflict.
-                Err(e) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
+                Ok(Err(e)) => tracing::debug!("a session with {} is not registered yet: {e}", self.name),
+                // None panics; one that did is not registered.
+                Ok(Ok(())) | Err(_) => {}
             }
+        }
+        if !is_ours {
+            return self.count_refusals();
         }
         self.look().await;
         if self.holder() == Holder::Ours {
@@ -154,12 +163,6 @@ impl Keeper {
                 self.name
             );
         }
-    }
-
-    /// Registers a session, and reads what the logical unit is: while the other router had it, not all of it was told.
-    async fn admit(&self, lun: &Lun) -> Result<(), Error> {
-        self.guard.admit(lun.session(), lun.address()).await?;
-        lun.reload().await
     }
 
     /// Lets nothing through any more; somebody else has it.
@@ -197,6 +200,12 @@ impl Drop for Keeper {
         // Nobody would see any more that the other router has it.
         self.guard.shut();
     }
+}
+
+/// Registers a session, and reads what the logical unit is: while the other router had it, not all of it was told.
+async fn admit(guard: Arc<Guard>, lun: Arc<Lun>) -> Result<(), Error> {
+    guard.admit(lun.session(), lun.address()).await?;
+    lun.reload().await
 }
 
 /// A random ISID in form (RFC 7143 section 11.12.5), always the same for the same logical unit.

@@ -5,11 +5,12 @@ use super::{Order, Pair, Role, Spec};
 use crate::loops::Loops;
 use crate::upstream::{Remote, Upstream, look};
 use block::Backend;
+use device::Access;
 use initiator::{Kind, Options, Session, Url};
 use interop::{Peer, Server};
 use net::{Buf, Cores};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use target::{Instance, Told};
 use wire::scsi::Sense;
 
@@ -35,7 +36,12 @@ fn server_with(keys: &str) -> Server {
 
 /// The disk, routed by a router of this key.
 async fn disk(url: &Url, key: u64) -> Arc<Remote> {
-    let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", vec![url.clone()]) };
+    disk_over(vec![url.clone()], key).await
+}
+
+/// The same over several paths.
+async fn disk_over(urls: Vec<Url>, key: u64) -> Arc<Remote> {
+    let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", urls) };
     let found = look(&upstream, &Loops::default()).await.expect("it is there");
     let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
     Remote::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk")
@@ -106,7 +112,11 @@ impl Half {
 }
 
 fn url(server: &Server) -> Url {
-    Url::parse(&format!("iscsi://{}/{}/0", server.portal(), interop::TARGET)).expect("a URL")
+    lun_of(server.portal(), 0)
+}
+
+fn lun_of(portal: impl std::fmt::Display, lun: u16) -> Url {
+    Url::parse(&format!("iscsi://{portal}/{}/{lun}", interop::TARGET)).expect("a URL")
 }
 
 #[test]
@@ -272,6 +282,70 @@ fn while_one_disk_takes_long_to_take_the_storage_is_shown_at_another_that_the_ro
     });
 }
 
+/// Three questions in a row that nobody answers would take longer.
+const TOGETHER: Duration = Duration::from_secs(5);
+
+#[test]
+fn disks_that_do_not_answer_are_waited_for_once_and_nothing_goes_to_them_before_they_are_taken() {
+    run(async || {
+        let more = |lun| format!("[[target.lun]]\nlun = {lun}\nbackend = \"memory\"\nsize = \"1MiB\"\n");
+        let (there, away) = (server(), server_with(&(1..=3).map(more).collect::<String>()));
+        let near = disk(&url(&there), 0xb).await;
+        let mut far = Vec::new();
+        for lun in 1..=3 {
+            far.push(disk(&lun_of(away.portal(), lun), 0xb).await);
+        }
+        let is_open = |disk: &Arc<Remote>| disk.guard().is_some_and(|guard| guard.is_open());
+        away.pause();
+        let pair = pair(spec(0xb), None);
+        let begun = Instant::now();
+        far.iter().chain([&near]).for_each(|disk| pair.attend(disk));
+        until(|| pair.facts().role == Role::Active).await;
+        assert!(begun.elapsed() < TOGETHER, "one was waited for after the other");
+        assert!(is_open(&near) && near.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        assert_eq!(pair.access(false), Access::Transitioning, "what hosts hear of those that are not open");
+        for disk in &far {
+            let refused = disk.write(0, Buf::zeroed(LEN), false).await.0.expect_err("it is not taken");
+            assert_eq!(Told::of(&refused).and_then(|told| told.sense), Some(Sense::NOT_READY_STANDBY));
+        }
+        away.go_on();
+        until(|| far.iter().all(is_open)).await;
+        let mut raw = interop::Raw::session(away.portal(), &[]);
+        for (lun, disk) in (1..).zip(&far) {
+            raw.clear_attentions(lun);
+            assert!(disk.write(0, Buf::zeroed(LEN), false).await.0.is_ok());
+            assert!(interop::scsi::read_keys(&mut raw, lun).contains(&0xb), "it is served without a fence");
+        }
+        // Nor does the end of a pair wait for one after the other; it may look at them before that.
+        away.pause();
+        let (end, begun) = (pair.end(), Instant::now());
+        drop(pair);
+        _ = end.recv_async().await;
+        assert!(begun.elapsed() < TOGETHER + Duration::from_secs(2), "one was waited for after the other");
+    });
+}
+
+#[test]
+fn a_path_that_does_not_answer_keeps_the_others_from_being_opened_for_a_moment_only() {
+    run(async || {
+        let server = server();
+        let relay = interop::Relay::to(server.portal());
+        let ways = vec![url(&server), lun_of(relay.address(), 0)];
+        let disk = disk_over(ways, 0xa).await;
+        let mut a = Keeper::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        a.open().await;
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        until(|| disk.luns().len() == 2).await;
+        relay.silence();
+        assert!(a.take(false).await.is_ok());
+        let begun = Instant::now();
+        a.open().await;
+        assert!(disk.guard().expect("a gate").is_open() && begun.elapsed() < TOGETHER);
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+    });
+}
+
 #[test]
 fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through() {
     run(async || {
@@ -284,6 +358,7 @@ fn a_router_that_was_put_off_while_its_sessions_registered_lets_nothing_through(
         assert_eq!(b.take(true).await, Ok(()));
         a.open().await;
         assert!(!guard.is_open() && disk.resets().is_empty());
+        assert!(a.take(false).await.is_err() && !a.is_taken, "what it had before is not what it has");
         assert!(a.take(true).await.is_ok());
         a.open().await;
         assert!(guard.is_open());

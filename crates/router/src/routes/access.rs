@@ -40,10 +40,11 @@ impl State {
 impl State {
     /// The portal groups of a logical unit; in a pair, those of the peer too, which a host sees there.
     fn groups(&self, one: &Served) -> Vec<Group> {
-        let mut access = access(self.ways.health(&one.place));
-        let pair = self.pairs.get(&one.place.router);
+        let (ways, pairs) = self.serving();
+        let mut access = access(ways.health(&one.place));
+        let pair = pairs.get(&one.place.router);
         if let Some(pair) = pair {
-            let own = pair.access(self.ways.is_open(&one.place));
+            let own = pair.access(ways.is_open(&one.place));
             access = if access == Access::Optimized { own } else { access };
         }
         let preferred = pair.is_some_and(|pair| pair.spec().preferred);

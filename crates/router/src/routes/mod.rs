@@ -3,6 +3,7 @@
 
 mod access;
 mod spec;
+mod trial;
 mod ways;
 
 pub use access::Served;
@@ -21,6 +22,7 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use target::Instance;
+use trial::Before;
 use ways::Ways;
 
 /// All that the routers of a server have open.
@@ -49,6 +51,8 @@ struct State {
     served: Vec<Served>,
     /// The watch ends when this goes.
     watching: Option<flume::Sender<()>>,
+    /// What serves while another configuration is tried out.
+    before: Option<Before>,
 }
 
 /// Routing instance and upstream.
@@ -196,7 +200,7 @@ impl Routes {
 
     /// An instance's part in a failover pair.
     pub fn pair(&self, name: &str) -> Option<Arc<Pair>> {
-        self.shared.state().pairs.get(name).cloned()
+        self.shared.state().serving().1.get(name).cloned()
     }
 
     /// Gives up the place in all failover pairs, and waits until that is done.
@@ -225,6 +229,11 @@ impl Routes {
     /// Which targets of ours use an upstream: it must not be one that leads back to them.
     pub fn uses(&self, router: &str, upstream: &str, targets: BTreeSet<String>) {
         self.shared.loops.uses(&name(router, upstream), targets);
+    }
+
+    /// The way to a logical unit that was opened is still the one to go: its upstream is to be used as it was then.
+    pub fn leads_to(&self, place: &Place) -> bool {
+        self.shared.state().ways.leads_to(place)
     }
 
     /// The way to a logical unit that was found. Nothing is connected yet.

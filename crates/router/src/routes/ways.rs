@@ -20,6 +20,7 @@ pub enum Opened {
     Commands(Arc<dyn Passage>, Passes),
 }
 
+#[derive(Clone)]
 enum Way {
     Block(Arc<Remote>),
     Pass(Arc<pass::Remote>),
@@ -55,7 +56,7 @@ pub struct UnitFacts {
 }
 
 /// All ways, by where they lead.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Ways(BTreeMap<Place, (FoundLun, Way)>);
 
 impl Ways {
@@ -78,7 +79,12 @@ impl Ways {
         Ok((opened, fresh))
     }
 
-    /// An upstream is not used any more.
+    /// There is a way to a logical unit.
+    pub fn leads_to(&self, place: &Place) -> bool {
+        self.0.contains_key(place)
+    }
+
+    /// An upstream is not used any more, or in another way.
     pub fn forget(&mut self, key: &Key) {
         self.0.retain(|place, _| place.key() != *key);
     }

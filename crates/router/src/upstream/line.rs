@@ -319,6 +319,13 @@ impl Backend for Line {
         }
     }
 
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        match self.lun.get() {
+            Some(lun) => lun.extents(offset, len, most),
+            None => Box::pin(async { Err(self.closed()) }),
+        }
+    }
+
     fn describe(&self) -> Vec<(String, String)> {
         self.lun.get().map(|lun| lun.describe()).unwrap_or_default()
     }

@@ -395,6 +395,13 @@ impl Backend for Remote {
         })
     }
 
+    fn extents(&self, offset: u64, len: u64, most: usize) -> Future<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            let (_inside, desk) = self.enter().await?;
+            desk.joined.extents(offset, len, most).await.map_err(|e| self.telling(e))
+        })
+    }
+
     fn stride(&self) -> Option<usize> {
         Some(STRIDE)
     }

@@ -97,16 +97,8 @@ const MAX_EXTENTS: usize = 256;
 pub async fn lba_status(unit: &Arc<Unit>, offset: u64, allocation_len: u32, block_size: u32) -> Ended {
     let end = unit.backend().facts().capacity / block_size as u64 * block_size as u64;
     let room = (allocation_len as usize / 16).clamp(1, MAX_EXTENTS);
-    let mut extents = Vec::new();
-    let mut at = offset;
-    while at < end && extents.len() < room {
-        let found = unit.backend().extent(at, end - at).await;
-        let extent = found.map_err(|e| failed(unit, &e, at, &READ))?;
-        if extent.len == 0 {
-            break;
-        }
-        at += extent.len;
-        extents.push((extent.len, extent.mapped));
-    }
+    let found = unit.backend().extents(offset, end.saturating_sub(offset), room).await;
+    let found = found.map_err(|e| failed(unit, &e, offset, &READ))?;
+    let extents: Vec<(u64, bool)> = found.iter().map(|extent| (extent.len, extent.mapped)).collect();
     Ok(Outcome::Data(device::lba_status(offset, &extents, block_size, allocation_len)))
 }
