@@ -310,6 +310,17 @@ fn who_leaves_its_place_to_nobody_says_so() {
 }
 
 #[test]
+fn one_that_is_drained_is_shown_to_be() {
+    let world = World::start();
+    world.becomes(1, "standby, for");
+    world.routers[1].said(&["router", "drain", "r1"]);
+    assert!(world.is(1, "standby, draining, for"));
+    assert!(world.routers[1].said(&["router", "list"]).contains("  standby, draining  "));
+    world.routers[1].said(&["router", "resume", "r1"]);
+    assert!(world.is(1, "standby, for"));
+}
+
+#[test]
 fn the_standby_one_refuses_and_tells_who_serves() {
     let world = World::start();
     world.serves(1);

@@ -1,10 +1,14 @@
 //! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
 //! place.
 
+mod remedy;
+
+pub(crate) use remedy::cannot_open;
+
 use crate::config::{Config, Fail, Filter, Lun, Share, Source, show_size};
-use crate::{Cause, Problem, identity, io_text, plain};
+use crate::{Problem, identity, io_text};
 use ::target::setup::{Answers, Setup, Target};
-use ::target::{Passage, Resting, Unit};
+use ::target::{Instance, Passage, Resting, Unit};
 use block::filter::Rate;
 use block::{Backend, Facts, Spec};
 use device::{Kind, Lu, Passes, Settings};
@@ -294,8 +298,25 @@ impl Units {
             portal_groups: config.portal_groups.clone(),
             targets,
             awaited: config.awaited.clone(),
+            instances: self.instances(config),
             answers: self.answers(),
         }
+    }
+
+    /// The instances that have a portal group for themselves.
+    fn instances(&self, config: &Config) -> BTreeMap<u16, Arc<Instance>> {
+        let Some(routes) = &self.routes else { return BTreeMap::new() };
+        let mut own = BTreeMap::new();
+        for group in &config.portal_groups {
+            let is_of = |tags: &[u16]| tags.contains(&group.tag);
+            let mut here = config.routers.iter().filter(|router| is_of(&router.portal_groups));
+            let is_shared =
+                config.targets.iter().any(|target| target.router.is_none() && is_of(&target.portal_groups));
+            if let (Some(router), None, false) = (here.next(), here.next(), is_shared) {
+                own.insert(group.tag, routes.instance(&router.name));
+            }
+        }
+        own
     }
 
     /// Who asks what is behind a target, or what this router is in its pair, is answered by the routes.
@@ -500,11 +521,14 @@ impl<'a> Media<'a> {
         block::open(&spec).map_err(|e| {
             let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
             let held = has_path(lun) && self.leaving.values().any(is_same);
-            let hint = match held && spec.kind == block::Kind::Device {
-                true => "restart lunar to open the device in another way".into(),
-                false => e.hint,
-            };
-            Problem::new(format!("{}: {}", e.subject, plain(&e.what)), hint).because(Cause::of(e.kind))
+            let problem = cannot_open(lun, e);
+            match held && spec.kind == block::Kind::Device {
+                true => Problem {
+                    hint: Some("restart lunar to open the device in another way".into()),
+                    ..problem
+                },
+                false => problem,
+            }
         })
     }
 

@@ -1,10 +1,10 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
-use crate::build::{Name, load, notes_of_size, of_lun, settings, spec, state_path};
+use crate::build::{Name, cannot_open, load, notes_of_size, of_lun, settings, spec, state_path};
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
-use crate::{Cause, Problem, io_text, plain};
+use crate::{Cause, Problem, io_text};
 use block::Facts;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn one(
 ) -> Result<(), Problem> {
     let Some(spec) = spec(lun) else { return Ok(()) };
     let found = block::examine(&spec);
-    let found = found.map_err(|e| Problem::new(format!("{}: {}", e.subject, plain(&e.what)), e.hint))?;
+    let found = found.map_err(|e| cannot_open(lun, e))?;
     let path = spec.path.display();
     if found.in_use {
         note(format!("{path} is in use: by a server that runs already, or by another"));
@@ -151,6 +151,33 @@ mod tests {
         assert_eq!(problems, [format!("upstream {file}"), format!("upstream {gone}"), none.to_owned()]);
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].starts_with("LUN 1 of iqn.2026-11.org.example:d: the last 392 bytes"), "{notes:?}");
+    }
+
+    #[test]
+    fn the_remedy_is_one_that_an_upstream_can_have_and_a_server_says_the_same() {
+        let folder = Folder::new("examine-remedies");
+        folder.file("file.img", vec![0; 4096], 0o600);
+        folder.file("empty.img", "", 0o600);
+        let state = folder.0.join("state");
+        for (key, path, hint) in [
+            ("file", "none.img", "check the path, or make the file: truncate -s 1G none.img"),
+            ("file", "empty.img", "give it a size: truncate -s 1G empty.img"),
+            ("device", "none.img", "check the path; lsblk lists the disks"),
+            ("device", "file.img", "write `file` instead of `device`"),
+        ] {
+            let source = format!(
+                "[router.r.upstream]\na.{key} = \"{path}\"\n[[router.r.target]]\nmap = \"lun\"\n\
+                 name = \"iqn.2026-11.org.example:d\"\naccess = \"all\"\nlun = [{{ lun = 0, upstream = \"a\" }}]\n"
+            );
+            let config =
+                parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();
+            let (problems, _) = examine(&config, &state);
+            let told = problems[0].hint.as_deref().unwrap_or_default();
+            assert_eq!(told.replace(&format!("{}/", folder.0.display()), ""), hint);
+            let whole = expand(&config, &Found::default()).unwrap();
+            let served = crate::Units::new(&state).setup(&whole, &|_| Ok(Vec::new()));
+            assert_eq!(served.err().as_ref().map(|list| &list[0].what), Some(&problems[0].what));
+        }
     }
 
     #[test]

@@ -12,11 +12,11 @@ pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> Identity {
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
     let revision = found.map_or(revision, |found| found.revision.as_str());
-    // Who is given another name on purpose is another.
-    let same = found.filter(|found| lun.serial.as_ref().is_none_or(|own| *own == found.serial));
+    // Who is given another name on purpose is another. Spaces around it make none.
+    let same = found.filter(|found| lun.serial.as_ref().is_none_or(|own| own.trim() == found.serial));
     // Designators have no other lengths (SPC-5 section 7.7.6.6).
     let own = same.map(|found| &found.naa).filter(|naa| matches!(naa.len(), 8 | 16));
-    let naa = own.cloned().unwrap_or_else(|| naa(target, &serial));
+    let naa = own.cloned().unwrap_or_else(|| naa(target, serial.trim()));
     let same = same.filter(|found| found.vendor == lun.vendor && !found.designators.is_empty());
     let designators = same.map(|found| found.designators.clone());
     Identity {

@@ -1,5 +1,8 @@
 //! From mappings to targets: what routers serve, by what was found at their upstreams.
 
+mod missing;
+
+pub use missing::{Missing, missing};
 pub use router::{Found, FoundLun, FoundTarget};
 
 use crate::config::router::{From, How, Map, Pair, Policy, Reach, RouterTarget, Upstream, UpstreamSource};
@@ -78,8 +81,16 @@ fn is_awaited(router: &Router, mapping: &RouterTarget, found: &Found) -> bool {
     let is_local = |upstream: &str| {
         router.upstreams.get(upstream).is_some_and(|u| matches!(u.source, UpstreamSource::Local(_)))
     };
-    let is_seen = |upstream: &str| found.0.contains_key(&(router.name.clone(), upstream.to_owned()));
-    mapping.map.upstreams().into_iter().any(|upstream| !is_local(upstream) && !is_seen(upstream))
+    mapping
+        .map
+        .upstreams()
+        .into_iter()
+        .any(|upstream| !is_local(upstream) && !is_seen(router, upstream, found))
+}
+
+/// An upstream was reached at least once.
+fn is_seen(router: &Router, upstream: &str, found: &Found) -> bool {
+    found.0.contains_key(&(router.name.clone(), upstream.to_owned()))
 }
 
 /// The portal groups of routers that do not know the names of their targets yet: who asks for one is told to come back, too.
@@ -91,19 +102,38 @@ fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
     config.routers.iter().filter(is_awaited).flat_map(|router| router.portal_groups.iter().copied()).collect()
 }
 
+/// The first LUN in front of a disk, and whether this target keeps its reservations.
+type First = (String, bool);
+
 /// Tells of LUNs in front of a disk that another LUN serves, too.
-fn warn_of_twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, String>) {
-    for (number, lun) in luns.iter().filter(|(_, lun)| lun.is_block) {
+fn warn_of_twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, First>) {
+    twins(target, luns, disks).iter().for_each(|twin| tracing::warn!("{twin}"));
+}
+
+/// Where both are passed on, the disk itself keeps the reservations of both.
+fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, First>) -> Vec<String> {
+    let mut twins = Vec::new();
+    for (number, lun) in luns {
         let Some(found) = lun.found.as_ref().filter(|found| !found.designators.is_empty()) else { continue };
         let place = format!("LUN {number} of {target}");
-        match disks.entry(found.designators.clone()) {
-            Entry::Occupied(first) => tracing::warn!(
-                "{} and {place} are the same disk: a reservation of one does not hold on the other; path = \"pass\" does",
-                first.get()
-            ),
-            Entry::Vacant(new) => _ = new.insert(place),
+        let first = match disks.entry(found.designators.clone()) {
+            Entry::Occupied(first) => first.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert((place, lun.is_block));
+                continue;
+            }
+        };
+        if first.1 || lun.is_block {
+            twins.push(format!(
+                "{} and {place} are the same disk: a reservation of one does not hold on the other; {}",
+                first.0, "with path = \"pass\" for both it does"
+            ));
+        }
+        if lun.is_block {
+            *first = (place, true);
         }
     }
+    twins
 }
 
 /// Who has a name, for people.
@@ -229,13 +259,17 @@ fn one(router: &Router, from: &From, found: &Found) -> Option<Lun> {
     if let UpstreamSource::Local(source) = &upstream.source {
         return Some(local(upstream, source));
     }
-    let number = match (upstream.reach(), from.lun) {
-        (Reach::Target(_), Some(number)) | (Reach::Lun(_, number), None) => number,
-        (Reach::Local, None) => 0,
-        _ => return None,
-    };
     let there = there(router, &from.upstream, upstream.reach(), found)?;
-    routed(router, &from.upstream, there, number)
+    routed(router, &from.upstream, there, number(upstream, from)?)
+}
+
+/// The LUN of an upstream that stands behind one here.
+fn number(upstream: &Upstream, from: &From) -> Option<u16> {
+    match (upstream.reach(), from.lun) {
+        (Reach::Target(_), Some(number)) | (Reach::Lun(_, number), None) => Some(number),
+        (Reach::Local, None) => Some(0),
+        _ => None,
+    }
 }
 
 /// A disk of this host needs nobody to find it.
@@ -245,6 +279,7 @@ fn local(upstream: &Upstream, source: &Source) -> Lun {
         vendor: upstream.vendor.clone().unwrap_or(lun.vendor),
         product: upstream.product.clone().unwrap_or(lun.product),
         serial: upstream.serial.clone(),
+        is_upstream: true,
         ..lun
     }
 }
@@ -290,7 +325,6 @@ fn as_found(upstream: &Upstream, found: &FoundLun, source: Source) -> Lun {
     let physical = found.physical_block_size;
     // READ CAPACITY tells the ratio of both by an exponent of four bits (SBC-4 section 5.16.2).
     let is_ratio = physical.is_power_of_two() && (block_size..=block_size << 15).contains(&physical);
-    let serial = text(&found.serial, 200);
     Lun {
         block_size,
         physical_block_size: if is_ratio { physical } else { block_size },
@@ -299,12 +333,23 @@ fn as_found(upstream: &Upstream, found: &FoundLun, source: Source) -> Lun {
         thin: found.thin,
         vendor: upstream.vendor.clone().unwrap_or_else(|| text(&found.vendor, 8)),
         product: upstream.product.clone().unwrap_or_else(|| text(&found.product, 16)),
-        serial: upstream.serial.clone().or((!serial.is_empty()).then_some(serial)),
+        serial: upstream.serial.clone().or_else(|| serial(found)),
         // Its capacity may change, and it is the same LUN.
         found: Some(Box::new(FoundLun { revision: text(&found.revision, 4), capacity: 0, ..found.clone() })),
         ..lun
     }
 }
+
+/// The serial number as the logical unit tells it: some stand behind spaces, and hosts know the disk by all of it.
+fn serial(found: &FoundLun) -> Option<String> {
+    let as_told = String::from_utf8(found.serial_as_told.clone()).unwrap_or_default();
+    let is_whole = text(&as_told, MAX_SERIAL) == as_told && as_told.trim() == found.serial;
+    let serial = if is_whole { as_told } else { text(&found.serial, MAX_SERIAL) };
+    (!serial.trim().is_empty()).then_some(serial)
+}
+
+/// Bytes of a serial number that the device server tells.
+const MAX_SERIAL: usize = 200;
 
 /// What of a text SCSI can carry, which came from elsewhere.
 fn text(text: &str, most: usize) -> String {

@@ -46,6 +46,8 @@ pub struct FoundLun {
     pub revision: String,
     /// Unit serial number (VPD page 80h); empty if it tells none.
     pub serial: String,
+    /// The same as it came, with the spaces around it.
+    pub serial_as_told: Vec<u8>,
     /// The NAA designator of the logical unit; empty if it has none.
     pub naa: Vec<u8>,
     /// The designation descriptors of the logical unit in VPD page 83h, as they came.

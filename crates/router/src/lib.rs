@@ -12,6 +12,7 @@ pub mod pair;
 pub mod pass;
 pub mod routes;
 pub mod sg;
+mod swapped;
 pub mod upstream;
 pub mod watch;
 

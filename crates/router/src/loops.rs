@@ -124,10 +124,12 @@ impl Loops {
         self.routes().remove(upstream);
     }
 
-    /// A target that ends the sessions of who asks is not asked again, before it was away.
+    /// A target that refuses the question, or ends the session of who asks, is not asked again before it was away.
     pub fn is_no_router(&self, there: There<'_>) {
         let mut routes = self.routes();
-        routes.entry(there.upstream.to_owned()).or_default().silent.insert(there.target.to_owned());
+        let route = routes.entry(there.upstream.to_owned()).or_default();
+        route.behind.remove(there.target);
+        route.silent.insert(there.target.to_owned());
     }
 
     /// An upstream is away: when it comes back, it may be a router.
@@ -145,18 +147,14 @@ impl Loops {
     /// that at least one of them sees itself.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when a target that uses it is behind it; those of the session when it does not answer.
+    /// [`Kind::Invalid`] when a target that uses it is behind it; those of the session when it does not answer, or refuses
+    /// to.
     pub async fn check(&self, there: There<'_>, session: &Session) -> Result<(), Error> {
         if self.is_silent(there) {
             return Ok(());
         }
         for _ in 0..2 {
-            let answer = match session.text(&[(KEY, ASK)]).await {
-                Ok(answer) => answer,
-                // No router that we know.
-                Err(e) if e.kind == Kind::Refused => Vec::new(),
-                Err(e) => return Err(e),
-            };
+            let answer = session.text(&[(KEY, ASK)]).await?;
             self.learn(there, value_of(&answer))?;
         }
         Ok(())

@@ -4,6 +4,7 @@ use crate::loops::{self, Loops};
 use crate::upstream::{Upstream, look};
 use crate::{Found, FoundLun, FoundTarget};
 use compio::runtime::JoinHandle;
+use initiator::Kind;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -85,7 +86,10 @@ async fn attend(upstream: Upstream, pace: Pace, loops: Arc<Loops>, tell: flume::
                 pace.refresh
             }
             Err(e) => {
-                loops.is_away(&loops::name(&upstream.router, &upstream.name));
+                // Who answers, whatever that is, was not away.
+                if matches!(e.kind, Kind::Unreachable | Kind::UnknownHost | Kind::TimedOut) {
+                    loops.is_away(&loops::name(&upstream.router, &upstream.name));
+                }
                 *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.what.clone());
                 if last.as_ref() != Some(&e) {
                     tracing::warn!(

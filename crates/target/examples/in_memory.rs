@@ -113,6 +113,7 @@ fn setup() -> Result<Setup, Box<dyn Error>> {
         portal_groups: Vec::new(),
         targets: BTreeMap::from([(NAME.into(), target)]),
         awaited: Default::default(),
+        instances: Default::default(),
         answers: Answers::default(),
     })
 }

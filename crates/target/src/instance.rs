@@ -17,7 +17,7 @@ pub struct Instance {
     pub logins_accepted: AtomicU64,
     /// Sessions.
     pub logins_active: AtomicUsize,
-    /// Logins refused by an access list.
+    /// Logins refused for what their target is: no access list lets them in, there is none, it takes none now, or no more.
     pub target_access_failures: AtomicU64,
     /// Logins refused for what CHAP came to.
     pub authentication_failures: AtomicU64,
@@ -51,7 +51,10 @@ impl Instance {
     pub(crate) fn refused(&self, status: LoginStatus) {
         match status {
             LoginStatus::AUTHENTICATION_FAILURE => &self.authentication_failures,
-            LoginStatus::AUTHORIZATION_FAILURE => &self.target_access_failures,
+            LoginStatus::AUTHORIZATION_FAILURE
+            | LoginStatus::NOT_FOUND
+            | LoginStatus::SERVICE_UNAVAILABLE
+            | LoginStatus::OUT_OF_RESOURCES => &self.target_access_failures,
             _ => return,
         }
         .fetch_add(1, Relaxed);
@@ -94,6 +97,23 @@ impl Drop for Visit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_are_counted_by_what_they_are_about() {
+        let instance = Instance::new("r1");
+        for status in [
+            LoginStatus::AUTHORIZATION_FAILURE,
+            LoginStatus::NOT_FOUND,
+            LoginStatus::SERVICE_UNAVAILABLE,
+            LoginStatus::OUT_OF_RESOURCES,
+            LoginStatus::AUTHENTICATION_FAILURE,
+            LoginStatus::INITIATOR_ERROR,
+        ] {
+            instance.refused(status);
+        }
+        assert_eq!(instance.target_access_failures.load(Relaxed), 4);
+        assert_eq!(instance.authentication_failures.load(Relaxed), 1);
+    }
 
     #[test]
     fn sessions_are_counted_and_bounded() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::{Instance, Unit};
 pub use proto::parameters::Digests;
 use proto::parameters::Offer;
+use wire::iscsi::status::LoginStatus;
 
 /// Everything that is served, to whom, and within which limits.
 pub struct Setup {
@@ -25,8 +26,21 @@ pub struct Setup {
     /// Tags of portal groups at which more targets are to come: logins to others than those that are there are refused with
     /// 03/01 there, so that initiators try again.
     pub awaited: BTreeSet<u16>,
+    /// The SCSI routing instance whose targets alone are found at a portal group, by its tag: who asks for any other there
+    /// has asked it.
+    pub instances: BTreeMap<u16, Arc<Instance>>,
     /// What keys of our own mean in Text Requests.
     pub answers: Answers,
+}
+
+impl Setup {
+    /// Counts a login to a target that was refused at a portal group.
+    pub(crate) fn refused(&self, group: u16, target: &str, status: LoginStatus) {
+        let own = || self.targets.get(target)?.instance.as_ref();
+        if let Some(instance) = self.instances.get(&group).or_else(own) {
+            instance.refused(status);
+        }
+    }
 }
 
 /// Who answers the keys whose names begin with X-org.lunar. (RFC 7143 section 13.26) in Text Requests, of normal

@@ -98,6 +98,7 @@ fn serve(answers: Answers) -> Server {
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
         targets: BTreeMap::from([(NAME.into(), target)]),
         awaited: Default::default(),
+        instances: Default::default(),
         answers,
     };
     Server::start(setup, &[0]).expect("a server")

@@ -104,6 +104,7 @@ fn serve() -> Server {
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
         targets: BTreeMap::from([(NAME.into(), target)]),
         awaited: Default::default(),
+        instances: Default::default(),
         answers: Answers::default(),
     };
     Server::start(setup, &[0]).expect("a server")

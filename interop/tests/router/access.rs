@@ -54,7 +54,7 @@ fn access_lists_let_in_whom_they_name_and_refusals_are_counted() {
     let router = guarded(&storage);
     drop(session(router.portal(), &named("all"), &[0, 3]));
     let (lab, other) = ("iqn.2026-11.org.example:lab-7", "iqn.2026-11.org.example:office");
-    for target in ["none", "here", "far", "lab", "both"] {
+    for target in ["none", "here", "far", "lab", "both", "bob", "look"] {
         until("its disk is found", || (refused(&router, target, lab) != Some(0x0301)).then_some(()));
     }
     let before = r1(&router);
@@ -81,7 +81,7 @@ fn access_lists_let_in_whom_they_name_and_refusals_are_counted() {
     }
     let now = r1(&router);
     let more = |key: &str| now[key].as_u64().expect(key) - before[key].as_u64().expect(key);
-    assert_eq!(more("target_access_failures"), 4);
+    assert_eq!(more("target_access_failures"), 5, "none, far, lab, both, and absent: {now}");
     assert_eq!(more("authentication_failures"), 3, "{now}");
     assert_eq!(more("logins_accepted"), 4 + 1 + 1, "{now}");
     drop(reader);
@@ -111,7 +111,10 @@ fn an_instance_that_is_drained_lets_nobody_in_until_it_is_resumed() {
     assert_eq!(request.bhs[36], 1, "the target asks for a logout: {request:?}");
     assert_eq!(raw.logout(0, 0).bhs[2], 0);
     let login = || Login::new().target(T).try_on(router.portal()).err();
+    let failures = || r1(&router)["target_access_failures"].as_u64().expect("a count");
+    let before = failures();
     assert_eq!((login(), r1(&router)["state"].as_str()), (Some(UNAVAILABLE), Some("draining")));
+    assert_eq!(failures(), before + 1);
     assert_eq!(told(&router, &["router", "resume", "r1"])["told"], "router r1: serving");
     assert_eq!(login(), None);
     let none = router.asked(&["router", "drain", "r9"]);

@@ -1,7 +1,7 @@
 //! What goes wrong behind a router, under writes that are verified: nothing that was acknowledged is lost.
 
 use crate::*;
-use interop::scsi::pattern;
+use interop::scsi::{READ, pattern, read10};
 use interop::{Relay, lunar_bin};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -204,6 +204,20 @@ fn commands_wait_for_upstream_as_long_as_they_are_told_and_then_fail_at_once() {
 }
 
 #[test]
+fn a_command_that_takes_too_long_is_told_with_the_number_of_its_lun() {
+    let slow = "filters = [{ kind = \"delay\", read_us = 3000000, write_us = 0 }]\n";
+    let storage = storage_of(&target(A, &(disk(0, "a0") + &disk(3, "a3") + slow)));
+    let router = router_to(&url(&storage, &format!("/{A}?command_timeout=1")), "");
+    let mut raw = session(router.portal(), T, &[0, 3]);
+    let command = raw.command(3, 0x80 | READ, &read10(0, 8), 4096);
+    raw.send(&command);
+    let log =
+        until("it is told", || Some(router.log()).filter(|log| log.contains("a command takes too long")));
+    let line = log.lines().find(|line| line.contains("a command takes too long"));
+    assert!(line.is_some_and(|line| line.contains("lun=3 ")), "{log}");
+}
+
+#[test]
 fn a_disk_in_the_place_of_another_gets_no_commands() {
     for path in ["block", "pass"] {
         let text = |name: &str| format!("{HEAD}{}", target(A, &disk(0, name)));
@@ -219,7 +233,15 @@ fn a_disk_in_the_place_of_another_gets_no_commands() {
         assert!(refused.status != 0, "{path}: it is written on the wrong disk");
         let second = std::fs::read(storage.dir().join("second.img")).expect("the other disk");
         assert!(second.iter().all(|byte| *byte == 0), "{path}: it was written");
-        assert!(router.log().contains("another logical unit"), "{path}: {}", router.log());
+        let log = router.log();
+        let line = log.lines().find(|line| line.contains("the path leads to another logical unit"));
+        let line = line.unwrap_or_else(|| panic!("{path}: {log}"));
+        for field in ["router=", "upstream=", "target=", "lun=0", "path=", "was=", "now="] {
+            assert!(line.contains(field), "{path}: {field} is not in {line}");
+        }
+        if path == "pass" {
+            assert_eq!(r1(&router)["targets"][0]["luns"][0]["health"], "another");
+        }
         storage.kill9();
         storage.rewrite(&text("first"));
         storage.restart();

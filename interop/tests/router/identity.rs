@@ -1,6 +1,7 @@
 //! What a disk is called stays what it is through a router.
 
 use crate::*;
+use interop::script::{Script, Turn};
 
 /// What a disk tells of itself: vendor, product and revision; VPD page 80h; the designators of the logical unit.
 fn identity(raw: &mut Raw, lun: u16) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
@@ -40,6 +41,27 @@ fn vendor_serial_and_designators_are_those_of_upstream_on_both_paths() {
     assert!(designators.iter().all(|d| !direct.2.contains(d)), "it would be taken for the one behind it");
 }
 
+/// STGT fills its serial numbers up with spaces on the left.
+#[test]
+fn a_serial_number_keeps_the_spaces_before_it() {
+    const NUMBER: &[u8] = b"\0\x80\0\x0a    beaf11";
+    for path in ["block", "pass"] {
+        let target = Script::new().scsi(0x12, |link, pdu| {
+            match (pdu.bhs[33] & 1, pdu.bhs[34]) {
+                (1, 0x00) => link.data_in(pdu, &[0, 0, 0, 3, 0, 0x80, 0x83]),
+                (1, 0x80) => link.data_in(pdu, NUMBER),
+                _ => return Turn::Usual,
+            }
+            Turn::Done
+        });
+        let target = target.listen();
+        let place = format!("iscsi://{}/{}", target.address(), interop::TARGET);
+        let router = router_to(&place, &format!("path = \"{path}\"\n"));
+        let mut raw = session(router.portal(), T, &[0]);
+        assert!(raw.read(0, &inquiry(Some(0x80), 255), 255).good() == NUMBER, "{path}");
+    }
+}
+
 #[test]
 fn a_disk_that_is_not_the_one_asked_for_is_not_served() {
     let storage = storage();
@@ -55,7 +77,7 @@ fn a_disk_that_is_not_the_one_asked_for_is_not_served() {
 
 #[test]
 fn the_window_is_not_wider_than_what_upstream_takes() {
-    let script = interop::script::Script::new().window(5).listen();
+    let script = Script::new().window(5).listen();
     let place = format!("iscsi://{}/{}", script.address(), interop::TARGET);
     let router = router_to(&place, "");
     let mut raw = session(router.portal(), T, &[0]);

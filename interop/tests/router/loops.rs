@@ -1,6 +1,8 @@
 //! Routes that come back to where they began.
 
 use crate::*;
+use interop::script::{Script, Turn};
+use interop::{Pdu, op};
 
 const REFUSED: &str = "a loop";
 
@@ -21,6 +23,24 @@ fn each_other(rest: &str, map: [&str; 2], own: [&str; 2]) -> [Server; 2] {
     // It has seen what the first was at first, and looks again only later.
     second.restart();
     [first, second]
+}
+
+/// What is expected is no warning.
+#[test]
+fn a_target_that_ends_the_session_of_who_asks_is_served_without_a_word() {
+    for rejects in [false, true] {
+        let target = Script::new().at(op::TEXT, move |link, pdu| {
+            if rejects {
+                link.send(Pdu::new(op::REJECT).byte(2, 5).itt(interop::NONE).data(&pdu.header()));
+            }
+            Turn::Close
+        });
+        let target = target.listen();
+        let router = router_to(&format!("iscsi://{}/{}", target.address(), interop::TARGET), "");
+        drop(session(router.portal(), T, &[0]));
+        assert_eq!(target.requests(op::TEXT).len(), 1);
+        assert!(!router.log().contains("WARN"), "{}", router.log());
+    }
 }
 
 fn log(routers: &[Server]) -> String {

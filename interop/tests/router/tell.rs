@@ -3,6 +3,61 @@
 use crate::*;
 
 #[test]
+fn what_is_mapped_and_not_there_and_disks_of_this_host_are_told() {
+    let mut storage = storage();
+    storage.kill9();
+    let upstreams =
+        upstream("a", &url(&storage, &format!("/{A}")), "") + "[router.r1.upstream.f]\nmemory = \"1MiB\"\n";
+    let luns = "lun = [{ lun = 0, upstream = \"f\" }, { lun = 1, upstream = \"a\", from = 3 }, \
+                { lun = 2, upstream = \"a\", from = 9 }]";
+    let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}"));
+    let router = Server::start(&router_text("hold_s = 1\n", &(upstreams + &maps)));
+    let health = || {
+        let told = r1(&router);
+        let luns = told["targets"][0]["luns"].as_array().cloned().expect("LUNs");
+        luns.iter().map(|lun| lun["health"].as_str().expect("health").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(health(), ["up", "awaited", "awaited"]);
+    let paths = router.said(&["router", "paths"]);
+    for row in [format!("a         {A}/3  "), format!("a         {A}/9  ")] {
+        assert!(paths.lines().any(|line| line.contains(&row) && line.contains("awaited")), "{row}: {paths}");
+    }
+    assert!(paths.contains("memory, 1 MiB") && paths.contains("  up  "), "{paths}");
+    assert!(router.said(&["router", "show", "r1"]).contains("  LUN 2: router r1, upstream a, LUN 9 of"));
+    assert!(router.said(&["router", "list"]).contains("1 of 3"));
+    storage.restart();
+    until("what is there is found", || (health() == ["up", "up", "not found"]).then_some(()));
+}
+
+#[test]
+fn each_host_has_a_path_of_its_own_to_what_is_passed_on() {
+    let storage = storage();
+    let router = router_to(&url(&storage, &format!("/{A}")), "path = \"pass\"\n");
+    let paths = || {
+        let told = r1(&router);
+        told["upstreams"][0]["paths"].as_array().cloned().expect("paths")
+    };
+    let hosts = [1, 2].map(|n| {
+        let login = Login::new().target(T).initiator(&format!("iqn.2026-11.org.example:host{n}"));
+        session_of(&login, router.portal(), &[0, 3])
+    });
+    let mut of_3 = until("each has one", || {
+        let of_3: Vec<Value> = paths().into_iter().filter(|path| path["lun"] == format!("{A}/3")).collect();
+        (of_3.len() == 2).then_some(of_3)
+    });
+    of_3.sort_by_key(|path| path["host"].to_string());
+    for (n, path) in of_3.iter().enumerate() {
+        assert_eq!(path["host"], format!("iqn.2026-11.org.example:host{}", n + 1));
+        assert_eq!((&path["state"], &path["recoveries"]), (&"optimized".into(), &0.into()), "{path}");
+        assert!(path["url"].as_str().is_some_and(|url| url.ends_with(&format!("{A}/3"))), "{path}");
+    }
+    drop(hosts);
+    until("nobody uses them", || {
+        paths().iter().all(|path| path["state"] == "unused" && path["host"].is_null()).then_some(())
+    });
+}
+
+#[test]
 fn an_instance_tells_targets_upstreams_paths_sessions_and_times() {
     let storage = storage();
     let router = router_to(&url(&storage, &format!("/{A}")), "");

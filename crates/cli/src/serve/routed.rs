@@ -5,10 +5,14 @@ use crate::server::Server;
 use control::Problem;
 use control::admin::router::{Hop, Lun, Pair, Path, Router, Target, Upstream};
 use control::admin::{Action, Request, Response, Running, Session};
+use control::config::Source;
+use control::config::router::UpstreamSource;
+use control::routes::{Missing, missing};
 use net::tally::Total;
 use router::pair::{Order, Role};
-use router::routes::{UnitFacts, UpstreamFacts};
-use router::upstream::Health;
+use router::pass::HostPath;
+use router::routes::{Place, UnitFacts, UpstreamFacts};
+use router::upstream::{Health, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,24 +103,49 @@ impl<S: Server> Service<S> {
         self.config.routers.iter().map(|router| self.router(&router.name)).collect()
     }
 
+    /// The LUNs of an instance that are mapped and not there.
+    fn missing(&self, name: &str) -> Vec<Missing> {
+        let router = self.config.routers.iter().find(|router| router.name == name);
+        router.map_or(Vec::new(), |router| missing(router, &self.whole, &self.routes.found()))
+    }
+
+    /// All upstreams of an instance, also disks of this host, which nobody has to look for.
+    fn upstreams(&self, name: &str, facts: &[UpstreamFacts], missing: &[Missing]) -> Vec<Upstream> {
+        let Some(router) = self.config.routers.iter().find(|router| router.name == name) else {
+            return Vec::new();
+        };
+        let is_used = |name: &str| router.targets.iter().any(|target| target.map.upstreams().contains(&name));
+        let all = router.upstreams.iter();
+        all.filter_map(|(name, config)| match &config.source {
+            UpstreamSource::Local(source) => Some(local(name, source, is_used(name))),
+            UpstreamSource::Remote { .. } | UpstreamSource::Sg { .. } => {
+                let mine = missing.iter().filter(|missing| missing.place.upstream == *name);
+                Some(upstream(facts.iter().find(|facts| facts.name == *name)?, mine))
+            }
+        })
+        .collect()
+    }
+
     fn router(&self, name: &str) -> Router {
         let instance = self.routes.instance(name);
         let facts = self.routes.facts(name);
         let units = || facts.iter().flat_map(|upstream| &upstream.units);
         let sum = |total: fn(&UnitFacts) -> Total| hop(units().map(total).fold(Total::default(), Total::and));
+        let missing = self.missing(name);
         Router {
             name: name.to_owned(),
             state: self.routes.state(name),
+            draining: instance.draining.load(Relaxed),
             started: instance.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             logins_accepted: instance.logins_accepted.load(Relaxed),
             logins_active: instance.logins_active.load(Relaxed) as u64,
             target_access_failures: instance.target_access_failures.load(Relaxed),
             authentication_failures: instance.authentication_failures.load(Relaxed),
-            targets: self.targets(name, &facts),
+            targets: self.targets(name, &facts, &missing),
             front: hop(instance.front.total()),
             queue: sum(|unit| unit.hops.queue),
             upstream: sum(|unit| unit.hops.upstream),
-            upstreams: facts.iter().map(upstream).collect(),
+            upstreams: self.upstreams(name, &facts, &missing),
             pair: self.pair(name),
         }
     }
@@ -132,7 +161,7 @@ impl<S: Server> Service<S> {
         })
     }
 
-    fn targets(&self, router: &str, facts: &[UpstreamFacts]) -> Vec<Target> {
+    fn targets(&self, router: &str, facts: &[UpstreamFacts], missing: &[Missing]) -> Vec<Target> {
         let mine = self.whole.targets.iter().filter(|target| target.router.as_deref() == Some(router));
         let health = |lun: &control::config::Lun| {
             let place = lun.source.place()?;
@@ -140,14 +169,31 @@ impl<S: Server> Service<S> {
                 facts.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
             let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
             // Where each host has a way of its own, what the last look has seen counts for all.
-            Some(unit.health.as_ref().map_or(if upstream.obstacle.is_none() { "up" } else { "lost" }, told))
+            let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
+            Some(match &unit.health {
+                Some(health) => told(health),
+                None if is_another => "another",
+                None if upstream.obstacle.is_some() => "lost",
+                None => "up",
+            })
         };
         let lun = |(number, lun): (&u16, &control::config::Lun)| Lun {
             lun: *number,
             from: lun.source.to_string(),
             health: health(lun).unwrap_or("up").into(),
         };
-        mine.map(|t| Target { name: t.name.clone(), luns: t.luns.iter().map(lun).collect() }).collect()
+        let absent = |missing: &Missing| Lun {
+            lun: missing.lun,
+            from: Source::Routed(missing.place.clone()).to_string(),
+            health: missing.why.into(),
+        };
+        let luns = |target: &control::config::Target| {
+            let missing = missing.iter().filter(|missing| missing.target == target.name);
+            let mut luns: Vec<Lun> = target.luns.iter().map(lun).chain(missing.map(absent)).collect();
+            luns.sort_by_key(|lun| lun.lun);
+            luns
+        };
+        mine.map(|target| Target { name: target.name.clone(), luns: luns(target) }).collect()
     }
 }
 
@@ -190,25 +236,55 @@ fn hop(total: Total) -> Hop {
     Hop { commands: total.count, mean_us, max_us: us(total.max_ns) }
 }
 
-fn upstream(facts: &UpstreamFacts) -> Upstream {
-    let path = |unit: &UnitFacts, path: &router::upstream::PathFacts| Path {
-        lun: match unit.place.target.as_str() {
-            "" => "-".into(),
-            target => format!("{target}/{}", unit.place.lun),
-        },
+/// What is at an upstream, and with it what is to be there and is not.
+fn upstream<'a>(facts: &UpstreamFacts, missing: impl Iterator<Item = &'a Missing>) -> Upstream {
+    let path = |unit: &UnitFacts, (host, path): &HostPath| Path {
+        lun: shown(&unit.place),
         url: path.url.clone(),
         state: path.state.map_or("unused".into(), |state| state.to_string()),
         core: path.core.clone(),
-        in_flight: path.in_flight,
-        recoveries: path.recoveries,
+        host: host.clone(),
+        in_flight: path.core.is_some().then_some(path.in_flight),
+        recoveries: path.core.is_some().then_some(path.recoveries),
     };
+    let of_unit = |unit: &UnitFacts| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
+    let absent = |missing: &Missing| {
+        let one = |url: &String| Path { lun: shown(&missing.place), ..plain(url, missing.why) };
+        facts.places.iter().map(one).collect::<Vec<_>>()
+    };
+    let mut paths: Vec<Path> = facts.units.iter().flat_map(of_unit).chain(missing.flat_map(absent)).collect();
+    if paths.is_empty() {
+        let state = if facts.luns == 0 { "awaited" } else { "unused" };
+        paths.extend(facts.places.iter().map(|place| plain(place, state)));
+    }
     let mut obstacles =
-        facts.units.iter().flat_map(|unit| &unit.paths).filter_map(|path| path.obstacle.clone());
+        facts.units.iter().flat_map(|unit| &unit.paths).filter_map(|(_, path)| path.obstacle.clone());
     Upstream {
         name: facts.name.clone(),
         urls: facts.places.clone(),
         luns: facts.luns,
         obstacle: obstacles.next().or_else(|| facts.obstacle.clone()),
-        paths: facts.units.iter().flat_map(|unit| unit.paths.iter().map(move |p| path(unit, p))).collect(),
+        paths,
     }
+}
+
+/// A path of which no more is known.
+fn plain(place: &str, state: &str) -> Path {
+    Path { lun: "-".into(), url: place.into(), state: state.into(), ..Path::default() }
+}
+
+/// A logical unit of an upstream: that of this host is the only one.
+fn shown(place: &Place) -> String {
+    match place.target.as_str() {
+        "" => "-".into(),
+        target => format!("{target}/{}", place.lun),
+    }
+}
+
+/// A disk of this host, which is there as long as the server is.
+fn local(name: &str, source: &Source, is_used: bool) -> Upstream {
+    let place = source.to_string();
+    let state = if is_used { "up" } else { "unused" };
+    let paths = vec![plain(&place, state)];
+    Upstream { name: name.to_owned(), urls: vec![place], luns: 1, obstacle: None, paths }
 }

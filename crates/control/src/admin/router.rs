@@ -11,13 +11,15 @@ pub struct Router {
     pub name: String,
     /// `serving`, `draining`, or its part in a pair: `active`, `standby`, `taking`, `yielding`.
     pub state: String,
+    /// It takes no logins: it was told so.
+    pub draining: bool,
     /// When it started, in seconds since 1970.
     pub started: u64,
     /// Logins that succeeded.
     pub logins_accepted: u64,
     /// Sessions now.
     pub logins_active: u64,
-    /// Logins refused by an access list.
+    /// Logins refused for what their target is: no access list lets them in, there is none, it takes none now, or no more.
     pub target_access_failures: u64,
     /// Logins refused for what CHAP came to.
     pub authentication_failures: u64,
@@ -51,8 +53,15 @@ pub struct Lun {
     pub lun: u16,
     /// Where it is.
     pub from: String,
-    /// How it is: `up`, `holding`, `lost`, `another`.
+    /// How it is: `up`, `holding`, `lost`, `another`; or why it is not there: `awaited`, `not found`, `not served`.
     pub health: String,
+}
+
+impl Lun {
+    /// Hosts see it.
+    fn is_there(&self) -> bool {
+        !["awaited", "not found", "not served"].contains(&self.health.as_str())
+    }
 }
 
 /// An upstream of an instance.
@@ -81,10 +90,12 @@ pub struct Path {
     pub state: String,
     /// The core that uses it.
     pub core: Option<String>,
-    /// Operations on it.
-    pub in_flight: usize,
-    /// Times that its session was made anew.
-    pub recoveries: u32,
+    /// The host whose own it is; None where all hosts share it.
+    pub host: Option<String>,
+    /// Operations on it; None where nobody counts them.
+    pub in_flight: Option<usize>,
+    /// Times that its session was made anew; None where there is no session.
+    pub recoveries: Option<u32>,
 }
 
 /// Times of commands on a stretch of their way.
@@ -111,18 +122,33 @@ pub struct Pair {
     pub preferred: bool,
 }
 
+impl Router {
+    /// For people: in a pair it may be drained in each of its parts.
+    fn state(&self) -> String {
+        match self.draining && self.pair.is_some() {
+            true => format!("{}, draining", self.state),
+            false => self.state.clone(),
+        }
+    }
+
+    fn luns(&self) -> impl Iterator<Item = &Lun> {
+        self.targets.iter().flat_map(|target| &target.luns)
+    }
+}
+
 /// All instances, a line each.
 pub fn list(routers: &[Router]) -> String {
     let row = |r: &Router| {
-        let luns: usize = r.targets.iter().map(|t| t.luns.len()).sum();
+        let (luns, there) = (r.luns().count(), r.luns().filter(|lun| lun.is_there()).count());
+        let luns = if luns == there { luns.to_string() } else { format!("{there} of {luns}") };
         let peer = r.pair.as_ref().map_or("-".into(), |p| {
             format!("{} ({})", p.peer, p.state.as_deref().unwrap_or("does not answer"))
         });
         [
             r.name.clone(),
-            r.state.clone(),
+            r.state(),
             r.targets.len().to_string(),
-            luns.to_string(),
+            luns,
             r.upstreams.len().to_string(),
             r.logins_active.to_string(),
             peer,
@@ -173,6 +199,7 @@ fn started(s: u64) -> String {
 
 /// All paths, a line each.
 pub fn paths(routers: &[Router]) -> String {
+    let or_none = |text: Option<String>| text.unwrap_or("-".into());
     let row = |r: &Router, u: &Upstream, p: &Path| {
         [
             r.name.clone(),
@@ -180,22 +207,24 @@ pub fn paths(routers: &[Router]) -> String {
             shown(&p.lun),
             p.url.clone(),
             p.state.clone(),
-            p.core.clone().unwrap_or("-".into()),
-            p.in_flight.to_string(),
-            p.recoveries.to_string(),
+            or_none(p.core.clone()),
+            or_none(p.in_flight.map(|n| n.to_string())),
+            or_none(p.recoveries.map(|n| n.to_string())),
+            or_none(p.host.as_deref().map(shown)),
         ]
     };
     let all = routers
         .iter()
         .flat_map(|r| r.upstreams.iter().flat_map(move |u| u.paths.iter().map(move |p| row(r, u, p))));
-    const HEAD: [&str; 8] = ["ROUTER", "UPSTREAM", "LUN", "PATH", "STATE", "CORE", "IN FLIGHT", "RECOVERIES"];
+    const HEAD: [&str; 9] =
+        ["ROUTER", "UPSTREAM", "LUN", "PATH", "STATE", "CORE", "IN FLIGHT", "RECOVERIES", "HOST"];
     rows::table(HEAD, all)
 }
 
 /// Everything about an instance.
 pub fn show(r: &Router, now: u64) -> String {
     let mut text =
-        format!("router {}: {}, for {}\n", r.name, r.state, duration(now.saturating_sub(r.started)));
+        format!("router {}: {}, for {}\n", r.name, r.state(), duration(now.saturating_sub(r.started)));
     if let Some(pair) = &r.pair {
         let state = pair.state.as_deref().unwrap_or("does not answer");
         let is = |flag: bool, word: &str| if flag { word.into() } else { format!("not {word}") };
@@ -259,6 +288,45 @@ mod tests {
             "r1      2026-11-22 10:30:00 UTC  7                2              1                       0\n";
         assert_eq!(&text[head.len()..head.len() + row.len()], row);
         assert!(text.contains("r1      front     3         1.2      9.0\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_there_and_what_is_drained_is_told() {
+        let mut router = router();
+        let absent = |lun, health: &str| Lun { lun, from: "a, LUN 4".into(), health: health.into() };
+        router.targets[0].luns.extend([
+            absent(1, "awaited"),
+            absent(2, "not found"),
+            absent(3, "not served"),
+        ]);
+        router.draining = true;
+        let text = show(&router, 1_795_343_460);
+        assert!(text.starts_with("router r1: active, draining, for 1m 0s\n"), "{text}");
+        assert!(text.contains("  LUN 0: a, LUN 3 (up)\n  LUN 1: a, LUN 4 (awaited)\n"), "{text}");
+        let all = list(std::slice::from_ref(&router));
+        assert!(all.contains("r1      active, draining  1        1 of 4  1          2 "), "{all}");
+        let one = Router { pair: None, state: "draining".into(), ..router };
+        assert!(show(&one, 1_795_343_460).starts_with("router r1: draining, for 1m 0s\n"));
+    }
+
+    #[test]
+    fn a_path_tells_what_is_counted_of_it_and_whose_it_is() {
+        let mut router = router();
+        let used = Path {
+            lun: "t/0".into(),
+            url: "iscsi://h/t/0".into(),
+            state: "optimized".into(),
+            ..Path::default()
+        };
+        let own =
+            Path { host: Some("iqn.x:h".into()), in_flight: Some(2), recoveries: Some(1), ..used.clone() };
+        router.upstreams[0].paths = vec![used, own];
+        let text = paths(&[router]);
+        assert!(text.contains("t/0  iscsi://h/t/0  optimized  -     -          -           -\n"), "{text}");
+        assert!(
+            text.contains("t/0  iscsi://h/t/0  optimized  -     2          1           iqn.x:h\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -56,6 +56,11 @@ fn list(p: &mut Problems<'_>, s: &mut Section<'_>, users: &Users) -> Access {
 }
 
 impl Lists {
+    /// The names of all.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
     /// What `access` of a section grants: `"all"`, `"none"`, the name of a list, or a list of names.
     pub(super) fn grant(&self, p: &mut Problems<'_>, s: &mut Section<'_>) -> Grant {
         let mut grant = Grant { names: Vec::new(), none: false, entries: Vec::new() };

@@ -47,6 +47,8 @@ pub struct Lun {
     pub reservable: bool,
     /// The device server here speaks for it.
     pub is_block: bool,
+    /// It is a disk of this host behind a router: it is told by other keys than a `[[target.lun]]`.
+    pub is_upstream: bool,
     /// The routing instance whose share of operations and bytes it has a part in; None: no limit.
     pub share: Option<Share>,
 }
@@ -229,6 +231,7 @@ impl Lun {
             found: None,
             reservable: true,
             is_block: true,
+            is_upstream: false,
             share: None,
         }
     }

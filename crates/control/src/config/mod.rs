@@ -10,11 +10,13 @@ mod portal;
 mod reader;
 pub mod router;
 mod target;
+mod unused;
 mod value;
 
 pub use lun::{Fail, Filter, Lun, Share, Source};
 pub(crate) use lun::{OneFile, one_name};
 pub use router::Router;
+pub use unused::unused;
 use value::cores;
 pub use value::{Cores, PORT, read_size, show_size};
 pub(crate) use value::{iscsi_name, listen, size};
@@ -47,6 +49,8 @@ pub struct Config {
     pub routers: Vec<Router>,
     /// Tags of portal groups at which more targets are to come, whose names are not known yet.
     pub awaited: BTreeSet<u16>,
+    /// The names of all `[access.NAME]`.
+    pub access_lists: Vec<String>,
 }
 
 /// The process itself.
@@ -204,9 +208,18 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
     let lists = access::lists(p, root, &users);
     let routers =
         router::routers(p, root, router::Around { lists: &lists, base, unique: &mut unique }, &mut groups);
-    let portal_groups = groups.list;
-    let awaited = BTreeSet::new();
-    Config { server, limits, max_registrants, session, discovery, portal_groups, targets, routers, awaited }
+    Config {
+        server,
+        limits,
+        max_registrants,
+        session,
+        discovery,
+        portal_groups: groups.list,
+        targets,
+        routers,
+        awaited: BTreeSet::new(),
+        access_lists: lists.names(),
+    }
 }
 
 fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {

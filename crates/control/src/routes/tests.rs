@@ -237,6 +237,79 @@ fn a_target_waits_for_all_its_luns_after_a_start_and_later_only_for_the_first() 
 }
 
 #[test]
+fn mapped_luns_that_are_not_there_are_told_with_the_reason() {
+    let name = "iqn.2026-11.org.example:m";
+    let t = "iqn.2001-04.com.example:t";
+    let map = format!(
+        "{ALL}map = \"lun\"\nname = \"{name}\"\n\
+         lun = [{{ lun = 7, upstream = \"a\", from = 3 }}, {{ lun = 8, upstream = \"m\" }}]\n"
+    );
+    let config = config(TARGET, &format!("{map}[router.r1.upstream.m]\nmemory = \"1M\"\n"));
+    let told = |found: &Found| {
+        let all = missing(&config.routers[0], &expand(&config, found).unwrap(), found);
+        all.iter().for_each(|one| assert_eq!((one.target.as_str(), one.lun, one.place.lun), (name, 7, 3)));
+        all.iter().map(|one| (one.place.target.clone(), one.why)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&Found::default()), [(t.into(), "awaited")]);
+    assert_eq!(told(&found(&[(t, &[0])])), [(t.into(), "not found")]);
+    let mut tape = found(&[(t, &[3])]);
+    let lun = |found: &mut Found, kind| {
+        found
+            .0
+            .values_mut()
+            .flatten()
+            .flat_map(|there| there.luns.values_mut())
+            .for_each(|lun| lun.kind = kind);
+    };
+    lun(&mut tape, 1);
+    assert_eq!(told(&tape), [(t.into(), "not served")]);
+    assert_eq!(told(&found(&[(t, &[3])])), []);
+}
+
+#[test]
+fn of_two_luns_of_one_disk_only_those_that_are_both_passed_on_are_good() {
+    let of = |path: &str| {
+        let map =
+            format!("{ALL}map = \"target\"\nname = \"iqn.2026-11.org.example:{path}\"\nupstream = \"a\"\n");
+        let config = config(&format!("{TARGET}path = \"{path}\"\n"), &map);
+        expand(&config, &found(&[("iqn.2001-04.com.example:t", &[0])])).unwrap().targets.remove(0).luns
+    };
+    let warnings = |paths: &[&str]| {
+        let mut disks = BTreeMap::new();
+        let numbered = paths.iter().enumerate();
+        numbered.map(|(n, path)| twins(&n.to_string(), &of(path), &mut disks)).collect::<Vec<_>>()
+    };
+    let count = |paths: &[&str]| warnings(paths).iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(count(&["pass", "pass"]), [0, 0]);
+    assert_eq!(count(&["block", "block"]), [0, 1]);
+    assert_eq!(count(&["block", "pass"]), [0, 1]);
+    assert_eq!(count(&["pass", "pass", "block", "pass"]), [0, 0, 1, 1]);
+    assert!(warnings(&["pass", "block"])[1][0].starts_with("LUN 0 of 0 and LUN 0 of 1 are the same disk"));
+}
+
+#[test]
+fn a_serial_number_keeps_the_spaces_around_it() {
+    let lun = |as_told: &str, serial: &str| {
+        let found = FoundLun { serial_as_told: as_told.into(), serial: serial.into(), ..disk() };
+        let config = config(LUN, &one_lun());
+        let place = Place { router: "r1".into(), upstream: "a".into(), target: String::new(), lun: 3 };
+        let lun = as_found(&config.routers[0].upstreams["a"], &found, Source::Routed(place));
+        (lun.serial.clone(), crate::identity::identity("t", 0, &lun))
+    };
+    let (serial, identity) = lun("    beaf11 ", "beaf11");
+    assert_eq!((serial.as_deref(), identity.serial.as_str()), (Some("    beaf11 "), "    beaf11 "));
+    assert_eq!(identity.designators, Some(disk().designators), "it is still itself");
+    assert_eq!(lun("a\u{1b}b", "a?b").0.as_deref(), Some("a?b"), "nothing that a host would obey");
+    assert_eq!(lun(&" ".repeat(300), "").0, None);
+    assert_eq!(lun("", "").0, None);
+}
+
+fn one_lun() -> String {
+    let lun = "lun = [{ lun = 0, upstream = \"a\" }]";
+    format!("{ALL}map = \"lun\"\nname = \"iqn.2026-11.org.example:m\"\n{lun}\n")
+}
+
+#[test]
 fn names_are_awaited_until_an_upstream_was_seen() {
     let config = config(PORTAL, &transparent());
     let groups = |found: &Found| Vec::from_iter(expand(&config, found).unwrap().awaited);

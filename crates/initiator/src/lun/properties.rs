@@ -25,6 +25,8 @@ pub struct Properties {
     pub revision: String,
     /// Unit serial number (VPD page 80h).
     pub serial: Option<String>,
+    /// The same as it came, with the spaces around it; empty if there is none.
+    pub serial_as_told: Vec<u8>,
     /// The designators of the logical unit in VPD page 83h, as they came: empty if there are none.
     pub identity: Vec<u8>,
     /// The designator of the logical unit that is best to tell it by, such as `naa.6001405...`.
@@ -117,6 +119,7 @@ impl Properties {
             product: text(&a.inquiry, 16, 16),
             revision: text(&a.inquiry, 32, 4),
             serial: Some(vpd::serial(&a.serial)).filter(|s| !s.is_empty()),
+            serial_as_told: vpd::body(&a.serial).to_vec(),
             designator: name_of(&identity(&a.identity)),
             identity: identity(&a.identity),
             blocks: if a.capacity.len() < 12 { 0 } else { long(&a.capacity, 0).saturating_add(1) },

@@ -10,7 +10,7 @@ use crate::{Error, Kind};
 use proto::window::precedes;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use wire::iscsi::lun::decode;
+use wire::iscsi::lun::shown;
 use wire::iscsi::request::Function;
 
 /// Clock ticks with and without commands.
@@ -54,8 +54,10 @@ impl Home {
         let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
         let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
         // Our own logout is the end of it, and no loss.
-        if !self.leaving.get() && !self.closing.get() {
-            tracing::warn!("{what}");
+        match self.leaving.get() || self.closing.get() {
+            true => {}
+            false if self.asked.get() => tracing::debug!("{what}"),
+            false => tracing::warn!("{what}"),
         }
         let error = Error::new(Kind::TimedOut, &what);
         self.machine.borrow_mut().fail_queued(&error, |_| true);
@@ -68,9 +70,8 @@ impl Home {
         let limit = self.options.timeouts.recovery;
         let mut machine = self.machine.borrow_mut();
         for (lun, found) in machine.unseen.late(now, limit) {
-            let number = decode(lun).map_or_else(|| format!("{lun:016x}"), |n| n.to_string());
-            let what =
-                format!("LUN {number} of {} was not seen for {} s: {found}", self.name(), limit.as_secs());
+            let (number, limit_s) = (shown(lun), limit.as_secs());
+            let what = format!("LUN {number} of {} was not seen for {limit_s} s: {found}", self.name());
             tracing::warn!("{what}");
             let error = Error::new(Kind::TimedOut, what);
             machine.fail_queued(&error, |t| t.lun == lun && !t.urgent);
@@ -252,7 +253,7 @@ async fn climb(home: &Rc<Home>, tag: u32) {
             let Some(task) = machine.unended(tag) else { return };
             (task.lun, task.cmd_sn, before)
         };
-        tracing::warn!(target = %home.name(), lun, ?function, "a command takes too long");
+        tracing::warn!(target = %home.name(), lun = %shown(lun), ?function, "a command takes too long");
         let aborts = function == Function::AbortTask;
         let task = aborts.then_some((tag, cmd_sn));
         match home.ask(limit, |m| m.manage(function, lun, task)).await {

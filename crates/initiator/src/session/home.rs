@@ -41,6 +41,8 @@ pub struct Home {
     pub gave_up: RefCell<Option<Error>>,
     /// Why there is no connection.
     pub last_error: RefCell<Option<Error>>,
+    /// The connection was lost over a question in key text: who asked hears of it, and nobody else need.
+    pub asked: Cell<bool>,
     /// It is to end.
     pub closing: Cell<bool>,
     /// It has ended.
@@ -102,6 +104,7 @@ impl Home {
             lost: Cell::new(None),
             gave_up: RefCell::default(),
             last_error: RefCell::default(),
+            asked: Cell::new(false),
             closing: Cell::new(false),
             over: Cell::new(false),
             parted: Cell::new(false),

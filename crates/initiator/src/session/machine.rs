@@ -36,6 +36,8 @@ pub struct Machine {
     last_control: u32,
     /// Questions in key text; the first is under way.
     pub(super) talks: VecDeque<Talk>,
+    /// The latest question on this connection was refused.
+    pub(super) talk_refused: bool,
     /// Commands that the target has, or will when what waits has left.
     sent: usize,
     /// Those of them that were queued since the latest flush.
@@ -103,6 +105,7 @@ impl Machine {
             controls: Vec::new(),
             last_control: 0,
             talks: VecDeque::new(),
+            talk_refused: false,
             sent: 0,
             unflushed: 0,
             is_urgent: false,
@@ -134,7 +137,7 @@ impl Machine {
         self.numbers = numbers;
         (self.out, self.broken) = (out, None);
         (self.leave, self.leave_by, self.parting) = (false, None, false);
-        (self.pongs, self.left) = (0, 0);
+        (self.pongs, self.left, self.talk_refused) = (0, 0, false);
         self.online = Online::Checking;
         self.heard = self.now;
     }

@@ -84,6 +84,7 @@ impl Home {
         }
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
+        self.asked.set(machine.only_talks());
         machine.disconnect(why);
         lock(&self.facts).connected = false;
         self.lost.set(self.lost.get().or(Some(machine.now)));
@@ -127,7 +128,10 @@ async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
     if home.closing.get() {
         return None;
     }
-    tracing::warn!(target = %home.name(), "the session was lost: {why}");
+    match home.asked.get() {
+        true => tracing::debug!(target = %home.name(), "the session was lost over a text request: {why}"),
+        false => tracing::warn!(target = %home.name(), "the session was lost: {why}"),
+    }
     home.listeners.tell(&Event::Lost(why.to_string()));
     let wait_s = home.machine.borrow().time2wait_s.min(LONGEST_WAIT_S);
     or_closing(home, compio::time::sleep(Duration::from_secs(wait_s.into()))).await?;

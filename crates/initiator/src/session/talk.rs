@@ -43,6 +43,11 @@ impl Machine {
         }
     }
 
+    /// A question is under way, or was refused just now, and nothing else is: a connection that is lost is the answer.
+    pub fn only_talks(&self) -> bool {
+        (self.talk_tag().is_some() || self.talk_refused) && self.tasks.count() == 0
+    }
+
     /// Begins the next exchange unless one is under way. Those whose owners have gone are forgotten.
     fn talk_on(&mut self) {
         let is_wanted = |t: &Talk| matches!(t.asks, Asks::Now(..)) || !t.reply.is_disconnected();
@@ -85,6 +90,7 @@ impl Machine {
     }
 
     fn end_talk(&mut self, told: Result<Vec<u8>, Error>) {
+        self.talk_refused = told.is_err();
         if let Some(talk) = self.talks.pop_front() {
             // Who has stopped to wait does not want it.
             let _ = talk.reply.send(told);

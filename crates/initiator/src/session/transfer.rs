@@ -11,6 +11,7 @@ use net::iscsi::out::{self, Digests, Payload};
 use net::iscsi::receive::Foreseen;
 use proto::parameters::Parameters;
 use std::rc::Rc;
+use wire::iscsi::lun::shown;
 use wire::iscsi::request::{self, Burst};
 use wire::iscsi::{Bhs, NONE};
 
@@ -131,7 +132,8 @@ impl Machine {
         }
         // Some targets leave the field empty.
         if header.lun() != lun && header.lun() != 0 {
-            return Err(broke(format!("an R2T for LUN {:016x} of a command for {lun:016x}", header.lun())));
+            let (asked, own) = (shown(header.lun()), shown(lun));
+            return Err(broke(format!("an R2T for LUN {asked} of a command for LUN {own}")));
         }
         if Rc::strong_count(buf) - 1 > most_waiting(expected, p) {
             return Err(broke("the target asks for data again and again, and does not read them"));

@@ -1,5 +1,6 @@
 //! The nexus at another target that stands for one of ours.
 
+use super::course::{Course, Track};
 use super::{Shared, Spec, reply};
 use crate::upstream::is_about_luns;
 use device::Port;
@@ -12,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use target::{Data, Passed, Reply, Way};
 use wire::iscsi::lun;
@@ -39,7 +41,8 @@ pub struct Key {
 impl Key {
     pub fn of(spec: &Spec, port: &Port) -> Key {
         let paths = spec.paths.iter().map(|(url, _)| url.plain()).collect();
-        Key { instance: spec.instance.clone(), port: port.clone(), paths }
+        let instance = format!("{}/{}", spec.router, spec.upstream);
+        Key { instance, port: port.clone(), paths }
     }
 
     /// A random ISID in form (RFC 7143 section 11.12.5), always the same for the same nexus.
@@ -59,6 +62,7 @@ impl Key {
 
 /// A nexus at another target: one session at a time.
 pub struct Line {
+    course: Arc<Course>,
     session: RefCell<Option<Session>>,
     /// Logical units that were seen to be what they are to be, on this session.
     seen: RefCell<HashMap<u64, Vec<u8>>>,
@@ -74,6 +78,7 @@ impl Line {
         let paths =
             spec.paths.iter().map(|(url, options)| (url.clone(), Options { isid, ..options.clone() }));
         let line = Rc::new(Line {
+            course: Course::begin(spec, &key.port),
             session: RefCell::default(),
             seen: RefCell::default(),
             down: Cell::new(Some(Instant::now())),
@@ -83,14 +88,16 @@ impl Line {
         line
     }
 
-    fn install(&self, session: Session) {
+    fn install(&self, session: Session, path: usize) {
         self.seen.borrow_mut().clear();
+        self.course.take(path);
         self.session.replace(Some(session));
         self.down.set(None);
         self.bell.notify(usize::MAX);
     }
 
     fn remove(&self, lost: Instant) {
+        self.course.is_lost();
         self.session.replace(None);
         self.down.set(Some(lost));
     }
@@ -114,11 +121,12 @@ impl Line {
 
     /// Whether a logical unit is what it is to be; None while it does not tell. INQUIRY takes no unit attention from the
     /// host.
-    async fn is_meant(&self, session: &Session, lun: u64, identity: &[u8]) -> Option<bool> {
+    async fn is_meant(&self, session: &Session, lun: u64, spec: &Spec) -> Option<bool> {
+        let identity = &spec.identity;
         if identity.is_empty() {
             return Some(true);
         }
-        if self.seen.borrow().get(&lun).is_some_and(|seen| seen == identity) {
+        if self.seen.borrow().get(&lun) == Some(identity) {
             return Some(true);
         }
         let page = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
@@ -127,14 +135,27 @@ impl Line {
         let (result, buf) = compio::time::timeout(LOOK, session.submit(command)).await.ok()?;
         let (completion, page) = result.ok().zip(buf)?;
         let now = told(&completion, &page[..completion.transferred.min(page.len())])?;
-        let is = now == identity;
+        let is = now == *identity;
         if is {
-            session.pin(lun, identity.to_vec());
-            self.seen.borrow_mut().insert(lun, identity.to_vec());
+            session.pin(lun, identity.clone());
+            self.seen.borrow_mut().insert(lun, identity.clone());
         } else {
-            cry(&session.facts().target, lun, &now);
+            self.course.cry(lun, identity, &now);
         }
         Some(is)
+    }
+
+    /// Takes note of what happens to the session.
+    fn heed(&self, event: &Event) {
+        match event {
+            Event::Lost(_) => self.course.is_lost(),
+            Event::Connected => self.course.is_back(),
+            Event::Changed { lun, identity } => {
+                let was = self.seen.borrow().get(lun).cloned().unwrap_or_default();
+                self.course.cry(*lun, &was, identity);
+            }
+            Event::GaveUp(_) | Event::Attention { .. } | Event::Seen { .. } => {}
+        }
     }
 }
 
@@ -154,7 +175,7 @@ fn told(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
 async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
     let mut pause = FIRST_PAUSE;
     loop {
-        for (url, options) in &paths {
+        for (number, (url, options)) in paths.iter().enumerate() {
             if line.strong_count() == 0 {
                 return;
             }
@@ -163,9 +184,9 @@ async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
                 Ok(session) => {
                     let events = session.events();
                     // Not held while it lasts: it ends with the nexus here.
-                    let Some(()) = line.upgrade().map(|line| line.install(session)) else { return };
+                    let Some(()) = line.upgrade().map(|line| line.install(session, number)) else { return };
                     pause = FIRST_PAUSE;
-                    let lost = until_it_is_lost(target, &events).await;
+                    let lost = until_it_is_lost(&line, &events).await;
                     line.upgrade().inspect(|line| line.remove(lost));
                 }
                 Err(e) => tracing::debug!(target, portal = %url.portal, "no way to pass commands on: {e}"),
@@ -177,36 +198,25 @@ async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
 }
 
 /// Until the session gives its recovery up, or nobody has it any more: since when there is no connection.
-async fn until_it_is_lost(target: &str, events: &flume::Receiver<Event>) -> Instant {
+async fn until_it_is_lost(line: &Weak<Line>, events: &flume::Receiver<Event>) -> Instant {
     let mut lost = None;
     while let Ok(event) = events.recv_async().await {
+        line.upgrade().inspect(|line| line.heed(&event));
         match event {
             Event::Lost(_) => lost = lost.or_else(|| Some(Instant::now())),
             Event::Connected => lost = None,
             Event::GaveUp(_) => break,
-            Event::Changed { lun, identity } => cry(target, lun, &identity),
-            Event::Attention { .. } | Event::Seen { .. } => {}
+            Event::Changed { .. } | Event::Attention { .. } | Event::Seen { .. } => {}
         }
     }
     lost.unwrap_or_else(Instant::now)
-}
-
-/// Tells people that no command goes to a logical unit any more.
-fn cry(target: &str, lun: u64, identity: &[u8]) {
-    let now = initiator::name_of(identity).unwrap_or_else(|| "without designators".into());
-    let lun = lun::decode(lun);
-    tracing::error!(
-        target,
-        lun,
-        now,
-        "another logical unit than before: no command goes to it; put the old one back, or remove the LUN"
-    );
 }
 
 /// A logical unit at the end of a line.
 pub struct Lane {
     shared: Arc<Shared>,
     line: Rc<Line>,
+    track: Arc<Track>,
     lun: u64,
     live: RefCell<HashMap<u64, Stage>>,
 }
@@ -220,8 +230,9 @@ enum Stage {
 
 impl Lane {
     pub fn new(shared: Arc<Shared>, line: Rc<Line>) -> Lane {
-        let lun = lun::encode(shared.spec.lun);
-        Lane { shared, line, lun, live: RefCell::default() }
+        let (lun, track) = (lun::encode(shared.spec.lun), Track::new(line.course.clone()));
+        shared.add(&track);
+        Lane { shared, line, track, lun, live: RefCell::default() }
     }
 
     async fn carry(&self, command: Passed) -> Reply {
@@ -242,9 +253,12 @@ impl Lane {
         let is_over = || self.is_aborted(tag);
         let spec = &self.shared.spec;
         let Some(session) = self.line.session(spec.hold, is_over).await else { return reply::no_way() };
-        match self.line.is_meant(&session, self.lun, &spec.identity).await {
+        match self.line.is_meant(&session, self.lun, spec).await {
             Some(true) if !is_over() => {}
-            Some(false) => return reply::another(),
+            Some(false) => {
+                self.track.is_changed.store(true, Relaxed);
+                return reply::another();
+            }
             _ => return reply::no_way(),
         }
         let sent = Instant::now();
@@ -256,13 +270,23 @@ impl Lane {
         self.shared.hops.upstream.add(sent.elapsed().saturating_sub(queued));
         match result {
             Ok(completion) => {
+                self.track.is_changed.store(false, Relaxed);
                 if completion.sense().as_ref().is_some_and(is_about_luns) {
                     spec.again.notify(usize::MAX);
                 }
                 reply::answered(completion, buf, reads)
             }
-            Err(e) => reply::failed(&e, repeatable),
+            Err(e) => {
+                let is_changed = e.kind == initiator::Kind::Identity;
+                self.track.is_changed.fetch_or(is_changed, Relaxed);
+                reply::failed(&e, repeatable)
+            }
         }
+    }
+
+    /// Takes note of how many commands are not answered.
+    fn count(&self) {
+        self.track.in_flight.store(self.live.borrow().len(), Relaxed);
     }
 
     fn is_aborted(&self, tag: u64) -> bool {
@@ -285,9 +309,11 @@ impl Way for Lane {
     fn submit(&self, command: Passed) -> block::Future<'_, Reply> {
         let tag = command.tag;
         self.live.borrow_mut().insert(tag, Stage::Waiting);
+        self.count();
         Box::pin(async move {
             let reply = self.carry(command).await;
             self.live.borrow_mut().remove(&tag);
+            self.count();
             reply
         })
     }
@@ -305,7 +331,7 @@ impl Way for Lane {
             let spec = &self.shared.spec;
             let Some(session) = self.line.session(spec.hold, || false).await else { return false };
             // Tasks of another logical unit are somebody else's.
-            let is_meant = self.line.is_meant(&session, self.lun, &spec.identity).await == Some(true);
+            let is_meant = self.line.is_meant(&session, self.lun, spec).await == Some(true);
             is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE)
         })
     }

@@ -4,11 +4,15 @@
 //! A [`Line`] is the nexus there: one session at a time, over the first path that answers. Its ISID is made of the
 //! nexus here, so that it is the same nexus again after a restart of either side.
 
+mod course;
 mod line;
 mod reply;
 
+pub use course::HostPath;
+
 use crate::Hops;
 use crate::hops::Growing;
+use course::Track;
 use device::Port;
 use event_listener::Event as Bell;
 use initiator::{Options, Url};
@@ -16,7 +20,7 @@ use line::{Key, Line};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use target::{Passage, Way};
 
@@ -25,8 +29,10 @@ pub struct Remote(Arc<Shared>);
 
 /// How to reach a target, and what its logical unit has to be.
 pub struct Spec {
-    /// The SCSI routing instance and its upstream, which are part of what we are to the target.
-    pub instance: String,
+    /// The SCSI routing instance.
+    pub router: String,
+    /// Its upstream. Both are part of what we are to the target.
+    pub upstream: String,
     /// The paths to the target, primary first, each with how its sessions are opened.
     pub paths: Vec<(Url, Options)>,
     /// LUN there.
@@ -44,6 +50,36 @@ pub struct Spec {
 struct Shared {
     spec: Spec,
     hops: Growing,
+    /// What hosts have of it, on all cores.
+    tracks: Mutex<Vec<std::sync::Weak<Track>>>,
+}
+
+impl Shared {
+    /// What the hosts have of it that are there.
+    fn tracks(&self) -> Vec<Arc<Track>> {
+        let mut tracks = self.tracks.lock().unwrap_or_else(PoisonError::into_inner);
+        tracks.retain(|track| track.strong_count() > 0);
+        tracks.iter().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
+    /// A host has this of it from here on.
+    fn add(&self, track: &Arc<Track>) {
+        let mut tracks = self.tracks.lock().unwrap_or_else(PoisonError::into_inner);
+        tracks.retain(|track| track.strong_count() > 0);
+        tracks.push(Arc::downgrade(track));
+    }
+
+    /// Where its paths lead, without secrets.
+    fn places(&self) -> Vec<String> {
+        self.spec.paths.iter().map(|(url, _)| self.spec.place(url)).collect()
+    }
+}
+
+impl Spec {
+    /// Where a path leads, without secrets.
+    fn place(&self, url: &Url) -> String {
+        url.at(url.target.as_deref().unwrap_or_default(), Some(self.lun)).plain()
+    }
 }
 
 thread_local! {
@@ -54,12 +90,21 @@ thread_local! {
 impl Remote {
     /// Nothing is connected before somebody enters.
     pub fn new(spec: Spec) -> Remote {
-        Remote(Arc::new(Shared { spec, hops: Growing::default() }))
+        Remote(Arc::new(Shared { spec, hops: Growing::default(), tracks: Mutex::default() }))
     }
 
     /// The times that commands take from here on.
     pub fn hops(&self) -> Hops {
         self.0.hops.hops()
+    }
+
+    /// The paths that each host has for itself; those of the configuration while there is no host.
+    pub fn paths(&self) -> Vec<HostPath> {
+        let (places, tracks) = (self.0.places(), self.0.tracks());
+        if tracks.is_empty() {
+            return places.iter().map(|place| (None, course::unused(place))).collect();
+        }
+        tracks.iter().flat_map(|track| track.paths(&places)).collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The ways to logical units, kept open for as long as they are what was found.
 
 use super::{How, Key, Place, Spec};
-use crate::upstream::{Health, PathFacts, Remote, Upstream};
+use crate::pass::HostPath;
+use crate::upstream::{Health, PathFacts, Remote, State, Upstream};
 use crate::{FoundLun, Hops, pass, sg};
 use block::Backend;
 use device::Passes;
@@ -49,8 +50,8 @@ pub struct UnitFacts {
     pub place: Place,
     /// How it is; None where that is not known before a host asks.
     pub health: Option<Health>,
-    /// Its paths.
-    pub paths: Vec<PathFacts>,
+    /// Its paths. On the pass path each host has its own.
+    pub paths: Vec<HostPath>,
     /// Where the time of its commands goes.
     pub hops: Hops,
 }
@@ -116,7 +117,7 @@ impl Ways {
 
     pub fn facts(&self, key: &Key, spec: &Spec, luns: usize) -> UpstreamFacts {
         let mine = self.0.iter().filter(|(place, _)| place.key() == *key);
-        let units = mine.map(|(place, (_, way))| way.facts(place)).collect();
+        let units = mine.map(|(place, (_, way))| way.facts(place, spec)).collect();
         let obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone();
         UpstreamFacts { name: key.1.clone(), places: spec.places(), luns, obstacle, units }
     }
@@ -147,7 +148,8 @@ fn carried(upstream: &Upstream, place: &Place, found: &FoundLun) -> Result<pass:
         Ok((url, options))
     };
     Ok(pass::Spec {
-        instance: format!("{}/{}", place.router, place.upstream),
+        router: place.router.clone(),
+        upstream: place.upstream.clone(),
         paths: upstream.ways()?.iter().map(path).collect::<Result<_, Error>>()?,
         lun: place.lun,
         is_disk: matches!(found.kind, 0 | 5),
@@ -155,6 +157,19 @@ fn carried(upstream: &Upstream, place: &Place, found: &FoundLun) -> Result<pass:
         hold: upstream.hold,
         again: upstream.again.clone(),
     })
+}
+
+/// The only path to a device of this host, whose commands nobody counts.
+fn local(place: &str, device: &sg::Device) -> PathFacts {
+    let state = if device.is_gone() { State::Down } else { State::Optimized };
+    PathFacts {
+        url: place.into(),
+        state: Some(state),
+        core: None,
+        in_flight: 0,
+        recoveries: 0,
+        obstacle: None,
+    }
 }
 
 impl Way {
@@ -173,11 +188,15 @@ impl Way {
         }
     }
 
-    fn facts(&self, place: &Place) -> UnitFacts {
+    fn facts(&self, place: &Place, spec: &Spec) -> UnitFacts {
         let (paths, hops) = match self {
-            Way::Block(remote) => (remote.paths(), remote.hops()),
-            Way::Pass(remote) => (Vec::new(), remote.hops()),
-            Way::Device(_) => Default::default(),
+            Way::Block(remote) => {
+                (remote.paths().into_iter().map(|path| (None, path)).collect(), remote.hops())
+            }
+            Way::Pass(remote) => (remote.paths(), remote.hops()),
+            Way::Device(device) => {
+                (spec.places().iter().map(|at| (None, local(at, device))).collect(), Hops::default())
+            }
         };
         let health = self.remote().map(|remote| remote.health());
         UnitFacts { place: place.clone(), health, paths, hops }

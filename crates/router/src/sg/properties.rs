@@ -36,7 +36,7 @@ pub(super) async fn read(way: &impl Way) -> io::Result<FoundLun> {
     // Some devices fall over pages that they do not know.
     let pages = page(way, SUPPORTED_PAGES).await;
     let has = |code| vpd::body(&pages).contains(&code);
-    let serial = if has(SERIAL) { vpd::serial(&page(way, SERIAL).await) } else { String::new() };
+    let serial = if has(SERIAL) { page(way, SERIAL).await } else { Vec::new() };
     let identification = if has(IDENTIFICATION) { page(way, IDENTIFICATION).await } else { Vec::new() };
     let unit = || vpd::designators(&identification).filter(|designator| designator.association == 0);
     let kind = standard[0] & 0x1f;
@@ -50,7 +50,8 @@ pub(super) async fn read(way: &impl Way) -> io::Result<FoundLun> {
         vendor: fields::text(&standard[8..16]),
         product: fields::text(&standard[16..32]),
         revision: fields::text(&standard[32..36]),
-        serial,
+        serial: vpd::serial(&serial),
+        serial_as_told: vpd::body(&serial).to_vec(),
         naa: unit().find(|designator| designator.kind == NAA).map_or(Vec::new(), |naa| naa.value.to_vec()),
         designators: unit().flat_map(|designator| designator.whole).copied().collect(),
         ..FoundLun::default()

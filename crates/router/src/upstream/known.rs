@@ -3,6 +3,7 @@
 use super::health::Pulse;
 use crate::FoundLun;
 use crate::pair::Guard;
+use crate::swapped::Swapped;
 use block::Facts;
 use event_listener::Event as Bell;
 use initiator::{Error, Kind};
@@ -112,22 +113,9 @@ impl Known {
 
     /// Tells people that a path leads to another logical unit.
     pub fn cry(&self, path: &str, now: &str) {
-        tracing::error!(
-            router = self.router,
-            upstream = self.upstream,
-            target = self.target,
-            lun = self.lun,
-            path,
-            was = self.was(),
-            now,
-            "the path leads to another logical unit than it did, and is not used: put the old one back, or remove the LUN",
-        );
+        let Known { router, upstream, target, lun, .. } = self;
+        Swapped { router, upstream, target, lun: *lun, path, was: &self.was(), now }.tell();
     }
-}
-
-/// What a logical unit of this identity is called, for people.
-pub fn name(identity: &[u8]) -> String {
-    initiator::name_of(identity).unwrap_or_else(|| "a logical unit without designators".into())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One path of one core to a logical unit elsewhere: opened when it can be, and from then on kept by its session.
 
-use super::known::{self, Known};
+use super::known::Known;
+use crate::swapped;
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use initiator::multipath::{State, Way};
 use initiator::{Error, Event, Kind, Lun, Session, Url};
@@ -149,7 +150,7 @@ impl Line {
         let own = self.lun.get().map(|lun| lun.address());
         match &event {
             Event::Changed { lun, identity } if Some(*lun) == own => {
-                self.known.cry(&self.place(), &known::name(identity));
+                self.known.cry(&self.place(), &swapped::name(identity));
             }
             Event::Attention { sense, .. } if is_about_luns(sense) => _ = self.known.again.notify(usize::MAX),
             Event::Attention { lun, sense } if Some(*lun) == own && is_reset(sense) => self.known.was_reset(),

@@ -6,9 +6,6 @@ use crate::{FoundLun, FoundTarget};
 use initiator::{Error, Kind, Options, Properties, Session, Url};
 use wire::iscsi::lun::decode;
 
-/// Targets that know no text requests, such as STGT, end the session of who asks: after so many it is no accident.
-const ASKS: u32 = 2;
-
 /// Looks what an upstream has: all targets of a portal, all LUNs of a target, or one LUN. A way that does not work
 /// is followed by the next; names are those that the first URL has.
 ///
@@ -95,26 +92,29 @@ async fn target(url: &Url, options: Options, check: &Check<'_>) -> Result<FoundT
 /// A session with a target that does not lead back here.
 async fn checked(url: &Url, options: &Options, loops: &Loops, there: There<'_>) -> Result<Session, Error> {
     let open = || Session::open(url.portal.clone(), there.target, options.clone());
-    for _ in 0..ASKS {
-        let session = match open().await {
-            Ok(session) => session,
-            Err(e) => {
-                loops.check_in_discovery(there, url.portal.clone(), options).await?;
-                return Err(e);
-            }
-        };
-        match loops.check(there, &session).await {
-            Ok(()) => return Ok(session),
-            Err(e) if matches!(e.kind, Kind::Lost | Kind::Closed | Kind::TimedOut) => {}
-            Err(e) => {
-                // It is not used, whatever it says to that.
-                _ = session.close().await;
-                return Err(e);
-            }
+    let session = match open().await {
+        Ok(session) => session,
+        Err(e) => {
+            loops.check_in_discovery(there, url.portal.clone(), options).await?;
+            return Err(e);
+        }
+    };
+    match loops.check(there, &session).await {
+        Ok(()) => Ok(session),
+        Err(e) if matches!(e.kind, Kind::Refused | Kind::Lost | Kind::Closed | Kind::TimedOut) => {
+            // Targets that know no text requests, such as STGT and istgt, end the session of who asks, some after a Reject,
+            // and are there again at once. A router that went down is not.
+            _ = session.close().await;
+            let session = open().await?;
+            loops.is_no_router(there);
+            Ok(session)
+        }
+        Err(e) => {
+            // It is not used, whatever it says to that.
+            _ = session.close().await;
+            Err(e)
         }
     }
-    loops.is_no_router(there);
-    open().await
 }
 
 async fn luns(session: &Session, only: Option<u16>) -> Result<Vec<(u16, FoundLun)>, Error> {
@@ -144,6 +144,7 @@ impl From<Properties> for FoundLun {
             removable: p.removable,
             thin: p.thin,
             serial: p.serial.unwrap_or_default(),
+            serial_as_told: p.serial_as_told,
             naa: initiator::naa(&p.identity).unwrap_or_default().to_vec(),
             vendor: p.vendor,
             product: p.product,

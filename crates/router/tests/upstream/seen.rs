@@ -56,6 +56,28 @@ fn a_way_that_does_not_work_is_followed_by_the_next() {
     assert_eq!(found[0].name, interop::TARGET);
 }
 
+/// STGT and istgt know no text requests.
+#[test]
+fn a_target_that_refuses_the_question_or_ends_the_session_of_who_asks_is_asked_once() {
+    for (rejects, closes) in [(false, true), (true, true), (true, false)] {
+        let target = Script::new().at(op::TEXT, move |link, pdu| {
+            if rejects {
+                link.send(Pdu::new(op::REJECT).byte(2, 5).itt(interop::NONE).data(&pdu.header()));
+            }
+            if closes { Turn::Close } else { Turn::Done }
+        });
+        let target = target.listen();
+        let urls = [target.url("")];
+        run(move || async move {
+            let (upstream, loops) = (upstream(&urls, 500), Loops::default());
+            for _ in 0..3 {
+                assert_eq!(look(&upstream, &loops).await.expect("it is there")[0].luns.len(), 1);
+            }
+            assert_eq!(target.requests(op::TEXT).len(), 1, "{rejects} {closes}");
+        });
+    }
+}
+
 /// A LUN of a target that was found.
 fn luns(found: &Found) -> Vec<u16> {
     found.targets("r1", "a").iter().flat_map(|t| t.luns.keys().copied()).collect()

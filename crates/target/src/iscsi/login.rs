@@ -92,7 +92,7 @@ async fn negotiate(
             Step::Reply(pdu) => fresh.send(&pdu).await?,
             Step::Drop => return Err(io::Error::other("it began with something that is no Login Request")),
             Step::Refuse(pdu) => {
-                refused(shared, &setup, ends, &machine, &pdu);
+                refused(shared, &door, ends, &machine, &pdu);
                 fresh.send(&pdu).await?;
                 return Ok(None);
             }
@@ -108,7 +108,7 @@ async fn negotiate(
         Ok(entered) => entered,
         Err(status) => {
             let pdu = machine.refuse(status);
-            refused(shared, &setup, ends, &machine, &pdu);
+            refused(shared, &door, ends, &machine, &pdu);
             fresh.send(&pdu).await?;
             return Ok(None);
         }
@@ -231,11 +231,10 @@ pub fn welcome(info: &Info, seat: &Seat) {
     }
 }
 
-fn refused(shared: &Shared, setup: &Setup, ends: Ends, machine: &Login, pdu: &Pdu) {
+fn refused(shared: &Shared, door: &Door, ends: Ends, machine: &Login, pdu: &Pdu) {
     let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
-    let target = machine.target_name().and_then(|name| setup.targets.get(name));
-    if let Some(instance) = target.and_then(|target| target.instance.as_ref()) {
-        instance.refused(status);
+    if let Some(target) = machine.target_name() {
+        door.setup.refused(door.group, target, status);
     }
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
     // It is printable already.

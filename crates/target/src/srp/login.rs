@@ -110,12 +110,15 @@ async fn enter(
     let (setup, bound) = (shared.setup(), &shared.portals[portal]);
     let door = Door { setup: setup.clone(), group: bound.tag, peer: ends.peer.ip() };
     let initiator = request.initiator.to_string();
-    let target = target(&door, &initiator, request.target)?;
-    let info = info(initiator, target, bound, ends);
+    let name = target(&door, &initiator, request.target)?;
+    let info = info(initiator, name.clone(), bound, ends);
     let previous = previous(shared, &info, request.keep_channels).await;
     let key = key(&info);
     let entered = Entered::enter(shared, &setup, info, key, 0, count).await;
-    let mut entered = entered.map_err(|status| refusal(status, request.keep_channels))?;
+    let mut entered = entered.map_err(|status| {
+        setup.refused(bound.tag, &name, status);
+        refusal(status, request.keep_channels)
+    })?;
     // One more than commands, so that there is always one for task management.
     entered.depth = entered.depth.clamp(1, CREDITS - 1) + 1;
     let immediate_offset = request.immediate_offset.filter(|at| usize::from(*at) < IU_LEN);
@@ -148,9 +151,17 @@ fn check(request: &LoginRequest) -> Result<(), Refusal> {
 fn target(door: &Door, initiator: &str, port: PortId) -> Result<String, Refusal> {
     const NOBODY: Refusal = Refusal(Reason::NOT_ASSOCIATED, "there is no such target port");
     let is_asked_for = |name: &&String| super::port_id(name) == port;
-    let name = door.setup.targets.keys().find(is_asked_for).ok_or(NOBODY)?;
-    let info = door.target(name, initiator).map_err(|status| refusal(status, false))?;
+    let count = |name: &str, status| door.setup.refused(door.group, name, status);
+    let Some(name) = door.setup.targets.keys().find(is_asked_for) else {
+        count("", LoginStatus::NOT_FOUND);
+        return Err(NOBODY);
+    };
+    let info = door.target(name, initiator).map_err(|status| {
+        count(name, status);
+        refusal(status, false)
+    })?;
     if info.authentication.required {
+        count(name, LoginStatus::AUTHENTICATION_FAILURE);
         return Err(Refusal(
             Reason::NOT_ASSOCIATED,
             "the target asks for CHAP, which there is none of in SRP",

@@ -31,9 +31,23 @@ pub fn encode(lun: u16) -> u64 {
     (first as u64) << 48
 }
 
+/// A LUN for people: its number, or where it has none its sixteen hexadecimal digits.
+pub fn shown(lun: u64) -> String {
+    decode(lun).map_or_else(|| format!("{lun:016x}"), |number| number.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lun_is_shown_by_its_number_if_it_has_one() {
+        for (lun, text) in
+            [(0, "0"), (encode(3), "3"), (encode(256), "256"), (REPORT_LUNS, "c101000000000000")]
+        {
+            assert_eq!(shown(lun), text);
+        }
+    }
 
     #[test]
     fn every_lun_survives_a_round_trip() {

@@ -186,6 +186,7 @@ fn setup() -> Setup {
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
         targets: BTreeMap::from([(NAME.into(), target(NAME, BTreeMap::from([(0, unit(1)), (1, unit(2))])))]),
         awaited: Default::default(),
+        instances: Default::default(),
         answers: Answers::default(),
     }
 }

@@ -123,6 +123,7 @@ fn setup(target: Target) -> Setup {
         portal_groups: Vec::new(),
         targets: BTreeMap::from([(NAME.into(), target)]),
         awaited: Default::default(),
+        instances: Default::default(),
         answers: setup::Answers::default(),
     }
 }

@@ -1,0 +1,48 @@
+//! What stands in a configuration and does nothing.
+
+use super::{Config, Router};
+
+/// A line for each access list that no target names, and for each upstream that no target leads to.
+pub fn unused(config: &Config) -> Vec<String> {
+    let granted: Vec<&String> = config
+        .routers
+        .iter()
+        .flat_map(|router| &router.targets)
+        .flat_map(|target| &target.access.names)
+        .collect();
+    let lists = config.access_lists.iter().filter(|name| !granted.contains(name));
+    let lists = lists.map(|name| format!("[access.{name}] is named by no [[router.NAME.target]]"));
+    lists.chain(config.routers.iter().flat_map(upstreams)).collect()
+}
+
+fn upstreams(router: &Router) -> Vec<String> {
+    let used: Vec<&str> = router.targets.iter().flat_map(|target| target.map.upstreams()).collect();
+    let idle = router.upstreams.keys().filter(|name| !used.contains(&name.as_str()));
+    let name = &router.name;
+    idle.map(|idle| format!("[router.{name}.upstream.{idle}] is used by no [[router.{name}.target]]"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    #[test]
+    fn what_nothing_uses_is_told() {
+        let source = "[router.r1.upstream]\na.memory = \"1M\"\nb.memory = \"1M\"\n\
+            [[router.r1.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:c\"\naccess = [\"lab\"]\n\
+            lun = [{ lun = 0, upstream = \"b\" }]\n[access]\nlab = {}\nops = {}\n";
+        let config = parse(source, "t.toml".as_ref()).map_err(|list| list[0].to_string()).unwrap();
+        assert_eq!(
+            unused(&config),
+            [
+                "[access.ops] is named by no [[router.NAME.target]]",
+                "[router.r1.upstream.a] is used by no [[router.r1.target]]"
+            ]
+        );
+        let used = source.replace("upstream = \"b\" }", "upstream = \"b\" }, { lun = 1, upstream = \"a\" }");
+        let config = parse(&used.replace("\"lab\"", "\"lab\", \"ops\""), "t.toml".as_ref());
+        assert_eq!(unused(&config.map_err(|list| list[0].to_string()).unwrap()), [""; 0]);
+    }
+}
