@@ -25,6 +25,10 @@ pub enum Target {
     Path(PathBuf),
 }
 
+/// Settings of URLs that do not name them. A target that has vanished is waited for as long as commands are that are in flight
+/// at the end of a time: there is nothing to measure meanwhile.
+const PATIENCE: [(&str, &str); 2] = [("login_tries", "1"), ("recovery_timeout", "30")];
+
 /// Bytes of `null:` and `memory:` without a size.
 const USUAL_SIZE: u64 = 1 << 30;
 
@@ -100,8 +104,10 @@ impl Target {
             Some(("null", size)) => Target::Null(sized(size)?),
             Some(("memory", size)) => Target::Memory(sized(size)?),
             _ if initiator::without_scheme(text).is_some() => {
-                let url = Url::parse(text).and_then(|url| url.with_default("login_tries", "1"));
-                Target::Lun(Box::new(url.map_err(refused)?))
+                let patient = |url| {
+                    PATIENCE.into_iter().try_fold(url, |url: Url, (key, value)| url.with_default(key, value))
+                };
+                Target::Lun(Box::new(Url::parse(text).and_then(patient).map_err(refused)?))
             }
             Some(_) if nbd::is_url(text) => {
                 Target::Nbd(text.parse().map_err(|e| Error { kind: Kind::Invalid, ..not_open(e) })?)

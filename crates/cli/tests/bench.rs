@@ -137,6 +137,17 @@ fn two_results_are_compared() {
 }
 
 #[test]
+fn the_help_of_a_comparison_has_what_it_takes_and_no_more() {
+    let folder = Folder::new("compare-help");
+    let options = |of: &str| {
+        let help = folder.good(&format!("{of} --help"));
+        ["--json", "--threshold", "--terse", "--report"].map(|option| help.contains(option))
+    };
+    assert_eq!(options("compare"), [true, true, false, false]);
+    assert_eq!(options("dd"), [true, false, true, true]);
+}
+
+#[test]
 fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
     let folder = Folder::new("refused");
     folder.good("write disk --create 1M --bs 64k --amount 1M");
@@ -148,6 +159,8 @@ fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
         ("read null:1M --runtime 10ms --report no/such/folder.html", 1, "cannot write the report"),
         ("sgp_dd if=disk of=/dev/null bs=7", 7, "bs"),
         ("read null:1M --rate 1e-20", 7, "commands a second are no rate"),
+        ("read null:1M --rounds 3", 7, "--rounds 3: without --steady"),
+        ("dd if=no-such-disk of=/dev/null", 1, "no such file"),
         ("read null:1M --target-pid 4294967295", 1, "no process 4294967295"),
         ("compare a b --report page.html", 7, "--report is of measurements"),
         ("compare a b --terse", 7, "--terse is of measurements"),

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A folder that goes away, where everything of a test happens.
 struct Folder(PathBuf);
@@ -97,7 +97,7 @@ fn both<'a>(document: &'a Document, title: &str) -> impl Iterator<Item = &'a Tab
     tables.into_iter()
 }
 
-/// Every cell of these rows was measured, and its ratio is that of its figures.
+/// Every cell of these rows was measured, and its ratio is that of its figures; of a deviation there is none.
 fn is_measured(table: &Table, rows: &[&str]) {
     for (head, cells) in
         table.rows.iter().filter(|(head, _)| rows.is_empty() || rows.contains(&head.as_str()))
@@ -105,7 +105,9 @@ fn is_measured(table: &Table, rows: &[&str]) {
         for (column, cell) in table.columns.iter().zip(cells) {
             let measured = cell.measured.unwrap_or_else(|| panic!("{}: {head}, {column}", table.title));
             assert!(measured >= 0.0, "{}: {head}, {column}", table.title);
-            if let Some(published) = cell.published.filter(|published| *published != 0.0) {
+            if table.is_spread(column) {
+                assert_eq!(cell.ratio, None, "{}: {head}, {column}", table.title);
+            } else if let Some(published) = cell.published.filter(|published| *published != 0.0) {
                 let ratio = cell.ratio.expect("a ratio");
                 assert!((ratio - measured / published).abs() < 1e-9, "{}: {head}, {column}", table.title);
             }
@@ -174,6 +176,7 @@ fn sn5420_2002() {
 fn stgt_iser_null_2008() {
     let document = reproduce("stgt-iser-null-2008");
     assert_eq!(document.tables.len(), 4 + 9);
+    assert!(document.notes.iter().any(|note| note.contains("are one and the same run here")));
     for title in ["fast -> fast), Lunar", "two initiators", "two instances", "Bidirectional", "A -> B -> C"] {
         is_measured(table(&document, title), &[]);
     }
@@ -251,6 +254,32 @@ fn the_first_signal_ends_it_and_keeps_what_was_measured() {
     assert_eq!(folder.rest(), Vec::<PathBuf>::new());
     let document = folder.document();
     assert!(!document.runs.is_empty() && document.runs[0].outcome.ios() > 0);
+}
+
+/// Processes that are named after something in a folder.
+fn running_in(folder: &Path) -> Vec<String> {
+    let name = folder.to_str().expect("text");
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let told = processes.filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok());
+    told.filter(|line| line.contains(name)).collect()
+}
+
+/// The second one is of another kind: two of one that come together may be one.
+#[test]
+fn a_second_signal_leaves_nothing_of_it_behind() {
+    let folder = Folder::new("signals");
+    let mut child = folder.start(&["stgt-iser-null-2008", "--against", "none"]);
+    let begun = Instant::now();
+    while running_in(&folder.0).is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no server runs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for signal in [Signal::INT, Signal::TERM] {
+        kill_process(Pid::from_child(&child), signal).expect("it runs");
+    }
+    assert_eq!(child.wait().expect("it ends").code(), Some(143));
+    assert_eq!(running_in(&folder.0), Vec::<String>::new());
+    assert_eq!(folder.rest(), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -8,16 +8,20 @@ pub fn stamp() -> String {
     now.trim_end_matches('Z').replace('-', "/").replace('T', "-")
 }
 
-/// `4m45s`, `5m`, `23m3s`, `2.5s`: a duration in seconds as the seed of 2009 writes it, with a tenth below a
-/// minute.
+/// `4m45s`, `5m`, `23m3s`, `2.54s`: a duration in seconds as the seed of 2009 writes it, and with three digits at least of
+/// what is short.
 pub fn span(seconds: f64) -> String {
     if seconds < 59.95 {
-        return format!("{seconds:.1}s");
+        // One behind the point from 10 s on, two from 1 s on, and so forth, down to microseconds.
+        let digits = (1..6).find(|digits| seconds >= 10f64.powi(2 - digits)).unwrap_or(6);
+        return format!("{seconds:.*}s", digits as usize);
     }
-    let whole = seconds.round() as u64;
+    let tenths = if seconds < 99.95 { (seconds * 10.0).round() / 10.0 } else { seconds.round() };
+    let (whole, part_s) = (tenths as u64, ((tenths * 10.0).round() as u64) % 10);
     let (h, m, s) = (whole / 3600, whole / 60 % 60, whole % 60);
     let part = |n: u64, unit: &str| if n > 0 { format!("{n}{unit}") } else { String::new() };
-    format!("{}{}{}", part(h, "h"), part(m, "m"), part(s, "s"))
+    let last = if part_s > 0 { format!("{s}.{part_s}s") } else { part(s, "s") };
+    format!("{}{}{last}", part(h, "h"), part(m, "m"))
 }
 
 #[cfg(test)]
@@ -32,7 +36,14 @@ mod tests {
 
     #[test]
     fn durations_read_as_those_of_the_seed() {
-        let texts = [285.0, 300.0, 1383.2, 2.54, 3600.0].map(span);
-        assert_eq!(texts, ["4m45s", "5m", "23m3s", "2.5s", "1h"]);
+        let texts = [285.0, 300.0, 1383.2, 3600.0, 99.96, 119.7].map(span);
+        assert_eq!(texts, ["4m45s", "5m", "23m3s", "1h", "1m40s", "2m"]);
+    }
+
+    #[test]
+    fn what_is_short_has_three_digits() {
+        let texts = [2.543, 0.1234, 0.012_34, 0.000_123_4, 0.0, 12.34, 59.97, 63.44].map(span);
+        let expected = ["2.54s", "0.123s", "0.0123s", "0.000123s", "0.000000s", "12.3s", "1m", "1m3.4s"];
+        assert_eq!(texts, expected);
     }
 }

@@ -3,10 +3,11 @@
 use super::{copy::Copy, refused};
 use crate::document::TargetFacts;
 use crate::job::Way;
-use crate::{Error, Opening, Rig, Target};
+use crate::{Error, Kind, Opening, Rig, Target};
 use block::Backend;
 use control::config::Cores;
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::sync::Arc;
 
 /// What stands for nothing at the end of a copy.
@@ -84,6 +85,8 @@ pub struct Route {
     pub bytes: u64,
     /// Bytes of the input, behind those, for which the output has no room.
     pub cut: u64,
+    /// Bytes between the end of the input and where it was to begin, behind that.
+    pub past_end: u64,
 }
 
 impl Route {
@@ -124,6 +127,7 @@ impl Route {
 
 /// `output`: it is written, and made with this many bytes if there is no such file.
 fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result<Rig, Error> {
+    check_file(target, output)?;
     let end = if output.is_some() { &plan.output } else { &plan.input };
     let opening = Opening {
         direct: end.direct,
@@ -134,6 +138,23 @@ fn open_end(plan: &Plan, target: &Target, output: Option<Option<u64>>) -> Result
         ..Opening::default()
     };
     Rig::open(std::slice::from_ref(target), &opening)
+}
+
+/// A file that is not there, or in which nothing is, is no disk. What helps are the operands of a face.
+fn check_file(target: &Target, output: Option<Option<u64>>) -> Result<(), Error> {
+    let Target::Path(path) = target else { return Ok(()) };
+    let what = match fs::metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => "there is no such file",
+        Ok(found) if found.is_file() && found.len() == 0 => "it is empty",
+        _ => return Ok(()),
+    };
+    let hint = match output {
+        // It is made.
+        Some(Some(_)) => return Ok(()),
+        Some(None) => "say how large it becomes with count=, or make it before (truncate -s SIZE FILE)",
+        None => "check the path after if=",
+    };
+    Err(Error::new(Kind::Target(None), format!("{}: {what}", path.display()), hint))
 }
 
 /// An output that is a file grows to what is to be written. Whether it may be was looked at when it was opened.
@@ -166,6 +187,7 @@ fn join(
     let room =
         |rig: &Option<Rig>, end: &End| rig.as_ref().map(|rig| rig.capacity().saturating_sub(end.start));
     let (left, right) = (room(&from, &plan.input), room(&to, &plan.output));
+    let past_end = from.as_ref().map_or(0, |rig| plan.input.start.saturating_sub(rig.capacity()));
     let cut = left
         .zip(right)
         .filter(|_| plan.bytes.is_none())
@@ -195,5 +217,5 @@ fn join(
             (from, Some(to), Way::Read, start)
         }
     };
-    Ok(Route { rig, to, way, offset, bytes, cut })
+    Ok(Route { rig, to, way, offset, bytes, cut, past_end })
 }

@@ -5,6 +5,7 @@ use crate::rounds::{Bound, Figure};
 use crate::verify::Checks;
 use crate::{Error, Kind, Opening, Target, Transport, words};
 use control::config::{Cores, read_size};
+use std::time::Duration;
 
 /// Arguments of `lunar bench`.
 #[derive(clap::Args, Clone, Debug)]
@@ -113,7 +114,7 @@ pub struct Args {
     #[arg(long)]
     pub direct: bool,
 
-    /// Overwrite data that is there
+    /// Overwrite data that is there: without this, the first and the last mebibyte are looked at, and nothing between them
     #[arg(long)]
     pub destroy: bool,
 
@@ -129,27 +130,28 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "randseed")]
     pub seed: u64,
 
-    /// Width of the steps of the time series, of which there are at most 1,000,000
-    #[arg(long, value_name = "TIME", default_value = "1")]
-    pub interval: String,
+    /// Width of the steps of the time series, of which there are at most 1,000,000 [default: 1; of a short --runtime a tenth,
+    /// and not less than 100ms]
+    #[arg(long, value_name = "TIME")]
+    pub interval: Option<String>,
 
     /// Run again and again until this is steady: five rounds that are within 20 % of each other, and whose trend
     /// is below 10 % (SNIA PTS); exit status 1 if it does not become so
     #[arg(long, value_name = "FIGURE", conflicts_with = "latency_target")]
     pub steady: Option<Figure>,
 
-    /// With --steady: give up after so many rounds
-    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
+    /// With --steady: give up after so many rounds [default: 25]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: Option<u16>,
 
     /// Look for the highest rate at which commands end within this time, such as 500us; each try takes --runtime, in which
     /// there must be enough commands to tell (100 for 99 %); exit status 1 if there is no such rate
     #[arg(long, value_name = "TIME", conflicts_with = "rate")]
     pub latency_target: Option<String>,
 
-    /// With --latency-target: so many of a hundred commands
-    #[arg(long, value_name = "PERCENT", default_value_t = 99.0)]
-    pub latency_percentile: f64,
+    /// With --latency-target: so many of a hundred commands [default: 99]
+    #[arg(long, value_name = "PERCENT")]
+    pub latency_percentile: Option<f64>,
 
     /// Cores to run on: all, a number of them, or a list such as 0,2-3 [default: all]
     #[arg(long, value_name = "N|LIST")]
@@ -159,6 +161,11 @@ pub struct Args {
     #[arg(long, value_name = "PID")]
     pub target_pid: Option<u32>,
 }
+
+/// Rounds after which figures that are not steady are given up.
+const ROUNDS: u16 = 25;
+/// The narrowest steps of a time series that nobody asked for.
+const NARROW: Duration = Duration::from_millis(100);
 
 fn size(text: &str) -> Result<u64, Error> {
     read_size(text).map_err(Error::invalid)
@@ -206,12 +213,13 @@ impl Args {
             ));
         }
         let default = Job::default();
+        let time = runtime.or(default.time.filter(|_| amount.is_none()));
         Ok(Job {
             order: self.order(order)?,
             way,
             sizes: words::sizes(&self.bs)?,
             depth: self.depth as usize,
-            time: runtime.or(default.time.filter(|_| amount.is_none())),
+            time,
             amount,
             commands: None,
             ramp: words::time(&self.ramp)?,
@@ -225,16 +233,46 @@ impl Args {
             span: self.span.as_deref().map(size).transpose()?,
             go_on: self.continue_on_error,
             seed: self.seed,
-            interval: words::time(&self.interval)?,
+            interval: self.interval(time, default.interval)?,
         })
+    }
+
+    /// Steps of a time series: ten at least, also of a second.
+    fn interval(&self, time: Option<Duration>, usual: Duration) -> Result<Duration, Error> {
+        match &self.interval {
+            Some(text) => words::time(text),
+            None => Ok(time.map_or(usual, |time| (time / 10).clamp(NARROW, usual))),
+        }
+    }
+
+    /// What is to become steady, if something is, and in how many rounds at most.
+    ///
+    /// # Errors
+    /// When there are to be rounds, and nothing says of what.
+    pub fn until_steady(&self) -> Result<Option<(Figure, usize)>, Error> {
+        match (self.steady, self.rounds) {
+            (None, Some(rounds)) => Err(Error::new(
+                Kind::Invalid,
+                format!("--rounds {rounds}: without --steady there are no rounds"),
+                "say what is to become steady, as in --steady iops, or leave --rounds out",
+            )),
+            (figure, rounds) => Ok(figure.map(|figure| (figure, rounds.unwrap_or(ROUNDS).into()))),
+        }
     }
 
     /// The bound on latency for which a rate is to be found.
     ///
     /// # Errors
-    /// When it is no time, or no percentage.
+    /// When it is no time, or no percentage, or there is a percentage alone.
     pub fn bound(&self) -> Result<Option<Bound>, Error> {
-        let percent = self.latency_percentile;
+        let percent = self.latency_percentile.unwrap_or(99.0);
+        if self.latency_percentile.is_some() && self.latency_target.is_none() {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("--latency-percentile {percent}: without --latency-target no rate is looked for"),
+                "name the time in which they are to end, as in --latency-target 5ms",
+            ));
+        }
         if !(percent > 0.0 && percent <= 100.0) {
             return Err(Error::new(
                 Kind::Invalid,

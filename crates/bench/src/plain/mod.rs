@@ -18,7 +18,7 @@ use crate::{Document, Error, Job, Kind, Outcome, Rig, Watch, overhead, words};
 pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
     let (targets, checks) = (args.on()?, args.checks());
     let job = checks.limit(args.job()?);
-    args.bound()?;
+    _ = (args.until_steady()?, args.bound()?);
     let mut rig = Rig::open(&targets, &args.opening(&job)?)?;
     check_amount(&job, &rig)?;
     let verification = checks.prepare(&mut rig, &job)?;
@@ -38,9 +38,9 @@ pub fn run(args: &Args, watch: &Watch) -> Result<Document, Error> {
 
 /// Runs the job: once, in rounds, or at several rates.
 fn measure(args: &Args, rig: &Rig, job: &Job, watch: &Watch, document: &mut Document) -> Result<(), Error> {
-    match (args.steady, args.bound()?) {
-        (Some(figure), _) => {
-            let (runs, steady) = until_steady(rig, job, figure, args.rounds.into(), watch)?;
+    match (args.until_steady()?, args.bound()?) {
+        (Some((figure, rounds)), _) => {
+            let (runs, steady) = until_steady(rig, job, figure, rounds, watch)?;
             document.runs = runs;
             document.notes.push(steady.to_string());
             document.steady = Some(steady);

@@ -28,6 +28,28 @@ fn without_options_it_reads_4k_for_ten_seconds() {
 }
 
 #[test]
+fn a_short_run_has_narrow_steps() {
+    let ms = |line: &str| job(line).interval.as_millis();
+    assert_eq!(
+        ["1m", "10", "3", "1", "200ms"].map(|time| ms(&format!("null:1M --runtime {time}"))),
+        [1000, 1000, 300, 100, 100]
+    );
+    assert_eq!((ms("null:1M --amount 1G"), ms("null:1M --runtime 1 --interval 1")), (1000, 1000));
+}
+
+#[test]
+fn a_target_that_has_vanished_is_given_up_after_as_long_as_its_last_commands_are_waited_for() {
+    let patience = |settings: &str| {
+        let target = Target::parse(&format!("iscsi://127.0.0.1/iqn.2026-11.org.example:a/0{settings}"));
+        let Target::Lun(url) = target.expect("a target") else { panic!("it is a LUN") };
+        let times = url.options().expect("options").timeouts;
+        (times.recovery.as_secs(), times.login_tries)
+    };
+    assert_eq!(patience(""), (30, 1));
+    assert_eq!(patience("?recovery_timeout=90&login_tries=2"), (90, 2));
+}
+
+#[test]
 fn the_work_stands_first_or_behind_rw() {
     assert_eq!(job("randrw null:1M --rwmixread 70").way, Way::Mix(70));
     assert_eq!(job("--rw randrw --read-percent 70 null:1M"), job("randrw null:1M --read-percent 70"));
@@ -198,7 +220,15 @@ fn rounds_and_searches_are_asked_for() {
     assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
     let bound = args("null:1M --latency-target 500us --latency-percentile 99.9").bound().unwrap();
     assert_eq!(bound, Some(crate::rounds::Bound { percent: 99.9, within: Duration::from_micros(500) }));
-    assert!(args("null:1M --latency-percentile 101").bound().is_err());
+    assert!(args("null:1M --latency-target 1ms --latency-percentile 101").bound().is_err());
+    for (line, what, hint) in [
+        ("null:1M --rounds 6", "--rounds 6: without --steady", "--steady iops"),
+        ("null:1M --latency-percentile 60", "--latency-percentile 60: without", "--latency-target 5ms"),
+    ] {
+        let e = run(&args(line), &Watch::default()).expect_err(line);
+        assert!(e.kind == Kind::Invalid && e.what.starts_with(what) && e.hint.contains(hint), "{e}");
+    }
+    assert_eq!(args("null:1M --steady bw").until_steady().unwrap().map(|(_, rounds)| rounds), Some(25));
 }
 
 #[test]

@@ -75,6 +75,10 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
          stay empty",
     );
     lab.note(
+        "two initiators, and two instances on 1 dev, are one and the same run here: two sessions of one process \
+         with one disk",
+    );
+    lab.note(
         "A -> B -> C: B is Lunar's router (block path), C the target whose table it is, all on this machine",
     );
     for id in ["bandwidth-c-b", "cpu-c-b", "bandwidth-b-c", "cpu-b-c"] {

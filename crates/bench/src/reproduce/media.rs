@@ -1,5 +1,6 @@
 //! What the experiments measure on: files and loop devices of our own, and the I/O schedulers below them.
 
+use crate::undo::Undo;
 use crate::{Error, Kind};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -7,12 +8,16 @@ use rustix::fs::{Advice, fadvise, fstatfs, major, minor};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder of our own, removed on drop.
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    _undo: Undo,
+}
 
 impl Folder {
     /// Makes it below a folder that exists.
@@ -23,8 +28,10 @@ impl Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("lunar-reproduce-{}-{count}", std::process::id()));
-        fs::create_dir(&path).map_err(|e| cannot("make", &path, &e))?;
-        Ok(Folder(path))
+        let remove = |path: PathBuf| move || _ = fs::remove_dir_all(path);
+        let made = Undo::made(|| fs::create_dir(&path).map(|()| ((), remove(path.clone()))));
+        let ((), undo) = made.map_err(|e| cannot("make", &path, &e))?;
+        Ok(Folder { path, _undo: undo })
     }
 
     /// Makes a file of this size with bytes that do not compress, all of it on the disk.
@@ -32,7 +39,7 @@ impl Folder {
     /// # Errors
     /// When there is no room.
     pub fn file(&self, name: &str, size: u64) -> Result<PathBuf, Error> {
-        let path = self.0.join(name);
+        let path = self.path.join(name);
         write_file(&path, size).map_err(|e| cannot("write", &path, &e))?;
         Ok(path)
     }
@@ -59,13 +66,7 @@ pub fn write_file(path: &Path, size: u64) -> io::Result<()> {
 impl std::ops::Deref for Folder {
     type Target = Path;
     fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        &self.path
     }
 }
 
@@ -139,33 +140,49 @@ impl Disk {
 }
 
 /// A block device over a file, until it is dropped.
-pub struct Loop(PathBuf);
+pub struct Loop {
+    device: PathBuf,
+    _undo: Undo,
+}
 
 impl Loop {
     /// Makes one; None where this user or this host cannot.
     pub fn over(file: &Path) -> Option<Loop> {
-        let mut command = Command::new("losetup");
-        command.args(["--find", "--show"]).arg(file).stdin(Stdio::null()).stderr(Stdio::null());
-        let made = command.output().ok().filter(|made| made.status.success())?;
-        Some(Loop(String::from_utf8(made.stdout).ok()?.trim().into()))
+        let made = Undo::made(|| {
+            let device = attached(file).ok_or(())?;
+            let detached = device.clone();
+            Ok::<_, ()>((device, move || detach(&detached)))
+        });
+        made.ok().map(|(device, undo)| Loop { device, _undo: undo })
     }
 
     /// Its device.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.device
     }
 }
 
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).stderr(Stdio::null()).status();
-    }
+fn attached(file: &Path) -> Option<PathBuf> {
+    let made = losetup().args(["--find", "--show"]).arg(file).output();
+    let made = made.ok().filter(|made| made.status.success())?;
+    Some(String::from_utf8(made.stdout).ok()?.trim().into())
+}
+
+fn detach(device: &Path) {
+    // Who has it open keeps it until then.
+    _ = losetup().arg("--detach").arg(device).status();
+}
+
+/// ^C is not for it.
+fn losetup() -> Command {
+    let mut command = Command::new("losetup");
+    command.process_group(0).stdin(Stdio::null()).stderr(Stdio::null());
+    command
 }
 
 /// An I/O scheduler that was set; the one before comes back on drop.
 pub struct Scheduler {
-    file: PathBuf,
-    before: String,
+    _undo: Undo,
 }
 
 impl Scheduler {
@@ -173,15 +190,8 @@ impl Scheduler {
     pub fn set(path: &Path, name: &str) -> Option<Scheduler> {
         let file = queue(path)?.join("scheduler");
         let before = chosen(&fs::read_to_string(&file).ok()?)?;
-        let set = Scheduler { before, file };
-        fs::write(&set.file, name).ok()?;
-        Some(set)
-    }
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        let _ = fs::write(&self.file, &self.before);
+        let set = Undo::made(|| fs::write(&file, name).map(|()| ((), move || _ = fs::write(file, before))));
+        set.ok().map(|((), undo)| Scheduler { _undo: undo })
     }
 }
 

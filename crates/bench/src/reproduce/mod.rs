@@ -8,6 +8,7 @@ mod mounted;
 mod netem;
 mod open_iscsi;
 mod peers;
+mod process;
 mod published;
 mod relay;
 mod results;

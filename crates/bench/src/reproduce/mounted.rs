@@ -1,19 +1,23 @@
 //! A file system on a logical unit: the kernel of this host uses it through `lunar attach`.
 
 use super::media::{Folder, Loop, write_file};
+use super::process::Process;
 use crate::Target;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use crate::undo::Undo;
+use rustix::process::geteuid;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(20);
+/// How long those who were asked to end may have files open.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// The file for dd.
 const FILE: &str = "q";
@@ -27,12 +31,12 @@ enum Way {
     Fuse,
 }
 
-/// ext3 on a logical unit, mounted. All of it is taken down on drop.
+/// ext3 on a logical unit, mounted. All of it is taken down on drop, in this order.
 pub struct Mounted {
+    mount: Option<Undo>,
     device: PathBuf,
-    is_mounted: bool,
     looped: Option<Loop>,
-    attach: Child,
+    attach: Process,
     dir: Folder,
 }
 
@@ -48,7 +52,7 @@ impl Mounted {
         }
         let attach = attach(lunar, target, way, &dir)?;
         let device = PathBuf::new();
-        let mut mounted = Mounted { device, is_mounted: false, looped: None, attach, dir };
+        let mut mounted = Mounted { mount: None, device, looped: None, attach, dir };
         let file = mounted.told()?;
         mounted.device = match way {
             Way::Ublk => file,
@@ -90,7 +94,7 @@ impl Mounted {
     /// When it cannot be mounted again.
     pub fn make_cold(&mut self) -> Result<(), String> {
         run(Command::new("umount").arg(self.folder()))?;
-        self.is_mounted = false;
+        self.mount.take().into_iter().for_each(Undo::forget);
         super::media::make_cold(&self.device);
         self.mount()
     }
@@ -100,14 +104,18 @@ impl Mounted {
     }
 
     fn mount(&mut self) -> Result<(), String> {
-        run(Command::new("mount").arg(&self.device).arg(self.folder()))?;
-        self.is_mounted = true;
+        let folder = self.folder();
+        let ((), undo) = Undo::made(|| {
+            run(Command::new("mount").arg(&self.device).arg(&folder))?;
+            Ok::<_, String>(((), move || unmount(&folder)))
+        })?;
+        self.mount = Some(undo);
         Ok(())
     }
 
     /// The device or file that `lunar attach` names when it is there.
-    fn told(&mut self) -> Result<PathBuf, String> {
-        let stdout = self.attach.stdout.take().ok_or("it has no output")?;
+    fn told(&self) -> Result<PathBuf, String> {
+        let stdout = self.attach.stdout().ok_or("it has no output")?;
         let (send, lines) = mpsc::channel();
         thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)))
@@ -117,22 +125,6 @@ impl Mounted {
             let said = said.replace(&self.dir.display().to_string(), "");
             format!("lunar attach: {}", said.lines().next().unwrap_or("it does not answer"))
         })
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if self.is_mounted {
-            let _ = run(Command::new("umount").arg(self.folder()));
-        }
-        drop(self.looped.take());
-        let _ = kill_process(Pid::from_child(&self.attach), Signal::TERM);
-        let end = Instant::now() + STOP;
-        while matches!(self.attach.try_wait(), Ok(None)) && Instant::now() < end {
-            thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.attach.kill();
-        let _ = self.attach.wait();
     }
 }
 
@@ -146,7 +138,7 @@ fn way() -> Result<Way, String> {
     }
 }
 
-fn attach(lunar: &Path, target: &Target, way: Way, dir: &Folder) -> Result<Child, String> {
+fn attach(lunar: &Path, target: &Target, way: Way, dir: &Folder) -> Result<Process, String> {
     let log = File::create(dir.join("log")).map_err(|e| e.to_string())?;
     let mut command = Command::new(lunar);
     command.args(["attach", &target.to_string(), "--foreground", "--name", "reproduce"]);
@@ -156,15 +148,21 @@ fn attach(lunar: &Path, target: &Target, way: Way, dir: &Folder) -> Result<Child
         Way::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
     };
     command.env("XDG_RUNTIME_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
-    // ^C ends the experiment, and that ends this.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
-    command.spawn().map_err(|e| format!("lunar attach: {e}"))
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    Process::start(&mut command, STOP).map_err(|e| format!("lunar attach: {e}"))
 }
 
-/// Runs a program to its end.
+fn unmount(folder: &Path) {
+    let last = Instant::now() + CLOSING;
+    while run(Command::new("umount").arg(folder)).is_err() && Instant::now() < last {
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs a program to its end. ^C is not for it.
 fn run(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let ran = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
+    let ran = command.process_group(0).stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
     let said = || format!("{name}: {}", String::from_utf8_lossy(&ran.stderr).trim());
     if ran.status.success() { Ok(()) } else { Err(said()) }
 }

@@ -2,11 +2,13 @@
 //! and limits its rate (tc-netem(8)). It needs root, iproute2 and the kernel's sch_netem.
 
 use super::relay::Line;
+use crate::undo::Undo;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -21,6 +23,7 @@ pub struct Far {
     name: String,
     /// Of this end; the other one has the next.
     address: u32,
+    _undo: Undo,
 }
 
 impl Far {
@@ -32,27 +35,13 @@ impl Far {
         static LAID: AtomicU32 = AtomicU32::new(0);
         let number = LAID.fetch_add(1, Ordering::Relaxed);
         let address = ADDRESSES + 4 * (id().wrapping_mul(16).wrapping_add(number) % LINES) + 1;
-        let far = Far { name: format!("lf{}n{number}", id()), address };
-        far.lay(line)?;
-        Ok(far)
-    }
-
-    fn lay(&self, line: &Line) -> io::Result<()> {
-        let name = &self.name;
-        let [near, far] = [0, 1].map(|end| Ipv4Addr::from(self.address + end));
-        let held = format!(
-            "root netem limit 100000 delay {}us rate {:.0}bit",
-            line.delay.as_micros(),
-            8.0 * line.bytes_per_s
-        );
-        tool(&format!("ip netns add {name}"))?;
-        tool(&format!("ip link add {name}a type veth peer name {name}b netns {name}"))?;
-        tool(&format!("ip addr add {near}/30 dev {name}a"))?;
-        tool(&format!("ip -n {name} addr add {far}/30 dev {name}b"))?;
-        tool(&format!("tc qdisc add dev {name}a {held}"))?;
-        tool(&format!("tc -n {name} qdisc add dev {name}b {held}"))?;
-        tool(&format!("ip link set {name}a up"))?;
-        tool(&format!("ip -n {name} link set {name}b up"))
+        let name = format!("lf{}n{number}", id());
+        let ((), undo) = Undo::made(|| {
+            lay(&name, address, line).inspect_err(|_| take_away(&name))?;
+            let name = name.clone();
+            Ok::<_, io::Error>(((), move || take_away(&name)))
+        })?;
+        Ok(Far { name, address, _undo: undo })
     }
 
     /// Listens at the far end.
@@ -71,19 +60,34 @@ impl Far {
     }
 }
 
-impl Drop for Far {
-    fn drop(&mut self) {
-        // The devices first: a connection that is not over keeps the namespace for a while.
-        _ = tool(&format!("ip link del {}a", self.name));
-        _ = tool(&format!("ip netns del {}", self.name));
-    }
+fn lay(name: &str, address: u32, line: &Line) -> io::Result<()> {
+    let [near, far] = [0, 1].map(|end| Ipv4Addr::from(address + end));
+    let held = format!(
+        "root netem limit 100000 delay {}us rate {:.0}bit",
+        line.delay.as_micros(),
+        8.0 * line.bytes_per_s
+    );
+    tool(&format!("ip netns add {name}"))?;
+    tool(&format!("ip link add {name}a type veth peer name {name}b netns {name}"))?;
+    tool(&format!("ip addr add {near}/30 dev {name}a"))?;
+    tool(&format!("ip -n {name} addr add {far}/30 dev {name}b"))?;
+    tool(&format!("tc qdisc add dev {name}a {held}"))?;
+    tool(&format!("tc -n {name} qdisc add dev {name}b {held}"))?;
+    tool(&format!("ip link set {name}a up"))?;
+    tool(&format!("ip -n {name} link set {name}b up"))
 }
 
-/// Runs a tool of iproute2. What it says is the error.
+/// The devices first: a connection that is not over keeps the namespace for a while.
+fn take_away(name: &str) {
+    _ = tool(&format!("ip link del {name}a"));
+    _ = tool(&format!("ip netns del {name}"));
+}
+
+/// Runs a tool of iproute2, which ^C is not for. What it says is the error.
 fn tool(line: &str) -> io::Result<()> {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
-    let told = Command::new(program).args(words).output();
+    let told = Command::new(program).args(words).process_group(0).output();
     let output = told.map_err(|e| io::Error::new(e.kind(), format!("{program}: {e}")))?;
     match output.status.success() {
         true => Ok(()),

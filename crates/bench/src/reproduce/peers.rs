@@ -3,14 +3,13 @@
 
 use super::carrier::{Carrier, free_ports};
 use super::media::{Disk, Folder, Medium};
+use super::process::Process;
 use crate::{Opening, Rig, Target};
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -101,7 +100,7 @@ fn first_line(command: &mut Command) -> Option<String> {
 /// A target that runs. One that was started here is stopped on drop.
 pub struct Server {
     who: Who,
-    child: Option<Child>,
+    process: Option<Process>,
     portals: Vec<SocketAddr>,
     carrier: Carrier,
     /// The number of the logical unit of each disk.
@@ -122,7 +121,7 @@ impl Server {
         dir: Folder,
     ) -> Result<Server, String> {
         let (luns, carrier) = (numbers(who, disks), carrier.clone());
-        let mut server = Server { who: who.clone(), child: None, portals: Vec::new(), carrier, luns, dir };
+        let mut server = Server { who: who.clone(), process: None, portals: Vec::new(), carrier, luns, dir };
         match who {
             Who::Lunar => server.lunar(lunar, disks, portals)?,
             Who::Stgt => server.stgt(disks, portals)?,
@@ -145,7 +144,7 @@ impl Server {
     ) -> Result<Server, String> {
         let portal = *upstream.portals.first().ok_or("there is nothing that was started here before it")?;
         let (luns, carrier) = (upstream.luns.clone(), carrier.clone());
-        let mut server = Server { who: Who::Lunar, child: None, portals: Vec::new(), carrier, luns, dir };
+        let mut server = Server { who: Who::Lunar, process: None, portals: Vec::new(), carrier, luns, dir };
         let config = lunar_head(&server.dir, &server.carrier, 1)?
             + &router_config((portal, &upstream.carrier), &server.luns);
         server.serve(lunar, &config)?;
@@ -158,7 +157,7 @@ impl Server {
 
     /// The process, if it was started here.
     pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.process.as_ref().map(Process::id)
     }
 
     /// Its portals, if it was started here.
@@ -192,8 +191,7 @@ impl Server {
         fs::write(&file, config).map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&file).stdout(Stdio::piped());
-        let child = self.spawn(&mut command)?;
-        let stdout = child.stdout.take().ok_or("it has no output")?;
+        let stdout = self.spawn(&mut command)?.stdout().ok_or("it has no output")?;
         let (send, lines) = mpsc::channel();
         // To its end, so that the server never waits for us.
         thread::spawn(move || {
@@ -261,19 +259,20 @@ impl Server {
         self.until(|_| TcpStream::connect(last).is_ok())
     }
 
-    /// In a process group of its own: ^C ends the experiment, and that ends the server.
-    fn spawn(&mut self, command: &mut Command) -> Result<&mut Child, String> {
+    fn spawn(&mut self, command: &mut Command) -> Result<&Process, String> {
         let program = command.get_program().to_string_lossy().into_owned();
         let log = fs::File::create(self.dir.join("log")).map_err(|e| e.to_string())?;
-        let child = command.stdin(Stdio::null()).stderr(log).process_group(0).spawn();
-        Ok(self.child.insert(child.map_err(|e| format!("cannot run {program}: {e}"))?))
+        // The others do not listen to a polite word while they have sessions.
+        let patience = if matches!(self.who, Who::Lunar) { STOP } else { Duration::ZERO };
+        let process = Process::start(command.stdin(Stdio::null()).stderr(log), patience);
+        Ok(self.process.insert(process.map_err(|e| format!("cannot run {program}: {e}"))?))
     }
 
-    fn until(&mut self, is_so: impl Fn(&Server) -> bool) -> Result<(), String> {
+    fn until(&self, is_so: impl Fn(&Server) -> bool) -> Result<(), String> {
         let end = Instant::now() + START;
         while !is_so(self) {
-            let gone = self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
-            if gone || Instant::now() > end {
+            let is_gone = self.process.as_ref().is_some_and(Process::is_gone);
+            if is_gone || Instant::now() > end {
                 return Err(self.said("it is not ready"));
             }
             thread::sleep(Duration::from_millis(20));
@@ -285,22 +284,6 @@ impl Server {
     fn said(&self, what: &str) -> String {
         let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         log.trim().lines().next_back().map_or(what.to_owned(), |line| format!("{what}: {line}"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        // The others do not listen to a polite word while they have sessions.
-        if matches!(self.who, Who::Lunar) {
-            let _ = kill_process(Pid::from_child(child), Signal::TERM);
-            let end = Instant::now() + STOP;
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
-                thread::sleep(Duration::from_millis(5));
-            }
-        }
-        let _ = child.kill();
-        let _ = child.wait();
     }
 }
 

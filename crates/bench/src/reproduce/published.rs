@@ -86,10 +86,15 @@ pub fn figure(table: &Table, row: &str, column: &str) -> Option<f64> {
 /// When there is no such cell: rows and columns are constants.
 pub fn put(table: &mut Table, row: &str, column: &str, measured: Option<f64>) {
     let at = table.columns.iter().position(|head| head == column);
+    let is_spread = table.is_spread(column);
     let cells = table.rows.iter_mut().find(|(head, _)| head == row);
     let place = at.zip(cells).and_then(|(at, (_, cells))| cells.get_mut(at));
     let cell = place.unwrap_or_else(|| panic!("{} has no cell {row}, {column}", table.title));
     *cell = Cell::new(cell.published, measured);
+    if is_spread {
+        // How often it is another one says nothing.
+        cell.ratio = None;
+    }
 }
 
 #[cfg(test)]
@@ -173,5 +178,20 @@ mod tests {
         put(&mut table, "NULLIO", "STGT", Some(228.0));
         assert_eq!(table.rows[0].1[2], Cell::new(Some(114.0), Some(228.0)));
         assert_eq!(table.rows[0].1[2].ratio, Some(2.0));
+    }
+
+    #[test]
+    fn a_deviation_has_no_ratio() {
+        let mut table = Published::of(Seed::Srpt).table("rates-d");
+        for column in ["W(avg", "W(std", "R(std"] {
+            put(&mut table, "67108864", column, Some(10.0));
+        }
+        let at = |head: &str| table.columns.iter().position(|column| column == head).expect("a column");
+        let cell = |column: &str| table.rows[0].1[at(column)];
+        assert!(cell("W(avg").ratio.is_some());
+        for column in ["W(std", "R(std"] {
+            let Cell { published, measured, ratio } = cell(column);
+            assert!(published.is_some() && measured == Some(10.0) && ratio.is_none(), "{column}");
+        }
     }
 }

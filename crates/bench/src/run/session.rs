@@ -237,6 +237,7 @@ impl Session {
 
     /// One command after the other.
     async fn work(self: Rc<Self>, lane: usize, (mut content, mut buf): (Content, Buf)) {
+        let _alive = Alive(self.clone());
         // Where both ways are taken at once, each has workers of its own.
         let read = lane < self.job.depth;
         let mut now = Instant::now();
@@ -400,7 +401,19 @@ impl Session {
 async fn each_by_itself(workers: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
     let workers: Vec<_> = workers.map(spawn).collect();
     for worker in workers {
+        // One that has died has told so.
         let _ = worker.await;
+    }
+}
+
+/// Somebody who works for a session: his death is the end of the job.
+struct Alive(Rc<Session>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("a worker died: this is a fault of Lunar, report it".into());
+        }
     }
 }
 

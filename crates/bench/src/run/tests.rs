@@ -73,6 +73,21 @@ pub(crate) fn odd(f: impl Fn(u64) -> Future<'static, io::Result<()>> + Send + Sy
 }
 
 #[test]
+fn a_worker_that_dies_is_told_and_ends_the_job() {
+    let reads = Arc::new(AtomicU64::new(0));
+    let rig = odd(move |_| {
+        if reads.fetch_add(1, Relaxed) == 9 {
+            std::panic::resume_unwind(Box::new("as asked"));
+        }
+        Box::pin(async { Ok(()) })
+    });
+    let begun = Instant::now();
+    let outcome = run(&rig, &Job { depth: 4, ..short(60_000) });
+    assert!(outcome.ended_early.is_some_and(|why| why.starts_with("a worker died")));
+    assert!(begun.elapsed() < Duration::from_secs(30), "the others end with it");
+}
+
+#[test]
 fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
     let rig = rig(&["null:1M", "null:2M"], 2);
     let job = Job { sizes: vec![(4096, 1)], depth: 3, ..amount(1_000_003) };

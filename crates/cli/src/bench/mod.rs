@@ -5,11 +5,12 @@ mod progress;
 use crate::exit::{Exit, Failure};
 use crate::say;
 use bench::faces::{self, Stage};
-use bench::{Document, Watch, compare, overhead, people, plain, reproduce, terse};
+use bench::{Document, Watch, compare, overhead, people, plain, reproduce, terse, undo_all};
 use clap::{Args, Subcommand};
 use control::Problem;
 use progress::Progress;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::exit;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ Examples:
   lunar bench reproduce scst-srpt-2010 --quick a published experiment, here
 
 Writes are refused where the first or last mebibyte holds data, unless --destroy is given.
-SIGINT or SIGTERM ends it early: what was measured is told.
+SIGINT or SIGTERM ends it early: what was measured is told. A second one ends it without that.
 Exit status: 0, 1 it ended early or commands failed, it did not become --steady, or no rate keeps --latency-target;
 7 it makes no sense, 15 there is data, 130 SIGINT, 143 SIGTERM; of a LUN those of lunar --help.";
 
@@ -85,7 +86,7 @@ enum Face {
     /// Repeat a published experiment, and show its figures beside ours
     Reproduce(reproduce::Args),
     /// Compare two results of --json
-    Compare(compare::Args),
+    Compare(Compared),
     BlockdevPerftest(faces::blockdev_perftest::Args),
     Disktest(Box<faces::disktest::Args>),
     #[command(name = "sgp_dd")]
@@ -94,10 +95,22 @@ enum Face {
     DbMix(faces::db_mix::Args),
 }
 
+// A comparison is not told as measurements are: these options are not in its help, and are refused. They are given to `Told`
+// all the same, being of its names.
+#[derive(Args, Debug)]
+struct Compared {
+    #[command(flatten)]
+    files: compare::Args,
+    #[arg(id = "terse", long = "terse", hide = true)]
+    _terse: bool,
+    #[arg(id = "report", long = "report", hide = true, value_name = "FILE.html")]
+    _report: Option<PathBuf>,
+}
+
 /// Runs it.
 pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     let Bench { face, plain, told } = args;
-    if let Some(Face::Compare(files)) = &face {
+    if let Some(Face::Compare(Compared { files, .. })) = &face {
         told.of_comparison()?;
         let (text, is_worse) = compare::run(files, told.json)?;
         say::out(text)?;
@@ -235,7 +248,8 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
     }
 }
 
-/// The first signal ends what runs, and its results are told; a second one ends the process.
+/// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
+/// gone; a third one at once.
 fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
     let cannot =
         |e: std::io::Error| Problem::new(format!("signals cannot be heeded: {e}"), "look at ulimit -a");
@@ -247,10 +261,15 @@ fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(cannot)?;
     let (watch, first) = (watch.clone(), heard.clone());
     std::thread::spawn(move || {
-        if let Some(signal) = signals.forever().next() {
+        let mut signals = signals.forever();
+        if let Some(signal) = signals.next() {
             first.store(signal, Ordering::Relaxed);
-            stopping.store(true, Ordering::Relaxed);
             watch.end();
+        }
+        if let Some(signal) = signals.next() {
+            stopping.store(true, Ordering::Relaxed);
+            undo_all();
+            exit(128 + signal);
         }
     });
     Ok(heard)

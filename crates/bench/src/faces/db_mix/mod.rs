@@ -5,6 +5,7 @@ mod base;
 use super::paper::{self, Paper};
 use super::{Stage, clock, refused};
 use crate::job::{Fill, Job, Order, Way};
+use crate::undo::Undo;
 use crate::words::lengths;
 use crate::{Document, Error, Kind, Opening, Outcome, Rig, Target};
 use base::{Base, Habit, Part};
@@ -239,18 +240,6 @@ fn io_trash(places: &[String]) -> Option<Result<Settings, Error>> {
     }))
 }
 
-/// Files that were made for a run, removed at its end.
-struct Files(Vec<PathBuf>);
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            // Somebody else may have removed it.
-            _ = fs::remove_file(path);
-        }
-    }
-}
-
 /// Runs it.
 ///
 /// # Errors
@@ -277,8 +266,8 @@ fn opening(args: &Args, settings: &Settings, create: Option<u64>) -> Opening {
 
 fn in_folder(args: &Args, settings: &Settings, folder: &Path, paper: &mut Paper) -> Result<(), Error> {
     let paths: Vec<PathBuf> = (0..settings.files).map(|n| folder.join(format!("lunar-db-mix-{n}"))).collect();
-    let ours = paths.iter().filter(|path| !path.exists()).cloned().collect();
-    let made = Files(if args.keep { Vec::new() } else { ours });
+    let ours: Vec<PathBuf> = paths.iter().filter(|path| !path.exists()).cloned().collect();
+    let made = removed_at_the_end(if args.keep { Vec::new() } else { ours })?;
     let targets: Vec<Target> = paths.into_iter().map(Target::Path).collect();
     let mut rig = Rig::open(&targets, &opening(args, settings, Some(settings.habit.size)))?;
     let result = fill(settings, &rig, paper).and_then(|is_whole| match is_whole {
@@ -288,6 +277,13 @@ fn in_folder(args: &Args, settings: &Settings, folder: &Path, paper: &mut Paper)
     rig.close();
     drop(made);
     result
+}
+
+/// Files that are to be made for a run alone.
+fn removed_at_the_end(files: Vec<PathBuf>) -> Result<Undo, Error> {
+    // Somebody else may have removed one.
+    let remove = move || files.iter().for_each(|file| _ = fs::remove_file(file));
+    Undo::made(|| Ok(((), remove))).map(|((), undo)| undo)
 }
 
 /// Writes the files, so that what is read is there. False if that was ended early.

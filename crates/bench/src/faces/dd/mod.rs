@@ -10,6 +10,7 @@ use crate::device::{Before, flush, like_a_block_device};
 use crate::document::{Run, without_secrets};
 use crate::job::{Fill, Job, Way};
 use crate::{Document, Error, Outcome, Watch};
+use std::path::Path;
 use std::thread;
 
 const KEYS: [&str; 10] = ["if", "of", "bs", "count", "skip", "seek", "iflag", "oflag", "conv", "status"];
@@ -24,7 +25,8 @@ Operands, as of dd:
                  Several if= (or of=) run at once, with the aggregate below: two simultaneous reads
   bs=512         bytes of a block; a list such as 64k,128k,256k does all of it once for each
   count=N        blocks; otherwise, or where the input ends before, as many as there are
-  skip=N seek=N  blocks to pass over in the input and the output
+  skip=N seek=N  blocks to pass over in the input and the output; behind the end of a file nothing is copied, and the
+                 status is 0; behind that of a disk it is an error
   iflag=direct oflag=direct   past the page cache
   oflag=dsync    each write is stable when it is over
   conv=fsync     what was written is made stable at the end, inside the time (fdatasync: the same)
@@ -201,9 +203,26 @@ fn one_size(
     };
     // The second one must not be refused when the first is already writing.
     let routes = pairs.iter().enumerate().map(opened).collect::<Result<Vec<_>, _>>()?;
-    let result = measure(settings, pairs, &routes, bs, paper);
+    let result = check_skips(pairs, &routes).and_then(|()| measure(settings, pairs, &routes, bs, paper));
     routes.into_iter().for_each(Route::close);
     result
+}
+
+/// As dd has it: who passes over more than a file has copies nothing, and is told; more than a disk has is an error.
+fn check_skips(pairs: &[(String, String)], routes: &[Route]) -> Result<(), Error> {
+    let is_beyond =
+        |(pair, route): &(&(String, String), &Route)| route.past_end > 0 && !Path::new(&pair.0).is_file();
+    match pairs.iter().zip(routes).find(is_beyond) {
+        None => Ok(()),
+        Some((pair, route)) => Err(refused(
+            format!(
+                "{}: cannot skip: it ends {} bytes before that",
+                without_secrets(&pair.0),
+                route.past_end
+            ),
+            "use a smaller skip=",
+        )),
+    }
 }
 
 fn measure(
@@ -219,6 +238,9 @@ fn measure(
         if is_list && settings.status.0 {
             let ends = [format!("if={}", pair.0), format!("of={}", pair.1), format!("bs={}", shorten(bs))];
             paper.line(paper::title("+ dd", &ends))?;
+        }
+        if route.past_end > 0 {
+            paper.remark(format!("{}: cannot skip to specified offset", pair.0))?;
         }
         if let Some(why) = &outcome.ended_early {
             paper.remark(format!("it ended early: {why}"))?;

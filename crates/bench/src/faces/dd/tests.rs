@@ -103,6 +103,38 @@ fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
     dd(&format!("if={a} of={c} bs=4k,8k")).expect("it copies twice");
 }
 
+#[test]
+fn to_skip_more_than_there_is_is_told_and_an_error_of_a_disk() {
+    let scratch = Scratch::folder();
+    let file = scratch.file("a", 1536);
+    let told = |skip: u32| dd(&format!("if={file} of=/dev/null skip={skip}")).expect("no error").1;
+    let nothing = "0+0 records in\n0+0 records out\n0 bytes copied, 0 s, 0.0 kB/s\n";
+    assert_eq!(told(4), format!("# {file}: cannot skip to specified offset\n{nothing}"));
+    assert_eq!(told(3), nothing, "that is its end");
+    let e = dd("if=null:1024 of=/dev/null skip=4 count=1").expect_err("it is a disk");
+    assert_eq!(
+        (e.kind, e.what.as_str()),
+        (Kind::Invalid, "null:1024: cannot skip: it ends 1024 bytes before that")
+    );
+}
+
+#[test]
+fn of_a_file_that_is_not_there_the_hint_is_an_operand() {
+    let scratch = Scratch::folder();
+    let (none, empty) = (scratch.path("none"), scratch.file("empty", 0));
+    for (line, what, hint) in [
+        (format!("if={none} of=/dev/null"), "none: there is no such file", "after if="),
+        (format!("if={empty} of=/dev/null"), "empty: it is empty", "after if="),
+        (format!("if=/dev/zero of={none}"), "none: there is no such file", "count="),
+        (format!("if=/dev/zero of={empty}"), "empty: it is empty", "count="),
+    ] {
+        let e = dd(&line).expect_err(&line);
+        assert!(e.what.ends_with(what) && e.hint.contains(hint) && !e.hint.contains("give a size"), "{e}");
+    }
+    dd(&format!("if=/dev/zero of={none} count=2")).expect("it is made");
+    assert_eq!(std::fs::metadata(&none).expect("made").len(), 1024);
+}
+
 fn pattern(len: usize) -> Vec<u8> {
     (0..=250).cycle().take(len).collect()
 }

@@ -294,7 +294,8 @@ fn lines(outcome: &Outcome, wanted: u64, bs: u64, time: bool) -> Vec<String> {
     if time {
         let us = (seconds * 1e6).round() as u64;
         let timed = format!("time to transfer data was {}.{:06} secs", us / 1_000_000, us % 1_000_000);
-        let rate = if us > 0 { format!(", {:.2} MB/sec", outcome.rate() / 1e6) } else { String::new() };
+        let has_rate = us > 10 && moved > 511;
+        let rate = if has_rate { format!(", {:.2} MB/sec", outcome.rate() / 1e6) } else { String::new() };
         lines.push(timed + &rate);
     }
     if moved < wanted {

@@ -33,6 +33,11 @@ fn the_line_of_a_known_time_is_that_of_the_tool() {
         lines(&outcome, 8193 * 512, 512, false),
         ["  remaining block count=1", "8192+0 records in", "8192+0 records out"]
     );
+    // The tool has no rate of what is too short, or of nothing.
+    let short = Outcome { elapsed_s: 0.000_010, ..outcome };
+    assert_eq!(lines(&short, 8192 * 512, 512, true)[0], "time to transfer data was 0.000010 secs");
+    let nothing = Outcome { elapsed_s: 1.5, ..Outcome::default() };
+    assert_eq!(lines(&nothing, 0, 512, true)[0], "time to transfer data was 1.500000 secs");
 }
 
 #[test]
