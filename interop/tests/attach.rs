@@ -358,6 +358,16 @@ fn two_paths_of_which_one_is_cut_in_the_middle_of_a_write() {
 }
 
 #[test]
+fn each_path_is_told_by_the_url_that_leads_there() {
+    let both = "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }";
+    let (server, host) = (with_portals(both), Host::new());
+    let iser = url(&server).replacen("iscsi", "iser", 1);
+    host.attach(&[&url(&server), "--path", &iser]);
+    let told = host.ends(0, &["attached", "disks-0"]);
+    assert!(told.contains(&format!("{}: ", url(&server))) && told.contains(&format!("{iser}: ")), "{told}");
+}
+
+#[test]
 fn one_path_is_enough_and_another_disk_is_no_path() {
     let (server, other, host) = (server(), Server::start(&interop::config::standard()), Host::new());
     let wire = Wire::to(server.portal());

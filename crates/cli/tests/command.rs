@@ -180,7 +180,7 @@ fn check_looks_at_media_when_asked() {
     let fine = "lunar.toml is fine: 1 target, 2 LUNs, 1 portal, 0 access entries\n";
     assert_eq!(folder.run(&["check", "lunar.toml"]), (0, fine.into(), String::new()));
     let (status, out, told) = folder.run(&["check", "--media", "lunar.toml"]);
-    assert_eq!((status, out.as_str()), (1, ""));
+    assert_eq!((status, out.as_str()), (21, ""), "as that of a server");
     let missing = "error: LUN 9 of iqn.2026-11.org.example:a: disk.img: no such file or directory\n  hint: ";
     assert!(told.starts_with(missing), "{told}");
     folder.write("disk.img", &"x".repeat(5000));

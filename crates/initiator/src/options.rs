@@ -132,6 +132,15 @@ impl Transport {
         }
     }
 
+    /// The scheme of its URLs.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Transport::Tcp => "iscsi",
+            Transport::Iser => "iser",
+            Transport::Srp => "srp",
+        }
+    }
+
     /// What is offered where this carries the session: over RDMA the target asks for data, and there are no digests.
     pub(crate) fn offer(self, offer: &Offer) -> Offer {
         let none = Digests { none: true, crc32c: false };

@@ -42,7 +42,8 @@ pub trait Way: Backend {
 impl Way for Lun {
     fn name(&self) -> String {
         let facts = self.session().facts();
-        format!("iscsi://{}/{}/{}", facts.portal, facts.target, self.number())
+        let scheme = self.session().transport().scheme();
+        format!("{scheme}://{}/{}/{}", facts.portal, facts.target, self.number())
     }
 
     fn identity(&self) -> Vec<u8> {

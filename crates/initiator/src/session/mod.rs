@@ -31,6 +31,7 @@ pub use checks::IDENTITY_LEN;
 use crate::connect::{self, Goal};
 use crate::lun::{self, Patience};
 use crate::made::{self, Make};
+use crate::options::Transport;
 use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, text};
 pub use home::{CommandId, Pending};
 use home::{Home, Mail};
@@ -241,6 +242,11 @@ impl Session {
         let (reply, answer) = flume::bounded(1);
         self.mail(Mail::Text(text::question(asked)?, reply))?;
         text::answer(&answer.recv_async().await.map_err(|_| closed())??)
+    }
+
+    /// What carries it.
+    pub(crate) fn transport(&self) -> Transport {
+        self.0.options.transport
     }
 
     /// What it is now.

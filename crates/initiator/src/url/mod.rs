@@ -15,9 +15,8 @@ use std::str::FromStr;
 
 /// The longest URL, in bytes.
 const LONGEST: usize = 8192;
-/// Schemes, and what carries a session for each.
-const SCHEMES: [(&str, Transport); 3] =
-    [("iscsi", Transport::Tcp), ("iser", Transport::Iser), ("srp", Transport::Srp)];
+/// What carries a session, each with a scheme of its own.
+const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Iser, Transport::Srp];
 /// What a URL looks like.
 const FORM: &str = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
 /// LUNs of a single level (SAM-5 section 4.7).
@@ -71,7 +70,10 @@ impl Url {
     /// [`Kind::Invalid`], with a hint.
     pub fn parse(text: &str) -> Result<Url, Error> {
         let Some((transport, rest)) = scheme_of(text).filter(|_| text.len() <= LONGEST) else {
-            return Err(wrong("this is no URL of iSCSI", FORM));
+            return Err(wrong(
+                "this is no URL of iSCSI",
+                format!("{FORM}; over RDMA it is iser:// or srp://"),
+            ));
         };
         let is_srp = transport == Transport::Srp;
         let form = if is_srp { srp::FORM } else { FORM };
@@ -195,8 +197,8 @@ pub fn without_scheme(text: &str) -> Option<&str> {
 
 fn scheme_of(text: &str) -> Option<(Transport, &str)> {
     let (scheme, rest) = text.split_once("://")?;
-    let (_, transport) = SCHEMES.iter().find(|(name, _)| scheme.eq_ignore_ascii_case(name))?;
-    Some((*transport, rest))
+    let transport = TRANSPORTS.into_iter().find(|one| scheme.eq_ignore_ascii_case(one.scheme()))?;
+    Some((transport, rest))
 }
 
 fn defaults() -> Settings {
@@ -284,8 +286,7 @@ impl FromStr for Url {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_path = |c| percent::is_plain(c) && c != '/';
-        let scheme = SCHEMES.iter().find(|(_, transport)| *transport == self.transport);
-        write!(f, "{}://", scheme.map_or("iscsi", |(name, _)| name))?;
+        write!(f, "{}://", self.transport.scheme())?;
         // It came without any of the signs that end or divide it.
         self.user.as_ref().map_or(Ok(()), |user| write!(f, "{user}@"))?;
         write!(f, "{}", self.portal)?;

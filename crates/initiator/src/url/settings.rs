@@ -156,6 +156,8 @@ pub enum Belongs {
     All,
     /// Where a login is made of PDUs: it says who somebody is.
     Iscsi,
+    /// Over RDMA.
+    Rdma,
     /// Over SRP.
     Srp,
 }
@@ -165,6 +167,7 @@ impl Row {
     pub fn belongs(&self) -> Belongs {
         match self.takes {
             Half(_) | Channels => Belongs::Srp,
+            Provider => Belongs::Rdma,
             Algorithms | Secret(_) => Belongs::Iscsi,
             Text(_) if self.name != "initiator" => Belongs::Iscsi,
             _ => Belongs::All,

@@ -31,6 +31,10 @@ pub fn check(transport: Transport, row: &Row) -> Result<(), Error> {
         (Belongs::Srp, Transport::Tcp | Transport::Iser) => {
             Err(wrong(format!("{} in the URL is for SRP alone", row.name), FORM))
         }
+        (Belongs::Rdma, Transport::Tcp) => {
+            let what = format!("{} in the URL is for RDMA alone", row.name);
+            Err(wrong(what, "write iser:// instead of iscsi://, or leave it out"))
+        }
         _ => Ok(()),
     }
 }

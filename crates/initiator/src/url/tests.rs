@@ -183,6 +183,7 @@ fn what_srp_does_not_have_is_told() {
         ("srp://h/0002c90300a0b0c0?initiator_guid=1", "16 hexadecimal digits"),
         ("srp://h/0002c90300a0b0c0?channels=0", "1 to 64"),
         ("iscsi://h/iqn.2026-11.org.example:a?channels=2", "for SRP alone"),
+        ("iscsi://h/iqn.2026-11.org.example:a?provider=verbs", "for RDMA alone"),
         ("srp://::1/0002c90300a0b0c0", "srp://HOST"),
         ("iscsi://h?initiator_ext=0000000000000001", "SRP alone"),
     ] {

@@ -84,6 +84,7 @@ const STANDARDS: &[(u64, &str)] = &[
     (0x04e0, "MMC-6"),
     (0x05c0, "SPC-5"),
     (0x0600, "SBC-4"),
+    (0x0940, "SRP"),
     (0x0960, "iSCSI"),
 ];
 
@@ -105,15 +106,15 @@ mod tests {
         let mut b = [0; 96];
         b[..8].copy_from_slice(&[5, 0x80, 6, 0x12, 91, 0x38, 0x10, 2]);
         b[8..36].copy_from_slice(b"LUNAR   VIRTUAL DISK    0001");
-        b[58..64].copy_from_slice(&[0, 0xa0, 4, 0x63, 9, 0x60]);
+        b[58..66].copy_from_slice(&[0, 0xa0, 4, 0x63, 9, 0x60, 9, 0x40]);
         let all: Vec<_> = fields::read(STANDARD, &b).collect();
         assert_eq!(all[0], ("device_type", Value::Named(5, "CD or DVD")));
         assert_eq!(all[3], ("product", Value::Text("VIRTUAL DISK".into())));
         assert!(all.contains(&("alua", Value::Named(3, "implicit and explicit"))));
         assert!(all.contains(&("version", Value::Named(6, "SPC-4"))));
         let names: Vec<_> = standards(&b).map(|(_, name)| name.unwrap()).collect();
-        assert_eq!(names, ["SAM-5", "SPC-4", "iSCSI"]);
-        (0..96).for_each(|n| assert!(standards(&b[..n]).count() <= 3));
+        assert_eq!(names, ["SAM-5", "SPC-4", "iSCSI", "SRP"]);
+        (0..96).for_each(|n| assert!(standards(&b[..n]).count() <= 4));
     }
 
     #[test]
