@@ -24,6 +24,11 @@ pub trait Mover {
     /// Whether anything has left since the last call.
     fn has_moved(&self) -> bool;
 
+    /// Whether it may say something before it is asked.
+    fn may_speak(&self) -> bool {
+        true
+    }
+
     /// Sends what waits; it may ask the session for the places of data. False: some of it waits until
     /// [`Mover::writable`].
     fn flush(&self, session: &mut Session) -> io::Result<bool>;
@@ -211,6 +216,14 @@ impl Out {
         match self {
             Out::Tcp(out) => out.has_moved(),
             Out::Moved(mover) => mover.has_moved(),
+        }
+    }
+
+    /// Whether it may say something before it is asked.
+    pub fn may_speak(&self) -> bool {
+        match self {
+            Out::Tcp(_) => true,
+            Out::Moved(mover) => mover.may_speak(),
         }
     }
 

@@ -143,6 +143,11 @@ impl Session {
         std::mem::take(&mut self.pings.heard) | self.out.has_moved()
     }
 
+    /// It is silent, and may be asked for a sign of life.
+    fn is_to_be_asked(&mut self) -> bool {
+        !self.is_alive() && self.out.may_speak()
+    }
+
     /// Sends a ping; false if the one before it is still open.
     fn ping(&mut self) -> bool {
         if self.pings.open.is_some() {
@@ -164,7 +169,7 @@ pub async fn keep_alive(conn: Weak<Connection>) {
         if c.session.borrow().life == Life::Over {
             return;
         }
-        if c.session.borrow_mut().is_alive() {
+        if !c.session.borrow_mut().is_to_be_asked() {
             continue;
         }
         c.session.borrow_mut().ping();

@@ -386,6 +386,11 @@ impl carrier::Mover for Mover {
         self.endpoint.has_moved()
     }
 
+    /// The first word is the initiator's, as iWARP demands it (RFC 5044 section 7.1). A channel of several may never say one.
+    fn may_speak(&self) -> bool {
+        self.state.borrow().heard
+    }
+
     fn flush(&self, session: &mut Session) -> io::Result<bool> {
         self.release(session);
         let mut state = self.state.borrow_mut();

@@ -11,6 +11,13 @@ use wire::srp::{Aer, CreditRequest, aer_response, credit_response};
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
+/// One that has said something: before that nothing is sent.
+async fn spoken(world: &World) -> Host {
+    let mut host = world.host(1, false).await;
+    assert_eq!(host.does(&command(1, &cdb::test_unit_ready())).await, Answer::check(1, (6, 0x29, 0)));
+    host
+}
+
 async fn asked(host: &mut Host) -> CreditRequest {
     CreditRequest::decode(&host.hear().await.expect("a sign of life is wanted")).expect("a request")
 }
@@ -19,12 +26,12 @@ async fn asked(host: &mut Host) -> CreditRequest {
 fn a_silent_initiator_is_asked_for_a_sign_of_life() {
     on_core(async move || {
         let world = World::pinging(LONG);
-        let mut host = world.host(1, false).await;
+        let mut host = spoken(&world).await;
         let first = asked(&mut host).await;
         assert_eq!(first.credits, 0);
         host.say(&credit_response(first.tag));
         // It does not wait for the end of the time that it has given.
-        assert_eq!(host.does(&command(1, &cdb::test_unit_ready())).await, Answer::check(1, (6, 0x29, 0)));
+        assert_eq!(host.does(&command(2, &cdb::test_unit_ready())).await, Answer::good(2));
         assert_eq!(world.shared.registry.list().len(), 1);
     });
 }
@@ -33,7 +40,7 @@ fn a_silent_initiator_is_asked_for_a_sign_of_life() {
 fn one_that_gives_signs_of_life_stays() {
     on_core(async move || {
         let world = World::pinging(Duration::from_secs(1));
-        let mut host = world.host(1, false).await;
+        let mut host = spoken(&world).await;
         let mut tags = Vec::new();
         for _ in 0..2 {
             let request = asked(&mut host).await;
@@ -48,7 +55,7 @@ fn one_that_gives_signs_of_life_stays() {
 fn one_that_gives_none_is_given_up() {
     on_core(async move || {
         let world = World::pinging(Duration::from_millis(1));
-        let mut host = world.host(1, false).await;
+        let mut host = spoken(&world).await;
         assert_eq!(asked(&mut host).await.credits, 0);
         host.ends().await;
         while !world.shared.registry.list().is_empty() {
