@@ -1,6 +1,7 @@
 //! Targets, open on the cores of this machine, ready for jobs.
 
 use crate::document::TargetFacts;
+use crate::run::PATIENCE;
 use crate::verify::Ledger;
 use crate::{Error, Kind, cpu};
 use block::{Backend, Spec, nbd};
@@ -25,9 +26,12 @@ pub enum Target {
     Path(PathBuf),
 }
 
-/// Settings of URLs that do not name them. A target that has vanished is waited for as long as commands are that are in flight
-/// at the end of a time: there is nothing to measure meanwhile.
-const PATIENCE: [(&str, &str); 2] = [("login_tries", "1"), ("recovery_timeout", "30")];
+/// Unless the URL says otherwise, a target that has vanished is waited for as long as commands are that are in flight at the end of
+/// a time: there is nothing to measure meanwhile.
+fn with_patience(url: Url) -> Result<Url, initiator::Error> {
+    let url = url.with_default("login_tries", "1")?;
+    url.with_default("recovery_timeout", &PATIENCE.as_secs().to_string())
+}
 
 /// Bytes of `null:` and `memory:` without a size.
 const USUAL_SIZE: u64 = 1 << 30;
@@ -104,10 +108,7 @@ impl Target {
             Some(("null", size)) => Target::Null(sized(size)?),
             Some(("memory", size)) => Target::Memory(sized(size)?),
             _ if initiator::without_scheme(text).is_some() => {
-                let patient = |url| {
-                    PATIENCE.into_iter().try_fold(url, |url: Url, (key, value)| url.with_default(key, value))
-                };
-                Target::Lun(Box::new(Url::parse(text).and_then(patient).map_err(refused)?))
+                Target::Lun(Box::new(Url::parse(text).and_then(with_patience).map_err(refused)?))
             }
             Some(_) if nbd::is_url(text) => {
                 Target::Nbd(text.parse().map_err(|e| Error { kind: Kind::Invalid, ..not_open(e) })?)

@@ -18,11 +18,7 @@ pub enum Transport {
 impl Transport {
     /// The scheme of URLs.
     pub fn scheme(self) -> &'static str {
-        match self {
-            Transport::Tcp => "iscsi",
-            Transport::Iser => "iser",
-            Transport::Srp => "srp",
-        }
+        self.carried().scheme()
     }
 
     fn carried(self) -> Carried {

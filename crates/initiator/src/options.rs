@@ -136,8 +136,7 @@ impl Transport {
     pub fn scheme(self) -> &'static str {
         match self {
             Transport::Tcp => "iscsi",
-            Transport::Iser => "iser",
-            Transport::Srp => "srp",
+            Transport::Iser | Transport::Srp => self.name(),
         }
     }
 

@@ -13,6 +13,7 @@ use compio::runtime::spawn;
 use ended::{Ended, outcome};
 use flume::{Receiver, Sender};
 use meter::Meter;
+pub use session::PATIENCE;
 use session::{Session, buffers};
 use std::rc::Rc;
 use std::sync::Arc;

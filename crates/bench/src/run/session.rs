@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Commands after which a worker lets others run, for disks that answer on the spot.
 const TURN: u32 = 64;
 /// How long commands in flight at the end are waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The same when somebody asked for the end.
 const IMPATIENCE: Duration = Duration::from_secs(2);
 /// How often a worker looks for a place that nobody is at, before it sleeps.

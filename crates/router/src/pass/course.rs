@@ -91,7 +91,7 @@ impl Track {
         let course = &self.course;
         let path = move |(number, url): (usize, &String)| {
             let is_taken = number == course.taken.load(Relaxed);
-            let path = PathFacts { core: Some(course.core.clone()), ..unused(url) };
+            let path = PathFacts { core: Some(course.core.clone()), ..PathFacts::unused(url) };
             let path = match (is_taken, course.is_up.load(Relaxed)) {
                 (true, true) => PathFacts {
                     state: Some(self.state()),
@@ -110,9 +110,4 @@ impl Track {
     fn state(&self) -> State {
         if self.is_changed.load(Relaxed) { State::Changed } else { State::Optimized }
     }
-}
-
-/// A path that no host uses.
-pub fn unused(url: &str) -> PathFacts {
-    PathFacts { url: url.into(), state: None, core: None, in_flight: 0, recoveries: 0, obstacle: None }
 }

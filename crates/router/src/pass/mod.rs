@@ -12,6 +12,7 @@ pub use course::HostPath;
 
 use crate::Hops;
 use crate::hops::Growing;
+use crate::upstream::PathFacts;
 use course::Track;
 use device::Port;
 use event_listener::Event as Bell;
@@ -57,8 +58,7 @@ struct Shared {
 impl Shared {
     /// What the hosts have of it that are there.
     fn tracks(&self) -> Vec<Arc<Track>> {
-        let mut tracks = self.tracks.lock().unwrap_or_else(PoisonError::into_inner);
-        tracks.retain(|track| track.strong_count() > 0);
+        let tracks = self.tracks.lock().unwrap_or_else(PoisonError::into_inner);
         tracks.iter().filter_map(std::sync::Weak::upgrade).collect()
     }
 
@@ -102,7 +102,7 @@ impl Remote {
     pub fn paths(&self) -> Vec<HostPath> {
         let (places, tracks) = (self.0.places(), self.0.tracks());
         if tracks.is_empty() {
-            return places.iter().map(|place| (None, course::unused(place))).collect();
+            return places.iter().map(|place| (None, PathFacts::unused(place))).collect();
         }
         tracks.iter().flat_map(|track| track.paths(&places)).collect()
     }

@@ -92,12 +92,12 @@ impl Routes {
     pub fn set(&self, specs: Vec<Spec>) {
         let specs: BTreeMap<_, _> = specs.into_iter().map(|spec| (spec.key(), spec)).collect();
         let mut state = self.shared.state();
+        if spec::are_alike(&state.specs, &specs) {
+            return;
+        }
         let stays = |key: &Key, spec: &Spec| specs.get(key).is_some_and(|new| new.is_as(spec));
         let gone: Vec<Key> =
             state.specs.iter().filter(|(key, spec)| !stays(key, spec)).map(|(key, _)| key.clone()).collect();
-        if gone.is_empty() && specs.len() == state.specs.len() {
-            return;
-        }
         for key in &gone {
             state.ways.forget(key);
             // Who is reached in another way only is the same, and stays known: its LUNs do not leave.
@@ -285,10 +285,9 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[test]
-    fn what_was_ordered_holds_on_in_a_pair_that_is_set_up_anew() {
-        let routes = Routes::start(Loops::default(), || {}).expect("routes");
-        let spec = |hold| pair::Spec {
+    /// Part of a pair that waits so many seconds for storage.
+    pub(super) fn pair(hold: u64) -> pair::Spec {
+        pair::Spec {
             router: "r1".into(),
             peer: "127.0.0.1:1".parse().expect("a portal"),
             group: 2,
@@ -297,13 +296,18 @@ mod tests {
             seed: String::new(),
             initiator: None,
             hold: Duration::from_secs(hold),
-        };
+        }
+    }
+
+    #[test]
+    fn what_was_ordered_holds_on_in_a_pair_that_is_set_up_anew() {
+        let routes = Routes::start(Loops::default(), || {}).expect("routes");
         let eligible = || routes.pair("r1").expect("a pair").facts().eligible;
-        routes.pairs(vec![spec(1)]);
+        routes.pairs(vec![pair(1)]);
         assert!(eligible());
         routes.pair("r1").expect("a pair").order(pair::Order::Ineligible);
         for hold in [1, 2] {
-            routes.pairs(vec![spec(hold)]);
+            routes.pairs(vec![pair(hold)]);
             assert!(!eligible());
         }
     }

@@ -3,6 +3,7 @@
 use super::{Key, Shared};
 use crate::upstream::Upstream;
 use crate::{FoundLun, FoundTarget, sg};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -83,6 +84,12 @@ impl Spec {
             && (a.policy, a.hold, &a.identity, a.fence, &self.written)
                 == (b.policy, b.hold, &b.identity, b.fence, &other.written)
     }
+}
+
+/// The same upstreams, each used as in the other.
+pub(super) fn are_alike(some: &BTreeMap<Key, Spec>, others: &BTreeMap<Key, Spec>) -> bool {
+    let is_there = |(key, spec): (&Key, &Spec)| others.get(key).is_some_and(|other| other.is_as(spec));
+    some.len() == others.len() && some.iter().all(is_there)
 }
 
 /// How often SCSI devices of this host are looked for that are not there, and those that are there are looked after.

@@ -1,7 +1,7 @@
 //! Another configuration that is tried out: what serves goes on until that is kept, and again if it is not.
 
 use super::ways::Ways;
-use super::{Key, Routes, Spec, State};
+use super::{Key, Routes, Spec, State, spec};
 use crate::Found;
 use crate::pair::{self, Pair};
 use std::collections::BTreeMap;
@@ -52,8 +52,7 @@ impl Routes {
         let Some(before) = state.before.take() else { return };
         let Before { specs, found, ways, pairs, ends } = before;
         (state.ways, state.pairs, state.ends) = (ways, pairs, ends);
-        let stays = |(key, spec): (&Key, &Spec)| state.specs.get(key).is_some_and(|other| other.is_as(spec));
-        if specs.len() != state.specs.len() || !specs.iter().all(stays) {
+        if !spec::are_alike(&specs, &state.specs) {
             (state.specs, state.found) = (specs, found);
             self.watch(&mut state);
         }
@@ -62,6 +61,7 @@ impl Routes {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::pair;
     use super::super::{How, Opened, Place};
     use super::*;
     use crate::loops::Loops;
@@ -72,19 +72,6 @@ mod tests {
     use std::time::Duration;
 
     const TARGET: &str = "iqn.2026-11.org.example:a";
-
-    fn pair(hold: u64) -> pair::Spec {
-        pair::Spec {
-            router: "r1".into(),
-            peer: "127.0.0.1:1".parse().expect("a portal"),
-            group: 2,
-            preferred: true,
-            key: 7,
-            seed: String::new(),
-            initiator: None,
-            hold: Duration::from_secs(hold),
-        }
-    }
 
     fn upstream(hold: u64) -> Spec {
         let url = format!("iscsi://127.0.0.1:1/{TARGET}");

@@ -162,14 +162,7 @@ fn carried(upstream: &Upstream, place: &Place, found: &FoundLun) -> Result<pass:
 /// The only path to a device of this host, whose commands nobody counts.
 fn local(place: &str, device: &sg::Device) -> PathFacts {
     let state = if device.is_gone() { State::Down } else { State::Optimized };
-    PathFacts {
-        url: place.into(),
-        state: Some(state),
-        core: None,
-        in_flight: 0,
-        recoveries: 0,
-        obstacle: None,
-    }
+    PathFacts { state: Some(state), ..PathFacts::unused(place) }
 }
 
 impl Way {

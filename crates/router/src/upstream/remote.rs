@@ -77,6 +77,13 @@ pub struct PathFacts {
     pub obstacle: Option<String>,
 }
 
+impl PathFacts {
+    /// Of a path that nobody uses.
+    pub fn unused(url: impl Into<String>) -> PathFacts {
+        PathFacts { url: url.into(), state: None, core: None, in_flight: 0, recoveries: 0, obstacle: None }
+    }
+}
+
 fn lock(desks: &Desks) -> MutexGuard<'_, Vec<Arc<Desk>>> {
     desks.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -132,7 +139,11 @@ impl Remote {
     /// All paths of all cores; those of the configuration while no core uses it.
     pub fn paths(&self) -> Vec<PathFacts> {
         let paths: Vec<PathFacts> = lock(&self.desks).iter().flat_map(|desk| desk.paths()).collect();
-        if paths.is_empty() { self.urls.iter().map(unused).collect() } else { paths }
+        if paths.is_empty() {
+            self.urls.iter().map(|url| PathFacts::unused(url.plain())).collect()
+        } else {
+            paths
+        }
     }
 
     /// Where the time of its commands has gone.
@@ -262,10 +273,6 @@ fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
         ));
     }
     Ok(())
-}
-
-fn unused(url: &Url) -> PathFacts {
-    PathFacts { url: url.plain(), state: None, core: None, in_flight: 0, recoveries: 0, obstacle: None }
 }
 
 impl Desk {
