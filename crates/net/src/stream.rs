@@ -8,6 +8,7 @@ use compio::runtime::Runtime;
 use compio::runtime::fd::PollFd;
 use rustix::event::{PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -22,6 +23,8 @@ use std::time::Duration;
 const UNIX_BUFFER: usize = 2 << 20;
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;
+/// Asks what a socket has sent and nobody has acknowledged (asm-generic/ioctls.h, linux/sockios.h).
+const SIOCOUTQ: Opcode = 0x5411;
 
 /// A connection over TCP or a Unix socket. Belongs to one core.
 pub struct Stream {
@@ -197,6 +200,14 @@ impl Stream {
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Bytes that were sent and that the peer's TCP has not acknowledged yet; none where the kernel does not tell.
+    pub fn unacknowledged(&self) -> usize {
+        // SAFETY: SIOCOUTQ (tcp(7)) writes an int to where it is told, and that is what the getter has room for.
+        #[allow(unsafe_code)]
+        let queued = unsafe { rustix::ioctl::ioctl(&self.fd, Getter::<SIOCOUTQ, i32>::new()) };
+        queued.ok().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
     }
 
     /// Whether the end of this connection, also that by the death of the process, is a reset: then what the

@@ -129,6 +129,13 @@ pub trait Endpoint {
     /// Whether anything has left since the last call: the other side takes what it gets.
     fn has_moved(&self) -> bool;
 
+    /// A mark behind all messages and RDMA Writes that were queued so far.
+    fn mark(&self) -> u64;
+
+    /// Whether nothing from before this mark is on its way any more: it has arrived, as far as this end is told (verbs:
+    /// it has completed; iwarp: the other side's TCP has it), or never will.
+    fn is_delivered(&self, mark: u64) -> bool;
+
     /// Takes what has come, without waiting. The end of the connection is an event, and the last one. What has come may
     /// have asked for something: who polls flushes after it.
     fn poll(&self, into: &mut Events);

@@ -20,6 +20,8 @@ pub(super) struct Iwarp {
     /// The other side has said its first word, or the connection is over.
     spoken: Event,
     is_shut: Cell<bool>,
+    /// What the socket had was thrown away.
+    is_reset: Cell<bool>,
     /// The socket took no more the last time: tried again when it says so.
     is_stuck: Cell<bool>,
     is_reset_on_close: Cell<bool>,
@@ -33,6 +35,7 @@ impl Iwarp {
             engine: RefCell::new(engine),
             spoken: Event::new(),
             is_shut: Cell::new(false),
+            is_reset: Cell::new(false),
             is_stuck: Cell::new(false),
             is_reset_on_close: Cell::new(false),
         }
@@ -126,6 +129,15 @@ impl Endpoint for Iwarp {
         self.engine.borrow_mut().has_moved()
     }
 
+    fn mark(&self) -> u64 {
+        self.engine.borrow().transmit_end()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        let unacknowledged = if self.is_reset.get() { 0 } else { self.stream.unacknowledged() };
+        self.engine.borrow().has_left(mark, unacknowledged)
+    }
+
     fn poll(&self, into: &mut Events) {
         let engine = &mut *self.engine.borrow_mut();
         let might_send = engine.may_send();
@@ -180,6 +192,7 @@ impl Endpoint for Iwarp {
     fn reset(&self) {
         self.engine.borrow_mut().close();
         self.is_shut.set(true);
+        self.is_reset.set(true);
         self.stream.reset();
         self.spoken.notify(usize::MAX);
     }

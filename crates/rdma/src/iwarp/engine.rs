@@ -116,6 +116,19 @@ impl Engine {
         self.transmit.out.waiting() + self.responses.waiting()
     }
 
+    /// What will have left when all that is queued now has.
+    pub(super) fn transmit_end(&self) -> u64 {
+        self.transmit.out.end()
+    }
+
+    /// Whether all before this mark has left, where the last bytes that did are not acknowledged; or never will.
+    pub(super) fn has_left(&self, mark: u64, unacknowledged: usize) -> bool {
+        match self.can_send() {
+            true => self.transmit.out.left() >= mark.saturating_add(unacknowledged as u64),
+            false => unacknowledged == 0,
+        }
+    }
+
     /// Whether bytes have left since the last call.
     pub fn has_moved(&mut self) -> bool {
         self.transmit.out.has_moved()

@@ -94,6 +94,14 @@ impl Endpoint for End {
         std::mem::take(&mut self.link.side(self.me).moved)
     }
 
+    fn mark(&self) -> u64 {
+        self.link.side(self.me).queued
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        self.link.has_sent(self.me, mark)
+    }
+
     fn poll(&self, into: &mut Events) {
         self.link.poll(self.me, into);
     }

@@ -68,6 +68,9 @@ pub struct Faults {
     /// Messages and RDMA Writes of this end: those that are held up wait to be flushed, and RDMA Reads pass them, as at a
     /// device whose line is busy.
     pub sends: Gate,
+    /// Messages and RDMA Writes of this end that were flushed: those that are held up are at the device, which has not
+    /// sent them.
+    pub line: Gate,
     /// Messages to this end: those that are held up have not arrived yet. When the connection ends they are lost.
     pub messages: Gate,
     /// The next RDMA Read of this end fails, and the connection with it, as everywhere else.
@@ -96,6 +99,7 @@ impl Default for Faults {
         Faults {
             reads: gate(),
             sends: gate(),
+            line: gate(),
             messages: gate(),
             fail_next_read: Cell::new(false),
             fail_next_expose: Cell::new(false),

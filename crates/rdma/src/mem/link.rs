@@ -32,6 +32,7 @@ impl Link {
         let mut state = self.0.borrow_mut();
         match (&state.over, job) {
             (None, job) => {
+                state.sides[me].queued += u64::from(!matches!(job, Job::Read(_)));
                 state.sides[me].queue.push_back(job);
                 state.sides[me].tell();
             }
@@ -54,16 +55,20 @@ impl Link {
         while state.over.is_none()
             && let Some(job) = state.sides[me].next_job()
         {
-            state.step(me, job);
+            match job {
+                Job::Read(_) => state.step(me, job),
+                job => state.sides[me].posted.push_back(job),
+            }
+            state.transmit(me);
         }
-        state.settle();
+        state.advance();
         state.alive().map(|()| state.sides[me].queue.is_empty())
     }
 
     /// Takes what has come to one end.
     pub fn poll(&self, me: usize, into: &mut Events) {
         let mut state = self.0.borrow_mut();
-        state.settle();
+        state.advance();
         let came = &mut state.sides[me].came;
         for event in came.list.drain(..) {
             match event {
@@ -77,11 +82,18 @@ impl Link {
     /// Whether something has come to one end.
     pub fn has_come(&self, me: usize) -> io::Result<bool> {
         let mut state = self.0.borrow_mut();
-        state.settle();
+        state.advance();
         match state.sides[me].came.is_empty() {
             true => state.alive().map(|()| false),
             false => Ok(true),
         }
+    }
+
+    /// Whether so many messages and RDMA Writes of one end have left, or never will.
+    pub fn has_sent(&self, me: usize, count: u64) -> bool {
+        let mut state = self.0.borrow_mut();
+        state.advance();
+        state.over.is_some() || state.sides[me].sent >= count
     }
 
     pub fn alive(&self) -> io::Result<()> {
@@ -141,7 +153,22 @@ impl State {
         self.sides[1 - me].arriving.push_back(message);
     }
 
-    /// Whatever may move does.
+    /// What was posted leaves, in order.
+    fn transmit(&mut self, me: usize) {
+        while self.over.is_none()
+            && let Some(job) = self.sides[me].next_posted()
+        {
+            self.step(me, job);
+        }
+    }
+
+    /// Whatever may move at either end does.
+    fn advance(&mut self) {
+        [0, 1].into_iter().for_each(|me| self.transmit(me));
+        self.settle();
+    }
+
+    /// What has left arrives.
     fn settle(&mut self) {
         for me in [0, 1] {
             self.deliver(me);

@@ -53,6 +53,11 @@ pub(super) struct Side {
     pub receives: VecDeque<(usize, usize)>,
     /// What was not flushed.
     pub queue: VecDeque<Job>,
+    /// Messages and RDMA Writes that were flushed and have not left.
+    pub posted: VecDeque<Job>,
+    /// Messages and RDMA Writes that were ever queued, and that have left.
+    pub queued: u64,
+    pub sent: u64,
     /// Reads that were flushed and have not ended; so many of the first are under way, the others wait.
     pub reads: VecDeque<Read>,
     pub under_way: usize,
@@ -74,6 +79,9 @@ impl Side {
             ended: Vec::new(),
             receives: VecDeque::from([own.receives]),
             queue: VecDeque::new(),
+            posted: VecDeque::new(),
+            queued: 0,
+            sent: 0,
             reads: VecDeque::new(),
             under_way: 0,
             ord: own.ord.min(other.ird),
@@ -139,6 +147,14 @@ impl Side {
         self.queue.remove(at)
     }
 
+    /// The next message or RDMA Write to leave, if it is not held up.
+    pub fn next_posted(&mut self) -> Option<Job> {
+        self.posted.front()?;
+        let job = if self.faults.line.admits() { self.posted.pop_front() } else { None };
+        self.sent += u64::from(job.is_some());
+        job
+    }
+
     /// Begins as many RDMA Reads as may be under way.
     pub fn begin_reads(&mut self) {
         while self.under_way < self.ord.into()
@@ -176,6 +192,7 @@ impl Side {
     /// The connection is over: reads fail, and everything else that waits is dropped.
     pub fn over(&mut self, reason: Option<&str>) {
         self.arriving.clear();
+        self.posted.clear();
         self.under_way = 0;
         let queued = std::mem::take(&mut self.queue);
         let queued =
@@ -190,7 +207,7 @@ impl Side {
 
     /// Keeps the count of what is outstanding, and rings if something has come.
     pub fn tell(&self) {
-        self.faults.set_outstanding(self.queue.len() + self.reads.len());
+        self.faults.set_outstanding(self.queue.len() + self.posted.len() + self.reads.len());
         if !self.came.is_empty() {
             self.faults.bell.notify(usize::MAX);
         }

@@ -410,6 +410,16 @@ impl Endpoint for Verbs {
         self.inner.state.borrow_mut().out.has_moved()
     }
 
+    fn mark(&self) -> u64 {
+        self.inner.state.borrow().out.pushed()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        let mut state = self.inner.state.borrow_mut();
+        self.inner.take(&mut state);
+        matches!(state.end, End::Told) || state.out.ended() >= mark
+    }
+
     fn poll(&self, into: &mut Events) {
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);

@@ -128,6 +128,8 @@ pub struct Outgoing {
     ord: usize,
     /// Every end is told of, that of writes as well.
     tells_all: bool,
+    /// Bytes of messages and writes that were ever queued.
+    pushed: u64,
     /// Bytes that wait, and bytes of chunks on their way out and in.
     queued: usize,
     out: usize,
@@ -150,6 +152,7 @@ impl Outgoing {
             slots,
             ord: ord.min(slots / 2),
             tells_all: false,
+            pushed: 0,
             queued: 0,
             out: 0,
             inward: 0,
@@ -169,6 +172,7 @@ impl Outgoing {
         // A write of nothing has no effect.
         if one.len() > 0 || matches!(verb, Verb::Send(_)) {
             self.queued += one.len();
+            self.pushed += one.len() as u64;
             self.waiting.push_back(one);
         }
     }
@@ -202,6 +206,16 @@ impl Outgoing {
     /// Bytes that wait, and what holds them.
     pub fn waiting(&self) -> usize {
         self.queued + self.waiting.len() * size_of::<Waiting>() + self.pieces.len() * size_of::<Piece>()
+    }
+
+    /// Bytes of messages and writes that were ever queued.
+    pub fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// Those of them that have ended.
+    pub fn ended(&self) -> u64 {
+        self.pushed - (self.queued + self.out) as u64
     }
 
     /// Messages and writes wait.

@@ -62,6 +62,22 @@ fn each_write_is_told_of_where_its_memory_would_still_be_in_use() {
 }
 
 #[test]
+fn what_was_queued_has_ended_when_the_device_says_so() {
+    let (mut out, pool) = (Outgoing::new(1, 1), pool());
+    out.push(Verb::Write(remote(0)), &[], Payload::Zeros(PIECE + 5));
+    let mark = out.pushed();
+    out.push(Verb::Send(None), b"behind", Payload::Empty);
+    let mut ended = Vec::new();
+    for _ in 0..3 {
+        let posted = post(&mut out, &pool);
+        ended.push(out.ended() >= mark);
+        posted.iter().for_each(|(id, ..)| _ = out.completed(*id));
+    }
+    assert_eq!(ended, [false, false, true]);
+    assert_eq!(out.ended(), out.pushed());
+}
+
+#[test]
 fn what_has_no_slot_waits_until_one_is_free() {
     let (mut out, pool) = (Outgoing::new(2, 1), pool());
     for n in 0..5 {

@@ -45,11 +45,17 @@ pub trait Mover {
     /// Nothing more is taken; what is queued still goes.
     fn stop_receiving(&self);
 
-    /// The number of the latest RDMA Read.
-    fn latest_read(&self) -> u64;
+    /// RDMA Reads, and what waits for their end, as of now.
+    fn coming(&self) -> Coming;
 
-    /// An RDMA Read up to this number has not ended.
-    fn is_reading(&self, up_to: u64) -> bool;
+    /// Whether these have ended, and nothing waits for them any more.
+    fn has_come(&self, coming: Coming) -> bool;
+
+    /// A mark behind what was sent and written so far.
+    fn mark(&self) -> u64;
+
+    /// Nothing from before this mark is on its way any more.
+    fn is_delivered(&self, mark: u64) -> bool;
 
     /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
     fn settled<'a>(&'a self, _session: &'a RefCell<Session>) -> Wait<'a, ()> {
@@ -67,6 +73,18 @@ pub trait Mover {
 
     /// Ends the connection.
     fn close(&self);
+
+    /// Ends the connection, and throws away what is on its way.
+    fn reset(&self);
+}
+
+/// RDMA Reads, and what waits for their end, at some time.
+#[derive(Clone, Copy, Debug)]
+pub struct Coming {
+    /// The number of the latest RDMA Read.
+    pub latest_read: u64,
+    /// A mark behind what is held back ([`Held::mark`](super::held::Held::mark)).
+    pub held: u64,
 }
 
 /// The connection itself.

@@ -1,5 +1,6 @@
 //! Task management (RFC 7143 section 11.5, SAM-5 section 7).
 
+use super::carrier::Mover;
 use super::connection::{Connection, Life, Session};
 use super::luns::Found;
 use super::out::Payload;
@@ -11,7 +12,7 @@ use proto::window::precedes;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wire::iscsi::request::Function;
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, lun, pdu};
@@ -31,7 +32,7 @@ const TASK_TERMINATION: u8 = 5;
 
 /// Functions of a session that may be unanswered at a time.
 const MANAGING: usize = 16;
-/// How long the data of aborted writes is waited for.
+/// How long the data of aborted tasks is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// So often it is looked whether data still travels.
 const LOOK: Duration = Duration::from_millis(1);
@@ -256,28 +257,35 @@ impl Connection {
         self.flush();
         self.wait_for(&serials).await;
         if !serials.is_empty() {
+            self.flush();
             self.come_to_rest().await;
         }
     }
 
     /// Waits until no data of ended tasks is on its way: who is answered on another connection may use their memory for
-    /// something else. What was begun later is of other tasks. An initiator that holds up what is read from it loses the
-    /// connection, and with it the data.
+    /// something else. What was begun later is of other tasks. An initiator that holds it up loses the connection, and
+    /// with it the data.
     async fn come_to_rest(&self) {
         let Some(mover) = self.session.borrow().out.mover() else { return };
-        let (latest, end) = (mover.latest_read(), Instant::now() + PATIENCE);
-        while mover.is_reading(latest) || mover.waiting() > 0 {
-            if Instant::now() > end {
-                if mover.is_reading(latest) {
-                    self.session
-                        .borrow_mut()
-                        .is_over("it held up the end of tasks that another session aborted");
-                    self.close();
-                }
-                return;
-            }
-            compio::time::sleep(LOOK).await;
+        if compio::time::timeout(PATIENCE, at_rest(&*mover)).await.is_err() {
+            self.session.borrow_mut().is_over("it held up the end of tasks that another session aborted");
+            mover.reset();
+            self.close();
         }
+    }
+}
+
+/// RDMA Reads have ended that were begun before, and what they held back has been sent and has arrived.
+async fn at_rest(mover: &dyn Mover) {
+    let coming = mover.coming();
+    look_until(|| mover.has_come(coming)).await;
+    let mark = mover.mark();
+    look_until(|| mover.is_delivered(mark)).await;
+}
+
+async fn look_until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        compio::time::sleep(LOOK).await;
     }
 }
 

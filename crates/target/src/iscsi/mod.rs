@@ -5,6 +5,7 @@ mod command;
 pub mod connection;
 mod data_out;
 mod dispatch;
+pub mod held;
 pub mod inlet;
 mod lanes;
 mod letters;

@@ -3,6 +3,7 @@
 
 use crate::iscsi::carrier;
 use crate::iscsi::connection::Session;
+use crate::iscsi::held::Held;
 use crate::iscsi::inlet::{Came, Inlet, broken};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
 use net::out::Payload;
@@ -17,10 +18,6 @@ use wire::iser::{self, Advertised, HEADER_LEN, Header, OVERHEAD, SAFE_DATA_LEN};
 /// S of a Data-In; what it says of residuals beside.
 const STATUS: u8 = 0x01;
 const RESIDUAL: u8 = 0x06;
-/// Answers that may wait behind the end of tasks, beside those of as many commands as a session may have; and their
-/// bytes.
-const HELD_BESIDE: usize = 1024;
-const MOST_HELD_BYTES: usize = 16 << 20;
 /// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
 const TASK_TERMINATION: u8 = 5;
 
@@ -51,9 +48,9 @@ struct State {
     coming: HashMap<u64, Coming>,
     reads: u64,
     /// What waits behind the end of tasks, whose data must not come any more when it is told.
-    held: VecDeque<(Bhs, Payload)>,
-    held_bytes: usize,
-    most_held: usize,
+    held: Held,
+    /// Commands that the session may have.
+    most_tasks: usize,
 }
 
 /// The data mover of one connection.
@@ -77,8 +74,7 @@ impl Mover {
         whole: bool,
     ) -> Mover {
         let inlet = Inlet::new(endpoint.clone(), longest, events);
-        let state = State { most_held: HELD_BESIDE, ..State::default() };
-        Mover { endpoint, inlet, state: RefCell::new(state), invalidate, whole }
+        Mover { endpoint, inlet, state: RefCell::default(), invalidate, whole }
     }
 
     /// Sends a PDU, or what it stands for.
@@ -180,11 +176,11 @@ impl Mover {
             return Err(broken("a command that advertises no memory for its data"));
         }
         let mut state = self.state.borrow_mut();
-        state.most_held = session.most_tasks() + HELD_BESIDE;
+        state.most_tasks = session.most_tasks();
         // Those of tasks that ended without a response. The session does not know this command yet.
         if state.tags.len() >= 2 * session.most_tasks() {
-            let held: Vec<u32> = state.held.iter().map(|(header, _)| header.itt()).collect();
-            state.tags.retain(|itt, _| session.is_known(*itt) || held.contains(itt));
+            let State { tags, held, .. } = &mut *state;
+            tags.retain(|itt, _| session.is_known(*itt) || held.names(*itt));
         }
         // One whose tag is that of another will be rejected; that one keeps its memory.
         if !session.tasks.contains_key(&pdu.bhs.itt()) {
@@ -205,36 +201,25 @@ impl Mover {
 }
 
 impl State {
-    /// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something
-    /// else.
     fn is_busy_for(&self, header: &Bhs) -> bool {
-        match header.opcode() {
-            opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !self.coming.is_empty(),
-            opcode::ASYNC => header.0[36] == TASK_TERMINATION && !self.coming.is_empty(),
-            opcode::SCSI_RESPONSE => self.coming.values().any(|coming| coming.header.itt() == header.itt()),
-            _ => false,
-        }
-    }
-
-    fn hold(&mut self, header: Bhs, payload: Payload) {
-        self.held_bytes += own(&payload);
-        self.held.push_back((header, payload));
+        is_busy(&self.coming, header)
     }
 
     /// The first of what is held, if it need not wait any more.
     fn let_go(&mut self) -> Option<(Bhs, Payload)> {
-        if self.is_busy_for(&self.held.front()?.0) {
-            return None;
-        }
-        let (header, payload) = self.held.pop_front()?;
-        self.held_bytes -= own(&payload);
-        Some((header, payload))
+        let State { held, coming, .. } = self;
+        held.let_go(|header| is_busy(coming, header))
     }
 }
 
-/// Bytes that are in no buffer of the pool.
-fn own(payload: &Payload) -> usize {
-    if let Payload::Bytes(bytes) = payload { bytes.len() } else { 0 }
+/// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something else.
+fn is_busy(coming: &HashMap<u64, Coming>, header: &Bhs) -> bool {
+    match header.opcode() {
+        opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !coming.is_empty(),
+        opcode::ASYNC => header.0[36] == TASK_TERMINATION && !coming.is_empty(),
+        opcode::SCSI_RESPONSE => coming.values().any(|coming| coming.header.itt() == header.itt()),
+        _ => false,
+    }
 }
 
 impl carrier::Mover for Mover {
@@ -243,9 +228,8 @@ impl carrier::Mover for Mover {
         if state.held.is_empty() && !state.is_busy_for(&header) {
             return self.put(&mut state, header, payload);
         }
-        state.hold(header, payload);
-        // It asks on and on, and does not send what the answers wait for.
-        if state.held.len() > state.most_held || state.held_bytes > MOST_HELD_BYTES {
+        state.held.hold(header, payload);
+        if state.held.is_too_much(state.most_tasks) {
             self.endpoint.close();
         }
     }
@@ -279,12 +263,22 @@ impl carrier::Mover for Mover {
         self.inlet.stop();
     }
 
-    fn latest_read(&self) -> u64 {
-        self.state.borrow().reads
+    fn coming(&self) -> carrier::Coming {
+        let state = self.state.borrow();
+        carrier::Coming { latest_read: state.reads, held: state.held.mark() }
     }
 
-    fn is_reading(&self, up_to: u64) -> bool {
-        self.state.borrow().coming.keys().any(|id| *id <= up_to)
+    fn has_come(&self, before: carrier::Coming) -> bool {
+        let state = self.state.borrow();
+        state.held.has_passed(before.held) && !state.coming.keys().any(|id| *id <= before.latest_read)
+    }
+
+    fn mark(&self) -> u64 {
+        self.endpoint.mark()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        self.endpoint.is_delivered(mark)
     }
 
     fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()> {
@@ -303,6 +297,10 @@ impl carrier::Mover for Mover {
 
     fn close(&self) {
         self.endpoint.close();
+    }
+
+    fn reset(&self) {
+        self.endpoint.reset();
     }
 }
 
@@ -323,26 +321,4 @@ pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
     head[..HEADER_LEN].copy_from_slice(&Header::PLAIN.encode());
     head[HEADER_LEN..HEADER_LEN + BHS_LEN].copy_from_slice(&header.0);
     (head, if data.is_empty() { Payload::Empty } else { Payload::Bytes(data) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_has_gone_does_not_count_among_what_is_held() {
-        let mut state = State::default();
-        let ping = || (pdu::nop_in(0, 1, NONE), Payload::Bytes(vec![0; 100]));
-        let header = request::data_out(request::Burst { lun: 0, itt: 7, ttt: 1 }, 0, 0, true, 0);
-        state.coming.insert(1, Coming { header, lands: false });
-        for (header, payload) in [ping(), (pdu::task_management_response(2, 0), Payload::Empty), ping()] {
-            state.hold(header, payload);
-        }
-        assert_eq!(state.held_bytes, 200);
-        assert!(state.let_go().is_some() && state.let_go().is_none(), "data is still coming");
-        assert_eq!(state.held_bytes, 100);
-        state.coming.clear();
-        assert!(state.let_go().is_some() && state.let_go().is_some() && state.let_go().is_none());
-        assert_eq!(state.held_bytes, 0);
-    }
 }

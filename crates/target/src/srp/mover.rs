@@ -7,6 +7,7 @@ use super::slots::{Coming, Kind, Landing, Slots};
 use super::{answer, memory, request};
 use crate::iscsi::carrier;
 use crate::iscsi::connection::{Life, Session};
+use crate::iscsi::held::Held;
 use crate::iscsi::inlet::{Came, Inlet, broken};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
 use crate::registry::LOGGED_IN_AGAIN;
@@ -45,13 +46,14 @@ struct State {
     /// R2Ts whose data is still to be read.
     asked: VecDeque<Bhs>,
     /// Answers that wait until what they are about is at rest, and all that comes behind them.
-    held: VecDeque<(Bhs, Payload)>,
+    held: Held,
 }
 
 /// The data mover of one connection.
 pub struct Mover {
     endpoint: Rc<dyn Endpoint>,
     inlet: Inlet,
+    credits: usize,
     /// Where immediate data begins in a command, if there may be any.
     immediate_offset: Option<u16>,
     state: RefCell<State>,
@@ -73,10 +75,10 @@ impl Mover {
             fault: None,
             cmd_sn: FIRST,
             asked: VecDeque::new(),
-            held: VecDeque::new(),
+            held: Held::default(),
         };
         let inlet = Inlet::new(endpoint.clone(), IU_LEN, Events::default());
-        Mover { endpoint, inlet, immediate_offset, state: RefCell::new(state) }
+        Mover { endpoint, inlet, credits, immediate_offset, state: RefCell::new(state) }
     }
 
     /// Sends a PDU, or what it stands for.
@@ -339,10 +341,7 @@ impl Mover {
         if state.slots.commands() > session.tasks.len() {
             state.slots.forget(|itt| session.is_known(itt));
         }
-        while let Some((header, payload)) = state.held.pop_front() {
-            if state.is_busy_for(&header) {
-                return state.held.push_front((header, payload));
-            }
+        while let Some((header, payload)) = state.let_go() {
             let itt = header.itt();
             self.put(&mut state, header, payload);
             state.slots.queue(itt, false);
@@ -351,19 +350,28 @@ impl Mover {
 }
 
 impl State {
-    /// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something
-    /// else.
     fn is_busy_for(&mut self, header: &Bhs) -> bool {
-        match header.opcode() {
-            opcode::TASK_MANAGEMENT_RESPONSE => self.slots.is_reading(),
-            opcode::SCSI_RESPONSE => self.slots.get(header.itt()).is_some_and(|slot| slot.coming.is_some()),
-            _ => false,
-        }
+        is_busy(&mut self.slots, header)
     }
 
     fn hold(&mut self, header: Bhs, payload: Payload) {
         self.slots.queue(header.itt(), true);
-        self.held.push_back((header, payload));
+        self.held.hold(header, payload);
+    }
+
+    /// The first of what is held, if it need not wait any more.
+    fn let_go(&mut self) -> Option<(Bhs, Payload)> {
+        let State { held, slots, .. } = self;
+        held.let_go(|header| is_busy(slots, header))
+    }
+}
+
+/// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something else.
+fn is_busy(slots: &mut Slots, header: &Bhs) -> bool {
+    match header.opcode() {
+        opcode::TASK_MANAGEMENT_RESPONSE => slots.is_reading(),
+        opcode::SCSI_RESPONSE => slots.get(header.itt()).is_some_and(|slot| slot.coming.is_some()),
+        _ => false,
     }
 }
 
@@ -373,7 +381,11 @@ impl carrier::Mover for Mover {
         // The answer to a task management function brings the credits of the commands that it has ended.
         let later = header.opcode() == opcode::TASK_MANAGEMENT_RESPONSE;
         if later || !state.held.is_empty() || state.is_busy_for(&header) {
-            return state.hold(header, payload);
+            state.hold(header, payload);
+            if state.held.is_too_much(self.credits) {
+                self.endpoint.close();
+            }
+            return;
         }
         self.put(&mut state, header, payload);
     }
@@ -417,12 +429,22 @@ impl carrier::Mover for Mover {
         self.inlet.stop();
     }
 
-    fn latest_read(&self) -> u64 {
-        self.state.borrow().slots.latest_read()
+    fn coming(&self) -> carrier::Coming {
+        let state = self.state.borrow();
+        carrier::Coming { latest_read: state.slots.latest_read(), held: state.held.mark() }
     }
 
-    fn is_reading(&self, up_to: u64) -> bool {
-        self.state.borrow().slots.reads_up_to(up_to)
+    fn has_come(&self, before: carrier::Coming) -> bool {
+        let state = self.state.borrow();
+        state.held.has_passed(before.held) && !state.slots.reads_up_to(before.latest_read)
+    }
+
+    fn mark(&self) -> u64 {
+        self.endpoint.mark()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        self.endpoint.is_delivered(mark)
     }
 
     fn notifies(&self) -> bool {
@@ -441,6 +463,10 @@ impl carrier::Mover for Mover {
 
     fn close(&self) {
         self.endpoint.close();
+    }
+
+    fn reset(&self) {
+        self.endpoint.reset();
     }
 }
 

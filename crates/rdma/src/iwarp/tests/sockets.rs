@@ -106,6 +106,49 @@ fn reads_of_more_than_the_sockets_hold_are_answered_by_who_polls_and_flushes() {
     });
 }
 
+/// What the socket has taken is on its way until TCP has an acknowledgement, or it is thrown away.
+#[test]
+fn writes_are_on_their_way_until_the_other_side_has_them() {
+    run(async {
+        for taken in [true, false] {
+            let [caller, called] = connected(Options::default()).await;
+            let data = noise(16 << 20);
+            let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
+            assert!(caller.is_delivered(caller.mark()));
+            caller.write(sink, Payload::Buf(buf(&data), data.len()));
+            let mark = caller.mark();
+            assert!(!caller.flush().unwrap() && !caller.is_delivered(mark));
+            if taken {
+                let polling = spawn(async move { serve(&*called, usize::MAX).await });
+                while !caller.is_delivered(mark) {
+                    _ = caller.flush().unwrap();
+                    net::after_others().await;
+                }
+                drop(caller);
+                polling.await.expect("polled");
+            } else {
+                caller.reset();
+                assert!(caller.is_delivered(mark));
+            }
+        }
+    });
+}
+
+/// The socket has all of it, and the other side's is full.
+#[test]
+fn what_the_socket_holds_has_not_arrived() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let sink = called.expose(Exposed::Sink(Buf::zeroed(1 << 20))).unwrap();
+        while caller.flush().unwrap() {
+            caller.write(sink, Payload::Zeros(65536));
+        }
+        let stuck = caller.mark();
+        caller.close();
+        assert!(!caller.is_delivered(stuck), "the kernel goes on sending it");
+    });
+}
+
 #[test]
 fn private_data_travel_both_ways_and_so_do_the_facts() {
     run(async {

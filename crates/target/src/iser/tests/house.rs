@@ -110,7 +110,13 @@ impl House {
     }
 }
 
-fn unit(number: u8) -> Arc<Unit> {
+/// A disk in memory.
+pub fn unit(number: u8) -> Arc<Unit> {
+    unit_of(number, block::open(&block::Spec::sized(block::Kind::Memory, CAPACITY)).expect("memory"))
+}
+
+/// A disk with this medium.
+pub fn unit_of(number: u8, medium: Arc<dyn block::Backend>) -> Arc<Unit> {
     let identity = Identity {
         vendor: "LUNAR".into(),
         product: "disk".into(),
@@ -134,7 +140,6 @@ fn unit(number: u8) -> Arc<Unit> {
         passes: device::Passes::None,
         explicit_access: true,
     };
-    let medium = block::open(&block::Spec::sized(block::Kind::Memory, CAPACITY)).expect("memory");
     Arc::new(Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None))
 }
 

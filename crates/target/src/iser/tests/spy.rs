@@ -97,6 +97,14 @@ impl Endpoint for Spy {
         self.0.has_moved()
     }
 
+    fn mark(&self) -> u64 {
+        self.0.mark()
+    }
+
+    fn is_delivered(&self, mark: u64) -> bool {
+        self.0.is_delivered(mark)
+    }
+
     fn poll(&self, into: &mut Events) {
         self.0.poll(into);
     }
