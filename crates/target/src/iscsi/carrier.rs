@@ -29,6 +29,11 @@ pub trait Mover {
         true
     }
 
+    /// Whether it has room for an event that nobody asked for.
+    fn takes_event(&self) -> bool {
+        true
+    }
+
     /// Sends what waits; it may ask the session for the places of data. False: some of it waits until
     /// [`Mover::writable`].
     fn flush(&self, session: &mut Session) -> io::Result<bool>;
@@ -242,6 +247,14 @@ impl Out {
         match self {
             Out::Tcp(_) => true,
             Out::Moved(mover) => mover.may_speak(),
+        }
+    }
+
+    /// Whether the initiator has room for an event; there is a unit attention for each, too.
+    pub fn takes_event(&self) -> bool {
+        match self {
+            Out::Tcp(_) => true,
+            Out::Moved(mover) => mover.takes_event(),
         }
     }
 

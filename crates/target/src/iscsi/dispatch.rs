@@ -1,5 +1,6 @@
 //! From a PDU that has arrived to what takes it: digests, life, CmdSN order, opcode.
 
+use super::carrier::Out;
 use super::connection::{Life, Session};
 use super::receive::{Arrived, Data, Sink};
 use super::task::Command;
@@ -94,10 +95,15 @@ impl Session {
         }
     }
 
-    /// Keeps a request until its turn comes, its data in a buffer of the pool. Whoever sends in order on one connection needs
-    /// none, so one who gets none is not waited for.
+    /// Keeps a request until its turn comes, its data in a buffer of the pool. Whoever sends in order over a stream needs
+    /// none, so one who gets none is not waited for. Over SRP commands wait for the table of one before them, which is not
+    /// for the initiator to help; there is little data in a message.
     fn hold(&mut self, header: Bhs, ahs: &[u8], bytes: &[u8]) {
-        let room = if bytes.is_empty() { Some(Buf::zeroed(0)) } else { self.pool.try_get(bytes.len()) };
+        let room = match &self.out {
+            _ if bytes.is_empty() => Some(Buf::zeroed(0)),
+            Out::Tcp(_) => self.pool.try_get(bytes.len()),
+            Out::Moved(_) => Some(self.buffer(bytes.len())),
+        };
         let Some(mut data) = room else {
             return self.is_over("too much waits for a command that does not come");
         };

@@ -96,7 +96,7 @@ impl Connection {
     fn tell(self: &Rc<Self>, event: Sense, concerns: impl Fn(&Visible) -> bool) {
         let mut session = self.session.borrow_mut();
         let number = session.luns.map().iter().find(|(_, v)| v.aen && concerns(v)).map(|(n, _)| *n);
-        if let Some(number) = number {
+        if let Some(number) = number.filter(|_| session.out.takes_event()) {
             let sense = event.encode(false);
             let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
             session.announce(lun::encode(number), SCSI_EVENT, [0; 3], data);

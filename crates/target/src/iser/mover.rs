@@ -7,6 +7,7 @@ use crate::iscsi::held::Held;
 use crate::iscsi::inlet::{Came, Inlet, broken};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
 use net::out::Payload;
+use proto::window::precedes;
 use rdma::{Endpoint, Events, Remote, Wait};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +19,8 @@ use wire::iser::{self, Advertised, HEADER_LEN, Header, OVERHEAD, SAFE_DATA_LEN};
 /// S of a Data-In; what it says of residuals beside.
 const STATUS: u8 = 0x01;
 const RESIDUAL: u8 = 0x06;
+/// Events that initiators have room for beside answers: Linux has it for two (ISER_MAX_RX_MISC_PDUS).
+const EVENTS: usize = 2;
 /// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
 const TASK_TERMINATION: u8 = 5;
 
@@ -47,6 +50,8 @@ struct State {
     /// By the number of the RDMA Read.
     coming: HashMap<u64, Coming>,
     reads: u64,
+    /// StatSNs of events that the initiator has not acknowledged.
+    events: VecDeque<u32>,
     /// What waits behind the end of tasks, whose data must not come any more when it is told.
     held: Held,
     /// Commands that the session may have.
@@ -155,6 +160,7 @@ impl Mover {
 
     fn message(&self, session: &mut Session, message: &[u8]) -> Result<bool, Broken> {
         let pdu = iser::Pdu::decode(message).map_err(|e| broken(e.to_string()))?;
+        self.state.borrow_mut().acknowledged(pdu.bhs.word(28));
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.note(session, &pdu)?,
             // It would pass for the data that is being read.
@@ -201,6 +207,13 @@ impl Mover {
 }
 
 impl State {
+    /// The initiator waits for this StatSN next: it has all before it.
+    fn acknowledged(&mut self, exp_stat_sn: u32) {
+        while self.events.front().is_some_and(|stat_sn| precedes(*stat_sn, exp_stat_sn)) {
+            self.events.pop_front();
+        }
+    }
+
     fn is_busy_for(&self, header: &Bhs) -> bool {
         is_busy(&self.coming, header)
     }
@@ -225,6 +238,9 @@ fn is_busy(coming: &HashMap<u64, Coming>, header: &Bhs) -> bool {
 impl carrier::Mover for Mover {
     fn push(&self, header: Bhs, payload: Payload) {
         let mut state = self.state.borrow_mut();
+        if header.opcode() == opcode::ASYNC {
+            state.events.push_back(header.word(24));
+        }
         if state.held.is_empty() && !state.is_busy_for(&header) {
             return self.put(&mut state, header, payload);
         }
@@ -240,6 +256,10 @@ impl carrier::Mover for Mover {
 
     fn has_moved(&self) -> bool {
         self.endpoint.has_moved()
+    }
+
+    fn takes_event(&self) -> bool {
+        self.state.borrow().events.len() < EVENTS
     }
 
     fn flush(&self, session: &mut Session) -> io::Result<bool> {

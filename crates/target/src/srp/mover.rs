@@ -233,7 +233,14 @@ impl Mover {
     }
 
     fn command(&self, session: &mut Session, c: &Command<'_>) -> Result<bool, Broken> {
-        let (mut state, data) = (self.state.borrow_mut(), request::data(c));
+        let data = request::data(c);
+        let table = request::table(&data);
+        let room = table.map(|table| session.pool.try_get(table.len as usize));
+        if let Some(None) = room {
+            let busy = Response { status: Status::Busy as u8, ..Response::default() };
+            return self.refuse(c.tag, c.notifications, busy);
+        }
+        let mut state = self.state.borrow_mut();
         let cmd_sn = state.cmd_sn;
         let taken = state.slots.take(Kind::Command(cmd_sn), c.tag, c.notifications);
         let itt = taken.ok_or_else(no_credit)?;
@@ -242,9 +249,9 @@ impl Mover {
         let (header, ahs) = request::command(c, itt, cmd_sn);
         if let Some(slot) = state.slots.get(itt) {
             slot.writes = request::writes(c);
-            if let Some(table) = request::table(&data) {
+            if let (Some(table), Some(Some(buf))) = (table, room) {
                 let len = table.len as usize;
-                self.endpoint.read(itt.into(), memory::remote(table), session.buffer(len), 0, len);
+                self.endpoint.read(itt.into(), memory::remote(table), buf, 0, len);
                 state.slots.begin(itt, Coming::Table { header, ahs, len });
                 return Ok(true);
             }

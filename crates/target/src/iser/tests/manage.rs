@@ -1,7 +1,9 @@
 //! Task management, and the ends of sessions.
 
 use super::host::{Host, Told, pattern};
-use super::house::{DEPTH, House, play, quiet};
+use super::house::{DEPTH, House, play, play_with, quiet};
+use crate::registry::Letter;
+use crate::setup::{Access, Setup};
 use rdma::mem::Operation;
 use wire::iscsi::request::{self, Function};
 use wire::iscsi::{Bhs, opcode};
@@ -292,5 +294,34 @@ fn a_login_takes_the_place_of_a_session_whose_write_is_being_read() {
         new.ready().await;
         assert!(new.blocks(0, 8).await == [0; 4096]);
         assert_eq!(house.sessions(), 1);
+    });
+}
+
+/// Linux has room for two. Each is acknowledged by whatever the initiator sends next.
+#[test]
+fn of_events_no_more_are_told_than_the_initiator_has_room_for() {
+    let anybody = Access {
+        initiators: Vec::new(),
+        networks: Vec::new(),
+        chap: None,
+        luns: None,
+        read_only: false,
+        aen: true,
+    };
+    let change = |setup: &mut Setup| {
+        setup.targets.values_mut().for_each(|target| target.access = vec![anybody.clone()]);
+    };
+    play_with(change, |house| async move {
+        let mut host = house.session(1).await;
+        let unit = house.shared.setup().targets.values().next().expect("a target").luns[&0].clone();
+        let changes = || house.shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
+        for _ in 0..2 {
+            (0..5).for_each(|_| changes());
+            for _ in 0..2 {
+                assert_eq!(host.told(opcode::ASYNC).await.bhs.0[36], 0, "a SCSI event");
+            }
+            quiet().await;
+            host.goes_on().await;
+        }
     });
 }

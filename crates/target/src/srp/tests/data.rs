@@ -1,5 +1,6 @@
 use super::world::{Answer, Host, OFFSET, command, encoded};
 use super::{World, golden, on_core};
+use net::Buf;
 use rdma::mem::Operation;
 use wire::scsi::cdb;
 use wire::srp::{Command, DESCRIPTOR_LEN, Data, Descriptor, Indirect, Residual, Response};
@@ -138,6 +139,56 @@ fn a_table_that_is_not_in_the_command_is_read_first() {
         host.faults[1].reads.release();
         assert_eq!([host.answer().await, host.answer().await], [Answer::good(6), Answer::good(7)]);
         assert_eq!(into.iter().flat_map(|at| host.written(*at)).collect::<Vec<_>>(), pattern(2 * BLOCK));
+    });
+}
+
+/// Takes all the memory that the target has for data.
+fn exhausted(world: &World) -> Vec<Buf> {
+    let all_of = |len| std::iter::from_fn(move || world.shared.pool.try_get(len));
+    [1 << 20, 4096, 16].into_iter().flat_map(all_of).collect()
+}
+
+#[test]
+fn a_command_whose_table_finds_no_memory_is_to_be_tried_again() {
+    on_core(async move || {
+        let (world, mut host) = world().await;
+        let into = table(&[host.sink(500), host.sink(524)]);
+        let all = Indirect { table: host.source(&into), len: 1024, list: &[] };
+        let cdb = cdb::read_10(0, 2);
+        let read = |tag| Command { data_in: Data::Indirect(all), ..command(tag, &cdb) };
+        let memory = exhausted(&world);
+        host.faults[1].reads.hold();
+        // It has the one buffer that everybody may have at any time.
+        host.ask(&read(6));
+        for tag in [7, 8] {
+            assert_eq!(host.does(&read(tag)).await, Answer { status: 8, ..Answer::good(tag) });
+        }
+        drop(memory);
+        host.faults[1].reads.release();
+        assert_eq!(host.answer().await, Answer::good(6));
+        assert_eq!(host.does(&read(7)).await, Answer::good(7));
+    });
+}
+
+#[test]
+fn what_waits_behind_a_table_needs_no_memory_of_the_pool() {
+    on_core(async move || {
+        let (world, mut host) = world().await;
+        let bytes = pattern(2 * BLOCK);
+        let from = table(&[host.source(&bytes[..100]), host.source(&bytes[100..])]);
+        let all = Indirect { table: host.source(&from), len: 1024, list: &[] };
+        let (first, second) = (cdb::write_10(0, 2, false), cdb::write_10(2, 2, false));
+        host.faults[1].reads.hold();
+        host.ask(&Command { data_out: Data::Indirect(all), ..command(6, &first) });
+        let memory = exhausted(&world);
+        host.ask(&Command { data_out: Data::Immediate(&bytes), ..command(7, &second) });
+        host.is_silent().await;
+        drop(memory);
+        host.faults[1].reads.release();
+        let mut answers = [host.answer().await, host.answer().await];
+        answers.sort_by_key(|answer| answer.tag);
+        assert_eq!(answers, [Answer::good(6), Answer::good(7)]);
+        assert_eq!(read(&mut host, 4).await, [&bytes[..], &bytes].concat());
     });
 }
 
