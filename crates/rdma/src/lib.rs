@@ -49,6 +49,14 @@ impl Remote {
     }
 }
 
+/// So many bytes of memory of the other side.
+pub type Piece = (Remote, usize);
+
+/// All bytes of some pieces; None if there are more than can be counted.
+fn total(pieces: &[Piece]) -> Option<usize> {
+    pieces.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len))
+}
+
 /// Memory of ours that the other side may use.
 #[derive(Debug)]
 pub enum Exposed {
@@ -102,9 +110,15 @@ pub trait Endpoint {
     /// Queues an RDMA Write.
     fn write(&self, to: Remote, payload: Payload);
 
-    /// Queues an RDMA Read of `len` bytes to `at` in a buffer; [`Event::Read`] brings it back under this number. After
-    /// the end of the connection was told it is dropped.
-    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize);
+    /// Queues RDMA Reads of pieces of memory, of so many bytes each, that are to lie one behind the other from `at` on in
+    /// a buffer. Once all are there, [`Event::Read`] brings it back under this number. After the end of the connection
+    /// was told it is dropped.
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize);
+
+    /// The same of one piece of `len` bytes.
+    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+        self.gather(id, &[(from, len)], buf, at);
+    }
 
     /// Gives the other side a right to memory.
     ///

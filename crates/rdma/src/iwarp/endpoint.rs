@@ -1,7 +1,7 @@
 //! A connection with its socket.
 
 use super::engine::Engine;
-use crate::{Endpoint, Events, Exposed, Facts, Remote, Wait};
+use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
 use event_listener::Event;
 use net::out::Payload;
 use net::{Buf, Stream, with_scratch};
@@ -101,8 +101,8 @@ impl Endpoint for Iwarp {
         self.engine.borrow_mut().write(to, payload);
     }
 
-    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
-        self.engine.borrow_mut().read(id, from, buf, at, len);
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        self.engine.borrow_mut().gather(id, from, buf, at);
     }
 
     fn expose(&self, memory: Exposed) -> io::Result<Remote> {

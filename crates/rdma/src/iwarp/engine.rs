@@ -7,7 +7,7 @@ use super::reads::Reads;
 use super::responses::Responses;
 use super::transmit::Transmit;
 use super::{Agreed, First, framing};
-use crate::{Event, Events, Exposed, Remote};
+use crate::{Event, Events, Exposed, Piece, Remote};
 use net::out::Payload;
 use net::{Buf, Stream};
 use std::io;
@@ -89,13 +89,18 @@ impl Engine {
         }
     }
 
-    /// See [`Endpoint::read`](crate::Endpoint::read). After the end of the connection it is dropped.
-    pub fn read(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+    /// See [`Endpoint::gather`](crate::Endpoint::gather). After the end of the connection it is dropped.
+    pub fn gather(&mut self, id: u64, from: &[Piece], buf: Buf, at: usize) {
         if matches!(self.state, State::Ended) {
             return;
         }
-        self.done.extend(self.reads.post(id, from, buf, at, len));
+        self.done.extend(self.reads.post(id, from, buf, at));
         self.begin_reads();
+    }
+
+    /// See [`Endpoint::read`](crate::Endpoint::read).
+    pub fn read(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+        self.gather(id, &[(from, len)], buf, at);
     }
 
     /// See [`Endpoint::expose`](crate::Endpoint::expose).

@@ -1,7 +1,8 @@
-//! Our RDMA Reads: as many under way as the other side takes, and each answered in order into its own buffer.
+//! Our RDMA Reads: as many under way as the other side takes, and each answered in order into the buffer of who
+//! wants it.
 
 use super::fault::Fault;
-use crate::{Event, Remote};
+use crate::{Event, Piece, Remote, total};
 use net::Buf;
 use std::collections::VecDeque;
 use std::io;
@@ -13,11 +14,23 @@ const SLOT: u32 = 0xffff;
 /// Where the memory of each read begins.
 const BASE: u64 = 1 << 32;
 
-struct Read {
+/// Who wants to read: its number, its buffer, and how many pieces are not there yet.
+struct Job {
     id: u64,
-    from: Remote,
     buf: Buf,
-    /// Where in the buffer the data go, and how many bytes.
+    left: usize,
+}
+
+impl Job {
+    fn ended(self, how: io::Result<()>) -> Event {
+        Event::Read(self.id, self.buf, how)
+    }
+}
+
+/// One RDMA Read. It is of the oldest job that has not ended when it is the oldest itself.
+struct Read {
+    from: Remote,
+    /// Where in the buffer of its job the data go, and how many bytes.
     at: usize,
     len: usize,
     /// Bytes that have come.
@@ -26,15 +39,10 @@ struct Read {
     stag: u32,
 }
 
-impl Read {
-    fn ended(self, how: io::Result<()>) -> Event {
-        Event::Read(self.id, self.buf, how)
-    }
-}
-
 /// RDMA Reads of ours.
 pub(super) struct Reads {
     ord: usize,
+    jobs: VecDeque<Job>,
     under_way: VecDeque<Read>,
     waiting: VecDeque<Read>,
     /// Reads that were begun: names the steering tag of the next.
@@ -44,24 +52,39 @@ pub(super) struct Reads {
 impl Reads {
     /// Up to `ord` are under way at a time.
     pub(super) fn new(ord: u16) -> Reads {
-        Reads { ord: ord.into(), under_way: VecDeque::new(), waiting: VecDeque::new(), begun: 0 }
+        Reads {
+            ord: ord.into(),
+            jobs: VecDeque::new(),
+            under_way: VecDeque::new(),
+            waiting: VecDeque::new(),
+            begun: 0,
+        }
     }
 
-    /// A new read of `len` bytes to `at` in the buffer. One that cannot be comes back with its error.
-    pub(super) fn post(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) -> Option<Event> {
-        let fits = at.checked_add(len).is_some_and(|end| end <= buf.len()) && u32::try_from(len).is_ok();
-        let read = Read { id, from, buf, at, len, come: 0, stag: 0 };
-        let why = match (fits, self.ord) {
-            (false, _) => {
-                io::Error::new(io::ErrorKind::InvalidInput, "an RDMA Read beyond the end of its buffer")
+    /// A new job: pieces that go to `at` in the buffer, one behind the other. One that is nothing, or cannot be, comes
+    /// back at once.
+    pub(super) fn post(&mut self, id: u64, from: &[Piece], buf: Buf, mut at: usize) -> Option<Event> {
+        let end = total(from).and_then(|len| at.checked_add(len));
+        let fits = end.is_some_and(|end| end <= buf.len())
+            && from.iter().all(|(_, len)| u32::try_from(*len).is_ok());
+        let job = Job { id, buf, left: from.len() };
+        match (fits, from.len(), self.ord) {
+            (false, ..) => {
+                let what = "an RDMA Read beyond the end of its buffer";
+                return Some(job.ended(Err(io::Error::new(io::ErrorKind::InvalidInput, what))));
             }
-            (_, 0) => io::Error::new(io::ErrorKind::Unsupported, "the other side takes no RDMA Reads"),
-            _ => {
-                self.waiting.push_back(read);
-                return None;
+            (_, 0, _) => return Some(job.ended(Ok(()))),
+            (.., 0) => {
+                let what = "the other side takes no RDMA Reads";
+                return Some(job.ended(Err(io::Error::new(io::ErrorKind::Unsupported, what))));
             }
-        };
-        Some(read.ended(Err(why)))
+            _ => self.jobs.push_back(job),
+        }
+        for &(from, len) in from {
+            self.waiting.push_back(Read { from, at, len, come: 0, stag: 0 });
+            at += len;
+        }
+        None
     }
 
     /// The request of the next read, if it may begin now.
@@ -90,19 +113,23 @@ impl Reads {
             let what = format!("a Read Response that is not the rest of a read of {} bytes", read.len);
             return Err(Fault::new(Terminate::BOUNDS, what));
         }
-        read.buf[read.at + read.come..read.at + end].copy_from_slice(payload);
+        let Some(job) = self.jobs.front_mut() else { return Ok(None) };
+        job.buf[read.at + read.come..read.at + end].copy_from_slice(payload);
         read.come = end;
         if !header.last {
             return Ok(None);
         }
-        Ok(self.under_way.pop_front().map(|read| read.ended(Ok(()))))
+        self.under_way.pop_front();
+        job.left -= 1;
+        let ended = if job.left == 0 { self.jobs.pop_front() } else { None };
+        Ok(ended.map(|job| job.ended(Ok(()))))
     }
 
     /// All reads end, for the connection has.
     pub(super) fn end(&mut self) -> impl Iterator<Item = Event> {
-        let all = self.under_way.drain(..).chain(self.waiting.drain(..));
-        all.map(|read| {
-            read.ended(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection has ended")))
-        })
+        self.under_way.clear();
+        self.waiting.clear();
+        let gone = || io::Error::new(io::ErrorKind::ConnectionAborted, "the connection has ended");
+        self.jobs.drain(..).map(move |job| job.ended(Err(gone())))
     }
 }

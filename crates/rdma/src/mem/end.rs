@@ -2,7 +2,7 @@
 
 use super::link::Link;
 use super::side::{Job, Message, Read};
-use crate::{Endpoint, Events, Exposed, Facts, Remote, Wait};
+use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
 use event_listener::Event;
 use net::Buf;
 use net::out::Payload;
@@ -70,8 +70,8 @@ impl Endpoint for End {
         self.link.queue(self.me, Job::Write(to, payload));
     }
 
-    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
-        self.link.queue(self.me, Job::Read(Read { id, from, buf, at, len }));
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        self.link.queue(self.me, Job::Read(Read { id, from: from.to_vec(), buf, at }));
     }
 
     fn expose(&self, memory: Exposed) -> io::Result<Remote> {

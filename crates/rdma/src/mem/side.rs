@@ -2,20 +2,19 @@
 
 use super::faults::{Faults, Operation};
 use crate::keys::Keys;
-use crate::{Event, Events, Exposed, Remote, Terms};
+use crate::{Event, Events, Exposed, Piece, Remote, Terms};
 use net::Buf;
 use net::out::Payload;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
-/// An RDMA Read: its number, where from, and where to.
+/// RDMA Reads to one buffer, which are under way and end together: their number, where from, and where to.
 pub(super) struct Read {
     pub id: u64,
-    pub from: Remote,
+    pub from: Vec<Piece>,
     pub buf: Buf,
     pub at: usize,
-    pub len: usize,
 }
 
 /// What was queued.
@@ -114,13 +113,15 @@ impl Side {
 
     /// The other end reads here.
     pub fn read_by(&self, read: &mut Read) -> Result<(), String> {
-        let (from, start) = self
-            .keys
-            .source(read.from, read.len)
-            .map_err(|fault| format!("RDMA Read from {:#010x}: {fault}", read.from.stag))?;
-        let end = read.at.checked_add(read.len);
-        let sink = end.and_then(|end| read.buf.get_mut(read.at..end));
-        sink.ok_or("RDMA Read beyond the end of its buffer")?.copy_from_slice(&from[start..start + read.len]);
+        let mut at = read.at;
+        for (from, len) in &read.from {
+            let source = self.keys.source(*from, *len);
+            let (bytes, start) =
+                source.map_err(|fault| format!("RDMA Read from {:#010x}: {fault}", from.stag))?;
+            let sink = at.checked_add(*len).and_then(|end| read.buf.get_mut(at..end));
+            sink.ok_or("RDMA Read beyond the end of its buffer")?.copy_from_slice(&bytes[start..start + len]);
+            at += len;
+        }
         Ok(())
     }
 
@@ -158,9 +159,11 @@ impl Side {
     /// Begins as many RDMA Reads as may be under way.
     pub fn begin_reads(&mut self) {
         while self.under_way < self.ord.into()
-            && let Some(Read { id, from, len, .. }) = self.reads.get(self.under_way)
+            && let Some(Read { id, from, .. }) = self.reads.get(self.under_way)
         {
-            self.faults.did(Operation::Read { id: *id, from: *from, len: *len });
+            for (from, len) in from {
+                self.faults.did(Operation::Read { id: *id, from: *from, len: *len });
+            }
             self.under_way += 1;
         }
     }

@@ -12,7 +12,7 @@ use super::outgoing::{Memory, Outgoing};
 use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
 use super::receives;
-use crate::{Endpoint, Event, Events, Exposed, Facts, Remote, Wait};
+use crate::{Endpoint, Event, Events, Exposed, Facts, Piece, Remote, Wait};
 use compio::runtime::JoinHandle;
 use event_listener::Event as Wakeup;
 use net::Buf;
@@ -360,12 +360,12 @@ impl Endpoint for Verbs {
         self.inner.state.borrow_mut().out.push(Verb::Write(to), &[], payload);
     }
 
-    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
         let mut state = self.inner.state.borrow_mut();
         if matches!(state.end, End::Told) {
             return;
         }
-        let told = state.out.read(id, from, buf, at, len);
+        let told = state.out.read(id, from, buf, at);
         if told.is_some() {
             state.inbox.list.extend(told);
             self.inner.woken.notify(usize::MAX);

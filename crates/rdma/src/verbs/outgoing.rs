@@ -177,30 +177,34 @@ impl Outgoing {
         }
     }
 
-    /// Queues a read of `len` bytes to `at` in a buffer. What can be told of it at once is returned.
-    pub fn read(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) -> Option<Event> {
-        let is_inside = at.checked_add(len).is_some_and(|end| end <= buf.len());
+    /// Queues reads of pieces to `at` in a buffer. What can be told of it at once is returned.
+    pub fn read(&mut self, id: u64, from: &[crate::Piece], buf: Buf, at: usize) -> Option<Event> {
+        let len = crate::total(from);
+        let is_inside = len.and_then(|len| at.checked_add(len)).is_some_and(|end| end <= buf.len());
         let refused = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let at_once = match (len, self.ord) {
             _ if !is_inside => refused("a read goes beyond its buffer"),
-            (0, _) => Ok(()),
+            (Some(0), _) => Ok(()),
             (_, 0) => refused("the other side lets us read nothing"),
             _ => {
-                self.cut(id, from, buf, at, len);
+                self.cut(id, from, buf, at);
                 return None;
             }
         };
         Some(Event::Read(id, buf, at_once))
     }
 
-    fn cut(&mut self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
+    fn cut(&mut self, id: u64, from: &[crate::Piece], buf: Buf, mut at: usize) {
         self.seq += 1;
-        let job = self.seq;
-        self.jobs.insert(job, Job { id, buf, left: len });
-        for done in (0..len).step_by(PIECE) {
-            let from = from.beyond(done as u64);
-            self.pieces.push_back(Piece { job, from, at: at + done, len: PIECE.min(len - done) });
+        let (job, begin) = (self.seq, at);
+        for &(from, len) in from {
+            for done in (0..len).step_by(PIECE) {
+                let from = from.beyond(done as u64);
+                self.pieces.push_back(Piece { job, from, at: at + done, len: PIECE.min(len - done) });
+            }
+            at += len;
         }
+        self.jobs.insert(job, Job { id, buf, left: at - begin });
     }
 
     /// Bytes that wait, and what holds them.

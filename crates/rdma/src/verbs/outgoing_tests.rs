@@ -78,6 +78,19 @@ fn what_was_queued_has_ended_when_the_device_says_so() {
 }
 
 #[test]
+fn pieces_are_read_at_once_and_come_back_together() {
+    let (mut out, pool) = (Outgoing::new(16, 8), pool());
+    let pieces = [(remote(100), 3), (remote(200), 0), (remote(300), PIECE + 1)];
+    assert!(out.read(9, &pieces, Buf::zeroed(PIECE + 10), 2).is_none());
+    let posted = post(&mut out, &pool);
+    let from = [100, 300, 300 + PIECE as u64].map(|offset| Verb::Read(remote(offset)));
+    assert_eq!(posted.iter().map(|(_, verb, ..)| *verb).collect::<Vec<_>>(), from);
+    let ids: Vec<_> = posted.iter().map(|(id, ..)| *id).collect();
+    assert!(out.completed(ids[2]).is_none() && out.completed(ids[0]).is_none());
+    assert!(matches!(out.completed(ids[1]), Some(Event::Read(9, _, Ok(())))));
+}
+
+#[test]
 fn what_has_no_slot_waits_until_one_is_free() {
     let (mut out, pool) = (Outgoing::new(2, 1), pool());
     for n in 0..5 {
@@ -147,7 +160,7 @@ fn only_so_many_bytes_are_at_the_device_at_a_time() {
 fn a_read_beyond_the_limit_waits_and_holds_up_no_message() {
     let (mut out, pool) = (Outgoing::new(16, 1), pool());
     for id in [1, 2] {
-        assert!(out.read(id, remote(id), Buf::zeroed(8), 2, 4).is_none());
+        assert!(out.read(id, &[(remote(id), 4)], Buf::zeroed(8), 2).is_none());
     }
     out.push(Verb::Send(Some(3)), b"m", Payload::Empty);
     let posted = post(&mut out, &pool);
@@ -165,7 +178,7 @@ fn a_read_beyond_the_limit_waits_and_holds_up_no_message() {
 fn a_long_read_is_whole_when_all_its_pieces_are() {
     let (mut out, pool) = (Outgoing::new(16, 4), pool());
     let len = 2 * PIECE + 5;
-    assert!(out.read(9, remote(0), Buf::zeroed(len + 1), 1, len).is_none());
+    assert!(out.read(9, &[(remote(0), len)], Buf::zeroed(len + 1), 1).is_none());
     let posted = post(&mut out, &pool);
     assert_eq!(posted.len(), 3);
     assert!(out.completed(posted[2].0).is_none() && out.completed(posted[0].0).is_none());
@@ -181,17 +194,17 @@ fn a_read_that_cannot_be_is_told_of_at_once() {
         other => panic!("{other:?}"),
     };
     let refused = Some(io::ErrorKind::InvalidInput);
-    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), 0, 8)), refused);
-    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), 4, 5)), refused);
-    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), usize::MAX, 1)), refused);
-    assert_eq!(kind(out.read(1, remote(0), Buf::zeroed(8), 8, 0)), None);
+    assert_eq!(kind(out.read(1, &[(remote(0), 8)], Buf::zeroed(8), 0)), refused);
+    assert_eq!(kind(out.read(1, &[(remote(0), 5)], Buf::zeroed(8), 4)), refused);
+    assert_eq!(kind(out.read(1, &[(remote(0), 1)], Buf::zeroed(8), usize::MAX)), refused);
+    assert_eq!(kind(out.read(1, &[(remote(0), 0)], Buf::zeroed(8), 8)), None);
 }
 
 #[test]
 fn the_reads_of_a_broken_connection_come_back_in_order() {
     let (mut out, pool) = (Outgoing::new(16, 1), pool());
     for id in [5, 4, 6] {
-        assert!(out.read(id, remote(0), Buf::zeroed(8), 0, 8).is_none());
+        assert!(out.read(id, &[(remote(0), 8)], Buf::zeroed(8), 0).is_none());
     }
     out.push(Verb::Send(None), b"m", Payload::Empty);
     let posted = post(&mut out, &pool);
@@ -256,7 +269,7 @@ fn a_read_lands_in_memory_that_the_device_knows_where_that_may_be() {
         let (mut out, memory) = (Outgoing::new(16, 4), known(least, lands));
         let buf = Buf::zeroed(2 * PIECE);
         let at = buf.as_ptr() as u64;
-        assert!(out.read(1, remote(0), buf, 3, PIECE + 1).is_none());
+        assert!(out.read(1, &[(remote(0), PIECE + 1)], buf, 3).is_none());
         out.stage(&memory).unwrap();
         let work = out.work();
         let places: Vec<_> = work.iter().map(|one| one.at).collect();

@@ -3,7 +3,7 @@
 
 use super::asking::{About, Asking, reason, reason_of};
 use super::login::IU_LEN;
-use super::slots::{Coming, Kind, Landing, Slots};
+use super::slots::{Coming, Kind, Slots};
 use super::{answer, memory, request};
 use crate::iscsi::carrier;
 use crate::iscsi::connection::{Life, Session};
@@ -13,7 +13,7 @@ use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
 use crate::registry::LOGGED_IN_AGAIN;
 use net::Buf;
 use net::out::Payload;
-use rdma::{Endpoint, Events, Wait};
+use rdma::{Endpoint, Events, Piece, Wait};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -45,6 +45,8 @@ struct State {
     cmd_sn: u32,
     /// R2Ts whose data is still to be read.
     asked: VecDeque<Bhs>,
+    /// Where what is about to be read lies; kept for its memory.
+    places: Vec<Piece>,
     /// Answers that wait until what they are about is at rest, and all that comes behind them.
     held: Held,
 }
@@ -75,6 +77,7 @@ impl Mover {
             fault: None,
             cmd_sn: FIRST,
             asked: VecDeque::new(),
+            places: Vec::new(),
             held: Held::default(),
         };
         let inlet = Inlet::new(endpoint.clone(), IU_LEN, Events::default());
@@ -275,7 +278,7 @@ impl Mover {
         Ok(session.take(Arrived { header, ahs: &[], data: Data::Bytes(&[]), intact: true }))
     }
 
-    /// What was being read for a request has come, or a part of it.
+    /// What was being read for a request has come.
     fn arrived(&self, session: &mut Session, itt: u32, buf: Buf) -> Result<bool, Broken> {
         let coming = self.state.borrow_mut().slots.came(itt);
         let more = match coming {
@@ -283,9 +286,7 @@ impl Mover {
                 self.table(itt, header.word20(), &buf[..len])?;
                 session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(&[]), intact: true })
             }
-            Some(Coming::Data(landing)) if session.awaits(itt, landing.header.word20()) => {
-                let whole = self.read_on(&mut self.state.borrow_mut(), itt, landing, buf);
-                let Some((Landing { header, lands, .. }, buf)) = whole else { return Ok(true) };
+            Some(Coming::Data { header, lands }) if session.awaits(itt, header.word20()) => {
                 let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
                 session.take(Arrived { header, ahs: &[], data, intact: true })
             }
@@ -322,23 +323,16 @@ impl Mover {
             let place = session.place(&header);
             let lands = place.is_some();
             let (buf, at) = place.unwrap_or_else(|| (session.buffer(len as usize), 0));
-            // Some of it is to come: nobody asks for nothing.
-            self.read_on(state, itt, Landing { header, lands, at, done: 0 }, buf);
+            let State { slots, places, .. } = &mut *state;
+            let Some(slot) = slots.get(itt) else { continue };
+            places.clear();
+            places.extend(
+                memory::places(&slot.pieces, offset as usize, len as usize)
+                    .map(|(at, part)| (at, part.len())),
+            );
+            self.endpoint.gather(itt.into(), places, buf, at);
+            slots.begin(itt, Coming::Data { header, lands });
         }
-    }
-
-    /// Reads the next piece of what was asked for; gives all of it back when it is here.
-    fn read_on(&self, state: &mut State, itt: u32, mut landing: Landing, buf: Buf) -> Option<(Landing, Buf)> {
-        let Landing { header, at, done, .. } = &landing;
-        let (offset, left) = (header.word(40) as usize + done, header.data_len() - done);
-        let slot = state.slots.get(itt)?;
-        let Some((from, part)) = memory::places(&slot.pieces, offset, left).next() else {
-            return Some((landing, buf));
-        };
-        self.endpoint.read(itt.into(), from, buf, at + done, part.len());
-        landing.done += part.len();
-        state.slots.begin(itt, Coming::Data(landing));
-        None
     }
 
     /// Sends what has waited, up to what still waits.

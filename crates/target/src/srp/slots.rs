@@ -19,21 +19,9 @@ pub enum Kind {
 pub enum Coming {
     /// The table of descriptors of a command, which waits for it: so many bytes.
     Table { header: Bhs, ahs: Vec<u8>, len: usize },
-    /// Data that was asked for.
-    Data(Landing),
-}
-
-/// Data that was asked for and comes piece by piece.
-#[derive(Debug)]
-pub struct Landing {
-    /// The header of the Data-Out that it will be.
-    pub header: Bhs,
-    /// It goes into the buffer of its task, and not into one of its own.
-    pub lands: bool,
-    /// Its place in the buffer.
-    pub at: usize,
-    /// Bytes that are there or on their way.
-    pub done: usize,
+    /// Data that was asked for: the header of the Data-Out that it will be, and whether it goes into the buffer of its
+    /// task, or into one of its own.
+    Data { header: Bhs, lands: bool },
 }
 
 /// A request that is not answered. Its place in the list is its Initiator Task Tag.

@@ -48,6 +48,30 @@ proptest! {
 }
 
 #[test]
+fn pieces_are_gathered_and_as_many_are_under_way_as_the_other_side_takes() {
+    for ird in [1, 2, 8] {
+        let agreed = Agreed { crc: false, ord: ird, ird, receives: TERMS.receives, first: None };
+        let mut ends = [0, 1].map(|_| Engine::new(&agreed, None, vec![]));
+        let bytes = noise(9000);
+        let source = ends[1].expose(Exposed::Source(Rc::new(buf(&bytes)))).unwrap();
+        let pieces =
+            [(source.beyond(100), 3), (source, 0), (source.beyond(7000), 2000), (source.beyond(5), 1)];
+        ends[0].gather(8, &[], Buf::zeroed(1), 0);
+        ends[0].gather(7, &pieces, Buf::zeroed(2010), 2);
+        ends[0].gather(6, &pieces, Buf::zeroed(2005), 2);
+        ends[0].read(5, source, Buf::zeroed(1), 0, 1);
+        let mut into = [Events::default(), Events::default()];
+        exchange_by(&mut ends, &mut into, 700);
+        let whole = [&[0, 0], &bytes[100..103], &bytes[7000..9000], &bytes[5..6], &[0; 4]].concat();
+        let [gathered, last, nothing, beyond] = &into[0].list[..] else { panic!("{:?}", into[0].list) };
+        assert!(matches!(nothing, Event::Read(8, _, Ok(()))));
+        assert!(matches!(beyond, Event::Read(6, _, Err(e)) if e.kind() == io::ErrorKind::InvalidInput));
+        assert!(matches!(gathered, Event::Read(7, buf, Ok(())) if buf[..] == whole));
+        assert!(matches!(last, Event::Read(5, buf, Ok(())) if buf[0] == bytes[0]));
+    }
+}
+
+#[test]
 fn zeros_are_sent_as_such() {
     let mut ends = pair(true, None);
     let sink = ends[1].expose(Exposed::Sink(buf(&[9; 5000]))).unwrap();

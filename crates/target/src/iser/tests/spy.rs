@@ -2,7 +2,7 @@
 
 use net::Buf;
 use net::out::Payload;
-use rdma::{Endpoint, Events, Exposed, Facts, Remote, Request, Terms, Wait};
+use rdma::{Endpoint, Events, Exposed, Facts, Piece, Remote, Request, Terms, Wait};
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
@@ -73,8 +73,8 @@ impl Endpoint for Spy {
         self.0.write(to, payload);
     }
 
-    fn read(&self, id: u64, from: Remote, buf: Buf, at: usize, len: usize) {
-        self.0.read(id, from, buf, at, len);
+    fn gather(&self, id: u64, from: &[Piece], buf: Buf, at: usize) {
+        self.0.gather(id, from, buf, at);
     }
 
     fn expose(&self, memory: Exposed) -> io::Result<Remote> {

@@ -1,4 +1,4 @@
-use super::world::{Answer, Host, OFFSET, command, encoded};
+use super::world::{Answer, Host, OFFSET, command, encoded, rest};
 use super::{World, golden, on_core};
 use net::Buf;
 use rdma::mem::Operation;
@@ -107,7 +107,14 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
         let out: Vec<_> = cuts.iter().map(|cut| host.source(&bytes[cut.clone()])).collect();
         let (out, cdb) = (table(&out), cdb::write_10(0, 2, false));
         let write = Command { data_out: Data::Indirect(indirect(&out)), ..command(5, &cdb) };
-        assert_eq!(host.does(&write).await, Answer::good(5));
+        host.faults[1].take_log();
+        host.faults[1].reads.hold();
+        host.ask(&write);
+        rest().await;
+        let begun: Vec<_> = host.faults[1].take_log().iter().map(length).collect();
+        assert_eq!(begun, [100, 800, 124], "none of them waits for another");
+        host.faults[1].reads.release();
+        assert_eq!(host.answer().await, Answer::good(5));
         let into: Vec<_> = [1, 1000, 23].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::read_10(0, 2));
         let read = Command { data_in: Data::Indirect(indirect(&list)), ..command(6, &cdb) };
