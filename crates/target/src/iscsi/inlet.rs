@@ -56,13 +56,14 @@ impl Inlet {
             events.clear();
             self.endpoint.poll(&mut events);
         }
-        let (mut messages, mut result) = (0, Ok(Received::More));
-        let mut list = std::mem::take(&mut events.list).into_iter();
-        for event in list.by_ref() {
-            let more = match event {
+        let (mut messages, mut taken, mut result) = (0, 0, Ok(Received::More));
+        let Events { list, bytes } = &mut events;
+        for event in list.iter_mut() {
+            taken += 1;
+            let more = match std::mem::replace(event, Event::End(None)) {
                 Event::Message(range, _) => {
                     messages += 1;
-                    take(session, Came::Message(&events.bytes[range]))
+                    take(session, Came::Message(&bytes[range]))
                 }
                 Event::Read(id, buf, Ok(())) => take(session, Came::Read(id, buf)),
                 Event::Read(_, _, Err(e)) | Event::End(Some(e)) => Err(Broken::Io(e)),
@@ -79,7 +80,7 @@ impl Inlet {
         if messages > 0 {
             self.endpoint.receives(messages, self.longest);
         }
-        events.list.extend(list);
+        list.drain(..taken);
         self.events.replace(events);
         result
     }

@@ -48,6 +48,30 @@ fn what_was_written_is_read_back_in_whatever_pieces() {
     });
 }
 
+/// Beside one buffer that every session may have at any time.
+#[test]
+fn a_write_that_finds_no_memory_is_to_be_tried_again_and_nothing_of_it_is_read() {
+    play(|house| async move {
+        let mut host = house.session(1).await;
+        let all_of = |len| std::iter::from_fn(|| house.shared.pool.try_get(len)).collect::<Vec<_>>();
+        let memory = [1 << 20, 4096].map(all_of);
+        host.faults[1].reads.hold();
+        let data = pattern(4096);
+        let (first, _) = host.write(&cdb::write_10(0, 8, false), &data, 0);
+        quiet().await;
+        host.did();
+        let (second, place) = host.write(&cdb::write_10(8, 8, false), &data, 512);
+        assert_eq!(host.answer(second).await.status(), 0x28, "TASK SET FULL");
+        assert_eq!(reads(&host.did(), place), []);
+        drop(memory);
+        host.faults[1].reads.release();
+        assert_eq!(host.answer(first).await.status(), 0);
+        let (again, _) = host.write(&cdb::write_10(8, 8, false), &data, 512);
+        assert_eq!(host.answer(again).await.status(), 0);
+        assert!(host.blocks(0, 16).await == [&data[..], &data].concat());
+    });
+}
+
 #[test]
 fn a_write_is_read_from_behind_its_immediate_data() {
     play(|house| async move {
