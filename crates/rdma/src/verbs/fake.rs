@@ -35,6 +35,7 @@ pub struct State {
     places: Vec<(u64, ibv_sge)>,
     pub polls: usize,
     pub arms: usize,
+    pub disconnects: usize,
     pub pairs_gone: usize,
     /// Completions that there are, and those that come as it is armed.
     completions: VecDeque<ibv_wc>,
@@ -148,6 +149,12 @@ impl Fake {
     pub fn complete(&self, ids: &[u64]) {
         let done = ids.iter().map(|id| ibv_wc { wr_id: *id, ..ibv_wc::default() });
         self.state().completions.extend(done);
+    }
+
+    /// These have failed, as all do when the connection is cut.
+    pub fn flush(&self, ids: &[u64]) {
+        let flushed = |id: &u64| ibv_wc { wr_id: *id, status: WC_FLUSH_ERR, ..ibv_wc::default() };
+        self.state().completions.extend(ids.iter().map(flushed));
     }
 
     /// The completion of a message that comes into the first memory that there is for one.
@@ -376,12 +383,21 @@ extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_
 extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: an id of ours, whose pair was made above and is not used any more.
     let qp = unsafe { Box::from_raw((*id).qp) };
-    fake(qp.context).state().pairs_gone += 1;
+    let mut state = fake(qp.context).state();
+    state.pairs_gone += 1;
+    // As drivers do with those of a pair that goes.
+    state.completions.clear();
     // SAFETY: the same.
     unsafe { (*id).qp = null_mut() };
 }
 
-extern "C" fn disconnect(_: *mut rdma_cm_id) -> c_int {
+extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: an id of ours.
+    fake(unsafe { (*id).verbs }).state().disconnects += 1;
+    0
+}
+
+extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
     0
 }
 
@@ -414,7 +430,7 @@ fn function(name: &str) -> *mut c_void {
     match name {
         "ibv_query_device" => query_device as *mut c_void,
         "ibv_alloc_pd" => alloc_pd as *mut c_void,
-        "ibv_dealloc_pd" => disconnect as *mut c_void,
+        "ibv_dealloc_pd" => dealloc_pd as *mut c_void,
         "ibv_reg_mr" => reg_mr as *mut c_void,
         "ibv_dereg_mr" => dereg_mr as *mut c_void,
         "ibv_create_comp_channel" => create_comp_channel as *mut c_void,

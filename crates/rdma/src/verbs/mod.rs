@@ -23,6 +23,7 @@ mod inbound;
 mod library;
 mod listener;
 mod outgoing;
+mod parting;
 mod parts;
 mod queues;
 mod receives;

@@ -121,6 +121,8 @@ pub struct Outgoing {
     posted: VecDeque<Staged>,
     /// Reads at the device, by number; they end in any order.
     reading: HashMap<u64, Staged>,
+    /// Those that have failed: not every driver is done with their memory by then.
+    ended: Vec<Staged>,
     /// Of a connection that is over: a payload of which the device may still have pieces.
     kept: Option<Waiting>,
     seq: u64,
@@ -145,6 +147,7 @@ impl Outgoing {
             staged: Vec::new(),
             posted: VecDeque::new(),
             reading: HashMap::new(),
+            ended: Vec::new(),
             kept: None,
             seq: 0,
             slots,
@@ -234,7 +237,7 @@ impl Outgoing {
 
     /// The device has nothing whose end could be waited for.
     pub fn is_idle(&self) -> bool {
-        self.reading.is_empty() && !self.posted.iter().any(|one| one.is_told)
+        self.reading.is_empty() && !self.is_sending()
     }
 
     fn stage_reads(&mut self, memory: &Memory) -> io::Result<()> {
@@ -348,6 +351,25 @@ impl Outgoing {
         Some(Event::Read(job.id, job.buf, Ok(())))
     }
 
+    /// An operation has failed: the device is done with it, and with the messages and writes before it.
+    pub fn failed(&mut self, seq: u64) {
+        if let Some(read) = self.reading.remove(&seq) {
+            return self.ended.push(read);
+        }
+        let count = self.posted.iter().take_while(|one| one.seq <= seq).count();
+        self.ended.extend(self.posted.drain(..count));
+    }
+
+    /// The device has messages or writes whose end it will tell.
+    pub fn is_sending(&self) -> bool {
+        self.posted.iter().any(|one| one.is_told)
+    }
+
+    /// The device has nothing at all.
+    pub fn is_at_rest(&self) -> bool {
+        self.posted.is_empty() && self.reading.is_empty()
+    }
+
     /// The device may be writing into buffers of reads.
     pub fn lands(&self) -> bool {
         let mut reads = self.staged.iter().filter(|one| one.piece.is_some()).chain(self.reading.values());
@@ -361,7 +383,7 @@ impl Outgoing {
         self.kept = self.waiting.pop_front().filter(|first| first.done > 0);
         self.waiting.clear();
         self.pieces.clear();
-        self.posted.extend(self.staged.drain(..));
+        self.ended.append(&mut self.staged);
         self.queued = 0;
         let mut jobs: Vec<_> = self.jobs.drain().collect();
         jobs.sort_unstable_by_key(|(number, _)| *number);

@@ -251,6 +251,11 @@ impl Queues {
         if matches!(verb, Verb::Send(Some(_))) && self.is_iwarp { 0 } else { self.inline }
     }
 
+    /// All operations were ended.
+    pub fn is_ended(&self) -> bool {
+        self.qp.get().is_null()
+    }
+
     fn pair_now(&self) -> Option<*mut ibv_qp> {
         Some(self.qp.get()).filter(|qp| !qp.is_null())
     }
