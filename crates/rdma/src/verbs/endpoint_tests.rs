@@ -268,6 +268,20 @@ fn connections_beyond_a_number_share_their_memory_for_messages() {
     });
 }
 
+/// A peer may send more than was promised to it, and find memory.
+#[test]
+fn all_that_is_shared_has_room_in_the_completion_queue_of_each() {
+    for (max_cqe, alone, sharing_room) in [(8192, 2048, 2024), (1000, 1000, 1000)] {
+        run(async move {
+            let fake = Fake::new();
+            fake.state().attr.max_cqe = max_cqe;
+            let (_end, _alone) = sharing(fake, 4);
+            let rooms = fake.state().rooms.clone();
+            assert_eq!((rooms[0], rooms[ALONE]), (alone, sharing_room));
+        });
+    }
+}
+
 /// Without RNR a message that finds no memory would end the connection.
 #[test]
 fn connections_of_iwarp_and_of_devices_that_cannot_share_nothing() {

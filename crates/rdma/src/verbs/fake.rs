@@ -2,13 +2,17 @@
 //! complete what they are told to.
 #![allow(unsafe_code)]
 
+mod manager;
+
+pub use manager::Said;
+
 use super::cm::Id;
 use super::ffi::*;
 use super::library::Library;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::{NonNull, addr_of_mut, null, null_mut};
+use std::ptr::{addr_of_mut, null, null_mut};
 use std::sync::{Mutex, MutexGuard};
 
 /// Bytes that it takes inline.
@@ -50,8 +54,11 @@ pub struct State {
     pub attr: ibv_device_attr,
     /// Descriptor of the completion events.
     completed_fd: c_int,
+    /// Completions that the queues have room for, each.
+    pub rooms: Vec<c_int>,
     /// Pairs have a shared receive queue.
     pub shares: usize,
+    pub manager: manager::State,
 }
 
 /// An operation as it came.
@@ -127,17 +134,9 @@ impl Fake {
 
     /// An id of this device.
     pub fn id(&'static self) -> Id {
-        let channel = Box::leak(Box::new(rdma_event_channel { fd: event_fd() }));
-        let id = Box::leak(Box::new(rdma_cm_id {
-            verbs: (&raw const self.context).cast_mut(),
-            channel,
-            context: null_mut(),
-            qp: null_mut(),
-            src_addr: sockaddr_any([0; 128]),
-            dst_addr: sockaddr_any([0; 128]),
-        }));
+        let (id, channel) = self.made();
         // SAFETY: both were just made for it.
-        unsafe { Id::with(&self.library, NonNull::from(id), NonNull::from(channel)) }
+        unsafe { Id::with(&self.library, id, channel) }
     }
 
     /// What was posted and not taken away: all operations, of all calls.
@@ -330,6 +329,7 @@ extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
+    fake(context).state().rooms.push(cqe);
     Box::leak(Box::new(ibv_cq { context, channel, cq_context, handle: 0, cqe }))
 }
 
@@ -401,22 +401,6 @@ extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
     0
 }
 
-extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: made above, and not used any more.
-    drop(unsafe { Box::from_raw(id) });
-    0
-}
-
-extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: made above, and not used any more.
-    unsafe { libc::close(Box::from_raw(channel).fd) };
-}
-
-extern "C" fn get_cm_event(_: *mut rdma_event_channel, _: *mut *mut rdma_cm_event) -> c_int {
-    errno(libc::EAGAIN);
-    -1
-}
-
 extern "C" fn no_text(_: c_int) -> *const c_char {
     null()
 }
@@ -445,9 +429,6 @@ fn function(name: &str) -> *mut c_void {
         "rdma_create_qp" => create_qp as *mut c_void,
         "rdma_destroy_qp" => destroy_qp as *mut c_void,
         "rdma_disconnect" => disconnect as *mut c_void,
-        "rdma_destroy_id" => destroy_id as *mut c_void,
-        "rdma_destroy_event_channel" => destroy_event_channel as *mut c_void,
-        "rdma_get_cm_event" => get_cm_event as *mut c_void,
-        _ => not_here as *mut c_void,
+        name => manager::function(name).unwrap_or(not_here as *mut c_void),
     }
 }

@@ -290,10 +290,13 @@ pub const OPTION_ID_AFONLY: c_int = 2;
 pub const ADDR_RESOLVED: c_int = 0;
 pub const ROUTE_RESOLVED: c_int = 2;
 pub const CONNECT_REQUEST: c_int = 4;
+#[cfg(test)]
+pub const UNREACHABLE: c_int = 7;
 pub const REJECTED: c_int = 8;
 pub const ESTABLISHED: c_int = 9;
 pub const DISCONNECTED: c_int = 10;
 pub const DEVICE_REMOVAL: c_int = 11;
+pub const ADDR_CHANGE: c_int = 14;
 pub const TIMEWAIT_EXIT: c_int = 15;
 
 /// Each place as C writes it, and as it is here.
@@ -408,9 +411,11 @@ pub const NUMBERS: &[(&str, i64)] = &[
     ("RDMA_CM_EVENT_ADDR_RESOLVED", ADDR_RESOLVED as i64),
     ("RDMA_CM_EVENT_ROUTE_RESOLVED", ROUTE_RESOLVED as i64),
     ("RDMA_CM_EVENT_CONNECT_REQUEST", CONNECT_REQUEST as i64),
+    ("RDMA_CM_EVENT_UNREACHABLE", UNREACHABLE as i64),
     ("RDMA_CM_EVENT_REJECTED", REJECTED as i64),
     ("RDMA_CM_EVENT_ESTABLISHED", ESTABLISHED as i64),
     ("RDMA_CM_EVENT_DISCONNECTED", DISCONNECTED as i64),
     ("RDMA_CM_EVENT_DEVICE_REMOVAL", DEVICE_REMOVAL as i64),
+    ("RDMA_CM_EVENT_ADDR_CHANGE", ADDR_CHANGE as i64),
     ("RDMA_CM_EVENT_TIMEWAIT_EXIT", TIMEWAIT_EXIT as i64),
 ];

@@ -144,11 +144,21 @@ functions! {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// What a thread is to find.
+    pub static INSTEAD: std::cell::Cell<Option<&'static Library>> = const { std::cell::Cell::new(None) };
+}
+
 /// The libraries of this host.
 ///
 /// # Errors
 /// When they are not here; they are not looked for again.
 pub fn library() -> Result<&'static Library, Missing> {
+    #[cfg(test)]
+    if let Some(instead) = INSTEAD.get() {
+        return Ok(instead);
+    }
     static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
     LIBRARY.get_or_init(|| Library::open(FILES)).as_ref().map_err(Missing::clone)
 }

@@ -39,6 +39,8 @@ mod abi_tests;
 mod endpoint_tests;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod manager_tests;
 
 pub use connect::connect;
 pub use devices::{Device, Port, Transport, devices};

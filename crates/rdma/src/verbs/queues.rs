@@ -105,6 +105,8 @@ impl Queues {
         let context = id.context()?.as_ptr();
         let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
         let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
+        // Of what is shared one connection may get all, if its peer sends more than it may.
+        let cqe = depth + shared.map_or(depth, Shared::depth);
         let mut queues = Queues {
             id: id.as_ptr(),
             qp: Cell::new(null_mut()),
@@ -122,7 +124,7 @@ impl Queues {
         if queues.channel.is_null() {
             return Err(last_error("make a completion channel"));
         }
-        let cqe = c_int::try_from(2 * depth).unwrap_or(c_int::MAX);
+        let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
         // SAFETY: both live; the queue has the channel's events.
         queues.cq = unsafe { (library.ibv_create_cq)(context, cqe, null_mut(), queues.channel, 0) };
         if queues.cq.is_null() {

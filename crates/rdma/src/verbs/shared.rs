@@ -56,6 +56,7 @@ impl Drop for Queue {
 /// The queue of a device, and what the device has of it. The queue goes before the memory.
 pub struct Shared {
     queue: Queue,
+    depth: u32,
     inside: Mutex<Inside>,
 }
 
@@ -71,7 +72,9 @@ impl Shared {
     /// # Errors
     /// When the device has no more queues.
     pub fn new(domain: &Domain) -> io::Result<Shared> {
-        let most = u32::try_from(domain.attr.max_srq_wr).unwrap_or(0).clamp(1, DEPTH);
+        // All of it has room in half of a completion queue.
+        let most = domain.attr.max_srq_wr.min(domain.attr.max_cqe / 2);
+        let most = u32::try_from(most).unwrap_or(0).clamp(1, DEPTH);
         let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr: most, max_sge: 1, srq_limit: 0 };
         let pd = domain.shared_pd();
         // SAFETY: the domain lives, and the attributes until the call returns.
@@ -80,7 +83,12 @@ impl Shared {
             return Err(last_error("make a shared receive queue"));
         }
         let inside = Inside { receives: Receives::new(domain.pool(), most as usize), promised: 0 };
-        Ok(Shared { queue: Queue { srq, pd }, inside: Mutex::new(inside) })
+        Ok(Shared { queue: Queue { srq, pd }, depth: most, inside: Mutex::new(inside) })
+    }
+
+    /// Messages that there is memory for at most, to all connections together.
+    pub fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// The queue as the library knows it.
