@@ -1,16 +1,17 @@
 //! A device that connections use: its protection domain and its memory, one for each device and process.
 #![allow(unsafe_code)]
 
-use super::bounce::{Known, Pool, Register};
+use super::bounce::{Chunk, Known, Pool, Register};
 use super::ffi::*;
 use super::library::{Library, last_error};
+use super::outgoing::PIECE;
 use super::shared::{ALONE, Shared};
 use net::Buf;
 use net::regions::REGION;
 use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// A protection domain.
 pub struct Pd {
@@ -96,6 +97,8 @@ pub struct Domain {
     pd: Arc<Pd>,
     /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
     pool: Arc<Pool>,
+    /// Zeros of one piece, as soon as some are sent; None if there is no memory for them.
+    zeros: OnceLock<Option<Chunk>>,
     /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
     buffers: Mutex<Vec<Option<Option<Region>>>>,
     /// Memory for messages that connections share, while there are any that do.
@@ -155,6 +158,7 @@ impl Domain {
         Ok(Domain {
             pd,
             pool,
+            zeros: OnceLock::new(),
             buffers: Mutex::default(),
             shared: Mutex::default(),
             seats: Arc::default(),
@@ -211,6 +215,15 @@ impl Domain {
             true => Pool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
             false => self.pool.clone(),
         }
+    }
+
+    /// Where as many zeros are as go in one piece, and their key.
+    pub fn zeros(&self) -> Option<(u64, u32)> {
+        let zeros = self.zeros.get_or_init(|| {
+            // Without them zeros are copied.
+            self.pool.zeros(PIECE).inspect_err(|e| tracing::debug!("{e}")).ok()
+        });
+        zeros.as_ref().map(Chunk::place)
     }
 
     /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.

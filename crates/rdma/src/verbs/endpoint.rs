@@ -65,11 +65,12 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
 /// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
 /// wherever it is good for: so reads land only in memory of this connection.
 fn memory(domain: &Arc<Domain>) -> Memory {
-    let known = domain.clone();
+    let (known, zeros) = (domain.clone(), domain.clone());
     Memory {
         pool: domain.pool(),
         sinks: domain.sinks(),
         key: Box::new(move |buf| known.key(buf)),
+        zeros: Box::new(move || zeros.zeros()),
         lands: !domain.is_iwarp,
     }
 }

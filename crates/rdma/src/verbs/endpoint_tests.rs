@@ -1,4 +1,5 @@
 //! A connection over a device that counts how it is called.
+#![allow(unsafe_code)]
 
 use super::endpoint::{EMPTY_ROUNDS, endpoint};
 use super::fake::{Fake, INLINE};
@@ -202,6 +203,32 @@ fn buffers_of_a_pool_are_made_known_once_and_not_copied() {
         other.flush().unwrap();
         assert!(fake.state().registered <= known + 1, "its region is known, or is another one");
         assert!(regions.contains(&places(fake)[0].1) || fake.state().registered == known + 1);
+    });
+}
+
+#[test]
+fn zeros_of_all_connections_leave_from_one_place() {
+    run(async {
+        let fake = Fake::new();
+        let (one, other) = (connection(fake, 4), connection(fake, 4));
+        // What is used for them had something else in it before.
+        one.write(remote(0), Payload::Bytes(vec![7; 256 << 10]));
+        one.flush().unwrap();
+        fake.complete(&[fake.take_posts()[0][0].id]);
+        one.poll(&mut Events::default());
+        for end in [&one, &other] {
+            end.write(remote(0), Payload::Zeros((512 << 10) + 1));
+            end.write(remote(0), Payload::Zeros(4096));
+            assert!(end.flush().unwrap());
+        }
+        let posted: Vec<_> = fake.take_posts().into_iter().flatten().collect();
+        let lens: Vec<_> = posted.iter().map(|one| one.len as usize).collect();
+        assert_eq!(lens, [256 << 10, 256 << 10, 1, 4096].repeat(2));
+        let place = posted[0].addr as *const u8;
+        assert!(posted.iter().all(|one| one.addr == place as u64 && one.lkey == posted[0].lkey));
+        // SAFETY: memory that a device would read now.
+        let bytes = unsafe { std::slice::from_raw_parts(place, 256 << 10) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
     });
 }
 

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Writes and reads are cut into pieces of so many bytes.
-const PIECE: usize = 256 << 10;
+pub const PIECE: usize = 256 << 10;
 /// Bytes of chunks that a connection may have at the device, for each direction; one chunk may always be there.
 const BUDGET: usize = 8 << 20;
 
@@ -54,12 +54,17 @@ struct Piece {
 /// Tells the key of the memory of a buffer, if the device knows it.
 pub type Key = Box<dyn Fn(&Buf) -> Option<u32>>;
 
+/// Tells the place and the key of [`PIECE`] zeros.
+pub type Zeros = Box<dyn Fn() -> Option<(u64, u32)>>;
+
 /// Memory that a connection uses.
 pub struct Memory {
     /// For what goes out, and for what is read.
     pub pool: Arc<Pool>,
     pub sinks: Arc<Pool>,
     pub key: Key,
+    /// So many zeros as a piece has, which the device knows.
+    pub zeros: Zeros,
     /// What is read may land in memory with such a key.
     pub lands: bool,
 }
@@ -70,7 +75,9 @@ impl Memory {
         let (buf, start) = match payload {
             Payload::Buf(buf, _) => (buf, 0),
             Payload::Part(buf, start, _) => (&**buf, *start),
-            Payload::Empty | Payload::Zeros(_) | Payload::Bytes(_) => return None,
+            // Each piece is the same.
+            Payload::Zeros(_) => return (self.zeros)(),
+            Payload::Empty | Payload::Bytes(_) => return None,
         };
         Some((buf[start + at..].as_ptr() as u64, (self.key)(buf)?))
     }

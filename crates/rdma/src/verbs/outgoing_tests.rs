@@ -9,7 +9,7 @@ const BUFFERS: u32 = 2;
 /// Memory of a device that knows no buffers.
 fn pool() -> Memory {
     let pool = Pool::new(Box::new(|_, _| Ok(Known { lkey: CHUNKS, _keep: Box::new(()) })));
-    Memory { sinks: pool.clone(), pool, key: Box::new(|_| None), lands: true }
+    Memory { sinks: pool.clone(), pool, key: Box::new(|_| None), zeros: Box::new(|| None), lands: true }
 }
 
 /// Of one that knows those of at least so many bytes.
