@@ -6,6 +6,7 @@ use super::ffi::*;
 use super::library::{Library, last_error};
 use super::outgoing::PIECE;
 use super::shared::{ALONE, Shared};
+use super::troubles::{Troubles, Watcher};
 use net::Buf;
 use net::regions::REGION;
 use std::ffi::CStr;
@@ -94,6 +95,9 @@ fn memory_error(len: usize) -> io::Error {
 
 /// A device in use.
 pub struct Domain {
+    /// Goes first: it uses the context.
+    _watcher: Option<Watcher>,
+    pub troubles: Arc<Troubles>,
     pd: Arc<Pd>,
     /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
     pool: Arc<Pool>,
@@ -155,7 +159,12 @@ impl Domain {
         // What I/O uses from now on can be made known to the device, once for all of it.
         net::regions::enable();
         let is_iwarp = transport == TRANSPORT_IWARP;
+        let troubles = Arc::<Troubles>::default();
+        let watcher = Watcher::new(library, context, &name, troubles.clone());
         Ok(Domain {
+            // Without it what fails is found out by and by.
+            _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
+            troubles,
             pd,
             pool,
             zeros: OnceLock::new(),
@@ -185,7 +194,7 @@ impl Domain {
             return None;
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = shared.upgrade() {
+        if let Some(there) = shared.upgrade().filter(|shared| shared.is_sound()) {
             return Some(there);
         }
         let made = Shared::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;

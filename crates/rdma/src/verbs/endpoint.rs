@@ -13,12 +13,14 @@ use super::outgoing::{Memory, Outgoing};
 use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
 use super::receives;
+use super::troubles::Trouble;
 use crate::{Endpoint, Event, Events, Exposed, Facts, Remote, Wait};
 use event_listener::Event as Wakeup;
 use net::Buf;
 use net::out::Payload;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -38,6 +40,8 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
     // Before they are taken apart: together they are dropped in their order.
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let Parts { queues, receives, domain, id } = parts;
+    let [pair, completed] = queues.places();
+    let trouble = domain.troubles.enter([pair, completed, receives.place()]);
     let (local, peer) = id.addresses();
     let facts = Facts {
         provider: format!("verbs {}", domain.name),
@@ -56,8 +60,8 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         cut: None,
         completions: [ibv_wc::default(); BATCH],
     });
-    let (memory, woken, parting) = (memory(&domain), Wakeup::new(), Wakeup::new());
-    let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken, parting, id });
+    let (memory, woken) = (memory(&domain), Wakeup::new());
+    let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken, trouble, id });
     compio::runtime::spawn(drive(inner.clone(), completions, events)).detach();
     Ok(Rc::new(Verbs { inner }))
 }
@@ -121,8 +125,8 @@ pub struct Inner {
     facts: Facts,
     /// Something has changed.
     pub woken: Wakeup,
-    /// It is over.
-    pub parting: Wakeup,
+    /// What the device tells of it; its task is woken by that, also when it is over.
+    pub trouble: Arc<Trouble>,
     pub id: Id,
 }
 
@@ -143,13 +147,16 @@ impl Drop for Verbs {
 /// Wakes who waits, until the connection is over; and then until the device is done with it.
 async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
     loop {
-        let parting = inner.parting.listen();
+        let told = inner.trouble.wakeup.listen();
+        if let Some(event) = inner.trouble.event() {
+            inner.fail(event);
+        }
         if inner.state.borrow().end.is_over() {
             break;
         }
         let news = async { Some(net::either(completions.read_ready(), events.read_ready()).await) };
         let over = async {
-            parting.await;
+            told.await;
             None
         };
         if let Some(ready) = net::either(news, over).await {
@@ -160,6 +167,14 @@ async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
 }
 
 impl Inner {
+    /// The device has told of something that is the end.
+    fn fail(&self, event: c_int) {
+        let text = format!("the RDMA device tells of it: {}", self.id.library.device_text(event));
+        let mut state = self.state.borrow_mut();
+        state.end.near(Some(Some(io::Error::new(io::ErrorKind::ConnectionAborted, text))));
+        while !self.take(&mut state) {}
+    }
+
     /// Looks what has happened.
     fn see(&self, ready: io::Result<()>) {
         let mut state = self.state.borrow_mut();

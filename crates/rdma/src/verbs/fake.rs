@@ -54,6 +54,12 @@ pub struct State {
     pub attr: ibv_device_attr,
     /// Descriptor of the completion events.
     completed_fd: c_int,
+    /// Pairs, completion queues and shared receive queues, as they were made.
+    pub pairs: Vec<usize>,
+    pub queues: Vec<usize>,
+    pub shared: Vec<usize>,
+    /// What the device tells of itself: of which queue, and what.
+    troubles: VecDeque<(usize, c_int)>,
     /// Completions that the queues have room for, each.
     pub rooms: Vec<c_int>,
     /// Pairs have a shared receive queue.
@@ -108,6 +114,7 @@ impl Fake {
         let fake =
             Box::leak(Box::new(Fake { context: context(), device, library, state: Mutex::new(state) }));
         fake.context.device = &raw mut fake.device;
+        fake.context.async_fd = event_fd();
         fake
     }
 
@@ -169,6 +176,23 @@ impl Fake {
     pub fn say(&self, text: &[u8]) {
         let wc = self.message(text);
         self.state().completions.push_back(wc);
+    }
+
+    /// The device tells of a queue, or of itself.
+    pub fn trouble(&self, queue: usize, event: c_int) {
+        self.state().troubles.push_back((queue, event));
+        ring(self.context.async_fd);
+    }
+
+    /// The first pair and the first completion queue that were made, and one that was not.
+    pub fn first_queues(&self) -> [usize; 3] {
+        let state = self.state();
+        [state.pairs[0], state.queues[0], 1]
+    }
+
+    /// Some of that is not heard yet.
+    pub fn has_troubles(&self) -> bool {
+        !self.state().troubles.is_empty()
     }
 
     /// Tells who sleeps that something is there.
@@ -329,8 +353,11 @@ extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
-    fake(context).state().rooms.push(cqe);
-    Box::leak(Box::new(ibv_cq { context, channel, cq_context, handle: 0, cqe }))
+    let queue = Box::into_raw(Box::new(ibv_cq { context, channel, cq_context, handle: 0, cqe }));
+    let mut state = fake(context).state();
+    state.rooms.push(cqe);
+    state.queues.push(queue as usize);
+    queue
 }
 
 extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
@@ -353,7 +380,9 @@ extern "C" fn get_cq_event(
 extern "C" fn ack_cq_events(_: *mut ibv_cq, _: u32) {}
 
 extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    Box::leak(Box::new(ibv_srq { context: pd.cast() }))
+    let queue = Box::into_raw(Box::new(ibv_srq { context: pd.cast() }));
+    fake(pd).state().shared.push(queue as usize);
+    queue
 }
 
 extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
@@ -375,7 +404,8 @@ extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_
         state.shares += usize::from(!(*attr).srq.is_null());
         let (send_cq, recv_cq, srq) = ((*attr).send_cq, (*attr).recv_cq, (*attr).srq.cast());
         let qp = ibv_qp { context, qp_context: null_mut(), pd, send_cq, recv_cq, srq, handle: 0, qp_num: 1 };
-        (*id).qp = Box::leak(Box::new(qp));
+        (*id).qp = Box::into_raw(Box::new(qp));
+        state.pairs.push((*id).qp as usize);
     }
     0
 }
@@ -401,6 +431,22 @@ extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
     0
 }
 
+extern "C" fn get_async_event(context: *mut ibv_context, into: *mut ibv_async_event) -> c_int {
+    let fake = fake(context);
+    let mut count = [0u8; 8];
+    // SAFETY: room for eight bytes, which an eventfd gives.
+    unsafe { libc::read(fake.context.async_fd, count.as_mut_ptr().cast(), count.len()) };
+    let Some((queue, event_type)) = fake.state().troubles.pop_front() else {
+        errno(libc::EAGAIN);
+        return -1;
+    };
+    // SAFETY: there is room for it.
+    unsafe { into.write(ibv_async_event { element: queue as u64, event_type }) };
+    0
+}
+
+extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
+
 extern "C" fn no_text(_: c_int) -> *const c_char {
     null()
 }
@@ -425,7 +471,9 @@ fn function(name: &str) -> *mut c_void {
         "ibv_ack_cq_events" => ack_cq_events as *mut c_void,
         "ibv_create_srq" => create_srq as *mut c_void,
         "ibv_destroy_srq" => destroy_srq as *mut c_void,
-        "ibv_wc_status_str" | "rdma_event_str" => no_text as *mut c_void,
+        "ibv_get_async_event" => get_async_event as *mut c_void,
+        "ibv_ack_async_event" => ack_async_event as *mut c_void,
+        "ibv_wc_status_str" | "ibv_event_type_str" | "rdma_event_str" => no_text as *mut c_void,
         "rdma_create_qp" => create_qp as *mut c_void,
         "rdma_destroy_qp" => destroy_qp as *mut c_void,
         "rdma_disconnect" => disconnect as *mut c_void,

@@ -44,7 +44,7 @@ impl Inner {
             self.cut(state);
         }
         self.tell(state);
-        self.parting.notify(usize::MAX);
+        self.trouble.wakeup.notify(usize::MAX);
     }
 
     /// From now on the device ends what it has, with errors.

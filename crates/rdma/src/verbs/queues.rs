@@ -253,6 +253,11 @@ impl Queues {
         if matches!(verb, Verb::Send(Some(_))) && self.is_iwarp { 0 } else { self.inline }
     }
 
+    /// The pair and the completion queue, as the library knows them.
+    pub fn places(&self) -> [usize; 2] {
+        [self.qp.get() as usize, self.cq as usize]
+    }
+
     /// All operations were ended.
     pub fn is_ended(&self) -> bool {
         self.qp.get().is_null()

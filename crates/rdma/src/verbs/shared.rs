@@ -12,6 +12,7 @@ use super::ffi::*;
 use super::library::last_error;
 use super::queues::{Takes, hand_over};
 use super::receives::Receives;
+use super::troubles::Trouble;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,6 +58,7 @@ impl Drop for Queue {
 pub struct Shared {
     queue: Queue,
     depth: u32,
+    trouble: Arc<Trouble>,
     inside: Mutex<Inside>,
 }
 
@@ -83,7 +85,13 @@ impl Shared {
             return Err(last_error("make a shared receive queue"));
         }
         let inside = Inside { receives: Receives::new(domain.pool(), most as usize), promised: 0 };
-        Ok(Shared { queue: Queue { srq, pd }, depth: most, inside: Mutex::new(inside) })
+        let trouble = domain.troubles.enter([srq as usize, 0, 0]);
+        Ok(Shared { queue: Queue { srq, pd }, depth: most, trouble, inside: Mutex::new(inside) })
+    }
+
+    /// The device has said nothing else.
+    pub fn is_sound(&self) -> bool {
+        self.trouble.event().is_none()
     }
 
     /// Messages that there is memory for at most, to all connections together.
