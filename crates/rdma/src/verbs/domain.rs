@@ -9,6 +9,7 @@ use super::shared::{ALONE, Shared};
 use super::troubles::{Troubles, Watcher};
 use net::Buf;
 use net::regions::REGION;
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
@@ -236,7 +237,7 @@ impl Domain {
     }
 
     /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.
-    pub fn key(&self, buf: &Buf) -> Option<u32> {
+    fn key(&self, buf: &Buf) -> Option<u32> {
         let region = buf.region()?;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         if buffers.len() <= region.index {
@@ -248,6 +249,23 @@ impl Domain {
             known.inspect_err(|e| tracing::warn!("{e}")).ok()
         });
         known.as_ref().map(|known| known.keys().0)
+    }
+
+    /// The same for one connection, which asks once for each region: what is known stays known, and the lock is that of
+    /// all cores.
+    pub fn keys(self: &Arc<Domain>) -> impl Fn(&Buf) -> Option<u32> + 'static {
+        let (domain, known) = (self.clone(), RefCell::new(Vec::<Option<u32>>::new()));
+        move |buf| {
+            let index = buf.region()?.index;
+            if let Some(Some(key)) = known.borrow().get(index) {
+                return Some(*key);
+            }
+            let (key, mut known) = (domain.key(buf)?, known.borrow_mut());
+            let len = known.len().max(index + 1);
+            known.resize(len, None);
+            known[index] = Some(key);
+            Some(key)
+        }
     }
 
     /// Makes memory known that the other side may use. The caller keeps it for longer than the region.

@@ -69,11 +69,11 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
 /// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
 /// wherever it is good for: so reads land only in memory of this connection.
 fn memory(domain: &Arc<Domain>) -> Memory {
-    let (known, zeros) = (domain.clone(), domain.clone());
+    let zeros = domain.clone();
     Memory {
         pool: domain.pool(),
         sinks: domain.sinks(),
-        key: Box::new(move |buf| known.key(buf)),
+        key: Box::new(domain.keys()),
         zeros: Box::new(move || zeros.zeros()),
         lands: !domain.is_iwarp,
     }
@@ -273,10 +273,11 @@ impl Inner {
         loop {
             state.out.stage(&self.memory)?;
             let work = state.out.work();
-            if work.is_empty() {
+            let all = work.len();
+            if all == 0 {
                 return Ok(());
             }
-            let (all, taken) = (work.len(), self.queues.post(&work));
+            let taken = self.queues.post(work);
             state.out.taken(taken);
             if taken < all {
                 return match state.out.is_idle() {

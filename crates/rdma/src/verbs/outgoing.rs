@@ -309,13 +309,13 @@ impl Outgoing {
 
     /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
     /// is no read is told of, else its chunk and its slot would never come back.
-    pub fn work(&mut self) -> Vec<Work> {
+    pub fn work(&mut self) -> impl ExactSizeIterator<Item = Work> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         for (n, one) in self.staged.iter_mut().enumerate() {
             // Messages and reads are told of, each.
             one.is_told = self.tells_all || Some(n) == last || !matches!(one.verb, Verb::Write(_));
         }
-        self.staged.iter().map(to_work).collect()
+        self.staged.iter().map(to_work)
     }
 
     /// The device has taken so many of them.

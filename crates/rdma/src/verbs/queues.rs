@@ -8,7 +8,7 @@ use super::ffi::*;
 use super::library::{last_error, said};
 use super::shared::Shared;
 use crate::Remote;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::io;
 use std::ptr::null_mut;
@@ -88,6 +88,8 @@ pub struct Queues {
     library: &'static super::library::Library,
     /// Operations that there is room for: sent ones, and received ones.
     pub depths: (usize, usize),
+    /// Memory for what is posted together, to be used again.
+    chain: RefCell<(Vec<ibv_sge>, Vec<ibv_send_wr>)>,
     /// Counts it among the connections of its device.
     _seat: Arc<()>,
 }
@@ -116,6 +118,7 @@ impl Queues {
             channel: null_mut(),
             library: id.library,
             depths: (depth as usize, depth as usize),
+            chain: RefCell::default(),
             _seat: domain.seat(),
         };
         let library = id.library;
@@ -233,10 +236,14 @@ impl Queues {
     /// Hands operations to the device, all at once: how many it has taken.
     ///
     /// The chunks must stay until their operations are complete, or the queues gone.
-    pub fn post(&self, work: &[Work]) -> usize {
-        let mut places: Vec<ibv_sge> = work.iter().map(|work| place(work.at, work.len)).collect();
-        let mut chain: Vec<ibv_send_wr> =
-            work.iter().map(|work| request(work, self.inline_for(work.verb))).collect();
+    pub fn post(&self, work: impl Iterator<Item = Work>) -> usize {
+        let (places, chain) = &mut *self.chain.borrow_mut();
+        places.clear();
+        chain.clear();
+        for work in work {
+            places.push(place(work.at, work.len));
+            chain.push(request(&work, self.inline_for(work.verb)));
+        }
         for n in 0..chain.len() {
             chain[n].sg_list = &raw mut places[n];
             chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
