@@ -87,11 +87,11 @@ fn main() {
 
 async fn run(addr: SocketAddr) {
     nobody_listens(addr).await;
-    let listener = verbs::listen(addr, Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let mut listener = verbs::listen(addr, Options::default()).unwrap_or_else(|e| panic!("{e}"));
     let addr = listener.local_addr();
     println!("listening at {addr}");
-    rejected(&listener, addr).await;
-    let (client, server) = pair(&listener, addr).await;
+    rejected(&mut listener, addr).await;
+    let (client, server) = pair(&mut listener, addr).await;
     messages(&client, &server).await;
     many(&client, &server).await;
     write_then_message(&client, &server).await;
@@ -99,11 +99,11 @@ async fn run(addr: SocketAddr) {
     pooled(&client, &server).await;
     invalidate(&client, &server).await;
     revoked(&client, &server).await;
-    let (client, server) = pair(&listener, addr).await;
+    let (client, server) = pair(&mut listener, addr).await;
     ended(client, &server).await;
-    let (client, server) = pair(&listener, addr).await;
+    let (client, server) = pair(&mut listener, addr).await;
     overrun(&client, &server).await;
-    crowd(&listener, addr).await;
+    crowd(&mut listener, addr).await;
     on_another_core(listener, addr).await;
 }
 
@@ -121,9 +121,9 @@ async fn both<A: 'static, B>(a: impl Future<Output = A> + 'static, b: impl Futur
     (a.await.unwrap_or_else(|_| panic!("a task ended")), b)
 }
 
-async fn rejected(listener: &verbs::Listener, addr: SocketAddr) {
+async fn rejected(listener: &mut verbs::Listener, addr: SocketAddr) {
     let (refused, ()) = both(verbs::connect(addr, b"let me in", TERMS), async {
-        let pending = listener.next().await.expect("a request");
+        let pending = listener.next().await;
         assert_eq!(pending.private()[..9], *b"let me in");
         Box::new(pending).reject(b"no".to_vec()).await;
     })
@@ -135,9 +135,9 @@ async fn rejected(listener: &verbs::Listener, addr: SocketAddr) {
     }
 }
 
-async fn pair(listener: &verbs::Listener, addr: SocketAddr) -> (End, End) {
+async fn pair(listener: &mut verbs::Listener, addr: SocketAddr) -> (End, End) {
     let (client, server) = both(verbs::connect(addr, b"client", TERMS), async {
-        let pending = listener.next().await.expect("a request");
+        let pending = listener.next().await;
         assert_eq!(pending.private()[..6], *b"client");
         Box::new(pending).accept(b"server".to_vec(), TERMS).await.unwrap_or_else(|e| panic!("{e}"))
     })
@@ -256,7 +256,7 @@ async fn pooled(client: &End, server: &End) {
 }
 
 /// More connections than have memory for messages of their own, on both sides.
-async fn crowd(listener: &verbs::Listener, addr: SocketAddr) {
+async fn crowd(listener: &mut verbs::Listener, addr: SocketAddr) {
     let mut pairs = Vec::new();
     for _ in 0..CROWD {
         pairs.push(pair(listener, addr).await);
@@ -351,9 +351,9 @@ async fn overrun(client: &End, server: &End) {
 }
 
 /// A request may be accepted by another core than that of the listener.
-async fn on_another_core(listener: verbs::Listener, addr: SocketAddr) {
+async fn on_another_core(mut listener: verbs::Listener, addr: SocketAddr) {
     let (client, thread) = both(verbs::connect(addr, b"client", TERMS), async {
-        let pending = listener.next().await.expect("a request");
+        let pending = listener.next().await;
         std::thread::spawn(move || serve(pending))
     })
     .await;

@@ -32,12 +32,9 @@ async fn serve(shared: Arc<Shared>, request: Pending, portal: usize, count: Coun
     }
 }
 
-async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, listener: Listener, portal: usize) {
+async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, mut listener: Listener, portal: usize) {
     loop {
-        let request = match listener.next().await {
-            Ok(request) => request,
-            Err(e) => return tracing::error!(error = %e, "a portal takes no more connections by RDMA"),
-        };
+        let request = listener.next().await;
         let peer = rdma::Request::addresses(&request).1;
         match Counted::new(&shared, cores.place(None)) {
             Ok(count) => {

@@ -111,6 +111,16 @@ impl Pool {
         Ok(Chunk { at, class, lkey, place, pool: self.clone() })
     }
 
+    /// A chunk of at least `len` zeros.
+    ///
+    /// # Errors
+    /// Those of [`Pool::chunk`].
+    pub fn zeros(self: &Arc<Self>, len: usize) -> io::Result<Chunk> {
+        let mut chunk = self.chunk(len)?;
+        chunk.bytes_mut().fill(0);
+        Ok(chunk)
+    }
+
     /// A chunk with a message: its head, then its payload.
     ///
     /// # Errors
@@ -135,6 +145,8 @@ pub struct Chunk {
 
 // SAFETY: nobody else uses this part of the slab.
 unsafe impl Send for Chunk {}
+// SAFETY: who shares it can only read it.
+unsafe impl Sync for Chunk {}
 
 impl Chunk {
     /// Its address and key, as the device wants them.

@@ -398,7 +398,7 @@ fn sockaddr(addr: SocketAddr) -> sockaddr_any {
 }
 
 /// The other way; of an unknown family nothing but zeros.
-fn socket_addr(addr: &sockaddr_any) -> SocketAddr {
+pub fn socket_addr(addr: &sockaddr_any) -> SocketAddr {
     let bytes = &addr.0;
     let four = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);

@@ -1,16 +1,19 @@
 //! A device that connections use: its protection domain and its memory, one for each device and process.
 #![allow(unsafe_code)]
 
-use super::bounce::{Known, Pool, Register};
+use super::bounce::{Chunk, Known, Pool, Register};
 use super::ffi::*;
 use super::library::{Library, last_error};
+use super::outgoing::PIECE;
 use super::shared::{ALONE, Shared};
+use super::troubles::{Troubles, Watcher};
 use net::Buf;
 use net::regions::REGION;
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// A protection domain.
 pub struct Pd {
@@ -93,9 +96,14 @@ fn memory_error(len: usize) -> io::Error {
 
 /// A device in use.
 pub struct Domain {
+    /// Goes first: it uses the context.
+    _watcher: Option<Watcher>,
+    pub troubles: Arc<Troubles>,
     pd: Arc<Pd>,
     /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
     pool: Arc<Pool>,
+    /// Zeros of one piece, as soon as some are sent; None if there is no memory for them.
+    zeros: OnceLock<Option<Chunk>>,
     /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
     buffers: Mutex<Vec<Option<Option<Region>>>>,
     /// Memory for messages that connections share, while there are any that do.
@@ -152,9 +160,15 @@ impl Domain {
         // What I/O uses from now on can be made known to the device, once for all of it.
         net::regions::enable();
         let is_iwarp = transport == TRANSPORT_IWARP;
+        let troubles = Arc::<Troubles>::default();
+        let watcher = Watcher::new(library, context, &name, troubles.clone());
         Ok(Domain {
+            // Without it what fails is found out by and by.
+            _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
+            troubles,
             pd,
             pool,
+            zeros: OnceLock::new(),
             buffers: Mutex::default(),
             shared: Mutex::default(),
             seats: Arc::default(),
@@ -181,7 +195,7 @@ impl Domain {
             return None;
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = shared.upgrade() {
+        if let Some(there) = shared.upgrade().filter(|shared| shared.is_sound()) {
             return Some(there);
         }
         let made = Shared::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;
@@ -213,8 +227,17 @@ impl Domain {
         }
     }
 
+    /// Where as many zeros are as go in one piece, and their key.
+    pub fn zeros(&self) -> Option<(u64, u32)> {
+        let zeros = self.zeros.get_or_init(|| {
+            // Without them zeros are copied.
+            self.pool.zeros(PIECE).inspect_err(|e| tracing::debug!("{e}")).ok()
+        });
+        zeros.as_ref().map(Chunk::place)
+    }
+
     /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.
-    pub fn key(&self, buf: &Buf) -> Option<u32> {
+    fn key(&self, buf: &Buf) -> Option<u32> {
         let region = buf.region()?;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         if buffers.len() <= region.index {
@@ -226,6 +249,23 @@ impl Domain {
             known.inspect_err(|e| tracing::warn!("{e}")).ok()
         });
         known.as_ref().map(|known| known.keys().0)
+    }
+
+    /// The same for one connection, which asks once for each region: what is known stays known, and the lock is that of
+    /// all cores.
+    pub fn keys(self: &Arc<Domain>) -> impl Fn(&Buf) -> Option<u32> + 'static {
+        let (domain, known) = (self.clone(), RefCell::new(Vec::<Option<u32>>::new()));
+        move |buf| {
+            let index = buf.region()?.index;
+            if let Some(Some(key)) = known.borrow().get(index) {
+                return Some(*key);
+            }
+            let (key, mut known) = (domain.key(buf)?, known.borrow_mut());
+            let len = known.len().max(index + 1);
+            known.resize(len, None);
+            known[index] = Some(key);
+            Some(key)
+        }
     }
 
     /// Makes memory known that the other side may use. The caller keeps it for longer than the region.

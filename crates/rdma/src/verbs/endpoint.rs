@@ -2,7 +2,8 @@
 //!
 //! Completions are taken by whoever looks: [`Endpoint::poll`], those who wait, and a task that sleeps until the device
 //! or the connection manager has something to say, and wakes all of them. An event is asked of the device only by who
-//! is about to sleep.
+//! is about to sleep. The task stays until the device is done with the connection (`parting`), also when nobody holds that
+//! any more.
 
 use super::cm::{Id, Watch};
 use super::domain::{Domain, Region};
@@ -12,17 +13,19 @@ use super::outgoing::{Memory, Outgoing};
 use super::parts::Parts;
 use super::queues::{BATCH, Queues, Verb};
 use super::receives;
+use super::troubles::Trouble;
 use crate::{Endpoint, Event, Events, Exposed, Facts, Piece, Remote, Wait};
-use compio::runtime::JoinHandle;
 use event_listener::Event as Wakeup;
 use net::Buf;
 use net::out::Payload;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Empty rounds of looking for completions before sleep.
 pub const EMPTY_ROUNDS: usize = 4;
@@ -37,6 +40,8 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
     // Before they are taken apart: together they are dropped in their order.
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let Parts { queues, receives, domain, id } = parts;
+    let [pair, completed] = queues.places();
+    let trouble = domain.troubles.enter([pair, completed, receives.place()]);
     let (local, peer) = id.addresses();
     let facts = Facts {
         provider: format!("verbs {}", domain.name),
@@ -52,22 +57,24 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         exposed: HashMap::new(),
         inbox: Events::default(),
         end: End::None,
+        cut: None,
         completions: [ibv_wc::default(); BATCH],
     });
-    let memory = memory(&domain);
-    let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken: Wakeup::new(), id });
-    let task = compio::runtime::spawn(drive(Rc::downgrade(&inner), completions, events));
-    Ok(Rc::new(Verbs { _task: task, inner }))
+    let (memory, woken) = (memory(&domain), Wakeup::new());
+    let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken, trouble, id });
+    compio::runtime::spawn(drive(inner.clone(), completions, events)).detach();
+    Ok(Rc::new(Verbs { inner }))
 }
 
 /// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
 /// wherever it is good for: so reads land only in memory of this connection.
 fn memory(domain: &Arc<Domain>) -> Memory {
-    let known = domain.clone();
+    let zeros = domain.clone();
     Memory {
         pool: domain.pool(),
         sinks: domain.sinks(),
-        key: Box::new(move |buf| known.key(buf)),
+        key: Box::new(domain.keys()),
+        zeros: Box::new(move || zeros.zeros()),
         lands: !domain.is_iwarp,
     }
 }
@@ -87,77 +94,95 @@ impl Drop for Shown {
 }
 
 /// How far the end of a connection has come.
-enum End {
+pub enum End {
     None,
     /// It is over, and is told of when all that came before is taken.
     Near(Option<io::Error>),
+    /// It is over, and is told of when the device writes into no buffer any more that is to be given back.
+    Parting(Option<io::Error>),
     /// It is told of.
     Told,
 }
 
-struct State {
-    out: Outgoing,
-    receives: Inbound,
+pub struct State {
+    pub out: Outgoing,
+    pub receives: Inbound,
     exposed: HashMap<u32, Shown>,
     /// What somebody took who was not asked for it.
-    inbox: Events,
-    end: End,
-    completions: [ibv_wc; BATCH],
+    pub inbox: Events,
+    pub end: End,
+    /// Since when the device ends what it has.
+    pub cut: Option<Instant>,
+    pub completions: [ibv_wc; BATCH],
 }
 
 /// Dropped in this order: the device is done with the memory when the queues are gone, and they need the id.
-struct Inner {
-    queues: Queues,
-    state: RefCell<State>,
+pub struct Inner {
+    pub queues: Queues,
+    pub state: RefCell<State>,
     memory: Memory,
     domain: Arc<Domain>,
     facts: Facts,
     /// Something has changed.
-    woken: Wakeup,
-    id: Id,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let state = self.state.get_mut();
-        if state.receives.is_shared() {
-            self.id.disconnect();
-            while let Ok(n @ 1..) = self.queues.poll(&mut state.completions) {
-                let slots = state.completions[..n].iter().filter_map(|wc| receives::slot(wc.wr_id));
-                slots.for_each(|slot| state.receives.forget(slot));
-            }
-            // Without memory the others wait, as at other times.
-            _ = state.receives.refill(&self.queues);
-        }
-    }
+    pub woken: Wakeup,
+    /// What the device tells of it; its task is woken by that, also when it is over.
+    pub trouble: Arc<Trouble>,
+    pub id: Id,
 }
 
 struct Verbs {
-    _task: JoinHandle<()>,
     inner: Rc<Inner>,
 }
 
-/// Wakes who waits, until the connection is over.
-async fn drive(inner: Weak<Inner>, completions: Watch, events: Watch) {
-    loop {
-        let ready = net::either(completions.read_ready(), events.read_ready()).await;
-        let Some(inner) = inner.upgrade() else { return };
-        if inner.has_ended_after(ready) {
-            return;
+impl Drop for Verbs {
+    fn drop(&mut self) {
+        match std::thread::panicking() {
+            // The event that follows wakes the task. That may not be done here: compio would end the process.
+            true => self.inner.id.disconnect(),
+            false => self.inner.leave(true),
         }
     }
 }
 
+/// Wakes who waits, until the connection is over; and then until the device is done with it.
+async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
+    loop {
+        let told = inner.trouble.wakeup.listen();
+        if let Some(event) = inner.trouble.event() {
+            inner.fail(event);
+        }
+        if inner.state.borrow().end.is_over() {
+            break;
+        }
+        let news = async { Some(net::either(completions.read_ready(), events.read_ready()).await) };
+        let over = async {
+            told.await;
+            None
+        };
+        if let Some(ready) = net::either(news, over).await {
+            inner.see(ready);
+        }
+    }
+    inner.part().await;
+}
+
 impl Inner {
-    /// Looks what has happened. True when nothing more will.
-    fn has_ended_after(&self, ready: io::Result<()>) -> bool {
+    /// The device has told of something that is the end.
+    fn fail(&self, event: c_int) {
+        let text = format!("the RDMA device tells of it: {}", self.id.library.device_text(event));
+        let mut state = self.state.borrow_mut();
+        state.end.near(Some(Some(io::Error::new(io::ErrorKind::ConnectionAborted, text))));
+        while !self.take(&mut state) {}
+    }
+
+    /// Looks what has happened.
+    fn see(&self, ready: io::Result<()>) {
         let mut state = self.state.borrow_mut();
         self.queues.take_events();
         let seen = ready.and_then(|()| self.see_events(&mut state));
         state.end.near(seen.err().map(Some));
         self.take(&mut state);
         self.woken.notify(usize::MAX);
-        matches!(state.end, End::Told)
     }
 
     /// Takes what the connection manager says. All of it but two things is the end.
@@ -176,7 +201,7 @@ impl Inner {
 
     /// Takes completions into the inbox. True when there are no more.
     fn take(&self, state: &mut State) -> bool {
-        if matches!(state.end, End::Told) {
+        if state.end.is_over() {
             return true;
         }
         let before = state.inbox.list.len();
@@ -202,7 +227,7 @@ impl Inner {
         }
         if is_drained && let End::Near(reason) = &mut state.end {
             let reason = reason.take();
-            self.over(state, reason);
+            self.over(state, reason, false);
         }
         if moved || state.inbox.list.len() > before {
             self.woken.notify(usize::MAX);
@@ -218,8 +243,9 @@ impl Inner {
             // Flushed is what was begun when the connection ended: the reason is elsewhere.
             let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
             let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
-            if let Some(slot) = slot {
-                state.receives.forget(slot);
+            match slot {
+                Some(slot) => state.receives.forget(slot),
+                None => state.out.failed(wc.wr_id),
             }
             if is_flushed && matches!(state.end, End::None) {
                 let seen = self.see_events(state);
@@ -247,10 +273,11 @@ impl Inner {
         loop {
             state.out.stage(&self.memory)?;
             let work = state.out.work();
-            if work.is_empty() {
+            let all = work.len();
+            if all == 0 {
                 return Ok(());
             }
-            let (all, taken) = (work.len(), self.queues.post(&work));
+            let taken = self.queues.post(work);
             state.out.taken(taken);
             if taken < all {
                 return match state.out.is_idle() {
@@ -259,19 +286,6 @@ impl Inner {
                 };
             }
         }
-    }
-
-    /// Ends the connection, and tells of it.
-    fn over(&self, state: &mut State, reason: Option<io::Error>) {
-        self.id.disconnect();
-        if state.out.lands() {
-            // Their buffers are about to be somebody else's.
-            self.queues.end();
-        }
-        let reads = state.out.fail();
-        state.inbox.list.extend(reads);
-        state.inbox.list.push(Event::End(reason));
-        state.end = End::Told;
     }
 
     /// Takes what there is for somebody who waits for `is_there`.
@@ -319,6 +333,11 @@ enum Seen {
 }
 
 impl End {
+    /// Nothing more comes, and nothing more is sent.
+    pub fn is_over(&self) -> bool {
+        matches!(self, End::Parting(_) | End::Told)
+    }
+
     /// The end is near, if there is one; the first reason counts.
     fn near(&mut self, end: Option<Option<io::Error>>) {
         match (&self, end) {
@@ -391,7 +410,7 @@ impl Endpoint for Verbs {
 
     fn flush(&self) -> io::Result<bool> {
         let mut state = self.inner.state.borrow_mut();
-        if matches!(state.end, End::Told) {
+        if state.end.is_over() {
             return Err(io::ErrorKind::NotConnected.into());
         }
         self.inner.send(&mut state)?;
@@ -417,7 +436,7 @@ impl Endpoint for Verbs {
     fn is_delivered(&self, mark: u64) -> bool {
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);
-        matches!(state.end, End::Told) || state.out.ended() >= mark
+        state.cut.is_some() || state.out.delivered() >= mark
     }
 
     fn poll(&self, into: &mut Events) {
@@ -431,15 +450,15 @@ impl Endpoint for Verbs {
     }
 
     fn writable(&self) -> Wait<'_, io::Result<()>> {
-        Box::pin(self.inner.until(|state| !state.out.is_blocked() && !matches!(state.end, End::Told)))
+        Box::pin(self.inner.until(|state| !state.out.is_blocked() && !state.end.is_over()))
     }
 
     fn close(&self) {
-        let mut state = self.inner.state.borrow_mut();
-        if !matches!(state.end, End::Told) {
-            self.inner.over(&mut state, None);
-            self.inner.woken.notify(usize::MAX);
-        }
+        self.inner.leave(true);
+    }
+
+    fn reset(&self) {
+        self.inner.leave(false);
     }
 }
 

@@ -1,4 +1,5 @@
 //! A connection over a device that counts how it is called.
+#![allow(unsafe_code)]
 
 use super::endpoint::{EMPTY_ROUNDS, endpoint};
 use super::fake::{Fake, INLINE};
@@ -9,16 +10,27 @@ use crate::{Endpoint, Event, Events, Exposed, Remote};
 use net::Buf;
 use net::out::Payload;
 use std::rc::Rc;
+use std::time::Duration;
 
 const READS: u8 = 4;
 
 /// A connection that takes so many messages of 100 bytes.
-fn connection(fake: &'static Fake, receives: usize) -> Rc<dyn Endpoint> {
+pub fn connection(fake: &'static Fake, receives: usize) -> Rc<dyn Endpoint> {
     endpoint(Parts::new(fake.id(), (receives, 100)).unwrap(), READS).unwrap()
 }
 
-fn run<T>(work: impl Future<Output = T>) -> T {
+pub fn run<T>(work: impl Future<Output = T>) -> T {
     compio::runtime::Runtime::new().expect("a runtime").block_on(work)
+}
+
+/// Waits until something is so.
+pub async fn until(is_so: impl Fn() -> bool) {
+    let wait = async {
+        while !is_so() {
+            compio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    compio::time::timeout(Duration::from_secs(10), wait).await.expect("it was not so in time");
 }
 
 fn messages(events: &Events) -> Vec<&[u8]> {
@@ -195,6 +207,32 @@ fn buffers_of_a_pool_are_made_known_once_and_not_copied() {
 }
 
 #[test]
+fn zeros_of_all_connections_leave_from_one_place() {
+    run(async {
+        let fake = Fake::new();
+        let (one, other) = (connection(fake, 4), connection(fake, 4));
+        // What is used for them had something else in it before.
+        one.write(remote(0), Payload::Bytes(vec![7; 256 << 10]));
+        one.flush().unwrap();
+        fake.complete(&[fake.take_posts()[0][0].id]);
+        one.poll(&mut Events::default());
+        for end in [&one, &other] {
+            end.write(remote(0), Payload::Zeros((512 << 10) + 1));
+            end.write(remote(0), Payload::Zeros(4096));
+            assert!(end.flush().unwrap());
+        }
+        let posted: Vec<_> = fake.take_posts().into_iter().flatten().collect();
+        let lens: Vec<_> = posted.iter().map(|one| one.len as usize).collect();
+        assert_eq!(lens, [256 << 10, 256 << 10, 1, 4096].repeat(2));
+        let place = posted[0].addr as *const u8;
+        assert!(posted.iter().all(|one| one.addr == place as u64 && one.lkey == posted[0].lkey));
+        // SAFETY: memory that a device would read now.
+        let bytes = unsafe { std::slice::from_raw_parts(place, 256 << 10) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    });
+}
+
+#[test]
 fn what_the_device_does_not_want_to_know_is_copied() {
     run(async {
         let (fake, pool) = (Fake::new(), net::Pool::new(1));
@@ -233,29 +271,6 @@ fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
     }
 }
 
-/// The buffer comes back, so the device must not write there any more.
-#[test]
-fn a_read_that_is_under_way_when_the_connection_ends_is_ended_before_its_buffer_is_given_back() {
-    for (fake, gone) in [(Fake::new(), 1), (Fake::iwarp(), 0)] {
-        run(async move {
-            let end = connection(fake, 4);
-            end.read(9, remote(0), net::Pool::new(1).try_get(4096).expect("room"), 0, 4096);
-            end.flush().unwrap();
-            end.close();
-            assert_eq!(fake.state().pairs_gone, gone);
-            let mut events = Events::default();
-            end.poll(&mut events);
-            assert!(matches!(&events.list[..], [Event::Read(9, _, Err(_)), Event::End(None)]));
-            // Nothing is posted to what is not there.
-            end.receives(4, 100);
-            end.send(b"x", Payload::Empty, None);
-            assert!(end.flush().is_err());
-            drop(end);
-            assert_eq!(fake.state().pairs_gone, 1);
-        });
-    }
-}
-
 #[test]
 fn connections_beyond_a_number_share_their_memory_for_messages() {
     run(async {
@@ -270,12 +285,28 @@ fn connections_beyond_a_number_share_their_memory_for_messages() {
         assert_eq!(room, 30);
         // What was promised to one that is gone is there for the next.
         sharing.pop();
+        until(|| fake.state().pairs_gone == 1).await;
         sharing.push(connection(fake, 10));
         assert_eq!(fake.receives(), (ALONE, 3));
         drop(alone);
+        until(|| fake.state().pairs_gone == ALONE + 1).await;
         connection(fake, 10);
         assert_eq!(fake.receives(), (ALONE + 1, 3), "there are few again");
     });
+}
+
+/// A peer may send more than was promised to it, and find memory.
+#[test]
+fn all_that_is_shared_has_room_in_the_completion_queue_of_each() {
+    for (max_cqe, alone, sharing_room) in [(8192, 2048, 2024), (1000, 1000, 1000)] {
+        run(async move {
+            let fake = Fake::new();
+            fake.state().attr.max_cqe = max_cqe;
+            let (_end, _alone) = sharing(fake, 4);
+            let rooms = fake.state().rooms.clone();
+            assert_eq!((rooms[0], rooms[ALONE]), (alone, sharing_room));
+        });
+    }
 }
 
 /// Without RNR a message that finds no memory would end the connection.
@@ -296,7 +327,7 @@ fn connections_of_iwarp_and_of_devices_that_cannot_share_nothing() {
 }
 
 /// The last connection of a device of which the others have memory of their own.
-fn sharing(fake: &'static Fake, receives: usize) -> (Rc<dyn Endpoint>, Vec<Rc<dyn Endpoint>>) {
+pub fn sharing(fake: &'static Fake, receives: usize) -> (Rc<dyn Endpoint>, Vec<Rc<dyn Endpoint>>) {
     let alone = (0..ALONE).map(|_| connection(fake, 0)).collect();
     (connection(fake, receives), alone)
 }
@@ -329,21 +360,10 @@ fn who_sends_more_or_longer_messages_than_it_may_takes_the_memory_of_nobody_else
             let Some(Event::End(Some(reason))) = events.list.last() else { panic!("{events:?}") };
             assert!(reason.to_string().contains(why), "{reason}");
             drop(end);
+            until(|| fake.state().pairs_gone == 1).await;
             assert_eq!(fake.free(), 4, "all of it is there again");
         });
     }
-}
-
-#[test]
-fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
-    run(async {
-        let fake = Fake::new();
-        let (end, _alone) = sharing(fake, 4);
-        let _other = connection(fake, 4);
-        (0..3).for_each(|n| fake.say(&[n]));
-        drop(end);
-        assert_eq!(fake.free(), 8);
-    });
 }
 
 /// Soft iWARP would end the connection.

@@ -2,13 +2,17 @@
 //! complete what they are told to.
 #![allow(unsafe_code)]
 
+mod manager;
+
+pub use manager::Said;
+
 use super::cm::Id;
 use super::ffi::*;
 use super::library::Library;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::{NonNull, addr_of_mut, null, null_mut};
+use std::ptr::{addr_of_mut, null, null_mut};
 use std::sync::{Mutex, MutexGuard};
 
 /// Bytes that it takes inline.
@@ -35,6 +39,7 @@ pub struct State {
     places: Vec<(u64, ibv_sge)>,
     pub polls: usize,
     pub arms: usize,
+    pub disconnects: usize,
     pub pairs_gone: usize,
     /// Completions that there are, and those that come as it is armed.
     completions: VecDeque<ibv_wc>,
@@ -49,8 +54,17 @@ pub struct State {
     pub attr: ibv_device_attr,
     /// Descriptor of the completion events.
     completed_fd: c_int,
+    /// Pairs, completion queues and shared receive queues, as they were made.
+    pub pairs: Vec<usize>,
+    pub queues: Vec<usize>,
+    pub shared: Vec<usize>,
+    /// What the device tells of itself: of which queue, and what.
+    troubles: VecDeque<(usize, c_int)>,
+    /// Completions that the queues have room for, each.
+    pub rooms: Vec<c_int>,
     /// Pairs have a shared receive queue.
     pub shares: usize,
+    pub manager: manager::State,
 }
 
 /// An operation as it came.
@@ -100,6 +114,7 @@ impl Fake {
         let fake =
             Box::leak(Box::new(Fake { context: context(), device, library, state: Mutex::new(state) }));
         fake.context.device = &raw mut fake.device;
+        fake.context.async_fd = event_fd();
         fake
     }
 
@@ -126,17 +141,9 @@ impl Fake {
 
     /// An id of this device.
     pub fn id(&'static self) -> Id {
-        let channel = Box::leak(Box::new(rdma_event_channel { fd: event_fd() }));
-        let id = Box::leak(Box::new(rdma_cm_id {
-            verbs: (&raw const self.context).cast_mut(),
-            channel,
-            context: null_mut(),
-            qp: null_mut(),
-            src_addr: sockaddr_any([0; 128]),
-            dst_addr: sockaddr_any([0; 128]),
-        }));
+        let (id, channel) = self.made();
         // SAFETY: both were just made for it.
-        unsafe { Id::with(&self.library, NonNull::from(id), NonNull::from(channel)) }
+        unsafe { Id::with(&self.library, id, channel) }
     }
 
     /// What was posted and not taken away: all operations, of all calls.
@@ -148,6 +155,12 @@ impl Fake {
     pub fn complete(&self, ids: &[u64]) {
         let done = ids.iter().map(|id| ibv_wc { wr_id: *id, ..ibv_wc::default() });
         self.state().completions.extend(done);
+    }
+
+    /// These have failed, as all do when the connection is cut.
+    pub fn flush(&self, ids: &[u64]) {
+        let flushed = |id: &u64| ibv_wc { wr_id: *id, status: WC_FLUSH_ERR, ..ibv_wc::default() };
+        self.state().completions.extend(ids.iter().map(flushed));
     }
 
     /// The completion of a message that comes into the first memory that there is for one.
@@ -163,6 +176,23 @@ impl Fake {
     pub fn say(&self, text: &[u8]) {
         let wc = self.message(text);
         self.state().completions.push_back(wc);
+    }
+
+    /// The device tells of a queue, or of itself.
+    pub fn trouble(&self, queue: usize, event: c_int) {
+        self.state().troubles.push_back((queue, event));
+        ring(self.context.async_fd);
+    }
+
+    /// The first pair and the first completion queue that were made, and one that was not.
+    pub fn first_queues(&self) -> [usize; 3] {
+        let state = self.state();
+        [state.pairs[0], state.queues[0], 1]
+    }
+
+    /// Some of that is not heard yet.
+    pub fn has_troubles(&self) -> bool {
+        !self.state().troubles.is_empty()
     }
 
     /// Tells who sleeps that something is there.
@@ -323,7 +353,11 @@ extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
-    Box::leak(Box::new(ibv_cq { context, channel, cq_context, handle: 0, cqe }))
+    let queue = Box::into_raw(Box::new(ibv_cq { context, channel, cq_context, handle: 0, cqe }));
+    let mut state = fake(context).state();
+    state.rooms.push(cqe);
+    state.queues.push(queue as usize);
+    queue
 }
 
 extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
@@ -346,7 +380,9 @@ extern "C" fn get_cq_event(
 extern "C" fn ack_cq_events(_: *mut ibv_cq, _: u32) {}
 
 extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
-    Box::leak(Box::new(ibv_srq { context: pd.cast() }))
+    let queue = Box::into_raw(Box::new(ibv_srq { context: pd.cast() }));
+    fake(pd).state().shared.push(queue as usize);
+    queue
 }
 
 extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
@@ -368,7 +404,8 @@ extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_
         state.shares += usize::from(!(*attr).srq.is_null());
         let (send_cq, recv_cq, srq) = ((*attr).send_cq, (*attr).recv_cq, (*attr).srq.cast());
         let qp = ibv_qp { context, qp_context: null_mut(), pd, send_cq, recv_cq, srq, handle: 0, qp_num: 1 };
-        (*id).qp = Box::leak(Box::new(qp));
+        (*id).qp = Box::into_raw(Box::new(qp));
+        state.pairs.push((*id).qp as usize);
     }
     0
 }
@@ -376,30 +413,39 @@ extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_
 extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: an id of ours, whose pair was made above and is not used any more.
     let qp = unsafe { Box::from_raw((*id).qp) };
-    fake(qp.context).state().pairs_gone += 1;
+    let mut state = fake(qp.context).state();
+    state.pairs_gone += 1;
+    // As drivers do with those of a pair that goes.
+    state.completions.clear();
     // SAFETY: the same.
     unsafe { (*id).qp = null_mut() };
 }
 
-extern "C" fn disconnect(_: *mut rdma_cm_id) -> c_int {
+extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: an id of ours.
+    fake(unsafe { (*id).verbs }).state().disconnects += 1;
     0
 }
 
-extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: made above, and not used any more.
-    drop(unsafe { Box::from_raw(id) });
+extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
     0
 }
 
-extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: made above, and not used any more.
-    unsafe { libc::close(Box::from_raw(channel).fd) };
+extern "C" fn get_async_event(context: *mut ibv_context, into: *mut ibv_async_event) -> c_int {
+    let fake = fake(context);
+    let mut count = [0u8; 8];
+    // SAFETY: room for eight bytes, which an eventfd gives.
+    unsafe { libc::read(fake.context.async_fd, count.as_mut_ptr().cast(), count.len()) };
+    let Some((queue, event_type)) = fake.state().troubles.pop_front() else {
+        errno(libc::EAGAIN);
+        return -1;
+    };
+    // SAFETY: there is room for it.
+    unsafe { into.write(ibv_async_event { element: queue as u64, event_type }) };
+    0
 }
 
-extern "C" fn get_cm_event(_: *mut rdma_event_channel, _: *mut *mut rdma_cm_event) -> c_int {
-    errno(libc::EAGAIN);
-    -1
-}
+extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
 
 extern "C" fn no_text(_: c_int) -> *const c_char {
     null()
@@ -414,7 +460,7 @@ fn function(name: &str) -> *mut c_void {
     match name {
         "ibv_query_device" => query_device as *mut c_void,
         "ibv_alloc_pd" => alloc_pd as *mut c_void,
-        "ibv_dealloc_pd" => disconnect as *mut c_void,
+        "ibv_dealloc_pd" => dealloc_pd as *mut c_void,
         "ibv_reg_mr" => reg_mr as *mut c_void,
         "ibv_dereg_mr" => dereg_mr as *mut c_void,
         "ibv_create_comp_channel" => create_comp_channel as *mut c_void,
@@ -425,13 +471,12 @@ fn function(name: &str) -> *mut c_void {
         "ibv_ack_cq_events" => ack_cq_events as *mut c_void,
         "ibv_create_srq" => create_srq as *mut c_void,
         "ibv_destroy_srq" => destroy_srq as *mut c_void,
-        "ibv_wc_status_str" | "rdma_event_str" => no_text as *mut c_void,
+        "ibv_get_async_event" => get_async_event as *mut c_void,
+        "ibv_ack_async_event" => ack_async_event as *mut c_void,
+        "ibv_wc_status_str" | "ibv_event_type_str" | "rdma_event_str" => no_text as *mut c_void,
         "rdma_create_qp" => create_qp as *mut c_void,
         "rdma_destroy_qp" => destroy_qp as *mut c_void,
         "rdma_disconnect" => disconnect as *mut c_void,
-        "rdma_destroy_id" => destroy_id as *mut c_void,
-        "rdma_destroy_event_channel" => destroy_event_channel as *mut c_void,
-        "rdma_get_cm_event" => get_cm_event as *mut c_void,
-        _ => not_here as *mut c_void,
+        name => manager::function(name).unwrap_or(not_here as *mut c_void),
     }
 }

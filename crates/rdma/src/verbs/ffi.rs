@@ -99,6 +99,13 @@ pub struct ibv_srq {
     pub context: *mut ibv_context,
 }
 
+/// Its element is a pointer to a queue, or the number of a port.
+#[repr(C)]
+pub struct ibv_async_event {
+    pub element: u64,
+    pub event_type: c_int,
+}
+
 #[repr(C)]
 pub struct ibv_srq_init_attr {
     pub srq_context: *mut c_void,
@@ -280,6 +287,15 @@ pub const QPT_RC: c_int = 2;
 pub const TRANSPORT_IWARP: c_int = 1;
 /// enum ibv_device_cap_flags: memory management extensions.
 pub const DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
+/// enum ibv_event_type.
+pub const EVENT_CQ_ERR: c_int = 0;
+pub const EVENT_QP_FATAL: c_int = 1;
+pub const EVENT_QP_REQ_ERR: c_int = 2;
+pub const EVENT_QP_ACCESS_ERR: c_int = 3;
+pub const EVENT_DEVICE_FATAL: c_int = 8;
+#[cfg(test)]
+pub const EVENT_PORT_ERR: c_int = 10;
+pub const EVENT_SRQ_ERR: c_int = 14;
 /// enum rdma_port_space.
 pub const PS_TCP: c_int = 0x0106;
 /// Options of an id.
@@ -290,10 +306,13 @@ pub const OPTION_ID_AFONLY: c_int = 2;
 pub const ADDR_RESOLVED: c_int = 0;
 pub const ROUTE_RESOLVED: c_int = 2;
 pub const CONNECT_REQUEST: c_int = 4;
+#[cfg(test)]
+pub const UNREACHABLE: c_int = 7;
 pub const REJECTED: c_int = 8;
 pub const ESTABLISHED: c_int = 9;
 pub const DISCONNECTED: c_int = 10;
 pub const DEVICE_REMOVAL: c_int = 11;
+pub const ADDR_CHANGE: c_int = 14;
 pub const TIMEWAIT_EXIT: c_int = 15;
 
 /// Each place as C writes it, and as it is here.
@@ -344,6 +363,7 @@ layout! {
         send_cq as "send_cq" @ 8, recv_cq as "recv_cq" @ 16, srq as "srq" @ 24, cap as "cap" @ 32,
         qp_type as "qp_type" @ 52, sq_sig_all as "sq_sig_all" @ 56,
     }
+    ibv_async_event: 16 { element as "element" @ 0, event_type as "event_type" @ 8 }
     ibv_srq: 8 { context as "context" @ 0 }
     ibv_srq_init_attr: 24 {
         srq_context as "srq_context" @ 0, max_wr as "attr.max_wr" @ 8, max_sge as "attr.max_sge" @ 12,
@@ -378,6 +398,7 @@ pub const SIZES: &[(&str, usize)] = &[
     ("ibv_send_wr", size_of::<ibv_send_wr>()),
     ("ibv_wc", size_of::<ibv_wc>()),
     ("ibv_qp_init_attr", size_of::<ibv_qp_init_attr>()),
+    ("ibv_async_event", size_of::<ibv_async_event>()),
     ("ibv_srq_init_attr", size_of::<ibv_srq_init_attr>()),
     ("ibv_device_attr", size_of::<ibv_device_attr>()),
     ("rdma_conn_param", size_of::<rdma_conn_param>()),
@@ -401,6 +422,13 @@ pub const NUMBERS: &[(&str, i64)] = &[
     ("IBV_QPT_RC", QPT_RC as i64),
     ("IBV_TRANSPORT_IWARP", TRANSPORT_IWARP as i64),
     ("IBV_DEVICE_MEM_MGT_EXTENSIONS", DEVICE_MEM_MGT_EXTENSIONS as i64),
+    ("IBV_EVENT_CQ_ERR", EVENT_CQ_ERR as i64),
+    ("IBV_EVENT_QP_FATAL", EVENT_QP_FATAL as i64),
+    ("IBV_EVENT_QP_REQ_ERR", EVENT_QP_REQ_ERR as i64),
+    ("IBV_EVENT_QP_ACCESS_ERR", EVENT_QP_ACCESS_ERR as i64),
+    ("IBV_EVENT_DEVICE_FATAL", EVENT_DEVICE_FATAL as i64),
+    ("IBV_EVENT_PORT_ERR", EVENT_PORT_ERR as i64),
+    ("IBV_EVENT_SRQ_ERR", EVENT_SRQ_ERR as i64),
     ("RDMA_PS_TCP", PS_TCP as i64),
     ("RDMA_OPTION_ID", OPTION_ID as i64),
     ("RDMA_OPTION_ID_REUSEADDR", OPTION_ID_REUSEADDR as i64),
@@ -408,9 +436,11 @@ pub const NUMBERS: &[(&str, i64)] = &[
     ("RDMA_CM_EVENT_ADDR_RESOLVED", ADDR_RESOLVED as i64),
     ("RDMA_CM_EVENT_ROUTE_RESOLVED", ROUTE_RESOLVED as i64),
     ("RDMA_CM_EVENT_CONNECT_REQUEST", CONNECT_REQUEST as i64),
+    ("RDMA_CM_EVENT_UNREACHABLE", UNREACHABLE as i64),
     ("RDMA_CM_EVENT_REJECTED", REJECTED as i64),
     ("RDMA_CM_EVENT_ESTABLISHED", ESTABLISHED as i64),
     ("RDMA_CM_EVENT_DISCONNECTED", DISCONNECTED as i64),
     ("RDMA_CM_EVENT_DEVICE_REMOVAL", DEVICE_REMOVAL as i64),
+    ("RDMA_CM_EVENT_ADDR_CHANGE", ADDR_CHANGE as i64),
     ("RDMA_CM_EVENT_TIMEWAIT_EXIT", TIMEWAIT_EXIT as i64),
 ];

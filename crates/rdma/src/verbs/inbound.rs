@@ -124,6 +124,14 @@ impl Inbound {
         }
     }
 
+    /// The queue that is shared, as the library knows it; zero if none is.
+    pub fn place(&self) -> usize {
+        match self {
+            Inbound::Own(_) => 0,
+            Inbound::Shared(share) => share.shared.as_ptr() as usize,
+        }
+    }
+
     /// What has come and is not taken is missed by others.
     pub fn is_shared(&self) -> bool {
         matches!(self, Inbound::Shared(_))

@@ -120,6 +120,9 @@ functions! {
         ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         ibv_ack_cq_events(*mut ibv_cq, u32);
         ibv_wc_status_str(c_int) -> *const c_char;
+        ibv_get_async_event(*mut ibv_context, *mut ibv_async_event) -> c_int;
+        ibv_ack_async_event(*mut ibv_async_event);
+        ibv_event_type_str(c_int) -> *const c_char;
     }
     "librdmacm.so.1" {
         rdma_create_event_channel() -> *mut rdma_event_channel;
@@ -144,11 +147,21 @@ functions! {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// What a thread is to find.
+    pub static INSTEAD: std::cell::Cell<Option<&'static Library>> = const { std::cell::Cell::new(None) };
+}
+
 /// The libraries of this host.
 ///
 /// # Errors
 /// When they are not here; they are not looked for again.
 pub fn library() -> Result<&'static Library, Missing> {
+    #[cfg(test)]
+    if let Some(instead) = INSTEAD.get() {
+        return Ok(instead);
+    }
     static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
     LIBRARY.get_or_init(|| Library::open(FILES)).as_ref().map_err(Missing::clone)
 }
@@ -173,7 +186,13 @@ impl Library {
         text(unsafe { (self.ibv_wc_status_str)(status) })
     }
 
-    /// What the library calls an event.
+    /// What the library calls an event of a device.
+    pub fn device_text(&self, event: c_int) -> String {
+        // SAFETY: any number may be asked for; the text is constant.
+        text(unsafe { (self.ibv_event_type_str)(event) })
+    }
+
+    /// What the library calls an event of the connection manager.
     pub fn event_text(&self, event: c_int) -> String {
         // SAFETY: any number may be asked for; the text is constant.
         text(unsafe { (self.rdma_event_str)(event) })

@@ -2,12 +2,13 @@
 
 use super::cm::{Depths, Event, Id, Watch};
 use super::domain::Domain;
-use super::ffi::{CONNECT_REQUEST, DEVICE_REMOVAL, OPTION_ID_AFONLY, OPTION_ID_REUSEADDR};
+use super::ffi::{ADDR_CHANGE, CONNECT_REQUEST, DEVICE_REMOVAL, OPTION_ID_AFONLY, OPTION_ID_REUSEADDR};
 use super::parts;
 use crate::{Endpoint, Request, Terms, Wait};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// How to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +23,15 @@ impl Default for Options {
     }
 }
 
+/// Between attempts to listen again.
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 });
+
 /// Takes connections at one address, of all devices that have it. Belongs to one core.
 pub struct Listener {
-    watch: Watch,
-    id: Id,
+    /// None while there is no device.
+    door: Option<Door>,
     addr: SocketAddr,
+    options: Options,
 }
 
 /// Listens at an address; an IPv6 one takes IPv6 only. An address without a host is that of all devices, also of those
@@ -35,15 +40,9 @@ pub struct Listener {
 /// # Errors
 /// When the libraries or the kernel's modules are missing, or the address is in use, or not that of a device.
 pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
-    let id = Id::new()?;
-    id.set(OPTION_ID_REUSEADDR)?;
-    if addr.is_ipv6() {
-        id.set(OPTION_ID_AFONLY)?;
-    }
-    let watch = id.watch()?;
-    id.listen(addr, options.backlog.into())?;
-    let addr = id.addresses().0;
-    Ok(Listener { watch, id, addr })
+    let door = Door::open(addr, options)?;
+    let addr = door.id.addresses().0;
+    Ok(Listener { door: Some(door), addr, options })
 }
 
 impl Listener {
@@ -52,23 +51,63 @@ impl Listener {
         self.addr
     }
 
-    /// The next connection that somebody wants; it may be accepted on another core.
-    ///
-    /// # Errors
-    /// When the device of the address is gone, or the connection manager is.
-    pub async fn next(&self) -> io::Result<Pending> {
+    /// The next connection that somebody wants; it may be accepted on another core. When the device of the address goes,
+    /// this waits until there is one again.
+    pub async fn next(&mut self) -> Pending {
+        let at = self.addr;
+        loop {
+            match &self.door {
+                Some(door) => match door.next().await {
+                    Ok(pending) => return pending,
+                    Err(e) => {
+                        tracing::error!(%at, error = %e, "no connections come by RDMA until that is over");
+                        self.door = None;
+                    }
+                },
+                None => {
+                    compio::time::sleep(PAUSE).await;
+                    let opened = Door::open(at, self.options).inspect_err(|e| tracing::debug!("{e}"));
+                    self.door =
+                        opened.ok().inspect(|_| tracing::info!(%at, "connections come by RDMA again"));
+                }
+            }
+        }
+    }
+}
+
+/// Where connections come in, as long as the device of the address is there.
+struct Door {
+    watch: Watch,
+    id: Id,
+}
+
+impl Door {
+    fn open(addr: SocketAddr, options: Options) -> io::Result<Door> {
+        let id = Id::new()?;
+        id.set(OPTION_ID_REUSEADDR)?;
+        if addr.is_ipv6() {
+            id.set(OPTION_ID_AFONLY)?;
+        }
+        let watch = id.watch()?;
+        id.listen(addr, options.backlog.into())?;
+        Ok(Door { watch, id })
+    }
+
+    async fn next(&self) -> io::Result<Pending> {
         loop {
             let event = self.id.next(&self.watch).await?;
+            let is_ours = event.id == self.id.as_ptr();
+            let gone = |text| Err(io::Error::new(io::ErrorKind::NotConnected, text));
             match event.kind {
                 CONNECT_REQUEST => match self.id.of_request(&event) {
                     Ok(id) => return Ok(Pending::new(id, event)),
                     // One that cannot be taken is no reason to take no others.
                     Err(e) => tracing::warn!("{e}"),
                 },
-                DEVICE_REMOVAL if event.id == self.id.as_ptr() => {
-                    return Err(io::Error::new(io::ErrorKind::NotConnected, "the RDMA device is gone"));
-                }
-                // Of requests that have ended before they were taken, or of addresses that have moved.
+                DEVICE_REMOVAL if is_ours => return gone("the RDMA device is gone"),
+                // Of a bond that uses another link now, and with it another device.
+                ADDR_CHANGE if is_ours => return gone("the address has moved to another RDMA device"),
+                // Of requests that have ended before they were taken.
                 kind => tracing::debug!(kind, status = event.status, "an event of an RDMA listener"),
             }
         }

@@ -5,9 +5,10 @@
 //!
 //! What is flushed together is one call of the device. Messages are copied into memory that it knows (`bounce`), and
 //! short ones go inline. Data of RDMA Writes leaves from where it lies if that is a buffer of a pool: those are cut from
-//! a few regions ([`net::regions`]), each of which is made known once. That of RDMA Reads lands there as well, but not on
-//! iWARP, where the key of a read's memory is told to the other side, and would be good for all of the region. Memory that
-//! the other side may use is made known as it is exposed, and forgotten when the right is taken back.
+//! a few regions ([`net::regions`]), each of which is made known once. Zeros leave from one place, all of them. Data of
+//! RDMA Reads lands in buffers as well, but not on iWARP, where the key of a read's memory is told to the other side, and
+//! would be good for all of the region. Memory that the other side may use is made known as it is exposed, and forgotten
+//! when the right is taken back.
 //!
 //! All connections of a device share one protection domain, so a steering tag of one names memory for the other side of
 //! another as well. Nobody is told the tags of others.
@@ -23,10 +24,12 @@ mod inbound;
 mod library;
 mod listener;
 mod outgoing;
+mod parting;
 mod parts;
 mod queues;
 mod receives;
 mod shared;
+mod troubles;
 
 /// A message of the other side must not end a steering tag of ours: those of user space are of whole regions, which the
 /// devices let nobody else end. Such a message would end the connection.
@@ -38,6 +41,8 @@ mod abi_tests;
 mod endpoint_tests;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod manager_tests;
 
 pub use connect::connect;
 pub use devices::{Device, Port, Transport, devices};

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Writes and reads are cut into pieces of so many bytes.
-const PIECE: usize = 256 << 10;
+pub const PIECE: usize = 256 << 10;
 /// Bytes of chunks that a connection may have at the device, for each direction; one chunk may always be there.
 const BUDGET: usize = 8 << 20;
 
@@ -54,12 +54,17 @@ struct Piece {
 /// Tells the key of the memory of a buffer, if the device knows it.
 pub type Key = Box<dyn Fn(&Buf) -> Option<u32>>;
 
+/// Tells the place and the key of [`PIECE`] zeros.
+pub type Zeros = Box<dyn Fn() -> Option<(u64, u32)>>;
+
 /// Memory that a connection uses.
 pub struct Memory {
     /// For what goes out, and for what is read.
     pub pool: Arc<Pool>,
     pub sinks: Arc<Pool>,
     pub key: Key,
+    /// So many zeros as a piece has, which the device knows.
+    pub zeros: Zeros,
     /// What is read may land in memory with such a key.
     pub lands: bool,
 }
@@ -70,7 +75,9 @@ impl Memory {
         let (buf, start) = match payload {
             Payload::Buf(buf, _) => (buf, 0),
             Payload::Part(buf, start, _) => (&**buf, *start),
-            Payload::Empty | Payload::Zeros(_) | Payload::Bytes(_) => return None,
+            // Each piece is the same.
+            Payload::Zeros(_) => return (self.zeros)(),
+            Payload::Empty | Payload::Bytes(_) => return None,
         };
         Some((buf[start + at..].as_ptr() as u64, (self.key)(buf)?))
     }
@@ -121,6 +128,8 @@ pub struct Outgoing {
     posted: VecDeque<Staged>,
     /// Reads at the device, by number; they end in any order.
     reading: HashMap<u64, Staged>,
+    /// Those that have failed: not every driver is done with their memory by then.
+    ended: Vec<Staged>,
     /// Of a connection that is over: a payload of which the device may still have pieces.
     kept: Option<Waiting>,
     seq: u64,
@@ -147,6 +156,7 @@ impl Outgoing {
             staged: Vec::new(),
             posted: VecDeque::new(),
             reading: HashMap::new(),
+            ended: Vec::new(),
             kept: None,
             seq: 0,
             slots,
@@ -218,7 +228,7 @@ impl Outgoing {
     }
 
     /// Those of them that have ended.
-    pub fn ended(&self) -> u64 {
+    pub fn delivered(&self) -> u64 {
         self.pushed - (self.queued + self.out) as u64
     }
 
@@ -252,7 +262,7 @@ impl Outgoing {
 
     /// The device has nothing whose end could be waited for.
     pub fn is_idle(&self) -> bool {
-        self.reading.is_empty() && !self.posted.iter().any(|one| one.is_told)
+        self.reading.is_empty() && !self.is_sending()
     }
 
     fn stage_reads(&mut self, memory: &Memory) -> io::Result<()> {
@@ -317,13 +327,13 @@ impl Outgoing {
 
     /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
     /// is no read is told of, else its chunk and its slot would never come back.
-    pub fn work(&mut self) -> Vec<Work> {
+    pub fn work(&mut self) -> impl ExactSizeIterator<Item = Work> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         for (n, one) in self.staged.iter_mut().enumerate() {
             // Messages and reads are told of, each.
             one.is_told = self.tells_all || Some(n) == last || !matches!(one.verb, Verb::Write(_));
         }
-        self.staged.iter().map(to_work).collect()
+        self.staged.iter().map(to_work)
     }
 
     /// The device has taken so many of them.
@@ -366,6 +376,25 @@ impl Outgoing {
         Some(Event::Read(job.id, job.buf, Ok(())))
     }
 
+    /// An operation has failed: the device is done with it, and with the messages and writes before it.
+    pub fn failed(&mut self, seq: u64) {
+        if let Some(read) = self.reading.remove(&seq) {
+            return self.ended.push(read);
+        }
+        let count = self.posted.iter().take_while(|one| one.seq <= seq).count();
+        self.ended.extend(self.posted.drain(..count));
+    }
+
+    /// The device has messages or writes whose end it will tell.
+    pub fn is_sending(&self) -> bool {
+        self.posted.iter().any(|one| one.is_told)
+    }
+
+    /// The device has nothing at all.
+    pub fn is_at_rest(&self) -> bool {
+        self.posted.is_empty() && self.reading.is_empty()
+    }
+
     /// The device may be writing into buffers of reads.
     pub fn lands(&self) -> bool {
         let mut reads = self.staged.iter().filter(|one| one.piece.is_some()).chain(self.reading.values());
@@ -379,7 +408,7 @@ impl Outgoing {
         self.kept = self.waiting.pop_front().filter(|first| first.done > 0);
         self.waiting.clear();
         self.pieces.clear();
-        self.posted.extend(self.staged.drain(..));
+        self.ended.append(&mut self.staged);
         self.queued = 0;
         let mut jobs: Vec<_> = self.jobs.drain().collect();
         jobs.sort_unstable_by_key(|(number, _)| *number);

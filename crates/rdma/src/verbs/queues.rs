@@ -8,7 +8,7 @@ use super::ffi::*;
 use super::library::{last_error, said};
 use super::shared::Shared;
 use crate::Remote;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::io;
 use std::ptr::null_mut;
@@ -88,6 +88,8 @@ pub struct Queues {
     library: &'static super::library::Library,
     /// Operations that there is room for: sent ones, and received ones.
     pub depths: (usize, usize),
+    /// Memory for what is posted together, to be used again.
+    chain: RefCell<(Vec<ibv_sge>, Vec<ibv_send_wr>)>,
     /// Counts it among the connections of its device.
     _seat: Arc<()>,
 }
@@ -105,6 +107,8 @@ impl Queues {
         let context = id.context()?.as_ptr();
         let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
         let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
+        // Of what is shared one connection may get all, if its peer sends more than it may.
+        let cqe = depth + shared.map_or(depth, Shared::depth);
         let mut queues = Queues {
             id: id.as_ptr(),
             qp: Cell::new(null_mut()),
@@ -114,6 +118,7 @@ impl Queues {
             channel: null_mut(),
             library: id.library,
             depths: (depth as usize, depth as usize),
+            chain: RefCell::default(),
             _seat: domain.seat(),
         };
         let library = id.library;
@@ -122,7 +127,7 @@ impl Queues {
         if queues.channel.is_null() {
             return Err(last_error("make a completion channel"));
         }
-        let cqe = c_int::try_from(2 * depth).unwrap_or(c_int::MAX);
+        let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
         // SAFETY: both live; the queue has the channel's events.
         queues.cq = unsafe { (library.ibv_create_cq)(context, cqe, null_mut(), queues.channel, 0) };
         if queues.cq.is_null() {
@@ -231,10 +236,14 @@ impl Queues {
     /// Hands operations to the device, all at once: how many it has taken.
     ///
     /// The chunks must stay until their operations are complete, or the queues gone.
-    pub fn post(&self, work: &[Work]) -> usize {
-        let mut places: Vec<ibv_sge> = work.iter().map(|work| place(work.at, work.len)).collect();
-        let mut chain: Vec<ibv_send_wr> =
-            work.iter().map(|work| request(work, self.inline_for(work.verb))).collect();
+    pub fn post(&self, work: impl Iterator<Item = Work>) -> usize {
+        let (places, chain) = &mut *self.chain.borrow_mut();
+        places.clear();
+        chain.clear();
+        for work in work {
+            places.push(place(work.at, work.len));
+            chain.push(request(&work, self.inline_for(work.verb)));
+        }
         for n in 0..chain.len() {
             chain[n].sg_list = &raw mut places[n];
             chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
@@ -249,6 +258,16 @@ impl Queues {
     /// Bytes that go inline with an operation. Soft iWARP refuses a message that ends a key inline.
     fn inline_for(&self, verb: Verb) -> usize {
         if matches!(verb, Verb::Send(Some(_))) && self.is_iwarp { 0 } else { self.inline }
+    }
+
+    /// The pair and the completion queue, as the library knows them.
+    pub fn places(&self) -> [usize; 2] {
+        [self.qp.get() as usize, self.cq as usize]
+    }
+
+    /// All operations were ended.
+    pub fn is_ended(&self) -> bool {
+        self.qp.get().is_null()
     }
 
     fn pair_now(&self) -> Option<*mut ibv_qp> {

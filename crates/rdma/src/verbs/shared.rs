@@ -12,6 +12,7 @@ use super::ffi::*;
 use super::library::last_error;
 use super::queues::{Takes, hand_over};
 use super::receives::Receives;
+use super::troubles::Trouble;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,6 +57,8 @@ impl Drop for Queue {
 /// The queue of a device, and what the device has of it. The queue goes before the memory.
 pub struct Shared {
     queue: Queue,
+    depth: u32,
+    trouble: Arc<Trouble>,
     inside: Mutex<Inside>,
 }
 
@@ -71,7 +74,9 @@ impl Shared {
     /// # Errors
     /// When the device has no more queues.
     pub fn new(domain: &Domain) -> io::Result<Shared> {
-        let most = u32::try_from(domain.attr.max_srq_wr).unwrap_or(0).clamp(1, DEPTH);
+        // All of it has room in half of a completion queue.
+        let most = domain.attr.max_srq_wr.min(domain.attr.max_cqe / 2);
+        let most = u32::try_from(most).unwrap_or(0).clamp(1, DEPTH);
         let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr: most, max_sge: 1, srq_limit: 0 };
         let pd = domain.shared_pd();
         // SAFETY: the domain lives, and the attributes until the call returns.
@@ -80,7 +85,18 @@ impl Shared {
             return Err(last_error("make a shared receive queue"));
         }
         let inside = Inside { receives: Receives::new(domain.pool(), most as usize), promised: 0 };
-        Ok(Shared { queue: Queue { srq, pd }, inside: Mutex::new(inside) })
+        let trouble = domain.troubles.enter([srq as usize, 0, 0]);
+        Ok(Shared { queue: Queue { srq, pd }, depth: most, trouble, inside: Mutex::new(inside) })
+    }
+
+    /// The device has said nothing else.
+    pub fn is_sound(&self) -> bool {
+        self.trouble.event().is_none()
+    }
+
+    /// Messages that there is memory for at most, to all connections together.
+    pub fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// The queue as the library knows it.

@@ -1,0 +1,144 @@
+//! The end of a connection, as the device sees it.
+//!
+//! What was said last is waited for; then the connection is cut, and the device ends all that it has; when that has come
+//! back the queue pair goes. A pair that went sooner would take completions with it, and with them memory for messages
+//! that connections share. All of it takes a bounded time, and nobody waits for it but who wants its buffers back.
+
+use super::endpoint::{End, Inner, State};
+use super::ffi::{ESTABLISHED, WC_SUCCESS};
+use super::receives;
+use crate::Event;
+use std::cell::Cell;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// For what was said last to arrive.
+const WORDS: Duration = Duration::from_secs(1);
+/// For the device to end what it has.
+const DRAIN: Duration = Duration::from_secs(1);
+/// For messages that are coming, and of which nothing is known yet, to end in memory that is shared.
+const COMING: Duration = Duration::from_millis(50);
+/// Between looks.
+const LOOK: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// How long the connections of a loop that ends may keep it from that, together.
+    static LAST: Cell<Duration> = const { Cell::new(Duration::from_millis(200)) };
+}
+
+impl Inner {
+    /// Ends the connection, if it has not ended; with `words` what was said may still arrive.
+    pub fn leave(&self, words: bool) {
+        let mut state = self.state.borrow_mut();
+        if !state.end.is_over() {
+            self.over(&mut state, None, words);
+        } else if !words {
+            self.cut(&mut state);
+        }
+    }
+
+    /// Ends the connection, and tells of it as soon as may be.
+    pub fn over(&self, state: &mut State, reason: Option<io::Error>, words: bool) {
+        state.end = End::Parting(reason);
+        if !words || !state.out.is_sending() {
+            self.cut(state);
+        }
+        self.tell(state);
+        self.trouble.wakeup.notify(usize::MAX);
+    }
+
+    /// From now on the device ends what it has, with errors.
+    fn cut(&self, state: &mut State) {
+        if state.cut.is_none() {
+            self.id.disconnect();
+            state.cut = Some(Instant::now());
+        }
+    }
+
+    /// Tells of the end, unless buffers that come back with it are still written to.
+    fn tell(&self, state: &mut State) {
+        if let End::Parting(reason) = &mut state.end
+            && (self.queues.is_ended() || !state.out.lands())
+        {
+            let reason = reason.take();
+            let reads = state.out.fail();
+            state.inbox.list.extend(reads);
+            state.inbox.list.push(Event::End(reason));
+            state.end = End::Told;
+            self.woken.notify(usize::MAX);
+        }
+    }
+
+    /// Waits until the device is done with a connection that is over, and lets its queues go.
+    pub async fn part(&self) {
+        let begun = Instant::now();
+        while !self.has_parted(begun) {
+            compio::time::sleep(LOOK).await;
+        }
+    }
+
+    fn has_parted(&self, begun: Instant) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        self.reap(state);
+        match state.cut {
+            None if self.is_left() || !state.out.is_sending() || begun.elapsed() >= WORDS => self.cut(state),
+            Some(since) if is_done(state, since.elapsed()) => self.queues.end(),
+            _ => {}
+        }
+        self.tell(state);
+        self.queues.is_ended()
+    }
+
+    /// The other side does not listen any more.
+    fn is_left(&self) -> bool {
+        std::iter::from_fn(|| self.id.event().transpose())
+            .any(|event| !event.is_ok_and(|e| e.kind == ESTABLISHED))
+    }
+
+    /// Takes back what the device is done with. Messages come too late.
+    fn reap(&self, state: &mut State) {
+        while let Ok(n @ 1..) = self.queues.poll(&mut state.completions) {
+            for wc in &state.completions[..n] {
+                match receives::slot(wc.wr_id) {
+                    Some(slot) => state.receives.forget(slot),
+                    None if wc.status == WC_SUCCESS => {
+                        state.inbox.list.extend(state.out.completed(wc.wr_id));
+                    }
+                    None => state.out.failed(wc.wr_id),
+                }
+            }
+        }
+        if state.receives.is_shared() {
+            // Without memory the others wait, as at other times.
+            _ = state.receives.refill(&self.queues);
+        }
+    }
+}
+
+/// The device has ended what it had so long after it was told to.
+fn is_done(state: &State, after: Duration) -> bool {
+    let is_quiet = !state.receives.is_shared() || after >= COMING;
+    after >= DRAIN || (is_quiet && state.out.is_at_rest())
+}
+
+/// The loop of a connection may end before that has parted.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = &mut *self.state.borrow_mut();
+        self.reap(state);
+        let begun = Instant::now();
+        while state.cut.is_none() && state.out.is_sending() && begun.elapsed() < LAST.get() {
+            std::thread::sleep(LOOK);
+            self.reap(state);
+        }
+        LAST.set(LAST.get().saturating_sub(begun.elapsed()));
+        if !self.queues.is_ended() {
+            self.cut(state);
+            self.reap(state);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "parting_tests.rs"]
+mod tests;

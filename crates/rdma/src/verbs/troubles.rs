@@ -1,0 +1,234 @@
+//! What a device tells of itself: that it has failed, or one of the queues of a connection. A thread for each device waits
+//! for that, as events of a device are for all of its connections, on all cores.
+#![allow(unsafe_code)]
+
+use super::ffi::*;
+use super::library::Library;
+use event_listener::Event as Wakeup;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+/// No event.
+const NONE: c_int = -1;
+
+/// Whom an event is about.
+#[derive(Clone, Copy)]
+enum About {
+    /// The connection that has this queue: a pair, one for completions, or one that is shared.
+    Queue(usize),
+    /// All of them.
+    All,
+    /// Nobody: it is only told.
+    Nobody,
+}
+
+/// A connection, for whom it may be about.
+pub struct Trouble {
+    queues: [usize; 3],
+    event: AtomicI32,
+    /// There is some.
+    pub wakeup: Wakeup,
+}
+
+impl Trouble {
+    /// The event that ends the connection, if there was one.
+    pub fn event(&self) -> Option<c_int> {
+        Some(self.event.load(SeqCst)).filter(|event| *event != NONE)
+    }
+}
+
+/// The connections of a device.
+#[derive(Default)]
+pub struct Troubles(Mutex<Vec<Weak<Trouble>>>);
+
+impl Troubles {
+    fn list(&self) -> MutexGuard<'_, Vec<Weak<Trouble>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more connection, with these queues.
+    pub fn enter(&self, queues: [usize; 3]) -> Arc<Trouble> {
+        let trouble = Arc::new(Trouble { queues, event: AtomicI32::new(NONE), wakeup: Wakeup::new() });
+        let mut list = self.list();
+        list.retain(|one| one.strong_count() > 0);
+        list.push(Arc::downgrade(&trouble));
+        trouble
+    }
+
+    /// Ends those whom the event is about.
+    fn tell(&self, about: About, event: c_int) {
+        let is_meant = |one: &Arc<Trouble>| match about {
+            About::Queue(queue) => one.queues.contains(&queue),
+            About::All => true,
+            About::Nobody => false,
+        };
+        for one in self.list().iter().filter_map(Weak::upgrade).filter(is_meant) {
+            one.event.store(event, SeqCst);
+            one.wakeup.notify(usize::MAX);
+        }
+    }
+}
+
+/// The context of a device; it outlives the thread.
+struct Context(NonNull<ibv_context>);
+
+// SAFETY: the library takes calls for a context from all threads.
+unsafe impl Send for Context {}
+
+/// The thread that waits. It ends when this is dropped, before the context does.
+pub struct Watcher {
+    end: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Begins to watch a device. The context must outlive this.
+    ///
+    /// # Errors
+    /// When there are too many threads or descriptors.
+    pub fn new(
+        library: &'static Library,
+        context: NonNull<ibv_context>,
+        name: &str,
+        troubles: Arc<Troubles>,
+    ) -> io::Result<Watcher> {
+        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        // SAFETY: the context lives, and so does its descriptor.
+        let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) }.try_clone_to_owned()?;
+        // Another watcher may take what this one was woken for.
+        rustix::fs::fcntl_setfl(&events, rustix::fs::fcntl_getfl(&events)? | rustix::fs::OFlags::NONBLOCK)?;
+        let (ends, context, name) = (end.try_clone()?, Context(context), name.to_string());
+        let watch = move || {
+            let context = context;
+            while is_ready(&events, &ends) && take(library, &context, &name, &troubles) {}
+        };
+        let thread = std::thread::Builder::new().name("rdma events".into()).spawn(watch)?;
+        Ok(Watcher { end, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let told = rustix::io::write(&self.end, &1u64.to_ne_bytes()).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| told) {
+            _ = thread.join();
+        }
+    }
+}
+
+/// Waits: whether there may be an event, and no end.
+fn is_ready(events: &OwnedFd, end: &OwnedFd) -> bool {
+    let mut fds = [events.as_fd(), end.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match poll(&mut fds, None) {
+        Ok(_) => fds[1].revents().is_empty(),
+        Err(e) => e == rustix::io::Errno::INTR,
+    }
+}
+
+/// Takes an event, if it is still there. False when there will be no more: the device is gone.
+fn take(library: &Library, context: &Context, name: &str, troubles: &Troubles) -> bool {
+    let mut event = ibv_async_event { element: 0, event_type: NONE };
+    // SAFETY: the context lives, and there is a place for the answer, which is acknowledged once. Queues go only after
+    // that, so that the one that is named is none that has come since.
+    unsafe {
+        if (library.ibv_get_async_event)(context.0.as_ptr(), &raw mut event) != 0 {
+            let e = io::Error::last_os_error().kind();
+            return matches!(e, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+        }
+        let about = about(&event);
+        let text = library.device_text(event.event_type);
+        match about {
+            About::Nobody => tracing::debug!(device = name, event = text, "an RDMA device tells"),
+            _ => tracing::warn!(device = name, event = text, "an RDMA device ends connections"),
+        }
+        troubles.tell(about, event.event_type);
+        (library.ibv_ack_async_event)(&raw mut event);
+    }
+    true
+}
+
+fn about(event: &ibv_async_event) -> About {
+    match event.event_type {
+        EVENT_CQ_ERR | EVENT_QP_FATAL | EVENT_QP_REQ_ERR | EVENT_QP_ACCESS_ERR | EVENT_SRQ_ERR => {
+            About::Queue(event.element as usize)
+        }
+        EVENT_DEVICE_FATAL => About::All,
+        // A port that is down may be up again before anybody has missed it.
+        _ => About::Nobody,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::endpoint_tests::{connection, run, sharing, until};
+    use crate::verbs::fake::Fake;
+    use crate::{Endpoint, Event, Events};
+
+    /// Whether it has ended, with a reason.
+    fn has_failed(end: &dyn Endpoint) -> bool {
+        let mut events = Events::default();
+        end.poll(&mut events);
+        matches!(&events.list[..], [Event::End(Some(e))] if e.to_string().contains("the RDMA device tells"))
+    }
+
+    #[test]
+    fn what_fails_ends_the_connections_that_it_is_about() {
+        // Which of the queues of the first connection, or none; what; and which of two connections that ends.
+        let rows = [
+            (0, EVENT_QP_FATAL, (true, false)),
+            (0, EVENT_QP_ACCESS_ERR, (true, false)),
+            (1, EVENT_CQ_ERR, (true, false)),
+            (2, EVENT_DEVICE_FATAL, (true, true)),
+            (2, EVENT_PORT_ERR, (false, false)),
+        ];
+        for (which, event, (first, second)) in rows {
+            run(async move {
+                let fake = Fake::new();
+                let ends = [connection(fake, 4), connection(fake, 4)];
+                let queues = fake.first_queues();
+                fake.trouble(queues[which], event);
+                if first {
+                    until(|| fake.state().pairs_gone == usize::from(first) + usize::from(second)).await;
+                } else {
+                    compio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+                assert_eq!((has_failed(&*ends[0]), has_failed(&*ends[1])), (first, second), "{event}");
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_shared_and_fails_is_used_by_nobody_who_comes_later() {
+        run(async {
+            let fake = Fake::new();
+            let (end, alone) = sharing(fake, 4);
+            let shared = fake.state().shared[0];
+            fake.trouble(shared, EVENT_SRQ_ERR);
+            until(|| fake.state().disconnects == 1).await;
+            assert!(has_failed(&*end) && !has_failed(&*alone[0]));
+            let later = connection(fake, 4);
+            assert_eq!(fake.state().shared.len(), 2);
+            assert!(!has_failed(&*later));
+        });
+    }
+
+    /// Else it would use a context that is not there any more.
+    #[test]
+    fn nobody_watches_a_device_that_is_not_in_use() {
+        run(async {
+            let fake = Fake::new();
+            drop(connection(fake, 4));
+            until(|| fake.held() == (0, 0)).await;
+            fake.trouble(1, EVENT_DEVICE_FATAL);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(fake.has_troubles());
+        });
+    }
+}
