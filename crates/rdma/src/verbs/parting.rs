@@ -30,6 +30,7 @@ impl Inner {
     /// Ends the connection, if it has not ended; with `words` what was said may still arrive.
     pub fn leave(&self, words: bool) {
         let mut state = self.state.borrow_mut();
+        let words = words && !state.resets;
         if !state.end.is_over() {
             self.over(&mut state, None, words);
         } else if !words {
@@ -127,7 +128,7 @@ impl Drop for Inner {
         let state = &mut *self.state.borrow_mut();
         self.reap(state);
         let begun = Instant::now();
-        while state.cut.is_none() && state.out.is_sending() && begun.elapsed() < LAST.get() {
+        while state.cut.is_none() && !state.resets && state.out.is_sending() && begun.elapsed() < LAST.get() {
             std::thread::sleep(LOOK);
             self.reap(state);
         }

@@ -93,6 +93,12 @@ fn a_reset_waits_for_no_word() {
         assert_eq!(disconnects(fake), 1);
         other.reset();
         assert_eq!(disconnects(fake), 2);
+        // And one whose every end is a reset.
+        let last = connection(fake, 4);
+        said(fake, &last);
+        last.reset_on_close(true).unwrap();
+        drop(last);
+        assert_eq!(disconnects(fake), 3);
     });
 }
 
