@@ -163,7 +163,7 @@ pub trait Endpoint {
     /// Breaks the connection. What waits is dropped, and RDMA Reads that are under way end with errors.
     fn close(&self);
 
-    /// Breaks the connection, and throws away what was handed over and not delivered. Hardware always does.
+    /// Breaks the connection, and throws away what was handed over and not delivered.
     fn reset(&self) {
         self.close();
     }

@@ -57,6 +57,7 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         exposed: HashMap::new(),
         inbox: Events::default(),
         end: End::None,
+        resets: false,
         cut: None,
         completions: [ibv_wc::default(); BATCH],
     });
@@ -111,6 +112,8 @@ pub struct State {
     /// What somebody took who was not asked for it.
     pub inbox: Events,
     pub end: End,
+    /// Every end is a reset.
+    pub resets: bool,
     /// Since when the device ends what it has.
     pub cut: Option<Instant>,
     pub completions: [ibv_wc; BATCH],
@@ -459,6 +462,12 @@ impl Endpoint for Verbs {
 
     fn reset(&self) {
         self.inner.leave(false);
+    }
+
+    /// A process that dies takes its queues with it.
+    fn reset_on_close(&self, reset: bool) -> io::Result<()> {
+        self.inner.state.borrow_mut().resets = reset;
+        Ok(())
     }
 }
 

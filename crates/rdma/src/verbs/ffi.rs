@@ -296,6 +296,7 @@ pub const EVENT_DEVICE_FATAL: c_int = 8;
 #[cfg(test)]
 pub const EVENT_PORT_ERR: c_int = 10;
 pub const EVENT_SRQ_ERR: c_int = 14;
+pub const EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 /// enum rdma_port_space.
 pub const PS_TCP: c_int = 0x0106;
 /// Options of an id.
@@ -429,6 +430,7 @@ pub const NUMBERS: &[(&str, i64)] = &[
     ("IBV_EVENT_DEVICE_FATAL", EVENT_DEVICE_FATAL as i64),
     ("IBV_EVENT_PORT_ERR", EVENT_PORT_ERR as i64),
     ("IBV_EVENT_SRQ_ERR", EVENT_SRQ_ERR as i64),
+    ("IBV_EVENT_QP_LAST_WQE_REACHED", EVENT_QP_LAST_WQE_REACHED as i64),
     ("RDMA_PS_TCP", PS_TCP as i64),
     ("RDMA_OPTION_ID", OPTION_ID as i64),
     ("RDMA_OPTION_ID_REUSEADDR", OPTION_ID_REUSEADDR as i64),

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 const WORDS: Duration = Duration::from_secs(1);
 /// For the device to end what it has.
 const DRAIN: Duration = Duration::from_secs(1);
-/// For messages that are coming, and of which nothing is known yet, to end in memory that is shared.
-const COMING: Duration = Duration::from_millis(50);
+/// For messages that are coming, and of which nothing is known yet, to end in memory that is shared; for devices that do
+/// not tell when that is so.
+const COMING: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 200 });
 /// Between looks.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -30,6 +31,7 @@ impl Inner {
     /// Ends the connection, if it has not ended; with `words` what was said may still arrive.
     pub fn leave(&self, words: bool) {
         let mut state = self.state.borrow_mut();
+        let words = words && !state.resets;
         if !state.end.is_over() {
             self.over(&mut state, None, words);
         } else if !words {
@@ -79,10 +81,15 @@ impl Inner {
 
     fn has_parted(&self, begun: Instant) -> bool {
         let state = &mut *self.state.borrow_mut();
+        // Before what it is about is taken.
+        let is_last = self.trouble.is_last();
         self.reap(state);
         match state.cut {
             None if self.is_left() || !state.out.is_sending() || begun.elapsed() >= WORDS => self.cut(state),
-            Some(since) if is_done(state, since.elapsed()) => self.queues.end(),
+            Some(since) if is_done(state, is_last, since.elapsed()) => {
+                self.queues.end();
+                self.reap(state);
+            }
             _ => {}
         }
         self.tell(state);
@@ -115,9 +122,9 @@ impl Inner {
     }
 }
 
-/// The device has ended what it had so long after it was told to.
-fn is_done(state: &State, after: Duration) -> bool {
-    let is_quiet = !state.receives.is_shared() || after >= COMING;
+/// The device has ended what it had, or had so long for it that it will not.
+fn is_done(state: &State, is_last: bool, after: Duration) -> bool {
+    let is_quiet = !state.receives.is_shared() || is_last || after >= COMING;
     after >= DRAIN || (is_quiet && state.out.is_at_rest())
 }
 
@@ -127,7 +134,7 @@ impl Drop for Inner {
         let state = &mut *self.state.borrow_mut();
         self.reap(state);
         let begun = Instant::now();
-        while state.cut.is_none() && state.out.is_sending() && begun.elapsed() < LAST.get() {
+        while state.cut.is_none() && !state.resets && state.out.is_sending() && begun.elapsed() < LAST.get() {
             std::thread::sleep(LOOK);
             self.reap(state);
         }

@@ -1,6 +1,7 @@
-use super::WORDS;
+use super::{COMING, WORDS};
 use crate::verbs::endpoint_tests::{connection, run, sharing, until};
 use crate::verbs::fake::Fake;
+use crate::verbs::ffi::EVENT_QP_LAST_WQE_REACHED;
 use crate::{Endpoint, Event, Events, Remote};
 use net::out::Payload;
 use std::rc::Rc;
@@ -93,6 +94,12 @@ fn a_reset_waits_for_no_word() {
         assert_eq!(disconnects(fake), 1);
         other.reset();
         assert_eq!(disconnects(fake), 2);
+        // And one whose every end is a reset.
+        let last = connection(fake, 4);
+        said(fake, &last);
+        last.reset_on_close(true).unwrap();
+        drop(last);
+        assert_eq!(disconnects(fake), 3);
     });
 }
 
@@ -147,6 +154,24 @@ fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
         until(|| gone(fake) == 1).await;
         assert_eq!(fake.free(), 8);
     });
+}
+
+#[test]
+fn a_device_that_tells_when_it_takes_no_more_of_what_is_shared_is_not_waited_for() {
+    for tells in [true, false] {
+        run(async move {
+            let fake = Fake::new();
+            let (end, _alone) = sharing(fake, 4);
+            let begun = Instant::now();
+            drop(end);
+            let pair = *fake.state().pairs.last().unwrap();
+            if tells {
+                fake.trouble(pair, EVENT_QP_LAST_WQE_REACHED);
+            }
+            until(|| gone(fake) == 1).await;
+            assert_eq!(begun.elapsed() < COMING, tells);
+        });
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -32,6 +32,7 @@ enum About {
 pub struct Trouble {
     queues: [usize; 3],
     event: AtomicI32,
+    is_last: AtomicBool,
     /// There is some.
     pub wakeup: Wakeup,
 }
@@ -40,6 +41,11 @@ impl Trouble {
     /// The event that ends the connection, if there was one.
     pub fn event(&self) -> Option<c_int> {
         Some(self.event.load(SeqCst)).filter(|event| *event != NONE)
+    }
+
+    /// The pair was cut, and takes no more of the memory for messages that is shared.
+    pub fn is_last(&self) -> bool {
+        self.is_last.load(SeqCst)
     }
 }
 
@@ -54,14 +60,15 @@ impl Troubles {
 
     /// One more connection, with these queues.
     pub fn enter(&self, queues: [usize; 3]) -> Arc<Trouble> {
-        let trouble = Arc::new(Trouble { queues, event: AtomicI32::new(NONE), wakeup: Wakeup::new() });
+        let (event, is_last) = (AtomicI32::new(NONE), AtomicBool::new(false));
+        let trouble = Arc::new(Trouble { queues, event, is_last, wakeup: Wakeup::new() });
         let mut list = self.list();
         list.retain(|one| one.strong_count() > 0);
         list.push(Arc::downgrade(&trouble));
         trouble
     }
 
-    /// Ends those whom the event is about.
+    /// Tells those whom the event is about. It is the end of them, unless it only says that their end is complete.
     fn tell(&self, about: About, event: c_int) {
         let is_meant = |one: &Arc<Trouble>| match about {
             About::Queue(queue) => one.queues.contains(&queue),
@@ -69,7 +76,10 @@ impl Troubles {
             About::Nobody => false,
         };
         for one in self.list().iter().filter_map(Weak::upgrade).filter(is_meant) {
-            one.event.store(event, SeqCst);
+            match event {
+                EVENT_QP_LAST_WQE_REACHED => one.is_last.store(true, SeqCst),
+                _ => one.event.store(event, SeqCst),
+            }
             one.wakeup.notify(usize::MAX);
         }
     }
@@ -144,6 +154,7 @@ fn take(library: &Library, context: &Context, name: &str, troubles: &Troubles) -
         let about = about(&event);
         let text = library.device_text(event.event_type);
         match about {
+            _ if event.event_type == EVENT_QP_LAST_WQE_REACHED => {}
             About::Nobody => tracing::debug!(device = name, event = text, "an RDMA device tells"),
             _ => tracing::warn!(device = name, event = text, "an RDMA device ends connections"),
         }
@@ -155,9 +166,12 @@ fn take(library: &Library, context: &Context, name: &str, troubles: &Troubles) -
 
 fn about(event: &ibv_async_event) -> About {
     match event.event_type {
-        EVENT_CQ_ERR | EVENT_QP_FATAL | EVENT_QP_REQ_ERR | EVENT_QP_ACCESS_ERR | EVENT_SRQ_ERR => {
-            About::Queue(event.element as usize)
-        }
+        EVENT_CQ_ERR
+        | EVENT_QP_FATAL
+        | EVENT_QP_REQ_ERR
+        | EVENT_QP_ACCESS_ERR
+        | EVENT_SRQ_ERR
+        | EVENT_QP_LAST_WQE_REACHED => About::Queue(event.element as usize),
         EVENT_DEVICE_FATAL => About::All,
         // A port that is down may be up again before anybody has missed it.
         _ => About::Nobody,
