@@ -8,7 +8,7 @@ use super::responses::Responses;
 use super::transmit::Transmit;
 use super::{Agreed, First, framing};
 use crate::{Event, Events, Exposed, Remote};
-use net::out::Payload;
+use net::out::{Out, Payload};
 use net::{Buf, Stream};
 use std::io;
 use wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
@@ -47,6 +47,8 @@ pub struct Engine {
     done: Vec<Event>,
     /// Why nothing can be sent any more. What was received before is taken nevertheless.
     lost: Option<io::Error>,
+    /// The other side is told why the connection ends.
+    has_last_word: bool,
     state: State,
 }
 
@@ -66,6 +68,7 @@ impl Engine {
             due: None,
             done: Vec::new(),
             lost: None,
+            has_last_word: false,
             state: State::Open,
         }
     }
@@ -153,6 +156,11 @@ impl Engine {
                 return Ok(true);
             }
         }
+    }
+
+    /// What is left of the last word, if the other side is told one.
+    pub(super) fn last_word(&mut self) -> Option<Out> {
+        std::mem::take(&mut self.has_last_word).then(|| std::mem::take(&mut self.transmit.out))
     }
 
     /// All that may be sent, as it would be. For tests and fuzzers.
@@ -265,7 +273,10 @@ impl Engine {
             Err(_) => &[],
         };
         if self.can_send() {
+            // Who broke a rule may read nothing for long: all else would be in the way of the last word.
+            self.transmit.out.drop_unbegun();
             self.transmit.terminate(fault.told, wrong);
+            self.has_last_word = true;
         }
         self.end(Some(fault.into()));
     }
