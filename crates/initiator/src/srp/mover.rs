@@ -233,7 +233,8 @@ impl carrier::Mover for Mover {
         let (itt, memory) = (task.tag, self.memory(task)?);
         self.with_state(|state| state.credits.command(header.cmd_sn()));
         let unit = requests::command(&header, task, &memory, IMMEDIATE_OFFSET);
-        let Some(mut unit) = unit.ok().filter(|unit| unit.len() <= self.agreed.it_iu_len) else {
+        let len = |unit: &Vec<u8>| unit.len() + memory.immediate_len();
+        let Some(unit) = unit.ok().filter(|unit| len(unit) <= self.agreed.it_iu_len) else {
             memory.lent().map(|stag| self.endpoint.revoke(stag));
             self.answer(pdu::scsi_response(itt, 0, NOT_SENT, 0), Vec::new());
             return Ok(());
@@ -242,8 +243,6 @@ impl carrier::Mover for Mover {
         let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
         let payload = match memory {
             Place::Here(buf) => {
-                // It leaves from where it lies.
-                unit.truncate(IMMEDIATE_OFFSET.into());
                 let len = buf.len();
                 Payload::Part(buf, 0, len)
             }
