@@ -47,16 +47,13 @@ impl Iwarp {
         let mut left = TURN;
         with_scratch(|buffer| {
             while left > 0 && !engine.is_over() {
-                let have = engine.partial().len();
-                buffer[..have].copy_from_slice(engine.partial());
-                let room = buffer.len() - have;
-                match self.stream.receive(&mut buffer[have..]) {
+                match self.stream.receive(buffer) {
                     Ok(None) => return,
                     Ok(Some(0)) => return engine.hang_up(None),
                     Err(e) => return engine.hang_up(Some(e)),
                     Ok(Some(got)) => {
-                        engine.parse(&buffer[..have + got], into);
-                        left = if got < room { 0 } else { left.saturating_sub(got) };
+                        engine.feed(&buffer[..got], into);
+                        left = if got < buffer.len() { 0 } else { left.saturating_sub(got) };
                     }
                 }
             }

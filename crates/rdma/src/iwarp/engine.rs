@@ -175,42 +175,64 @@ impl Engine {
 
     /// Takes bytes that have come.
     pub fn feed(&mut self, bytes: &[u8], into: &mut Events) {
-        match self.partial.is_empty() {
-            true => self.parse(bytes, into),
-            false => self.parse(&[&self.partial, bytes].concat(), into),
-        }
-    }
-
-    /// The start of an FPDU. Its rest is to be received behind a copy of it, for [`Engine::parse`].
-    pub(super) fn partial(&self) -> &[u8] {
-        &self.partial
-    }
-
-    /// Takes the FPDUs that are whole, and keeps the rest. `bytes` begin with what was kept before.
-    pub(super) fn parse(&mut self, bytes: &[u8], into: &mut Events) {
-        self.partial.clear();
+        self.take_begun(into);
         let mut rest = bytes;
-        while !self.is_over() {
-            match framing::first(rest, self.crc) {
-                Ok(None) => break,
-                Ok(Some((fpdu, whole))) => {
-                    self.take_fpdu(fpdu, into);
-                    rest = &rest[whole..];
-                }
-                Err(told) => self.fail(told.into(), &[]),
-            }
+        if !self.partial.is_empty() {
+            rest = self.complete(rest, into);
         }
-        if self.is_over() || (rest.is_empty() && self.partial.capacity() > KEEP) {
-            self.partial = Vec::new();
-        } else {
+        while !self.is_over()
+            && let Some(whole) = self.take_first(rest, into)
+        {
+            rest = &rest[whole..];
+        }
+        if !self.is_over() {
             self.partial.extend_from_slice(rest);
+        }
+    }
+
+    /// Goes on with the FPDU of which a part has come before, and copies no more than what is missing of it. The bytes behind
+    /// it.
+    fn complete<'a>(&mut self, mut bytes: &'a [u8], into: &mut Events) -> &'a [u8] {
+        let mut partial = std::mem::take(&mut self.partial);
+        // At first that may be its length.
+        loop {
+            let missing = framing::missing(&partial).min(bytes.len());
+            if missing == 0 {
+                break;
+            }
+            partial.extend_from_slice(&bytes[..missing]);
+            bytes = &bytes[missing..];
+        }
+        let is_taken = self.take_first(&partial, into).is_some();
+        if !is_taken {
+            self.partial = partial;
+        } else if !self.is_over() && partial.capacity() <= KEEP {
+            partial.clear();
+            self.partial = partial;
+        }
+        bytes
+    }
+
+    /// Takes the FPDU that these bytes begin with, if it is whole: how many bytes that were.
+    fn take_first(&mut self, bytes: &[u8], into: &mut Events) -> Option<usize> {
+        match framing::first(bytes, self.crc) {
+            Ok(None) => None,
+            Ok(Some((fpdu, whole))) => {
+                self.take_fpdu(fpdu, into);
+                Some(whole)
+            }
+            Err(told) => {
+                self.fail(told.into(), &[]);
+                Some(bytes.len())
+            }
         }
     }
 
     /// Takes what came with the handshake.
     pub fn take_begun(&mut self, into: &mut Events) {
         if std::mem::take(&mut self.has_begun) {
-            self.feed(&[], into);
+            let begun = std::mem::take(&mut self.partial);
+            self.feed(&begun, into);
         }
     }
 
