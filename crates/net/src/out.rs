@@ -211,6 +211,15 @@ impl Out {
         self.left + self.waiting as u64
     }
 
+    /// Drops what waits, but for what has begun to leave: the other side sees no message cut short. That may be a few
+    /// messages, where they have no payload.
+    pub fn drop_unbegun(&mut self) {
+        self.queue.truncate(usize::from(self.sent > 0));
+        let (frames, own, len) = self.queue.front().map_or((0, 0, 0), |e| (e.frame_len(), e.own(), e.len()));
+        self.frames.truncate(frames);
+        (self.own, self.waiting) = (own, len - self.sent);
+    }
+
     /// Takes all that waits, as it would have been sent. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         let all = self.bytes();
@@ -274,6 +283,23 @@ mod tests {
             assert_eq!((out.left(), out.end()), (second as u64, all.len() as u64));
             fill(&mut out);
             assert_eq!(out.bytes(), [&all[second..], &all].concat(), "and as much again");
+        }
+    }
+
+    #[test]
+    fn what_has_begun_to_leave_stays_whole_and_the_rest_can_be_dropped() {
+        for sent in 0..=60 {
+            let mut out = Out::default();
+            out.push(&[1; 16], Payload::Bytes(vec![9; 20]), &[2; 4]);
+            out.push(&[3; 16], Payload::Bytes(vec![8; 20]), &[4; 4]);
+            let all = out.bytes();
+            out.advance(sent);
+            out.drop_unbegun();
+            let kept = [0, 40, 80][sent.div_ceil(40)].max(sent);
+            assert_eq!(out.bytes(), all[sent..kept], "after {sent} bytes");
+            assert_eq!((out.waiting, out.own()), (kept - sent, if kept > sent { 20 } else { 0 }));
+            out.push(&[5; 8], Payload::Empty, &[]);
+            assert_eq!(out.bytes(), [&all[sent..kept], &[5; 8]].concat());
         }
     }
 

@@ -42,12 +42,12 @@ impl Events {
 
     /// Forgets what was taken. Memory for much of it is kept as long as it is in use.
     pub fn clear(&mut self) {
-        let (used, events) = (self.bytes.len(), self.list.len());
+        let used = self.bytes.len();
         self.list.clear();
         self.bytes.clear();
         if used < self.bytes.capacity() / 4 {
             self.bytes.shrink_to(KEEP);
-            self.list.shrink_to(events);
+            self.list.shrink_to(KEEP / size_of::<Event>());
         }
     }
 }
@@ -64,8 +64,14 @@ mod tests {
             events.clear();
             assert!(events.bytes.capacity() >= 100_000, "more of it may come");
         }
-        events.message(&[1; 48], None);
+        (0..1000).for_each(|_| events.list.push(Event::End(None)));
         events.clear();
         assert!(events.is_empty() && events.bytes.capacity() <= KEEP);
+        let kept = events.list.capacity();
+        assert!((1..1000).contains(&kept), "{kept}");
+        events.message(&[1; 48], None);
+        events.list.drain(..);
+        events.clear();
+        assert_eq!(events.list.capacity(), kept, "the next batch finds it");
     }
 }

@@ -38,6 +38,8 @@ impl fmt::Display for Fault {
 struct Slot {
     generation: u16,
     memory: Option<Exposed>,
+    /// The other side has ended its right; the memory waits for its owner.
+    is_ended: bool,
 }
 
 /// The steering tags of one connection: those of others name nothing here.
@@ -56,7 +58,7 @@ impl Keys {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < SLOTS => {
-                self.slots.push(Slot { generation: 1, memory: None });
+                self.slots.push(Slot { generation: 1, ..Slot::default() });
                 self.slots.len() - 1
             }
             None => return Err(io::Error::other("too much memory is exposed at once")),
@@ -67,14 +69,29 @@ impl Keys {
         Ok(Remote { stag, offset: BASE })
     }
 
-    /// Takes a tag back: its memory, if it names some.
+    /// Takes a tag back: its memory, if it names some, also if the other side has ended it.
     pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
         let slot = self.find(stag)?;
-        let Slot { generation, memory } = &mut self.slots[slot];
+        let Slot { generation, memory, is_ended } = &mut self.slots[slot];
         let memory = memory.take()?;
         *generation = generation.wrapping_add(1).max(1);
+        *is_ended = false;
         self.free.push(slot);
         Some(memory)
+    }
+
+    /// The other side ends a tag: it names nothing for it any more. False if it did not before.
+    pub fn end(&mut self, stag: u32) -> bool {
+        let usable = self.usable(stag);
+        if let Some(slot) = usable {
+            self.slots[slot].is_ended = true;
+        }
+        usable.is_some()
+    }
+
+    /// The slot of a tag that the other side may use.
+    fn usable(&self, stag: u32) -> Option<usize> {
+        self.find(stag).filter(|slot| !self.slots[*slot].is_ended)
     }
 
     fn find(&self, stag: u32) -> Option<usize> {
@@ -88,7 +105,7 @@ impl Keys {
     /// # Errors
     /// When it may not.
     pub fn sink(&mut self, to: Remote, len: usize) -> Result<&mut [u8], Fault> {
-        let slot = self.find(to.stag).ok_or(Fault::Tag)?;
+        let slot = self.usable(to.stag).ok_or(Fault::Tag)?;
         match &mut self.slots[slot].memory {
             Some(Exposed::Sink(buf)) => {
                 let range = range(to.offset, len, buf.len())?;
@@ -104,7 +121,7 @@ impl Keys {
     /// # Errors
     /// When it may not.
     pub fn source(&self, from: Remote, len: usize) -> Result<(Rc<Buf>, usize), Fault> {
-        let slot = self.find(from.stag).ok_or(Fault::Tag)?;
+        let slot = self.usable(from.stag).ok_or(Fault::Tag)?;
         match &self.slots[slot].memory {
             Some(Exposed::Source(buf)) => Ok((buf.clone(), range(from.offset, len, buf.len())?.start)),
             Some(Exposed::Sink(_)) => Err(Fault::Direction),
@@ -134,6 +151,17 @@ mod tests {
         assert_ne!(first.stag, second.stag);
         assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
         assert!(keys.revoke(first.stag).is_none() && keys.sink(second, 1).is_ok());
+    }
+
+    #[test]
+    fn a_tag_that_the_other_side_ends_keeps_its_memory_for_its_owner() {
+        let mut keys = Keys::default();
+        let first = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        assert_eq!([keys.end(first.stag), keys.end(first.stag), keys.end(7)], [true, false, false]);
+        assert_eq!(keys.sink(first, 1).unwrap_err(), Fault::Tag);
+        assert!(keys.revoke(first.stag).is_some() && keys.revoke(first.stag).is_none());
+        let second = keys.expose(Exposed::Sink(Buf::zeroed(8))).unwrap();
+        assert!(keys.sink(second, 8).is_ok() && !keys.end(first.stag));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The data mover over RDMA (RFC 7145 section 7), as the initiator plays it: each command lends its memory to the target,
 //! and has it back with the answer.
 
+use crate::session::by_tag::ByTag;
 use crate::session::carrier;
 use crate::session::machine::Machine;
 use crate::session::task::{Data as Memory, Task};
@@ -10,9 +11,8 @@ use ::wire::iser::{self, Advertised, Header, LOGIN_LEN};
 use net::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
 use net::out::Payload;
 use proto::parameters::Parameters;
-use rdma::{Endpoint, Event, Events, Exposed, Remote, Wait};
+use rdma::{Endpoint, Events, Exposed, Remote, Wait};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ const UNDERFLOW: u8 = 0x02;
 #[derive(Default)]
 struct State {
     /// The steering tags of commands, by Initiator Task Tag.
-    lent: HashMap<u32, u32>,
+    lent: ByTag<u32>,
     /// What has come and was not taken yet.
     events: Events,
 }
@@ -48,7 +48,7 @@ impl Mover {
 
     /// Ends the right of the target to the memory of a command.
     fn take_back(&self, itt: u32) -> Option<Exposed> {
-        let stag = self.state.borrow_mut().lent.remove(&itt)?;
+        let stag = self.state.borrow_mut().lent.remove(itt)?;
         self.endpoint.revoke(stag)
     }
 
@@ -146,28 +146,9 @@ impl carrier::Mover for Mover {
             events.clear();
             self.endpoint.poll(&mut events);
         }
-        let (mut taken, mut result) = (0, Ok(Received::More));
-        for event in std::mem::take(&mut events.list) {
-            let more = match event {
-                Event::Message(range, _) => {
-                    taken += 1;
-                    Ok(self.message(machine, &events.bytes[range]))
-                }
-                Event::Read(..) => Ok(true),
-                Event::End(None) => Ok(false),
-                Event::End(Some(e)) => Err(Broken::Io(e)),
-            };
-            match more {
-                Ok(true) => continue,
-                Ok(false) => result = Ok(Received::End),
-                Err(e) => result = Err(e),
-            }
-            break;
-        }
-        if taken > 0 {
-            self.endpoint.receives(taken, LOGIN_LEN);
-        }
-        events.clear();
+        let result = carrier::messages(&*self.endpoint, &mut events, LOGIN_LEN, |message| {
+            Ok(self.message(machine, message))
+        });
         self.state.borrow_mut().events = events;
         result
     }

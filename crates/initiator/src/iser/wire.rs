@@ -58,7 +58,8 @@ impl Wire {
     pub async fn over(stream: Stream, options: &Options) -> Result<Wire, Error> {
         // What protects PDUs elsewhere protects the frames that carry them here.
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
-        let how = rdma::iwarp::Options { crc, ..rdma::iwarp::Options::default() };
+        let window = options.window.map(|bytes| bytes as usize);
+        let how = rdma::iwarp::Options { crc, window, ..rdma::iwarp::Options::default() };
         let private = abilities(rdma::iwarp::TAKES_INVALIDATE);
         let peer = stream.peer().map_err(lost)?;
         let connected = rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;

@@ -8,7 +8,7 @@ use net::Stream;
 use net::iscsi::out::{self, Digests, Payload};
 use net::iscsi::receive::{Broken, Received, Receiver};
 use proto::parameters::Parameters;
-use rdma::Wait;
+use rdma::{Endpoint, Event, Events, Wait};
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
@@ -166,6 +166,39 @@ impl Line {
             Line::Moved(mover) => mover.close(),
         }
     }
+}
+
+/// Hands over the messages that have come, up to the end of the connection, and has as many received as were taken: of at
+/// most `len` bytes. `take` tells whether more is wanted.
+pub fn messages(
+    endpoint: &dyn Endpoint,
+    events: &mut Events,
+    len: usize,
+    mut take: impl FnMut(&[u8]) -> Result<bool, Broken>,
+) -> Result<Received, Broken> {
+    let (mut taken, mut result) = (0, Ok(Received::More));
+    for event in events.list.drain(..) {
+        let more = match event {
+            Event::Message(range, _) => {
+                taken += 1;
+                take(&events.bytes[range])
+            }
+            Event::Read(..) => Ok(true),
+            Event::End(None) => Ok(false),
+            Event::End(Some(e)) => Err(Broken::Io(e)),
+        };
+        match more {
+            Ok(true) => continue,
+            Ok(false) => result = Ok(Received::End),
+            Err(e) => result = Err(e),
+        }
+        break;
+    }
+    if taken > 0 {
+        endpoint.receives(taken, len);
+    }
+    events.clear();
+    result
 }
 
 impl Out {

@@ -1,6 +1,7 @@
 //! A session with a target: it lives on one core, and its handle may be used from all.
 
 mod batch;
+pub(crate) mod by_tag;
 pub(crate) mod carrier;
 mod checks;
 pub(crate) mod control;

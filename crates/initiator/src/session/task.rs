@@ -203,6 +203,12 @@ fn place(tag: u32) -> (usize, u16) {
     ((tag & SLOTS) as usize, (tag >> SLOT_BITS) as u16)
 }
 
+/// The slot in the tag of a command; None if it is another's.
+#[inline]
+pub fn slot(tag: u32) -> Option<usize> {
+    (tag & CONTROL == 0).then(|| place(tag).0)
+}
+
 impl Tasks {
     /// There is no tag left.
     pub fn is_full(&self) -> bool {

@@ -1,4 +1,4 @@
-//! A session with several channels (SRP r16a section 5.4): each command goes to the one that has most room, and what is
+//! A session with several channels (SRP r16a section 5.4): each command goes to the first that has most room, and what is
 //! about commands goes where they are. One that is lost takes the session with it, which is made anew as a whole.
 
 use super::answers::NOT_SUPPORTED;
@@ -79,7 +79,9 @@ impl carrier::Mover for Channels {
     }
 
     fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error> {
-        let roomiest = self.list.iter().max_by_key(|channel| channel.mover.room());
+        // The first of those, which is the last from behind: a single command always goes the same way, and finds its core
+        // awake there.
+        let roomiest = self.list.iter().rev().max_by_key(|channel| channel.mover.room());
         let mover = roomiest.map_or(&self.list[0].mover, |channel| &channel.mover);
         mover.command(header, task, parameters)
     }

@@ -46,7 +46,8 @@ impl Wire {
         let request = request(goal, options)?;
         let private = request.encode(Form::RdmaCm);
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
-        let how = rdma::iwarp::Options { crc, ..rdma::iwarp::Options::default() };
+        let window = options.window.map(|bytes| bytes as usize);
+        let how = rdma::iwarp::Options { crc, window, ..rdma::iwarp::Options::default() };
         let peer = stream.peer().map_err(|e| Error::new(Kind::Lost, io_text(&e)))?;
         let connected = rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
         finish(connected, &request, options)

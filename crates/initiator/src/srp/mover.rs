@@ -5,6 +5,7 @@ use super::credits::Credits;
 use super::login::RECEIVE_LEN;
 use super::requests::{self, Place};
 use crate::Error;
+use crate::session::by_tag::ByTag;
 use crate::session::carrier;
 use crate::session::machine::Machine;
 use crate::session::task::{Data as Memory, Task};
@@ -14,9 +15,9 @@ use event_listener::Event as Bell;
 use net::iscsi::receive::{Broken, Received};
 use net::out::Payload;
 use proto::parameters::Parameters;
-use rdma::{Endpoint, Event, Events, Exposed, Wait};
+use rdma::{Endpoint, Events, Exposed, Wait};
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
@@ -65,7 +66,7 @@ pub(super) struct Open {
 pub(super) struct State {
     pub credits: Credits,
     /// By Initiator Task Tag.
-    open: HashMap<u32, Open>,
+    open: ByTag<Open>,
     /// Those of them that wait for a credit, in order.
     pub waiting: VecDeque<(u32, Vec<u8>, Payload)>,
     /// Answers of our own, with their data.
@@ -90,7 +91,7 @@ impl Mover {
     pub fn new(endpoint: Rc<dyn Endpoint>, agreed: Agreed, credits: Credits) -> Mover {
         let state = State {
             credits,
-            open: HashMap::new(),
+            open: ByTag::default(),
             waiting: VecDeque::new(),
             ours: VecDeque::new(),
             replies: 0,
@@ -116,7 +117,7 @@ impl Mover {
 
     /// It has a request of this tag that is not answered.
     pub fn has(&self, itt: u32) -> bool {
-        self.with_state(|state| state.open.contains_key(&itt))
+        self.with_state(|state| state.open.get(itt).is_some())
     }
 
     /// It has a request that is not answered.
@@ -143,7 +144,7 @@ impl Mover {
         while state.may_send(self.agreed.under_way)
             && let Some((itt, unit, payload)) = state.waiting.pop_front()
         {
-            if let Some(open) = state.open.get_mut(&itt) {
+            if let Some(open) = state.open.get_mut(itt) {
                 open.sent = true;
             }
             state.credits.take();
@@ -212,8 +213,8 @@ impl State {
     /// Ends a request that the target has answered.
     pub fn close(&mut self, tag: u64) -> Option<(u32, Open)> {
         let itt = tag as u32;
-        let is_it = self.open.get(&itt).is_some_and(|open| open.tag == tag && open.sent);
-        is_it.then(|| self.open.remove(&itt)).flatten().map(|open| (itt, open))
+        let is_it = self.open.get(itt).is_some_and(|open| open.tag == tag && open.sent);
+        is_it.then(|| self.open.remove(itt)).flatten().map(|open| (itt, open))
     }
 }
 
@@ -233,7 +234,8 @@ impl carrier::Mover for Mover {
         let (itt, memory) = (task.tag, self.memory(task)?);
         self.with_state(|state| state.credits.command(header.cmd_sn()));
         let unit = requests::command(&header, task, &memory, IMMEDIATE_OFFSET);
-        let Some(mut unit) = unit.ok().filter(|unit| unit.len() <= self.agreed.it_iu_len) else {
+        let len = |unit: &Vec<u8>| unit.len() + memory.immediate_len();
+        let Some(unit) = unit.ok().filter(|unit| len(unit) <= self.agreed.it_iu_len) else {
             memory.lent().map(|stag| self.endpoint.revoke(stag));
             self.answer(pdu::scsi_response(itt, 0, NOT_SENT, 0), Vec::new());
             return Ok(());
@@ -242,8 +244,6 @@ impl carrier::Mover for Mover {
         let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
         let payload = match memory {
             Place::Here(buf) => {
-                // It leaves from where it lies.
-                unit.truncate(IMMEDIATE_OFFSET.into());
                 let len = buf.len();
                 Payload::Part(buf, 0, len)
             }
@@ -255,7 +255,7 @@ impl carrier::Mover for Mover {
 
     fn ended(&self, itt: u32) {
         self.with_state(|state| {
-            let Some(open) = state.open.remove(&itt) else { return };
+            let Some(open) = state.open.remove(itt) else { return };
             if !open.sent {
                 state.waiting.retain(|(waiting, ..)| *waiting != itt);
             }
@@ -284,28 +284,8 @@ impl carrier::Mover for Mover {
         }
         let mut events = self.with_state(|state| std::mem::take(&mut state.events));
         self.endpoint.poll(&mut events);
-        let (mut taken, mut result) = (0, Ok(Received::More));
-        for event in std::mem::take(&mut events.list) {
-            let more = match event {
-                Event::Message(range, _) => {
-                    taken += 1;
-                    self.unit(machine, &events.bytes[range])
-                }
-                Event::Read(..) => Ok(true),
-                Event::End(None) => Ok(false),
-                Event::End(Some(e)) => Err(Broken::Io(e)),
-            };
-            match more {
-                Ok(true) => continue,
-                Ok(false) => result = Ok(Received::End),
-                Err(e) => result = Err(e),
-            }
-            break;
-        }
-        if taken > 0 {
-            self.endpoint.receives(taken, RECEIVE_LEN);
-        }
-        events.clear();
+        let result =
+            carrier::messages(&*self.endpoint, &mut events, RECEIVE_LEN, |unit| self.unit(machine, unit));
         self.with_state(|state| state.events = events);
         result
     }

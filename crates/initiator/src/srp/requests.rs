@@ -46,6 +46,11 @@ impl Place {
         if let Place::Lent(_, at, _) = self { Some(at.stag) } else { None }
     }
 
+    /// Bytes that go with the command.
+    pub fn immediate_len(&self) -> usize {
+        if let Place::Here(buf) = self { buf.len() } else { 0 }
+    }
+
     /// Data-out and data-in.
     fn data(&self) -> (Data<'_>, Data<'_>) {
         match self {
@@ -57,7 +62,7 @@ impl Place {
     }
 }
 
-/// A SCSI command. Immediate data begins at `immediate_offset`; they are at the end of the unit.
+/// A SCSI command, up to `immediate_offset` if immediate data goes with it.
 ///
 /// # Errors
 /// When no unit says this.
@@ -74,7 +79,7 @@ pub fn command(header: &Bhs, task: &Task, place: &Place, immediate_offset: u16) 
         data_in,
     };
     let mut unit = Vec::new();
-    command.encode(Some(immediate_offset), &mut unit)?;
+    command.encode_before_data(Some(immediate_offset), &mut unit)?;
     Ok(unit)
 }
 

@@ -3,18 +3,22 @@
 use super::engine::Engine;
 use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
 use event_listener::Event;
-use net::out::Payload;
+use net::out::{Out, Payload};
 use net::{Buf, Stream, with_scratch};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::Shutdown;
+use std::rc::Rc;
+use std::time::Duration;
 
 /// Receives go on until the socket is empty or has given so many bytes: others want their turn.
 const TURN: usize = 1 << 20;
+/// The last word of a connection has to be taken within this time.
+const LAST_WORD_TIME: Duration = Duration::from_secs(5);
 
 /// One end of a connection over TCP.
 pub(super) struct Iwarp {
-    stream: Stream,
+    stream: Rc<Stream>,
     facts: Facts,
     engine: RefCell<Engine>,
     /// The other side has said its first word, or the connection is over.
@@ -30,7 +34,7 @@ pub(super) struct Iwarp {
 impl Iwarp {
     pub(super) fn new(stream: Stream, facts: Facts, engine: Engine) -> Iwarp {
         Iwarp {
-            stream,
+            stream: Rc::new(stream),
             facts,
             engine: RefCell::new(engine),
             spoken: Event::new(),
@@ -46,16 +50,13 @@ impl Iwarp {
         let mut left = TURN;
         with_scratch(|buffer| {
             while left > 0 && !engine.is_over() {
-                let have = engine.partial().len();
-                buffer[..have].copy_from_slice(engine.partial());
-                let room = buffer.len() - have;
-                match self.stream.receive(&mut buffer[have..]) {
+                match self.stream.receive(buffer) {
                     Ok(None) => return,
                     Ok(Some(0)) => return engine.hang_up(None),
                     Err(e) => return engine.hang_up(Some(e)),
                     Ok(Some(got)) => {
-                        engine.parse(&buffer[..have + got], into);
-                        left = if got < room { 0 } else { left.saturating_sub(got) };
+                        engine.feed(&buffer[..got], into);
+                        left = if got < buffer.len() { 0 } else { left.saturating_sub(got) };
                     }
                 }
             }
@@ -76,10 +77,36 @@ impl Iwarp {
     /// The connection is over: says the last word, if there is one, and wakes who waits.
     fn shut(&self, engine: &mut Engine) {
         if !self.is_shut.replace(true) {
-            // The other side may be gone already.
-            _ = engine.flush(&self.stream);
-            self.stream.shutdown(Shutdown::Both);
+            match (engine.flush(&self.stream), engine.last_word()) {
+                (Ok(_), Some(word)) => {
+                    compio::runtime::spawn(say_last(self.stream.clone(), word)).detach();
+                }
+                // The other side may be gone already.
+                _ => self.stream.shutdown(Shutdown::Both),
+            }
             self.spoken.notify(usize::MAX);
+        }
+    }
+}
+
+/// Says what is left of the last word of a connection, and ends it.
+async fn say_last(stream: Rc<Stream>, word: Out) {
+    // Who does not listen to it in time hears nothing.
+    _ = compio::time::timeout(LAST_WORD_TIME, say_and_listen(&stream, word)).await;
+    stream.shutdown(Shutdown::Both);
+}
+
+/// What comes is read up to its end: the kernel throws away what it has not sent when a socket is closed amid that.
+async fn say_and_listen(stream: &Stream, mut word: Out) -> io::Result<()> {
+    while !word.flush(stream)? {
+        stream.writable().await?;
+    }
+    stream.shutdown(Shutdown::Write);
+    loop {
+        match with_scratch(|buffer| stream.receive(buffer))? {
+            Some(0) => return Ok(()),
+            Some(_) => net::after_others().await,
+            None => stream.readable().await?,
         }
     }
 }
@@ -174,10 +201,17 @@ impl Endpoint for Iwarp {
         Box::pin(async {
             let spoken = self.spoken.listen();
             let may_send = self.engine.borrow().may_send();
-            if !may_send {
+            let over = async {
                 spoken.await;
+                Ok(())
+            };
+            match may_send {
+                true => net::either(over, self.stream.writable()).await?,
+                false => {
+                    over.await?;
+                    self.stream.writable().await?;
+                }
             }
-            self.stream.writable().await?;
             self.is_stuck.set(false);
             Ok(())
         })
@@ -205,9 +239,11 @@ impl Endpoint for Iwarp {
 
 impl Drop for Iwarp {
     fn drop(&mut self) {
-        match self.is_reset_on_close.get() && !self.is_shut.get() {
-            true => self.stream.reset(),
-            false => self.stream.shutdown(Shutdown::Both),
+        match (self.is_shut.get(), self.is_reset_on_close.get()) {
+            // Its last word may be on its way.
+            (true, _) => {}
+            (false, true) => self.stream.reset(),
+            (false, false) => self.stream.shutdown(Shutdown::Both),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::responses::Responses;
 use super::transmit::Transmit;
 use super::{Agreed, First, framing};
 use crate::{Event, Events, Exposed, Piece, Remote};
-use net::out::Payload;
+use net::out::{Out, Payload};
 use net::{Buf, Stream};
 use std::io;
 use wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
@@ -47,6 +47,8 @@ pub struct Engine {
     done: Vec<Event>,
     /// Why nothing can be sent any more. What was received before is taken nevertheless.
     lost: Option<io::Error>,
+    /// The other side is told why the connection ends.
+    has_last_word: bool,
     state: State,
 }
 
@@ -66,6 +68,7 @@ impl Engine {
             due: None,
             done: Vec::new(),
             lost: None,
+            has_last_word: false,
             state: State::Open,
         }
     }
@@ -173,6 +176,11 @@ impl Engine {
         }
     }
 
+    /// What is left of the last word, if the other side is told one.
+    pub(super) fn last_word(&mut self) -> Option<Out> {
+        std::mem::take(&mut self.has_last_word).then(|| std::mem::take(&mut self.transmit.out))
+    }
+
     /// All that may be sent, as it would be. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
@@ -185,42 +193,64 @@ impl Engine {
 
     /// Takes bytes that have come.
     pub fn feed(&mut self, bytes: &[u8], into: &mut Events) {
-        match self.partial.is_empty() {
-            true => self.parse(bytes, into),
-            false => self.parse(&[&self.partial, bytes].concat(), into),
-        }
-    }
-
-    /// The start of an FPDU. Its rest is to be received behind a copy of it, for [`Engine::parse`].
-    pub(super) fn partial(&self) -> &[u8] {
-        &self.partial
-    }
-
-    /// Takes the FPDUs that are whole, and keeps the rest. `bytes` begin with what was kept before.
-    pub(super) fn parse(&mut self, bytes: &[u8], into: &mut Events) {
-        self.partial.clear();
+        self.take_begun(into);
         let mut rest = bytes;
-        while !self.is_over() {
-            match framing::first(rest, self.crc) {
-                Ok(None) => break,
-                Ok(Some((fpdu, whole))) => {
-                    self.take_fpdu(fpdu, into);
-                    rest = &rest[whole..];
-                }
-                Err(told) => self.fail(told.into(), &[]),
-            }
+        if !self.partial.is_empty() {
+            rest = self.complete(rest, into);
         }
-        if self.is_over() || (rest.is_empty() && self.partial.capacity() > KEEP) {
-            self.partial = Vec::new();
-        } else {
+        while !self.is_over()
+            && let Some(whole) = self.take_first(rest, into)
+        {
+            rest = &rest[whole..];
+        }
+        if !self.is_over() {
             self.partial.extend_from_slice(rest);
+        }
+    }
+
+    /// Goes on with the FPDU of which a part has come before, and copies no more than what is missing of it. The bytes behind
+    /// it.
+    fn complete<'a>(&mut self, mut bytes: &'a [u8], into: &mut Events) -> &'a [u8] {
+        let mut partial = std::mem::take(&mut self.partial);
+        // At first that may be its length.
+        loop {
+            let missing = framing::missing(&partial).min(bytes.len());
+            if missing == 0 {
+                break;
+            }
+            partial.extend_from_slice(&bytes[..missing]);
+            bytes = &bytes[missing..];
+        }
+        let is_taken = self.take_first(&partial, into).is_some();
+        if !is_taken {
+            self.partial = partial;
+        } else if !self.is_over() && partial.capacity() <= KEEP {
+            partial.clear();
+            self.partial = partial;
+        }
+        bytes
+    }
+
+    /// Takes the FPDU that these bytes begin with, if it is whole: how many bytes that were.
+    fn take_first(&mut self, bytes: &[u8], into: &mut Events) -> Option<usize> {
+        match framing::first(bytes, self.crc) {
+            Ok(None) => None,
+            Ok(Some((fpdu, whole))) => {
+                self.take_fpdu(fpdu, into);
+                Some(whole)
+            }
+            Err(told) => {
+                self.fail(told.into(), &[]);
+                Some(bytes.len())
+            }
         }
     }
 
     /// Takes what came with the handshake.
     pub fn take_begun(&mut self, into: &mut Events) {
         if std::mem::take(&mut self.has_begun) {
-            self.feed(&[], into);
+            let begun = std::mem::take(&mut self.partial);
+            self.feed(&begun, into);
         }
     }
 
@@ -283,7 +313,10 @@ impl Engine {
             Err(_) => &[],
         };
         if self.can_send() {
+            // Who broke a rule may read nothing for long: all else would be in the way of the last word.
+            self.transmit.out.drop_unbegun();
             self.transmit.terminate(fault.told, wrong);
+            self.has_last_word = true;
         }
         self.end(Some(fault.into()));
     }

@@ -4,6 +4,15 @@ use net::iscsi::digest::crc32c;
 use wire::be;
 use wire::iwarp::{Terminate, mpa};
 
+/// Bytes that are missing to know the length of the FPDU that `bytes` begin, or to have all of it.
+pub(super) fn missing(bytes: &[u8]) -> usize {
+    let whole = match bytes.len() {
+        0..mpa::LENGTH_LEN => mpa::LENGTH_LEN,
+        _ => mpa::fpdu_len(be::get16(bytes).into()),
+    };
+    whole.saturating_sub(bytes.len())
+}
+
 /// What an FPDU at the start of `bytes` holds, its length and its DDP segment, and how many bytes it takes; None if
 /// it is not whole yet.
 ///

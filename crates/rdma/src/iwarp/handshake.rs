@@ -8,6 +8,9 @@ use std::time::Duration;
 use wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REVISION, UNKNOWN};
 use wire::iwarp::{Enhanced, Frame, Malformed};
 
+/// RDMA Reads that may be under way at who does not tell how many it takes. One more than it takes ends the connection, and
+/// what knows only revision 1 of MPA takes as few as this (cxgb3).
+const UNTOLD: u16 = 8;
 /// Bytes of one receive.
 const RECEIVE: usize = 1024;
 
@@ -147,7 +150,7 @@ fn grant(wanted: &Enhanced, terms: &Terms) -> (Enhanced, First) {
 /// RDMA Reads that may be under way where so many are wanted and the other side takes so many, if it tells.
 fn reads(wanted: u16, taken: Option<u16>) -> u16 {
     match taken {
-        None | Some(UNKNOWN) => wanted,
+        None | Some(UNKNOWN) => wanted.min(UNTOLD),
         Some(taken) => wanted.min(taken),
     }
 }
@@ -161,7 +164,7 @@ fn known(reads: u16) -> u16 {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { ord: 8, ird: 4, receives: (1, 64) };
+    const TERMS: Terms = Terms { ord: 64, ird: 4, receives: (1, 64) };
 
     fn wanting(enhanced: Option<Enhanced>) -> Frame {
         Frame { revision: if enhanced.is_some() { 2 } else { 1 }, enhanced, ..Frame::default() }
@@ -169,7 +172,7 @@ mod tests {
 
     #[test]
     fn no_more_reads_are_under_way_than_the_other_side_takes() {
-        for (theirs, agreed, told) in [(16, 8, 8), (3, 3, 3), (0, 0, 0), (UNKNOWN, 8, UNKNOWN)] {
+        for (theirs, agreed, told) in [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, UNTOLD, UNKNOWN)] {
             let wanted = Enhanced { ird: theirs, ord: 2, ..Enhanced::default() };
             let (reply, ours) = answer(&wanting(Some(wanted)), vec![], &TERMS, &Options::default());
             let reply = reply.enhanced.unwrap();
@@ -178,14 +181,17 @@ mod tests {
             assert_eq!(asked(&Frame::default(), &frame, &TERMS).ord, agreed, "of {theirs}");
         }
         let (reply, ours) = answer(&wanting(None), vec![], &TERMS, &Options::default());
-        assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, 8));
+        assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, UNTOLD));
+        assert_eq!(asked(&Frame::default(), &wanting(None), &TERMS).ord, UNTOLD);
+        let few = Terms { ord: 1, ..TERMS };
+        assert_eq!(asked(&Frame::default(), &wanting(None), &few).ord, 1, "no more than are wanted");
     }
 
     #[test]
     fn crcs_are_used_if_either_side_wants_them() {
         for (theirs, ours) in [(false, false), (true, false), (false, true), (true, true)] {
             let request = Frame { crc: theirs, ..wanting(None) };
-            let options = Options { crc: ours, mss: None };
+            let options = Options { crc: ours, ..Options::default() };
             let (reply, agreed) = answer(&request, vec![], &TERMS, &options);
             assert_eq!((agreed.crc, reply.crc), (theirs || ours, theirs || ours));
             assert_eq!(asked(&ask(&[], &TERMS, &options), &request, &TERMS).crc, theirs || ours);

@@ -4,7 +4,6 @@ use super::fault::Fault;
 use crate::keys::{Fault as Denied, Keys};
 use crate::{Exposed, Remote};
 use net::out::Payload;
-use std::collections::HashMap;
 use std::io;
 use wire::iwarp::{ReadRequest, Tagged, Terminate};
 
@@ -12,8 +11,6 @@ use wire::iwarp::{ReadRequest, Tagged, Terminate};
 #[derive(Default)]
 pub(super) struct Memory {
     keys: Keys,
-    /// What the other side ended its right to, until the owner asks for it.
-    invalidated: HashMap<u32, Exposed>,
 }
 
 impl Memory {
@@ -24,17 +21,16 @@ impl Memory {
 
     /// Memory goes back to its owner, also that whose name was ended from the other side.
     pub(super) fn revoke(&mut self, stag: u32) -> Option<Exposed> {
-        self.keys.revoke(stag).or_else(|| self.invalidated.remove(&stag))
+        self.keys.revoke(stag)
     }
 
     /// Ends a steering tag for the other side; its memory waits for its owner.
     pub(super) fn invalidate(&mut self, stag: u32) -> Result<(), Fault> {
-        let Some(memory) = self.keys.revoke(stag) else {
-            let what = format!("a message that ends the steering tag {stag:#x}, which names nothing");
-            return Err(Fault::new(Terminate::INVALIDATE, what));
-        };
-        self.invalidated.insert(stag, memory);
-        Ok(())
+        if self.keys.end(stag) {
+            return Ok(());
+        }
+        let what = format!("a message that ends the steering tag {stag:#x}, which names nothing");
+        Err(Fault::new(Terminate::INVALIDATE, what))
     }
 
     /// The payload of a segment of an RDMA Write goes where it belongs.

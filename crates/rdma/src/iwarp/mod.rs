@@ -53,6 +53,9 @@ pub struct Options {
     pub crc: bool,
     /// Bytes of a frame, where it is not to be what the kernel says of the TCP segments.
     pub mss: Option<usize>,
+    /// Bytes of the socket's buffers, as [`Stream::set_window`] has them, where another connection is made in place of the
+    /// one that was given.
+    pub window: Option<usize>,
 }
 
 /// The first word of who called, before which who was called must not speak.
@@ -105,12 +108,19 @@ pub async fn connect(
         return Err(refused);
     }
     // Who is gone by now has said all that it had to say.
-    let Ok(stream) = Stream::connect(peer).await else { return Err(refused) };
+    let Ok(stream) = dial(peer, options).await else { return Err(refused) };
     let ask = Frame { revision: 1, enhanced: None, ..ask };
     call(stream, peer, &ask, &terms, options).await.map_err(|again| match again.refused {
         Refused::Rejected(private) => Refused::Rejected(private),
         Refused::Io(_) => refused,
     })
+}
+
+/// Another TCP connection, like the one that was given.
+async fn dial(peer: SocketAddr, options: &Options) -> io::Result<Stream> {
+    let stream = Stream::connect(peer).await?;
+    options.window.map_or(Ok(()), |bytes| stream.set_window(bytes))?;
+    Ok(stream)
 }
 
 /// A call that came to nothing.

@@ -46,8 +46,6 @@ pub(super) struct Message {
 pub(super) struct Side {
     pub faults: Rc<Faults>,
     keys: Keys,
-    /// Memory whose tag was ended by a message, until it is asked for.
-    ended: Vec<(u32, Exposed)>,
     /// Messages that are taken, in this order: how many, and how long.
     pub receives: VecDeque<(usize, usize)>,
     /// What was not flushed.
@@ -75,7 +73,6 @@ impl Side {
             invalidates: faults.invalidates.get(),
             faults,
             keys: Keys::default(),
-            ended: Vec::new(),
             receives: VecDeque::from([own.receives]),
             queue: VecDeque::new(),
             posted: VecDeque::new(),
@@ -98,10 +95,7 @@ impl Side {
     }
 
     pub fn revoke(&mut self, stag: u32) -> Option<Exposed> {
-        match self.ended.iter().position(|(ended, _)| *ended == stag) {
-            Some(at) => Some(self.ended.swap_remove(at).1),
-            None => self.keys.revoke(stag),
-        }
+        self.keys.revoke(stag)
     }
 
     /// The other end writes here.
@@ -131,10 +125,8 @@ impl Side {
         if message.bytes.len() > len {
             return Err(format!("a message of {} bytes found a receive of {len}", message.bytes.len()));
         }
-        if let Some(stag) = message.invalidate {
-            let memory = self.keys.revoke(stag);
-            self.ended
-                .push((stag, memory.ok_or(format!("a message ended {stag:#010x}, which names nothing"))?));
+        if let Some(stag) = message.invalidate.filter(|stag| !self.keys.end(*stag)) {
+            return Err(format!("a message ended {stag:#010x}, which names nothing"));
         }
         self.came.message(&message.bytes, message.invalidate);
         Ok(())

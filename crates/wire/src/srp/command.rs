@@ -96,12 +96,24 @@ impl<'a> Command<'a> {
     /// # Errors
     /// When no information unit says this: see [`Error`]. Nothing is appended then.
     pub fn encode(&self, immediate_offset: Option<u16>, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.encode_before_data(immediate_offset, into)?;
+        if let Data::Immediate(bytes) = self.data_out {
+            into.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// The same up to where immediate data begins: for who sends it from where it lies.
+    ///
+    /// # Errors
+    /// As for [`Command::encode`].
+    pub fn encode_before_data(&self, immediate_offset: Option<u16>, into: &mut Vec<u8>) -> Result<(), Error> {
         let start = into.len();
         into.extend_from_slice(&self.head()?);
         into.extend_from_slice(self.additional_cdb);
         self.data_out.put(into);
         self.data_in.put(into);
-        if let Data::Immediate(bytes) = self.data_out {
+        if matches!(self.data_out, Data::Immediate(_)) {
             let end = into.len() - start;
             let Some(at) = immediate_offset.filter(|at| usize::from(*at) >= end) else {
                 let formats = into[start + 5];
@@ -109,7 +121,6 @@ impl<'a> Command<'a> {
                 return Err(immediate_offset.map_or(Error::Format(formats), |at| Error::Offset { at, end }));
             };
             into.resize(start + usize::from(at), 0);
-            into.extend_from_slice(bytes);
         }
         Ok(())
     }

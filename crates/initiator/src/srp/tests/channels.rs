@@ -90,6 +90,18 @@ fn commands_are_dealt_out_and_answered_where_they_went() {
 }
 
 #[test]
+fn one_command_after_the_other_goes_on_the_first_channel() {
+    let mut two = Two::new(4);
+    for _ in 0..3 {
+        let tag = two.test();
+        let sent = two.sent();
+        assert_eq!(sent.each_ref().map(Vec::len), [1, 0]);
+        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
+        assert!(two.machine.poll(tag, Waker::noop()).is_some());
+    }
+}
+
+#[test]
 fn an_abort_goes_to_the_channel_of_its_command() {
     let mut two = Two::new(4);
     let tags = [two.test(), two.test()];
@@ -139,7 +151,9 @@ fn what_ends_all_commands_of_a_unit_goes_where_they_are() {
         assert_eq!(two.sent().each_ref().map(Vec::len), [1, 0], "there are none");
         let mut two = Two::new(4);
         two.test();
-        assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1]);
+        two.test();
+        let sent = two.sent();
+        two.answer(0, Response { tag: command(&sent[0][0]).tag, ..Response::default() });
         two.machine.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
     }

@@ -213,6 +213,14 @@ fn a_crc_that_does_not_fit_ends_the_connection_and_nothing_of_its_frame_is_used(
     }
 }
 
+/// Else the last word would wait behind it.
+#[test]
+fn what_waits_is_not_said_before_the_last_word() {
+    let mut called = called();
+    called.send(b"an answer", Payload::Zeros(9000), None);
+    assert_eq!(told(&mut called, &write(Remote { stag: 7, offset: 0 }, b"x")), Terminate::STAG);
+}
+
 #[test]
 fn a_terminate_shows_the_headers_of_what_was_wrong() {
     let mut a = called();

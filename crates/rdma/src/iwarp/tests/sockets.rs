@@ -66,7 +66,7 @@ async fn serve(end: &dyn Endpoint, events: usize) -> Events {
 fn a_megabyte_is_written_and_read_with_and_without_crcs() {
     for (crc, mss) in [(false, None), (true, None), (false, Some(1448)), (true, Some(1448))] {
         run(async {
-            let [caller, called] = connected(Options { crc, mss }).await;
+            let [caller, called] = connected(Options { crc, mss, window: None }).await;
             let data = noise(1 << 20);
             let sink = called.expose(Exposed::Sink(Buf::zeroed(data.len()))).unwrap();
             let source = called.expose(Exposed::Source(Rc::new(buf(&data)))).unwrap();
@@ -245,7 +245,7 @@ fn answered(reply: &[u8]) -> (Result<Vec<u8>, Refused>, Vec<u8>) {
     });
     let answer = run(async {
         let stream = Stream::connect(address).await.expect("connected");
-        connect(stream, address, b"hi", TERMS, &Options { crc: true, mss: None }).await
+        connect(stream, address, b"hi", TERMS, &Options { crc: true, ..Options::default() }).await
     });
     (answer.map(|(_, private)| private), called.join().expect("called"))
 }
@@ -306,6 +306,19 @@ fn who_knows_only_the_first_revision_is_asked_in_it() {
 }
 
 #[test]
+fn the_connection_that_is_asked_again_is_like_the_first() {
+    run(async {
+        let (_bound, address) = listener();
+        let first = Stream::connect(address).await.expect("connected");
+        first.set_window(40_000).expect("TCP");
+        let options = Options { window: Some(40_000), ..Options::default() };
+        let second = dial(address, &options).await.expect("connected");
+        let buffers = |stream: &Stream| (stream.route().receive_buffer, stream.route().send_buffer);
+        assert_eq!(buffers(&first), buffers(&second));
+    });
+}
+
+#[test]
 fn what_was_read_before_may_be_any_part_of_the_request_and_more() {
     let whole = [&b"MPA ID Req Frame\x00\x01\x00\x02hi"[..], &send(SEND, b"first")].concat();
     run(async {
@@ -342,7 +355,7 @@ fn who_was_called_and_speaks_too_soon_waits_for_the_first_word() {
 #[test]
 fn a_fault_is_told_to_the_other_side_over_the_wire() {
     run(async {
-        let [caller, called] = connected(Options { crc: true, mss: None }).await;
+        let [caller, called] = connected(Options { crc: true, ..Options::default() }).await;
         caller.read(1, Remote { stag: 77, offset: 0 }, Buf::zeroed(4), 0, 4);
         caller.flush().expect("open");
         assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
@@ -351,6 +364,32 @@ fn a_fault_is_told_to_the_other_side_over_the_wire() {
         assert!(matches!(&into.list[0], Event::Read(1, _, Err(_))));
         let why = end(&into).expect("an end").expect("a reason");
         assert!(why.contains("an RDMA Read from a steering tag that names nothing"), "{why}");
+    });
+}
+
+/// A fault is found while the other side takes nothing, and it goes on sending.
+#[test]
+fn a_fault_is_told_to_who_takes_nothing_for_long() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let (len, nowhere) = (16 << 20, Remote { stag: 77, offset: 0 });
+        let sink = caller.expose(Exposed::Sink(Buf::zeroed(len))).unwrap();
+        caller.send(b"first", Payload::Empty, None);
+        caller.flush().expect("open");
+        assert_eq!(messages(&serve(&*called, 1).await).len(), 1);
+        called.write(sink, Payload::Buf(Buf::zeroed(len), len));
+        assert!(!called.flush().expect("open"), "the sockets hold all of it");
+        let other = called.clone();
+        let waiting = spawn(async move { other.writable().await });
+        net::after_others().await;
+        caller.write(nowhere, Payload::Zeros(1 << 20));
+        caller.flush().expect("open");
+        assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
+        assert!(called.waiting() == 0, "what had not begun is dropped");
+        waiting.await.expect("woken").expect("over");
+        drop(called);
+        let why = end(&serve(&*caller, 1).await).expect("an end").expect("a reason");
+        assert!(why.contains("the other side ended the connection"), "{why}");
     });
 }
 

@@ -1,0 +1,102 @@
+//! Something for each request of a connection, by its Initiator Task Tag: a command has a place by the slot in its tag, and
+//! the few others stand in a row. Nothing is hashed.
+
+use super::task;
+
+/// Values by tag.
+pub struct ByTag<T> {
+    commands: Vec<Option<(u32, T)>>,
+    others: Vec<(u32, T)>,
+    count: usize,
+}
+
+impl<T> Default for ByTag<T> {
+    fn default() -> Self {
+        ByTag { commands: Vec::new(), others: Vec::new(), count: 0 }
+    }
+}
+
+impl<T> ByTag<T> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Puts a value in. What the slot of a command had before is over.
+    pub fn insert(&mut self, tag: u32, value: T) {
+        self.count += 1;
+        let Some(at) = task::slot(tag) else { return self.others.push((tag, value)) };
+        if at >= self.commands.len() {
+            self.commands.resize_with(at + 1, || None);
+        }
+        self.count -= usize::from(self.commands[at].replace((tag, value)).is_some());
+    }
+
+    /// The value of a tag.
+    pub fn get(&self, tag: u32) -> Option<&T> {
+        let there = match task::slot(tag) {
+            Some(at) => self.commands.get(at)?.as_ref().filter(|(of, _)| *of == tag),
+            None => self.others.iter().find(|(of, _)| *of == tag),
+        };
+        there.map(|(_, value)| value)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, tag: u32) -> Option<&mut T> {
+        let there = match task::slot(tag) {
+            Some(at) => self.commands.get_mut(at)?.as_mut().filter(|(of, _)| *of == tag),
+            None => self.others.iter_mut().find(|(of, _)| *of == tag),
+        };
+        there.map(|(_, value)| value)
+    }
+
+    /// Takes the value of a tag out.
+    pub fn remove(&mut self, tag: u32) -> Option<T> {
+        let (_, value) = match task::slot(tag) {
+            Some(at) => self.commands.get_mut(at)?.take_if(|(of, _)| *of == tag)?,
+            None => {
+                let at = self.others.iter().position(|(of, _)| *of == tag)?;
+                self.others.swap_remove(at)
+            }
+        };
+        self.count -= 1;
+        Some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::task::CONTROL;
+    use super::*;
+
+    #[test]
+    fn each_tag_has_its_own_value_once() {
+        let mut all = ByTag::default();
+        let tags = [3, 0, CONTROL | 3, 7 << 16 | 9, CONTROL];
+        for (value, tag) in tags.into_iter().enumerate() {
+            assert!(all.get(tag).is_none() && all.get_mut(tag).is_none() && all.remove(tag).is_none());
+            all.insert(tag, value);
+        }
+        assert_eq!((all.len(), all.get(9)), (5, None));
+        assert_eq!(all.remove(1 << 16 | 3), None, "of another command in this slot");
+        for (value, tag) in tags.into_iter().enumerate() {
+            assert_eq!(all.get(tag), Some(&value));
+            assert_eq!(all.get_mut(tag).copied(), Some(value));
+            assert_eq!((all.remove(tag), all.remove(tag)), (Some(value), None));
+        }
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn a_later_command_takes_the_place_of_the_one_before() {
+        let mut all = ByTag::default();
+        all.insert(1 << 16 | 4, 'a');
+        all.insert(2 << 16 | 4, 'b');
+        assert_eq!((all.len(), all.get(1 << 16 | 4), all.get(2 << 16 | 4)), (1, None, Some(&'b')));
+    }
+}
