@@ -220,7 +220,7 @@ impl Out {
         (self.own, self.waiting) = (own, len - self.sent);
     }
 
-    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    /// Takes all that waits, as it would have been sent: for who sends it otherwise, tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         let all = self.bytes();
         self.advance(all.len());

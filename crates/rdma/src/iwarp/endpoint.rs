@@ -1,9 +1,10 @@
 //! A connection with its socket.
 
 use super::engine::Engine;
+use super::handshake;
 use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
 use event_listener::Event;
-use net::out::{Out, Payload};
+use net::out::Payload;
 use net::{Buf, Stream, with_scratch};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -90,17 +91,15 @@ impl Iwarp {
 }
 
 /// Says what is left of the last word of a connection, and ends it.
-async fn say_last(stream: Rc<Stream>, word: Out) {
+async fn say_last(stream: Rc<Stream>, word: Vec<u8>) {
     // Who does not listen to it in time hears nothing.
-    _ = compio::time::timeout(LAST_WORD_TIME, say_and_listen(&stream, word)).await;
+    _ = compio::time::timeout(LAST_WORD_TIME, say_and_listen(&stream, &word)).await;
     stream.shutdown(Shutdown::Both);
 }
 
 /// What comes is read up to its end: the kernel throws away what it has not sent when a socket is closed amid that.
-async fn say_and_listen(stream: &Stream, mut word: Out) -> io::Result<()> {
-    while !word.flush(stream)? {
-        stream.writable().await?;
-    }
+async fn say_and_listen(stream: &Stream, word: &[u8]) -> io::Result<()> {
+    handshake::write(stream, word, LAST_WORD_TIME).await?;
     stream.shutdown(Shutdown::Write);
     loop {
         match with_scratch(|buffer| stream.receive(buffer))? {

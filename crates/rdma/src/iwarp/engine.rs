@@ -8,7 +8,7 @@ use super::responses::Responses;
 use super::transmit::Transmit;
 use super::{Agreed, First, framing};
 use crate::{Event, Events, Exposed, Piece, Remote};
-use net::out::{Out, Payload};
+use net::out::Payload;
 use net::{Buf, Stream};
 use std::io;
 use wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
@@ -176,9 +176,9 @@ impl Engine {
         }
     }
 
-    /// What is left of the last word, if the other side is told one.
-    pub(super) fn last_word(&mut self) -> Option<Out> {
-        std::mem::take(&mut self.has_last_word).then(|| std::mem::take(&mut self.transmit.out))
+    /// What is left of the last word, if the other side is told one. It holds no memory of others.
+    pub(super) fn last_word(&mut self) -> Option<Vec<u8>> {
+        std::mem::take(&mut self.has_last_word).then(|| self.transmit.out.take_bytes())
     }
 
     /// All that may be sent, as it would be. For tests and fuzzers.
