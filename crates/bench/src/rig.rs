@@ -107,7 +107,7 @@ impl Target {
         Ok(match text.split_once(':') {
             Some(("null", size)) => Target::Null(sized(size)?),
             Some(("memory", size)) => Target::Memory(sized(size)?),
-            _ if initiator::without_scheme(text).is_some() => {
+            _ if initiator::is_url(text) => {
                 Target::Lun(Box::new(Url::parse(text).and_then(with_patience).map_err(refused)?))
             }
             Some(_) if nbd::is_url(text) => {

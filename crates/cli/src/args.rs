@@ -20,6 +20,7 @@ Examples:
   lunar serve disk.img --size 10G              a file, created if it is missing
   lunar serve /dev/sdb debian.iso null:1T      a block device, a CD and a null disk
   lunar serve --listen 0.0.0.0:3260 disk.img   to other hosts too
+  lunar serve --iser disk.img                  over RDMA, too; --srp ADDR:PORT for SRP
   lunar serve --config lunar.toml              access lists, CHAP, several targets
   lunar copy disk.img copy.img                 holes stay holes, and it is stable when it is done
   lunar check lunar.toml                       is it right?
@@ -63,7 +64,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve disks over iSCSI
+    /// Serve disks over iSCSI, iSER and SRP
     Serve(Serve),
     /// Copy a disk
     Copy(copy::Args),
@@ -146,7 +147,7 @@ pub struct Serve {
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
 
-    /// Listen on this address; can be given several times [default: 127.0.0.1:3260]
+    /// Listen for iSCSI on this address; can be given several times [default: 127.0.0.1:3260, with --srp too]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
 
@@ -154,7 +155,7 @@ pub struct Serve {
     #[arg(long)]
     pub iser: bool,
 
-    /// Take SRP on this address, by iWARP in software; can be given several times
+    /// Take SRP on this address, by iWARP in software, beside what listens for iSCSI; can be given several times
     #[arg(long, value_name = "ADDR:PORT")]
     pub srp: Vec<String>,
 
@@ -167,7 +168,7 @@ pub struct Serve {
     pub config: Option<PathBuf>,
 
     /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and
-    /// $LUNAR_PORTAL
+    /// $LUNAR_PORTAL, and with --iser and --srp $LUNAR_ISER_URL and $LUNAR_SRP_URL
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
 

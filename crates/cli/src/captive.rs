@@ -22,6 +22,9 @@ impl Captive {
         let leads = !io::stdin().is_terminal();
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", command]).env("LUNAR_URL", &reach.url).env("LUNAR_PORTAL", &reach.portal);
+        for (name, url) in [("LUNAR_ISER_URL", &reach.iser), ("LUNAR_SRP_URL", &reach.srp)] {
+            url.iter().for_each(|url| _ = shell.env(name, url));
+        }
         if leads {
             shell.process_group(0);
         }

@@ -10,7 +10,8 @@ use std::path::Path;
 /// Checks a configuration file and says what it has.
 pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
-    config::unused(&config).iter().for_each(|note| eprintln!("warning: {note}"));
+    let notes = config::unused(&config).into_iter().chain(config::shut_out(&config));
+    notes.for_each(|note| eprintln!("warning: {note}"));
     if media {
         check_media(&config)?;
     }

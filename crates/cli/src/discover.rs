@@ -12,15 +12,17 @@ Examples:
   lunar discover 127.0.0.1
   lunar discover [::1]:3260
   lunar discover iscsi://ann@192.0.2.10?password_file=ann.secret
+  lunar discover iser://192.0.2.10
   lunar discover 192.0.2.10 --json
 
-One line for each target and portal: ADDRESS:PORT,TAG TARGET.";
+One line for each target and portal: ADDRESS:PORT,TAG TARGET. What a portal carries is not told: one of iSER alone
+is listed like the others.";
 
 /// Arguments of `lunar discover`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Discover {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][?KEY=VALUE&...]
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][?KEY=VALUE&...], or one of iser:// (SRP has no discovery)
     #[arg(value_name = "PORTAL|URL")]
     portal: String,
 

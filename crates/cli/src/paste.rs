@@ -19,8 +19,10 @@ pub struct Reach {
     pub target: String,
     /// `iscsi://ADDR:PORT/IQN/LUN`; `iser://` if the portal carries nothing else.
     pub url: String,
-    /// `iser://ADDR:PORT/IQN/LUN`, where the portal carries both.
+    /// `iser://ADDR:PORT/IQN/LUN`, where the portal carries that.
     pub iser: Option<String>,
+    /// `srp://ADDR:PORT/ID_EXT/LUN`, where a portal for SRP has a target.
+    pub srp: Option<String>,
 }
 
 /// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
@@ -33,11 +35,9 @@ pub fn reach(config: &Config, portals: &[Bound]) -> Option<Reach> {
     let provider = if transports.by_devices() { "?provider=verbs" } else { "" };
     let iser = transports.iser.then(|| format!("iser://{portal}/{}/{lun}{provider}", target.name));
     let tcp = transports.tcp.then(|| format!("iscsi://{portal}/{}/{lun}", target.name));
-    let (url, iser) = match tcp {
-        Some(tcp) => (tcp, iser),
-        None => (iser?, None),
-    };
-    Some(Reach { portal, target: target.name.clone(), url, iser })
+    let url = tcp.or_else(|| iser.clone())?;
+    let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
+    Some(Reach { portal, target: target.name.clone(), url, iser, srp })
 }
 
 /// Where a client on this host connects to: an unspecified address cannot be connected to everywhere.
@@ -71,42 +71,69 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
 }
 
 /// Lines to paste that lead to the first LUN.
-fn lines(Reach { portal, target, url, iser }: &Reach) -> String {
+fn lines(reach: &Reach) -> String {
+    let Reach { url, iser, .. } = reach;
     let mut text = format!("\nURL:\n  {url}\n");
-    if let Some(iser) = iser {
-        _ = writeln!(text, "  {iser}");
+    let is_tcp = Some(url) != iser.as_ref();
+    if is_tcp {
+        iser.iter().for_each(|iser| _ = writeln!(text, "  {iser}"));
+        text += &format!("Linux (as root):\n{}", open_iscsi(reach, ""));
     }
-    // Nobody but open-iscsi has an interface of iSER of its own, and QEMU none at all.
-    let (interface, qemu) = match url.starts_with("iscsi:") {
-        true => ("", format!("QEMU:\n  qemu-img info {url}\n")),
-        false => (" -I iser", String::new()),
-    };
-    _ = write!(
-        text,
-        "Linux (as root):\n  iscsiadm -m discovery -t sendtargets -p {portal}{interface}\n  \
-         iscsiadm -m node -T {target} -p {portal}{interface} --login\n{qemu}"
-    );
+    if iser.is_some() {
+        // open-iscsi has an interface of this name.
+        text += &format!("Linux over iSER (as root):\n{}", open_iscsi(reach, " -I iser"));
+    }
+    // It has no iSER.
+    if is_tcp {
+        _ = writeln!(text, "QEMU:\n  qemu-img info {url}");
+    }
     text
 }
 
-/// What leads to targets by SRP: URLs, and lines for Linux hosts, once for each portal and target.
-fn srp(config: &Config, portals: &[Bound]) -> String {
-    let (mut urls, mut lines) = (String::new(), String::new());
+/// Lines for open-iscsi, by the interface that an option names.
+fn open_iscsi(Reach { portal, target, .. }: &Reach, interface: &str) -> String {
+    format!(
+        "  iscsiadm -m discovery -t sendtargets -p {portal}{interface}\n  \
+         iscsiadm -m node -T {target} -p {portal}{interface} --login\n"
+    )
+}
+
+/// A way to a target by SRP.
+struct BySrp {
+    url: String,
+    /// For Linux hosts.
+    line: String,
+}
+
+/// What leads to targets by SRP, once for each portal and target.
+fn ways_by_srp(config: &Config, portals: &[Bound]) -> Vec<BySrp> {
+    let mut ways = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
         for (name, lun) in targets_of(config, portal.tag).into_iter().take(LISTED) {
             let (id, dest) = (port_id(name).guid(), local(portal.address));
             let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
-            _ = writeln!(urls, "  srp://{dest}/{id:016x}{lun}{provider}");
-            _ = writeln!(lines, "  id_ext={id:016x},ioc_guid={id:016x},dest={dest}");
+            ways.push(BySrp {
+                url: format!("srp://{dest}/{id:016x}{lun}{provider}"),
+                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={dest}"),
+            });
         }
     }
-    match urls.is_empty() {
-        true => urls,
-        false => format!(
-            "URL of SRP:\n{urls}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
-        ),
+    ways
+}
+
+fn srp(config: &Config, portals: &[Bound]) -> String {
+    let ways = ways_by_srp(config, portals);
+    if ways.is_empty() {
+        return String::new();
     }
+    let list =
+        |of: fn(&BySrp) -> &String| -> String { ways.iter().map(|way| format!("  {}\n", of(way))).collect() };
+    format!(
+        "URL of SRP:\n{}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{}",
+        list(|way| &way.url),
+        list(|way| &way.line)
+    )
 }
 
 /// Names of the targets of a portal group that have LUNs, with the first of these; routers' whose LUNs are told upstream
@@ -198,9 +225,25 @@ mod tests {
         let urls = "URL:\n  iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n  \
                     iser://[::1]:4000/iqn.2026-11.org.example:b/3\n";
         assert!(text.contains(urls) && text.contains("qemu-img"), "{text}");
+        let plain = "Linux (as root):\n  iscsiadm -m discovery -t sendtargets -p [::1]:4000\n";
+        let over_iser = "Linux over iSER (as root):\n  \
+                         iscsiadm -m discovery -t sendtargets -p [::1]:4000 -I iser\n";
+        assert!(text.contains(plain) && text.contains(over_iser), "{text}");
         let text = told(Transports { tcp: false, ..both });
         assert!(text.contains("URL:\n  iser://[::1]:4000/iqn.2026-11.org.example:b/3\nLinux"), "{text}");
-        assert!(text.contains("-p [::1]:4000 -I iser --login\n\nready"), "{text}");
+        assert!(text.contains("-p [::1]:4000 -I iser --login\n\nready") && !text.contains(plain), "{text}");
+    }
+
+    #[test]
+    fn a_command_is_told_each_way() {
+        let config = control::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let both = Transports { iser: true, ..Transports::TCP };
+        let told = reach(&config, &[bound("[::1]:4000", 2, both), bound("[::1]:5555", 2, Transports::SRP)]);
+        let told = told.unwrap();
+        let name = "iqn.2026-11.org.example:b/3";
+        assert_eq!(told.url, format!("iscsi://[::1]:4000/{name}"));
+        assert_eq!(told.iser, Some(format!("iser://[::1]:4000/{name}")));
+        assert_eq!(told.srp.as_deref(), Some("srp://[::1]:5555/21c2f69f0bcae0f6/3"));
     }
 
     #[test]

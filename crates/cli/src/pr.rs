@@ -86,7 +86,7 @@ impl Action {
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Pr {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
     url: String,
 
     /// What to do; several are done in one session

@@ -61,10 +61,9 @@ pub fn rdma(command: &Rdma) -> Result<String, Failure> {
 
 fn found(devices: Result<Vec<Device>, Missing>) -> Found {
     let (missing, hint) = match &devices {
-        Ok(list) if list.is_empty() => (
-            Some("this host has no RDMA device".to_owned()),
-            Some("iwarp needs none; a device of software can be added: rdma link add siw0 type siw netdev eth0".to_owned()),
-        ),
+        Ok(list) if list.is_empty() => {
+            (Some(rdma::NO_DEVICE.0.to_owned()), Some(rdma::NO_DEVICE.1.to_owned()))
+        }
         Ok(list) if list.iter().all(|device| !device.is_usable) => (
             Some("the libraries have no driver for the devices of this host".to_owned()),
             Some("install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)".to_owned()),
@@ -143,7 +142,12 @@ mod tests {
         assert!(text.contains("iwarp     yes") && text.contains("verbs     no"), "{text}");
         assert!(text.contains("libibverbs.so.1: no such file\n  hint: install"), "{text}");
         let text = super::text(&found(Ok(Vec::new())));
-        assert!(text.contains("this host has no RDMA device\n  hint: iwarp needs none"), "{text}");
+        assert!(
+            text.contains(
+                "this host has no RDMA device\n  hint: leave provider out: iWARP in software needs no"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ const MOST: u64 = 32 << 20;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Scsi {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
     url: String,
 
     /// The CDB in hexadecimal digits, up to 260 bytes

@@ -259,7 +259,10 @@ fn cannot_serve(e: &io::Error) -> Problem {
         io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
         _ => "look at the limits of this process: ulimit -a",
     };
-    Problem::new(format!("cannot serve: {e}"), hint).because(Cause::of(e.kind()))
+    let text = e.to_string();
+    // Who failed may know better.
+    let (what, hint) = text.split_once("\nhint: ").unwrap_or((&text, hint));
+    Problem::new(format!("cannot serve: {what}"), hint).because(Cause::of(e.kind()))
 }
 
 /// The admin socket. At its default path, or beside another server's, it is not worth a failure.

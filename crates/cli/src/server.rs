@@ -104,6 +104,7 @@ fn names(transport: Transport) -> (&'static str, Option<&'static str>) {
 fn session(tsih: u16, info: &Info) -> Session {
     let counters = &info.counters;
     let (transport, provider) = names(info.transport);
+    let is_srp = matches!(info.transport, Transport::Srp(_));
     Session {
         tsih,
         initiator: info.initiator.clone(),
@@ -116,7 +117,7 @@ fn session(tsih: u16, info: &Info) -> Session {
         provider: provider.map(str::to_owned),
         srp: None,
         session_type: if info.discovery { "Discovery" } else { "Normal" }.into(),
-        parameters: Parameters::from(&info.parameters),
+        parameters: (!is_srp).then(|| Parameters::from(&info.parameters)),
         counters: Counters {
             commands: counters.commands.get(),
             reads: counters.reads.get(),
@@ -170,6 +171,8 @@ mod tests {
         let told: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();
         let counts = told.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels)));
         assert_eq!(counts.collect::<Vec<_>>(), [Some((1, 2)), Some((1, 1)), None, Some((2, 2))]);
+        let negotiated = list.iter().map(|(tsih, info)| session(*tsih, info).parameters.is_some());
+        assert_eq!(negotiated.collect::<Vec<_>>(), [false, false, true, false]);
         let names = list.iter().map(|(tsih, info)| session(*tsih, info)).map(|s| (s.transport, s.provider));
         let wanted = [("SRP", "iwarp"), ("SRP", "verbs"), ("iSER", "verbs"), ("SRP", "iwarp")];
         let wanted = wanted.map(|(transport, provider)| (transport.to_owned(), Some(provider.to_owned())));

@@ -465,3 +465,39 @@ fn a_session_is_told_as_it_was_negotiated() {
     assert_eq!(told[0]["session_type"], "Normal");
     assert_eq!(told[0]["parameters"]["InitialR2T"], "Yes");
 }
+
+#[test]
+fn check_warns_of_ports_that_an_entry_with_chap_shuts_out() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("shut-out");
+    let secret = folder.write("ann", "a secret of ann");
+    std::fs::set_permissions(secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    folder.write(
+        "t.toml",
+        "[[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target.access]]\nchap = [\"ann\"]\n[[target.access]]\n\
+         initiators = [\"0x00000000000000010000000000000002\"]\n[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann\"\n",
+    );
+    let (status, out, err) = folder.run(&["check", "t.toml"]);
+    assert!(status == 0 && out.contains("is fine"), "{out}{err}");
+    assert!(err.starts_with("warning: access entry 2 of iqn.2026-11.org.example:a lets in 0x"), "{err}");
+}
+
+#[test]
+fn a_scheme_that_is_nearly_right_is_no_path() {
+    let folder = Folder::new("scheme");
+    const URL: &str = "isre://127.0.0.1/iqn.2026-11.org.example:a/0";
+    for args in [&["info", URL][..], &["copy", URL, "null:1M"], &["bench", "read", URL]] {
+        let (status, _, err) = folder.run(args);
+        assert!(status == 7 && err.contains("did you mean iser://?"), "{args:?}: {status}: {err}");
+    }
+}
+
+#[test]
+fn a_captive_command_has_a_url_of_each_kind() {
+    let folder = Folder::new("urls");
+    let portals = ["--listen", "127.0.0.1:0", "--iser", "--srp", "127.0.0.1:0"];
+    let lines = "echo $LUNAR_URL; echo $LUNAR_ISER_URL; echo $LUNAR_SRP_URL";
+    let (status, out, err) = folder.run(&[&["serve", "null:1M", "--run", lines], &portals[..]].concat());
+    let schemes: Vec<_> = out.lines().filter_map(|line| line.split_once("://")).map(|(s, _)| s).collect();
+    assert!(status == 0 && schemes == ["iscsi", "iser", "srp"], "{out}{err}");
+}

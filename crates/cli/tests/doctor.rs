@@ -129,12 +129,17 @@ fn a_portal_of_another_protocol_is_told_by_what_it_says() {
     let at_plain = [&format!("iser://{plain}/{TARGET}/0"), "--timeout", "1"];
     is_broken(&at_plain, 8, "it waits for an RDMA connection", "use iscsi://");
     // Its request is longer than the first PDU of a connection.
-    is_broken(&[&format!("srp://{plain}/{id}/0")], 4, "closed amid MPA", "plain iSCSI closes");
+    is_broken(&[&format!("srp://{plain}/{id}/0")], 4, "portal of iSCSI over TCP", "use iscsi://");
     let silent = portal(|mut stream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
     let at_silent = [&format!("srp://{silent}/{id}/0"), "--timeout", "1"];
     is_broken(&at_silent, 8, "it waits for the answer to the login of SRP", "is it a portal of SRP");
-    is_broken(&[&format!("iser://{srp}/{TARGET}/0")], 5, "it speaks SRP", "srp://HOST");
-    is_broken(&[&format!("srp://{iser}/{id}/0")], 1, "none of SRP", "use iser://");
+    is_broken(&[&format!("iser://{srp}/{TARGET}/0")], 4, "it seems to be a portal of SRP", "srp://HOST");
+    is_broken(&[&format!("srp://{iser}/{id}/0")], 4, "it seems to be a portal of iSER", "use iser://");
+    let user = "ann%0123456789abcdef@";
+    for user in ["", user] {
+        let url = format!("iscsi://{user}{srp}/{TARGET}/0");
+        is_broken(&[&url], 4, "the target closed the connection", "use iser:// or srp:// there");
+    }
 }
 
 #[test]
@@ -162,7 +167,7 @@ fn whom_an_access_list_does_not_let_in_hears_so() {
 #[test]
 fn a_portal_that_closes_or_turns_the_connection_down_is_told() {
     let closes = portal(|mut stream| drop(stream.read(&mut [0; 64])));
-    is_broken(&[&format!("iser://{closes}/{TARGET}/0")], 4, "closed amid MPA", "use iscsi://");
+    is_broken(&[&format!("iser://{closes}/{TARGET}/0")], 4, "closed amid MPA: it seems", "use iscsi://");
     // An MPA reply of revision 2 that rejects, without a word (RFC 5044 section 7.1.1).
     let rejects = || {
         portal(|mut stream| {
@@ -172,11 +177,11 @@ fn a_portal_that_closes_or_turns_the_connection_down_is_told() {
     };
     is_broken(
         &[&format!("iser://{}/{TARGET}/0", rejects())],
-        5,
+        4,
         "turned the connection down",
         "log says why",
     );
-    is_broken(&[&format!("srp://{}/5c0f2813d1be3e7a/0", rejects())], 5, "without a reason", "portal of SRP");
+    is_broken(&[&format!("srp://{}/5c0f2813d1be3e7a/0", rejects())], 4, "without a reason", "portal of SRP");
 }
 
 #[test]

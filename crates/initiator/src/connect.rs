@@ -140,13 +140,15 @@ pub async fn log_in(
         credentials: options.credentials.clone(),
     };
     wish.check().map_err(|what| Error::new(Kind::Invalid, what))?;
-    let anonymous = wish.credentials.is_none();
+    let is_tcp = matches!(wire, Wire::Tcp(_));
+    let mut silence = Silence { anonymous: wish.credentials.is_none(), may_be_other: is_tcp };
     let (mut login, mut request) = Login::new(wish);
     loop {
         watch.see(&request.header, &request.data);
         wire.send(request).await?;
         let received = wire.receive(proto::login::SEGMENT_LEN).await;
-        let (header, data) = received.map_err(|e| without_a_word(e, anonymous))?;
+        let (header, data) = received.map_err(|e| silence.explain(e))?;
+        silence.may_be_other = false;
         watch.see(&header, &data);
         match login.response(&header, &data) {
             Step::Send(next) => request = next,
@@ -170,19 +172,28 @@ fn with_algorithms(e: Error, options: &Options) -> Error {
     }
 }
 
-/// LIO closes without an answer when it wants CHAP and is offered none; over iSER also whenever it refuses a login.
-fn without_a_word(e: Error, anonymous: bool) -> Error {
-    match (e.kind, anonymous) {
-        (Kind::Lost, true) => {
-            e.with_hint(
-                "a target that closes during login may want CHAP: give a user and a password; \
-                 a portal of iSER or SRP alone closes, too: use iser:// or srp:// there",
-            )
+/// What a target may mean that closes without an answer.
+struct Silence {
+    /// It was offered no user.
+    anonymous: bool,
+    /// It has not said a word of iSCSI yet, over TCP.
+    may_be_other: bool,
+}
+
+impl Silence {
+    /// LIO closes without an answer when it wants CHAP and is offered none; over iSER also whenever it refuses a login.
+    fn explain(&self, e: Error) -> Error {
+        if e.kind != Kind::Lost {
+            return e;
         }
-        (Kind::Lost, false) => e.with_hint(
-            "a target that closes during login may refuse it: look at user, password and name, and at its log",
-        ),
-        _ => e,
+        let login = match self.anonymous {
+            true => "a target that closes during login may want CHAP: give a user and a password",
+            false => {
+                "a target that closes during login may refuse it: look at user, password and name, and at its log"
+            }
+        };
+        let other = "; a portal of iSER or SRP alone closes, too: use iser:// or srp:// there";
+        e.with_hint(format!("{login}{}", if self.may_be_other { other } else { "" }))
     }
 }
 
@@ -427,6 +438,18 @@ fn lost(e: std::io::Error) -> Error {
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn who_closes_before_the_first_word_may_speak_something_else() {
+        for (anonymous, login) in [(true, "may want CHAP"), (false, "look at user, password")] {
+            for may_be_other in [true, false] {
+                let told = Silence { anonymous, may_be_other }.explain(Error::new(Kind::Lost, "closed"));
+                let hint = told.hint.clone().unwrap_or_default();
+                assert!(hint.contains(login), "{hint}");
+                assert_eq!(hint.contains("use iser:// or srp:// there"), may_be_other, "{hint}");
+            }
+        }
+    }
 
     #[test]
     fn an_address_that_is_silent_leaves_time_for_the_next() {

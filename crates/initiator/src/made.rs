@@ -27,6 +27,10 @@ pub async fn made(goal: &Goal, options: &Options, make: impl Make) -> Result<Con
 
 /// No RDMA device of this host leads there. What those who tried know of a remedy is the hint.
 pub fn no_device(e: &std::io::Error) -> Error {
+    told(&rdma::explained(e))
+}
+
+fn told(e: &std::io::Error) -> Error {
     const DEVICES: &str =
         "lunar rdma list shows the devices; without provider=verbs iWARP is done in software";
     let (what, text) = (io_text(e), e.to_string());
@@ -40,7 +44,7 @@ mod tests {
 
     #[test]
     fn what_a_provider_knows_of_a_remedy_is_the_hint() {
-        let e = |text: &str| no_device(&std::io::Error::other(text.to_owned()));
+        let e = |text: &str| told(&std::io::Error::other(text.to_owned()));
         let told = e("cannot open it: No such device (os error 19)\nhint: load its module");
         assert_eq!(told.what, "cannot open it: No such device");
         assert_eq!(told.hint.as_deref(), Some("load its module"));

@@ -14,8 +14,10 @@ pub mod verbs;
 
 mod events;
 mod keys;
+mod lacking;
 
 pub use events::{Event, Events};
+pub use lacking::{NO_DEVICE, explained};
 
 use net::Buf;
 use net::out::Payload;

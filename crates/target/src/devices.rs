@@ -14,7 +14,8 @@ use std::sync::Arc;
 pub fn listen(shared: &Arc<Shared>, cores: &Arc<Cores>, at: usize, portal: usize) -> io::Result<()> {
     let address = shared.portals[portal].address;
     let named = move |e: io::Error| {
-        io::Error::new(e.kind(), format!("cannot listen on {address} with RDMA devices: {e}"))
+        let why = rdma::explained(&e);
+        io::Error::new(e.kind(), format!("cannot listen on {address} with RDMA devices: {why}"))
     };
     let (shared, to) = (shared.clone(), cores.clone());
     let begun = cores.wait(at, move || async move {

@@ -6,8 +6,8 @@ use control::{Problem, config};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
-SRC and DST are a file, a block device, - (stdin, stdout), null:SIZE, iscsi://HOST[:PORT]/TARGET/LUN,
-nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
+SRC and DST are a file, a block device, - (stdin, stdout), null:SIZE, iscsi://HOST[:PORT]/TARGET/LUN, or one of iser://
+or srp://, nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
 
 Examples:
   lunar copy disk.img copy.img                 holes stay holes

@@ -118,7 +118,7 @@ async fn remote(text: &str) -> Result<End, Failure> {
 }
 
 fn is_url(text: &str) -> bool {
-    initiator::without_scheme(text).is_some()
+    initiator::is_url(text)
 }
 
 /// Whether it is read as a path.

@@ -2,8 +2,6 @@
 
 use super::report::{Finding, Port, Report, Weight};
 
-const NONE: &str = "leave provider=verbs out: iWARP in software needs no device; or add one of software: rdma link add \
-                    siw0 type siw netdev eth0";
 const NO_DRIVER: &str = "install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)";
 const DOWN: &str = "look at the cable, and at the switch or subnet manager; of a device in software, at its network \
                     device (ip link set DEVICE up)";
@@ -34,7 +32,10 @@ pub fn findings(report: &Report) -> Vec<Finding> {
         return unused.map(|port| finding(Weight::Note, what(port), UNUSED)).into_iter().collect();
     }
     if ports.is_empty() {
-        return vec![finding(Weight::Warning, "this host has no RDMA device".into(), NONE)];
+        let (what, hint) = rdma::NO_DEVICE;
+        // It may be what the login ended with.
+        let is_told = report.findings.iter().any(|found| found.what.contains(what));
+        return if is_told { Vec::new() } else { vec![finding(Weight::Warning, what.into(), hint)] };
     }
     let wrong = |p: &Port| match (p.usable, p.is_up()) {
         (_, true) => None,
@@ -65,6 +66,10 @@ mod tests {
     fn a_device_that_cannot_be_used_is_told_with_the_reason() {
         let told = |ports| found(true, Some(ports)).concat();
         assert_eq!(told(vec![]), "this host has no RDMA device");
+        let broken = finding(Weight::Broken, "login to h: this host has no RDMA device".into(), "");
+        let report =
+            Report { by_device: true, devices: Some(vec![]), findings: vec![broken], ..Report::default() };
+        assert!(findings(&report).is_empty(), "it is told once");
         assert_eq!(told(vec![port("DOWN", true)]), "port 1 of mlx5_0 is DOWN");
         assert_eq!(told(vec![port("ACTIVE", false)]), "the libraries have no driver for mlx5_0");
         assert_eq!(told(vec![port("ACTIVE", true)]), "");

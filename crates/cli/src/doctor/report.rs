@@ -209,11 +209,11 @@ impl Report {
             ),
             _ if self.carrier.is_none() && self.transport == "iser" => (
                 format!("an RDMA connection to {portal}"),
-                "is it a portal of iSER? one of plain iSCSI waits for more: use iscsi:// there",
+                "is it a portal of iSER? one of iSCSI over TCP waits for more: use iscsi:// there",
             ),
             _ if self.carrier.is_none() && self.transport == "srp" => (
                 format!("the answer to the login of SRP, to {portal}"),
-                "is it a portal of SRP? one of plain iSCSI waits for more; else look at its log and its load",
+                "is it a portal of SRP? one of iSCSI over TCP waits for more: use iscsi:// there; else look at its log and its load",
             ),
             Some(last) if last.took_us.is_none() => (
                 format!("the answer to login request {}, to {portal}", self.login.len()),

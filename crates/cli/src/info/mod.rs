@@ -21,7 +21,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Info {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
     url: String,
 
     /// One VPD page alone, by its code in hexadecimal digits

@@ -166,3 +166,10 @@ fn what_cannot_start_says_why() {
     let failed = Service::<Fake>::start(&cores, &channel().0, |_, _| Ok(Fake::default())).err().unwrap();
     assert!(failed[0].to_string().starts_with("--cores: \"none\" does not say which cores to use\n  hint: "));
 }
+
+#[test]
+fn who_knows_a_remedy_is_heeded() {
+    let told =
+        cannot_serve(&io::Error::other("cannot listen: no device\nhint: leave provider out")).to_string();
+    assert_eq!(told, "cannot serve: cannot listen: no device\n  hint: leave provider out");
+}

@@ -32,8 +32,9 @@ pub struct Session {
     pub srp: Option<Srp>,
     /// `Normal` or `Discovery`.
     pub session_type: String,
-    /// What was negotiated.
-    pub parameters: Parameters,
+    /// What was negotiated; None over SRP, which has none of these keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Parameters>,
     /// What it did.
     pub counters: Counters,
     /// Seconds since its login.
@@ -182,7 +183,9 @@ impl fmt::Display for Session {
         if let Some(srp) = &self.srp {
             srp.fmt(f)?;
         }
-        self.parameters.fmt(f)?;
+        if let Some(parameters) = &self.parameters {
+            parameters.fmt(f)?;
+        }
         let c = &self.counters;
         writeln!(f, "Commands={}", c.commands)?;
         writeln!(f, "Reads={}", c.reads)?;
@@ -203,12 +206,22 @@ pub fn table(sessions: &[Session]) -> String {
     rows::table(HEAD, sessions.iter().map(row))
 }
 
+/// What carries it. Each channel of SRP is a session here.
+fn carried(session: &Session) -> String {
+    match &session.srp {
+        Some(Srp { channel, channels, .. }) if *channels > 1 => {
+            format!("{}, channel {channel} of {channels}", session.transport)
+        }
+        _ => session.transport.clone(),
+    }
+}
+
 fn row(session: &Session) -> [String; 8] {
     [
         session.tsih.to_string(),
         shown(&session.initiator),
         shown(&session.initiator_address),
-        session.transport.clone(),
+        carried(session),
         shown(session.target.as_deref().unwrap_or(DISCOVERY)),
         session.portal_group.to_string(),
         session.counters.commands.to_string(),
@@ -238,7 +251,7 @@ pub(crate) mod tests {
             provider: None,
             srp: None,
             session_type: "Normal".into(),
-            parameters: Parameters::from(&parameters),
+            parameters: Some(Parameters::from(&parameters)),
             counters: Counters { commands: 3, reads: 1, read_bytes: 4096, ..Counters::default() },
             connected_s: 61,
         }
@@ -271,11 +284,18 @@ pub(crate) mod tests {
     #[test]
     fn a_channel_of_srp_tells_its_ports() {
         let srp = Srp { initiator_port: "0x1".into(), target_port: "0x2".into(), channel: 2, channels: 3 };
-        let one =
-            Session { transport: "SRP".into(), provider: Some("iwarp".into()), srp: Some(srp), ..session(1) };
+        let one = Session {
+            transport: "SRP".into(),
+            provider: Some("iwarp".into()),
+            srp: Some(srp),
+            parameters: None,
+            ..session(1)
+        };
         let told = "\nPortal=127.0.0.1:3260,1\nTransport=SRP\nProvider=iwarp\nInitiatorPort=0x1\nTargetPort=0x2\n\
-            Channel=2 of 3\nInitialR2T=No\n";
+            Channel=2 of 3\nCommands=3\n";
         assert!(one.to_string().contains(told), "{one}");
+        let text = table(std::slice::from_ref(&one));
+        assert!(text.contains("  SRP, channel 2 of 3  iqn."), "{text}");
         let text = serde_json::to_string(&one).unwrap();
         assert_eq!(serde_json::from_str::<Session>(&text).unwrap(), one);
         let text = serde_json::to_string(&session(1)).unwrap();

@@ -126,30 +126,42 @@ fn no_portals(p: &mut Problems<'_>, at: &Range<usize>) {
 /// What a portal carries; TCP alone, if nothing is said.
 fn transports(p: &mut Problems<'_>, s: &mut Section<'_>) -> Transports {
     const KEY: &str = "transport";
-    let at = s.find(KEY).map(|value| value.span());
-    let Some(named) = s.parsed_list(p, KEY, transport) else { return Transports::TCP };
-    let has = |what| named.contains(&what);
+    let written = s.find(KEY);
+    let named = s.parsed_list(p, KEY, transport);
     let provider_at = s.find("provider").map(|value| value.span());
     let provider = s.parsed(p, "provider", provider).unwrap_or_default();
+    let count = named.as_ref().map_or(0, Vec::len);
+    let is_known = written.is_none_or(|v| v.get_ref().as_array().is_some_and(|array| array.len() == count));
+    let named = named.unwrap_or_else(|| vec![Carries::Tcp]);
+    let has = |what| named.contains(&what);
     let (tcp, iser, srp) = (has(Carries::Tcp), has(Carries::Iser), has(Carries::Srp));
-    let transports = Transports { tcp, iser, srp, provider };
-    let wrong = if named.is_empty() {
-        Some(("`transport` names nothing", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
-    } else if srp && (tcp || iser) {
-        Some(("a portal for SRP carries nothing else", "give \"srp\" a portal with a port of its own"))
-    } else {
-        None
-    };
-    if let (Some(at), Some((what, hint))) = (at, wrong) {
-        p.add(&at, what, hint);
-    } else if let (Some(at), false) = (provider_at, iser || srp) {
+    // Of what is not known nobody can tell what it was to be.
+    if let (Some(value), true) = (written, is_known)
+        && let Some((what, hint)) = wrong_together(&named)
+    {
+        p.add(&value.span(), what, hint);
+    } else if let (Some(at), true, false) = (provider_at, is_known, iser || srp) {
         p.add(
             &at,
             "`provider` is of RDMA, which this portal does not carry",
-            "leave it out, or add \"iser\" to `transport`",
+            "leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
         );
     }
-    transports
+    Transports { tcp, iser, srp, provider }
+}
+
+/// What is wrong with what a portal is to carry, and what to do about it.
+fn wrong_together(named: &[Carries]) -> Option<(&'static str, &'static str)> {
+    let is_twice = |(n, one)| named[..n].contains(one);
+    if named.is_empty() {
+        Some(("`transport` names nothing", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
+    } else if named.iter().enumerate().any(is_twice) {
+        Some(("`transport` names one of them twice", "name each once"))
+    } else if named.contains(&Carries::Srp) && named.len() > 1 {
+        Some(("a portal for SRP carries nothing else", "give \"srp\" a portal with a port of its own"))
+    } else {
+        None
+    }
 }
 
 fn provider(text: &str) -> Result<Provider, Wrong> {

@@ -318,8 +318,21 @@ fn problems_of_portals() {
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\"], provider = \"verbs\" }]",
                 &[
                     "t.toml:3:66: `provider` is of RDMA, which this portal does not carry",
-                    "hint: leave it out, or add \"iser\" to `transport`",
+                    "hint: leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
                 ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", provider = \"verbs\" }, { listen = \"[::1]:2\", transport = [\"isre\"], provider = \"verbs\" }]",
+                &[
+                    "t.toml:3:45: `provider` is of RDMA, which this portal does not carry",
+                    "hint: leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+                    "t.toml:3:91: \"isre\" is no transport",
+                    "hint: it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"iser\", \"iser\"] }]",
+                &["t.toml:3:46: `transport` names one of them twice", "hint: name each once"],
             ),
             (
                 "[[portal_group]]\ntag = 32769\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]",

@@ -2,7 +2,8 @@
 
 use super::Mover;
 use crate::made::{Make, no_device};
-use crate::options::Options;
+use crate::options::{Options, Transport};
+use crate::speaks::instead;
 use crate::{Error, Kind};
 use ::wire::iscsi::Bhs;
 use ::wire::iser::{self, Abilities, LOGIN_LEN};
@@ -127,19 +128,15 @@ impl Wire {
 
 fn refused(e: Refused) -> Error {
     match e {
-        Refused::Io(e) => Error::new(Kind::Lost, crate::connect::io_text(&e)).with_hint(
-            "is it a portal of iSER? one of plain iSCSI closes, or waits for more: use iscsi:// there",
-        ),
-        Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => Error::new(
-            Kind::Refused,
-            "the portal turned the connection down: it speaks SRP, and no iSER",
-        )
-        .with_hint(
-            "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target tells its id_ext and ioc_guid",
-        ),
-        Refused::Rejected(_) => Error::new(Kind::Refused, "the portal turned the connection down").with_hint(
-            "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
-        ),
+        // A portal that knows no RDMA closes, or waits for more.
+        Refused::Io(e) => instead(crate::connect::io_text(&e), Transport::Tcp),
+        Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => {
+            instead("the portal turned the connection down, in words of SRP", Transport::Srp)
+        }
+        Refused::Rejected(_) => Error::new(Kind::Unreachable, "the portal turned the connection down")
+            .with_hint(
+                "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
+            ),
     }
 }
 

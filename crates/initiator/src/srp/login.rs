@@ -7,8 +7,11 @@ use super::ports::{initiator_port, no_discovery, target_port};
 use super::requests::SHORT_IU_LEN;
 use crate::connect::{Goal, io_text};
 use crate::made::{Make, no_device};
+use crate::options::Transport;
 use crate::session::carrier;
+use crate::speaks::instead;
 use crate::{Error, Kind, Options};
+use ::wire::iser::PRIVATE_LEN;
 use ::wire::srp::{
     Form, IMMEDIATE_OFFSET, LINUX_IU_LEN, LoginReject, LoginRequest, LoginResponse, Reason, format,
 };
@@ -156,9 +159,13 @@ pub fn finish(
     options: &Options,
 ) -> Result<Wire, Error> {
     let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
-    let response = LoginResponse::decode(&private).map_err(|e| {
+    let response = LoginResponse::decode(&private);
+    if is_of_iser(&private) {
+        return Err(instead("the answer to the login is none of SRP", Transport::Iser));
+    }
+    let response = response.map_err(|e| {
         Error::new(Kind::Protocol, format!("the answer to the login is none of SRP: {e}"))
-            .with_hint("is it a portal of SRP? one of iSER answers so: use iser://HOST[:PORT]/IQN there")
+            .with_hint("is it a portal of SRP? If so, the target is at fault; LUNAR_LOG=debug tells more")
     })?;
     if response.formats & format::DIRECT == 0 {
         let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
@@ -206,16 +213,21 @@ fn logged_in(agreed: &Agreed, credits: &Credits) -> LoggedIn {
     }
 }
 
+/// What portals of iSER answer: what they can do, or nothing; over InfiniBand with zeros behind it.
+fn is_of_iser(private: &[u8]) -> bool {
+    private.iter().skip(PRIVATE_LEN).all(|byte| *byte == 0)
+}
+
 fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
     let private = match refused {
         Refused::Io(e) => {
-            return Error::new(Kind::Lost, io_text(&e))
-                .with_hint("is it a portal of SRP? one of plain iSCSI closes, or waits for more");
+            // A portal that knows no RDMA closes, or waits for more.
+            return instead(io_text(&e), Transport::Tcp);
         }
         Refused::Rejected(private) => private,
     };
     let Ok(reject) = LoginReject::decode(&private) else {
-        return Error::new(Kind::Refused, "the portal turned the connection down without a reason")
+        return Error::new(Kind::Unreachable, "the portal turned the connection down without a reason")
             .with_hint("is it a portal of SRP? those of other protocols turn it down so");
     };
     let (kind, hint) = advice(reject.reason, request);
@@ -228,7 +240,10 @@ fn advice(reason: Reason, request: &LoginRequest) -> (Kind, String) {
     match reason {
         Reason::NOT_ASSOCIATED => (
             Kind::NotFound,
-            format!("look at ID_EXT and IOC_GUID, and at the target's access list: our port is {ours}"),
+            format!(
+                "look at ID_EXT and IOC_GUID, and at the target's access list: our port is {ours}, and an entry with \
+                 chap lets nobody in by SRP, also if it stands before the one that names the port"
+            ),
         ),
         Reason::TOO_MANY_CHANNELS => (
             Kind::Refused,

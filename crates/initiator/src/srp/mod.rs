@@ -16,5 +16,5 @@ mod tests;
 mod words;
 
 pub use login::{Wire, request};
-pub use ports::{half, initiator_port, no_discovery, target_name, target_port};
+pub use ports::{DIGITS, are_digits, half, initiator_port, no_discovery, target_name, target_port};
 pub use words::{asked, granted};

@@ -4,7 +4,7 @@ use crate::{Error, Kind, Options};
 use wire::srp::PortId;
 
 /// Hexadecimal digits of each half of a name.
-const DIGITS: usize = 16;
+pub const DIGITS: usize = 16;
 
 /// The target port of `ID_EXT[:IOC_GUID]`, 16 hexadecimal digits each. Without the second half it is as the first: so
 /// Linux has it, and our own target.
@@ -13,10 +13,15 @@ pub fn target_port(text: &str) -> Option<PortId> {
     Some(PortId::new(half(extension)?, half(guid)?))
 }
 
+/// Hexadecimal digits, and nothing else.
+pub fn are_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
 /// 16 hexadecimal digits.
 pub fn half(digits: &str) -> Option<u64> {
     // from_str_radix would take a sign.
-    let plain = digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    let plain = digits.len() == DIGITS && are_digits(digits);
     plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 

@@ -4,10 +4,11 @@ mod settings;
 mod srp;
 mod who;
 
-use crate::options::{Options, Portal, Timeouts, Transport};
+use crate::options::{Options, Portal, Provider, Timeouts, Transport};
 use crate::{Error, Kind};
 use proto::chap::Algorithm;
 use proto::initiator::targets::PortalAddress;
+use proto::nearest::nearest;
 use proto::{name, percent};
 use settings::{Settings, Texts};
 use std::fmt;
@@ -70,10 +71,7 @@ impl Url {
     /// [`Kind::Invalid`], with a hint.
     pub fn parse(text: &str) -> Result<Url, Error> {
         let Some((transport, rest)) = scheme_of(text).filter(|_| text.len() <= LONGEST) else {
-            return Err(wrong(
-                "this is no URL of iSCSI",
-                format!("{FORM}; over RDMA it is iser:// or srp://"),
-            ));
+            return Err(no_scheme(text));
         };
         let is_srp = transport == Transport::Srp;
         let form = if is_srp { srp::FORM } else { FORM };
@@ -109,6 +107,7 @@ impl Url {
             shown: Vec::new(),
         };
         url.query(query)?;
+        url.check_digests()?;
         Ok(url)
     }
 
@@ -132,6 +131,20 @@ impl Url {
             }
         }
         Ok(())
+    }
+
+    /// CRCs of iSCSI and of iWARP in software can be asked for; devices have their own.
+    fn check_digests(&self) -> Result<(), Error> {
+        let offer = &self.settings.offer;
+        let digests = [("header_digest", &offer.header_digest), ("data_digest", &offer.data_digest)];
+        let idle = digests.iter().find(|(key, digests)| self.has(key) && digests.crc32c);
+        match idle {
+            Some((key, _)) if self.settings.provider == Provider::Verbs => Err(wrong(
+                format!("{key} in the URL does nothing with provider=verbs"),
+                "leave it out, or write none: RDMA devices have checksums of their own",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// How to open a session: what the URL says, with secrets from files and the environment, and with our
@@ -193,6 +206,25 @@ impl Url {
 /// URL.
 pub fn without_scheme(text: &str) -> Option<&str> {
     scheme_of(text).map(|(_, rest)| rest)
+}
+
+/// It is to be read as a URL: its scheme is one of ours, or so like one that it must be meant.
+pub fn is_url(text: &str) -> bool {
+    scheme_of(text).is_some() || meant_scheme(text).is_some()
+}
+
+fn meant_scheme(text: &str) -> Option<&'static str> {
+    nearest(text.split_once("://")?.0, TRANSPORTS.map(Transport::scheme))
+}
+
+/// What is wrong with a text that no URL begins.
+fn no_scheme(text: &str) -> Error {
+    match meant_scheme(text).filter(|_| text.len() <= LONGEST) {
+        Some(meant) => wrong("the URL has an unknown scheme", format!("did you mean {meant}://?")),
+        None => {
+            wrong("this is no URL of iSCSI", format!("{FORM}, or so with iser://; over SRP {}", srp::FORM))
+        }
+    }
 }
 
 fn scheme_of(text: &str) -> Option<(Transport, &str)> {

@@ -12,10 +12,27 @@ pub const PORT: u16 = 5555;
 
 /// A target port as it is shown: both halves.
 pub fn target(name: &str) -> Result<String, Error> {
-    let what = || format!("\"{}\" in the URL is no target port of SRP", name.escape_debug());
-    let hint =
-        "it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target tells its id_ext and ioc_guid";
-    srp::target_port(name).map(srp::target_name).ok_or_else(|| wrong(what(), hint))
+    srp::target_port(name).map(srp::target_name).ok_or_else(|| no_target(name))
+}
+
+fn no_target(name: &str) -> Error {
+    let (extension, guid) = name.split_once(':').unwrap_or((name, name));
+    let halves = [extension, guid];
+    let short = halves.into_iter().find(|half| half.len() < srp::DIGITS);
+    match short.filter(|_| halves.into_iter().all(srp::are_digits)) {
+        Some(half) => wrong(
+            format!(
+                "\"{half}\" in the URL is to have {} hexadecimal digits, and has {}",
+                srp::DIGITS,
+                half.len()
+            ),
+            format!("zeros in front belong to it: {half:0>width$}", width = srp::DIGITS),
+        ),
+        None => wrong(
+            format!("\"{}\" in the URL is no target port of SRP", name.escape_debug()),
+            "it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target tells its id_ext and ioc_guid",
+        ),
+    }
 }
 
 /// Host and port: there is a port.

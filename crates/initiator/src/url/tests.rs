@@ -174,8 +174,11 @@ fn our_port_over_srp_is_what_the_url_says() {
 fn what_srp_does_not_have_is_told() {
     for (text, part) in [
         ("srp://h/iqn.2026-11.org.example:a", "ID_EXT[:IOC_GUID]"),
-        ("srp://h/0002c90300a0b0c", "16 hexadecimal digits"),
-        ("srp://h/0002c90300a0b0c0:1/0", "16 hexadecimal digits"),
+        ("srp://h/0002c90300a0b0c", "is to have 16 hexadecimal digits, and has 15"),
+        ("srp://h/0002c90300a0b0c0:1/0", "in front belong to it: 0000000000000001"),
+        ("srp://h/0002c90300a0b0c0:x/0", "16 hexadecimal digits each"),
+        ("srp://h/00002c90300a0b0c0/0", "16 hexadecimal digits each"),
+        ("srp://h/1:2:3/0", "16 hexadecimal digits each"),
         ("srp://ann@h/0002c90300a0b0c0", "no users"),
         ("srp://h/0002c90300a0b0c0?password_file=x", "no users"),
         ("srp://h/0002c90300a0b0c0?auth=md5", "no users"),
@@ -189,4 +192,31 @@ fn what_srp_does_not_have_is_told() {
     ] {
         assert!(error(text).contains(part), "{text}: {}", error(text));
     }
+}
+
+#[test]
+fn a_scheme_that_is_nearly_right_is_told_and_so_are_all_forms() {
+    for (text, part) in [
+        ("isre://h", "did you mean iser://?"),
+        ("iscis://h/x/0", "did you mean iscsi://?"),
+        ("SPR://h", "did you mean srp://?"),
+        ("http://h", "iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]]"),
+        ("moon/disk", "iser://; over SRP it has the form srp://HOST"),
+    ] {
+        assert!(error(text).contains(part), "{text}: {}", error(text));
+        assert_eq!(is_url(text), part.starts_with("did you mean"), "{text}");
+    }
+}
+
+/// Software does what it is told; devices have checksums of their own.
+#[test]
+fn digests_that_do_nothing_are_refused() {
+    for settings in ["header_digest=crc32c", "data_digest=none,crc32c&commands=3"] {
+        for scheme in ["iser://h/iqn.2026-11.org.example:a", "srp://h/0002c90300a0b0c0"] {
+            url(&format!("{scheme}?{settings}"));
+            let text = format!("{scheme}?{settings}&provider=verbs");
+            assert!(error(&text).contains("does nothing with provider=verbs"), "{text}: {}", error(&text));
+        }
+    }
+    url("iser://h/iqn.2026-11.org.example:a?data_digest=none&provider=verbs");
 }

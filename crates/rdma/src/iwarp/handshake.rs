@@ -8,8 +8,7 @@ use std::time::Duration;
 use wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REVISION, UNKNOWN};
 use wire::iwarp::{Enhanced, Frame, Malformed};
 
-/// RDMA Reads that may be under way at who does not tell how many it takes. One more than it takes ends the connection, and
-/// what knows only revision 1 of MPA takes as few as this (cxgb3).
+/// RDMA Reads that may be under way at who does not tell how many it takes. One more than it takes ends the connection.
 const UNTOLD: u16 = 8;
 /// Bytes of one receive.
 const RECEIVE: usize = 1024;

@@ -77,6 +77,7 @@ fn reasons_are_told_in_words_with_what_to_do() {
         (Reason::NO_RESOURCES, Kind::Unreachable, "lacks resources", "connections"),
         (Reason::IT_IU_TOO_LONG, Kind::Refused, "too long", "immediate_data=no"),
         (Reason::NOT_ASSOCIATED, Kind::NotFound, "no such target port", "0x00008001020304050102030405060708"),
+        (Reason::NOT_ASSOCIATED, Kind::NotFound, "no such target port", "chap lets nobody in by SRP"),
         (Reason::FORMATS, Kind::Refused, "data buffer formats", "log"),
         (Reason::NO_MULTICHANNEL, Kind::Refused, "one channel", "log"),
         (Reason::TOO_MANY_CHANNELS, Kind::Refused, "too many channels", "access list"),
@@ -88,19 +89,36 @@ fn reasons_are_told_in_words_with_what_to_do() {
         assert!(e.hint.as_ref().is_some_and(|told| told.contains(hint)), "{:?}", e.hint);
     }
     let e = refused(b"no".to_vec());
-    assert_eq!(e.kind, Kind::Refused);
+    assert_eq!(e.kind, Kind::Unreachable);
     assert!(e.what.contains("without a reason"), "{e}");
 }
 
 #[test]
 fn an_answer_that_is_none_is_not_taken() {
     let no_direct = LoginResponse { formats: srp::format::INDIRECT, ..granted(1, false) };
-    for private in [Vec::new(), vec![0xc0; 51], vec![0; 52], no_direct.encode().to_vec()] {
-        let (request, connected) = ask(&options(), &Default::default(), |asked| {
-            drop(now(asked.accept(private, terms(&options()))));
-        });
-        let e = finish(connected, &request, &options()).err().expect("no login");
+    for private in [vec![0xc0; 51], vec![1; 52], no_direct.encode().to_vec()] {
+        let e = not_taken(private);
         assert_eq!(e.kind, Kind::Protocol, "{e}");
+    }
+}
+
+/// Why a login comes to nothing that is granted so.
+fn not_taken(private: Vec<u8>) -> Error {
+    let (request, connected) = ask(&options(), &Default::default(), |asked| {
+        drop(now(asked.accept(private, terms(&options()))));
+    });
+    finish(connected, &request, &options()).err().expect("no login")
+}
+
+/// Over InfiniBand with zeros behind it; STGT answers nothing at all.
+#[test]
+fn what_portals_of_iser_answer_is_known() {
+    let padded = |first: u8| [&[first, 0, 0, 0][..], &[0; 192]].concat();
+    for private in [Vec::new(), vec![0x80, 0, 0, 0], padded(0xc0), padded(0)] {
+        let e = not_taken(private);
+        assert_eq!(e.kind, Kind::Unreachable, "{e}");
+        assert!(e.what.ends_with("it seems to be a portal of iSER"), "{e}");
+        assert!(e.hint.as_ref().is_some_and(|hint| hint.contains("iser://HOST")), "{:?}", e.hint);
     }
 }
 
