@@ -22,6 +22,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::io;
+use std::pin::pin;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -149,6 +150,8 @@ impl Drop for Verbs {
 
 /// Wakes who waits, until the connection is over; and then until the device is done with it.
 async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
+    // The manager is silent but at the end: it is asked once whether it has something, and not again after each completion.
+    let mut manager = pin!(events.read_ready());
     loop {
         let told = inner.trouble.wakeup.listen();
         if let Some(event) = inner.trouble.event() {
@@ -157,16 +160,29 @@ async fn drive(inner: Rc<Inner>, completions: Watch, events: Watch) {
         if inner.state.borrow().end.is_over() {
             break;
         }
-        let news = async { Some(net::either(completions.read_ready(), events.read_ready()).await) };
+        let completed = async { News::Completions(completions.read_ready().await) };
+        let said = async { News::Manager(manager.as_mut().await) };
         let over = async {
             told.await;
-            None
+            News::Trouble
         };
-        if let Some(ready) = net::either(news, over).await {
-            inner.see(ready);
+        match net::either(net::either(completed, said), over).await {
+            News::Completions(ready) => inner.see(ready.map(|()| inner.queues.take_event())),
+            News::Manager(ready) => {
+                manager.set(events.read_ready());
+                inner.see(ready.and_then(|()| inner.see_events(&mut inner.state.borrow_mut())));
+            }
+            News::Trouble => {}
         }
     }
     inner.part().await;
+}
+
+/// Who has something to tell.
+enum News {
+    Completions(io::Result<()>),
+    Manager(io::Result<()>),
+    Trouble,
 }
 
 impl Inner {
@@ -178,11 +194,9 @@ impl Inner {
         while !self.take(&mut state) {}
     }
 
-    /// Looks what has happened.
-    fn see(&self, ready: io::Result<()>) {
+    /// Looks what has happened, where that much was seen already.
+    fn see(&self, seen: io::Result<()>) {
         let mut state = self.state.borrow_mut();
-        self.queues.take_events();
-        let seen = ready.and_then(|()| self.see_events(&mut state));
         state.end.near(seen.err().map(Some));
         self.take(&mut state);
         self.woken.notify(usize::MAX);

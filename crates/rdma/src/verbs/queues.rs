@@ -212,12 +212,12 @@ impl Queues {
         check(status, "wait for completions")
     }
 
-    /// Takes the events that have come. The descriptor must be watched.
-    pub fn take_events(&self) {
+    /// Takes an event, if one has come: of each that was asked for there is one. The descriptor must be watched.
+    pub fn take_event(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: the channel lives, and each event is acknowledged at once, for the queue that it names: ours.
         unsafe {
-            while (self.library.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+            if (self.library.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
                 (self.library.ibv_ack_cq_events)(cq, 1);
             }
         }
