@@ -9,7 +9,8 @@
 # and PORT, the target port of SRP.
 serve_here() {
     [ -n "${PROVIDER-}" ] || return 0
-    PORTAL=10.0.2.15:3260 TCP_PORTAL=10.0.2.15:3262 SRP_PORTAL=10.0.2.15:5555 IQN=iqn.2026-11.lab.guest:lunar
+    : "${PORTAL:=10.0.2.15:3260}"
+    TCP_PORTAL=10.0.2.15:3262 SRP_PORTAL=10.0.2.15:5555 IQN=iqn.2026-11.lab.guest:lunar
     soft_rdma "$RDMA"
     mkdir -p $SERVER
     truncate -s 512M $SERVER/disk.img
@@ -57,7 +58,14 @@ stop_server() {
 served_here() {
     case $1 in
         kill-*) stop_server; sleep 1; start_server ;;
+        channels) channels_work ;;
         grow) truncate -s 640M $SERVER/disk.img; kill -HUP "$server" ;;
         *) fail "the server cannot do this: $1" ;;
     esac
+}
+
+# channels_work: two channels of SRP, and each had commands (column 7)
+channels_work() {
+    "$LUNAR" session list --socket $SERVER/admin.sock | tee /run/sessions
+    [ "$(awk '$4 == "SRP" && $7 > 50' /run/sessions | wc -l)" = 2 ] || fail "not two channels that work"
 }
