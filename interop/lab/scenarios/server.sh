@@ -5,8 +5,8 @@
 #   RDMA      siw or rxe
 #   LUNAR     the program
 
-# serve_here: a server with a disk, and one of no content as LUN 1, which serves until the scenario ends. Sets PORTAL (iSER), TCP_PORTAL and SRP_PORTAL,
-# and PORT, the target port of SRP.
+# serve_here: a server with a disk, and one of no content as LUN 1, which serves until the scenario ends. Sets PORTAL (iSER),
+# unless it is set, TCP_PORTAL and SRP_PORTAL, and PORT, the target port of SRP.
 serve_here() {
     [ -n "${PROVIDER-}" ] || return 0
     : "${PORTAL:=10.0.2.15:3260}"
