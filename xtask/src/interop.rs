@@ -22,6 +22,8 @@ pub struct Options {
 const PROVIDERS: [&str; 3] = ["iwarp", "verbs/siw", "verbs/rxe"];
 /// Where the tests stand in `interop/tests/lab`.
 const MODULE: &str = "rdma::";
+/// More failures than this are no accident of a busy machine.
+const FEW: usize = 3;
 
 /// What stands for a cell.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +50,7 @@ const BY_RXE: Proof = Tests(&["our_iser_initiator_by_verbs_over_rxe"]);
 const SRP_SIW: Proof = Tests(&["srp_by_verbs_over_siw"]);
 const SRP_RXE: Proof = Tests(&["srp_by_verbs_over_rxe"]);
 const LIBISCSI: Proof = No(
-    "iscsi-test-cu 1.19.0 crashes over iSER (munmap_chunk, SIGSEGV); not known whether so with other targets",
+    "iscsi-test-cu 1.19.0 crashes over iSER (munmap_chunk, SIGSEGV), with LIO as well, and does not get into STGT",
 );
 const OWN: Proof = Tests(&["lunar_and_lunar"]);
 
@@ -128,17 +130,32 @@ fn names() -> Vec<&'static str> {
     names
 }
 
-/// Runs them, one guest at a time; what they say goes to stderr.
+/// Runs all of them; few that fail are run once more, as by `cargo xtask test`.
 fn run_tests() -> Result<Outcomes> {
-    let names: Vec<String> = names().iter().map(|name| format!("{MODULE}{name}")).collect();
+    let mut outcomes = Outcomes::new();
+    run_these(&names(), &mut outcomes)?;
+    let again = failed(&outcomes);
+    if (1..=FEW).contains(&again.len()) {
+        run_these(&again.iter().map(String::as_str).collect::<Vec<_>>(), &mut outcomes)?;
+    }
+    Ok(outcomes)
+}
+
+fn failed(outcomes: &Outcomes) -> Vec<String> {
+    let has_failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
+    outcomes.iter().filter(|(_, outcome)| has_failed(outcome)).map(|(name, _)| name.clone()).collect()
+}
+
+/// Runs these, one guest at a time; what they say goes to stderr.
+fn run_these(names: &[&str], outcomes: &mut Outcomes) -> Result<()> {
+    let names: Vec<String> = names.iter().map(|name| format!("{MODULE}{name}")).collect();
     let options = ["--test-threads=1", "--exact"].into_iter().chain(names.iter().map(String::as_str));
-    let (mut outcomes, mut section) = (Outcomes::new(), String::new());
-    let selection = ["--package", "interop", "--test", "lab"];
+    let (selection, mut section) = (["--package", "interop", "--test", "lab"], String::new());
     cargo::run(&[], &selection, &options.collect::<Vec<_>>(), |line| {
         eprintln!("{line}");
-        take(line, &mut section, &mut outcomes);
+        take(line, &mut section, outcomes);
     })?;
-    Ok(outcomes)
+    Ok(())
 }
 
 /// Takes one line of the output into account; `section` is the test whose output it is.
@@ -253,6 +270,14 @@ mod tests {
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["ib_iser", "target", "FAILED", "ok", "ok"]);
         assert!(!table(&outcomes(&[])).contains("FAILED"));
         assert!(table(&Outcomes::new()).contains("FAILED"), "what did not run is not ok");
+    }
+
+    #[test]
+    fn what_failed_and_passes_when_it_is_run_again_is_ok() {
+        let name = "multipath_over_two_portals_of_iser";
+        let line = |result: &str| format!("test {MODULE}{name} ... {result}");
+        assert_eq!(failed(&outcomes(&[&line("FAILED")])), [name]);
+        assert_eq!(failed(&outcomes(&[&line("FAILED"), &line("ok")])), [] as [&str; 0]);
     }
 
     #[test]

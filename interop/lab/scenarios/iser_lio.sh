@@ -1,6 +1,7 @@
 #!/bin/bash
 # The commands that use targets, over iSER and the software iWARP of lunar, against the kernel's own target (LIO with
-# ib_isert) over siw in the same guest: discovery, CHAP, data there and back, a target that goes away and comes back.
+# ib_isert) over siw in the same guest: discovery, CHAP, data there and back, a target that goes away, under a file system too,
+# and comes back.
 #   LUNAR   the program
 : "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
@@ -77,5 +78,14 @@ if [ "$RDMA" = siw ]; then between; else under_io; fi
 wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an error"; }
 cmp /run/pattern /run/open.img || fail "something was lost"
 cat /run/copied
+
+# what is under way comes to its end first
+at_rest() {
+    : >/run/pause
+    sleep 1; sync; sleep 2
+    gone_and_back
+    rm /run/pause
+}
+file_system_outlives $([ "$RDMA" = siw ] && echo at_rest || echo gone_and_back) "$(url open)"
 for name in open chap; do rmdir "$T/iscsi/$IQN:$name/tpgt_1/np/$PORTAL"; done     # for who comes next in this guest
 echo "PASS iser_lio"

@@ -1,61 +1,74 @@
 #!/bin/bash
-# How fast ib_iser reads over a soft device from Lunar, STGT and LIO, all in this guest and with disks of no content. The
-# rates tell of the machine; their ratios are what is looked at.
-#   LUNAR    the program
-#   RDMA     siw or rxe
-#   SECONDS_EACH  how long each is read (default 8)
-: "${RDMA:=siw}" "${PROVIDER:=verbs}" "${SECONDS_EACH:=8}"
+# How fast the kernel's iSER initiator reads and writes over a soft device at Lunar, STGT and LIO: all three serve in this
+# guest, from disks of no content, and take turns. The rates tell of the machine; their ratios are what is looked at.
+#   LUNAR         the program
+#   RDMA          siw or rxe
+#   LOADS         what is measured: OPERATION-BLOCK-DEPTH... (default: all below)
+#   ROUNDS        how often each is measured (default 3)
+#   SECONDS_EACH  how long each time (default 3)
+# Each measurement is a line: rate LOAD NAME IO/s
+: "${RDMA:=siw}" "${PROVIDER:=verbs}" "${ROUNDS:=3}" "${SECONDS_EACH:=3}"
+: "${LOADS:=randread-4k-32 randwrite-4k-32 randread-256k-8 randwrite-256k-8}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 . "$(dirname "$0")/server.sh"
-LUN=1
+. "$(dirname "$0")/tgt.sh"
 
-# read_rate BLOCK DEPTH: commands per second
-read_rate() {
-    fio --name=rate --filename="$disk" --rw=randread --bs="$1" --iodepth="$2" --ioengine=libaio --direct=1 --minimal \
-        --runtime="$SECONDS_EACH" --time_based | cut -d ';' -f 8
-}
+declare -A disk
 
-# rates NAME: of the target that is at PORTAL now
-rates() {
+# opened NAME: a session with the target that PORTAL, IQN and LUN name. Whatever its disk says of itself, commands are cut
+# and queued alike.
+opened() {
     iscsiadm -m node -o new -T "$IQN" -p "$PORTAL" -I iser >/dev/null
     login "$PORTAL"
-    disk=$(disk_of "$PORTAL")
-    echo "$1 $(read_rate 4k 32) $(read_rate 256k 8)" | tee -a /run/rates
-    logout "$PORTAL"
-    iscsiadm -m node -o delete -T "$IQN" >/dev/null
+    disk[$1]=$(disk_of "$PORTAL")
+    local queue=/sys/block/${disk[$1]#/dev/}/queue
+    echo none >"$queue/scheduler"
+    for setting in rotational=0 add_random=0 nomerges=2 max_sectors_kb=256; do
+        echo "${setting#*=}" >"$queue/${setting%=*}" || fail "$1: $setting"
+    done
+    echo "$1: ${disk[$1]}, $(blockdev --getsize64 "${disk[$1]}") bytes, $(cat "$queue/../device/queue_depth") commands"
+}
+
+# rate NAME LOAD: commands per second, by fio's terse output
+rate() {
+    local operation block depth field=8
+    IFS=- read -r operation block depth <<<"$2"
+    [ "$operation" = randread ] || field=49
+    fio --name=rate --filename="${disk[$1]}" --size=256M --norandommap --rw="$operation" --bs="$block" --iodepth="$depth" \
+        --ioengine=libaio --direct=1 --runtime="$SECONDS_EACH" --time_based --output-format=terse >/run/terse || fail "fio: $1"
+    cut -d ';' -f $field /run/terse
 }
 
 step "STGT"
 start_initiator 30
-PORTAL=10.0.2.15:3260 IQN=iqn.2026-11.lab.guest:tgt
-echo 80 >/proc/sys/vm/nr_hugepages
-tgtd --iser pool_sz_mb=128 -f -C 9 --iscsi portal=10.0.2.15:3264 >/run/tgtd.log 2>&1 & tgtd=$!
-wait_for 20 "tgtadm -C 9 --lld iser --mode target --op show" || { cat /run/tgtd.log; fail "no tgtd"; }
-for what in "target --op new --tid 1 -T $IQN" "logicalunit --op new --tid 1 --lun 1 --bstype null -b /dev/null" \
-    "target --op bind --tid 1 -I ALL" "target --op bind --tid 1 -Q iqn.2026-11.lab.guest:initiator"; do
-    tgtadm -C 9 --lld iser --mode $what || fail "tgtadm $what"
-done
-rates STGT
-kill -9 $tgtd; wait $tgtd 2>/dev/null
+PORTAL=10.0.2.15:3260 IQN=iqn.2026-11.lab.guest:tgt LUN=1
+start_tgtd "$PORTAL" "$IQN" iqn.2026-11.lab.guest:initiator --bstype null -b /dev/null
+opened STGT
 
 step "LIO"
+PORTAL=10.0.2.15:3261 IQN=iqn.2026-11.lab.guest LUN=0
 start_target
-IQN=iqn.2026-11.lab.guest
 mkdir -p $T/core/rd_mcp_0/none
-echo "rd_pages=65536,rd_nullio=1" >$T/core/rd_mcp_0/none/control
+echo "rd_pages=262144,rd_nullio=1" >$T/core/rd_mcp_0/none/control
 echo 1 >$T/core/rd_mcp_0/none/enable || fail "no backstore"
 STORE=rd_mcp_0/none target none 0
 iser_portal none $PORTAL
 serve none 1
-IQN=$IQN:none LUN=0 rates LIO
-rmdir "$T/iscsi/$IQN:none/tpgt_1/np/$PORTAL"
+IQN=$IQN:none opened LIO
 
 step "Lunar"
+PORTAL=10.0.2.15:3270 LUN=1
 serve_here
-rates Lunar
+opened Lunar
 
-step "rates"
-awk '{ print; a[$1] = $2; b[$1] = $3 }
-     END { for (n in a) if (n != "Lunar") printf "Lunar / %s: 4 KiB %.2f, 256 KiB %.2f\n", n, a["Lunar"] / a[n], b["Lunar"] / b[n] }' /run/rates
+step "sessions"
+iscsiadm -m session -P 2 | grep -E 'Target:|DataSegmentLength|BurstLength|ImmediateData|InitialR2T'
+
+for load in $LOADS; do
+    step "$load"
+    for _ in $(seq "$ROUNDS"); do
+        for name in STGT LIO Lunar; do echo "rate $load $name $(rate $name "$load")"; done
+    done
+done
 echo "PASS iser_rates"

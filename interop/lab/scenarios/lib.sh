@@ -170,7 +170,7 @@ filesystem() {
 # is noted
 start_writer() {
     pattern 1 >/run/pattern
-    rm -f /run/enough /run/broken
+    rm -f /run/enough /run/broken /run/pause
     echo 0 >/run/acknowledged
     keep_writing & writer=$!
 }
@@ -178,6 +178,7 @@ start_writer() {
 keep_writing() {
     local n=0
     while [ ! -e /run/enough ]; do
+        [ ! -e /run/pause ] || { sleep 0.2; continue; }
         n=$((n + 1))
         { echo "$n"; head -c $((n % 16 * 4096 + 512)) /run/pattern; } >/run/one
         dd if=/run/one of="/mnt/$n" bs=64k conv=fsync status=none || { echo "write of $n failed" >/run/broken; return; }

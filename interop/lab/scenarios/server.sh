@@ -5,11 +5,12 @@
 #   RDMA      siw or rxe
 #   LUNAR     the program
 
-# serve_here: a server with a disk, and one of no content as LUN 1, which serves until the scenario ends. Sets PORTAL (iSER), TCP_PORTAL and SRP_PORTAL,
-# and PORT, the target port of SRP.
+# serve_here: a server with a disk, and one of no content as LUN 1, which serves until the scenario ends. Sets PORTAL (iSER),
+# unless it is set, TCP_PORTAL and SRP_PORTAL, and PORT, the target port of SRP.
 serve_here() {
     [ -n "${PROVIDER-}" ] || return 0
-    PORTAL=10.0.2.15:3260 TCP_PORTAL=10.0.2.15:3262 SRP_PORTAL=10.0.2.15:5555 IQN=iqn.2026-11.lab.guest:lunar
+    : "${PORTAL:=10.0.2.15:3260}"
+    TCP_PORTAL=10.0.2.15:3262 SRP_PORTAL=10.0.2.15:5555 IQN=iqn.2026-11.lab.guest:lunar
     soft_rdma "$RDMA"
     mkdir -p $SERVER
     truncate -s 512M $SERVER/disk.img
@@ -57,7 +58,14 @@ stop_server() {
 served_here() {
     case $1 in
         kill-*) stop_server; sleep 1; start_server ;;
+        channels) channels_work ;;
         grow) truncate -s 640M $SERVER/disk.img; kill -HUP "$server" ;;
         *) fail "the server cannot do this: $1" ;;
     esac
+}
+
+# channels_work: two channels of SRP, and each had commands (column 11, behind "SRP, channel 1 of 2")
+channels_work() {
+    "$LUNAR" session list --socket $SERVER/admin.sock | tee /run/sessions
+    [ "$(awk '$4 == "SRP," && $11 > 50' /run/sessions | wc -l)" = 2 ] || fail "not two channels that work"
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The kernel's SRP initiator (ib_srp) over siw, or what RDMA names: login, a disk in full use, task management under
-# load, the server killed and started again under a file system, a port that is not there.
+# load, several channels, the server killed and started again under a file system, a port that is not there.
 #   PORTAL  of SRP
 #   KILLS   how often it is killed (default 2)
 #   PORT    the target port: 16 hexadecimal digits, both id_ext and ioc_guid
@@ -9,7 +9,7 @@
 . "$(dirname "$0")/server.sh"
 
 # log_in PORT: what the kernel is told
-log_in() { echo "id_ext=$1,ioc_guid=$1,dest=$SRP_PORTAL" >"/sys/class/infiniband_srp/srp-${RDMA}_eth0-1/add_target"; }
+log_in() { echo "id_ext=$1,ioc_guid=$1,dest=$SRP_PORTAL,ch_count=2" >"/sys/class/infiniband_srp/srp-${RDMA}_eth0-1/add_target"; }
 srp_disk() { ls -d /sys/class/srp_remote_ports/port-*/../../target*/*:0/block/* /sys/class/scsi_host/host*/device/target*/*:0/block/* 2>/dev/null | head -n 1 | sed 's#.*/#/dev/#'; }
 
 serve_here
@@ -31,6 +31,12 @@ echo 5 >"/sys/block/${disk##*/}/device/timeout"
 step "write and read back"; verify "$disk" $(full && echo 16 || echo 4)
 full && { step "blocks of all sizes"; blocks_of_all_sizes "$disk"; }
 step "resets under load"; resets_under_load "$disk"
+
+step "two channels, each of a processor"
+[ "$(cat /sys/class/scsi_host/host*/ch_count)" = 2 ] || fail "not two channels"
+both="--filename=$disk --rw=randwrite --bs=16k --size=4M --iodepth=8 --ioengine=libaio --direct=1 --verify=crc32c"
+try fio $both --name=first --cpus_allowed=0 --name=second --cpus_allowed=1 --offset=8M --output=/run/fio.log
+ask channels
 
 full && { step "ext4"; filesystem ext4 "$disk"; }
 

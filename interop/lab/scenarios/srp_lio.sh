@@ -1,6 +1,7 @@
 #!/bin/bash
 # The commands that use targets, over SRP and the software iWARP of lunar, against the kernel's own target (LIO with
-# ib_srpt) over siw in the same guest: login, data there and back, a target that goes away under I/O and comes back.
+# ib_srpt) over siw in the same guest: login, data there and back, over several channels too, a target that goes away
+# under I/O and under a file system, and comes back.
 #   LUNAR   the program
 : "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
@@ -41,7 +42,7 @@ step "data"
 pattern "$MIB" >/run/pattern
 told 0 verified copy --verify --force /run/pattern "$(url)"
 cmp /run/pattern /run/disk.img || fail "the medium differs"
-told 0 verified copy --verify --force "$(url)" /run/back
+told 0 verified copy --verify --force "$(url channels=2)" /run/back
 cmp /run/pattern /run/back || fail "it reads other than was written"
 
 step "the target goes away under I/O and comes back"
@@ -49,8 +50,18 @@ head -c "$MIB"M /dev/zero >/run/zeros
 told 0 copied copy --force /run/zeros "$(url)"
 "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url commands=4)" >/run/copied 2>&1 & writer=$!
 wait_for 30 '! cmp -s -n 1048576 /run/disk.img /run/zeros' || fail "nothing was written"
-enable 0; sleep 1; enable 1
+gone_and_back() { enable 0; sleep 1; enable 1; }
+gone_and_back
 wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an error"; }
 cmp /run/pattern /run/disk.img || fail "something was lost"
 cat /run/copied
+
+# how many of the kernel's have a peer: those of its target
+channels() { rdma resource show qp | grep -c 'state RTS .*comm \[rdma_cm\]'; }
+both_gone_and_back() {
+    [ "$(channels)" = 2 ] || fail "$(channels) channels, not 2"
+    gone_and_back
+    wait_for 30 '[ "$(channels)" = 2 ]' || fail "$(channels) channels came back"
+}
+file_system_outlives both_gone_and_back "$(url channels=2)"
 echo "PASS srp_lio"

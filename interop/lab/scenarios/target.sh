@@ -63,3 +63,22 @@ told() {
     grep -q -- "$text" /run/told || { cat /run/told; fail "it does not say \"$text\": $*"; }
     echo "status $status, $text: $*"
 }
+
+# file_system_outlives GONE URL: what is written to a file system on the LUN, attached to this host, while the target goes
+# away and comes back, which the command GONE does
+file_system_outlives() {
+    local disk
+    step "a file system, and a target that goes away"
+    modprobe -a ublk_drv ext4 || fail modprobe
+    disk=$("$LUNAR" attach "$2" --ublk --name data) || fail "attach $2"
+    # nothing is left to be written later
+    try mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
+    try mount "$disk" /mnt
+    start_writer
+    await_files 10
+    "$1"
+    await_files 10
+    stop_writer
+    check_files "$disk"
+    try "$LUNAR" detach data
+}

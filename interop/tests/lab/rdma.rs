@@ -3,8 +3,10 @@
 use super::guest::{Guest, example, lab, lab_of_rdma, server_over};
 use interop::tool::{self, Tool};
 use interop::{Server, TARGET};
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -82,8 +84,21 @@ fn the_kernels_srp_initiator_over_siw() {
     let Some(_turn) = lab_of_rdma() else { return };
     let mut server = server_over(1, "\"srp\"", "");
     let mut guest = Guest::boot(&server, "srp", &[("PORT", &srp_port(TARGET))]);
+    guest.when_asked("channels", || two_channels_work(&server));
     kill_twice(&mut guest, &mut server);
     guest.must_pass();
+}
+
+/// The guest has two channels, and each had commands.
+fn two_channels_work(server: &Server) {
+    let mut list = Command::new(interop::lunar_bin());
+    list.args(["session", "list", "--json", "--socket"]).arg(server.dir().join("admin.sock"));
+    let said = tool::run(&mut list, Duration::from_secs(30)).said;
+    let sessions: Value = serde_json::from_str(&said).expect("JSON");
+    let works = |session: &&Value| {
+        session["srp"]["channels"] == 2 && session["counters"]["commands"].as_u64() > Some(50)
+    };
+    assert_eq!(sessions.as_array().expect("sessions").iter().filter(works).count(), 2, "{said}");
 }
 
 /// The target port of a target: FNV-1a of its name, as docs/rdma.md tells.

@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: Lunar's target against the limit of the machine (`floor`) and against STGT, its initiator
 //! against libiscsi, and the way through its router against the direct one, as ratios of runs in one session. Client
-//! and servers are pinned to one and the same core: figures are small that way, and stable. Medians of alternating
-//! runs; no time is asserted, only ratios.
+//! and servers are pinned to one and the same core, but for those in the lab's guest: figures are small that way, and
+//! stable. Medians of alternating runs; no time is asserted, only ratios.
 
+mod guest;
 mod initiator;
 mod load;
 mod rdma;
@@ -35,6 +36,13 @@ pub struct Options {
     filter: Option<String>,
 }
 
+impl Options {
+    /// Whether the filter lets a row through.
+    fn wants(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+    }
+}
+
 /// The programs that take part.
 #[derive(Debug)]
 pub struct Programs {
@@ -48,11 +56,13 @@ pub struct Programs {
     stgt: bool,
     libiscsi: bool,
     libnbd: bool,
+    /// The lab, in which Lunar is measured by verbs
+    guest: bool,
 }
 
 /// Runs all rows.
 pub fn run(options: &Options) -> Result<Step> {
-    let programs = programs()?;
+    let programs = programs(options)?;
     if let Some(step) = unpaced::elsewhere()? {
         return Ok(step);
     }
@@ -65,7 +75,7 @@ pub fn run(options: &Options) -> Result<Step> {
     Ok(if missed == 0 { Step::Ok } else { Step::Failed(format!("{missed} ratios missed")) })
 }
 
-fn programs() -> Result<Programs> {
+fn programs(options: &Options) -> Result<Programs> {
     let stgt = root::is_installed("tgtd") && root::is_installed("tgtadm");
     if !stgt {
         eprintln!("bench: no tgtd here (apt-get install tgt): the ratios against STGT are not measured");
@@ -90,5 +100,6 @@ fn programs() -> Result<Programs> {
         stgt,
         libiscsi,
         libnbd,
+        guest: guest::prepare(options)?,
     })
 }

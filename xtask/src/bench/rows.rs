@@ -95,6 +95,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
         Bench::routers,
         Bench::rdma,
         Bench::rdma_in_memory,
+        Bench::guest,
     ];
     let mut outcomes = Vec::new();
     for part in parts {
@@ -106,7 +107,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
 impl Bench<'_> {
     /// Whether the filter lets a row through, which is then told to whoever waits.
     pub fn wants(&self, name: &str) -> bool {
-        let wanted = self.options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+        let wanted = self.options.wants(name);
         if wanted {
             eprintln!("bench: {name}");
         }
