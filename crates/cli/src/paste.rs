@@ -103,6 +103,7 @@ struct BySrp {
     url: String,
     /// For Linux hosts.
     line: String,
+    target: String,
 }
 
 /// What leads to targets by SRP, once for each portal and target.
@@ -111,15 +112,25 @@ fn ways_by_srp(config: &Config, portals: &[Bound]) -> Vec<BySrp> {
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
         for (name, lun) in targets_of(config, portal.tag).into_iter().take(LISTED) {
-            let (id, dest) = (port_id(name).guid(), local(portal.address));
+            let (id, here) = (port_id(name).guid(), local(portal.address));
             let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
             ways.push(BySrp {
-                url: format!("srp://{dest}/{id:016x}{lun}{provider}"),
-                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={dest}"),
+                url: format!("srp://{here}/{id:016x}{lun}{provider}"),
+                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={}", told_address(portal)),
+                target: name.to_owned(),
             });
         }
     }
     ways
+}
+
+/// Where other hosts find a portal.
+fn told_address(portal: &Bound) -> String {
+    match &portal.advertise {
+        Some(told) if told.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => told.clone(),
+        Some(told) => format!("{told}:{}", portal.address.port()),
+        None => local(portal.address).to_string(),
+    }
 }
 
 fn srp(config: &Config, portals: &[Bound]) -> String {
@@ -127,12 +138,12 @@ fn srp(config: &Config, portals: &[Bound]) -> String {
     if ways.is_empty() {
         return String::new();
     }
-    let list =
-        |of: fn(&BySrp) -> &String| -> String { ways.iter().map(|way| format!("  {}\n", of(way))).collect() };
+    // Identifiers do not tell which target they are of; a shell does not mind.
+    let whose = |way: &BySrp| if ways.len() > 1 { format!("    # {}", way.target) } else { String::new() };
+    let urls: String = ways.iter().map(|way| format!("  {}{}\n", way.url, whose(way))).collect();
+    let lines: String = ways.iter().map(|way| format!("  {}\n", way.line)).collect();
     format!(
-        "URL of SRP:\n{}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{}",
-        list(|way| &way.url),
-        list(|way| &way.line)
+        "URL of SRP:\n{urls}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
     )
 }
 
@@ -189,6 +200,21 @@ mod tests {
         let verbs = Transports { provider: target::setup::Provider::Verbs, ..Transports::SRP };
         let text = banner(&config, &[bound("[::1]:5555", 2, verbs)]);
         assert!(text.contains("/21c2f69f0bcae0f6/3?provider=verbs\n"), "{text}");
+    }
+
+    #[test]
+    fn each_way_by_srp_is_told_with_its_target_and_where_others_find_it() {
+        let config = control::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let told = |advertise: &str| Bound {
+            advertise: Some(advertise.into()),
+            ..bound("[::1]:5555", 2, Transports::SRP)
+        };
+        let text = banner(&config, &[told("192.0.2.9"), told("[2001:db8::9]:6666")]);
+        for dest in ["192.0.2.9:5555", "[2001:db8::9]:6666"] {
+            assert!(text.contains(&format!(",dest={dest}\n")), "{text}");
+        }
+        let url = "\n  srp://[::1]:5555/21c2f69f0bcae0f6/3    # iqn.2026-11.org.example:b\n";
+        assert!(text.contains(url), "{text}");
     }
 
     #[test]

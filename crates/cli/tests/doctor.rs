@@ -129,7 +129,12 @@ fn a_portal_of_another_protocol_is_told_by_what_it_says() {
     let at_plain = [&format!("iser://{plain}/{TARGET}/0"), "--timeout", "1"];
     is_broken(&at_plain, 8, "it waits for an RDMA connection", "use iscsi://");
     // Its request is longer than the first PDU of a connection.
-    is_broken(&[&format!("srp://{plain}/{id}/0")], 4, "portal of iSCSI over TCP", "use iscsi://");
+    is_broken(
+        &[&format!("srp://{plain}/{id}/0")],
+        4,
+        "closed amid MPA",
+        "it may be a portal of iSCSI over TCP: use iscsi://",
+    );
     let silent = portal(|mut stream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
     let at_silent = [&format!("srp://{silent}/{id}/0"), "--timeout", "1"];
     is_broken(&at_silent, 8, "it waits for the answer to the login of SRP", "is it a portal of SRP");
@@ -167,7 +172,17 @@ fn whom_an_access_list_does_not_let_in_hears_so() {
 #[test]
 fn a_portal_that_closes_or_turns_the_connection_down_is_told() {
     let closes = portal(|mut stream| drop(stream.read(&mut [0; 64])));
-    is_broken(&[&format!("iser://{closes}/{TARGET}/0")], 4, "closed amid MPA: it seems", "use iscsi://");
+    is_broken(
+        &[&format!("iser://{closes}/{TARGET}/0")],
+        4,
+        "closed amid MPA",
+        "or have as many connections as it takes",
+    );
+    let web = portal(|mut stream| {
+        _ = stream.read(&mut [0; 64]);
+        _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    is_broken(&[&format!("iser://{web}/{TARGET}/0")], 4, "sent not an MPA frame", "look at host and port");
     // An MPA reply of revision 2 that rejects, without a word (RFC 5044 section 7.1.1).
     let rejects = || {
         portal(|mut stream| {

@@ -226,6 +226,9 @@ fn failed(failure: Failure) -> Error {
                 (3, 1) => {
                     error.with_hint("its target may be stopped; LIO says so too of one that it does not have")
                 }
+                (3, 2) => error.with_hint(
+                    "it has as many sessions as it takes: end some, or raise its limits (Lunar: `sessions` in [limits])",
+                ),
                 _ => error,
             }
         }

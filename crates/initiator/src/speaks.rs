@@ -1,13 +1,28 @@
 //! Portals that speak something else than what they are asked in: one kind of failure, whoever finds it out.
 
+use crate::connect::io_text;
 use crate::options::Transport;
 use crate::{Error, Kind};
-use std::fmt;
+use std::{fmt, io};
+
+const TCP: &str = "use iscsi://HOST[:PORT]/IQN there";
+
+/// There is no RDMA connection. A portal that knows none closes or waits for more, so nobody can tell what it is; nor may one
+/// that has enough connections say more.
+pub fn no_rdma(e: &io::Error) -> Error {
+    let hint = match e.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => format!(
+            "it may be a portal of iSCSI over TCP: {TCP}; or have as many connections as it takes: its log says so"
+        ),
+        _ => "look at host and port: no portal of Lunar, nor of Linux, answers so".to_owned(),
+    };
+    Error::new(Kind::Unreachable, io_text(e)).with_hint(hint)
+}
 
 /// It seems to speak that, for this happened.
 pub fn instead(happened: impl fmt::Display, spoken: Transport) -> Error {
     let (what, hint) = match spoken {
-        Transport::Tcp => ("iSCSI over TCP", "use iscsi://HOST[:PORT]/IQN there"),
+        Transport::Tcp => ("iSCSI over TCP", TCP),
         Transport::Iser => ("iSER", "use iser://HOST[:PORT]/IQN there"),
         Transport::Srp => (
             "SRP",

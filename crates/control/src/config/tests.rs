@@ -483,6 +483,15 @@ fn problems_of_targets() {
                 ],
             ),
             (
+                "[[target.access]]\ninitiators = [\"0x0000000000000001000000000000002\", \"0x*\", \"0xzz\", \"0x?000000000000001000000000000000a\"]",
+                &[
+                    "t.toml:4:15: the port \"0x0000000000000001000000000000002\" has 31 digits",
+                    "hint: a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any",
+                    "t.toml:4:59: the port \"0xzz\" contains 'z'",
+                    "hint: a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any",
+                ],
+            ),
+            (
                 "[[target.access]]\ninitiators = []",
                 &["t.toml:4:14: `initiators` is empty", "hint: leave it out to match all"],
             ),

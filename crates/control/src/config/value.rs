@@ -11,6 +11,9 @@ pub const PORT: u16 = 3260;
 /// The largest size in whole PiB that the offsets of the system can reach.
 pub(crate) const MAX_SIZE: u64 = 8191 << 50;
 
+/// Hexadecimal digits of a port of SRP.
+const PORT_DIGITS: usize = 32;
+
 /// Units of sizes: a letter alone counts in powers of 1024, as the `iB` forms do; the `B` forms in powers of
 /// 1000.
 const UNITS: [(&str, u64); 17] = [
@@ -128,6 +131,9 @@ fn hex(digits: &str, lengths: &[usize]) -> Result<(), &'static str> {
 
 /// A pattern of initiator names, with `*` and `?`.
 pub(crate) fn pattern(text: &str) -> Result<String, Wrong> {
+    if let Some(wrong) = wrong_port(text) {
+        return Err(wrong);
+    }
     let allowed = |c: char| name_character(c) || matches!(c, '*' | '?');
     match text.chars().find(|c| !allowed(*c)) {
         Some(c) => wrong(
@@ -138,6 +144,21 @@ pub(crate) fn pattern(text: &str) -> Result<String, Wrong> {
             wrong("the pattern is empty and matches nobody", "\"*\" matches everybody")
         }
         None => Ok(text.to_string()),
+    }
+}
+
+/// What is wrong with what begins as a port of SRP and can be none.
+fn wrong_port(text: &str) -> Option<Wrong> {
+    const HINT: &str = "a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any";
+    let digits = text.strip_prefix("0x").filter(|digits| !digits.contains('*'))?;
+    let is_digit = |c: &char| matches!(c, '0'..='9' | 'a'..='f' | '?');
+    let shown = text.escape_debug();
+    match digits.chars().find(|c| !is_digit(c)) {
+        Some(c) => wrong::<()>(format!("the port \"{shown}\" contains {c:?}"), HINT).err(),
+        None if digits.len() != PORT_DIGITS => {
+            wrong::<()>(format!("the port \"{shown}\" has {} digits", digits.len()), HINT).err()
+        }
+        None => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Mover;
 use crate::made::{Make, no_device};
 use crate::options::{Options, Transport};
-use crate::speaks::instead;
+use crate::speaks::{instead, no_rdma};
 use crate::{Error, Kind};
 use ::wire::iscsi::Bhs;
 use ::wire::iser::{self, Abilities, LOGIN_LEN};
@@ -128,8 +128,7 @@ impl Wire {
 
 fn refused(e: Refused) -> Error {
     match e {
-        // A portal that knows no RDMA closes, or waits for more.
-        Refused::Io(e) => instead(crate::connect::io_text(&e), Transport::Tcp),
+        Refused::Io(e) => no_rdma(&e),
         Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => {
             instead("the portal turned the connection down, in words of SRP", Transport::Srp)
         }

@@ -14,13 +14,17 @@ use std::time::{Duration, Instant};
 
 /// Pauses between tries to connect: this one first, doubled each time, up to the one of the options.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// A connection that lasts no longer had a short life. After the second in a row there is a pause before the next: else two
+/// who log in as the same port end each other's session again and again.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// The longest Time2Wait that RFC 7143 section 13.15 knows, in seconds.
 const LONGEST_WAIT_S: u16 = 3600;
 
 /// Runs a session from its first connection to its end.
 pub async fn live(home: Rc<Home>, connected: Connected) {
-    let mut next = Some(connected);
+    let (mut next, mut short_lives) = (Some(connected), 0);
     while let Some(connected) = next {
+        let begun = Instant::now();
         let receiver = home.install(connected);
         if home.closing.get() {
             // That was asked for before there was this connection to end.
@@ -30,7 +34,8 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
         home.may_be_back();
         let why = drive::connection(&home, receiver).await;
         home.remove_connection(&why);
-        next = reconnect(&home, why).await;
+        short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
+        next = reconnect(&home, why, short_lives).await;
     }
     home.machine.borrow_mut().fail_queued(&closed(), |_| true);
     home.over.set(true);
@@ -124,7 +129,7 @@ impl Home {
 }
 
 /// The next connection, however long it takes; None when the session is to end.
-async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
+async fn reconnect(home: &Rc<Home>, why: Error, short_lives: u32) -> Option<Connected> {
     if home.closing.get() {
         return None;
     }
@@ -134,7 +139,8 @@ async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
     }
     home.listeners.tell(&Event::Lost(why.to_string()));
     let wait_s = home.machine.borrow().time2wait_s.min(LONGEST_WAIT_S);
-    or_closing(home, compio::time::sleep(Duration::from_secs(wait_s.into()))).await?;
+    let wait = Duration::from_secs(wait_s.into()).max(pause_after(short_lives, home.options.timeouts.pause));
+    or_closing(home, compio::time::sleep(wait)).await?;
     let mut pause = FIRST_PAUSE;
     loop {
         let (goal, options) = (home.goal.borrow().clone(), &home.options);
@@ -148,6 +154,17 @@ async fn reconnect(home: &Rc<Home>, why: Error) -> Option<Connected> {
         }
         or_closing(home, compio::time::sleep(pause + jitter(pause))).await?;
         pause = (pause * 2).min(options.timeouts.pause);
+    }
+}
+
+/// The pause after so many short lives in a row; `most` is the longest.
+fn pause_after(short_lives: u32, most: Duration) -> Duration {
+    match short_lives {
+        0 | 1 => Duration::ZERO,
+        _ => {
+            let pause = FIRST_PAUSE.saturating_mul(1 << (short_lives - 2).min(16)).min(most);
+            pause + jitter(pause)
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::connect::{Goal, io_text};
 use crate::made::{Make, no_device};
 use crate::options::Transport;
 use crate::session::carrier;
-use crate::speaks::instead;
+use crate::speaks::{instead, no_rdma};
 use crate::{Error, Kind, Options};
 use ::wire::iser::PRIVATE_LEN;
 use ::wire::srp::{
@@ -220,10 +220,7 @@ fn is_of_iser(private: &[u8]) -> bool {
 
 fn turned_down(refused: Refused, request: &LoginRequest) -> Error {
     let private = match refused {
-        Refused::Io(e) => {
-            // A portal that knows no RDMA closes, or waits for more.
-            return instead(io_text(&e), Transport::Tcp);
-        }
+        Refused::Io(e) => return no_rdma(&e),
         Refused::Rejected(private) => private,
     };
     let Ok(reject) = LoginReject::decode(&private) else {

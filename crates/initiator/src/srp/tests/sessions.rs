@@ -213,6 +213,18 @@ fn a_connection_that_is_lost_is_made_anew_and_the_command_sent_again() {
     assert_eq!(seen[0].initiator, seen[1].initiator, "as which the target ends what was before");
 }
 
+/// As where two hosts log in as the same port, and each ends what the other has.
+#[test]
+fn who_loses_its_session_again_and_again_waits_before_the_next() {
+    const AGAIN: Manner = Manner::HangsUp;
+    let begun = std::time::Instant::now();
+    with(&[AGAIN, AGAIN, AGAIN, Manner::Serves], options(), async |session| {
+        read(session, 0, 1).await;
+        assert_eq!(session.facts().recoveries, 3);
+    });
+    assert!(begun.elapsed() >= Duration::from_millis(250 + 500), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn a_silent_target_is_given_up() {
     let mut options = options();
