@@ -165,7 +165,8 @@ pub trait Endpoint {
     /// Breaks the connection. What waits is dropped, and RDMA Reads that are under way end with errors.
     fn close(&self);
 
-    /// Breaks the connection, and throws away what was handed over and not delivered.
+    /// Breaks the connection, and throws away what was handed over and not delivered, as far as the provider can: what an
+    /// iWARP device has given to its own TCP still leaves.
     fn reset(&self) {
         self.close();
     }

@@ -34,6 +34,9 @@ fn of(name: &str, has_srp: bool, list: &[Access]) -> Vec<String> {
              for ports (0x and 32 hexadecimal digits)"
         )];
     }
+    if !has_srp {
+        return Vec::new();
+    }
     let behind = list.iter().enumerate().filter(|(_, entry)| entry.chap.is_none());
     behind.filter_map(|(n, entry)| shadowed(name, n, entry, &list[..n])).collect()
 }
@@ -41,8 +44,8 @@ fn of(name: &str, has_srp: bool, list: &[Access]) -> Vec<String> {
 /// An entry for ports that another one keeps from being reached.
 fn shadowed(name: &str, n: usize, entry: &Access, before: &[Access]) -> Option<String> {
     let shuts = |port: &String| {
-        let shut = |one: &Access| one.chap.is_some() && covers(one, port, &entry.networks);
-        Some((port.clone(), before.iter().position(shut)? + 1))
+        let first = before.iter().position(|one| covers(one, port, &entry.networks))?;
+        before[first].chap.is_some().then(|| (port.clone(), first + 1))
     };
     let (port, first) = entry.initiators.iter().filter(|port| port.starts_with(PORT)).find_map(shuts)?;
     let n = n + 1;
@@ -100,7 +103,10 @@ mod tests {
             );
             assert!(told.iter().all(|line| line.starts_with(&start)), "{told:?}");
         }
-        assert!(told("srp", &[&port, "chap = [\"ann\"]"]).is_empty(), "it decides first");
+        let chap = "chap = [\"ann\"]";
+        assert!(told("srp", &[&port, chap]).is_empty(), "it decides first");
+        assert!(told("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
+        assert!(told("iser", &[chap, &port]).is_empty(), "nobody comes by SRP");
     }
 
     #[test]

@@ -16,6 +16,12 @@ use std::time::Duration;
 const TURN: usize = 1 << 20;
 /// The last word of a connection has to be taken within this time.
 const LAST_WORD_TIME: Duration = Duration::from_secs(5);
+/// Connections of a core that may be saying their last words: they count among no others any more. More of them end at once.
+const LAST_WORDS: usize = 32;
+
+thread_local! {
+    static SAYING: Cell<usize> = const { Cell::new(0) };
+}
 
 /// One end of a connection over TCP.
 pub(super) struct Iwarp {
@@ -79,7 +85,7 @@ impl Iwarp {
     fn shut(&self, engine: &mut Engine) {
         if !self.is_shut.replace(true) {
             match (engine.flush(&self.stream), engine.last_word()) {
-                (Ok(_), Some(word)) => {
+                (Ok(_), Some(word)) if SAYING.get() < LAST_WORDS => {
                     compio::runtime::spawn(say_last(self.stream.clone(), word)).detach();
                 }
                 // The other side may be gone already.
@@ -92,8 +98,10 @@ impl Iwarp {
 
 /// Says what is left of the last word of a connection, and ends it.
 async fn say_last(stream: Rc<Stream>, word: Vec<u8>) {
+    SAYING.set(SAYING.get() + 1);
     // Who does not listen to it in time hears nothing.
     _ = compio::time::timeout(LAST_WORD_TIME, say_and_listen(&stream, &word)).await;
+    SAYING.set(SAYING.get() - 1);
     stream.shutdown(Shutdown::Both);
 }
 

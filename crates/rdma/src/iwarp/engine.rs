@@ -47,6 +47,8 @@ pub struct Engine {
     done: Vec<Event>,
     /// Why nothing can be sent any more. What was received before is taken nevertheless.
     lost: Option<io::Error>,
+    /// The socket has failed: what it had is thrown away.
+    has_failed: bool,
     /// The other side is told why the connection ends.
     has_last_word: bool,
     state: State,
@@ -68,6 +70,7 @@ impl Engine {
             due: None,
             done: Vec::new(),
             lost: None,
+            has_failed: false,
             has_last_word: false,
             state: State::Open,
         }
@@ -133,7 +136,8 @@ impl Engine {
     pub(super) fn has_left(&self, mark: u64, unacknowledged: usize) -> bool {
         match self.can_send() {
             true => self.transmit.out.left() >= mark.saturating_add(unacknowledged as u64),
-            false => unacknowledged == 0,
+            // Of a socket that has failed the kernel tells what will never be acknowledged.
+            false => self.has_failed || unacknowledged == 0,
         }
     }
 
@@ -267,6 +271,7 @@ impl Engine {
 
     /// The other side has closed, or the socket failed.
     pub fn hang_up(&mut self, failed: Option<io::Error>) {
+        self.has_failed |= failed.is_some();
         let is_amid = !self.partial.is_empty() || self.inbox.has_begun() || self.due.is_some();
         let amid = || io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed amid a message");
         let why = self.lost.take().or(failed).or_else(|| is_amid.then(amid));
@@ -275,6 +280,7 @@ impl Engine {
 
     /// Nothing can be sent any more.
     pub fn lose(&mut self, why: io::Error) {
+        self.has_failed = true;
         self.drop_unsent();
         self.lost.get_or_insert(why);
     }

@@ -79,7 +79,12 @@ impl Receives {
                 self.wanted.pop_front();
                 continue;
             }
-            let chunk = self.pool.chunk(len)?;
+            let chunk = match self.pool.chunk(len) {
+                Ok(chunk) => chunk,
+                Err(e) if numbers.is_empty() => return Err(e),
+                // Those that were filled are to be posted first.
+                Err(_) => break,
+            };
             self.wanted[0].0 -= 1;
             let slot = self.free.pop().unwrap_or(self.slots.len());
             if slot == self.slots.len() {
@@ -116,7 +121,22 @@ impl Receives {
         self.used() + self.wanted.iter().map(|(count, _)| count).sum::<usize>()
     }
 
-    fn used(&self) -> usize {
+    /// So many of those that were wanted last are not wanted any more.
+    pub fn give_up(&mut self, mut count: usize) {
+        while count > 0
+            && let Some((more, _)) = self.wanted.back_mut()
+        {
+            let less = count.min(*more);
+            *more -= less;
+            count -= less;
+            if *more == 0 {
+                self.wanted.pop_back();
+            }
+        }
+    }
+
+    /// Messages that the device has memory for.
+    pub fn used(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
@@ -161,6 +181,36 @@ mod tests {
         assert_eq!(receives.wanted.iter().map(|(count, _)| count).sum::<usize>(), 3);
         receives.take(slots[0]);
         assert!(receives.put_back(&[]).is_err());
+    }
+
+    /// A device that takes all.
+    struct All;
+
+    impl Takes for All {
+        fn receive(&self, messages: &[(u64, &Chunk, usize)]) -> usize {
+            messages.len()
+        }
+    }
+
+    #[test]
+    fn where_memory_is_short_what_there_is_is_posted_and_nothing_is_lost() {
+        let left = std::sync::atomic::AtomicUsize::new(1);
+        let known = move |_, _| match left.swap(0, std::sync::atomic::Ordering::SeqCst) {
+            0 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
+            _ => Ok(Known { lkey: 1, _keep: Box::new(()) }),
+        };
+        let mut receives = Receives::new(Pool::new(Box::new(known)), 100_000);
+        assert!(receives.add(&All, 90_000, 8268).is_err());
+        let posted = receives.used();
+        assert!(posted > 0 && receives.count() == 90_000);
+        receives.give_up(90_000 - posted);
+        assert_eq!(receives.count(), posted);
+        // What is taken is memory for the next.
+        for _ in 0..3 {
+            drop(receives.take(0));
+            receives.add(&All, 1, 8268).unwrap();
+            assert_eq!((receives.used(), receives.count()), (posted, posted));
+        }
     }
 
     #[test]

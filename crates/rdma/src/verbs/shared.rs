@@ -116,7 +116,14 @@ impl Shared {
         let mut inside = self.inside();
         inside.promised += count;
         let more = inside.promised.min(inside.receives.depth()).saturating_sub(inside.receives.count());
-        inside.receives.add(&self.queue, more, LEN)
+        let before = inside.receives.used();
+        let added = inside.receives.add(&self.queue, more, LEN);
+        if added.is_err() {
+            // Else those who share would be asked for it at their next message.
+            let filled = inside.receives.used().saturating_sub(before);
+            inside.receives.give_up(more.saturating_sub(filled));
+        }
+        added
     }
 
     /// So many of them are not to come any more. The memory stays for those to whom it will be promised next.
@@ -132,8 +139,10 @@ impl Shared {
     /// So much of what was taken is free again.
     ///
     /// # Errors
-    /// When the device takes none of it.
+    /// When the device has no memory for messages at all.
     pub fn give_back(&self, count: usize) -> io::Result<()> {
-        self.inside().receives.add(&self.queue, count, LEN)
+        let mut inside = self.inside();
+        let added = inside.receives.add(&self.queue, count, LEN);
+        if inside.receives.used() > 0 { Ok(()) } else { added }
     }
 }

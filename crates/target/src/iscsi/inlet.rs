@@ -26,6 +26,8 @@ pub struct Inlet {
     events: RefCell<Events>,
     /// Nothing more is taken.
     over: Cell<bool>,
+    /// The end of the connection was seen: no RDMA Read is under way any more.
+    ended: Cell<bool>,
     stopped: Bell,
 }
 
@@ -33,7 +35,7 @@ impl Inlet {
     /// That of a connection on which this has come already, and takes messages of so many bytes.
     pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> Inlet {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
-        Inlet { endpoint, longest, events, over, stopped: Bell::new() }
+        Inlet { endpoint, longest, events, over, ended: Cell::new(false), stopped: Bell::new() }
     }
 
     /// Hands over what is there, one by one, unless it was stopped. `take` tells whether more is wanted.
@@ -66,8 +68,14 @@ impl Inlet {
                     take(session, Came::Message(&bytes[range]))
                 }
                 Event::Read(id, buf, Ok(())) => take(session, Came::Read(id, buf)),
-                Event::Read(_, _, Err(e)) | Event::End(Some(e)) => Err(Broken::Io(e)),
-                Event::End(None) => Ok(false),
+                Event::Read(_, _, Err(e)) | Event::End(Some(e)) => {
+                    self.ended.set(true);
+                    Err(Broken::Io(e))
+                }
+                Event::End(None) => {
+                    self.ended.set(true);
+                    Ok(false)
+                }
             };
             result = match more {
                 Ok(true) if session.is_full() => Ok(Received::Full),
@@ -106,6 +114,23 @@ impl Inlet {
     /// When nothing can come any more.
     pub async fn comes(&self) -> io::Result<()> {
         if self.events.borrow().is_empty() { self.endpoint.readable().await } else { Ok(()) }
+    }
+
+    /// The connection has ended, or was ended here: no data comes or goes any more.
+    pub fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.ended.set(true);
+        self.endpoint.close();
+    }
+
+    /// The same, and what is on its way is thrown away.
+    pub fn reset(&self) {
+        self.ended.set(true);
+        self.endpoint.reset();
     }
 
     /// Nothing more is taken.

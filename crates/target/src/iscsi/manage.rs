@@ -34,6 +34,10 @@ const TASK_TERMINATION: u8 = 5;
 const MANAGING: usize = 16;
 /// How long the data of aborted tasks is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same of a session that ends: it has forgotten which units it used, so it is waited for whatever it did.
+const AT_THE_END: Duration = Duration::from_millis(100);
+/// So often that time is given anew to who takes what it gets.
+const TURNS: usize = 5;
 /// So often it is looked whether data still travels.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -245,18 +249,20 @@ impl Connection {
 
     /// Ends the tasks that another session has a say in.
     pub async fn abort_for_others(self: &Rc<Self>, which: &Which) {
-        let serials = {
+        let (serials, concerns) = {
             let mut session = self.session.borrow_mut();
+            let concerns = session.is_concerned(which);
             session.announce_termination(|t| which.names_task(t));
             let told = session.tells_aborted(which);
             let tells = |t: &Task| t.place.as_ref().is_some_and(|(_, nexus)| told.contains(nexus));
             let mut serials = session.abort(|t| which.names_task(t) && tells(t), Aborted::Told, false);
             serials.extend(session.abort(|t| which.names_task(t) && !tells(t), Aborted::Silently, false));
-            serials
+            (serials, concerns)
         };
         self.flush();
         self.wait_for(&serials).await;
-        if !serials.is_empty() {
+        // Also without tasks: data of those that somebody else has ended a moment ago may be on its way.
+        if concerns {
             self.flush();
             self.come_to_rest().await;
         }
@@ -267,12 +273,28 @@ impl Connection {
     /// with it the data.
     async fn come_to_rest(&self) {
         let Some(mover) = self.session.borrow().out.mover() else { return };
-        if compio::time::timeout(PATIENCE, at_rest(&*mover)).await.is_err() {
+        let patience = if self.session.borrow().life == Life::Over { AT_THE_END } else { PATIENCE };
+        if !comes_to_rest(&*mover, patience).await {
             self.session.borrow_mut().is_over("it held up the end of tasks that another session aborted");
             mover.reset();
             self.close();
         }
     }
+}
+
+/// Whether all is at rest soon, or while what waits becomes less.
+async fn comes_to_rest(mover: &dyn Mover, patience: Duration) -> bool {
+    let mut rest = std::pin::pin!(at_rest(mover));
+    for _ in 0..TURNS {
+        let waiting = mover.waiting();
+        if compio::time::timeout(patience, rest.as_mut()).await.is_ok() {
+            return true;
+        }
+        if mover.waiting() >= waiting {
+            return false;
+        }
+    }
+    false
 }
 
 /// RDMA Reads have ended that were begun before, and what they held back has been sent and has arrived.
@@ -298,6 +320,12 @@ impl Which {
 }
 
 impl Session {
+    /// It has used one of these logical units, or ends and cannot tell any more.
+    fn is_concerned(&mut self, which: &Which) -> bool {
+        let is_over = self.life == Life::Over;
+        is_over || self.luns.used().any(|h| which.names(&h.unit, h.nexus.id()))
+    }
+
     /// Tells an initiator that negotiated FastAbort which logical units lose its tasks (RFC 7143 section
     /// 4.2.3.4).
     fn announce_termination(&mut self, chosen: impl Fn(&Task) -> bool) {

@@ -290,7 +290,9 @@ impl carrier::Mover for Mover {
 
     fn has_come(&self, before: carrier::Coming) -> bool {
         let state = self.state.borrow();
-        state.held.has_passed(before.held) && !state.coming.keys().any(|id| *id <= before.latest_read)
+        let has_ended = self.inlet.has_ended();
+        has_ended
+            || state.held.has_passed(before.held) && !state.coming.keys().any(|id| *id <= before.latest_read)
     }
 
     fn mark(&self) -> u64 {
@@ -316,11 +318,11 @@ impl carrier::Mover for Mover {
     }
 
     fn close(&self) {
-        self.endpoint.close();
+        self.inlet.close();
     }
 
     fn reset(&self) {
-        self.endpoint.reset();
+        self.inlet.reset();
     }
 }
 

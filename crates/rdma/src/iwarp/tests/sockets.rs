@@ -134,6 +134,33 @@ fn writes_are_on_their_way_until_the_other_side_has_them() {
     });
 }
 
+/// The kernel goes on telling what it had not sent.
+#[test]
+fn nothing_is_on_its_way_on_a_connection_that_has_failed() {
+    run(async {
+        let [caller, called] = connected(Options::default()).await;
+        let sink = called.expose(Exposed::Sink(Buf::zeroed(1 << 20))).unwrap();
+        while caller.flush().unwrap() {
+            caller.write(sink, Payload::Zeros(65536));
+        }
+        let mark = caller.mark();
+        assert!(!caller.is_delivered(mark));
+        called.reset();
+        assert!(end(&serve_until_end(&*caller).await).expect("an end").is_some());
+        assert!(caller.is_delivered(mark));
+    });
+}
+
+/// Takes what comes up to the end.
+async fn serve_until_end(end: &dyn Endpoint) -> Events {
+    let mut into = Events::default();
+    while !matches!(into.list.last(), Some(Event::End(_))) {
+        end.readable().await.expect("readable");
+        end.poll(&mut into);
+    }
+    into
+}
+
 /// The socket has all of it, and the other side's is full.
 #[test]
 fn what_the_socket_holds_has_not_arrived() {

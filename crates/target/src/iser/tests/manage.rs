@@ -107,6 +107,29 @@ fn no_rdma_of_another_session_is_under_way_when_a_reset_is_answered() {
     });
 }
 
+/// The second finds no tasks any more; the first has ended them, and waits for their data.
+#[test]
+fn no_rdma_of_another_session_is_under_way_when_a_second_reset_is_answered() {
+    play(|house| async move {
+        let (mut one, mut first, mut second) =
+            (house.session(1).await, house.session(2).await, house.session(3).await);
+        let (itt, cmd_sn) = write_under_way(&mut one).await;
+        // Nor does it find those that their own session has ended.
+        one.manage(Function::AbortTask, Some((itt, cmd_sn)));
+        quiet().await;
+        for host in [&mut first, &mut second] {
+            host.manage(Function::LunReset, None);
+            quiet().await;
+            assert_eq!(host.did(), [], "it waits for the data of the other session");
+        }
+        one.faults[1].reads.release();
+        for host in [&mut first, &mut second] {
+            assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 0);
+        }
+        assert_eq!(house.sessions(), 3);
+    });
+}
+
 #[test]
 fn one_that_holds_up_the_reset_of_another_loses_its_connection() {
     play(|house| async move {
