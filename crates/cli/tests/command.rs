@@ -474,7 +474,8 @@ fn check_warns_of_ports_that_an_entry_with_chap_shuts_out() {
     std::fs::set_permissions(secret, std::fs::Permissions::from_mode(0o600)).unwrap();
     folder.write(
         "t.toml",
-        "[[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target.access]]\nchap = [\"ann\"]\n[[target.access]]\n\
+        "[[portal_group]]\ntag = 1\nportals = [{ listen = \"127.0.0.1:5555\", transport = [\"srp\"] }]\n\
+         [[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target.access]]\nchap = [\"ann\"]\n[[target.access]]\n\
          initiators = [\"0x00000000000000010000000000000002\"]\n[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann\"\n",
     );
     let (status, out, err) = folder.run(&["check", "t.toml"]);
