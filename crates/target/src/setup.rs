@@ -267,6 +267,7 @@ pub struct Redirect {
 
 /// An entry of an access list.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(Default))]
 pub struct Access {
     /// Patterns of initiator names with * and ?; empty: all.
     pub initiators: Vec<String>,

@@ -28,14 +28,14 @@ pub fn shut_out(config: &Config) -> Vec<String> {
 }
 
 fn of(name: &str, has_srp: bool, list: &[Access]) -> Vec<String> {
-    if has_srp && !list.is_empty() && list.iter().all(|entry| entry.chap.is_some()) {
+    if !has_srp {
+        return Vec::new();
+    }
+    if !list.is_empty() && list.iter().all(|entry| entry.chap.is_some()) {
         return vec![format!(
             "nobody can use {name} by SRP, which has no users: each of its access entries has `chap`. Add one without it \
              for ports (0x and 32 hexadecimal digits)"
         )];
-    }
-    if !has_srp {
-        return Vec::new();
     }
     let behind = list.iter().enumerate().filter(|(_, entry)| entry.chap.is_none());
     behind.filter_map(|(n, entry)| shadowed(name, n, entry, &list[..n])).collect()

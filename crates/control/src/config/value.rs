@@ -131,9 +131,7 @@ fn hex(digits: &str, lengths: &[usize]) -> Result<(), &'static str> {
 
 /// A pattern of initiator names, with `*` and `?`.
 pub(crate) fn pattern(text: &str) -> Result<String, Wrong> {
-    if let Some(wrong) = wrong_port(text) {
-        return Err(wrong);
-    }
+    check_port(text)?;
     let allowed = |c: char| name_character(c) || matches!(c, '*' | '?');
     match text.chars().find(|c| !allowed(*c)) {
         Some(c) => wrong(
@@ -147,18 +145,18 @@ pub(crate) fn pattern(text: &str) -> Result<String, Wrong> {
     }
 }
 
-/// What is wrong with what begins as a port of SRP and can be none.
-fn wrong_port(text: &str) -> Option<Wrong> {
+/// What begins as a port of SRP must be one.
+fn check_port(text: &str) -> Result<(), Wrong> {
     const HINT: &str = "a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any";
-    let digits = text.strip_prefix("0x").filter(|digits| !digits.contains('*'))?;
+    let Some(digits) = text.strip_prefix("0x").filter(|digits| !digits.contains('*')) else { return Ok(()) };
     let is_digit = |c: &char| matches!(c, '0'..='9' | 'a'..='f' | '?');
     let shown = text.escape_debug();
     match digits.chars().find(|c| !is_digit(c)) {
-        Some(c) => wrong::<()>(format!("the port \"{shown}\" contains {c:?}"), HINT).err(),
+        Some(c) => wrong(format!("the port \"{shown}\" contains {c:?}"), HINT),
         None if digits.len() != PORT_DIGITS => {
-            wrong::<()>(format!("the port \"{shown}\" has {} digits", digits.len()), HINT).err()
+            wrong(format!("the port \"{shown}\" has {} digits", digits.len()), HINT)
         }
-        None => None,
+        None => Ok(()),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::Mover;
 use crate::made::{Make, no_device};
-use crate::options::{Options, Transport};
-use crate::speaks::{instead, no_rdma};
+use crate::options::Options;
+use crate::speaks::{self, instead, no_rdma};
 use crate::{Error, Kind};
 use ::wire::iscsi::Bhs;
 use ::wire::iser::{self, Abilities, LOGIN_LEN};
@@ -130,7 +130,7 @@ fn refused(e: Refused) -> Error {
     match e {
         Refused::Io(e) => no_rdma(&e),
         Refused::Rejected(private) if LoginReject::decode(&private).is_ok() => {
-            instead("the portal turned the connection down, in words of SRP", Transport::Srp)
+            instead("the portal turned the connection down, in words of SRP", speaks::SRP)
         }
         Refused::Rejected(_) => Error::new(Kind::Unreachable, "the portal turned the connection down")
             .with_hint(

@@ -12,12 +12,11 @@ use net::iscsi::out::Payload;
 use net::iscsi::receive::{Arrived, Data, Foreseen, Foresight, Sink};
 use proto::window::precedes;
 use wire::be;
+use wire::iscsi::pdu::STATUS;
 use wire::iscsi::request;
 use wire::iscsi::{Bhs, NONE, opcode};
 use wire::scsi::{Sense, Status};
 
-/// S of a Data-In.
-const STATUS: u8 = 0x01;
 /// O and U of Data-In and SCSI Response.
 const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;

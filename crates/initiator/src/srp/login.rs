@@ -7,9 +7,8 @@ use super::ports::{initiator_port, no_discovery, target_port};
 use super::requests::SHORT_IU_LEN;
 use crate::connect::{Goal, io_text};
 use crate::made::{Make, no_device};
-use crate::options::Transport;
 use crate::session::carrier;
-use crate::speaks::{instead, no_rdma};
+use crate::speaks::{self, instead, no_rdma};
 use crate::{Error, Kind, Options};
 use ::wire::iser::PRIVATE_LEN;
 use ::wire::srp::{
@@ -161,7 +160,7 @@ pub fn finish(
     let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
     let response = LoginResponse::decode(&private);
     if is_of_iser(&private) {
-        return Err(instead("the answer to the login is none of SRP", Transport::Iser));
+        return Err(instead("the answer to the login is none of SRP", speaks::ISER));
     }
     let response = response.map_err(|e| {
         Error::new(Kind::Protocol, format!("the answer to the login is none of SRP: {e}"))

@@ -31,8 +31,6 @@ pub(super) struct Iwarp {
     /// The other side has said its first word, or the connection is over.
     spoken: Event,
     is_shut: Cell<bool>,
-    /// What the socket had was thrown away.
-    is_reset: Cell<bool>,
     /// The socket took no more the last time: tried again when it says so.
     is_stuck: Cell<bool>,
     is_reset_on_close: Cell<bool>,
@@ -46,7 +44,6 @@ impl Iwarp {
             engine: RefCell::new(engine),
             spoken: Event::new(),
             is_shut: Cell::new(false),
-            is_reset: Cell::new(false),
             is_stuck: Cell::new(false),
             is_reset_on_close: Cell::new(false),
         }
@@ -168,8 +165,7 @@ impl Endpoint for Iwarp {
     }
 
     fn is_delivered(&self, mark: u64) -> bool {
-        let unacknowledged = if self.is_reset.get() { 0 } else { self.stream.unacknowledged() };
-        self.engine.borrow().has_left(mark, unacknowledged)
+        self.engine.borrow().has_left(mark, self.stream.unacknowledged())
     }
 
     fn poll(&self, into: &mut Events) {
@@ -231,9 +227,8 @@ impl Endpoint for Iwarp {
     }
 
     fn reset(&self) {
-        self.engine.borrow_mut().close();
+        self.engine.borrow_mut().reset();
         self.is_shut.set(true);
-        self.is_reset.set(true);
         self.stream.reset();
         self.spoken.notify(usize::MAX);
     }

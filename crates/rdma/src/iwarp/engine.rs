@@ -47,7 +47,7 @@ pub struct Engine {
     done: Vec<Event>,
     /// Why nothing can be sent any more. What was received before is taken nevertheless.
     lost: Option<io::Error>,
-    /// The socket has failed: what it had is thrown away.
+    /// The socket has failed, or was reset: what it had is thrown away.
     has_failed: bool,
     /// The other side is told why the connection ends.
     has_last_word: bool,
@@ -136,7 +136,7 @@ impl Engine {
     pub(super) fn has_left(&self, mark: u64, unacknowledged: usize) -> bool {
         match self.can_send() {
             true => self.transmit.out.left() >= mark.saturating_add(unacknowledged as u64),
-            // Of a socket that has failed the kernel tells what will never be acknowledged.
+            // Of such a socket the kernel goes on telling what will never be acknowledged.
             false => self.has_failed || unacknowledged == 0,
         }
     }
@@ -289,6 +289,12 @@ impl Engine {
     pub fn close(&mut self) {
         self.drop_unsent();
         self.end(None);
+    }
+
+    /// The same, and the socket is reset.
+    pub(super) fn reset(&mut self) {
+        self.close();
+        self.has_failed = true;
     }
 
     fn can_send(&self) -> bool {

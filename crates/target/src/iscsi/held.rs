@@ -2,13 +2,12 @@
 
 use net::out::Payload;
 use std::collections::VecDeque;
+use wire::iscsi::pdu::STATUS;
 use wire::iscsi::{Bhs, opcode};
 
 /// Answers that may wait, beside those of as many commands as a session may have; and the bytes of all.
 const BESIDE: usize = 1024;
 const MOST_BYTES: usize = 16 << 20;
-/// S of a Data-In.
-const STATUS: u8 = 0x01;
 
 /// PDUs that are held back, in their order.
 #[derive(Default)]

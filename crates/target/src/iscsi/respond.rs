@@ -8,6 +8,7 @@ use crate::exec::{Ended, Outcome};
 use device::Failure;
 use net::Buf;
 use std::rc::Rc;
+use wire::iscsi::pdu::STATUS;
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, NONE, opcode, pdu};
 use wire::scsi::Status;
@@ -15,8 +16,6 @@ use wire::scsi::Status;
 /// Overflow and underflow of the residual count, in SCSI Response and Data-In alike.
 const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;
-/// S bit of Data-In: status rides along.
-const STATUS: u8 = 0x01;
 
 /// The flag and the residual count of a command that moves `actual` bytes (RFC 7143 section 11.4.5).
 fn residual(expected: u32, actual: u64) -> (u8, u32) {

@@ -13,11 +13,10 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
+use wire::iscsi::pdu::STATUS;
 use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
 use wire::iser::{self, Advertised, HEADER_LEN, Header, OVERHEAD, SAFE_DATA_LEN};
 
-/// S of a Data-In; what it says of residuals beside.
-const STATUS: u8 = 0x01;
 const RESIDUAL: u8 = 0x06;
 /// Events that initiators have room for beside answers: Linux has it for two (ISER_MAX_RX_MISC_PDUS).
 const EVENTS: usize = 2;

@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use wire::iscsi::pdu::STATUS;
 use wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, request as pdu};
 use wire::scsi::{Sense, Status};
 use wire::srp::{Command, Descriptor, Error, FromInitiator, Response, TaskManagement, task_status};
@@ -26,8 +27,6 @@ use wire::srp::{Command, Descriptor, Error, FromInitiator, Response, TaskManagem
 pub const FIRST: u32 = 1;
 /// Event of an Asynchronous Message that has sense data (RFC 7143 section 11.9.1).
 const SCSI_EVENT: u8 = 0;
-/// S of a Data-In.
-const STATUS: u8 = 0x01;
 /// ILLEGAL REQUEST, INVALID FIELD IN COMMAND INFORMATION UNIT.
 const INVALID_UNIT: Sense = Sense::new(0x05, 0x0e, 0x03);
 /// Where requests have their tag.
@@ -55,7 +54,6 @@ struct State {
 pub struct Mover {
     endpoint: Rc<dyn Endpoint>,
     inlet: Inlet,
-    credits: usize,
     /// Where immediate data begins in a command, if there may be any.
     immediate_offset: Option<u16>,
     state: RefCell<State>,
@@ -81,7 +79,7 @@ impl Mover {
             held: Held::default(),
         };
         let inlet = Inlet::new(endpoint.clone(), IU_LEN, Events::default());
-        Mover { endpoint, inlet, credits, immediate_offset, state: RefCell::new(state) }
+        Mover { endpoint, inlet, immediate_offset, state: RefCell::new(state) }
     }
 
     /// Sends a PDU, or what it stands for.
@@ -383,7 +381,7 @@ impl carrier::Mover for Mover {
         let later = header.opcode() == opcode::TASK_MANAGEMENT_RESPONSE;
         if later || !state.held.is_empty() || state.is_busy_for(&header) {
             state.hold(header, payload);
-            if state.held.is_too_much(self.credits) {
+            if state.held.is_too_much(state.slots.credits()) {
                 self.endpoint.close();
             }
             return;

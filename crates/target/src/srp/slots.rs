@@ -83,6 +83,11 @@ impl Slots {
         }
     }
 
+    /// Requests that the initiator may have unanswered.
+    pub fn credits(&self) -> usize {
+        self.credits
+    }
+
     fn used(&self) -> usize {
         self.list.len() - self.free.len()
     }

@@ -2,6 +2,9 @@
 
 use super::{Bhs, NONE, opcode, status::LoginStatus};
 
+/// S of a Data-In: it brings the status of its command (RFC 7143 section 11.7.3).
+pub const STATUS: u8 = 0x01;
+
 /// Fields that every target PDU carries: StatSN, ExpCmdSN, MaxCmdSN at offsets 24, 28, 32.
 pub fn stamp(b: &mut Bhs, stat_sn: u32, exp_cmd_sn: u32, max_cmd_sn: u32) {
     b.set_word(24, stat_sn);

@@ -134,45 +134,37 @@ fn writes_are_on_their_way_until_the_other_side_has_them() {
     });
 }
 
+/// Both ends, where the sockets hold all that they can of what the first has written.
+async fn stuck() -> [Rc<dyn Endpoint>; 2] {
+    let [caller, called] = connected(Options::default()).await;
+    let sink = called.expose(Exposed::Sink(Buf::zeroed(1 << 20))).unwrap();
+    while caller.flush().unwrap() {
+        caller.write(sink, Payload::Zeros(65536));
+    }
+    [caller, called]
+}
+
 /// The kernel goes on telling what it had not sent.
 #[test]
 fn nothing_is_on_its_way_on_a_connection_that_has_failed() {
     run(async {
-        let [caller, called] = connected(Options::default()).await;
-        let sink = called.expose(Exposed::Sink(Buf::zeroed(1 << 20))).unwrap();
-        while caller.flush().unwrap() {
-            caller.write(sink, Payload::Zeros(65536));
-        }
+        let [caller, called] = stuck().await;
         let mark = caller.mark();
         assert!(!caller.is_delivered(mark));
         called.reset();
-        assert!(end(&serve_until_end(&*caller).await).expect("an end").is_some());
+        assert!(end(&serve(&*caller, usize::MAX).await).expect("an end").is_some());
         assert!(caller.is_delivered(mark));
     });
-}
-
-/// Takes what comes up to the end.
-async fn serve_until_end(end: &dyn Endpoint) -> Events {
-    let mut into = Events::default();
-    while !matches!(into.list.last(), Some(Event::End(_))) {
-        end.readable().await.expect("readable");
-        end.poll(&mut into);
-    }
-    into
 }
 
 /// The socket has all of it, and the other side's is full.
 #[test]
 fn what_the_socket_holds_has_not_arrived() {
     run(async {
-        let [caller, called] = connected(Options::default()).await;
-        let sink = called.expose(Exposed::Sink(Buf::zeroed(1 << 20))).unwrap();
-        while caller.flush().unwrap() {
-            caller.write(sink, Payload::Zeros(65536));
-        }
-        let stuck = caller.mark();
+        let [caller, _called] = stuck().await;
+        let mark = caller.mark();
         caller.close();
-        assert!(!caller.is_delivered(stuck), "the kernel goes on sending it");
+        assert!(!caller.is_delivered(mark), "the kernel goes on sending it");
     });
 }
 

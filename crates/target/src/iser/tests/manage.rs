@@ -323,14 +323,7 @@ fn a_login_takes_the_place_of_a_session_whose_write_is_being_read() {
 /// Linux has room for two. Each is acknowledged by whatever the initiator sends next.
 #[test]
 fn of_events_no_more_are_told_than_the_initiator_has_room_for() {
-    let anybody = Access {
-        initiators: Vec::new(),
-        networks: Vec::new(),
-        chap: None,
-        luns: None,
-        read_only: false,
-        aen: true,
-    };
+    let anybody = Access { aen: true, ..Access::default() };
     let change = |setup: &mut Setup| {
         setup.targets.values_mut().for_each(|target| target.access = vec![anybody.clone()]);
     };

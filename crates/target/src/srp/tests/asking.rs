@@ -90,14 +90,7 @@ fn when_the_server_stops_a_command_is_answered_before_its_initiator_is_told() {
 
 #[test]
 fn events_are_told_where_the_access_list_asks_for_it_and_one_at_a_time() {
-    let anybody = Access {
-        initiators: Vec::new(),
-        networks: Vec::new(),
-        chap: None,
-        luns: None,
-        read_only: false,
-        aen: true,
-    };
+    let anybody = Access { aen: true, ..Access::default() };
     on_core(async move || {
         let world = World::with(|target| target.access = vec![anybody]);
         let mut host = world.host(1, false).await.ready().await;
