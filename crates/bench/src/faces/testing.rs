@@ -6,10 +6,10 @@ use block::{Backend, Facts, Finished, Future};
 use export::nbd::{self, Export, Limits, Listen};
 use net::{Buf, Cores};
 use rustix::fs::{Advice, fadvise, fstatfs};
-use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -187,13 +187,21 @@ pub fn served(disk: Arc<dyn Backend>) -> Served {
     Served { url: server.addresses()[0].url("disk"), server: Some(server) }
 }
 
-/// Whether the page cache holds the last byte of a file. To ask brings it there.
+/// Whether the page cache holds the last byte of a file: whether to read it asks the disk for nothing. To ask brings it
+/// there. (RWF_NOWAIT does not tell: it begins to read, and a fast disk has answered before the kernel looks.)
 pub fn is_cached(path: &str) -> bool {
     let file = File::open(path).expect("a file");
     let end = file.metadata().expect("a length").len() - 1;
-    let mut byte = [0];
-    let got = preadv2(&file, &mut [IoSliceMut::new(&mut byte)], end, ReadWriteFlags::NOWAIT);
-    got.is_ok_and(|n| n == 1)
+    let before = read_by_this_thread_bytes();
+    file.read_exact_at(&mut [0], end).expect("readable");
+    read_by_this_thread_bytes() == before
+}
+
+/// What this thread has had the kernel fetch from disks.
+fn read_by_this_thread_bytes() -> u64 {
+    let counts = std::fs::read_to_string("/proc/thread-self/io").expect("counted");
+    let of = counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")).expect("a line of reads");
+    of.parse().expect("a number")
 }
 
 /// Drops what the page cache holds of a file; false, and `skipped`, where files are nowhere else.
