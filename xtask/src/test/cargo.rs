@@ -1,14 +1,14 @@
 //! `cargo test`, with its output passed on and its results counted.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Stdio};
+use std::io::{self, BufRead, BufReader, PipeReader};
+use std::process::{Child, Command};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::output::{Failure, HANG, Output};
+use super::output::{Death, HANG, Output};
 use super::{Report, hang};
 use crate::root::{self, Step};
 
@@ -18,7 +18,8 @@ const SILENCE: Duration = Duration::from_secs(10 * 60);
 const FEW: usize = 5;
 
 /// Runs `cargo test SELECTION -- OPTIONS` with `LUNAR_BIN` set. Tests that say `skipped: ...` count as
-/// skipped. Few that fail are run once more, each by itself: those that pass then are told as unsteady.
+/// skipped. Few that fail are run once more, each by itself, and so are programs that died: those that pass then are
+/// told as unsteady.
 pub fn test(selection: &[&str], options: &[&str]) -> Result<Report> {
     test_with(&[], selection, options)
 }
@@ -26,29 +27,54 @@ pub fn test(selection: &[&str], options: &[&str]) -> Result<Report> {
 /// As [`test`], with more environment variables.
 pub fn test_with(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -> Result<Report> {
     let (is_ok, output) = counted(variables, selection, options)?;
-    let Output { mut tally, failures, .. } = output;
+    let mut tally = output.tally;
     tally.passed = tally.passed.saturating_sub(tally.skipped);
     if is_ok {
         return Ok(Report { step: Step::Ok, tally, told: String::new() });
     }
-    let mut told: String = failures.iter().map(story).collect();
-    if !failures.is_empty() && failures.len() == tally.failed && failures.len() <= FEW {
-        let names: Vec<&str> = failures.iter().map(|failure| failure.name.as_str()).collect();
-        let alone = [&["--exact", "--test-threads=1"], names.as_slice()].concat();
-        let (is_ok, again) = counted(variables, selection, &alone)?;
-        if is_ok && again.tally.passed >= names.len() {
-            told += &format!("unsteady (failed above, passed alone): {}\n", names.join(", "));
-            tally.passed += tally.failed;
-            tally.failed = 0;
-            return Ok(Report { step: Step::Ok, tally, told });
-        }
+    let mut told = stories(&output);
+    if is_few(&output) && passes_alone(variables, selection, &output)? {
+        told += &format!("unsteady (failed above, passed alone): {}\n", names(&output).join(", "));
+        tally.passed += tally.failed;
+        tally.failed = 0;
+        return Ok(Report { step: Step::Ok, tally, told });
     }
     tally.failed = tally.failed.max(1); // it may not even have compiled
     Ok(Report { step: Step::Failed("cargo test".into()), tally, told })
 }
 
-fn story(failure: &Failure) -> String {
-    format!("---- {}\n{}\n", failure.name, failure.said.join("\n"))
+/// What is known of the failures: a name, and what was said.
+fn stories(Output { failures, deaths, .. }: &Output) -> String {
+    let story = |name: &str, said: &[String]| format!("---- {name}\n{}\n", said.join("\n"));
+    let failures = failures.iter().map(|failure| story(&failure.name, &failure.said));
+    let died = |death: &Death| format!("{} died before {} tests had ended", death.selection, death.left);
+    failures.chain(deaths.iter().map(|death| story(&died(death), &death.said))).collect()
+}
+
+fn names(Output { failures, deaths, .. }: &Output) -> Vec<&str> {
+    let failures = failures.iter().map(|failure| failure.name.as_str());
+    failures.chain(deaths.iter().map(|death| death.selection.as_str())).collect()
+}
+
+/// Whether there is something to run again: not much, and all that failed is known.
+fn is_few(Output { failures, deaths, tally, .. }: &Output) -> bool {
+    let known = failures.len() + deaths.iter().map(|death| death.left).sum::<usize>();
+    (1..=FEW).contains(&(failures.len() + deaths.len())) && known == tally.failed
+}
+
+fn passes_alone(variables: &[(&str, &OsStr)], selection: &[&str], output: &Output) -> Result<bool> {
+    let passes = |selection: &[&str], options: &[&str], tests: usize| {
+        let options = [&["--test-threads=1"], options].concat();
+        let (is_ok, again) = counted(variables, selection, &options)?;
+        anyhow::Ok(is_ok && again.tally.passed >= tests)
+    };
+    for Death { selection, left, .. } in &output.deaths {
+        if !passes(&selection.split(' ').collect::<Vec<_>>(), &[], *left)? {
+            return Ok(false);
+        }
+    }
+    let names: Vec<&str> = output.failures.iter().map(|failure| failure.name.as_str()).collect();
+    Ok(names.is_empty() || passes(selection, &[&["--exact"], names.as_slice()].concat(), names.len())?)
 }
 
 fn counted(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -> Result<(bool, Output)> {
@@ -61,8 +87,8 @@ fn counted(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -
     Ok((is_ok, output))
 }
 
-/// Runs `cargo test SELECTION -- OPTIONS` with `LUNAR_BIN` set, and hands on each line of its output; true when all
-/// passed. A program of which nothing is heard for long is ended, and what begins with [`HANG`] tells where it stood.
+/// Runs `cargo test SELECTION -- OPTIONS` with `LUNAR_BIN` set, and hands on each line of what it and its programs say;
+/// true when all passed. A program of which nothing is heard for long is ended, and what begins with [`HANG`] tells where it stood.
 ///
 /// # Errors
 /// When cargo cannot be run, or nothing is heard for long though it runs no program.
@@ -84,17 +110,23 @@ pub fn run(
     let mut command = cargo("--no-fail-fast");
     command.args(["--", "--show-output"]).args(options);
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
-    command.env("LUNAR_BIN", root::lunar_path()).stdout(Stdio::piped());
-    let mut child = command.spawn().context("cannot run cargo")?;
-    let output = child.stdout.take().context("piped")?;
+    command.env("LUNAR_BIN", root::lunar_path());
+    let (mut child, output) = spawn(command).context("cannot run cargo")?;
     follow(&mut child, output, SILENCE, each)?;
     Ok(child.wait()?.success())
+}
+
+/// Begins a command whose output and errors come in one stream, in the order in which they are told.
+fn spawn(mut command: Command) -> io::Result<(Child, PipeReader)> {
+    let (output, end) = io::pipe()?;
+    let child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
+    Ok((child, output))
 }
 
 /// Passes on every line until the end.
 fn follow(
     child: &mut Child,
-    output: ChildStdout,
+    output: PipeReader,
     silence: Duration,
     mut each: impl FnMut(&str),
 ) -> Result<()> {
@@ -125,20 +157,22 @@ mod tests {
     #[test]
     fn what_hangs_is_ended_and_the_rest_goes_on() {
         let mut shell = root::command("sh");
-        let mut shell =
-            shell.args(["-c", "echo one; sleep 1000; echo two"]).stdout(Stdio::piped()).spawn().expect("sh");
-        let (output, mut heard) = (shell.stdout.take().expect("piped"), Vec::new());
+        shell.args(["-c", "echo one >&2; sleep 1000; echo two"]);
+        let (mut shell, output) = spawn(shell).expect("sh");
+        let mut heard = Vec::new();
         follow(&mut shell, output, Duration::from_millis(500), |line| heard.push(line.to_owned()))
             .expect("it ends");
         assert!(shell.wait().expect("it ends").success());
-        assert_eq!((heard.len(), heard[0].as_str(), heard[2].as_str()), (3, "one", "two"));
+        // The shell may tell of it, too.
+        assert_eq!((heard[0].as_str(), heard.last().map(String::as_str)), ("one", Some("two")));
         assert!(heard[1].starts_with(HANG), "{heard:?}");
     }
 
     #[test]
     fn who_is_silent_and_runs_nothing_is_ended() {
-        let mut sleeper = root::command("sleep").arg("1000").stdout(Stdio::piped()).spawn().expect("sleep");
-        let output = sleeper.stdout.take().expect("piped");
+        let mut sleeper = root::command("sleep");
+        sleeper.arg("1000");
+        let (mut sleeper, output) = spawn(sleeper).expect("sleep");
         follow(&mut sleeper, output, Duration::from_millis(100), |_| {}).expect_err("it hangs");
         assert!(!sleeper.wait().expect("it ends").success());
     }

@@ -7,6 +7,10 @@ const KEPT: usize = 40;
 
 /// What the text begins with that tells of a program that hung.
 pub const HANG: &str = "hang: ";
+/// What cargo begins with when it tells of a program that neither passed nor merely failed.
+const ENDED: &str = "process didn't exit successfully: ";
+/// What it says before that, up to the arguments that run the program again.
+const AGAIN: &str = "error: test failed, to rerun pass `";
 /// In place of a test's name, where it is not known which one hung.
 const UNKNOWN: &str = "a test that hangs";
 
@@ -18,17 +22,31 @@ pub struct Failure {
     pub said: Vec<String>,
 }
 
+/// A program that ended before it had told of all its tests.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Death {
+    /// What `cargo test` needs to run it again
+    pub selection: String,
+    /// Tests of which it told nothing
+    pub left: usize,
+    /// The end of what was heard of it, and how it ended
+    pub said: Vec<String>,
+}
+
 /// Everything that was counted so far.
 #[derive(Debug, Default)]
 pub struct Output {
     pub tally: Tally,
     pub failures: Vec<Failure>,
+    pub deaths: Vec<Death>,
     /// What comes now is what failed tests printed, or the list of their names
     is_of_failures: bool,
     /// Tests that take long, and have not ended yet
     slow: Vec<String>,
     /// Tests of the program that runs now of which nothing was told yet
     left: usize,
+    /// The end of what it and cargo said beside its tests
+    heard: Vec<String>,
 }
 
 impl Output {
@@ -42,6 +60,8 @@ impl Output {
         } else if let Some(tests) = beginning(line) {
             self.settle();
             self.left = tests;
+        } else if line.trim_start().starts_with(ENDED) {
+            self.bury(line);
         } else if let Some(result) = line.strip_prefix("test result: ") {
             (self.is_of_failures, self.left) = (false, 0);
             self.count(result);
@@ -51,6 +71,8 @@ impl Output {
             self.keep(line);
         } else if let Some(test) = line.strip_prefix("test ") {
             self.watch(test);
+        } else {
+            push_kept(&mut self.heard, line);
         }
     }
 
@@ -58,6 +80,18 @@ impl Output {
     pub fn settle(&mut self) {
         self.tally.failed += std::mem::take(&mut self.left);
         self.slow.clear();
+        self.heard.clear();
+    }
+
+    /// Cargo tells how a program ended, and before it how to run it again. Those that only failed are known already.
+    fn bury(&mut self, how: &str) {
+        let selection = self.heard.iter().rev().find_map(|line| line.strip_prefix(AGAIN)?.strip_suffix('`'));
+        if let (Some(selection), left @ 1..) = (selection, self.left) {
+            let selection = selection.to_owned();
+            push_kept(&mut self.heard, how);
+            self.deaths.push(Death { selection, left, said: std::mem::take(&mut self.heard) });
+        }
+        self.settle();
     }
 
     fn count(&mut self, result: &str) {
@@ -102,14 +136,21 @@ impl Output {
             return;
         }
         let is_name = |failure: &Failure| line.trim() == failure.name;
-        if line.is_empty() || self.failures.iter().any(is_name) {
+        if self.failures.iter().any(is_name) {
             return;
         }
         let Some(failure) = self.failures.last_mut() else { return };
-        failure.said.push(line.to_owned());
-        if failure.said.len() > KEPT {
-            failure.said.remove(0);
-        }
+        push_kept(&mut failure.said, line);
+    }
+}
+
+fn push_kept(lines: &mut Vec<String>, line: &str) {
+    if line.is_empty() {
+        return;
+    }
+    lines.push(line.to_owned());
+    if lines.len() > KEPT {
+        lines.remove(0);
     }
 }
 
@@ -202,6 +243,14 @@ mod tests {
         let mut output = of(&died);
         output.settle();
         assert_eq!((output.tally.failed, output.failures.len()), (2, 0));
+        let how = "  process didn't exit successfully: `/a` (signal: 6, SIGABRT: process abort signal)";
+        let again = "error: test failed, to rerun pass `-p a --lib`";
+        let mut output =
+            of(&[&died[..], &["", "free(): invalid pointer", again, "", "Caused by:", how]].concat());
+        output.settle();
+        let said = ["free(): invalid pointer", again, "Caused by:", how].map(str::to_owned).to_vec();
+        assert_eq!(output.deaths, [Death { selection: "-p a --lib".into(), left: 2, said }]);
+        assert_eq!(output.tally.failed, 2);
         let next = ["running 1 test", "test b::one ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"];
         let mut output = of(&[&died[..], &next].concat());
         output.settle();
