@@ -244,7 +244,7 @@ fn what_a_lun_cannot_give_is_left_out() {
         size = \"1M\"\nthin = false\nfilters = [{ kind = \"error\", rate = 1.0, op = \"read\" }]\n";
     folder.make("lunar.toml", config.as_bytes());
     let (status, _, said) = beside(&folder, "--config lunar.toml", &format!("{LUNAR} copy $LUNAR_URL b"));
-    assert!(status == 1 && said.contains("cannot read the source"), "{said}");
+    assert!(status == 30 && said.contains("cannot read the source"), "{status}: {said}");
     let line = format!("{LUNAR} copy $LUNAR_URL b --skip-errors --resume");
     let (status, _, said) = beside(&folder, "--config lunar.toml", &line);
     assert_eq!(status, 40, "{said}");

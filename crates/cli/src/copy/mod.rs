@@ -150,8 +150,8 @@ fn exit(end: End, early: Option<Early>) -> ExitCode {
         (End::Differs, _) => Exit::Differs as u8,
         (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
         (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
-        (End::Reserved, _) => Exit::NoAccess as u8,
-        (End::Stopped, None) | (End::Failed, _) => 1,
+        (End::Failed(exit), _) => exit as u8,
+        (End::Stopped, None) => Exit::General as u8,
     };
     ExitCode::from(status)
 }

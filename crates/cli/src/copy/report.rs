@@ -1,6 +1,7 @@
 //! What is said when it is over.
 
 use super::progress::{rate, size};
+use crate::exit::{self, Exit};
 use crate::say;
 use block::copy::{Cause, Failure, Meter};
 use control::Problem;
@@ -30,10 +31,8 @@ pub struct Report {
 pub enum End {
     /// All is copied.
     Good,
-    /// Something failed.
-    Failed,
-    /// Somebody else holds a reservation.
-    Reserved,
+    /// Something failed; of targets it has the status that any command gives.
+    Failed(Exit),
     /// What could not be read was left out.
     LeftOut,
     /// The ends differ.
@@ -143,36 +142,34 @@ impl End {
     pub fn of(failure: &Failure) -> End {
         match failure.cause {
             Cause::Differs => End::Differs,
-            _ if is_reserved(failure) => End::Reserved,
-            _ => End::Failed,
+            _ => End::Failed(target_error(failure).map_or(Exit::General, |e| exit::of(e.kind).0)),
         }
     }
 }
 
-/// A LUN has told that others may not use it.
-fn is_reserved(failure: &Failure) -> bool {
+/// What a target or the way to it has to do with a failure.
+fn target_error(failure: &Failure) -> Option<&Error> {
     match &failure.cause {
-        Cause::Read(e) | Cause::Write(e) | Cause::ReadBack(e) | Cause::Flush(e) => {
-            Error::of(e).is_some_and(|e| e.kind == Kind::Reserved)
-        }
-        _ => false,
+        Cause::Read(e) | Cause::Write(e) | Cause::ReadBack(e) | Cause::Flush(e) => Error::of(e),
+        _ => None,
     }
 }
 
 /// A failure, for people. `go_on` says how to go on, if that is possible.
 pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Problem {
     let what = format!("{} to {}: {failure}", names.0, names.1);
-    let hint = match &failure.cause {
-        _ if is_reserved(failure) => "lunar pr URL read-full-status tells who holds a reservation of the LUN",
-        Cause::Read(_) => "--skip-errors leaves out what cannot be read",
-        Cause::Write(e) if e.kind() == io::ErrorKind::StorageFull => "make room at the destination",
-        Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_) => {
+    let of_target = target_error(failure).map(|e| e.kind);
+    let hint = match (&failure.cause, of_target) {
+        (Cause::Read(_), None | Some(Kind::Scsi)) => "--skip-errors leaves out what cannot be read",
+        (_, Some(kind)) => exit::of(kind).1,
+        (Cause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => "make room at the destination",
+        (Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_), _) => {
             "look at the destination: the log of the system may tell more"
         }
-        Cause::Checkpoint(_) => "put the journal where there is room: --journal",
-        Cause::NoRoom => "choose a larger destination",
-        Cause::TooManyBad => "the source is damaged all over: use a tool made for rescuing",
-        Cause::Differs => "did somebody write one of them meanwhile? Copy it again",
+        (Cause::Checkpoint(_), _) => "put the journal where there is room: --journal",
+        (Cause::NoRoom, _) => "choose a larger destination",
+        (Cause::TooManyBad, _) => "the source is damaged all over: use a tool made for rescuing",
+        (Cause::Differs, _) => "did somebody write one of them meanwhile? Copy it again",
     };
     match go_on {
         Some(go_on) => Problem::new(what, format!("{hint}; {go_on}")),
@@ -200,16 +197,36 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_told_from_other_failures() {
-        let refused = || io::Error::from(Error::new(Kind::Reserved, "RESERVATION CONFLICT"));
-        for cause in [Cause::Read(refused()), Cause::Write(refused()), Cause::Flush(refused())] {
-            let failure = Failure { offset: 0, cause };
-            assert_eq!(End::of(&failure), End::Reserved);
-            let hint = failed(("a", "b"), &failure, None).hint;
-            assert!(hint.as_ref().is_some_and(|hint| hint.contains("lunar pr URL")), "{hint:?}");
+    fn what_a_target_has_to_do_with_ends_with_its_status_and_hint() {
+        for (kind, exit, hint) in [
+            (Kind::Reserved, Exit::NoAccess, "lunar pr URL"),
+            (Kind::Lost, Exit::Unreachable, "look at the network"),
+            (Kind::TimedOut, Exit::TimedOut, "lunar doctor"),
+            (Kind::Scsi, Exit::Scsi, "lunar scsi"),
+        ] {
+            let refused = || io::Error::from(Error::new(kind, "it failed"));
+            for cause in [Cause::Write(refused()), Cause::Flush(refused()), Cause::ReadBack(refused())] {
+                let failure = Failure { offset: 0, cause };
+                assert_eq!(End::of(&failure), End::Failed(exit));
+                let told = failed(("a", "b"), &failure, None).hint.unwrap_or_default();
+                assert!(told.contains(hint), "{told:?}");
+            }
         }
         let other = Failure { offset: 0, cause: Cause::Write(io::ErrorKind::PermissionDenied.into()) };
-        assert_eq!(End::of(&other), End::Failed);
+        assert_eq!(End::of(&other), End::Failed(Exit::General));
+    }
+
+    #[test]
+    fn only_damaged_places_can_be_left_out() {
+        for (cause, is_damage) in [
+            (Error::new(Kind::Scsi, "MEDIUM ERROR").into(), true),
+            (io::Error::other("EIO"), true),
+            (Error::new(Kind::Lost, "reset").into(), false),
+            (Error::new(Kind::Reserved, "conflict").into(), false),
+        ] {
+            let told = failed(("a", "b"), &Failure { offset: 0, cause: Cause::Read(cause) }, None).hint;
+            assert_eq!(told.is_some_and(|hint| hint.contains("--skip-errors")), is_damage);
+        }
     }
 
     #[test]

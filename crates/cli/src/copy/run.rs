@@ -388,7 +388,10 @@ mod tests {
     fn what_cannot_be_read_ends_it_or_is_listed() {
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
             let report = from_broken(&[]).await;
-            assert_eq!((report.end, report.summary.complete), (report::End::Failed, false));
+            assert_eq!(
+                (report.end, report.summary.complete),
+                (report::End::Failed(exit::Exit::General), false)
+            );
             let problem = report.problem.expect("a problem");
             assert_eq!(
                 problem.to_string(),
