@@ -54,7 +54,7 @@ fn local(address: SocketAddr) -> SocketAddr {
 pub fn banner(config: &Config, portals: &[Bound]) -> String {
     let mut text = String::new();
     for Bound { address, tag, transports, .. } in portals {
-        let what = if transports.srp { ", for SRP" } else { "" };
+        let what = if transports.by_rdma() { format!(", for {transports}") } else { String::new() };
         _ = writeln!(text, "listening on {address}, portal group {tag}{what}");
     }
     for target in &config.targets {
@@ -200,6 +200,10 @@ mod tests {
         let verbs = Transports { provider: target::setup::Provider::Verbs, ..Transports::SRP };
         let text = banner(&config, &[bound("[::1]:5555", 2, verbs)]);
         assert!(text.contains("/21c2f69f0bcae0f6/3?provider=verbs\n"), "{text}");
+        assert!(
+            text.starts_with("listening on [::1]:5555, portal group 2, for SRP by RDMA devices\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -251,12 +255,14 @@ mod tests {
         let urls = "URL:\n  iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n  \
                     iser://[::1]:4000/iqn.2026-11.org.example:b/3\n";
         assert!(text.contains(urls) && text.contains("qemu-img"), "{text}");
+        assert!(text.starts_with("listening on [::1]:4000, portal group 2, for TCP and iSER\n"), "{text}");
         let plain = "Linux (as root):\n  iscsiadm -m discovery -t sendtargets -p [::1]:4000\n";
         let over_iser = "Linux over iSER (as root):\n  \
                          iscsiadm -m discovery -t sendtargets -p [::1]:4000 -I iser\n";
         assert!(text.contains(plain) && text.contains(over_iser), "{text}");
         let text = told(Transports { tcp: false, ..both });
         assert!(text.contains("URL:\n  iser://[::1]:4000/iqn.2026-11.org.example:b/3\nLinux"), "{text}");
+        assert!(text.starts_with("listening on [::1]:4000, portal group 2, for iSER\n"), "{text}");
         assert!(text.contains("-p [::1]:4000 -I iser --login\n\nready") && !text.contains(plain), "{text}");
     }
 

@@ -1,11 +1,13 @@
 //! The admin socket: a running server answers its own user. One JSON object a line, each way.
 
+mod parameters;
 pub mod router;
 mod rows;
 mod session;
 
+pub use parameters::Parameters;
 pub use router::Router;
-pub use session::{Counters, Parameters, Session, Srp, table};
+pub use session::{Counters, Session, Srp, table};
 
 pub use crate::Difference;
 use crate::{Problem, folders, io_text};

@@ -2,6 +2,7 @@
 //! as a whole when the configuration is read again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,14 +219,32 @@ impl Transports {
     /// SRP alone.
     pub const SRP: Transports = Transports { tcp: false, srp: true, ..Transports::TCP };
 
+    /// Something is carried by RDMA.
+    pub fn by_rdma(self) -> bool {
+        self.iser || self.srp
+    }
+
     /// Connections come by RDMA devices.
     pub fn by_devices(self) -> bool {
-        (self.iser || self.srp) && self.provider == Provider::Verbs
+        self.by_rdma() && self.provider == Provider::Verbs
     }
 
     /// Connections come by TCP.
     pub fn by_tcp(self) -> bool {
         self.tcp || !self.by_devices()
+    }
+}
+
+/// What is carried, in words: `TCP and iSER`, `SRP by RDMA devices`.
+impl fmt::Display for Transports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.srp, self.tcp, self.iser) {
+            (true, ..) => "SRP",
+            (_, true, true) => "TCP and iSER",
+            (_, _, true) => "iSER",
+            _ => "TCP",
+        })?;
+        f.write_str(if self.by_devices() { " by RDMA devices" } else { "" })
     }
 }
 

@@ -170,14 +170,9 @@ fn users(key: &'static str, users: Option<&[User]>) -> Fact {
 fn portals(group: &PortalGroup) -> Vec<Fact> {
     let shown = group.portals.iter().map(|portal| {
         let told = portal.advertise.as_ref().map_or(String::new(), |told| format!(" advertised as {told}"));
-        let carries = match (portal.transports.tcp, portal.transports.iser) {
-            _ if portal.transports.srp => " for SRP",
-            (true, false) => "",
-            (true, true) => " for TCP and iSER",
-            (false, _) => " for iSER",
-        };
-        let by = if portal.transports.by_devices() { " by RDMA devices" } else { "" };
-        format!("{}{told}{carries}{by}", portal.listen)
+        let by_rdma = portal.transports.by_rdma();
+        let carries = if by_rdma { format!(" for {}", portal.transports) } else { String::new() };
+        format!("{}{told}{carries}", portal.listen)
     });
     vec![fact("portals", list(shown))]
 }
