@@ -4,6 +4,7 @@ use crate::threads::THREADS;
 use crate::timer;
 use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::Future;
 use std::io;
@@ -58,6 +59,7 @@ impl Cores {
                     });
                     let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs)));
                     // While a panic unwinds, tasks would not be dropped, and who waits for one would wait for good.
+                    ENDS.set(true);
                     drop(rt);
                     end.unwrap_or_else(|panic| resume_unwind(panic));
                 }
@@ -113,7 +115,7 @@ impl Cores {
         self.run_on(core, move || {
             let work = work();
             // Who waited may be gone: then nobody wants it.
-            compio::runtime::spawn(async move { drop(done.send(work.await)) }).detach();
+            crate::spawn(async move { drop(done.send(work.await)) });
         });
         end.recv().map_err(|_| io::Error::other("an event loop died"))
     }
@@ -139,6 +141,19 @@ impl Drop for Cores {
     fn drop(&mut self) {
         // A loop may hold the last handle: it cannot wait for itself, and ends once it has read the news.
         self.end_loops();
+    }
+}
+
+thread_local! {
+    /// The loop of this thread is over, and its tasks are dropped.
+    static ENDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Begins a task that nobody waits for, on the core where it is called. What is dropped with its loop may call it, too:
+/// then nothing begins any more. (compio would add the task to those that it is dropping, whose memory may move.)
+pub fn spawn(task: impl Future + 'static) {
+    if !ENDS.get() {
+        compio::runtime::spawn(task).detach();
     }
 }
 
@@ -217,7 +232,6 @@ fn runtime(cpu: usize) -> io::Result<Runtime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
     use std::rc::Rc;
     use std::task::Poll;
     use std::time::Duration;
@@ -227,11 +241,10 @@ mod tests {
         let cores = Cores::start(&[0, 0]).expect("event loops");
         let (tx, rx) = flume::bounded(1);
         cores.run_on(1, move || {
-            compio::runtime::spawn(async move {
+            crate::spawn(async move {
                 compio::time::sleep(Duration::from_millis(1)).await;
                 tx.send(std::thread::current().name().map(str::to_owned)).expect("somebody waits");
-            })
-            .detach();
+            });
         });
         assert_eq!(rx.recv().expect("an answer").as_deref(), Some("core 0"));
         cores.stop();
@@ -248,6 +261,36 @@ mod tests {
         assert!(panicked.join().is_err());
     }
 
+    /// As what is left of a connection flushes.
+    struct BeginsAnother(flume::Sender<()>);
+
+    impl Drop for BeginsAnother {
+        fn drop(&mut self) {
+            crate::spawn(async {});
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn tasks_that_begin_others_while_they_are_dropped_end_with_their_loop() {
+        let (told, heard) = flume::unbounded();
+        let cores = Cores::start(&[0]).expect("an event loop");
+        let begun = cores.wait(0, move || async move {
+            for _ in 0..200 {
+                let mine = BeginsAnother(told.clone());
+                crate::spawn(async move {
+                    std::future::pending::<()>().await;
+                    drop(mine);
+                });
+            }
+        });
+        begun.expect("they began");
+        cores.end_loops();
+        let ends: Vec<_> = cores.threads().drain(..).map(JoinHandle::join).collect();
+        assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+        assert_eq!(heard.into_iter().count(), 200, "all were dropped");
+    }
+
     #[test]
     fn tasks_that_never_rest_keep_nothing_from_coming() {
         let cores = Cores::start(&[0]).expect("an event loop");
@@ -255,12 +298,11 @@ mod tests {
             let goes_on = Rc::new(Cell::new(true));
             for _ in 0..2 * TASKS {
                 let goes_on = goes_on.clone();
-                compio::runtime::spawn(async move {
+                crate::spawn(async move {
                     while goes_on.get() {
                         again().await;
                     }
-                })
-                .detach();
+                });
             }
             let listener = crate::Listener::bind("127.0.0.1:0".parse().unwrap()).expect("a listener");
             let address = listener.local_addr().expect("an address");

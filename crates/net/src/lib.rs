@@ -19,7 +19,7 @@ mod timer;
 mod watch;
 
 pub use buf::Buf;
-pub use cores::Cores;
+pub use cores::{Cores, spawn};
 pub use pool::Pool;
 pub use race::{after_others, either};
 pub use scratch::{SCRATCH, with_scratch};

@@ -274,11 +274,10 @@ mod tests {
             let (told, got) = flume::unbounded();
             for (share, name) in [(greedy.clone(), "first"), (greedy, "second"), (modest, "other")] {
                 let told = told.clone();
-                compio::runtime::spawn(async move {
+                crate::spawn(async move {
                     let buf = share.get(Pool::MAX_BUFFER).await;
                     let _ = told.send((name, buf));
-                })
-                .detach();
+                });
             }
             compio::time::sleep(std::time::Duration::from_millis(20)).await;
             drop(all);
@@ -302,7 +301,7 @@ mod tests {
             let (told, got) = flume::unbounded();
             for len in [Pool::MAX_BUFFER, PAGE] {
                 let (pool, told) = (pool.clone(), told.clone());
-                compio::runtime::spawn(async move { drop(told.send(pool.get(len).await)) }).detach();
+                crate::spawn(async move { drop(told.send(pool.get(len).await)) });
                 compio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
             parts.pop();

@@ -118,12 +118,11 @@ mod tests {
         compio::runtime::Runtime::new().expect("an event loop").block_on(async move {
             for ms in [60, 20, 40] {
                 let awake = awake.clone();
-                compio::runtime::spawn(async move {
+                crate::spawn(async move {
                     sleep_until(begin + Duration::from_millis(ms)).await;
                     assert!(begin.elapsed() >= Duration::from_millis(ms));
                     awake.send(ms).expect("somebody listens");
-                })
-                .detach();
+                });
             }
             for expected in [20, 40, 60] {
                 assert_eq!(order.recv_async().await, Ok(expected));

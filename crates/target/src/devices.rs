@@ -20,7 +20,7 @@ pub fn listen(shared: &Arc<Shared>, cores: &Arc<Cores>, at: usize, portal: usize
     let (shared, to) = (shared.clone(), cores.clone());
     let begun = cores.wait(at, move || async move {
         let listener = verbs::listen(address, Options::default())?;
-        compio::runtime::spawn(accept(shared, to, listener, portal)).detach();
+        net::spawn(accept(shared, to, listener, portal));
         Ok(())
     })?;
     begun.map_err(named)
@@ -41,7 +41,7 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, mut listener: Listener, 
             Ok(count) => {
                 let shared = shared.clone();
                 cores.run_on(count.core(), move || {
-                    compio::runtime::spawn(serve(shared, request, portal, count)).detach();
+                    net::spawn(serve(shared, request, portal, count));
                 });
             }
             Err(reason) => shared.turned_away(peer, reason),

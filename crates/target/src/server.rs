@@ -132,10 +132,10 @@ impl Server {
             }
             let (shared, to) = (shared.clone(), cores.clone());
             let Some(socket) = socket else { continue };
-            cores.run_on(at, move || compio::runtime::spawn(accept(shared, to, socket, i)).detach());
+            cores.run_on(at, move || net::spawn(accept(shared, to, socket, i)));
         }
         let refreshed = shared.clone();
-        cores.run_on(0, move || compio::runtime::spawn(refresh(refreshed)).detach());
+        cores.run_on(0, move || net::spawn(refresh(refreshed)));
         Ok(Server { shared, cores })
     }
 
@@ -165,7 +165,7 @@ impl Server {
         }
         let (result, ended) = flume::bounded(1);
         self.cores.run_on(0, move || {
-            compio::runtime::spawn(async move { drop(result.send(rest(&units).await)) }).detach();
+            net::spawn(async move { drop(result.send(rest(&units).await)) });
         });
         ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop died"))))
     }
@@ -197,7 +197,7 @@ impl Server {
         let (result, ended) = flume::bounded(1);
         let shared = self.shared.clone();
         self.cores.run_on(0, move || {
-            compio::runtime::spawn(async move { drop(result.send(wind_down(shared).await)) }).detach();
+            net::spawn(async move { drop(result.send(wind_down(shared).await)) });
         });
         let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")));
         self.cores.stop();
@@ -312,7 +312,7 @@ fn hand_over(
 ) {
     let shared = shared.clone();
     cores.run_on(count.core(), move || {
-        compio::runtime::spawn(iscsi::serve(shared, stream, peer, portal, count)).detach();
+        net::spawn(iscsi::serve(shared, stream, peer, portal, count));
     });
 }
 

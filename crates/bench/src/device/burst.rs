@@ -2,7 +2,6 @@
 
 use super::stream::PIECE;
 use block::{Backend, Facts, Finished, Future};
-use compio::runtime::spawn;
 use flume::Receiver;
 use net::Buf;
 use std::io;
@@ -77,7 +76,7 @@ impl Burst {
                 // Whoever waits for it may have given up.
                 let _ = done.send((from, end));
             };
-            spawn(piece).detach();
+            net::spawn(piece);
         }
         ends
     }

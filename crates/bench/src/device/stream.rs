@@ -3,7 +3,6 @@
 
 use async_lock::Mutex;
 use block::{Backend, Facts, Finished, Future};
-use compio::runtime::spawn;
 use net::Buf;
 use std::collections::VecDeque;
 use std::io;
@@ -89,7 +88,7 @@ impl Stream {
             // Whoever wanted it may have gone elsewhere.
             let _ = done.send(finished);
         };
-        spawn(work).detach();
+        net::spawn(work);
         Flying { offset, len, end }
     }
 

@@ -9,7 +9,6 @@ mod session;
 use crate::job::{Job, Order};
 use crate::outcome::{Cpu, Outcome};
 use crate::{Error, Kind, Rig, Watch, steps};
-use compio::runtime::spawn;
 use ended::{Ended, outcome};
 use flume::{Receiver, Sender};
 use meter::Meter;
@@ -135,7 +134,7 @@ impl Rig {
                 let session = Rc::new(Session::new(job, clock, place, watch, seat));
                 drop(done.send(session.run(index, buffers).await));
             };
-            spawn(run).detach();
+            net::spawn(run);
             drop(ready.send(send));
         });
     }

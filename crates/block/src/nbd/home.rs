@@ -81,8 +81,8 @@ pub fn settle(
         place
     });
     let (mail, inbox) = flume::unbounded();
-    compio::runtime::spawn(live(home.clone(), receiver, place)).detach();
-    compio::runtime::spawn(take_mail(home, inbox)).detach();
+    net::spawn(live(home.clone(), receiver, place));
+    net::spawn(take_mail(home, inbox));
     (Address { id, place }, mail)
 }
 
@@ -149,11 +149,10 @@ impl Home {
             return;
         }
         let me = self.clone();
-        compio::runtime::spawn(async move {
+        net::spawn(async move {
             me.flushing.set(false);
             me.flush();
-        })
-        .detach();
+        });
     }
 
     /// Sends what waits; what the socket does not take now follows as soon as it does.
@@ -165,7 +164,7 @@ impl Home {
             Ok(true) => {}
             Ok(false) => {
                 self.writing.set(true);
-                compio::runtime::spawn(write(self.clone())).detach();
+                net::spawn(write(self.clone()));
             }
             Err(e) => self.give_up(e),
         }

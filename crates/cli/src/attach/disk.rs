@@ -64,7 +64,7 @@ pub async fn open(
         let joined = Multipath::join(ways, settings).await?;
         (joined.clone(), Some(joined))
     } else {
-        compio::runtime::spawn(look_after(Arc::downgrade(&lun))).detach();
+        net::spawn(look_after(Arc::downgrade(&lun)));
         (lun, None)
     };
     Ok(Disk { backend, block_size, identity, recovery, paths, joined })

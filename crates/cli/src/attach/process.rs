@@ -176,7 +176,7 @@ fn begin(
             let missing = move |e: &Error| drop(missing.send(Event::Missing(e.to_string())));
             drop(told.send(Event::Opened(Box::new(disk::open(&wanted, missing).await))));
         };
-        compio::runtime::spawn(open).detach();
+        net::spawn(open);
     });
     let Some(mut disk) = opened(inbox, patience)? else { return Ok(None) };
     if let Some(before) = &left.device {

@@ -55,7 +55,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     let (json, seconds, journal) = (args.json, args.timeout, prepare::journal(&args));
     let (told, teller) = (stop.clone(), Teller(Some(events)));
     cores.run_on(0, move || {
-        compio::runtime::spawn(async move { teller.tell(run::run(args, told).await) }).detach();
+        net::spawn(async move { teller.tell(run::run(args, told).await) });
     });
     let (ended, early) = wait(&inbox, &stop, &stopping, seconds);
     match ended {

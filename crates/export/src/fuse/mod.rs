@@ -70,7 +70,7 @@ impl Mount {
                     tracing::error!("a FUSE session ended: {e}");
                 }
             };
-            compio::runtime::spawn(session).detach();
+            net::spawn(session);
         });
         let path = dir.join(name);
         let mount = Mount { dir, path, mounted: Some(mounted), stop: Some(stop), ended };

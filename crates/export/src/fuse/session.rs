@@ -36,11 +36,10 @@ pub(super) async fn serve(
             Some(Ok(None)) | None => return Ok(()),
         };
         let (device, file, give_back) = (device.clone(), file.clone(), give_back.clone());
-        compio::runtime::spawn(async move {
+        net::spawn(async move {
             let request = handle(&device, &file, request).await;
             let _ = give_back.send(request);
-        })
-        .detach();
+        });
     }
 }
 

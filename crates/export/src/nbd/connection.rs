@@ -241,7 +241,7 @@ impl Connection {
             Ok(true) => {}
             Ok(false) => {
                 self.writing.set(true);
-                compio::runtime::spawn(write(self.clone())).detach();
+                net::spawn(write(self.clone()));
             }
             Err(_) => self.lost(),
         }
@@ -251,11 +251,10 @@ impl Connection {
     fn flush_soon(self: &Rc<Self>) {
         if !self.flushing.replace(true) {
             let me = self.clone();
-            compio::runtime::spawn(async move {
+            net::spawn(async move {
                 me.flushing.set(false);
                 me.flush();
-            })
-            .detach();
+            });
         }
     }
 

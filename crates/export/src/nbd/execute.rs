@@ -58,7 +58,7 @@ fn start(conn: &Rc<Connection>, request: Request, command: Command, data: Data<'
     let changes =
         matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. });
     let place = InFlight::new(conn, changes);
-    compio::runtime::spawn(async move { perform(&place.conn, request, command, payload).await }).detach();
+    net::spawn(async move { perform(&place.conn, request, command, payload).await });
     Taken::Yes
 }
 

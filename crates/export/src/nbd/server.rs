@@ -95,7 +95,7 @@ pub fn serve(
         addresses.push(address);
         let (shared, to) = (shared.clone(), cores.clone());
         cores.run_on(i % cores.count(), move || {
-            compio::runtime::spawn(accept(shared, to, socket, i)).detach();
+            net::spawn(accept(shared, to, socket, i));
         });
     }
     Ok(Handle { shared, cores, addresses, _traces: traces })
@@ -133,7 +133,7 @@ impl Handle {
         let (result, ended) = flume::bounded(1);
         let shared = self.shared.clone();
         self.cores.run_on(0, move || {
-            compio::runtime::spawn(async move { drop(result.send(wind_down(&shared).await)) }).detach();
+            net::spawn(async move { drop(result.send(wind_down(&shared).await)) });
         });
         ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")))
     }
@@ -177,7 +177,7 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: Socket, first: u
             Some(Ok((socket, _))) => {
                 if let Some(count) = Counted::new(&shared) {
                     next = (next + 1) % cores.count();
-                    cores.run_on(next, move || compio::runtime::spawn(serve_one(socket, count)).detach());
+                    cores.run_on(next, move || net::spawn(serve_one(socket, count)));
                 }
             }
             Some(Err(e)) => {

@@ -86,14 +86,13 @@ impl Queue {
         let queue = Arc::new(self);
         for tag in 0..queue.depth {
             let (queue, backend, ended) = (queue.clone(), backend.clone(), ended.clone());
-            compio::runtime::spawn(async move {
+            net::spawn(async move {
                 if let Err(e) = serve(queue, tag, &*backend).await {
                     tracing::error!(tag, "a ublk device is served no more: {e}");
                     // Nobody may be left to hear it.
                     let _ = ended.send(e);
                 }
-            })
-            .detach();
+            });
         }
     }
 }

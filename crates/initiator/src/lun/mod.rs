@@ -81,7 +81,7 @@ impl Lun {
             _held: held,
             _life: life,
         });
-        compio::runtime::spawn(heed(Arc::downgrade(&lun), events, end)).detach();
+        net::spawn(heed(Arc::downgrade(&lun), events, end));
         lun
     }
 

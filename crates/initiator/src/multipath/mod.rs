@@ -100,7 +100,7 @@ impl Multipath {
         });
         for (at, doubts) in doubted.into_iter().enumerate() {
             joined.set(at, joined.ways[at].check().await);
-            compio::runtime::spawn(look_after(Arc::downgrade(&joined), at, doubts)).detach();
+            net::spawn(look_after(Arc::downgrade(&joined), at, doubts));
         }
         Ok(joined)
     }

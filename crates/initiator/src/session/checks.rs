@@ -69,7 +69,7 @@ impl Home {
     pub(super) fn hold_back(self: &Rc<Self>, lun: u64) {
         let look = self.machine.borrow_mut().unseen.add(lun, Instant::now());
         if let Some(look) = look {
-            compio::runtime::spawn(look_at(self.clone(), lun, look)).detach();
+            net::spawn(look_at(self.clone(), lun, look));
         }
     }
 

@@ -15,9 +15,9 @@ use std::time::Instant;
 
 /// Starts the tasks of a session.
 pub fn start(home: Rc<Home>, connected: Connected, inbox: flume::Receiver<Mail>) {
-    compio::runtime::spawn(mail(home.clone(), inbox)).detach();
-    compio::runtime::spawn(escalate::watch(home.clone())).detach();
-    compio::runtime::spawn(recover::live(home, connected)).detach();
+    net::spawn(mail(home.clone(), inbox));
+    net::spawn(escalate::watch(home.clone()));
+    net::spawn(recover::live(home, connected));
 }
 
 /// Takes what comes from other cores. When all handles are gone, the session ends.
@@ -33,13 +33,13 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
                 }
             }
             Mail::Manage(function, lun, reply) => {
-                compio::runtime::spawn(escalate::manage(home.clone(), function, lun, reply)).detach();
+                net::spawn(escalate::manage(home.clone(), function, lun, reply));
             }
             Mail::Abort(command, reply) => {
-                compio::runtime::spawn(demand::abort(home.clone(), command, reply)).detach();
+                net::spawn(demand::abort(home.clone(), command, reply));
             }
             Mail::Text(question, reply) => {
-                compio::runtime::spawn(demand::text(home.clone(), question, reply)).detach();
+                net::spawn(demand::text(home.clone(), question, reply));
             }
             Mail::GiveUpStrays(reply) => {
                 home.give_up_strays();
@@ -48,7 +48,7 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
             }
             Mail::Changed(lun, now) => home.mark(lun, checks::Seen::Changed(now)),
             Mail::LookAgain(lun, reply) => {
-                compio::runtime::spawn(checks::look_again(home.clone(), lun, reply)).detach();
+                net::spawn(checks::look_again(home.clone(), lun, reply));
             }
             Mail::Pin(lun, identity) => home.pin(lun, identity),
             Mail::Hold(held, identity, reply) => {
@@ -61,7 +61,7 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
                 // Who has stopped to wait does not want it.
                 let close = async move { drop(reply.send(leave::close(&home).await)) };
                 // What comes meanwhile is to hear at once that it is too late.
-                compio::runtime::spawn(close).detach();
+                net::spawn(close);
             }
         }
     }
@@ -127,7 +127,7 @@ impl Home {
             Ok(true) => {}
             Ok(false) => {
                 self.writing.set(true);
-                compio::runtime::spawn(write(self.clone(), stream)).detach();
+                net::spawn(write(self.clone(), stream));
             }
             Err(e) => self.give_up_connection(Error::new(Kind::Lost, e.to_string())),
         }
@@ -140,11 +140,10 @@ impl Home {
             return;
         }
         let me = self.clone();
-        compio::runtime::spawn(async move {
+        net::spawn(async move {
             me.flushing.set(false);
             me.flush();
-        })
-        .detach();
+        });
     }
 
     /// Ends the connection from our side: the receiving loop finds it closed. What the kernel has not delivered
@@ -195,7 +194,7 @@ impl Home {
             && let Some(line) = self.line()
             && !self.leaving.replace(true)
         {
-            compio::runtime::spawn(leave::take_leave(self.clone(), line)).detach();
+            net::spawn(leave::take_leave(self.clone(), line));
         }
         let to_check = std::mem::take(&mut machine.to_check);
         let events = std::mem::take(&mut machine.events);

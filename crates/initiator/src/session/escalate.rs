@@ -37,7 +37,7 @@ pub async fn watch(home: Rc<Home>) {
         if let Some(tag) = home.overdue(now)
             && !home.escalating.replace(true)
         {
-            compio::runtime::spawn(escalate(home.clone(), tag)).detach();
+            net::spawn(escalate(home.clone(), tag));
         }
         home.flush_soon();
     }

@@ -83,7 +83,7 @@ impl Iwarp {
         if !self.is_shut.replace(true) {
             match (engine.flush(&self.stream), engine.last_word()) {
                 (Ok(_), Some(word)) if SAYING.get() < LAST_WORDS => {
-                    compio::runtime::spawn(say_last(self.stream.clone(), word)).detach();
+                    net::spawn(say_last(self.stream.clone(), word));
                 }
                 // The other side may be gone already.
                 _ => self.stream.shutdown(Shutdown::Both),

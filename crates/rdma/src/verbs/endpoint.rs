@@ -64,7 +64,7 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
     });
     let (memory, woken) = (memory(&domain), Wakeup::new());
     let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken, trouble, id });
-    compio::runtime::spawn(drive(inner.clone(), completions, events)).detach();
+    net::spawn(drive(inner.clone(), completions, events));
     Ok(Rc::new(Verbs { inner }))
 }
 

@@ -269,7 +269,7 @@ impl Brain {
 /// A gate that was shut by a conflict is a reason to look at once, and to tell hosts.
 fn watch(pair: &Arc<Pair>, keeper: &Keeper) {
     let (pair, guard) = (Arc::downgrade(pair), Arc::downgrade(keeper.guard()));
-    spawn(async move {
+    net::spawn(async move {
         loop {
             let Some(shut) = guard.upgrade().map(|guard| guard.listen()) else { return };
             shut.await;
@@ -277,6 +277,5 @@ fn watch(pair: &Arc<Pair>, keeper: &Keeper) {
             pair.bell.notify(usize::MAX);
             (pair.changed)();
         }
-    })
-    .detach();
+    });
 }

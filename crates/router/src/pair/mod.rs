@@ -133,8 +133,8 @@ impl Pair {
         let pair = Arc::new(Pair { spec, instance, state, bell, end, changed });
         let weak = Arc::downgrade(&pair);
         run(Box::new(move || {
-            compio::runtime::spawn(beat::listen(weak.clone())).detach();
-            compio::runtime::spawn(brain::run(weak, before, over)).detach();
+            net::spawn(beat::listen(weak.clone()));
+            net::spawn(brain::run(weak, before, over));
         }));
         pair
     }

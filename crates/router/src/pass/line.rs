@@ -84,7 +84,7 @@ impl Line {
             down: Cell::new(Some(Instant::now())),
             bell: Bell::new(),
         });
-        compio::runtime::spawn(keep(Rc::downgrade(&line), paths.collect())).detach();
+        net::spawn(keep(Rc::downgrade(&line), paths.collect()));
         line
     }
 

@@ -73,7 +73,7 @@ async fn tell_resets(place: Place, resets: flume::Receiver<()>, shared: Arc<Shar
 /// Looks after one logical unit, for as long as it is open.
 pub(super) async fn attend(place: Place, remote: Arc<Remote>, shared: Arc<Shared>) {
     let changes = remote.watch();
-    compio::runtime::spawn(tell_resets(place, remote.resets(), shared.clone())).detach();
+    net::spawn(tell_resets(place, remote.resets(), shared.clone()));
     drop(remote);
     while changes.recv_async().await.is_ok() {
         shared.state().settle();

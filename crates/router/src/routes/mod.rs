@@ -125,7 +125,7 @@ impl Routes {
         self.cores.run_on(0, move || {
             let (sender, found) = flume::unbounded();
             let looks = watch(upstreams, Pace::default(), known, shared.loops.clone(), sender);
-            compio::runtime::spawn(async move {
+            net::spawn(async move {
                 // They end when this is dropped.
                 let mut looks = vec![compio::runtime::spawn(looks)];
                 for (key, path) in devices {
@@ -141,8 +141,7 @@ impl Routes {
                     std::future::pending().await
                 };
                 either(over, listen).await;
-            })
-            .detach();
+            });
         });
     }
 
@@ -255,7 +254,7 @@ impl Routes {
                 pair.attend(&remote);
             }
             let (place, shared) = (place.clone(), self.shared.clone());
-            let attend = move || compio::runtime::spawn(access::attend(place, remote, shared)).detach();
+            let attend = move || net::spawn(access::attend(place, remote, shared));
             self.cores.run_on(0, attend);
         }
         Ok(opened)

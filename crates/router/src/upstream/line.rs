@@ -47,7 +47,7 @@ impl Line {
             tell,
             news,
         });
-        compio::runtime::spawn(keep(Arc::downgrade(&line))).detach();
+        net::spawn(keep(Arc::downgrade(&line)));
         line
     }
 

@@ -250,7 +250,7 @@ impl Remote {
         });
         lock(&self.desks).push(desk.clone());
         let watched = (Arc::downgrade(&desk), Arc::downgrade(&self.desks), self.known.clone());
-        compio::runtime::spawn(attend(watched.0, watched.1, watched.2)).detach();
+        net::spawn(attend(watched.0, watched.1, watched.2));
         Ok(desk)
     }
 }

@@ -30,7 +30,7 @@ pub async fn run(unit: &Arc<Unit>, pool: &Pool, job: Job, immediate: bool) -> En
         let result = work(&unit, &pool, job).await;
         let _ = end.try_send(result); // to a command that has its status already, or is gone
     };
-    compio::runtime::spawn(whole).detach();
+    net::spawn(whole);
     ended.recv_async().await.unwrap_or(Err(Sense::INTERNAL_FAILURE.into()))
 }
 

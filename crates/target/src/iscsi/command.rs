@@ -260,11 +260,10 @@ impl Session {
             began: task.began,
         };
         let Some(conn) = self.conn.upgrade() else { return };
-        compio::runtime::spawn(async move {
+        net::spawn(async move {
             let (ended, moved) = run.perform(&conn, data).await;
             conn.end_task(run.command.itt, run.serial, ended, moved);
-        })
-        .detach();
+        });
     }
 }
 

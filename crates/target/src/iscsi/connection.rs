@@ -150,8 +150,8 @@ pub async fn run(begun: Begun) {
     let Carrier { line, out, incoming } = carrier;
     let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests, local, line, out };
     let conn = Connection::new(shared, door, info.clone(), seated);
-    compio::runtime::spawn(letters::serve(Rc::downgrade(&conn), letters)).detach();
-    compio::runtime::spawn(services::keep_alive(Rc::downgrade(&conn))).detach();
+    net::spawn(letters::serve(Rc::downgrade(&conn), letters));
+    net::spawn(services::keep_alive(Rc::downgrade(&conn)));
     let received = conn.receive(incoming).await;
     goodbye(&info, tsih, conn.session.borrow().end, received);
     conn.finish().await;
@@ -291,7 +291,7 @@ impl Connection {
         match sent {
             Ok(true) => {}
             Ok(false) if self.writing.replace(true) => {}
-            Ok(false) => compio::runtime::spawn(write(self.clone())).detach(),
+            Ok(false) => net::spawn(write(self.clone())),
             Err(_) => self.lost(),
         }
     }
@@ -310,11 +310,10 @@ impl Connection {
     pub fn flush_soon(self: &Rc<Self>) {
         if !self.flushing.replace(true) {
             let me = self.clone();
-            compio::runtime::spawn(async move {
+            net::spawn(async move {
                 me.flushing.set(false);
                 me.flush();
-            })
-            .detach();
+            });
         }
     }
 

@@ -76,7 +76,7 @@ impl Lanes {
     pub fn begin(self: &Rc<Self>, conn: &Rc<Connection>, begun: Begun, work: Work) {
         let inner = &mut *self.0.borrow_mut();
         if inner.is_idle() {
-            compio::runtime::spawn(serve(self.clone(), conn.clone())).detach();
+            net::spawn(serve(self.clone(), conn.clone()));
         }
         let lane = inner.free_lane();
         let kind = match work {

@@ -30,13 +30,12 @@ pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
             Letter::End { why, done } => conn.end(why, done),
             Letter::Abort { which, done } => {
                 // Beside the next letters: a task may take its time to end.
-                compio::runtime::spawn(async move {
+                net::spawn(async move {
                     conn.abort_for_others(&which).await;
                     drop(done);
-                })
-                .detach();
+                });
             }
-            Letter::Stop { done } => compio::runtime::spawn(async move { conn.stop(done).await }).detach(),
+            Letter::Stop { done } => net::spawn(async move { conn.stop(done).await }),
             Letter::Luns(Some(map)) => conn.replace_luns(map),
             Letter::Luns(None) => {
                 conn.session.borrow_mut().announce(0, SESSION_DROP, [0, 2, 0], Vec::new());

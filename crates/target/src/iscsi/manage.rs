@@ -69,7 +69,7 @@ impl Session {
         let Some(conn) = self.conn.upgrade() else { return };
         self.managing.push(header.itt());
         let header = *header;
-        compio::runtime::spawn(async move { conn.manage(header, function).await }).detach();
+        net::spawn(async move { conn.manage(header, function).await });
     }
 
     /// Answers a function that is done.

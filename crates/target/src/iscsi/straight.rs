@@ -89,7 +89,7 @@ impl Session {
         let begun = Begun { itt: c.itt, serial: self.serial, unit, inside, written: work.written() };
         match lanes {
             Some(lanes) => lanes.begin(&conn, begun, work),
-            None => compio::runtime::spawn(alone(conn, begun, work)).detach(),
+            None => net::spawn(alone(conn, begun, work)),
         }
         true
     }

@@ -180,7 +180,7 @@ impl World {
         let terms = Terms { ord: 1, ird: 8, receives: (0, 0) };
         let (request, outcome) = mem::request_with(private, terms, faults.clone());
         let count = Counted::new(&self.shared, self.cores.place(None)).expect("a place");
-        compio::runtime::spawn(srp::serve(self.shared.clone(), request, 0, count)).detach();
+        net::spawn(srp::serve(self.shared.clone(), request, 0, count));
         match outcome.await {
             Ok((endpoint, private)) => Ok(Host::new(endpoint, &private, faults)),
             Err(Refused::Rejected(private)) => Err(LoginReject::decode(&private).expect("a rejection")),
