@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::root::{self, Step};
-use crate::test::cargo;
+use crate::test::cargo::{self, Line};
 
 /// Options of `cargo xtask interop`.
 #[derive(Debug, Args)]
@@ -152,8 +152,11 @@ fn run_these(names: &[&str], outcomes: &mut Outcomes) -> Result<()> {
     let options = ["--test-threads=1", "--exact"].into_iter().chain(names.iter().map(String::as_str));
     let (selection, mut section) = (["--package", "interop", "--test", "lab"], String::new());
     cargo::run(&[], &selection, &options.collect::<Vec<_>>(), |line| {
-        eprintln!("{line}");
-        take(line, &mut section, outcomes);
+        let (Line::Out(text) | Line::Err(text)) = line;
+        eprintln!("{text}");
+        if let Line::Out(text) = line {
+            take(text, &mut section, outcomes);
+        }
     })?;
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! `cargo test`, with its output passed on and its results counted.
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, PipeReader};
-use std::process::{Child, Command};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::io::{self, BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -14,6 +14,10 @@ use crate::root::{self, Step};
 
 /// No test is silent for so long; one that is hangs.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
+/// What has ended, and has said nothing on stdout for so long, says no more, though somebody holds it.
+const LOOK: Duration = Duration::from_secs(2);
+/// Lines of stderr that are read after the end come within this.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// More failures than this are no accident of a busy machine.
 const FEW: usize = 5;
 
@@ -47,7 +51,7 @@ pub fn test_with(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&s
 fn stories(Output { failures, deaths, .. }: &Output) -> String {
     let story = |name: &str, said: &[String]| format!("---- {name}\n{}\n", said.join("\n"));
     let failures = failures.iter().map(|failure| story(&failure.name, &failure.said));
-    let died = |death: &Death| format!("{} died before {} tests had ended", death.selection, death.left);
+    let died = |death: &Death| format!("the tests of {} died", death.selection);
     failures.chain(deaths.iter().map(|death| story(&died(death), &death.said))).collect()
 }
 
@@ -58,7 +62,7 @@ fn names(Output { failures, deaths, .. }: &Output) -> Vec<&str> {
 
 /// Whether there is something to run again: not much, and all that failed is known.
 fn is_few(Output { failures, deaths, tally, .. }: &Output) -> bool {
-    let known = failures.len() + deaths.iter().map(|death| death.left).sum::<usize>();
+    let known = failures.len() + deaths.iter().map(|death| death.lost).sum::<usize>();
     (1..=FEW).contains(&(failures.len() + deaths.len())) && known == tally.failed
 }
 
@@ -68,20 +72,29 @@ fn passes_alone(variables: &[(&str, &OsStr)], selection: &[&str], output: &Outpu
         let (is_ok, again) = counted(variables, selection, &options)?;
         anyhow::Ok(is_ok && again.tally.passed >= tests)
     };
-    for Death { selection, left, .. } in &output.deaths {
-        if !passes(&selection.split(' ').collect::<Vec<_>>(), &[], *left)? {
+    let names: Vec<&str> = output.failures.iter().map(|failure| failure.name.as_str()).collect();
+    if !names.is_empty() && !passes(selection, &[&["--exact"], names.as_slice()].concat(), names.len())? {
+        return Ok(false);
+    }
+    for Death { selection, lost, .. } in &output.deaths {
+        if !passes(&selection.split(' ').collect::<Vec<_>>(), &[], *lost)? {
             return Ok(false);
         }
     }
-    let names: Vec<&str> = output.failures.iter().map(|failure| failure.name.as_str()).collect();
-    Ok(names.is_empty() || passes(selection, &[&["--exact"], names.as_slice()].concat(), names.len())?)
+    Ok(true)
 }
 
 fn counted(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -> Result<(bool, Output)> {
     let mut output = Output::default();
-    let is_ok = run(variables, selection, options, |line| {
-        println!("{line}");
-        output.take(line);
+    let is_ok = run(variables, selection, options, |line| match line {
+        Line::Out(line) => {
+            println!("{line}");
+            output.take(line);
+        }
+        Line::Err(line) => {
+            eprintln!("{line}");
+            output.take_error(line);
+        }
     })?;
     output.settle();
     Ok((is_ok, output))
@@ -96,7 +109,7 @@ pub fn run(
     variables: &[(&str, &OsStr)],
     selection: &[&str],
     options: &[&str],
-    each: impl FnMut(&str),
+    each: impl FnMut(Line<'_>),
 ) -> Result<bool> {
     let cargo = |how: &str| {
         let mut command = root::command("cargo");
@@ -110,44 +123,88 @@ pub fn run(
     let mut command = cargo("--no-fail-fast");
     command.args(["--", "--show-output"]).args(options);
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
-    command.env("LUNAR_BIN", root::lunar_path());
-    let (mut child, output) = spawn(command).context("cannot run cargo")?;
-    follow(&mut child, output, SILENCE, each)?;
+    // Its words are read.
+    command.env("LUNAR_BIN", root::lunar_path()).env("CARGO_TERM_COLOR", "never");
+    let mut child = spawn(command).context("cannot run cargo")?;
+    follow(&mut child, SILENCE, each)?;
     Ok(child.wait()?.success())
 }
 
-/// Begins a command whose output and errors come in one stream, in the order in which they are told.
-fn spawn(mut command: Command) -> io::Result<(Child, PipeReader)> {
-    let (output, end) = io::pipe()?;
-    let child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
-    Ok((child, output))
+/// A line of what a command says.
+#[derive(Clone, Copy, Debug)]
+pub enum Line<'a> {
+    Out(&'a str),
+    Err(&'a str),
 }
 
-/// Passes on every line until the end.
-fn follow(
-    child: &mut Child,
-    output: PipeReader,
-    silence: Duration,
-    mut each: impl FnMut(&str),
-) -> Result<()> {
-    let lines = BufReader::new(output).lines();
+fn spawn(mut command: Command) -> io::Result<Child> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+}
+
+/// What was read of a command: a line, or the end of its stdout.
+enum Read {
+    Out(String),
+    Err(String),
+    End,
+}
+
+/// Passes on every line until the command has ended; programs that it leaves behind may keep what it wrote to. Silence is
+/// that of stdout, where tests are told of.
+fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(Line<'_>)) -> Result<()> {
     let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || lines.map_while(|line| line.ok()).try_for_each(|line| send.send(line)));
+    let (out, err) = child.stdout.take().zip(child.stderr.take()).context("piped")?;
+    read(err, send.clone(), Read::Err, None);
+    read(out, send, Read::Out, Some(Read::End));
+    let mut heard = Instant::now();
     loop {
-        match receive.recv_timeout(silence) {
-            Ok(line) => each(&line),
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                let stood = hang::end_children_of(child.id());
-                let told = format!("nothing was heard for {} s", silence.as_secs());
-                if stood.is_empty() {
-                    child.kill()?;
-                    bail!("{told}, and cargo runs no program");
-                }
-                each(&format!("{HANG}{told}\n{}", stood.join("\n")));
+        match receive.recv_timeout(LOOK) {
+            Ok(Read::Out(line)) => {
+                heard = Instant::now();
+                each(Line::Out(&line));
             }
+            Ok(Read::Err(line)) => each(Line::Err(&line)),
+            Ok(Read::End) => break,
+            Err(_) => {}
         }
+        // Who holds its stdout still was left behind.
+        if heard.elapsed() >= LOOK && child.try_wait()?.is_some() {
+            break;
+        }
+        if heard.elapsed() < silence {
+            continue;
+        }
+        let stood = hang::end_children_of(child.id());
+        heard = Instant::now();
+        let told = format!("nothing was heard for {} s", silence.as_secs());
+        if stood.is_empty() {
+            child.kill()?;
+            bail!("{told}, and cargo runs no program");
+        }
+        each(Line::Out(&format!("{HANG}{told}\n{}", stood.join("\n"))));
     }
+    child.wait()?;
+    let end = Instant::now() + LAST_WORDS;
+    while let Ok(Read::Err(line)) = receive.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        each(Line::Err(&line));
+    }
+    Ok(())
+}
+
+/// Reads lines on a thread of its own.
+fn read(
+    from: impl io::Read + Send + 'static,
+    send: Sender<Read>,
+    line: fn(String) -> Read,
+    end: Option<Read>,
+) {
+    std::thread::spawn(move || {
+        let lines = BufReader::new(from).split(b'\n').map_while(Result::ok);
+        for bytes in lines {
+            // Nobody listens any more: what else is said must find a reader all the same.
+            let _ = send.send(line(String::from_utf8_lossy(&bytes).into_owned()));
+        }
+        end.map(|end| send.send(end))
+    });
 }
 
 #[cfg(test)]
@@ -157,23 +214,48 @@ mod tests {
     #[test]
     fn what_hangs_is_ended_and_the_rest_goes_on() {
         let mut shell = root::command("sh");
-        shell.args(["-c", "echo one >&2; sleep 1000; echo two"]);
-        let (mut shell, output) = spawn(shell).expect("sh");
-        let mut heard = Vec::new();
-        follow(&mut shell, output, Duration::from_millis(500), |line| heard.push(line.to_owned()))
-            .expect("it ends");
+        shell.args(["-c", "echo one; echo beside >&2; sleep 1000; echo two"]);
+        let (mut shell, mut heard, mut said) = (spawn(shell).expect("sh"), Vec::new(), Vec::new());
+        follow(&mut shell, Duration::from_millis(500), |line| match line {
+            Line::Out(line) => heard.push(line.to_owned()),
+            Line::Err(line) => said.push(line.to_owned()),
+        })
+        .expect("it ends");
         assert!(shell.wait().expect("it ends").success());
-        // The shell may tell of it, too.
-        assert_eq!((heard[0].as_str(), heard.last().map(String::as_str)), ("one", Some("two")));
-        assert!(heard[1].starts_with(HANG), "{heard:?}");
+        assert_eq!((heard.len(), heard[0].as_str(), heard[2].as_str()), (3, "one", "two"));
+        assert!(heard[1].starts_with(HANG) && said[0] == "beside", "{heard:?} {said:?}");
+    }
+
+    /// What a command says on stdout while something, which is left behind if it ends before that, chatters on stderr.
+    fn beside_chatter(script: &str, chatter: &str) -> Vec<String> {
+        let mut shell = root::command("sh");
+        shell.args(["-c", &format!("({chatter}) & echo $!; {script}")]);
+        let (mut shell, mut heard) = (spawn(shell).expect("sh"), Vec::new());
+        follow(&mut shell, Duration::from_millis(500), |line| {
+            if let Line::Out(line) = line {
+                heard.push(line.to_owned());
+            }
+        })
+        .expect("it ends");
+        let _ = root::command("kill").arg(&heard[0]).stderr(Stdio::null()).status();
+        heard
+    }
+
+    #[test]
+    fn chatter_hides_no_hang_and_who_is_left_behind_holds_nothing_up() {
+        const ON_STDERR: &str = "while :; do echo on >&2; sleep 0.1; done >/dev/null";
+        let heard = beside_chatter("sleep 1000; echo two", ON_STDERR);
+        assert!(heard[1].starts_with(HANG) && heard[2] == "two", "{heard:?}");
+        assert_eq!(beside_chatter(":", ON_STDERR).len(), 1);
+        assert_eq!(beside_chatter(":", "exec sleep 1000").len(), 1);
     }
 
     #[test]
     fn who_is_silent_and_runs_nothing_is_ended() {
         let mut sleeper = root::command("sleep");
         sleeper.arg("1000");
-        let (mut sleeper, output) = spawn(sleeper).expect("sleep");
-        follow(&mut sleeper, output, Duration::from_millis(100), |_| {}).expect_err("it hangs");
+        let mut sleeper = spawn(sleeper).expect("sleep");
+        follow(&mut sleeper, Duration::from_millis(100), |_| {}).expect_err("it hangs");
         assert!(!sleeper.wait().expect("it ends").success());
     }
 }

@@ -22,14 +22,14 @@ pub struct Failure {
     pub said: Vec<String>,
 }
 
-/// A program that ended before it had told of all its tests.
+/// A program that died.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Death {
     /// What `cargo test` needs to run it again
     pub selection: String,
-    /// Tests of which it told nothing
-    pub left: usize,
-    /// The end of what was heard of it, and how it ended
+    /// Tests of which it told nothing good; the program counts as one, if it had told of all
+    pub lost: usize,
+    /// The end of what it and cargo said beside its tests, and how it ended
     pub said: Vec<String>,
 }
 
@@ -39,18 +39,29 @@ pub struct Output {
     pub tally: Tally,
     pub failures: Vec<Failure>,
     pub deaths: Vec<Death>,
+    now: Program,
+}
+
+/// The program that runs now.
+#[derive(Debug, Default)]
+struct Program {
     /// What comes now is what failed tests printed, or the list of their names
     is_of_failures: bool,
     /// Tests that take long, and have not ended yet
     slow: Vec<String>,
-    /// Tests of the program that runs now of which nothing was told yet
+    /// Tests of which nothing was told yet
     left: usize,
+    /// Tests of which was told, while it has no result
+    passed: usize,
+    failed: usize,
+    /// It hung, and was ended
+    is_ended: bool,
     /// The end of what it and cargo said beside its tests
-    heard: Vec<String>,
+    said: Vec<String>,
 }
 
 impl Output {
-    /// Takes the next line into account.
+    /// Takes the next line of stdout into account.
     pub fn take(&mut self, line: &str) {
         if line.starts_with("skipped: ") {
             self.tally.skipped += 1;
@@ -59,38 +70,43 @@ impl Output {
             self.hang(said);
         } else if let Some(tests) = beginning(line) {
             self.settle();
-            self.left = tests;
-        } else if line.trim_start().starts_with(ENDED) {
-            self.bury(line);
+            self.now.left = tests;
         } else if let Some(result) = line.strip_prefix("test result: ") {
-            (self.is_of_failures, self.left) = (false, 0);
+            let Program { is_of_failures, left, passed, failed, .. } = &mut self.now;
+            (*is_of_failures, *left, *passed, *failed) = (false, 0, 0, 0);
             self.count(result);
         } else if line == "failures:" {
-            self.is_of_failures = true;
-        } else if self.is_of_failures {
+            self.now.is_of_failures = true;
+        } else if self.now.is_of_failures {
             self.keep(line);
         } else if let Some(test) = line.strip_prefix("test ") {
             self.watch(test);
-        } else {
-            push_kept(&mut self.heard, line);
+        }
+    }
+
+    /// Takes the next line of stderr into account: what programs say past their tests, and cargo.
+    pub fn take_error(&mut self, line: &str) {
+        push_kept(&mut self.now.said, line);
+        if line.trim_start().starts_with(ENDED) {
+            self.bury();
         }
     }
 
     /// A program is over. Tests of which it told nothing, because it died or was ended, have failed.
     pub fn settle(&mut self) {
-        self.tally.failed += std::mem::take(&mut self.left);
-        self.slow.clear();
-        self.heard.clear();
+        let Program { left, passed, failed, .. } = std::mem::take(&mut self.now);
+        self.tally.passed += passed;
+        self.tally.failed += left + failed;
     }
 
-    /// Cargo tells how a program ended, and before it how to run it again. Those that only failed are known already.
-    fn bury(&mut self, how: &str) {
-        let selection = self.heard.iter().rev().find_map(|line| line.strip_prefix(AGAIN)?.strip_suffix('`'));
-        if let (Some(selection), left @ 1..) = (selection, self.left) {
-            let selection = selection.to_owned();
-            push_kept(&mut self.heard, how);
-            self.deaths.push(Death { selection, left, said: std::mem::take(&mut self.heard) });
-        }
+    /// Cargo has told how a program ended, and before it how to run it again. It does not of those that merely failed.
+    fn bury(&mut self) {
+        let Program { said, left, failed, is_ended, .. } = &mut self.now;
+        let selection = said.iter().rev().find_map(|line| line.strip_prefix(AGAIN)?.strip_suffix('`'));
+        let Some(selection) = selection.map(str::to_owned).filter(|_| !*is_ended) else { return };
+        let lost = *left + *failed;
+        self.deaths.push(Death { selection, lost: lost.max(1), said: std::mem::take(said) });
+        self.tally.failed += usize::from(lost == 0);
         self.settle();
     }
 
@@ -109,21 +125,28 @@ impl Output {
     /// What is told of a test: that it takes long, or how it ended.
     fn watch(&mut self, test: &str) {
         let (name, what) = test.split_once(' ').unwrap_or_default();
+        let Program { slow, left, passed, failed, .. } = &mut self.now;
         if what.starts_with("has been running") {
-            self.slow.push(name.to_owned());
-        } else if test.rsplit_once(" ... ").is_some_and(|(_, ended)| !ended.is_empty()) {
-            self.left = self.left.saturating_sub(1);
-            self.slow.retain(|slow| slow != name);
+            return slow.push(name.to_owned());
         }
+        match test.rsplit_once(" ... ").map(|(_, ended)| ended) {
+            Some("ok") => *passed += 1,
+            Some("FAILED") => *failed += 1,
+            Some(ended) if ended.starts_with("ignored") => {}
+            _ => return,
+        }
+        *left = left.saturating_sub(1);
+        slow.retain(|slow| slow != name);
     }
 
     /// The tests that have not ended have failed, and this is why.
     fn hang(&mut self, said: &str) {
-        let mut names = std::mem::take(&mut self.slow);
+        self.now.is_ended = true;
+        let mut names = std::mem::take(&mut self.now.slow);
         if names.is_empty() {
             names.push(UNKNOWN.to_owned());
         }
-        self.left = self.left.saturating_sub(names.len());
+        self.now.left = self.now.left.saturating_sub(names.len());
         self.tally.failed += names.len();
         self.failures.extend(names.into_iter().map(|name| Failure { name, said: Vec::new() }));
         let last = self.failures.last_mut().expect("there is one at least");
@@ -218,7 +241,7 @@ mod tests {
         ]);
         let said = vec!["nothing was heard".to_owned(), "#0 wait".to_owned()];
         assert_eq!(output.failures, [Failure { name: "b::two".into(), said }]);
-        assert_eq!(output.tally, Tally { passed: 3, failed: 1, skipped: 0 });
+        assert_eq!(output.tally, Tally { passed: 4, failed: 1, skipped: 0 });
     }
 
     #[test]
@@ -242,19 +265,46 @@ mod tests {
         let died = ["running 4 tests", "test a::one ... ok", "test a::two ... ", "test a::three ... ignored"];
         let mut output = of(&died);
         output.settle();
-        assert_eq!((output.tally.failed, output.failures.len()), (2, 0));
-        let how = "  process didn't exit successfully: `/a` (signal: 6, SIGABRT: process abort signal)";
-        let again = "error: test failed, to rerun pass `-p a --lib`";
-        let mut output =
-            of(&[&died[..], &["", "free(): invalid pointer", again, "", "Caused by:", how]].concat());
-        output.settle();
-        let said = ["free(): invalid pointer", again, "Caused by:", how].map(str::to_owned).to_vec();
-        assert_eq!(output.deaths, [Death { selection: "-p a --lib".into(), left: 2, said }]);
-        assert_eq!(output.tally.failed, 2);
+        assert_eq!((output.tally, output.failures.len()), (Tally { passed: 1, failed: 2, skipped: 0 }, 0));
         let next = ["running 1 test", "test b::one ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"];
         let mut output = of(&[&died[..], &next].concat());
         output.settle();
-        assert_eq!(output.tally, Tally { passed: 1, failed: 2, skipped: 0 });
+        assert_eq!(output.tally, Tally { passed: 2, failed: 2, skipped: 0 });
+    }
+
+    const RERUN: &str = "error: test failed, to rerun pass `-p a --lib`";
+    const KILLED: &str =
+        "  process didn't exit successfully: `/a` (signal: 6, SIGABRT: process abort signal)";
+
+    fn died(lines: &[&str]) -> Output {
+        let mut output = of(lines);
+        for line in ["free(): invalid pointer", RERUN, "", "Caused by:", KILLED] {
+            output.take_error(line);
+        }
+        output.settle();
+        output
+    }
+
+    #[test]
+    fn a_death_is_told_with_what_was_said_and_what_runs_it_again() {
+        let output =
+            died(&["running 4 tests", "test a::one ... ok", "test a::two ... FAILED", "test a::three ... "]);
+        let said = ["free(): invalid pointer", RERUN, "Caused by:", KILLED].map(str::to_owned).to_vec();
+        assert_eq!(output.deaths, [Death { selection: "-p a --lib".into(), lost: 3, said }]);
+        assert_eq!(output.tally, Tally { passed: 1, failed: 3, skipped: 0 });
+        let output =
+            died(&["running 1 test", "test a ... ok", "test result: ok. 1 passed; 0 failed; 0 ignored"]);
+        assert_eq!((output.deaths[0].lost, output.tally), (1, Tally { passed: 1, failed: 1, skipped: 0 }));
+    }
+
+    #[test]
+    fn what_was_ended_because_it_hung_and_what_merely_failed_has_not_died() {
+        let output = died(&["running 3 tests", "hang: nothing was heard"]);
+        assert_eq!((output.deaths.len(), output.tally.failed), (0, 3));
+        let mut output = of(&["running 1 test", "test result: FAILED. 0 passed; 1 failed; 0 ignored"]);
+        output.take_error(RERUN);
+        output.settle();
+        assert_eq!((output.deaths.len(), output.tally.failed), (0, 1));
     }
 
     #[test]
