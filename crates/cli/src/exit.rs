@@ -128,7 +128,7 @@ impl From<Problem> for Failure {
 }
 
 /// The exit status of a kind of failure, and what to do when the error itself does not say.
-pub fn of(kind: Kind) -> (Exit, &'static str) {
+fn of(kind: Kind) -> (Exit, &'static str) {
     match kind {
         Kind::Invalid => (Exit::Invalid, "docs/use.md tells how URLs are written"),
         Kind::UnknownHost => (Exit::UnknownHost, "check its spelling, and the name service of this host"),

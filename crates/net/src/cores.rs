@@ -149,8 +149,8 @@ thread_local! {
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Begins a task that nobody waits for, on the core where it is called. What is dropped with its loop may call it, too:
-/// then nothing begins any more. (compio would add the task to those that it is dropping, whose memory may move.)
+/// Begins a task that nobody waits for, on the core where it is called. What is dropped with a loop of [`Cores`] may call
+/// it, too: then nothing begins any more. (compio would add the task to those that it is dropping, whose memory may move.)
 pub fn spawn(task: impl Future + 'static) {
     if !ENDS.get() {
         compio::runtime::spawn(task).detach();

@@ -152,6 +152,11 @@ impl Failure {
     fn new(offset: u64, cause: Cause) -> Failure {
         Failure { offset, cause }
     }
+
+    /// A place of the source is damaged: such are what is left out, if errors are skipped.
+    pub fn is_damage(&self) -> bool {
+        matches!(&self.cause, Cause::Read(e) if reader::is_damage(e))
+    }
 }
 
 /// What has been done so far, in bytes. Counted while a copy runs, for those who look on.

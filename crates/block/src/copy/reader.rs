@@ -63,7 +63,7 @@ fn halves(range: Range<u64>) -> Vec<Range<u64>> {
 
 /// A place of the medium cannot be read, as opposed to: the medium is gone. Of what is far away an answer that
 /// it cannot be read has no number, and no other kind either.
-fn is_damage(e: &io::Error) -> bool {
+pub(super) fn is_damage(e: &io::Error) -> bool {
     let damages = [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG];
     let is_one = |number| damages.iter().any(|damage| damage.raw_os_error() == number);
     e.raw_os_error().map_or(e.kind() == io::ErrorKind::Other, is_one)

@@ -5,7 +5,7 @@ use crate::exit::{self, Exit};
 use crate::say;
 use block::copy::{Cause, Failure, Meter};
 use control::Problem;
-use initiator::{Error, Kind};
+use initiator::Error;
 use serde::Serialize;
 use std::io;
 use std::ops::Range;
@@ -142,15 +142,22 @@ impl End {
     pub fn of(failure: &Failure) -> End {
         match failure.cause {
             Cause::Differs => End::Differs,
-            _ => End::Failed(target_error(failure).map_or(Exit::General, |e| exit::of(e.kind).0)),
+            _ => End::Failed(exit_of(failure)),
         }
     }
 }
 
-/// What a target or the way to it has to do with a failure.
-fn target_error(failure: &Failure) -> Option<&Error> {
+/// The status of a failure.
+pub fn exit_of(failure: &Failure) -> Exit {
+    of_target(failure).map_or(Exit::General, |failure| failure.exit)
+}
+
+/// How any command would end that meets this failure, if a target or the way to it has to do with it.
+fn of_target(failure: &Failure) -> Option<exit::Failure> {
     match &failure.cause {
-        Cause::Read(e) | Cause::Write(e) | Cause::ReadBack(e) | Cause::Flush(e) => Error::of(e),
+        Cause::Read(e) | Cause::Write(e) | Cause::ReadBack(e) | Cause::Flush(e) => {
+            Error::of(e).cloned().map(exit::Failure::from)
+        }
         _ => None,
     }
 }
@@ -158,11 +165,12 @@ fn target_error(failure: &Failure) -> Option<&Error> {
 /// A failure, for people. `go_on` says how to go on, if that is possible.
 pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Problem {
     let what = format!("{} to {}: {failure}", names.0, names.1);
-    let of_target = target_error(failure).map(|e| e.kind);
-    let hint = match (&failure.cause, of_target) {
-        (Cause::Read(_), None | Some(Kind::Scsi)) => "--skip-errors leaves out what cannot be read",
-        (_, Some(kind)) => exit::of(kind).1,
+    let told = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);
+    let hint = match (&failure.cause, &told) {
+        _ if failure.is_damage() => "--skip-errors leaves out what cannot be read",
         (Cause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => "make room at the destination",
+        (_, Some(hint)) => hint,
+        (Cause::Read(_), _) => "look at the source: the log of the system may tell more",
         (Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_), _) => {
             "look at the destination: the log of the system may tell more"
         }
@@ -180,6 +188,7 @@ pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Pr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use initiator::Kind;
 
     #[test]
     fn a_line_tells_what_there_is_to_tell() {
@@ -218,15 +227,23 @@ mod tests {
 
     #[test]
     fn only_damaged_places_can_be_left_out() {
-        for (cause, is_damage) in [
+        let hint = |cause| failed(("a", "b"), &Failure { offset: 0, cause }, None).hint.unwrap_or_default();
+        let unready = || io::Error::new(io::ErrorKind::NotConnected, Error::new(Kind::Scsi, "NOT READY"));
+        for (e, is_damage) in [
             (Error::new(Kind::Scsi, "MEDIUM ERROR").into(), true),
             (io::Error::other("EIO"), true),
+            (unready(), false),
             (Error::new(Kind::Lost, "reset").into(), false),
             (Error::new(Kind::Reserved, "conflict").into(), false),
+            (io::ErrorKind::NotFound.into(), false),
         ] {
-            let told = failed(("a", "b"), &Failure { offset: 0, cause: Cause::Read(cause) }, None).hint;
-            assert_eq!(told.is_some_and(|hint| hint.contains("--skip-errors")), is_damage);
+            let told = hint(Cause::Read(e));
+            assert_eq!(told.contains("--skip-errors"), is_damage, "{told}");
         }
+        let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(Kind::Scsi, "no space"));
+        assert_eq!(hint(Cause::Write(full)), "make room at the destination");
+        let better = Error::new(Kind::TimedOut, "late").with_hint("command_timeout=SECONDS");
+        assert_eq!(hint(Cause::Write(better.into())), "command_timeout=SECONDS");
     }
 
     #[test]

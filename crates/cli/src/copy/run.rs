@@ -113,7 +113,7 @@ impl Copy {
     }
 
     /// Goes to where an earlier copy stopped, or to the beginning.
-    async fn begin(&mut self, state: Option<State>) -> Result<(), Problem> {
+    async fn begin(&mut self, state: Option<State>) -> Result<(), exit::Failure> {
         let Some(journal) = &self.journal else { return Ok(()) };
         match state {
             Some(state) => {
@@ -122,17 +122,17 @@ impl Copy {
                 self.check_last_block().await
             }
             None if self.every.is_some() => journal.save(&self.marks(), 0, &[]).map_err(|e| {
-                Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
+                Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE").into()
             }),
             // What an earlier copy has kept is no longer true.
             None => journal
                 .remove()
-                .map_err(|e| Problem::new(format!("{}: {e}", journal.path().display()), "remove it")),
+                .map_err(|e| Problem::new(format!("{}: {e}", journal.path().display()), "remove it").into()),
         }
     }
 
     /// The last block that was copied must be there.
-    async fn check_last_block(&self) -> Result<(), Problem> {
+    async fn check_last_block(&self) -> Result<(), exit::Failure> {
         let Some(mut job) = self.job(None) else { return Ok(()) };
         job.range = self.start.saturating_sub(self.style.block)..self.start;
         job.meter = Arc::default();
@@ -141,9 +141,12 @@ impl Copy {
             Some(failure) if matches!(failure.cause, Cause::Differs) => {
                 let what =
                     format!("what was copied before differs from the source at offset {}", failure.offset);
-                Err(Problem::new(what, "to begin from the start, remove the journal"))
+                Err(Problem::new(what, "to begin from the start, remove the journal").into())
             }
-            Some(failure) => Err(report::failed(self.names(), &failure, None)),
+            Some(failure) => Err(exit::Failure {
+                exit: report::exit_of(&failure),
+                problems: vec![report::failed(self.names(), &failure, None)],
+            }),
         }
     }
 
