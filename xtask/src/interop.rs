@@ -152,10 +152,10 @@ fn run_these(names: &[&str], outcomes: &mut Outcomes) -> Result<()> {
     let options = ["--test-threads=1", "--exact"].into_iter().chain(names.iter().map(String::as_str));
     let (selection, mut section) = (["--package", "interop", "--test", "lab"], String::new());
     cargo::run(&[], &selection, &options.collect::<Vec<_>>(), |line| {
-        let (Line::Out(text) | Line::Err(text)) = line;
+        let (Line::Out(text) | Line::Err(text)) = &line;
         eprintln!("{text}");
         if let Line::Out(text) = line {
-            take(text, &mut section, outcomes);
+            take(&text, &mut section, outcomes);
         }
     })?;
     Ok(())

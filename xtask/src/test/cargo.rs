@@ -1,9 +1,9 @@
 //! `cargo test`, with its output passed on and its results counted.
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -89,11 +89,11 @@ fn counted(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&str]) -
     let is_ok = run(variables, selection, options, |line| match line {
         Line::Out(line) => {
             println!("{line}");
-            output.take(line);
+            output.take(&line);
         }
         Line::Err(line) => {
             eprintln!("{line}");
-            output.take_error(line);
+            output.take_error(&line);
         }
     })?;
     output.settle();
@@ -109,7 +109,7 @@ pub fn run(
     variables: &[(&str, &OsStr)],
     selection: &[&str],
     options: &[&str],
-    each: impl FnMut(Line<'_>),
+    each: impl FnMut(Line),
 ) -> Result<bool> {
     let cargo = |how: &str| {
         let mut command = root::command("cargo");
@@ -131,43 +131,42 @@ pub fn run(
 }
 
 /// A line of what a command says.
-#[derive(Clone, Copy, Debug)]
-pub enum Line<'a> {
-    Out(&'a str),
-    Err(&'a str),
+#[derive(Debug)]
+pub enum Line {
+    Out(String),
+    Err(String),
 }
 
 fn spawn(mut command: Command) -> io::Result<Child> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
-/// What was read of a command: a line, or the end of its stdout.
-enum Read {
-    Out(String),
-    Err(String),
-    End,
-}
-
 /// Passes on every line until the command has ended; programs that it leaves behind may keep what it wrote to. Silence is
 /// that of stdout, where tests are told of.
-fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(Line<'_>)) -> Result<()> {
+fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(Line)) -> Result<()> {
     let (send, receive) = mpsc::channel();
     let (out, err) = child.stdout.take().zip(child.stderr.take()).context("piped")?;
-    read(err, send.clone(), Read::Err, None);
-    read(out, send, Read::Out, Some(Read::End));
-    let mut heard = Instant::now();
+    // A line, or the end of stdout.
+    let said = send.clone();
+    std::thread::spawn(move || lines(err).for_each(|line| drop(said.send(Some(Line::Err(line))))));
+    std::thread::spawn(move || {
+        lines(out).for_each(|line| drop(send.send(Some(Line::Out(line)))));
+        send.send(None)
+    });
+    let (mut heard, look) = (Instant::now(), LOOK.min(silence));
     loop {
-        match receive.recv_timeout(LOOK) {
-            Ok(Read::Out(line)) => {
-                heard = Instant::now();
-                each(Line::Out(&line));
+        match receive.recv_timeout(look) {
+            Ok(Some(line)) => {
+                if matches!(line, Line::Out(_)) {
+                    heard = Instant::now();
+                }
+                each(line);
             }
-            Ok(Read::Err(line)) => each(Line::Err(&line)),
-            Ok(Read::End) => break,
+            Ok(None) => break,
             Err(_) => {}
         }
         // Who holds its stdout still was left behind.
-        if heard.elapsed() >= LOOK && child.try_wait()?.is_some() {
+        if heard.elapsed() >= look && child.try_wait()?.is_some() {
             break;
         }
         if heard.elapsed() < silence {
@@ -180,31 +179,20 @@ fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(Line<'_>)) 
             child.kill()?;
             bail!("{told}, and cargo runs no program");
         }
-        each(Line::Out(&format!("{HANG}{told}\n{}", stood.join("\n"))));
+        each(Line::Out(format!("{HANG}{told}\n{}", stood.join("\n"))));
     }
     child.wait()?;
     let end = Instant::now() + LAST_WORDS;
-    while let Ok(Read::Err(line)) = receive.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        each(Line::Err(&line));
+    while let Ok(Some(line)) = receive.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        each(line);
     }
     Ok(())
 }
 
-/// Reads lines on a thread of its own.
-fn read(
-    from: impl io::Read + Send + 'static,
-    send: Sender<Read>,
-    line: fn(String) -> Read,
-    end: Option<Read>,
-) {
-    std::thread::spawn(move || {
-        let lines = BufReader::new(from).split(b'\n').map_while(Result::ok);
-        for bytes in lines {
-            // Nobody listens any more: what else is said must find a reader all the same.
-            let _ = send.send(line(String::from_utf8_lossy(&bytes).into_owned()));
-        }
-        end.map(|end| send.send(end))
-    });
+/// Up to the end; what is no UTF-8 is shown as well as it can be.
+fn lines(from: impl Read) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(from).split(b'\n').map_while(Result::ok);
+    lines.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -217,8 +205,8 @@ mod tests {
         shell.args(["-c", "echo one; echo beside >&2; sleep 1000; echo two"]);
         let (mut shell, mut heard, mut said) = (spawn(shell).expect("sh"), Vec::new(), Vec::new());
         follow(&mut shell, Duration::from_millis(500), |line| match line {
-            Line::Out(line) => heard.push(line.to_owned()),
-            Line::Err(line) => said.push(line.to_owned()),
+            Line::Out(line) => heard.push(line),
+            Line::Err(line) => said.push(line),
         })
         .expect("it ends");
         assert!(shell.wait().expect("it ends").success());
@@ -233,7 +221,7 @@ mod tests {
         let (mut shell, mut heard) = (spawn(shell).expect("sh"), Vec::new());
         follow(&mut shell, Duration::from_millis(500), |line| {
             if let Line::Out(line) = line {
-                heard.push(line.to_owned());
+                heard.push(line);
             }
         })
         .expect("it ends");
