@@ -147,7 +147,6 @@ fn exit(end: End, early: Option<Early>) -> ExitCode {
     let status = match (end, early) {
         (End::Good, _) => 0,
         (End::LeftOut, _) => Exit::LeftOut as u8,
-        (End::Differs, _) => Exit::Differs as u8,
         (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
         (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
         (End::Failed(exit), _) => exit as u8,

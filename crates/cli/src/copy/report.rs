@@ -31,12 +31,10 @@ pub struct Report {
 pub enum End {
     /// All is copied.
     Good,
-    /// Something failed; of targets it has the status that any command gives.
+    /// Something failed, or the ends differ; of targets it has the status that any command gives.
     Failed(Exit),
     /// What could not be read was left out.
     LeftOut,
-    /// The ends differ.
-    Differs,
     /// It was told to stop.
     Stopped,
 }
@@ -140,16 +138,16 @@ pub fn left_out(source: &str, bad: &[Bad]) -> Problem {
 impl End {
     /// Of a copy that has failed so.
     pub fn of(failure: &Failure) -> End {
-        match failure.cause {
-            Cause::Differs => End::Differs,
-            _ => End::Failed(exit_of(failure)),
-        }
+        End::Failed(exit_of(failure))
     }
 }
 
 /// The status of a failure.
 pub fn exit_of(failure: &Failure) -> Exit {
-    of_target(failure).map_or(Exit::General, |failure| failure.exit)
+    match failure.cause {
+        Cause::Differs => Exit::Differs,
+        _ => of_target(failure).map_or(Exit::General, |failure| failure.exit),
+    }
 }
 
 /// How any command would end that meets this failure, if a target or the way to it has to do with it.
