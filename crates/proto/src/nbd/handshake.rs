@@ -37,6 +37,8 @@ pub struct Handshake {
     structured: bool,
     /// The export for which `base:allocation` was selected.
     selected: Option<usize>,
+    /// The export whose block sizes the client knows. Others take requests of any alignment.
+    sized: Option<usize>,
     options: u32,
     /// An option that is too long, and how much of it is still to come.
     skipping: Option<(u32, u32)>,
@@ -52,7 +54,15 @@ const UNKNOWN: Refused = (reply::ERR_UNKNOWN, "no such export");
 impl Handshake {
     /// A server that offers these.
     pub fn new(offers: Vec<Offer>) -> Handshake {
-        Handshake { offers, flags: None, structured: false, selected: None, options: 0, skipping: None }
+        Handshake {
+            offers,
+            flags: None,
+            structured: false,
+            selected: None,
+            sized: None,
+            options: 0,
+            skipping: None,
+        }
     }
 
     /// What the server says first.
@@ -176,7 +186,7 @@ impl Handshake {
         Ok(None)
     }
 
-    fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Option<Agreed>, Refused> {
+    fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Option<Agreed>, Refused> {
         let mut rest = data;
         let name = string(&mut rest).ok_or(BROKEN)?;
         let count = take(&mut rest, 2).map(be::get16).ok_or(BROKEN)?;
@@ -185,6 +195,9 @@ impl Handshake {
         }
         let wanted = |kind: u16| rest.chunks(2).any(|asked| be::get16(asked) == kind);
         let export = self.find(name).ok_or(UNKNOWN)?;
+        if wanted(info::BLOCK_SIZE) {
+            self.sized = Some(export);
+        }
         let (offer, agreed) = (&self.offers[export], self.agree(export));
         let mut tell = |kind: u16, parts: &[&[u8]]| {
             let kind = kind.to_be_bytes();
@@ -251,7 +264,7 @@ impl Handshake {
         let df = if self.structured { transmission_flag::SEND_DF } else { 0 };
         let terms = Terms {
             size: offer.size,
-            block_size: offer.block_size,
+            block_size: if self.sized == Some(export) { offer.block_size } else { 1 },
             max_payload: offer.max_payload,
             flags: offer.flags | df,
             structured: self.structured,

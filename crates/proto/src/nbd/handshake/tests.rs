@@ -109,6 +109,24 @@ fn export_name_answers_with_zeros_unless_declined() {
 }
 
 #[test]
+fn client_without_block_size_may_use_any_alignment() {
+    let block_size = |step| match step {
+        Step::Agreed(agreed) => agreed.terms.block_size,
+        other => panic!("{other:?}"),
+    };
+    let minimum = begun(3).offers[0].block_size;
+    assert!(minimum > 1);
+    let (_, step) = begun(3).feed(&option_of(option::EXPORT_NAME, b"a"), &mut Vec::new());
+    assert_eq!(block_size(step), 1);
+    assert_eq!(block_size(ask(&mut begun(3), option::GO, &info_data("a", &[])).1), 1);
+    assert_eq!(block_size(ask(&mut begun(3), option::GO, &info_data("a", &[info::BLOCK_SIZE])).1), minimum);
+    let mut asked_before = begun(3);
+    ask(&mut asked_before, option::INFO, &info_data("a", &[info::BLOCK_SIZE]));
+    assert_eq!(block_size(ask(&mut asked_before, option::GO, &info_data("a", &[])).1), minimum);
+    assert_eq!(block_size(ask(&mut asked_before, option::GO, &info_data("b", &[])).1), 1);
+}
+
+#[test]
 fn without_fixed_newstyle_only_export_name_goes() {
     assert!(matches!(begun(2).feed(&option_of(option::LIST, &[]), &mut Vec::new()).1, Step::End(_)));
 }
