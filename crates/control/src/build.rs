@@ -638,7 +638,8 @@ fn passing(name: &Name, lun: &Lun, passes: Passes, max_registrants: usize) -> Se
         block_size: 512,
         physical_block_size: 512,
         capacity: 0,
-        read_only: lun.read_only,
+        // Whether it can be written is for the device there to say, command by command.
+        read_only: lun.read_only && lun.found.is_none(),
         removable: lun.removable,
         write_cache: true,
         thin: false,

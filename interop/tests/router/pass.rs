@@ -57,6 +57,33 @@ fn a_reservation_holds_against_the_right_host_over_reconnects_and_restarts() {
     session_of(&other, router.portal(), &[0]).write_blocks(0, 8, &[2; 512]).good();
 }
 
+/// A disk that cannot be written, as any CD, still takes all that does not write.
+#[test]
+fn commands_to_a_read_only_upstream_are_passed_on() {
+    let fixed = disk(0, "a0").replace("\"file\"\npath = \"a0.img\"", "\"memory\"") + "read_only = true\n";
+    let storage = storage_of(&target(A, &fixed));
+    let router = passing(&url(&storage, &format!("/{A}")));
+    let mut direct = session(storage.portal(), A, &[0]);
+    let mut routed = session_of(&host(1), router.portal(), &[0]);
+    const PREVENT: [u8; 6] = [0x1e, 0, 0, 0, 1, 0];
+    const ALLOW: [u8; 6] = [0x1e, 0, 0, 0, 0, 0];
+    const START: [u8; 6] = [0x1b, 0, 0, 0, 1, 0];
+    const EVENTS: [u8; 10] = [0x4a, 1, 0, 0, 0x10, 0, 0, 0, 8, 0];
+    const DISC: [u8; 10] = [0x51, 0, 0, 0, 0, 0, 0, 0, 34, 0];
+    const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+    const RELEASE: [u8; 6] = [0x17, 0, 0, 0, 0, 0];
+    let [here, there] = [&mut routed, &mut direct].map(|raw| {
+        let cdbs = [&RESERVE[..], &RELEASE, &START, &PREVENT, &ALLOW, &EVENTS, &DISC];
+        cdbs.map(|cdb| raw.simple(0, cdb)).map(|reply| (reply.status, reply.data))
+    });
+    assert_eq!(here, there);
+    assert_eq!([here[0].0, here[1].0], [0, 0]);
+    reserve_out(&mut routed, 0, 0, 0, 0, KEY, 0).good();
+    assert_eq!(read_keys(&mut direct, 0), [KEY]);
+    let refused = [&mut routed, &mut direct].map(|raw| raw.write_blocks(0, 8, &[1; 512]).data);
+    assert_eq!(refused[0], refused[1], "the device itself refuses writes");
+}
+
 /// RESERVE(6) ends with the session of its holder, however that ends.
 #[test]
 fn a_reservation_of_the_old_kind_ends_with_its_session() {
