@@ -234,7 +234,7 @@ fn log_033_keys_outside_their_stage() {
         (0, 1, "MaxBurstLength", "65536"),
         (0, 1, "DataDigest", "None"),
         (1, 3, "CHAP_A", "5"),
-        (1, 3, "AuthMethod", "None"),
+        (1, 3, "AuthMethod", "CHAP"),
     ] {
         let mut raw = login.connect(server.portal());
         let answer = raw.login(&login.clone().key(key, value).request(csg, Some(nsg)));

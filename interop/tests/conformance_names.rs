@@ -15,14 +15,20 @@ fn nam_001_names_of_223_bytes() {
     }
 }
 
-/// NAM-002
+/// NAM-002, RFC 3722
 #[test]
-fn nam_002_names_are_compared_byte_for_byte() {
-    let server = shared();
-    for name in [TARGET.to_uppercase(), TARGET.replace("disks", "Disks"), format!("{TARGET} ")] {
-        let status = Login::new().target(&name).try_on(server.portal()).err();
-        assert!(matches!(status, Some(0x0200 | 0x0203)), "{name}: {status:#06x?}");
+fn nam_002_spellings_of_one_name_are_folded() {
+    let access = "[[target.access]]\ninitiators = [\"IQN.1993-08.org.debian:Host_?\"]\n";
+    let server = Server::start(&(config::standard() + access));
+    for initiator in ["iqn.1993-08.org.debian:host_1", "IQN.1993-08.ORG.DEBIAN:HOST_1"] {
+        for target in [TARGET.to_owned(), TARGET.to_uppercase(), TARGET.replace("disks", "Disks")] {
+            Login::new().initiator(initiator).target(&target).on(server.portal()).ping();
+        }
     }
+    let status = Login::new().target(&format!("{TARGET} ")).try_on(server.portal()).err();
+    assert!(matches!(status, Some(0x0200 | 0x0203)), "{status:#06x?}");
+    let status = Login::new().initiator("iqn.1993-08.org.debian:host_10").try_on(server.portal()).err();
+    assert_eq!(status, Some(0x0202), "the pattern admits one character more");
 }
 
 /// NAM-003

@@ -58,18 +58,51 @@ impl Algorithm {
     }
 }
 
-/// The secret that a file holds: its bytes without the last newline, or those that `0x...`
-/// names; None if what follows `0x` names none.
-pub fn secret_of_text(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
+/// Why the text of a file is no secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadSecret {
+    /// What follows `0x` is not two hexadecimal digits for each byte.
+    Hex,
+    /// A control character, which an editor or another system left there.
+    Control(u8),
+}
+
+impl BadSecret {
+    /// The fault and its remedy, for people.
+    pub fn explain(self) -> (String, &'static str) {
+        match self {
+            Self::Hex => ("0x without pairs of hexadecimal digits".into(), "write two digits for each byte"),
+            Self::Control(byte) => (
+                format!("the control character {byte:02x}h"),
+                "save it as one line of plain text, or write the bytes in hexadecimal after 0x",
+            ),
+        }
     }
-    let Some(digits) = bytes.strip_prefix(b"0x").or(bytes.strip_prefix(b"0X")) else { return Some(bytes) };
+}
+
+/// The mark that some editors put before UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The secret that a file holds: its bytes without a byte order mark and the end of the line, or those that `0x...` names.
+///
+/// # Errors
+/// What is wrong with a text that cannot be meant.
+pub fn secret_of_text(text: &[u8]) -> Result<Vec<u8>, BadSecret> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    if let Some(byte) = text.iter().find(|byte| byte.is_ascii_control()) {
+        return Err(BadSecret::Control(*byte));
+    }
+    let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) else {
+        return Ok(text.to_vec());
+    };
     let digit = |b: &u8| char::from(*b).to_digit(16);
     if digits.is_empty() || !digits.len().is_multiple_of(2) {
-        return None;
+        return Err(BadSecret::Hex);
     }
-    digits.chunks(2).map(|pair| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8)).collect()
+    let byte = |pair: &[u8]| Some((digit(&pair[0])? << 4 | digit(&pair[1])?) as u8);
+    digits.chunks(2).map(byte).collect::<Option<_>>().ok_or(BadSecret::Hex)
 }
 
 /// A shared secret. It shows in no log, and comparing takes the same time whatever differs.

@@ -1,10 +1,13 @@
 //! iSCSI names (RFC 7143 section 4.2.7).
 
+pub use wire::iscsi::name::fold;
+
 /// The longest iSCSI name, in bytes.
 pub const NAME_LEN: usize = 223;
 
-/// Whether this is a well-formed iSCSI name: iqn., eui. or naa., in the characters that stringprep leaves.
+/// Whether this is a well-formed iSCSI name: iqn., eui. or naa., in characters that stringprep leaves or folds.
 pub fn is_valid(name: &str) -> bool {
+    let name = fold(name);
     if name.len() > NAME_LEN || !name.chars().all(may_stand) {
         return false;
     }
@@ -22,10 +25,10 @@ pub fn is_usable(name: &str) -> bool {
     (1..=NAME_LEN).contains(&name.len()) && !name.contains(char::is_control)
 }
 
-/// Of ASCII: letters, digits, dash, dot, colon, and the underscore that some initiators use. Upper case
-/// belongs into the hex of eui and naa names alone, but initiators in the field do not fold theirs: it is let
-/// through, and compared byte for byte. Beyond ASCII: neither controls nor spaces.
-fn may_stand(c: char) -> bool {
+/// Whether a character may stand in an iSCSI name. Of ASCII: letters, digits, dash, dot, colon, and the underscore that
+/// some initiators use. Initiators in the field send capitals, which are folded before names are compared
+/// (RFC 3722). Beyond ASCII: neither controls nor spaces.
+pub fn may_stand(c: char) -> bool {
     match c {
         '-' | '.' | ':' => true,
         c if c.is_ascii() => c.is_ascii_alphanumeric() || c == '_',
@@ -70,6 +73,7 @@ mod tests {
             "iqn.2026-12.org.example",
             "iqn.2026-11.org.example:m\u{fc}ller",
             "eui.02004567A425678D",
+            "IQN.1991-05.com.Microsoft:HOST_1",
             "naa.52004567ba64678d",
             "naa.62004567ba64678d0123456789abcdef",
             &longest,
@@ -95,7 +99,6 @@ mod tests {
             "eui.02004567A425678",
             "eui.02004567A425678G",
             "naa.0123",
-            "IQN.2026-11.org.example",
             "disk\u{e9}",
             &too_long,
         ] {

@@ -119,15 +119,15 @@ const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 fn secret(path: &Path) -> Result<Vec<u8>, Wrong> {
     let refused = |refused: net::host::Refused| Wrong { what: refused.what, hint: refused.hint };
     let bytes = net::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
-    decode(bytes).or_else(|(what, hint)| wrong(format!("the secret {} {what}", path.display()), hint))
+    decode(&bytes).or_else(|(what, hint)| wrong(format!("the secret {} {what}", path.display()), hint))
 }
 
 /// The bytes of a secret, which are as many as RFC 7143 asks for.
-fn decode(bytes: Vec<u8>) -> Result<Vec<u8>, (String, &'static str)> {
-    let bytes = proto::chap::secret_of_text(bytes).ok_or((
-        "begins with 0x, and no hexadecimal bytes follow".to_string(),
-        "write two digits for each byte",
-    ))?;
+fn decode(text: &[u8]) -> Result<Vec<u8>, (String, &'static str)> {
+    let bytes = proto::chap::secret_of_text(text).map_err(|bad| {
+        let (what, hint) = bad.explain();
+        (format!("contains {what}"), hint)
+    })?;
     match bytes.len() {
         0..12 => Err((
             format!("has {} bytes", bytes.len()),
@@ -144,23 +144,29 @@ mod tests {
 
     #[test]
     fn secrets_decode() {
-        assert_eq!(decode(b"twelve bytes\n".to_vec()), Ok(b"twelve bytes".to_vec()));
-        assert_eq!(decode(b"0x000102030405060708090a0B".to_vec()), Ok((0..12).collect()));
-        assert_eq!(
-            decode(b"twelve byte\n\n".to_vec()),
-            Ok(b"twelve byte\n".to_vec()),
-            "only the last newline goes"
-        );
-        assert_eq!(decode(vec![b'x'; 255]).map(|s| s.len()), Ok(255));
+        assert_eq!(decode(b"twelve bytes\n"), Ok(b"twelve bytes".to_vec()));
+        assert_eq!(decode(b"0x000102030405060708090a0B"), Ok((0..12).collect()));
+        assert_eq!(decode(&[b'x'; 255]).map(|s| s.len()), Ok(255));
+    }
+
+    #[test]
+    fn secret_saved_by_windows_editors_is_read() {
+        for text in [&b"twelve bytes\r\n"[..], b"\xef\xbb\xbftwelve bytes\r\n", b"\xef\xbb\xbftwelve bytes"] {
+            assert_eq!(decode(text), Ok(b"twelve bytes".to_vec()));
+        }
+        let utf16 = "twelve bytes".encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+        assert_eq!(decode(&utf16).unwrap_err().0, "contains the control character 00h");
     }
 
     #[test]
     fn wrong_secrets_say_why() {
-        let what = |bytes: &[u8]| decode(bytes.to_vec()).unwrap_err().0;
+        let what = |bytes: &[u8]| decode(bytes).unwrap_err().0;
         assert_eq!(what(b"elevenbytes\n"), "has 11 bytes");
         assert_eq!(what(&[b'x'; 256]), "has more than 255 bytes");
-        assert_eq!(what(b"0x00010"), "begins with 0x, and no hexadecimal bytes follow");
-        assert_eq!(what(b"0xsecret and more"), "begins with 0x, and no hexadecimal bytes follow");
+        for text in [&b"0x00010"[..], b"0xsecret and more"] {
+            assert_eq!(what(text), "contains 0x without pairs of hexadecimal digits");
+        }
+        assert_eq!(what(b"twelve byte\n\n"), "contains the control character 0ah");
         assert_eq!(what(b"0x0001"), "has 2 bytes");
     }
 }

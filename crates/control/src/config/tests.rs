@@ -476,10 +476,10 @@ fn problems_of_targets() {
                 ],
             ),
             (
-                "[[target.access]]\ninitiators = [\"IQN.*\"]",
+                "[[target.access]]\ninitiators = [\"iqn.a/*\"]",
                 &[
-                    "t.toml:4:15: the pattern \"IQN.*\" contains 'I'",
-                    "hint: initiator names have lower-case letters, digits, '-', '.' and ':'; * and ? stand for any",
+                    "t.toml:4:15: the pattern \"iqn.a/*\" contains '/'",
+                    "hint: initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
                 ],
             ),
             (
@@ -748,7 +748,7 @@ fn problems_of_chap_users() {
             (
                 "[[chap_user]]\nname = \"a\"\nsecret_file = \"hex\"\n",
                 &[
-                    "t.toml:3:15: the secret hex begins with 0x, and no hexadecimal bytes follow",
+                    "t.toml:3:15: the secret hex contains 0x without pairs of hexadecimal digits",
                     "hint: write two digits for each byte",
                 ],
             ),
@@ -928,6 +928,18 @@ mod values {
             &(longest.clone() + "x"),
         ];
         bad.iter().for_each(|name| assert!(iscsi_name(name).is_err(), "{name}"));
+    }
+
+    #[test]
+    fn pattern_takes_every_name_that_login_takes() {
+        for (text, folded) in [
+            ("IQN.1991-05.com.Microsoft:WIN_1", "iqn.1991-05.com.microsoft:win_1"),
+            ("iqn.*:Node-?", "iqn.*:node-?"),
+            ("eui.02004567A425678D", "eui.02004567a425678d"),
+            ("iqn.2026-11.org.example:M\u{dc}LLER", "iqn.2026-11.org.example:m\u{fc}ller"),
+        ] {
+            assert_eq!(pattern(text), Ok(folded.to_string()));
+        }
     }
 
     #[test]

@@ -129,19 +129,19 @@ fn hex(digits: &str, lengths: &[usize]) -> Result<(), &'static str> {
     Err("eui. takes 16 hexadecimal digits, naa. 16 or 32")
 }
 
-/// A pattern of initiator names, with `*` and `?`.
+/// A pattern of initiator names, with `*` and `?`; folded, as the names of logins are (RFC 3722).
 pub(crate) fn pattern(text: &str) -> Result<String, Wrong> {
     check_port(text)?;
-    let allowed = |c: char| name_character(c) || matches!(c, '*' | '?');
+    let allowed = |c: char| proto::name::may_stand(c) || matches!(c, '*' | '?');
     match text.chars().find(|c| !allowed(*c)) {
         Some(c) => wrong(
             format!("the pattern \"{}\" contains {c:?}", text.escape_debug()),
-            "initiator names have lower-case letters, digits, '-', '.' and ':'; * and ? stand for any",
+            "initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
         ),
         None if text.is_empty() => {
             wrong("the pattern is empty and matches nobody", "\"*\" matches everybody")
         }
-        None => Ok(text.to_string()),
+        None => Ok(proto::name::fold(text).into_owned()),
     }
 }
 

@@ -120,6 +120,7 @@ impl State {
     /// Takes what `save` gave.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Invalid> {
         self.registry = saved::decode(bytes, self.registry.max)?;
+        saved::fold_names(&mut self.registry);
         Ok(())
     }
 

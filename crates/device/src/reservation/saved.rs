@@ -5,7 +5,9 @@
 use super::registry::{Registrant, Registry, Reservation};
 use super::types::Type;
 use crate::Invalid;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use wire::iscsi::name::fold;
 
 const VERSION: u8 = 1;
 const NOBODY: u32 = u32::MAX;
@@ -57,6 +59,25 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, Invalid> {
     registry.reservation = reservation(kind, number, &registry.keys)?;
     registry.persists = true;
     Ok(registry)
+}
+
+/// Names were saved as hosts spelled them before logins folded them. Of two spellings of one name, the holder's
+/// registration stays.
+pub(super) fn fold_names(registry: &mut Registry) {
+    let folded = |mut who: Registrant| {
+        if let Cow::Owned(name) = fold(&who.initiator) {
+            who.initiator = name;
+        }
+        who
+    };
+    let holder = registry.reservation.as_mut().and_then(|r| r.holder.as_mut());
+    let key = holder.as_ref().and_then(|who| registry.keys.get(*who)).copied();
+    registry.keys =
+        std::mem::take(&mut registry.keys).into_iter().map(|(who, key)| (folded(who), key)).collect();
+    if let (Some(holder), Some(key)) = (holder, key) {
+        *holder = folded(holder.clone());
+        registry.keys.insert(holder.clone(), key);
+    }
 }
 
 fn registrant(rest: &mut Reader<'_>) -> Option<(Registrant, u64)> {
@@ -129,6 +150,18 @@ mod tests {
             let bytes = encode(&Registry { generation: 7, ..before.clone() });
             assert_eq!(decode(&bytes, 64), Ok(before));
         }
+    }
+
+    #[test]
+    fn names_saved_in_capitals_load_folded() {
+        let named = |name: &str| Registrant { initiator: name.into(), ..who(1) };
+        let mut r = registry(None, 0);
+        r.keys = [(named("iqn.HOST"), 1), (named("iqn.Host"), 2), (named("iqn.other"), 3)].into();
+        r.establish(Type::WriteExclusive, &named("iqn.Host"));
+        let mut loaded = decode(&encode(&r), 64).unwrap();
+        fold_names(&mut loaded);
+        assert_eq!(loaded.keys, [(named("iqn.host"), 2), (named("iqn.other"), 3)].into());
+        assert_eq!(loaded.reservation.unwrap().holder, Some(named("iqn.host")));
     }
 
     #[test]

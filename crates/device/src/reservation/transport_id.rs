@@ -3,6 +3,7 @@
 use super::registry::Registrant;
 use crate::Protocol;
 use wire::be;
+use wire::iscsi::name::fold;
 use wire::scsi::Sense;
 use wire::srp::PortId;
 
@@ -69,11 +70,11 @@ fn terminated(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(&bytes[..end]).ok()
 }
 
-/// An iSCSI name, compared byte by byte as logins compare it.
+/// An iSCSI name, folded as that of a login.
 fn name(text: &str) -> Option<String> {
     let fits = (1..=MAX_NAME).contains(&text.len());
     let plain = !text.chars().any(|c| c.is_control() || c.is_whitespace() || c == ',');
-    (fits && plain).then(|| text.to_owned())
+    (fits && plain).then(|| fold(text).into_owned())
 }
 
 fn port(text: &str) -> Option<TransportId> {
@@ -140,9 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_keep_names_as_they_are_and_take_digits_of_any_case() {
-        assert_eq!(decode(&id(0, b"iqn.X"), 0), Ok((TransportId::Name("iqn.X".into()), 24)));
-        let wanted = TransportId::Port("iqn.X".into(), [0, 0, 0, 0, 0xab, 0xcd]);
+    fn names_and_digits_of_any_case_decode_folded() {
+        assert_eq!(decode(&id(0, b"iqn.X"), 0), Ok((TransportId::Name("iqn.x".into()), 24)));
+        let wanted = TransportId::Port("iqn.x".into(), [0, 0, 0, 0, 0xab, 0xcd]);
         assert_eq!(decode(&id(1, b"iqn.X,i,0xABcd"), 0), Ok((wanted, 24)));
     }
 

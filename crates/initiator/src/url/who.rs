@@ -4,7 +4,7 @@ use super::settings::Texts;
 use super::{Url, wrong};
 use crate::options::Transport;
 use crate::{Error, Options};
-use proto::chap::{Secret, secret_of_text};
+use proto::chap::{BadSecret, Secret, secret_of_text};
 use proto::initiator::login::Credentials;
 use proto::initiator::login::Wish;
 use proto::login::SessionType;
@@ -78,8 +78,7 @@ fn initiator(
         (Some(name), _) => (name, "initiator= in the URL"),
         (None, Some(name)) => (name, "LUNAR_INITIATOR"),
         (None, None) => {
-            let kept = file().and_then(kept).filter(|name| name::is_valid(name));
-            return Ok(kept.unwrap_or_else(|| name::of_host(&net::host::name())));
+            return Ok(file().and_then(kept).unwrap_or_else(|| name::of_host(&net::host::name())));
         }
     };
     if name::is_valid(&name) {
@@ -89,12 +88,37 @@ fn initiator(
     Err(wrong(what, "an initiator is called iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hex digits"))
 }
 
-/// The name in a file of Open-iSCSI.
+/// The name in a file of Open-iSCSI. A file without a name that can be used is reported: access lists and reservations
+/// of the target know that name, and no other.
 fn kept(file: std::fs::File) -> Option<String> {
     use std::io::Read;
-    let mut text = String::new();
-    file.take(NAME_FILE_LEN).read_to_string(&mut text).ok()?;
-    text.lines().find_map(|line| Some(line.trim().strip_prefix("InitiatorName=")?.trim().to_owned()))
+    let mut bytes = Vec::new();
+    let read = file.take(NAME_FILE_LEN).read_to_end(&mut bytes);
+    let found = match read {
+        Ok(_) => name_in(&bytes),
+        Err(e) => Err(e.to_string()),
+    };
+    let report = |why| {
+        let ours = name::of_host(&net::host::name());
+        tracing::warn!(
+            "{NAME_FILE}: {why}; this host logs in as {ours}; hint: write InitiatorName=IQN there"
+        );
+    };
+    found.map_err(report).ok()
+}
+
+/// The value of InitiatorName in the text of such a file.
+fn name_in(text: &[u8]) -> Result<String, String> {
+    let text = String::from_utf8_lossy(text);
+    let value = |line: &str| {
+        let (key, value) = line.trim().trim_start_matches('\u{feff}').split_once('=')?;
+        (key.trim() == "InitiatorName").then(|| value.trim().to_owned())
+    };
+    match text.lines().find_map(value) {
+        Some(name) if name::is_valid(&name) => Ok(name),
+        Some(name) => Err(format!("InitiatorName \"{}\" is no iSCSI name", name.escape_debug())),
+        None => Err("no InitiatorName".into()),
+    }
 }
 
 /// Where the name and the secret of one side come from.
@@ -190,8 +214,11 @@ fn from_file(path: &str) -> Result<Secret, Error> {
             wrong(refused.what, "put the secret there that the target has for this user, and chmod 0600 it")
         }
     })?;
-    let what = || format!("the secret {path} begins with 0x, and no hexadecimal bytes follow");
-    secret(secret_of_text(bytes).ok_or_else(|| wrong(what(), "write two digits for each byte"))?)
+    let bad = |bad: BadSecret| {
+        let (what, hint) = bad.explain();
+        wrong(format!("the secret {path} contains {what}"), hint)
+    };
+    secret(secret_of_text(&bytes).map_err(bad)?)
 }
 
 fn secret(bytes: Vec<u8>) -> Result<Secret, Error> {
@@ -261,6 +288,29 @@ mod tests {
         assert_eq!(name(None, &|_| None, &|| None), name::of_host(&net::host::name()));
         assert!(initiator(Some("me"), env, &file).is_err());
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn name_file_with_blanks_and_crlf_is_read() {
+        const NAME: &str = "iqn.1993-08.org.debian:01:f";
+        for text in
+            ["InitiatorName = NAME \n", "\u{feff}InitiatorName=NAME\r\n", "#\n\tInitiatorName\t=\tNAME"]
+        {
+            assert_eq!(name_in(text.replace("NAME", NAME).as_bytes()), Ok(NAME.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn name_file_without_usable_name_is_an_error() {
+        for text in [
+            "",
+            "#InitiatorName=iqn.2026-11.a:b\n",
+            "InitiatorName=iqn.2026-11.a:my host\n",
+            "InitiatorName=\n",
+        ] {
+            assert!(name_in(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(name_in(b"InitiatorName=iqn.2026-11.a:\xff\n").unwrap_err().contains("InitiatorName"));
     }
 
     #[test]

@@ -150,7 +150,8 @@ impl Login {
         let (h, (current, next), t) = (&header.0, stages(header), header.is_final());
         let (asked, furthest) = (self.asked & TRANSIT != 0, self.asked & 3);
         hold(&[
-            (h[8..14] == self.wish.isid, "ISID is not that of the request"),
+            // Some targets answer with 0: nothing hangs on it, the connection says whose answer it is.
+            (h[8..14] == self.wish.isid || h[8..14] == [0; 6], "ISID is not that of the request"),
             (h[3] == 0, "Version-active is not 0, which was all that was offered"),
             (self.last.is_none_or(|l| l.0[2] == h[2]), "Version-max has changed"),
             (self.exp_stat_sn().is_none_or(|n| n == header.word(24)), "StatSN does not follow the last one"),

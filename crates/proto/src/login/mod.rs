@@ -250,10 +250,21 @@ impl Login {
                 })
             }
             _ => {
+                self.late_method(security.method)?;
                 self.declare();
                 Ok(())
             }
         }
+    }
+
+    /// AuthMethod in the operational stage. Where a login without authentication is allowed, None is what was done.
+    fn late_method(&mut self, list: Option<&str>) -> Result<(), LoginStatus> {
+        let Some(list) = list else { return Ok(()) };
+        if keys::first_of(list, |method| method == "None").is_err() {
+            return Err(self.blame("AuthMethod without None has no place in this stage"));
+        }
+        push(&mut self.out, "AuthMethod", "None");
+        Ok(())
     }
 
     /// Names said again, unchanged, behind a security stage. It is not allowed, but libiscsi with CHAP
@@ -263,8 +274,8 @@ impl Login {
         let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
         self.phase == Phase::Operational
             && match key {
-                "InitiatorName" => identity.initiator == value,
-                "TargetName" => identity.target.as_deref() == Some(value),
+                "InitiatorName" => identity.initiator == name::fold(value),
+                "TargetName" => identity.target.as_deref() == Some(&name::fold(value)),
                 "SessionType" => value == identity.session_type.name(),
                 _ => false,
             }
@@ -287,6 +298,8 @@ impl Login {
         self.seen |= bit;
         match k.sender {
             Sender::Target => Err("only targets say it"),
+            // Some begin without a security stage and still name their method: see `late_method`.
+            _ if k.name == "AuthMethod" && self.phase == Phase::Operational => Ok(Some(row)),
             _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("it has no place in this stage"),
             _ => Ok(Some(row)),
         }
@@ -352,7 +365,9 @@ impl Login {
         };
         if matches!(row.kind, Kind::Security) {
             security.put(key, value);
-        } else if row.irrelevant_in_discovery && self.session_type() == SessionType::Discovery {
+        } else if row.name == "RDMAExtensions" && self.session_type() == SessionType::Discovery {
+            // The only key without a value there: others mean nothing in discovery either (RFC 7143 section 7.4), but
+            // initiators that offer them want an answer from the table, and fail on Irrelevant.
             push(&mut self.out, key, "Irrelevant");
         } else {
             let answer = keys::settle(row, value, &self.offer, &mut self.parameters);
@@ -513,7 +528,7 @@ pub(crate) fn stages(header: &Bhs) -> (u8, u8) {
     (header.flags() >> 2 & 3, header.flags() & 3)
 }
 
-/// The names of a first text, well-formed and complete.
+/// The names of a first text, well-formed, complete and folded: from here on they are compared byte by byte.
 fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginStatus, String)> {
     let value = |key| found.iter().find(|f| f.1 == key).map(|f| f.2);
     let named = |key| match value(key) {
@@ -521,7 +536,7 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginSta
             let why = format!("{key}={}: an iqn., eui. or naa. name of RFC 7143 section 4.2.7", excerpt(n));
             Err((LoginStatus::INITIATOR_ERROR, why))
         }
-        n => Ok(n.map(str::to_owned)),
+        n => Ok(n.map(|n| name::fold(n).into_owned())),
     };
     let session_type = match value("SessionType") {
         None | Some("Normal") => SessionType::Normal,

@@ -392,6 +392,26 @@ fn a_target_that_moved() {
 }
 
 /// DSC-001, KEY-038, A-08, A-09; LST-013.
+/// RFC 3722.
+#[test]
+fn names_in_capitals_log_in_folded() {
+    let mut p = Pair::new(House::default());
+    p.ready(
+        DIRECT,
+        &NAMES.to_uppercase().replace("INITIATORNAME", "InitiatorName").replace("TARGETNAME", "TargetName"),
+    );
+    assert_eq!((p.login.initiator_name(), p.login.target_name()), (INITIATOR, Some(DISKS)));
+}
+
+#[test]
+fn none_named_in_operational_stage_is_answered() {
+    let text = Pair::new(House::default()).ready(DIRECT, &format!("{NAMES}AuthMethod=CHAP,None\0"));
+    assert!(text.contains("AuthMethod=None\0"), "{text}");
+    let refused = |house, list| Pair::new(house).refused(DIRECT, &format!("{NAMES}AuthMethod={list}\0"));
+    assert_eq!(refused(House::default(), "CHAP"), LoginStatus::INITIATOR_ERROR);
+    assert_eq!(refused(guarded(), "None"), LoginStatus::AUTHENTICATION_FAILURE);
+}
+
 #[test]
 fn discovery() {
     let unnamed = format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0InitiatorAlias=a\x1bb\0");
@@ -399,12 +419,11 @@ fn discovery() {
     p.login.offer.error_recovery_level = 2;
     let text =
         p.ready(DIRECT, &format!("{unnamed}ErrorRecoveryLevel=2\0MaxConnections=4\0FirstBurstLength=512\0"));
-    let want = "MaxConnections=Irrelevant\0ErrorRecoveryLevel=0\0FirstBurstLength=Irrelevant\0\
+    let want = "MaxConnections=1\0ErrorRecoveryLevel=0\0FirstBurstLength=512\0\
         MaxRecvDataSegmentLength=262144\0";
     assert_eq!(text, want);
     assert_eq!((p.login.session_type(), p.login.target_name()), (SessionType::Discovery, None));
     assert_eq!(p.login.initiator_alias(), Some("a?b"));
-    assert_eq!(p.login.parameters().first_burst_length, 65536);
 
     let mut p = Pair::new(House { alias: Some("Disks".into()), ..House::default() });
     let named = format!("{unnamed}TargetName={DISKS}\0");

@@ -2,6 +2,7 @@
 
 mod bhs;
 pub mod lun;
+pub mod name;
 pub mod opcode;
 pub mod pdu;
 pub mod request;

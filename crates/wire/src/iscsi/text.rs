@@ -14,7 +14,7 @@ pub struct Malformed {
     pub why: &'static str,
 }
 
-/// The pairs of a text, in order. It ends after the first malformed pair.
+/// The pairs of a text, in order; empty ones are skipped. It ends after the first malformed pair.
 #[derive(Clone, Debug)]
 pub struct Pairs<'a> {
     text: &'a [u8],
@@ -30,24 +30,30 @@ impl<'a> Iterator for Pairs<'a> {
     type Item = Result<(&'a str, &'a str), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let at = self.at;
+        // Some send NULs between and behind pairs; everybody skips them.
+        let at = self.at + self.text[self.at..].iter().position(|&b| b != 0)?;
         let rest = &self.text[at..];
-        if rest.is_empty() {
-            return None;
-        }
         let pair = split(rest);
         self.at = match pair {
-            Ok((key, value)) => at + key.len() + value.len() + 2,
+            Ok(_) => at + rest.iter().position(|&b| b == 0).unwrap_or(rest.len()),
             Err(_) => self.text.len(),
         };
         Some(pair.map_err(|why| Malformed { at, why }))
     }
 }
 
+/// Keys whose values are for people. Where one is not UTF-8, what stands before the first wrong byte is its value.
+const FOR_PEOPLE: [&[u8]; 2] = [b"InitiatorAlias=", b"TargetAlias="];
+
 /// The first pair of a text that is not empty.
 fn split(text: &[u8]) -> Result<(&str, &str), &'static str> {
     let end = text.iter().position(|&b| b == 0).ok_or("no NUL after the last pair")?;
-    let pair = std::str::from_utf8(&text[..end]).map_err(|_| "not UTF-8")?;
+    let is_for_people = FOR_PEOPLE.iter().any(|key| text.starts_with(key));
+    let pair = match std::str::from_utf8(&text[..end]) {
+        Err(e) if is_for_people => std::str::from_utf8(&text[..e.valid_up_to()]),
+        whole => whole,
+    };
+    let pair = pair.map_err(|_| "not UTF-8")?;
     let (key, value) = pair.split_once('=').ok_or("no = in the pair")?;
     if key.is_empty() || key.len() > KEY_LEN {
         return Err("a key name has 1 to 63 characters");
@@ -177,11 +183,23 @@ mod tests {
     }
 
     #[test]
+    fn empty_pairs_are_skipped() {
+        assert_eq!(all(b"\0\0A=1\0\0\0B=2\0\0"), Ok(vec![("A", "1"), ("B", "2")]));
+        assert_eq!(all(b"\0\0\0"), Ok(vec![]));
+    }
+
+    #[test]
+    fn alias_beyond_utf8_is_cut_and_hides_no_pair() {
+        let text = b"TargetAlias=disk \xe4\0InitiatorAlias=\xff\0A=1\0";
+        assert_eq!(all(text), Ok(vec![("TargetAlias", "disk "), ("InitiatorAlias", ""), ("A", "1")]));
+    }
+
+    #[test]
     fn what_breaks_the_format_is_told_with_its_place() {
         let long = [b"K".repeat(64).as_slice(), b"=1\0"].concat();
         for (text, at) in [
             (b"A=1\0B=2".as_slice(), 4),
-            (b"A=1\0\0", 4),
+            (b"A=1\0\0=1\0", 5),
             (b"=1\0", 0),
             (b"A\0", 0),
             (b"A=\xff\0", 0),

@@ -40,8 +40,10 @@ pub(super) fn port(name: &str) -> Arc<Port> {
     let of_srp = srp(name);
     let isid = [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8];
     Arc::new(Port {
-        initiator: of_srp
-            .map_or_else(|| format!("iqn.2026-11.org.example:{}", &name[..1]), |port| port.to_string()),
+        initiator: of_srp.map_or_else(
+            || format!("iqn.2026-11.org.example:{}", name[..1].to_ascii_lowercase()),
+            |port| port.to_string(),
+        ),
         isid: if of_srp.is_some() { [0; 6] } else { isid },
         target: "iqn.2026-11.org.example:disk".into(),
         tag: tag as u16,
@@ -304,5 +306,5 @@ fn who(id: &[u8]) -> (char, &'static str) {
     }
     let text = std::str::from_utf8(&id[4..]).unwrap().trim_end_matches('\0');
     let (name, isid) = text.split_once(",i,0x").unwrap();
-    (name.chars().last().unwrap(), if isid.ends_with('1') { "'" } else { "" })
+    (name.chars().last().unwrap().to_ascii_uppercase(), if isid.ends_with('1') { "'" } else { "" })
 }

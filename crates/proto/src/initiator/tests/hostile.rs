@@ -96,16 +96,28 @@ fn stages() {
     assert!(why.contains("T bit"), "{why}");
 }
 
+#[test]
+fn target_with_extra_nuls_and_odd_alias_is_used() {
+    let text = b"\0AuthMethod=None\0\0TargetAlias=\xff\0TargetPortalGroupTag=1\0\0";
+    let step = Script::new(wish()).reply_with(TO_OPERATIONAL, text, |_| ());
+    assert!(matches!(step, Step::Send(_)), "{step:?}");
+}
+
+#[test]
+fn target_that_answers_with_isid_0_is_used() {
+    let text = b"AuthMethod=None\0TargetPortalGroupTag=1\0";
+    let step = Script::new(wish()).reply_with(TO_OPERATIONAL, text, |h| h.0[8..14].fill(0));
+    assert!(matches!(step, Step::Send(_)), "{step:?}");
+}
+
 /// NEG-001 to NEG-003, NEG-009: texts that are none.
 #[test]
 fn malformed_texts() {
     let long = format!("{}=1\0", "K".repeat(64));
-    for text in
-        ["AuthMethod=None", "AuthMethod\0", "=None\0", "AuthMethod=None\0\0", "Auth Method=None\0", &long]
-    {
+    for text in ["AuthMethod=None", "AuthMethod\0", "=None\0", "Auth Method=None\0", &long] {
         assert!(Script::new(wish()).broke(TO_OPERATIONAL, text).contains("key text"), "{text:?}");
     }
-    let step = Script::new(wish()).reply_with(TO_OPERATIONAL, b"TargetAlias=\xff\0", |_| ());
+    let step = Script::new(wish()).reply_with(TO_OPERATIONAL, b"TargetAddress=\xff\0", |_| ());
     assert!(matches!(step, Step::Failed(Failure::Broke(_))));
     // A key of another case is another key.
     let mut script = Script::operational(wish());
