@@ -137,6 +137,7 @@ fn check(answer: &Answer, settings: &Settings) {
             Op::Prefetch { offset, len } | Op::Verify { offset, len, .. } => (*offset, *len, false),
             Op::WriteSame { offset, len, .. } => (*offset, *len, true),
             Op::WriteVerify { offset, len, .. }
+            | Op::WriteAtomic { offset, len, .. }
             | Op::CompareAndWrite { offset, len, .. }
             | Op::OrWrite { offset, len, .. } => (*offset, u64::from(*len), true),
             Op::LbaStatus { offset, .. } => (*offset, 1, false),

@@ -69,4 +69,6 @@ mod mutated;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod rules;
+#[cfg(test)]
 mod testing;

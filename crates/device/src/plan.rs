@@ -77,6 +77,8 @@ pub enum Op {
     Unmap { extents: Vec<(u64, u64)>, stable: bool },
     /// Data-Out is what is expected and then what is to be written, `len` bytes each.
     CompareAndWrite { offset: u64, len: u32, stable: bool },
+    /// Write Data-Out as one: others, and whoever looks after a failure, see all of it or nothing.
+    WriteAtomic { offset: u64, len: u32, stable: bool },
     /// Data-Out is ORed into the medium.
     OrWrite { offset: u64, len: u32, stable: bool },
     /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to
@@ -153,6 +155,18 @@ impl Plan {
         Plan::data(data)
     }
 
+    /// Bytes that a WRITE puts on the medium.
+    pub fn written_len(&self) -> Option<u32> {
+        match self {
+            Plan::Write { len, .. } => Some(*len),
+            Plan::Op(op) => match **op {
+                Op::WriteAtomic { len, .. } => Some(len),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Bytes of Data-Out that the command needs.
     pub fn data_out_len(&self) -> u32 {
         match self {
@@ -168,7 +182,7 @@ impl Op {
         match self {
             Op::Verify { len, compare: Compare::Whole, .. } => *len as u32,
             Op::Verify { compare: Compare::OneBlock(size), .. } => *size,
-            Op::WriteVerify { len, .. } | Op::OrWrite { len, .. } => *len,
+            Op::WriteVerify { len, .. } | Op::WriteAtomic { len, .. } | Op::OrWrite { len, .. } => *len,
             Op::WriteSame { zero: false, block_size, .. } => *block_size,
             Op::CompareAndWrite { len, .. } => 2 * len,
             // How much that is only the device knows: all that is offered.

@@ -55,6 +55,7 @@ fn is_bounded(plan: &Plan, capacity: u64) -> bool {
                 moved(u32::try_from(*len).unwrap_or(u32::MAX)) && inside(*offset, *len, capacity)
             }
             Op::WriteVerify { offset, len, .. }
+            | Op::WriteAtomic { offset, len, .. }
             | Op::CompareAndWrite { offset, len, .. }
             | Op::OrWrite { offset, len, .. } => moved(*len) && inside(*offset, *len as u64, capacity),
             Op::Unmap { extents, .. } => extents.iter().all(|(offset, len)| inside(*offset, *len, capacity)),

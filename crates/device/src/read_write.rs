@@ -2,7 +2,7 @@
 
 use crate::range::Range;
 use crate::table::{Allowed, Cx, Row};
-use crate::{Answer, Kind, Plan};
+use crate::{Answer, Kind, Op, Plan};
 use wire::scsi::{Sense, op};
 
 // GROUP NUMBER is taken and means nothing: no grouping function is announced (GROUP_SUP of VPD 86h).
@@ -77,18 +77,22 @@ fn write(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-/// It runs alone, so nobody sees half of it.
+/// Its plan is not that of a WRITE: that one may be done on the spot, beside others.
 fn write_atomic(cx: &mut Cx<'_>) -> Answer {
     if Range::of(cx.cdb).blocks > MAX_ATOMIC / cx.lu.settings().block_size {
         return Err(Sense::cdb_field(12, 7).into());
     }
-    write(cx)
+    let stable = cx.stable();
+    match cx.transfer()? {
+        (_, 0) => Ok(Plan::Done),
+        (offset, len) => Ok(Plan::op(Op::WriteAtomic { offset, len, stable })),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
-    use crate::{Answer, Order, Plan};
+    use crate::{Answer, Op, Order, Plan};
     use wire::scsi::{Sense, op};
 
     const LAST: u8 = (BLOCKS - 1) as u8;
@@ -99,6 +103,10 @@ mod tests {
 
     fn write(offset: u64, len: u32, stable: bool) -> Answer {
         Ok(Plan::Write { offset, len, stable })
+    }
+
+    fn atomic(offset: u64, len: u32, stable: bool) -> Answer {
+        Ok(Plan::op(Op::WriteAtomic { offset, len, stable }))
     }
 
     #[test]
@@ -128,7 +136,7 @@ mod tests {
             (&[op::READ_16, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 2], out_of_range(u64::MAX)),
             (&[op::WRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x1f, 0], write(512, 1024, false)),
             (&[op::WRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x20], fails(Sense::cdb_field(14, 5))),
-            (&[op::WRITE_ATOMIC_16, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], write(512, 1024, true)),
+            (&[op::WRITE_ATOMIC_16, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], atomic(512, 1024, true)),
             (&[op::WRITE_ATOMIC_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1], fails(Sense::cdb_field(11, 0))),
             (&[op::WRITE_ATOMIC_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 1], fails(Sense::cdb_field(12, 7))),
         ];

@@ -95,6 +95,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         Op::CompareAndWrite { offset, len, stable } => {
             verify::compare_and_write(unit, offset, len as usize, data_of(data)?, stable).await
         }
+        Op::WriteAtomic { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
         Op::OrWrite { offset, stable, .. } => verify::or_write(unit, offset, data_of(data)?, stable).await,
         Op::WriteSame { offset, len, zero, unmap, stable, .. } => {
             let block = if zero { None } else { Some(data_of(data)?) };

@@ -428,10 +428,7 @@ impl Run {
     }
 
     async fn execute(&self, conn: &Rc<Connection>, unit: &Arc<Unit>, plan: Plan, data: Option<Buf>) -> Ended {
-        let written = match plan {
-            Plan::Write { len, .. } => Some(len),
-            _ => None,
-        };
+        let written = plan.written_len();
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
         // A PREEMPT AND ABORT waits for tasks, among which may be one that waits for this.
         let goes_on = sanitizes(&plan) || preempts(&plan);
@@ -456,6 +453,7 @@ fn moves(plan: &Plan) -> bool {
             Op::Prefetch { .. }
                 | Op::Verify { .. }
                 | Op::WriteVerify { .. }
+                | Op::WriteAtomic { .. }
                 | Op::CompareAndWrite { .. }
                 | Op::OrWrite { .. }
                 | Op::WriteSame { .. }

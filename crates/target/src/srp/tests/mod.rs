@@ -6,6 +6,7 @@ mod cache;
 mod data;
 mod login;
 mod manage;
+mod order;
 mod reservations;
 mod world;
 
