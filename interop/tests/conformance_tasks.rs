@@ -349,6 +349,56 @@ fn tmf_018_clear_aca_without_aca() {
     raw.simple(0, &[0; 6]).good();
 }
 
+/// An access list with a guest that may read, and a host that sees two LUNs of three.
+fn limited() -> (Server, Raw, Raw) {
+    let access = "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:guest\"]\nread_only = true\n\
+                  [[target.access]]\ninitiators = [\"iqn.2026-11.org.example:part\"]\nluns = [0, 1]\n\
+                  [[target.access]]\n";
+    let server = Server::start(&config::with("", "", access));
+    let login = |name: &str| {
+        let mut raw = Login::new().initiator(&format!("iqn.2026-11.org.example:{name}")).on(server.portal());
+        raw.clear_attentions(0);
+        raw
+    };
+    let (guest, part) = (login("guest"), login("part"));
+    (server, guest, part)
+}
+
+/// RFC 7143 section 11.6.1: function authorization failed.
+const UNAUTHORIZED: u8 = 6;
+
+/// TMF-035
+#[test]
+fn tmf_035_a_read_only_guest_resets_nothing() {
+    let (server, mut guest, _part) = limited();
+    let mut host = Raw::session(server.portal(), &[]);
+    host.clear_attentions(0);
+    for function in [CLEAR_TASK_SET, LUN_RESET, WARM_RESET, COLD_RESET] {
+        assert_eq!(guest.manage(function, 0), UNAUTHORIZED, "function {function}");
+    }
+    assert_eq!(guest.manage(ABORT_TASK_SET, 0), 0, "its own tasks");
+    assert_eq!(host.simple(0, &[0; 6]).status, 0, "no attention was raised");
+    guest.read_blocks(0, 0, 1);
+    guest.write(0, &write10(0, 1), &[1; 512]).check(0x07_2700);
+    guest.simple(0, &[0x16, 0, 0, 0, 0, 0]).check(0x07_2700);
+    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    let parameters = [&[0; 8][..], &7u64.to_be_bytes(), &[0; 8]].concat();
+    guest.write(0, &register, &parameters).check(0x07_2700);
+    host.write_blocks(0, 0, &[2; 512]).good();
+}
+
+/// TMF-021
+#[test]
+fn tmf_021_a_cold_reset_takes_all_luns_of_the_target() {
+    let (server, _guest, mut part) = limited();
+    let mut host = Raw::session(server.portal(), &[]);
+    host.clear_attentions(2);
+    assert_eq!(part.manage(COLD_RESET, 0), UNAUTHORIZED);
+    assert_eq!(part.manage(WARM_RESET, 0), 0);
+    assert_eq!(host.simple(2, &[0; 6]).status, 0, "LUN 2 is not seen by who reset");
+    assert_eq!(attention(&mut host, 0) >> 8, 0x06_29, "LUN 0 is");
+}
+
 /// TMF-021
 #[test]
 fn tmf_021_target_cold_reset_closes_everything() {

@@ -4,7 +4,7 @@
 //! of its portals.
 
 use crate::capacity::READ_CAPACITY_16;
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Lu, Plan, Port};
 use std::collections::BTreeMap;
 use wire::be;
@@ -19,6 +19,7 @@ pub(crate) const ROWS: &[Row] = &[
         op::MAINTENANCE_IN,
         report,
         Allowed::Always,
+        Changes::Nothing,
         &[0xa3, 0x2a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(TARGET_PORT_GROUPS)
@@ -29,6 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
         op::MAINTENANCE_OUT,
         set,
         Allowed::Never,
+        Changes::Shared,
         &[0xa4, 0x0a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(TARGET_PORT_GROUPS)

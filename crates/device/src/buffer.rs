@@ -1,7 +1,7 @@
 //! READ BUFFER(10) and WRITE BUFFER (SPC-5 sections 6.18 and 6.49): one data buffer and one echo buffer per
 //! logical unit. The echo buffer belongs to the nexus that wrote it last, as EBOS announces.
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, NexusId, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -11,8 +11,8 @@ const WRITE_BUFFER: &[u8] = &[0x3b, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::READ_BUFFER_10, read, Allowed::Reading, READ_BUFFER).in_standby(),
-    Row::new(op::WRITE_BUFFER, write, Allowed::Never, WRITE_BUFFER).in_standby(),
+    Row::new(op::READ_BUFFER_10, read, Allowed::Reading, Changes::Nothing, READ_BUFFER).in_standby(),
+    Row::new(op::WRITE_BUFFER, write, Allowed::Never, Changes::Shared, WRITE_BUFFER).in_standby(),
 ];
 
 /// MODE field. Those that download microcode do not exist here.

@@ -1,12 +1,12 @@
 //! SYNCHRONIZE CACHE and PRE-FETCH (SBC-4). A length of 0 reaches to the end of the medium.
 
 use crate::range::Range;
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Op, Plan};
 use wire::scsi::op;
 
 const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, allowed: Allowed, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, allowed, usage).medium().only(Kind::Disk)
+    Row::new(opcode, handler, allowed, Changes::Nothing, usage).medium().only(Kind::Disk)
 }
 
 /// IMMED, and SYNC_NV of SBC-2, which asks for less than what is done anyway.

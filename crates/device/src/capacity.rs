@@ -1,6 +1,6 @@
 //! READ CAPACITY (SBC-4 sections 5.20 and 5.21).
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -10,13 +10,20 @@ pub(crate) const READ_CAPACITY_16: u16 = 0x10;
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::READ_CAPACITY_10, ten, Allowed::Always, &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0])
-        .in_standby()
-        .medium(),
+    Row::new(
+        op::READ_CAPACITY_10,
+        ten,
+        Allowed::Always,
+        Changes::Nothing,
+        &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
+    )
+    .in_standby()
+    .medium(),
     Row::new(
         op::SERVICE_ACTION_IN_16,
         sixteen,
         Allowed::Always,
+        Changes::Nothing,
         &[0x9e, 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0],
     )
     .action(READ_CAPACITY_16)

@@ -1,12 +1,12 @@
 //! READ DEFECT DATA (SBC-4): there are no defects to tell of.
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Plan};
 use wire::be;
 use wire::scsi::op;
 
 const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, Allowed::Reading, usage).medium().only(Kind::Disk)
+    Row::new(opcode, handler, Allowed::Reading, Changes::Nothing, usage).medium().only(Kind::Disk)
 }
 
 /// Rows of the command table.

@@ -1,15 +1,22 @@
 //! SEND DIAGNOSTIC and RECEIVE DIAGNOSTIC RESULTS (SPC-5 sections 6.42 and 6.27).
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::RECEIVE_DIAGNOSTIC, receive, Allowed::Reading, &[0x1c, 0x01, 0xff, 0xff, 0xff, 0])
+    Row::new(
+        op::RECEIVE_DIAGNOSTIC,
+        receive,
+        Allowed::Reading,
+        Changes::Nothing,
+        &[0x1c, 0x01, 0xff, 0xff, 0xff, 0],
+    )
+    .in_standby(),
+    Row::new(op::SEND_DIAGNOSTIC, send, Allowed::Never, Changes::Nothing, &[0x1d, 0x17, 0, 0xff, 0xff, 0])
         .in_standby(),
-    Row::new(op::SEND_DIAGNOSTIC, send, Allowed::Never, &[0x1d, 0x17, 0, 0xff, 0xff, 0]).in_standby(),
 ];
 
 /// Supported diagnostic pages: the list of itself.

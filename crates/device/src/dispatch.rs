@@ -5,7 +5,7 @@ use crate::NexusId;
 use crate::draft;
 use crate::fast::Fast;
 use crate::pass;
-use crate::table::{self, Cx, Row};
+use crate::table::{self, Changes, Cx, Row};
 use crate::{Answer, Failure, Kind, Nexus, Passes, Port, Settings, State};
 use wire::scsi::{Sense, Status};
 
@@ -96,7 +96,9 @@ fn ready(row: &Row, state: &State, settings: &Settings, who: Who<'_>) -> Result<
     if let Some(sense) = sanitizing.or(standby).or(medium) {
         return Err(sense);
     }
-    if row.writes && write_protected(state, settings, who.read_only) {
+    // Who may only read the medium may not keep others from it either.
+    let guest = who.read_only && row.changes == Changes::Shared;
+    if guest || row.writes && write_protected(state, settings, who.read_only) {
         return Err(Sense::WRITE_PROTECTED);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! INQUIRY: standard data (SPC-5 section 6.7.2); its pages are in `vpd`.
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Plan, Protocol, Settings, vpd};
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -8,7 +8,7 @@ use wire::scsi::{Sense, op};
 const INQUIRY: &[u8] = &[0x12, 0x01, 0xff, 0xff, 0xff, 0];
 
 /// Rows of the command table.
-pub(crate) const ROWS: &[Row] = &[Row::new(op::INQUIRY, inquiry, Allowed::Always, INQUIRY)
+pub(crate) const ROWS: &[Row] = &[Row::new(op::INQUIRY, inquiry, Allowed::Always, Changes::Nothing, INQUIRY)
     .despite_attention()
     .in_standby()
     .while_sanitizing()];

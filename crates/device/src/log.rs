@@ -2,7 +2,7 @@
 //! moved, errors, and that no failure is predicted. Values live as long as the process (DS of the page
 //! header).
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -13,8 +13,10 @@ const LOG_SELECT: &[u8] = &[0x4c, 0x02, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0];
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::LOG_SENSE, sense, Allowed::Always, LOG_SENSE).in_standby().while_sanitizing(),
-    Row::new(op::LOG_SELECT, select, Allowed::Never, LOG_SELECT).in_standby(),
+    Row::new(op::LOG_SENSE, sense, Allowed::Always, Changes::Nothing, LOG_SENSE)
+        .in_standby()
+        .while_sanitizing(),
+    Row::new(op::LOG_SELECT, select, Allowed::Never, Changes::Shared, LOG_SELECT).in_standby(),
 ];
 
 /// What is counted, one per log parameter.

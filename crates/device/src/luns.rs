@@ -2,7 +2,7 @@
 
 use crate::inquiry::head;
 use crate::ready::sense_data;
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Op, Plan};
 use wire::be;
 use wire::iscsi::lun;
@@ -11,10 +11,11 @@ use wire::scsi::{Sense, op};
 const REPORT_LUNS: &[u8] = &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
 
 /// Rows of the command table.
-pub(crate) const ROWS: &[Row] = &[Row::new(op::REPORT_LUNS, this, Allowed::Always, REPORT_LUNS)
-    .despite_attention()
-    .in_standby()
-    .while_sanitizing()];
+pub(crate) const ROWS: &[Row] =
+    &[Row::new(op::REPORT_LUNS, this, Allowed::Always, Changes::Nothing, REPORT_LUNS)
+        .despite_attention()
+        .in_standby()
+        .while_sanitizing()];
 
 /// Logical units without well-known ones, only well-known ones, all.
 const SELECT_MAX: u8 = 2;
@@ -80,7 +81,7 @@ pub fn well_known(cdb: &[u8]) -> Answer {
 }
 
 fn checked(cdb: &[u8], usage: &'static [u8]) -> Result<(), crate::Failure> {
-    Row::new(cdb[0], |_| Ok(Plan::Done), Allowed::Always, usage).check(cdb)?;
+    Row::new(cdb[0], |_| Ok(Plan::Done), Allowed::Always, Changes::Nothing, usage).check(cdb)?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The medium: loaded, started, and kept from removal. START STOP UNIT (SBC-4 section 5.31) and PREVENT ALLOW
 //! MEDIUM REMOVAL (SPC-5 section 6.17).
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Failure, NexusId, Op, Plan};
 use std::collections::BTreeSet;
 use wire::scsi::{Sense, Status, op};
@@ -11,8 +11,8 @@ const PREVENT_ALLOW: &[u8] = &[0x1e, 0, 0, 0, 0x03, 0];
 
 /// Rows of the command table. Under a reservation only the harmless forms of these pass: [`unreserved`].
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::START_STOP_UNIT, start_stop, Allowed::Always, START_STOP_UNIT),
-    Row::new(op::PREVENT_ALLOW, prevent_allow, Allowed::Always, PREVENT_ALLOW),
+    Row::new(op::START_STOP_UNIT, start_stop, Allowed::Always, Changes::Shared, START_STOP_UNIT),
+    Row::new(op::PREVENT_ALLOW, prevent_allow, Allowed::Always, Changes::Shared, PREVENT_ALLOW),
 ];
 
 /// Bits of START STOP UNIT, byte 4.
@@ -60,7 +60,8 @@ impl State {
 
 /// For what is a conflict in one form of a command only.
 fn unreserved(cx: &Cx<'_>) -> Result<(), Failure> {
-    const STRICT: &Row = &Row::new(op::START_STOP_UNIT, start_stop, Allowed::Never, START_STOP_UNIT);
+    const STRICT: &Row =
+        &Row::new(op::START_STOP_UNIT, start_stop, Allowed::Never, Changes::Shared, START_STOP_UNIT);
     if cx.state.reservations.conflicts(STRICT, cx.nexus, cx.port) {
         return Err(Status::ReservationConflict.into());
     }

@@ -3,7 +3,7 @@
 
 use crate::dispatch::{self, Who};
 use crate::reservation;
-use crate::table::{self, Cx, Row};
+use crate::table::{self, Changes, Cx, Row};
 use crate::{Allowed, Answer, Lu, NexusId, Op, Plan, State};
 use wire::scsi::{Sense, Status, op};
 
@@ -41,8 +41,22 @@ const READING: [u8; 27] = [
     op::SYNCHRONIZE_CACHE_16,
 ];
 
+/// Operation codes of [`READING`] of which only these service actions read (SPC-5 table 95, SBC-4 table 33). Others of
+/// the first remove or restore parts of a medium; the second is SEND KEY where the service action would be zero, on a
+/// CD/DVD device.
+const READING_ACTIONS: [(u8, &[u8]); 2] = [
+    (op::SERVICE_ACTION_IN_16, &[0x10, 0x11, 0x12, 0x13, 0x16, 0x17]),
+    (op::MAINTENANCE_IN, &[0x05, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10]),
+];
+
+/// A command that changes nothing, whatever the type of the device. One that is not known may change something.
+fn reads(cdb: &[u8]) -> bool {
+    let actions = READING_ACTIONS.iter().find(|(opcode, _)| *opcode == cdb[0]);
+    READING.contains(&cdb[0]) && actions.is_none_or(|(_, actions)| actions.contains(&(cdb[1] & 0x1f)))
+}
+
 /// An unknown command conflicts with every reservation that it could break.
-static UNKNOWN: Row = Row::new(0xff, |_| Ok(Plan::Done), Allowed::Never, &[0xff]);
+static UNKNOWN: Row = Row::new(0xff, |_| Ok(Plan::Done), Allowed::Never, Changes::Shared, &[0xff]);
 
 /// Every nexus has one of its own there: only the inventory of this target is answered here.
 pub(crate) fn own(cx: &mut Cx<'_>, who: Who<'_>) -> Answer {
@@ -92,7 +106,7 @@ fn hand_over(cx: &Cx<'_>, who: Who<'_>) -> Answer {
     if REACHING.contains(&cx.cdb[0]) {
         return Err(Sense::INVALID_OPCODE.into());
     }
-    if (who.read_only || cx.lu.settings().read_only) && !READING.contains(&cx.cdb[0]) {
+    if (who.read_only || cx.lu.settings().read_only) && !reads(cx.cdb) {
         return Err(Sense::WRITE_PROTECTED.into());
     }
     Ok(Plan::op(Op::Pass))
@@ -193,9 +207,21 @@ mod tests {
             let mut n = lu.attach(port("a"), true);
             let _power_on = run(&mut n, TUR);
             assert_eq!(run(&mut n, READ_ONE), passed());
-            for cdb in [WRITE_ONE, MOVE] {
-                assert_eq!(run(&mut n, cdb), fails(Sense::WRITE_PROTECTED));
+            for cdb in [WRITE_ONE, MOVE, RESERVE, &[op::PERSISTENT_RESERVE_OUT], &[op::MODE_SELECT_6, 0x11]] {
+                assert_eq!(run(&mut n, cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
             }
+        }
+    }
+
+    #[test]
+    fn service_actions_that_change_a_device_are_refused_to_guests() {
+        let mut n = passing(Passes::Own).attach(port("a"), true);
+        let (capacity, truncate, groups, send_key) = ([0x9e, 0x10], [0x9e, 0x18], [0xa3, 0x0a], [0xa3, 0]);
+        for cdb in [capacity, groups] {
+            assert_eq!(run(&mut n, &cdb), passed(), "{cdb:02x?}");
+        }
+        for cdb in [truncate, send_key] {
+            assert_eq!(run(&mut n, &cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Logical block provisioning: WRITE SAME, UNMAP, GET LBA STATUS (SBC-4 section 4.7).
 
 use crate::range::Range;
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Op, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -25,14 +25,21 @@ pub(crate) const ROWS: &[Row] = &[
         op::WRITE_SAME_16,
         &[0x93, 0x19, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0],
     ),
-    Row::new(op::UNMAP, unmap, Allowed::Never, &[0x42, 0x01, 0, 0, 0, 0, 0x1f, 0xff, 0xff, 0])
-        .writes()
-        .only(Kind::Disk)
-        .thin(),
+    Row::new(
+        op::UNMAP,
+        unmap,
+        Allowed::Never,
+        Changes::Shared,
+        &[0x42, 0x01, 0, 0, 0, 0, 0x1f, 0xff, 0xff, 0],
+    )
+    .writes()
+    .only(Kind::Disk)
+    .thin(),
     Row::new(
         op::SERVICE_ACTION_IN_16,
         get_lba_status,
         Allowed::Reading,
+        Changes::Nothing,
         &[0x9e, 0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(GET_LBA_STATUS)
@@ -41,7 +48,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const fn same(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, write_same, Allowed::Never, usage).writes().only(Kind::Disk).exact()
+    Row::new(opcode, write_same, Allowed::Never, Changes::Shared, usage).writes().only(Kind::Disk).exact()
 }
 
 /// WSNZ is announced: a length of 0 is refused. ANCHOR keeps the blocks mapped, which is more than anchored.

@@ -1,7 +1,7 @@
 //! READ and WRITE, as far as the fast way leaves them, and WRITE ATOMIC (SBC-4).
 
 use crate::range::Range;
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Op, Plan};
 use wire::scsi::{Sense, op};
 
@@ -11,11 +11,11 @@ use wire::scsi::{Sense, op};
 pub(crate) const FUA: u8 = 0x08;
 
 const fn reading(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, read, Allowed::Reading, usage).medium()
+    Row::new(opcode, read, Allowed::Reading, Changes::Nothing, usage).medium()
 }
 
 const fn writing(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, write, Allowed::Never, usage).writes().only(Kind::Disk)
+    Row::new(opcode, write, Allowed::Never, Changes::Shared, usage).writes().only(Kind::Disk)
 }
 
 /// Rows of the command table.
@@ -34,7 +34,7 @@ pub(crate) const ROWS: &[Row] = &[
         op::WRITE_16,
         &[0x8a, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0],
     ),
-    Row::new(op::WRITE_ATOMIC_16, write_atomic, Allowed::Never, &WRITE_ATOMIC)
+    Row::new(op::WRITE_ATOMIC_16, write_atomic, Allowed::Never, Changes::Shared, &WRITE_ATOMIC)
         .writes()
         .only(Kind::Disk)
         .exclusive(),

@@ -1,16 +1,29 @@
 //! TEST UNIT READY and REQUEST SENSE (SPC-5).
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Plan};
 use wire::scsi::{Sense, op};
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::TEST_UNIT_READY, |_| Ok(Plan::Done), Allowed::Always, &[0x00, 0, 0, 0, 0, 0]).medium(),
-    Row::new(op::REQUEST_SENSE, request_sense, Allowed::Always, &[0x03, 0x01, 0, 0, 0xff, 0])
-        .despite_attention()
-        .in_standby()
-        .while_sanitizing(),
+    Row::new(
+        op::TEST_UNIT_READY,
+        |_| Ok(Plan::Done),
+        Allowed::Always,
+        Changes::Nothing,
+        &[0x00, 0, 0, 0, 0, 0],
+    )
+    .medium(),
+    Row::new(
+        op::REQUEST_SENSE,
+        request_sense,
+        Allowed::Always,
+        Changes::Nothing,
+        &[0x03, 0x01, 0, 0, 0xff, 0],
+    )
+    .despite_attention()
+    .in_standby()
+    .while_sanitizing(),
 ];
 
 /// A pending unit attention, what the logical unit is busy with, or nothing; always with GOOD (SPC-5 section

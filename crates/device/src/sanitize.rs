@@ -1,6 +1,6 @@
 //! SANITIZE (SBC-4 sections 4.11 and 5.30): the states around an operation that the caller performs.
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Invalid, Kind, Lu, Op, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -22,7 +22,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const fn row(handler: fn(&mut Cx<'_>) -> Answer, action: u16, usage: &'static [u8]) -> Row {
-    let row = Row::new(op::SANITIZE, handler, Allowed::Never, usage).action(action);
+    let row = Row::new(op::SANITIZE, handler, Allowed::Never, Changes::Shared, usage).action(action);
     row.only(Kind::Disk).exclusive().while_sanitizing()
 }
 

@@ -1,7 +1,7 @@
 //! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-5), made from the
 //! table.
 
-use crate::table::{self, Allowed, Cx, Row};
+use crate::table::{self, Allowed, Changes, Cx, Row};
 use crate::{Answer, Plan};
 use wire::be;
 use wire::scsi::{Sense, op};
@@ -16,6 +16,7 @@ pub(crate) const ROWS: &[Row] = &[
         op::MAINTENANCE_IN,
         operation_codes,
         Allowed::Always,
+        Changes::Nothing,
         &[0xa3, 0x0c, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(OPERATION_CODES)
@@ -25,6 +26,7 @@ pub(crate) const ROWS: &[Row] = &[
         op::MAINTENANCE_IN,
         task_management,
         Allowed::Always,
+        Changes::Nothing,
         &[0xa3, 0x0d, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(TASK_MANAGEMENT)

@@ -15,6 +15,15 @@ pub(crate) enum Allowed {
     Never,
 }
 
+/// What a command may change besides what its own nexus alone has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// Nothing: it reads, or its effect ends at its own nexus.
+    Nothing,
+    /// The medium, or a state that other nexuses share: refused where the access list permits reading only.
+    Shared,
+}
+
 /// How a command stands to others of the same logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -44,6 +53,8 @@ pub(crate) struct Row {
     pub handler: fn(&mut Cx<'_>) -> Answer,
     /// Under somebody else's reservation.
     pub allowed: Allowed,
+    /// What it changes for others.
+    pub changes: Changes,
     /// Ordering class.
     pub order: Order,
     /// CDB usage data (SPC-5 section 6.29): a set bit may be set in the CDB, every other is reserved. Its
@@ -75,6 +86,7 @@ impl Row {
         opcode: u8,
         handler: fn(&mut Cx<'_>) -> Answer,
         allowed: Allowed,
+        changes: Changes,
         usage: &'static [u8],
     ) -> Row {
         Row {
@@ -82,6 +94,7 @@ impl Row {
             service_action: None,
             handler,
             allowed,
+            changes,
             order: Order::Shared,
             usage,
             types: Types::All,
@@ -240,7 +253,7 @@ pub(crate) fn find(settings: &Settings, cdb: &[u8]) -> Result<&'static Row, Sens
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{cdrom, disk, lu, nexus};
+    use crate::testing::{cdrom, disk, fails, lu, nexus, port, run};
     use std::collections::HashSet;
     use wire::scsi::op;
 
@@ -275,6 +288,52 @@ mod tests {
         assert_eq!(exact.collect::<Vec<_>>(), named);
         let n = nexus(&lu(disk()), "a");
         assert!(n.takes_exactly(&[op::COMPARE_AND_WRITE, 0]) && !n.takes_exactly(&[op::WRITE_10, 0]));
+    }
+
+    /// Rows that conflict with reservations of others and nevertheless change nothing for them.
+    const HARMLESS: [u8; 3] = [op::SEND_DIAGNOSTIC, op::SYNCHRONIZE_CACHE_10, op::SYNCHRONIZE_CACHE_16];
+
+    #[test]
+    fn each_row_that_changes_something_is_refused_to_guests() {
+        for settings in [disk(), cdrom()] {
+            for row in rows(&settings) {
+                let shared = row.changes == Changes::Shared;
+                let never = row.allowed == Allowed::Never && !HARMLESS.contains(&row.opcode);
+                assert!(shared || !(row.writes || row.keeps || never), "{:02x}", row.opcode);
+                let mut guest = lu(settings.clone()).attach(port("a"), true);
+                let _power_on = run(&mut guest, &[0]);
+                let answer = run(&mut guest, &[row.opcode, row.service_action.unwrap_or(0) as u8]);
+                let refused = answer == fails(Sense::WRITE_PROTECTED);
+                assert_eq!(refused, shared, "{:02x}/{:?}", row.opcode, row.service_action);
+            }
+        }
+    }
+
+    #[test]
+    fn guests_are_refused_what_would_shut_others_out() {
+        let mut guest = lu(disk()).attach(port("a"), true);
+        let _power_on = run(&mut guest, &[0]);
+        let sets_target_port_groups = [op::MAINTENANCE_OUT, 0x0a];
+        let exits_failure_mode = [op::SANITIZE, 0x1f];
+        let opcodes = [
+            op::RESERVE_6,
+            op::RELEASE_6,
+            op::RESERVE_10,
+            op::RELEASE_10,
+            op::PERSISTENT_RESERVE_OUT,
+            op::MODE_SELECT_6,
+            op::MODE_SELECT_10,
+            op::START_STOP_UNIT,
+            op::PREVENT_ALLOW,
+            op::LOG_SELECT,
+            op::WRITE_BUFFER,
+            op::EXTENDED_COPY,
+            op::UNMAP,
+        ];
+        let all = opcodes.map(|opcode| [opcode, 0]).into_iter();
+        for cdb in all.chain([sets_target_port_groups, exits_failure_mode]) {
+            assert_eq!(run(&mut guest, &cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Compare, Kind, Op, Plan};
 use wire::scsi::{Sense, op};
 
@@ -24,11 +24,11 @@ const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
 }
 
 const fn verifying(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, verify, Allowed::Reading, usage).medium().only(Kind::Disk)
+    Row::new(opcode, verify, Allowed::Reading, Changes::Nothing, usage).medium().only(Kind::Disk)
 }
 
 const fn writing(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, Allowed::Never, usage).writes().only(Kind::Disk)
+    Row::new(opcode, handler, Allowed::Never, Changes::Shared, usage).writes().only(Kind::Disk)
 }
 
 /// NUMBER OF LOGICAL BLOCKS is byte 13 alone.

@@ -8,6 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 const FORBIDDEN: u16 = 0x0202;
 const OUT_OF_RESOURCES: u16 = 0x0302;
 const WRITE_PROTECTED: u32 = 0x072700;
+/// A task management function, and its response where it is not allowed (RFC 7143 sections 11.5.1 and 11.6.1).
+const LUN_RESET: u8 = 5;
+const UNAUTHORIZED: u8 = 6;
 const SECRET: &str = "bobs-secret-12";
 
 /// A target for each access list, named after it.
@@ -74,6 +77,8 @@ fn access_lists_let_in_whom_they_name_and_refusals_are_counted() {
     }
     let mut reader = session(router.portal(), &named("look"), &[0, 3]);
     reader.write_blocks(0, 0, &[1; 512]).check(WRITE_PROTECTED);
+    reader.simple(0, &[0x16, 0, 0, 0, 0, 0]).check(WRITE_PROTECTED);
+    assert_eq!(reader.manage(LUN_RESET, 0), UNAUTHORIZED, "nor may it reset what others use");
     let good = ls(&router, &format!("bob%{SECRET}@"));
     assert!(good.ok() && good.said.contains("LUN 3: disk, 8 MiB"), "{}", good.said);
     for user in ["", "bob%another-secret@", "eve%bobs-secret-12@"] {

@@ -4,7 +4,7 @@
 mod features;
 mod toc;
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, NexusId, Plan};
 pub(crate) use features::CAPABILITIES;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(crate) const ROWS: &[Row] = &[
 const READ_TRACK_INFORMATION: &[u8] = &[0x52, 0x03, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0];
 
 const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, allowed: Allowed, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, allowed, usage).only(Kind::CdRom)
+    Row::new(opcode, handler, allowed, Changes::Nothing, usage).only(Kind::CdRom)
 }
 
 /// Whether a medium was there when each nexus was told last.

@@ -7,7 +7,7 @@ mod page;
 mod results;
 mod segment;
 
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, Kind, Op, Plan};
 use list::{HEADER, List};
 pub(crate) use page::third_party_page;
@@ -24,14 +24,19 @@ const FAILED_SEGMENT: &[u8] = &[0x84, 0x04, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xf
 
 /// Rows of the command table. RECEIVE DATA (01h) is not among them: no data is held.
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::EXTENDED_COPY, copy, Allowed::Never, EXTENDED_COPY).action(0).only(Kind::Disk).medium(),
+    Row::new(op::EXTENDED_COPY, copy, Allowed::Never, Changes::Shared, EXTENDED_COPY)
+        .action(0)
+        .only(Kind::Disk)
+        .medium(),
     receive(results::copy_status, 0, COPY_STATUS),
     receive(results::operating_parameters, 3, OPERATING_PARAMETERS),
     receive(results::failed_segment_details, 4, FAILED_SEGMENT),
 ];
 
 const fn receive(handler: fn(&mut Cx<'_>) -> Answer, action: u16, usage: &'static [u8]) -> Row {
-    Row::new(op::RECEIVE_COPY_RESULTS, handler, Allowed::Reading, usage).action(action).only(Kind::Disk)
+    Row::new(op::RECEIVE_COPY_RESULTS, handler, Allowed::Reading, Changes::Nothing, usage)
+        .action(action)
+        .only(Kind::Disk)
 }
 
 /// CSCD descriptors, segment descriptors, and bytes of both, at most.

@@ -4,7 +4,7 @@ mod pages;
 mod select;
 mod sense;
 
-use crate::table::{Allowed, Row};
+use crate::table::{Allowed, Changes, Row};
 use crate::{Invalid, Settings};
 use wire::scsi::op;
 
@@ -17,12 +17,17 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, sense::mode_sense, Allowed::Reading, usage).in_standby().while_sanitizing()
+    Row::new(opcode, sense::mode_sense, Allowed::Reading, Changes::Nothing, usage)
+        .in_standby()
+        .while_sanitizing()
 }
 
 /// Alone: a write that was begun with the write cache on ends before that is flushed and off.
 const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, select::mode_select, Allowed::Never, usage).in_standby().keeps().exclusive()
+    Row::new(opcode, select::mode_select, Allowed::Never, Changes::Shared, usage)
+        .in_standby()
+        .keeps()
+        .exclusive()
 }
 
 /// What mode pages can change: a set of the bits below.

@@ -4,32 +4,36 @@ use super::actions::Scene;
 use super::registry::{Effect, Registrant, Registry};
 use super::report;
 use super::request::{self, Action, Request};
-use crate::table::{Allowed, Cx, Row};
+use crate::table::{Allowed, Changes, Cx, Row};
 use crate::{Answer, NexusId, Op, Plan, State};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::be;
 use wire::scsi::{Sense, Status, op};
 
-const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    Row::new(opcode, handler, Allowed::Always, usage)
+const fn row(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, changes: Changes, usage: &'static [u8]) -> Row {
+    Row::new(opcode, handler, Allowed::Always, changes, usage)
+}
+
+const fn reserves(opcode: u8, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
+    row(opcode, handler, Changes::Shared, usage)
 }
 
 const fn prin(action: u16, handler: fn(&mut Cx<'_>) -> Answer, usage: &'static [u8]) -> Row {
-    row(op::PERSISTENT_RESERVE_IN, handler, usage).action(action).in_standby()
+    row(op::PERSISTENT_RESERVE_IN, handler, Changes::Nothing, usage).action(action).in_standby()
 }
 
 const fn prout(action: u16, usage: &'static [u8]) -> Row {
-    row(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby().keeps()
+    reserves(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby().keeps()
 }
 
 /// Rows of the command table. Keys decide of PERSISTENT RESERVE OUT, and handlers of RESERVE and RELEASE: as rows
 /// they are let through. SCOPE and TYPE may be set where they are ignored.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
-    row(op::RESERVE_6, reserve, &[0x16, 0, 0, 0, 0, 0]),
-    row(op::RELEASE_6, release, &[0x17, 0, 0, 0, 0, 0]),
-    row(op::RESERVE_10, reserve, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-    row(op::RELEASE_10, release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    reserves(op::RESERVE_6, reserve, &[0x16, 0, 0, 0, 0, 0]),
+    reserves(op::RELEASE_6, release, &[0x17, 0, 0, 0, 0, 0]),
+    reserves(op::RESERVE_10, reserve, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    reserves(op::RELEASE_10, release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
     prin(0, |cx| read(cx, report::keys), &[0x5e, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
     prin(1, |cx| read(cx, report::reservation), &[0x5e, 1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
     prin(2, |cx| read(cx, report::capabilities), &[0x5e, 2, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),

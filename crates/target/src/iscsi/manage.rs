@@ -21,10 +21,10 @@ use wire::iscsi::{Bhs, lun, pdu};
 const ABORT_TASK: u8 = 1;
 const ABORT_TASK_SET: u8 = 2;
 const CLEAR_ACA: u8 = 3;
-const CLEAR_TASK_SET: u8 = 4;
-const LUN_RESET: u8 = 5;
-const TARGET_WARM_RESET: u8 = 6;
-const TARGET_COLD_RESET: u8 = 7;
+pub const CLEAR_TASK_SET: u8 = 4;
+pub const LUN_RESET: u8 = 5;
+pub const TARGET_WARM_RESET: u8 = 6;
+pub const TARGET_COLD_RESET: u8 = 7;
 const TASK_REASSIGN: u8 = 8;
 
 /// Event of the asynchronous message that ends tasks (RFC 7143 section 11.9.1).
@@ -47,6 +47,7 @@ const NO_SUCH_TASK: u8 = 1;
 const NO_SUCH_LUN: u8 = 2;
 const REASSIGN_UNSUPPORTED: u8 = 4;
 const UNSUPPORTED: u8 = 5;
+const UNAUTHORIZED: u8 = 6;
 const REJECTED: u8 = 255;
 
 impl Session {
@@ -56,6 +57,7 @@ impl Session {
         let refusal = match function {
             ABORT_TASK..=LUN_RESET if self.unit_at(header.lun()).is_none() => Some(NO_SUCH_LUN),
             ABORT_TASK if self.managing.contains(&header.word20()) => Some(REJECTED),
+            _ if !self.may_manage(function, header.lun()) => Some(UNAUTHORIZED),
             ABORT_TASK..=TARGET_COLD_RESET => None,
             TASK_REASSIGN => Some(REASSIGN_UNSUPPORTED),
             _ => Some(UNSUPPORTED),

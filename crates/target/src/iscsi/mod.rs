@@ -1,5 +1,6 @@
 //! iSCSI: login, then full feature phase, of one connection per session; over TCP, or whatever carries it.
 
+mod authority;
 pub mod carrier;
 mod command;
 pub mod connection;

@@ -63,6 +63,15 @@ mod tests {
         assert!(command(&header, &[0; 400], false).sense.len() == SENSE_LEN);
     }
 
+    /// SRP has no code of its own for a function that the access list forbids.
+    #[test]
+    fn a_forbidden_function_has_failed() {
+        assert_eq!(
+            [0, 5, 6].map(task_management),
+            [task_status::COMPLETE, task_status::NOT_SUPPORTED, task_status::FAILED]
+        );
+    }
+
     #[test]
     fn notifications_are_told_apart_by_how_it_went() {
         let data = [0, 0, 0, task_status::FAILED];
