@@ -76,6 +76,19 @@ impl Server {
         Server { child, dir, toml, portals }
     }
 
+    /// As [`Server::start`], by a shell that sets limits or redirects streams first: `prelude` comes before the command,
+    /// and `redirections` behind it. $1 is the path of the configuration. A restart is without them.
+    pub fn start_by_shell(toml: &str, prelude: &str, redirections: &str) -> Server {
+        let dir = Folder::fresh();
+        let toml = with_free_ports(&with_state(toml, &dir));
+        let script = format!("{prelude}\nexec \"$0\" serve --config \"$1\" {redirections}");
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(script).arg(lunar_bin());
+        let (child, portals) =
+            spawn_by(shell, &dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
+        Server { child, dir, toml, portals }
+    }
+
     /// Starts with a configuration that must be refused; gives what the server said on stderr.
     pub fn refused(dir: &Path, toml: &str) -> String {
         let toml = with_state(toml, dir);
@@ -264,11 +277,17 @@ fn with_port(toml: &str, port: u16) -> String {
 }
 
 fn spawn(dir: &Path, toml: &str) -> Result<(Child, Vec<SocketAddr>), String> {
+    let mut command = Command::new(lunar_bin());
+    command.args(["serve", "--config"]);
+    spawn_by(command, dir, toml)
+}
+
+/// Starts a command whose last argument is the configuration.
+fn spawn_by(mut command: Command, dir: &Path, toml: &str) -> Result<(Child, Vec<SocketAddr>), String> {
     let file = dir.join("lunar.toml");
     fs::write(&file, toml).expect("write lunar.toml");
     let stderr = fs::File::options().create(true).append(true).open(dir.join("stderr")).expect("a log");
-    let mut command = Command::new(lunar_bin());
-    command.args(["serve", "--config"]).arg(&file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    command.arg(&file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     let mut child = command.spawn().expect("start lunar");
     let portals = wait_ready(&mut child);
     if portals.is_err() {

@@ -3,6 +3,8 @@
 use interop::scsi::reserve_out;
 use interop::{Login, Raw, Server, config};
 use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 /// Waits for a line with all of these words.
@@ -81,4 +83,73 @@ fn what_may_keep_hosts_out_after_a_start_is_told() {
     reserve_out(&mut raw, 0, 1, 1, 0xabc, 0, 0).good();
     server.restart();
     says(&server, &["LUN 0", "restored 1 registration and a reservation from", "0.state"]);
+}
+
+/// A pipe that nobody reads is the stderr; the server itself keeps it open.
+const UNREAD: &str = "mkfifo \"$1.pipe\"; exec 3<>\"$1.pipe\"";
+
+/// The pipe of [`UNREAD`], which never makes us wait.
+fn pipe(server: &Server) -> fs::File {
+    let mut options = fs::File::options();
+    options.read(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    options.open(server.dir().join("lunar.toml.pipe")).expect("the shell has made it")
+}
+
+/// Writes until there is no room.
+fn fill(mut pipe: &fs::File) {
+    for part in [[b'.'; 4096].as_slice(), b"."] {
+        while pipe.write(part).is_ok() {}
+    }
+    assert_eq!(pipe.write(b".").expect_err("no room").kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_stops_nothing() {
+    let mut server = Server::start_by_shell(&config::standard(), UNREAD, "2>&3");
+    let mut pipe = pipe(&server);
+    let mut before = Raw::session(server.portal(), &[]);
+    fill(&pipe);
+    // Each leaves two lines of log.
+    for n in 0..4 {
+        let mut raw = Login::new().isid([0x80, 0, 0, 2, 0, n]).on(server.portal());
+        raw.logout(0, 0);
+        raw.expect_close();
+    }
+    before.ping();
+    drop(before);
+    assert_eq!(server.stop().code(), Some(0));
+    let mut left = vec![0; 1 << 20];
+    let len = pipe.read(&mut left).expect("what the pipe holds");
+    assert!(left[len - 64..len].iter().all(|byte| *byte == b'.'), "nobody has made room");
+}
+
+#[test]
+fn lines_wait_for_a_stderr_that_is_read_again() {
+    let server = Server::start_by_shell(&config::standard(), UNREAD, "2>&3");
+    let mut pipe = pipe(&server);
+    fill(&pipe);
+    Login::new().isid([0x80, 0, 0, 2, 0, 1]).on(server.portal()).logout(0, 0);
+    let (mut text, end) = (String::new(), Instant::now() + Duration::from_secs(10));
+    while !text.contains("session ended") {
+        assert!(Instant::now() < end, "{text}");
+        let mut part = [0; 4096];
+        match pipe.read(&mut part) {
+            Ok(len) => text += &String::from_utf8_lossy(&part[..len]),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    let (first, last) = (text.find("logged in").expect("a line"), text.find("session ended"));
+    assert!(Some(first) < last, "{text}");
+}
+
+#[test]
+fn a_stderr_without_room_stops_nothing() {
+    let mut server = Server::start_by_shell(&config::standard(), "", "2>/dev/full");
+    Raw::session(server.portal(), &[]).ping();
+    server.rewrite("this is no configuration");
+    server.signal(1);
+    for n in 0..3 {
+        Login::new().isid([0x80, 0, 0, 2, 0, n]).on(server.portal()).ping();
+    }
+    assert_eq!(server.stop().code(), Some(0));
 }

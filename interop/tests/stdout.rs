@@ -1,4 +1,5 @@
-//! What a command prints is there in whole, or the command fails: stdout on a device without room.
+//! What a command prints is there in whole, or the command fails: stdout on a device without room. A stderr that is full,
+//! closed or not read changes no exit status.
 
 use std::fs::File;
 use std::io::Read;
@@ -97,4 +98,77 @@ fn who_has_seen_enough_is_no_failure() {
     drop(read);
     let status = Command::new(lunar_bin()).args(["completions", "bash"]).stdout(write).status();
     assert!(status.expect("lunar runs").success());
+}
+
+/// How a command ends whose stderr goes there.
+fn status_with_stderr(arguments: &[&str], stderr: Stdio) -> Option<i32> {
+    let mut command = Command::new(lunar_bin());
+    let ended = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).status();
+    ended.expect("lunar runs").code()
+}
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").expect("Linux has it").into()
+}
+
+fn closed() -> Stdio {
+    std::io::pipe().expect("a pipe").1.into()
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_changes_no_status() {
+    let dir = Folder::fresh();
+    let (bad, good) =
+        (dir.join("bad.toml").display().to_string(), dir.join("good.toml").display().to_string());
+    std::fs::write(&bad, "no configuration").expect("a file");
+    // A warning: the target has no LUN.
+    let lonely = "[[target]]\nname = \"iqn.2026-11.org.example:alone\"\n";
+    std::fs::write(&good, config::standard() + lonely).expect("a file");
+    let dead = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0";
+    for (arguments, status) in [
+        (&["check", &bad][..], 1),
+        (&["check", &good], 0),
+        (&["no-command"], 2),
+        (&["serve", "--config", &bad], 1),
+        (&["info", dead, "--timeout", "2"], 4),
+        (&["copy", "null:64M", "null:64M"], 0),
+        (&["copy", dead, "null:64M"], 4),
+    ] {
+        for (name, stderr) in [("full", full()), ("closed", closed())] {
+            assert_eq!(status_with_stderr(arguments, stderr), Some(status), "{name}: {arguments:?}");
+        }
+    }
+}
+
+/// The pipe is full before the command begins.
+#[test]
+fn a_stderr_that_nobody_reads_does_not_keep_a_command() {
+    let (read, mut write) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&write, true).expect("a pipe");
+    while std::io::Write::write(&mut write, &[b'.'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&write, false).expect("a pipe");
+    assert_eq!(status_with_stderr(&["check", "/none.toml"], write.into()), Some(1));
+    drop(read);
+}
+
+/// Nobody reads the greeting of a server, which serves and ends all the same.
+#[test]
+fn a_stdout_that_nobody_reads_keeps_no_server() {
+    let (read, mut write) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&write, true).expect("a pipe");
+    while std::io::Write::write(&mut write, &[b'.'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&write, false).expect("a pipe");
+    let dir = Folder::fresh();
+    let portal = format!("127.0.0.1:{}", interop::ports::free());
+    let mut command = Command::new(lunar_bin());
+    command.args(["serve", "memory:1M", "--listen", &portal]).env("XDG_STATE_HOME", &*dir);
+    let mut child = command.env("XDG_RUNTIME_DIR", &*dir).stdout(write).spawn().expect("lunar runs");
+    while std::net::TcpStream::connect(&portal).is_err() {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .expect("it lives");
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+    drop(read);
 }

@@ -1,6 +1,6 @@
 //! `lunar check`: is a configuration right, and what does it have?
 
-use crate::say::count;
+use crate::say::{self, count};
 use control::config::router::{From, Map, Router, RouterTarget};
 use control::config::{self, Config};
 use control::{Problem, folders};
@@ -11,7 +11,7 @@ use std::path::Path;
 pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
     let notes = config::unused(&config).into_iter().chain(config::shut_out(&config));
-    notes.for_each(|note| eprintln!("warning: {note}"));
+    notes.for_each(|note| say::line(format_args!("warning: {note}")));
     if media {
         check_media(&config)?;
     }
@@ -22,7 +22,7 @@ pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
 fn check_media(config: &Config) -> Result<(), Vec<Problem>> {
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
     let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
-    notes.iter().for_each(|note| eprintln!("warning: {note}"));
+    notes.iter().for_each(|note| say::line(format_args!("warning: {note}")));
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 

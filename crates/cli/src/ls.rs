@@ -4,6 +4,7 @@ use crate::advice::with_name;
 use crate::client::{self, Asked, json, run};
 use crate::discover::none;
 use crate::exit::Failure;
+use crate::say;
 use clap::Args;
 use control::config::show_size;
 use initiator::{Error, FoundTarget, Options, Session, Url};
@@ -73,7 +74,7 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
     let targets = targets.map_err(|failure| with_name(&url, failure))?;
     for target in &targets {
         if let Some(error) = &target.error {
-            eprintln!("warning: {}: {error}", target.target);
+            say::line(format_args!("warning: {}: {error}", target.target));
         }
     }
     if args.asked.json {

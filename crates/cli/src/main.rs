@@ -24,6 +24,7 @@ mod scsi;
 mod serve;
 mod server;
 mod session;
+mod stderr;
 mod tree;
 mod unit;
 
@@ -31,23 +32,45 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use control::Problem;
 use exit::Failure;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
+use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let _last_words = stderr::LastWords;
+    std::panic::set_hook(Box::new(panicked));
     let ended = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
-        Err(e) if e.use_stderr() => e.exit(),
+        Err(e) if e.use_stderr() => return not_understood(&e),
         // What was asked for is help, or the version.
         Err(e) => say::written(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
     };
     match ended {
         Ok(code) => code,
         Err(failure) => {
-            eprint!("{}", say::problems(&failure.problems, say::colours(&io::stderr())));
+            say::report(&failure.problems);
             failure.into()
         }
     }
+}
+
+/// The command line is wrong.
+fn not_understood(e: &clap::Error) -> ExitCode {
+    let text = e.render();
+    say::err(if say::colours(&io::stderr()) { text.ansi().to_string() } else { text.to_string() });
+    ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2))
+}
+
+/// As the standard library reports a panic, but a stderr that is stuck or full stops nothing.
+fn panicked(info: &PanicHookInfo) {
+    let thread = std::thread::current();
+    let backtrace = Backtrace::capture();
+    let backtrace = match backtrace.status() {
+        BacktraceStatus::Captured => format!("\n{backtrace}"),
+        _ => String::new(),
+    };
+    say::line(format_args!("thread '{}' {info}{backtrace}", thread.name().unwrap_or("<unnamed>")));
 }
 
 fn run(command: Command) -> Result<ExitCode, Failure> {
@@ -125,7 +148,12 @@ fn log(level: &str) -> Result<(), Problem> {
         _ => tracing_subscriber::EnvFilter::new(level),
     };
     let ansi = say::colours(&io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(ansi)
+        .log_internal_errors(false)
+        .with_writer(stderr::Log)
+        .init();
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use crate::advice::with_name;
 use crate::client::{self, Asked, json, run};
 use crate::exit::{Exit, Failure};
 use crate::info::pages;
+use crate::say;
 use crate::tree::{self, Node};
 use crate::unit::{Unit, is_refusal};
 use clap::{Args, ValueEnum};
@@ -234,7 +235,9 @@ async fn look(unit: &Unit, action: Action) -> Result<pages::Facts, Error> {
                 ("registrations".into(), pages::registrations(&b)),
             ],
             Err(e) if is_refusal(&e) => {
-                eprintln!("warning: READ FULL STATUS: {e}; keys and reservation are told instead");
+                say::line(format_args!(
+                    "warning: READ FULL STATUS: {e}; keys and reservation are told instead"
+                ));
                 [pages::keys(&ask(unit, 0).await?), pages::reservation(&ask(unit, 1).await?)].concat()
             }
             Err(e) => return Err(e),

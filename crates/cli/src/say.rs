@@ -1,7 +1,10 @@
-//! Words to people: colours on terminals alone, problems on stderr.
+//! Words to people: colours on terminals alone, problems on stderr. Nothing else of the command writes to stdout and stderr:
+//! here a stream that is full, stuck or closed is an error or a lost line, and never a panic.
 
+use crate::stderr;
 pub use bench::people::count;
 use control::Problem;
+use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 /// May this stream have colours?
@@ -13,7 +16,7 @@ pub fn colours(stream: &impl IsTerminal) -> bool {
 const PRINTED: usize = 50;
 
 /// Problems as they are printed.
-pub fn problems(list: &[Problem], coloured: bool) -> String {
+fn problems(list: &[Problem], coloured: bool) -> String {
     let (red, cyan, end) = if coloured { ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") } else { ("", "", "") };
     let mut text = String::new();
     for problem in list.iter().take(PRINTED) {
@@ -27,11 +30,27 @@ pub fn problems(list: &[Problem], coloured: bool) -> String {
     text
 }
 
-/// Writes to stdout: data, which is there in whole or is no success.
+/// Writes a line to stderr.
+pub fn line(text: impl Display) {
+    stderr::put(format!("{text}\n"));
+}
+
+/// Writes text to stderr as it is.
+pub fn err(text: impl Into<Vec<u8>>) {
+    stderr::put(text);
+}
+
+/// Writes problems to stderr.
+pub fn report(list: &[Problem]) {
+    stderr::put(problems(list, colours(&io::stderr())));
+}
+
+/// Writes to stdout: data, which is there in whole or is no success. It comes after what was queued for stderr.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn out(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
+    stderr::settle();
     let mut out = io::stdout().lock();
     written(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
 }

@@ -130,7 +130,7 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
     } else {
         let dump = args.hex || io::stdout().is_terminal();
         // Whether or not the data find room.
-        eprint!("{}", words(&answer));
+        say::err(words(&answer));
         say::out(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
     }
     Ok(status)

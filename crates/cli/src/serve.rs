@@ -199,8 +199,15 @@ impl<S: Server> Service<S> {
 
     /// It serves whether this can be written or not: nobody's disk is to be away for want of room for a greeting.
     fn greet(&self) {
-        if let Err(problem) = say::out(paste::banner(&self.config, &self.server.portals())) {
-            tracing::warn!("{}", problem.what);
+        let banner = paste::banner(&self.config, &self.server.portals());
+        let write = move || {
+            if let Err(problem) = say::out(banner) {
+                tracing::warn!("{}", problem.what);
+            }
+        };
+        // A reader that stalls must not keep signals waiting.
+        if let Err(e) = std::thread::Builder::new().name("greeting".into()).spawn(write) {
+            tracing::warn!("there is no thread for the greeting: {e}");
         }
     }
 
@@ -217,7 +224,7 @@ impl<S: Server> Service<S> {
                 tracing::info!("{} read again", file.display());
             }
             Err(problems) => {
-                eprint!("{}", say::problems(&problems, say::colours(&io::stderr())));
+                say::report(&problems);
                 tracing::error!("{} is not used: everything stays as it was", file.display());
             }
         }

@@ -19,6 +19,9 @@ const BANNED: [(&str, &str); 4] = [
     ("#[ignore", "mend the test, or let it print why it is skipped"),
 ];
 
+/// They panic when their stream is full or closed, and wait while nobody reads it.
+const PRINTING: [&str; 2] = ["println!", "print!"];
+
 /// Checks one source file.
 pub fn check(file: &File) -> Vec<Finding> {
     let code = code_only(&file.text);
@@ -27,6 +30,7 @@ pub fn check(file: &File) -> Vec<Finding> {
     findings.extend(function_lengths(file, &code));
     findings.extend(columns(file));
     findings.extend(banned(file, &code));
+    findings.extend(printing(file, &code));
     findings.extend(unsafe_without_reason(file, &code));
     findings
 }
@@ -90,6 +94,18 @@ fn banned(file: &File, code: &str) -> Vec<Finding> {
     findings
 }
 
+/// The command writes through one module. Tests and examples print as they like.
+fn printing(file: &File, code: &str) -> Vec<Finding> {
+    let is_product = file.path.starts_with("crates/") && file.path.contains("/src/");
+    if !is_product || file.path.ends_with("tests.rs") || file.path.ends_with("testing.rs") {
+        return Vec::new();
+    }
+    let lines = code.lines().take(lines_without_tests(&file.path, code)).enumerate();
+    let bad = lines.filter(|(_, line)| PRINTING.iter().any(|what| line.contains(what)));
+    let remedy = "use crates/cli/src/say.rs, log with tracing, or return the text";
+    bad.map(|(n, _)| Finding::new(&file.path, n + 1, "a printing macro".to_string(), remedy)).collect()
+}
+
 fn unsafe_without_reason(file: &File, code: &str) -> Vec<Finding> {
     let lines: Vec<&str> = file.text.lines().collect();
     let has_reason = |line: &usize| {
@@ -141,6 +157,13 @@ mod tests {
         assert_eq!(whats("// todo!\nconst A: &str = \"dbg!\";\n"), []);
         assert_eq!(whats("fn f() {\n    todo!()\n}\n"), [(2, "`todo!`".to_string())]);
         assert_eq!(whats("#[ignore]\nfn f() {}\n"), [(1, "`#[ignore`".to_string())]);
+    }
+
+    #[test]
+    fn printing_is_found_outside_tests() {
+        assert_eq!(whats("fn f() {\n    eprintln!(\"x\");\n}\n"), [(2, "a printing macro".to_string())]);
+        assert_eq!(whats("#[cfg(test)]\nmod tests {\n    fn f() {\n        println!();\n    }\n}\n"), []);
+        assert_eq!(check(&file("crates/x/examples/x.rs", "fn f() {\n    println!();\n}\n")).len(), 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::export::failed;
 use super::{absolute, open_attached, users};
 use crate::client::json;
 use crate::exit::{Exit, Failure};
+use crate::say;
 use clap::Args;
 use control::Problem;
 use control::attached::{Attached, Record};
@@ -117,7 +118,7 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         let hint = "it waits for what is in flight: look at the network, wait longer, or use --force";
         return Err(Failure::new(Exit::TimedOut, what, hint));
     }
-    eprintln!("process {} does not end, and is killed: what is in flight is lost", record.pid);
+    say::line(format_args!("process {} does not end, and is killed: what is in flight is lost", record.pid));
     signal(attached, record, Signal::KILL)?;
     is_over(attached, &record.name, KILLED).map(|_| true)
 }

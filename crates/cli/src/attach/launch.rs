@@ -4,6 +4,7 @@
 use super::process::{self, Watch};
 use super::{cannot, open_attached};
 use crate::exit::{Exit, Failure};
+use crate::{say, stderr};
 use control::Problem;
 use control::attached::{Attached, Record};
 use control::config::attachment::Attachment;
@@ -63,7 +64,7 @@ pub fn launch(attachment: Attachment, timeout_s: Option<u64>) -> Result<Record, 
         .flat_map(|stdout| BufReader::new(stdout).lines().map_while(Result::ok));
     for line in lines {
         match serde_json::from_str(&line) {
-            Ok(Answer::Missing(why)) => eprintln!("warning: {why}; trying again"),
+            Ok(Answer::Missing(why)) => say::line(format_args!("warning: {why}; trying again")),
             Ok(Answer::Ready(record)) => return Ok(*record),
             Ok(Answer::Failed { exit, problems }) => {
                 _ = child.wait();
@@ -84,6 +85,7 @@ fn log_to(path: &Path) -> io::Result<bool> {
     if file.metadata()?.len() > MAX_LOG_BYTES {
         file.set_len(0)?;
     }
+    stderr::settle();
     rustix::stdio::dup2_stderr(&file)?;
     Ok(is_new)
 }

@@ -168,7 +168,7 @@ fn one_of_all(attached: &Attached, name: &str, asked: Asked) -> Result<Option<Re
     }
     let attachment = saved(name)?;
     if let Some(other) = claim::alive(&attached.look()?, &attachment)? {
-        eprintln!("{name} is attached already, as {}", other.name);
+        say::line(format_args!("{name} is attached already, as {}", other.name));
         return Ok(None);
     }
     launch::launch(attachment, asked.timeout).map(Some)
@@ -265,11 +265,11 @@ fn again(record: Record) -> Attachment {
 
 fn save(attachment: &Attachment) -> Result<(), Failure> {
     let path = attachment::save(attachment)?;
-    eprintln!("saved in {}", path.display());
+    say::line(format_args!("saved in {}", path.display()));
     if attachment.urls.iter().any(|url| attachment::holds_secret(url)) {
-        eprintln!(
+        say::line(format_args!(
             "  hint: it holds a secret, and only you can read it; a password_file= would keep it elsewhere"
-        );
+        ));
     }
     Ok(())
 }
@@ -285,9 +285,9 @@ fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Fail
         false => format!("{device}\n"),
     };
     if !as_json {
-        eprintln!("{} is attached; use it, for example, with:", record.name);
+        say::line(format_args!("{} is attached; use it, for example, with:", record.name));
         for line in uses(record, device) {
-            eprintln!("  {line}");
+            say::line(format_args!("  {line}"));
         }
     }
     let hinted = |problem: Problem| match untold {

@@ -241,7 +241,7 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
         (0, None) => ExitCode::SUCCESS,
         (0, Some((what, hint))) => {
             let problem = Problem::new(what, hint);
-            eprint!("{}", say::problems(&[problem], say::colours(&io::stderr())));
+            say::report(&[problem]);
             Exit::General.into()
         }
         (signal, _) => ExitCode::from(128 + signal as u8),
@@ -269,6 +269,7 @@ fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
         if let Some(signal) = signals.next() {
             stopping.store(true, Ordering::Relaxed);
             undo_all();
+            crate::stderr::settle();
             exit(128 + signal);
         }
     });

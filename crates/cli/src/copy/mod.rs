@@ -66,7 +66,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
                 true => "the same command with --resume goes on from what the journal holds",
                 false => "nothing was kept to go on from: see --resume and --journal",
             };
-            eprint!("{}", say::problems(&[Problem::new(what, hint)], say::colours(&io::stderr())));
+            say::report(&[Problem::new(what, hint)]);
             Ok(exit(End::Stopped, early))
         }
     }
@@ -129,12 +129,11 @@ fn wait(
 }
 
 fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCode, Problem> {
-    let colours = say::colours(&io::stderr());
     if report.summary.complete && !json {
-        eprint!("{}", report.line);
+        say::err(report.line);
     }
     if let Some(problem) = report.problem {
-        eprint!("{}", say::problems(&[problem], colours));
+        say::report(&[problem]);
     }
     if json {
         say::out(report.summary.json()?)?;

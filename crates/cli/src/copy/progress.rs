@@ -1,5 +1,6 @@
 //! Telling how far it is, while it runs.
 
+use crate::say;
 use block::copy::Meter;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::VecDeque;
@@ -121,7 +122,7 @@ impl Teller {
                 self.bar.set_message(line);
                 self.bar.tick();
             }
-            Form::Lines => eprintln!("{line}"),
+            Form::Lines => say::line(line),
             Form::Nothing => {}
         }
     }

@@ -1,0 +1,347 @@
+//! stderr: a bounded queue, and one thread that writes. A reader that stalls, or a disk that is full, costs lines. It never
+//! costs the time of a thread that serves.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Bytes that wait to be written; what comes beyond is dropped.
+const MAX_QUEUE_BYTES: usize = 1 << 20;
+/// How long a process that ends waits for a writer that makes no progress.
+const STALLED: Duration = Duration::from_secs(1);
+/// How long it waits in all.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+static STDERR: Queue = Queue::new();
+
+/// Queues text for stderr. It neither waits nor fails.
+pub fn put(text: impl Into<Vec<u8>>) {
+    static WRITER: OnceLock<bool> = OnceLock::new();
+    let text = text.into();
+    let start = || std::thread::Builder::new().name("stderr".into()).spawn(|| STDERR.serve(Stderr)).is_ok();
+    if *WRITER.get_or_init(start) {
+        STDERR.push(text);
+    } else {
+        // Without a thread, the caller writes. A line that does not arrive is no reason to fail.
+        _ = Stderr.write_all(&text);
+    }
+}
+
+/// Waits until what was queued is written, with a bound.
+pub fn settle() {
+    STDERR.settle();
+}
+
+/// Settles when it is dropped: at the end of the process, also by a panic.
+pub struct LastWords;
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        settle();
+    }
+}
+
+/// The writer of the log: each event is one entry.
+pub struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        put(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Log;
+
+    fn make_writer(&'a self) -> Log {
+        Log
+    }
+}
+
+/// File descriptor 2, without the lock and without the panics of the standard library.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let stderr = rustix::stdio::stderr();
+        loop {
+            match rustix::io::write(stderr, bytes) {
+                // Another process that shares it may have made it non-blocking.
+                Err(rustix::io::Errno::AGAIN) => {
+                    poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None)?;
+                }
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Entry {
+    Text(Vec<u8>),
+    /// So many entries were dropped here.
+    Dropped(u64),
+}
+
+struct State {
+    entries: VecDeque<Entry>,
+    /// Of the texts in the queue.
+    bytes: usize,
+    /// Dropped since the last entry that says so.
+    dropped: u64,
+    /// The writer has taken an entry and is not done with it.
+    is_writing: bool,
+    /// Entries that the writer is done with.
+    done: u64,
+}
+
+/// Entries on their way to one writer.
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Queue {
+    const fn new() -> Queue {
+        let state = State { entries: VecDeque::new(), bytes: 0, dropped: 0, is_writing: false, done: 0 };
+        Queue { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, text: Vec<u8>) {
+        let mut state = self.state();
+        if state.bytes > 0 && state.bytes + text.len() > MAX_QUEUE_BYTES {
+            state.dropped += 1;
+            return;
+        }
+        state.note_dropped();
+        state.bytes += text.len();
+        state.entries.push_back(Entry::Text(text));
+        self.changed.notify_all();
+    }
+
+    /// Writes entries, for ever.
+    fn serve(&self, mut sink: impl Write) {
+        let mut half = false;
+        loop {
+            let entry = self.next();
+            let written = put_whole(&mut sink, &mut half, &entry.bytes());
+            self.done(&entry, written.is_ok());
+        }
+    }
+
+    fn next(&self) -> Entry {
+        let mut state = self.state();
+        loop {
+            if let Some(entry) = state.entries.pop_front() {
+                state.is_writing = true;
+                return entry;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self, entry: &Entry, is_written: bool) {
+        let mut state = self.state();
+        state.is_writing = false;
+        state.done += 1;
+        match entry {
+            Entry::Text(text) => state.bytes -= text.len(),
+            Entry::Dropped(_) => {}
+        }
+        if !is_written {
+            // The next entry tries again to say so.
+            state.dropped += entry.count();
+        } else if state.entries.is_empty() {
+            state.note_dropped();
+        }
+        self.changed.notify_all();
+    }
+
+    fn settle(&self) {
+        let end = Instant::now() + LAST_WORDS;
+        let mut state = self.state();
+        while state.is_writing || !state.entries.is_empty() {
+            let (before, patience) = (state.done, end.saturating_duration_since(Instant::now()).min(STALLED));
+            let waited = self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            if waited.1.timed_out() && state.done == before {
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    fn note_dropped(&mut self) {
+        if self.dropped > 0 {
+            self.entries.push_back(Entry::Dropped(std::mem::take(&mut self.dropped)));
+        }
+    }
+}
+
+impl Entry {
+    /// Lines that are lost with it.
+    fn count(&self) -> u64 {
+        match self {
+            Entry::Text(_) => 1,
+            Entry::Dropped(count) => *count,
+        }
+    }
+
+    fn bytes(&self) -> std::borrow::Cow<'_, [u8]> {
+        match self {
+            Entry::Text(text) => text.into(),
+            Entry::Dropped(count) => {
+                let time = humantime::format_rfc3339_micros(SystemTime::now());
+                let lines = if *count == 1 { "1 line was".into() } else { format!("{count} lines were") };
+                format!("{time}  WARN stderr: {lines} dropped: stderr did not take them\n")
+                    .into_bytes()
+                    .into()
+            }
+        }
+    }
+}
+
+/// Writes all of it, on a line of its own: `half` says that the last entry broke off within one.
+fn put_whole(sink: &mut impl Write, half: &mut bool, bytes: &[u8]) -> io::Result<()> {
+    if *half {
+        sink.write_all(b"\n")?;
+        *half = false;
+    }
+    let mut left = bytes;
+    while !left.is_empty() {
+        match sink.write(left) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(len) => left = &left[len..],
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => {
+                *half = left.len() < bytes.len();
+                return Err(e);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Takes a write whenever it may, and gives what was written to the test.
+    struct Gate {
+        may: Receiver<()>,
+        written: Sender<Vec<u8>>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.may.recv().map_err(io::Error::other)?;
+            self.written.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn queue() -> &'static Queue {
+        Box::leak(Box::new(Queue::new()))
+    }
+
+    fn without_time(line: &[u8]) -> String {
+        let line = String::from_utf8_lossy(line);
+        line.split_once("WARN stderr: ").map_or(line.to_string(), |(_, note)| note.to_owned())
+    }
+
+    #[test]
+    fn a_stalled_sink_costs_lines_and_their_number_is_written() {
+        let queue = queue();
+        let (may, allowed) = channel();
+        let (written, lines) = channel();
+        std::thread::spawn(move || queue.serve(Gate { may: allowed, written }));
+        let large = vec![b'x'; MAX_QUEUE_BYTES / 4];
+        (0..7).for_each(|_| queue.push(large.clone()));
+        may.send(()).expect("a writer");
+        // With the first line written there is room for a last one.
+        lines.recv().expect("the first");
+        while queue.state().done == 0 {
+            std::thread::yield_now();
+        }
+        queue.push(b"last\n".to_vec());
+        (0..5).for_each(|_| may.send(()).expect("a writer"));
+        let rest: Vec<_> = lines.iter().take(5).collect();
+        assert!(rest[..3].iter().all(|line| *line == large));
+        assert_eq!(without_time(&rest[3]), "3 lines were dropped: stderr did not take them\n");
+        assert_eq!(rest[4], b"last\n");
+        queue.settle();
+    }
+
+    /// Fails as a disk without room does, after a part of the text.
+    struct Disk {
+        is_full: &'static AtomicBool,
+        written: Sender<Vec<u8>>,
+        has_begun: bool,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let is_full = self.is_full.load(SeqCst);
+            self.has_begun = is_full && !self.has_begun;
+            if is_full && !self.has_begun {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            let len = if is_full { 1 } else { bytes.len() };
+            self.written.send(bytes[..len].to_vec()).map_err(io::Error::other)?;
+            Ok(len)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_and_the_next_begins_anew() {
+        static FULL: AtomicBool = AtomicBool::new(true);
+        let queue = queue();
+        let (written, parts) = channel();
+        std::thread::spawn(move || queue.serve(Disk { is_full: &FULL, written, has_begun: false }));
+        queue.push(b"first\n".to_vec());
+        queue.settle();
+        FULL.store(false, SeqCst);
+        queue.push(b"second\n".to_vec());
+        queue.settle();
+        let parts: Vec<_> = parts.try_iter().map(|part| without_time(&part)).collect();
+        assert_eq!(parts, ["f", "\n", "1 line was dropped: stderr did not take them\n", "second\n"]);
+    }
+
+    #[test]
+    fn the_end_waits_for_a_stalled_sink_no_longer_than_its_bound() {
+        let queue = queue();
+        let (_may, allowed) = channel();
+        let (written, _lines) = channel();
+        std::thread::spawn(move || queue.serve(Gate { may: allowed, written }));
+        queue.push(b"x".to_vec());
+        queue.settle();
+        assert!(queue.state().is_writing, "the sink still has it");
+    }
+}
