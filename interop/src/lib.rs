@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod amounts;
 pub mod chap;
 pub mod check;
 pub mod command;

@@ -74,7 +74,7 @@ pub(crate) struct Row {
     pub while_sanitizing: bool,
     /// Only a thin provisioned logical unit knows it.
     pub thin: bool,
-    /// The amount of Data-Out is part of its meaning: another amount is refused.
+    /// The amount of Data-Out is part of its meaning: more than its CDB asks for is refused, as less is of every command.
     pub exact: bool,
     /// It may change what is kept on stable storage, and does so when that is there.
     pub keeps: bool,

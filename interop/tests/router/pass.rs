@@ -1,6 +1,7 @@
 //! The pass-through path: commands, and their ends, are carried as they are.
 
 use crate::*;
+use interop::amounts::{Way, walk};
 use interop::script::{Link, Script, Target, Turn};
 use interop::scsi::{READ, WRITE, pattern, read_keys, read10, reserve_out, write10};
 use interop::{Pdu, op};
@@ -181,6 +182,18 @@ fn an_error_of_a_write_is_passed_as_it_is() {
     let reply = raw.write(0, &own_cdb(), &pattern(512, 1));
     assert_eq!((reply.status, &reply.sense), (2, &odd_sense()), "{reply:?}");
     assert_eq!((reply.flags & 6, reply.residual), (2, 512), "{reply:?}");
+}
+
+/// The device behind it judges, through the router as without it.
+#[test]
+fn data_out_of_another_amount_is_refused_or_cut_upstream() {
+    let storage = Server::start(&interop::config::standard());
+    let router = passing(&url(&storage, &format!("/{}", interop::TARGET)));
+    for way in Way::ALL {
+        let login = Login::new().target(T).with(&way.keys());
+        // The router refuses EXTENDED COPY itself.
+        walk(&mut session_of(&login, router.portal(), &[0, 1, 2]), way, &[0x83]);
+    }
 }
 
 #[test]

@@ -320,12 +320,15 @@ impl Run {
         };
         conn.count_front(self.began);
         let needed = plan.data_out_len();
-        if let Some(buf) = data.as_mut().filter(|b| b.len() > needed as usize) {
-            buf.set_visible(needed as usize);
-        }
-        let plan = match plan {
+        if passes(&plan) {
             // Boxed, so that other commands carry none of it about.
-            plan if passes(&plan) => return (Box::pin(self.pass(conn, &unit, data, room.first)).await, 0),
+            return (Box::pin(self.pass(conn, &unit, data, room.first)).await, 0);
+        }
+        if !fits(&self.command, needed, exact) {
+            return (Err(Sense::INVALID_FIELD_IN_COMMAND_IU.into()), needed.into());
+        }
+        cut(&mut data, needed as usize);
+        let plan = match plan {
             Plan::Read { offset, len } if room.is_cut_to(len as usize) => {
                 let ended = Box::pin(self.read_in_parts(conn, &unit, offset, room)).await;
                 return (ended, 0);
@@ -337,7 +340,7 @@ impl Run {
                 data = room.whole(len as usize);
                 Ok(Plan::Read { offset, len })
             }
-            plan => fitted(&unit, &self.command, plan, exact, &mut data),
+            plan => Ok(plan),
         };
         let plan = exec::keep(&unit, plan).await;
         // While it sanitizes, the logical unit answers others at once: that it does. PREEMPT AND ABORT waits
@@ -482,33 +485,17 @@ fn sanitizes(plan: &Plan) -> bool {
 
 const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
-/// A command whose initiator offers another amount than its CDB asks for. Writes store what came of it, in
-/// whole blocks; others do without what is too much, and are refused when it is too little. Those of which
-/// the amount is part of the meaning (`exact`) are refused in either case.
-fn fitted(unit: &Unit, c: &Command, plan: Plan, exact: bool, data: &mut Option<Buf>) -> Answer {
-    let (needed, offered) = (plan.data_out_len(), c.offered());
-    if exact && offered != needed {
-        return Err(Sense::INVALID_FIELD_IN_CDB.into());
+/// Whether a command's Data-Out fits its CDB. Of more than the CDB asks for, the rest is not taken. A command with less
+/// is refused as a whole (FCP-4 section 9.4.2), and so is any other amount where the amount is part of the meaning (`exact`).
+fn fits(c: &Command, needed: u32, exact: bool) -> bool {
+    if exact { c.offered() == needed } else { c.offered() >= needed }
+}
+
+/// Hides what was offered beyond what the CDB asks for.
+fn cut(data: &mut Option<Buf>, needed: usize) {
+    if let Some(buf) = data.as_mut().filter(|buf| buf.len() > needed) {
+        buf.set_visible(needed);
     }
-    if offered >= needed {
-        return Ok(plan);
-    }
-    let is_write = match &plan {
-        Plan::Write { .. } => true,
-        Plan::Op(op) => matches!(**op, Op::WriteVerify { .. }),
-        _ => false,
-    };
-    let size = unit.lu.settings().block_size;
-    let usable = offered / size * size;
-    match (is_write, data) {
-        (false, _) => return Err(Sense::INVALID_FIELD_IN_CDB.into()),
-        (true, Some(buf)) if usable > 0 => buf.set_visible(usable as usize),
-        (true, _) => return Ok(Plan::Done),
-    }
-    Ok(match plan {
-        Plan::Write { offset, stable, .. } => Plan::Write { offset, len: usable, stable },
-        other => other,
-    })
 }
 
 /// The end of an aborted command. A unit attention that it was to report is kept by who ends it.

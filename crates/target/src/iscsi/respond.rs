@@ -86,10 +86,15 @@ impl Session {
 
     /// Sends a failure behind Data-In that has gone.
     pub fn failure_after(&mut self, c: &Command, failure: Failure, descriptor: bool, sent: Sent) {
+        self.failed(c, failure, descriptor, sent.pdus, sent.bytes as u64);
+    }
+
+    /// Sends a failure of a command that moved `moved` bytes, or needs so many.
+    fn failed(&mut self, c: &Command, failure: Failure, descriptor: bool, data_ins: u32, moved: u64) {
         self.info.counters.failures.add(1);
-        let (flag, count) = residual(c.edtl, sent.bytes as u64);
+        let (flag, count) = residual(c.edtl, moved);
         let mut h = pdu::scsi_response(c.itt, flag, 0, failure.status as u8);
-        h.set_word(36, sent.pdus);
+        h.set_word(36, data_ins);
         h.set_word(44, count);
         let payload = failure.sense.map_or(Payload::Empty, |sense| sense_segment(&sense.encode(descriptor)));
         self.reply(h, payload);
@@ -142,6 +147,8 @@ impl Session {
                 self.data_in(c, Source::Zeros, n)
             }
             Ok(Outcome::Passed(reply)) => self.passed(c, reply),
+            // The residual shows how much more the command needs (RFC 7143 section 11.4.5.2).
+            Err(f) if c.room() == 0 && moved > c.offered().into() => self.failed(c, f, descriptor, 0, moved),
             Err(f) => self.failure(c, f, descriptor),
         }
     }

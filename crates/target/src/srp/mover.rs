@@ -27,8 +27,6 @@ use wire::srp::{Command, Descriptor, Error, FromInitiator, Response, TaskManagem
 pub const FIRST: u32 = 1;
 /// Event of an Asynchronous Message that has sense data (RFC 7143 section 11.9.1).
 const SCSI_EVENT: u8 = 0;
-/// ILLEGAL REQUEST, INVALID FIELD IN COMMAND INFORMATION UNIT.
-const INVALID_UNIT: Sense = Sense::new(0x05, 0x0e, 0x03);
 /// Where requests have their tag.
 const TAG_AT: usize = 8;
 
@@ -200,7 +198,8 @@ impl Mover {
     }
 
     fn refuse_command(&self, tag: u64, notifications: u8) -> Result<bool, Broken> {
-        let (status, sense) = (Status::CheckCondition as u8, INVALID_UNIT.encode(false));
+        let (status, sense) =
+            (Status::CheckCondition as u8, Sense::INVALID_FIELD_IN_COMMAND_IU.encode(false));
         self.refuse(tag, notifications, Response { status, sense: &sense, ..Response::default() })
     }
 }

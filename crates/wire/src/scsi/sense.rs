@@ -52,6 +52,7 @@ conditions! {
     OPERATION_IN_PROGRESS = 0x5 0x00 0x16, "operation in progress";
     COMMAND_SEQUENCE = 0x5 0x2c 0x00, "command sequence error";
     PARAMETER_LIST_LENGTH = 0x5 0x1a 0x00, "parameter list length error";
+    INVALID_FIELD_IN_COMMAND_IU = 0x5 0x0e 0x03, "invalid field in command information unit";
     INVALID_OPCODE = 0x5 0x20 0x00, "invalid command operation code";
     LBA_OUT_OF_RANGE = 0x5 0x21 0x00, "logical block address out of range";
     INVALID_FIELD_IN_CDB = 0x5 0x24 0x00, "invalid field in CDB";

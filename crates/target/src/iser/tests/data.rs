@@ -177,7 +177,7 @@ fn residuals_tell_what_was_written_and_no_more_is() {
 }
 
 #[test]
-fn of_a_write_that_expects_more_no_more_is_read_than_its_cdb_asks_for() {
+fn a_write_of_another_amount_is_cut_to_its_cdb_or_refused() {
     play(|house| async move {
         let mut host = house.session(1).await;
         let data = pattern(4096);
@@ -188,8 +188,10 @@ fn of_a_write_that_expects_more_no_more_is_read_than_its_cdb_asks_for() {
         assert!(host.blocks(0, 2).await == data[..1024]);
         let (itt, place) = host.write(&cdb::write_10(0, 16, false), &data, 0);
         let told = host.answer(itt).await;
-        assert_eq!((told.status(), told.residual()), (0, (0x04, 4096)));
-        assert_eq!(reads(&host.did(), place), [(0, 4096)]);
+        assert_eq!((told.status(), told.residual()), (2, (0x04, 4096)));
+        assert!(host.blocks(0, 2).await == data[..1024]);
+        assert!(host.blocks(2, 6).await == [0; 3072], "nothing of it is stored");
+        host.take_back(place);
     });
 }
 

@@ -235,6 +235,12 @@ fn a_residual_tells_what_was_not_moved_and_no_more_is() {
             assert_eq!((r.status, [r.residual_out, r.residual_in]), (0, wanted), "{}", command.tag);
         }
         assert_eq!(host.written(wide)[36..], [0; 4]);
+        let (little, write) = (host.source(&[9; 600]), cdb::write_10(0, 2, false));
+        host.ask(&Command { data_out: Data::Direct(little), ..command(4, &write) });
+        let unit = host.hear().await.expect("an answer");
+        let r = Response::decode(&unit).expect("a response");
+        assert_eq!((r.status, r.residual_out), (2, Residual::Over(424)));
+        assert_eq!(self::read(&mut host, 1).await, [7; 512], "nothing of it is stored");
         // Of the write, no more was read than it was to have.
         assert!(host.faults[1].log().iter().any(|op| matches!(op, Operation::Read { len: 512, .. })));
     });

@@ -1,0 +1,219 @@
+//! Commands with Data-Out whose Expected Data Transfer Length differs from what their CDB asks for.
+
+use crate::pdu::NONE;
+use crate::raw::Raw;
+use crate::scsi::{READ, Reply, WRITE, designator, extended_copy, read_keys};
+use std::collections::HashSet;
+
+/// INVALID FIELD IN COMMAND INFORMATION UNIT.
+const REFUSED: u32 = 0x05_0e03;
+const OVER: u8 = 4;
+const UNDER: u8 = 2;
+/// Where commands that write begin, in blocks; the blocks before stay zeros.
+const LBA: u8 = 8;
+const SANITIZE: u8 = 0x48;
+
+/// Operation codes without Data-Out.
+const OTHERS: &[u8] = &[
+    0x00, 0x03, 0x08, 0x12, 0x16, 0x17, 0x1a, 0x1b, 0x1c, 0x1e, 0x25, 0x28, 0x34, 0x35, 0x37, 0x3c, 0x4d,
+    0x56, 0x57, 0x5a, 0x5e, 0x84, 0x88, 0x90, 0x91, 0x9e, 0xa0, 0xa3, 0xa8, 0xb7,
+];
+
+/// How the data travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// With the command.
+    Immediate,
+    /// Behind it, and not asked for.
+    Unsolicited,
+    /// When R2Ts ask for them.
+    Solicited,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Way; 3] = [Way::Immediate, Way::Unsolicited, Way::Solicited];
+
+    /// What a login has to negotiate for it.
+    pub fn keys(self) -> [(&'static str, &'static str); 2] {
+        let yes_if = |wanted: bool| if wanted { "Yes" } else { "No" };
+        [("ImmediateData", yes_if(self == Way::Immediate)), ("InitialR2T", yes_if(self != Way::Unsolicited))]
+    }
+}
+
+/// A command with Data-Out.
+struct Case {
+    cdb: Vec<u8>,
+    data: Vec<u8>,
+    /// More data than the CDB asks for are refused, too.
+    exact: bool,
+    /// It stores its data in blocks from [`LBA`] on.
+    stores: bool,
+}
+
+impl Case {
+    fn new(cdb: &[u8], data: &[u8]) -> Case {
+        Case { cdb: cdb.to_vec(), data: data.to_vec(), exact: false, stores: false }
+    }
+
+    fn exact(self) -> Case {
+        Case { exact: true, ..self }
+    }
+
+    fn stores(self) -> Case {
+        Case { stores: true, ..self }
+    }
+
+    fn opcode(&self) -> u8 {
+        self.cdb[0]
+    }
+
+    /// It ends with GOOD when it gets all of its data, and leaves the disk as it was.
+    fn is_good(&self) -> bool {
+        self.opcode() != SANITIZE && (self.opcode() != 0x5f || matches!(self.cdb[1], 0 | 6))
+    }
+}
+
+/// A CDB of this length with `blocks` from `lba` on.
+fn transfer(opcode: u8, flags: u8, lba: u8, blocks: u8) -> Vec<u8> {
+    let mut cdb = match opcode >> 5 {
+        0 => vec![0; 6],
+        1 | 2 => vec![0; 10],
+        5 => vec![0; 12],
+        _ => vec![0; 16],
+    };
+    (cdb[0], cdb[1]) = (opcode, flags);
+    let (lba_at, blocks_at) = match cdb.len() {
+        6 => (3, 4),
+        10 => (5, 8),
+        12 => (5, 9),
+        _ => (9, 13),
+    };
+    (cdb[lba_at], cdb[blocks_at]) = (lba, blocks);
+    cdb
+}
+
+fn media() -> Vec<Case> {
+    let two = [0x5a; 1024];
+    let writes = [0x0a, 0x2a, 0xaa, 0x8a, 0x2e, 0xae, 0x8e];
+    let mut cases: Vec<Case> = writes.map(|op| Case::new(&transfer(op, 0, LBA, 2), &two).stores()).into();
+    let verifies = [0x2f, 0xaf, 0x8f];
+    cases.extend(verifies.map(|op| Case::new(&transfer(op, 0x02, 0, 2), &[0; 1024])));
+    cases.extend(verifies.map(|op| Case::new(&transfer(op, 0x06, 0, 2), &[0; 512])));
+    cases.extend([0x41, 0x93].map(|op| Case::new(&transfer(op, 0, 0, 2), &[0; 512]).exact()));
+    cases.push(Case::new(&transfer(0x89, 0, 0, 1), &[0; 1024]).exact());
+    cases.push(Case::new(&transfer(0x8b, 0, 0, 2), &[0; 1024]).exact());
+    let mut atomic = transfer(0x9c, 0, LBA, 2);
+    // ATOMIC BOUNDARY stands before TRANSFER LENGTH.
+    (atomic[11], atomic[13]) = (0, 2);
+    cases.push(Case::new(&atomic, &two).stores());
+    cases
+}
+
+fn lists(raw: &mut Raw) -> Vec<Case> {
+    let unmap = [&[0, 22, 0, 16][..], &[0; 4], &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &[0; 4]].concat();
+    let own = designator(raw, 0);
+    let (copy, segments) = extended_copy(&own, &own, 1);
+    let mut cases = vec![
+        Case::new(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &unmap),
+        Case::new(&[0x15, 0x10, 0, 0, 4, 0], &[0; 4]),
+        Case::new(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]),
+        Case::new(&[0x3b, 2, 0, 0, 0, 0, 0, 0, 16, 0], &[7; 16]),
+        Case::new(&[0x4c, 0, 0x40, 0, 0, 0, 0, 0, 4, 0], &[2, 0, 0, 0]),
+        Case::new(&[0x1d, 0x10, 0, 0, 4, 0], &[0; 4]),
+        Case::new(&[SANITIZE, 1, 0, 0, 0, 0, 0, 0, 5, 0], &[1, 0, 0, 1, 0]),
+        Case::new(&[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &[0, 0, 0, 0, 0, 0, 0, 1]),
+        Case::new(&copy, &segments),
+    ];
+    cases.extend((0..7).map(|action| Case::new(&[0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0], &[0; 24])));
+    cases
+}
+
+/// Every operation code that the logical unit knows is one of these, or has no Data-Out.
+fn is_whole_table(raw: &mut Raw, cases: &[Case]) {
+    let told = raw.read(0, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096).good();
+    let known: HashSet<u8> = cases.iter().map(Case::opcode).chain(OTHERS.iter().copied()).collect();
+    for descriptor in told[4..].chunks_exact(8) {
+        assert!(known.contains(&descriptor[0]), "operation code {:02x} is not tried", descriptor[0]);
+    }
+}
+
+/// What a refused command must leave as it is.
+fn state(raw: &mut Raw) -> Vec<Vec<u8>> {
+    vec![
+        raw.read_blocks(0, 0, 32),
+        raw.read(0, &[0x1a, 0, 0x3f, 0, 255, 0], 255).good(),
+        raw.read(0, &[0x3c, 2, 0, 0, 0, 0, 0, 0, 64, 0], 64).good(),
+        read_keys(raw, 0).iter().flat_map(|key| key.to_be_bytes()).collect(),
+    ]
+}
+
+fn ask(raw: &mut Raw, way: Way, cdb: &[u8], data: &[u8]) -> Reply {
+    if way != Way::Unsolicited || data.is_empty() {
+        return raw.write(0, cdb, data);
+    }
+    let command = raw.command(0, WRITE, cdb, data.len() as u32);
+    let follows = raw.data_out(command.tag(), NONE, 0, 0, data);
+    raw.send_all(&[command.clone(), follows]);
+    raw.collect(command.tag(), data)
+}
+
+fn is_refused(reply: &Reply, residual: (u8, u32), what: &str) {
+    assert_eq!((reply.status, reply.sense()), (2, REFUSED), "{what}: {reply:?}");
+    assert_eq!((reply.flags, reply.residual), residual, "{what}: {reply:?}");
+}
+
+fn too_little(raw: &mut Raw, way: Way, case: &Case) {
+    let needed = case.data.len();
+    let before = state(raw);
+    let less = [0, 1, needed / 2, needed - 1, needed / 512 * 512].into_iter().filter(|len| *len < needed);
+    for len in less {
+        let what = format!("{way:?}, {:02x?} with {len} bytes", case.cdb);
+        let reply = ask(raw, way, &case.cdb, &vec![0xee; len]);
+        is_refused(&reply, (OVER, (needed - len) as u32), &what);
+        assert!(state(raw) == before, "{what}: something has changed");
+    }
+    // Neither direction is announced, or the wrong one.
+    is_refused(&raw.simple(0, &case.cdb), (OVER, needed as u32), "no direction");
+    let read = raw.command(0, 0x80 | READ, &case.cdb, needed as u32);
+    is_refused(&raw.execute(&read, &[]), (UNDER, needed as u32), "R for W");
+    assert!(state(raw) == before, "{:02x?}: something has changed", case.cdb);
+}
+
+fn too_much(raw: &mut Raw, way: Way, case: &Case) {
+    let needed = case.data.len();
+    for more in [1, 100, 512] {
+        let what = format!("{way:?}, {:02x?} with {more} bytes more", case.cdb);
+        let whole = [&case.data[..], &vec![0xee; more]].concat();
+        let before = raw.read_blocks(0, 0, 32);
+        let reply = ask(raw, way, &case.cdb, &whole);
+        let mut after = before;
+        if case.exact {
+            is_refused(&reply, (UNDER, whole.len() as u32), &what);
+        } else {
+            assert_eq!((reply.status, reply.sense()), (0, 0), "{what}: {reply:?}");
+            assert_eq!((reply.flags, reply.residual), (UNDER, more as u32), "{what}: {reply:?}");
+            if case.stores {
+                after[usize::from(LBA) * 512..][..needed].copy_from_slice(&case.data);
+            }
+        }
+        assert!(raw.read_blocks(0, 0, 32) == after, "{what}: the disk holds something else");
+    }
+}
+
+/// Tries every command with Data-Out of LUN 0, except these, with less data and with more than its CDB asks for.
+pub fn walk(raw: &mut Raw, way: Way, except: &[u8]) {
+    raw.write_blocks(0, 0, &[0; 32 * 512]).good();
+    let mut cases = media();
+    cases.extend(lists(raw));
+    is_whole_table(raw, &cases);
+    for case in cases.iter().filter(|case| !except.contains(&case.opcode())) {
+        too_little(raw, way, case);
+        if case.is_good() {
+            let reply = ask(raw, way, &case.cdb, &case.data);
+            assert_eq!((reply.status, reply.sense(), reply.residual), (0, 0, 0), "{:02x?}", case.cdb);
+            too_much(raw, way, case);
+        }
+        raw.write_blocks(0, 0, &[0; 32 * 512]).good();
+    }
+}

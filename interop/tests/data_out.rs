@@ -1,0 +1,13 @@
+//! Data-Out: other amounts of it than a command's CDB asks for.
+
+use interop::amounts::{Way, walk};
+use interop::{Raw, Server, config};
+
+/// RSP-005
+#[test]
+fn every_data_out_command_of_another_amount_is_refused_or_cut() {
+    let server = Server::start(&config::standard());
+    for way in Way::ALL {
+        walk(&mut Raw::session(server.portal(), &way.keys()), way, &[]);
+    }
+}
