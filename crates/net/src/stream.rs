@@ -1,6 +1,7 @@
 //! Sockets by readiness: wait until there is something, then take it without waiting. An idle connection
 //! holds no buffer, and one receive goes wherever its reader wants it.
 
+use crate::Recheck;
 use crate::watch::Watch;
 use compio::driver::ToSharedFd;
 use compio::net::TcpSocket;
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,12 +27,29 @@ const UNIX_BUFFER: usize = 2 << 20;
 const BACKLOG: i32 = 1024;
 /// Asks what a socket has sent and nobody has acknowledged (asm-generic/ioctls.h, linux/sockios.h).
 const SIOCOUTQ: Opcode = 0x5411;
+/// The peer sends no more, or the connection is broken.
+const ENDED: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
+
+/// The state of the other side, as the kernel knows it. Bytes that came before may still be unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// Nothing says that it has gone.
+    Open,
+    /// It sends no more (FIN).
+    Closed,
+    /// It has reset the connection, or the kernel has given the connection up.
+    Reset,
+}
 
 /// A connection over TCP or a Unix socket. Belongs to one core.
 pub struct Stream {
     fd: PollFd<Socket>,
     /// None where the event loop asks at each wait whether there is something to receive.
     watch: Option<Watch>,
+    /// The peer was seen to be open.
+    seen_open: Recheck,
+    /// Bytes that were received.
+    received: Cell<u64>,
 }
 
 impl Stream {
@@ -48,7 +67,7 @@ impl Stream {
     fn of(fd: PollFd<Socket>) -> Stream {
         let watch =
             Runtime::with_current(|rt| rt.driver_type().is_iouring()).then(|| Watch::new(fd.to_shared_fd()));
-        Stream { fd, watch }
+        Stream { fd, watch, seen_open: Recheck::default(), received: Cell::default() }
     }
 
     /// Connects to an address.
@@ -142,6 +161,56 @@ impl Stream {
         self.watch.as_ref().is_some_and(Watch::is_readable)
     }
 
+    /// The state of the other side. The kernel is asked once for each receive, and again after a tick of its clock.
+    #[inline]
+    pub fn peer_state(&self) -> PeerState {
+        if !self.seen_open.is_due() {
+            return PeerState::Open;
+        }
+        let state = self.ask_peer_state();
+        if state != PeerState::Open {
+            self.seen_open.renew();
+        }
+        state
+    }
+
+    /// Has the next [`Stream::peer_state`] ask the kernel, whatever was found before.
+    pub fn look_anew(&self) {
+        self.seen_open.renew();
+    }
+
+    fn ask_peer_state(&self) -> PeerState {
+        let told = told_of_end(&self.fd);
+        // A Unix socket tells of an orderly end by the same flag, and a TCP socket only when it is of no use any more.
+        let is_unix = || SockRef::from(&self.fd).domain().is_ok_and(|domain| domain == Domain::UNIX);
+        match told {
+            told if told.is_empty() => PeerState::Open,
+            told if told.contains(PollFlags::ERR) => PeerState::Reset,
+            told if told.contains(PollFlags::HUP) && !is_unix() => PeerState::Reset,
+            _ => PeerState::Closed,
+        }
+    }
+
+    /// Bytes that were received so far.
+    pub fn received(&self) -> u64 {
+        self.received.get()
+    }
+
+    /// Bytes that have come and were not received yet.
+    pub fn unread(&self) -> u64 {
+        rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
+    }
+
+    /// Copies what has come and leaves it to be received; up to `most` bytes from the first.
+    pub fn peek(&self, most: usize) -> Vec<u8> {
+        let there = usize::try_from(self.unread()).unwrap_or(most).min(most);
+        let mut bytes = vec![0; there];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let got = rustix::net::recv(&self.fd, &mut bytes[..], flags).map_or(0, |(got, _)| got);
+        bytes.truncate(got);
+        bytes
+    }
+
     /// To see from any core whether the peer has gone.
     ///
     /// # Errors
@@ -180,7 +249,11 @@ impl Stream {
             _ => {}
         }
         match received {
-            Ok(n) => Ok(Some(n)),
+            Ok(n) => {
+                self.seen_open.renew();
+                self.received.set(self.received.get() + n as u64);
+                Ok(Some(n))
+            }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(e) => Err(e.into()),
         }
@@ -240,10 +313,17 @@ pub struct Hangup(OwnedFd);
 impl Hangup {
     /// The peer has closed, or is gone. What it has sent before may still be unread.
     pub fn is_hung_up(&self) -> bool {
-        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let mut fds = [rustix::event::PollFd::new(&self.0, gone)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut fds, Some(&now)), Ok(1..)) && fds[0].revents().intersects(gone)
+        !told_of_end(&self.0).is_empty()
+    }
+}
+
+/// What the kernel says of the end of a connection, without waiting.
+fn told_of_end(fd: &impl AsFd) -> PollFlags {
+    let mut fds = [rustix::event::PollFd::new(fd, ENDED)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut fds, Some(&now)) {
+        Ok(1..) => fds[0].revents() & ENDED,
+        _ => PollFlags::empty(),
     }
 }
 

@@ -156,6 +156,10 @@ pub trait Endpoint {
     /// have asked for something: who polls flushes after it.
     fn poll(&self, into: &mut Events);
 
+    /// The connection has ended, as far as can be seen without waiting, whatever is still to be taken. Cheap: it is asked
+    /// before commands begin.
+    fn has_ended(&self) -> bool;
+
     /// Waits until there may be something to take.
     fn readable(&self) -> Wait<'_, io::Result<()>>;
 

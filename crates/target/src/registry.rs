@@ -40,6 +40,8 @@ pub enum Letter {
     Abort {
         /// Which.
         which: Which,
+        /// The session that ends them.
+        from: Arc<Info>,
         /// Dropped once no task is left.
         done: Done,
     },

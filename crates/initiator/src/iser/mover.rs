@@ -68,7 +68,13 @@ impl Mover {
             }
             _ => {}
         }
-        machine.take(Arrived { header: pdu.bhs, ahs: pdu.ahs, data: Data::Bytes(pdu.data), intact: true })
+        machine.take(Arrived {
+            header: pdu.bhs,
+            ahs: pdu.ahs,
+            data: Data::Bytes(pdu.data),
+            intact: true,
+            behind: &[],
+        })
     }
 
     /// The memory of a command that is answered; what was not filled is told as residual.

@@ -89,7 +89,7 @@ impl Mover {
     fn tell(&self, machine: &mut Machine, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
         header.set_data_len(data.len());
         self.with_state(|state| state.credits.stamp(&mut header, is_answer, state.waiting.len()));
-        machine.take(Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true })
+        machine.take(Arrived { header, ahs: &[], data: Data::Bytes(data), intact: true, behind: &[] })
     }
 
     /// Hands over the answers of our own. False: the session is over.

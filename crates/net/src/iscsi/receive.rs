@@ -53,6 +53,8 @@ pub struct Arrived<'a> {
     pub data: Data<'a>,
     /// The data digest fits, or there is none.
     pub intact: bool,
+    /// What has been received behind it.
+    pub behind: &'a [u8],
 }
 
 /// Who takes the PDUs.
@@ -212,6 +214,14 @@ impl Receiver {
         Ok(got.map(|got| (got, room)))
     }
 
+    /// The opcode of the last PDU of all that was received and not handed over yet, and of these bytes behind it. None if
+    /// they do not end with a whole PDU.
+    pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
+        let bytes = [&self.partial[..], behind].concat();
+        let missing = self.gather.as_ref().map_or(0, |g| g.end - g.filled + g.tail(self.digests));
+        last_opcode(self.digests, bytes.get(missing..)?)
+    }
+
     /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was
     /// missing.
     pub fn resume(&mut self, sink: &mut impl Sink) -> Result<Received, Broken> {
@@ -275,10 +285,11 @@ impl Receiver {
             }
             let data = &bytes[start..start + len];
             let intact = self.is_intact(data, &bytes[start + len..whole]);
-            if !sink.take(Arrived { header, ahs, data: Data::Bytes(data), intact }) {
+            let behind = &bytes[whole..];
+            if !sink.take(Arrived { header, ahs, data: Data::Bytes(data), intact, behind }) {
                 return Ok(Received::End);
             }
-            bytes = &bytes[whole..];
+            bytes = behind;
         }
         self.partial.extend_from_slice(bytes);
         debug_assert!(self.partial.len() < MAX_HEADER + LARGE + 8);
@@ -328,7 +339,8 @@ impl Receiver {
         let g = self.gather.take()?;
         self.after_large = true;
         let data = if g.landing { Data::Landed(g.buf) } else { Data::Buf(g.buf) };
-        let more = sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact });
+        let behind = &bytes[tail..];
+        let more = sink.take(Arrived { header: g.header, ahs: &g.ahs, data, intact, behind });
         Some((tail, more))
     }
 }
@@ -345,6 +357,18 @@ impl Gather {
         self.filled += direct;
         direct
     }
+}
+
+/// The opcode of the last of these PDUs; None if there is none, or the last is not whole.
+pub fn last_opcode(digests: Digests, mut bytes: &[u8]) -> Option<u8> {
+    let mut last = None;
+    while !bytes.is_empty() {
+        let header = Bhs(*bytes.first_chunk()?);
+        let (start, len) = (BHS_LEN + header.ahs_len() + digests.header_len(), header.data_len());
+        bytes = bytes.get(start + len + digests.tail_len(len)..)?;
+        last = Some(header.opcode());
+    }
+    last
 }
 
 /// A PDU as it travels, its lengths filled in. For tests.

@@ -5,7 +5,7 @@ use super::handshake;
 use crate::{Endpoint, Events, Exposed, Facts, Piece, Remote, Wait};
 use event_listener::Event;
 use net::out::Payload;
-use net::{Buf, Stream, with_scratch};
+use net::{Buf, PeerState, Stream, with_scratch};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::Shutdown;
@@ -183,6 +183,10 @@ impl Endpoint for Iwarp {
             self.spoken.notify(usize::MAX);
         }
         engine.take_news(into);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is_shut.get() || self.stream.peer_state() != PeerState::Open
     }
 
     fn readable(&self) -> Wait<'_, io::Result<()>> {

@@ -106,6 +106,10 @@ impl Endpoint for End {
         self.link.poll(self.me, into);
     }
 
+    fn has_ended(&self) -> bool {
+        self.link.alive().is_err()
+    }
+
     fn readable(&self) -> Wait<'_, io::Result<()>> {
         Box::pin(async move {
             loop {

@@ -16,8 +16,8 @@ use super::receives;
 use super::troubles::Trouble;
 use crate::{Endpoint, Event, Events, Exposed, Facts, Piece, Remote, Wait};
 use event_listener::Event as Wakeup;
-use net::Buf;
 use net::out::Payload;
+use net::{Buf, Recheck};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -63,7 +63,17 @@ pub fn endpoint(parts: Parts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
         completions: [ibv_wc::default(); BATCH],
     });
     let (memory, woken) = (memory(&domain), Wakeup::new());
-    let inner = Rc::new(Inner { queues, state, memory, domain, facts, woken, trouble, id });
+    let inner = Rc::new(Inner {
+        queues,
+        state,
+        memory,
+        domain,
+        facts,
+        silent: Recheck::default(),
+        woken,
+        trouble,
+        id,
+    });
     net::spawn(drive(inner.clone(), completions, events));
     Ok(Rc::new(Verbs { inner }))
 }
@@ -127,6 +137,8 @@ pub struct Inner {
     memory: Memory,
     domain: Arc<Domain>,
     facts: Facts,
+    /// The connection manager was seen to have nothing to say.
+    silent: Recheck,
     /// Something has changed.
     pub woken: Wakeup,
     /// What the device tells of it; its task is woken by that, also when it is over.
@@ -456,7 +468,22 @@ impl Endpoint for Verbs {
         state.cut.is_some() || state.out.delivered() >= mark
     }
 
+    fn has_ended(&self) -> bool {
+        let mut state = self.inner.state.borrow_mut();
+        if matches!(state.end, End::None) && self.inner.silent.is_due() {
+            let seen = self.inner.see_events(&mut state);
+            state.end.near(seen.err().map(Some));
+        }
+        let has_ended = !matches!(state.end, End::None);
+        drop(state);
+        if has_ended {
+            self.inner.woken.notify(usize::MAX);
+        }
+        has_ended
+    }
+
     fn poll(&self, into: &mut Events) {
+        self.inner.silent.renew();
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);
         append(into, &mut state.inbox);

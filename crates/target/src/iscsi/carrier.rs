@@ -5,13 +5,17 @@
 use super::connection::Session;
 use super::out::{self, Digests, MAX_SEGMENT, Payload};
 use super::receive::{Broken, Received, Receiver};
-use net::Stream;
+use net::{PeerState, Stream};
 use rdma::Wait;
 use std::cell::RefCell;
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 use wire::iscsi::Bhs;
+
+/// Messages and ends of RDMA Reads that are taken at once at most. There are fewer: without an answer an initiator has no
+/// more credits.
+const MOST_EVENTS: u64 = 1 << 16;
 
 /// A data mover that is no stream of bytes.
 pub trait Mover {
@@ -46,6 +50,12 @@ pub trait Mover {
 
     /// Waits until more can be sent.
     fn writable(&self) -> Wait<'_, io::Result<()>>;
+
+    /// The connection has ended, whatever it has brought before and was not taken yet.
+    fn has_ended(&self) -> bool;
+
+    /// Messages and ends of RDMA Reads that were taken so far.
+    fn taken(&self) -> u64;
 
     /// Nothing more is taken; what is queued still goes.
     fn stop_receiving(&self);
@@ -160,6 +170,31 @@ impl Line {
         match self {
             Line::Tcp(stream) => stream.writable().await,
             Line::Moved(mover) => mover.writable().await,
+        }
+    }
+
+    /// The state of the initiator's side. RDMA knows no half of a connection.
+    #[inline]
+    pub fn peer_state(&self) -> PeerState {
+        match self {
+            Line::Tcp(stream) => stream.peer_state(),
+            Line::Moved(mover) if mover.has_ended() => PeerState::Reset,
+            Line::Moved(_) => PeerState::Open,
+        }
+    }
+
+    /// What [`Line::peer_state`] has found holds no longer.
+    pub fn look_anew(&self) {
+        if let Line::Tcp(stream) = self {
+            stream.look_anew();
+        }
+    }
+
+    /// What was received so far: bytes of a stream, or events.
+    fn taken(&self) -> u64 {
+        match self {
+            Line::Tcp(stream) => stream.received(),
+            Line::Moved(mover) => mover.taken(),
         }
     }
 
@@ -322,5 +357,30 @@ impl Incoming {
             Incoming::Tcp(receiver) => receiver.resume(session),
             Incoming::Moved(mover) => mover.receive(session),
         }
+    }
+
+    /// The opcode of the last PDU of what was received and not taken yet, and of these bytes behind it.
+    pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
+        match self {
+            Incoming::Tcp(receiver) => receiver.last_opcode(behind),
+            Incoming::Moved(_) => None,
+        }
+    }
+
+    /// Takes all that has arrived by now, and whatever else one receive brings.
+    pub fn take_arrived(&mut self, line: &Line, session: &mut Session) -> Result<Received, Broken> {
+        let most = match line {
+            Line::Tcp(stream) => stream.received() + stream.unread(),
+            Line::Moved(mover) => mover.taken() + MOST_EVENTS,
+        };
+        let mut received = self.resume(session)?;
+        while received == Received::More && line.taken() < most {
+            let before = line.taken();
+            received = self.receive(line, session)?;
+            if line.taken() == before {
+                break;
+            }
+        }
+        Ok(received)
     }
 }

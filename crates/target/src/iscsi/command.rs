@@ -1,6 +1,7 @@
 //! SCSI commands: those that end on the spot, and the way of all others.
 
 use super::connection::{Connection, Session};
+use super::late::{READS, Waited};
 use super::letters::Around;
 use super::luns::{Found, Handle};
 use super::parts::{self, Room};
@@ -65,6 +66,7 @@ impl Session {
         };
         if c.attribute != Attribute::Simple
             || handle.ordered > 0
+            || self.recalling
             || !handle.unit.gate.try_enter(handle.nexus.part())
         {
             // Who is busy says so at once: at the gate it could be a long wait.
@@ -303,12 +305,14 @@ impl Run {
             return gone();
         };
         self.gate = Some((member.clone(), entry));
-        conn.in_order(&self.command, self.serial).await;
-        let room = match self.room_to_read(conn, &unit, answer.as_ref()).await {
+        let waited = Waited::default();
+        waited.at(conn.in_order(&self.command, self.serial)).await;
+        let room = match waited.at(self.room_to_read(conn, &unit, answer.as_ref())).await {
             Ok(room) => room,
             Err(status) => return (Err(status.into()), 0),
         };
-        let Some(inside) = self.step_in(conn, &member, entry).await else { return untold(answer) };
+        let inside = self.step_in(conn, &member, entry, &waited).await;
+        let Some(inside) = inside else { return untold(answer) };
         if let Err(failure) = self.is_still_meant(&unit) {
             return (Err(failure), 0);
         }
@@ -364,11 +368,19 @@ impl Run {
         (ended, needed as u64)
     }
 
-    /// Passes the gate; None when the command is aborted. It does not wait on then: what is inside may never come out by
-    /// itself, and others wait behind it.
-    async fn step_in(&self, conn: &Connection, member: &Member, entry: Entry) -> Option<Inside> {
-        let inside = conn.unless_aborted(&self.command, self.serial, member.step_in(entry)).await?;
-        (!conn.session.borrow().is_aborted(self.command.itt, self.serial)).then_some(inside)
+    /// Passes the gate; None when the command is aborted, or comes too late. It does not wait on then: what is inside may
+    /// never come out by itself, and others wait behind it.
+    async fn step_in(
+        &self,
+        conn: &Connection,
+        member: &Member,
+        entry: Entry,
+        waited: &Waited,
+    ) -> Option<Inside> {
+        let inside = conn.unless_aborted(&self.command, self.serial, member.step_in(entry));
+        let inside = waited.at(inside).await?;
+        let is_aborted = conn.session.borrow().is_aborted(self.command.itt, self.serial);
+        (!is_aborted && conn.lets_begin(self.serial, waited)).then_some(inside)
     }
 
     /// While it waited, the unit may have gone, or its medium may have become another one.
@@ -389,7 +401,6 @@ impl Run {
         unit: &Unit,
         answer: Option<&Answer>,
     ) -> Result<Room, Status> {
-        const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
         let offered = self.command.room() as usize;
         let len = match answer {
             _ if unit.passage().is_some() => offered,

@@ -121,6 +121,8 @@ pub struct Session {
     pub serial: u64,
     /// Upper bits of the latest Target Transfer Tag.
     pub ttt_base: u32,
+    /// No command ends on the spot: what has arrived is about to be aborted.
+    pub recalling: bool,
 }
 
 /// A connection. Lives on one core.
@@ -129,6 +131,10 @@ pub struct Connection {
     pub line: Line,
     /// Its session.
     pub session: RefCell<Session>,
+    /// Its receiving side.
+    pub incoming: RefCell<Incoming>,
+    /// A closed connection ends with a Logout; None: not looked at yet.
+    pub logs_out: Cell<Option<bool>>,
     /// Buffers.
     pub pool: Pool,
     /// A task has ended or is aborted, the CmdSN window has moved, or life is over.
@@ -148,11 +154,11 @@ pub async fn run(begun: Begun) {
     let digests = Digests { header: p.header_digest, data: p.data_digest };
     let tsih = seat.tsih;
     let Carrier { line, out, incoming } = carrier;
-    let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests, local, line, out };
+    let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests, local, line, out, incoming };
     let conn = Connection::new(shared, door, info.clone(), seated);
     net::spawn(letters::serve(Rc::downgrade(&conn), letters));
     net::spawn(services::keep_alive(Rc::downgrade(&conn)));
-    let received = conn.receive(incoming).await;
+    let received = conn.receive().await;
     goodbye(&info, tsih, conn.session.borrow().end, received);
     conn.finish().await;
     let farewells = std::mem::take(&mut conn.session.borrow_mut().farewells);
@@ -186,6 +192,7 @@ struct Seated {
     local: SocketAddr,
     line: Line,
     out: Out,
+    incoming: Incoming,
 }
 
 fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
@@ -212,6 +219,8 @@ impl Connection {
         let pool = shared.pool.share();
         Rc::new_cyclic(|me| Connection {
             line: seated.line,
+            incoming: RefCell::new(seated.incoming),
+            logs_out: Cell::default(),
             pool: pool.clone(),
             task_ended: Event::new(),
             drained: Event::new(),
@@ -240,6 +249,7 @@ impl Connection {
                 last_word: None,
                 serial: 0,
                 ttt_base: 0,
+                recalling: false,
                 shared,
                 info,
                 door,
@@ -248,10 +258,11 @@ impl Connection {
     }
 
     /// Receives until the connection ends.
-    async fn receive(self: &Rc<Self>, mut incoming: Incoming) -> Result<(), Broken> {
+    async fn receive(self: &Rc<Self>) -> Result<(), Broken> {
         let mut next = Received::More;
-        if incoming.has_begun() {
-            next = incoming.resume(&mut self.session.borrow_mut())?;
+        let has_begun = self.incoming.borrow().has_begun();
+        if has_begun {
+            next = self.incoming.borrow_mut().resume(&mut self.session.borrow_mut())?;
         }
         loop {
             if next == Received::End {
@@ -260,10 +271,10 @@ impl Connection {
             self.flush();
             self.wait_for_room().await;
             next = if next == Received::Full {
-                incoming.resume(&mut self.session.borrow_mut())?
+                self.incoming.borrow_mut().resume(&mut self.session.borrow_mut())?
             } else {
                 self.line.readable().await?;
-                incoming.receive(&self.line, &mut self.session.borrow_mut())?
+                self.incoming.borrow_mut().receive(&self.line, &mut self.session.borrow_mut())?
             };
         }
     }
@@ -425,7 +436,7 @@ impl Session {
 
     /// So much waits to be sent that no more is taken.
     pub fn is_full(&self) -> bool {
-        self.out.waiting() > MAX_WAITING || self.out.own() > MAX_OWN
+        !self.recalling && (self.out.waiting() > MAX_WAITING || self.out.own() > MAX_OWN)
     }
 
     /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has

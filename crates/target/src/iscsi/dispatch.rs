@@ -2,6 +2,7 @@
 
 use super::carrier::Out;
 use super::connection::{Life, Session};
+use super::late;
 use super::receive::{Arrived, Data, Sink};
 use super::task::Command;
 use net::Buf;
@@ -47,7 +48,10 @@ impl Sink for Session {
             return false;
         }
         self.pings.heard();
-        let Arrived { header, ahs, data, intact } = pdu;
+        let Arrived { header, ahs, data, intact, behind } = pdu;
+        if late::changes(&header) && self.is_late(behind) {
+            return false;
+        }
         match header.opcode() {
             opcode::DATA_OUT => self.data_out(&header, ahs, data, intact),
             _ if !intact => self.reject(RejectReason::DataDigest, &header, ahs),

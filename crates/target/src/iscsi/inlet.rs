@@ -28,6 +28,10 @@ pub struct Inlet {
     over: Cell<bool>,
     /// The end of the connection was seen: no RDMA Read is under way any more.
     ended: Cell<bool>,
+    /// The end of the connection is among what has come.
+    ends: Cell<bool>,
+    /// Events that were taken so far.
+    taken: Cell<u64>,
     stopped: Bell,
 }
 
@@ -35,7 +39,8 @@ impl Inlet {
     /// That of a connection on which this has come already, and takes messages of so many bytes.
     pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: Events) -> Inlet {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
-        Inlet { endpoint, longest, events, over, ended: Cell::new(false), stopped: Bell::new() }
+        let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
+        Inlet { endpoint, longest, events, over, ended, ends, taken, stopped: Bell::new() }
     }
 
     /// Hands over what is there, one by one, unless it was stopped. `take` tells whether more is wanted.
@@ -57,6 +62,7 @@ impl Inlet {
         if events.is_empty() {
             events.clear();
             self.endpoint.poll(&mut events);
+            self.ends.set(ends(&events));
         }
         let (mut messages, mut taken, mut result) = (0, 0, Ok(Received::More));
         let Events { list, bytes } = &mut events;
@@ -89,6 +95,7 @@ impl Inlet {
             self.endpoint.receives(messages, self.longest);
         }
         list.drain(..taken);
+        self.taken.set(self.taken.get() + taken as u64);
         self.events.replace(events);
         result
     }
@@ -121,6 +128,16 @@ impl Inlet {
         self.ended.get()
     }
 
+    /// The connection has ended, whatever it has brought before that and was not taken yet.
+    pub fn ends(&self) -> bool {
+        self.ended.get() || self.ends.get() || self.endpoint.has_ended()
+    }
+
+    /// Events that were taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken.get()
+    }
+
     /// Ends the connection.
     pub fn close(&self) {
         self.ended.set(true);
@@ -138,6 +155,11 @@ impl Inlet {
         self.over.set(true);
         self.stopped.notify(usize::MAX);
     }
+}
+
+/// The end is the last event.
+fn ends(events: &Events) -> bool {
+    matches!(events.list.last(), Some(Event::End(_)))
 }
 
 /// The connection cannot go on, because of what the initiator did.

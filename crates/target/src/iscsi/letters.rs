@@ -28,10 +28,10 @@ pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
         let Some(conn) = conn.upgrade() else { return };
         match letter {
             Letter::End { why, done } => conn.end(why, done),
-            Letter::Abort { which, done } => {
+            Letter::Abort { which, from, done } => {
                 // Beside the next letters: a task may take its time to end.
                 net::spawn(async move {
-                    conn.abort_for_others(&which).await;
+                    conn.abort_for_others(&which, &from).await;
                     drop(done);
                 });
             }
@@ -141,13 +141,15 @@ impl Surroundings for Around<'_> {
 
     fn abort(&self, victims: Vec<NexusId>) -> block::Future<'_, ()> {
         let which = Which::Nexuses(victims.into());
-        let shared = self.conn.session.borrow().shared.clone();
+        let (shared, from) = self.conn.origin();
         Box::pin(async move {
-            shared.registry.tell_all(None, |done| Letter::Abort { which: which.clone(), done }).await;
+            let letter = |done| Letter::Abort { which: which.clone(), from: from.clone(), done };
+            shared.registry.tell_all(None, letter).await;
         })
     }
 
     fn is_aborted(&self) -> bool {
-        self.conn.session.borrow().is_aborted(self.itt, self.serial)
+        let session = self.conn.session.borrow();
+        session.is_aborted(self.itt, self.serial) || self.conn.why_late(&session, None).is_some()
     }
 }

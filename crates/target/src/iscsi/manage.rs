@@ -6,6 +6,8 @@ use super::luns::Found;
 use super::out::Payload;
 use super::task::{Aborted, Task};
 use crate::registry::{Letter, Which};
+use crate::server::Shared;
+use crate::session::Info;
 use crate::{Unit, exec};
 use device::NexusId;
 use proto::window::precedes;
@@ -210,11 +212,16 @@ impl Connection {
     }
 
     async fn abort_others(&self, which: Which) {
-        let (shared, tsih) = {
-            let session = self.session.borrow();
-            (session.shared.clone(), session.tsih)
-        };
-        shared.registry.tell_all(Some(tsih), |done| Letter::Abort { which: which.clone(), done }).await;
+        let (shared, from) = self.origin();
+        let tsih = self.session.borrow().tsih;
+        let letter = |done| Letter::Abort { which: which.clone(), from: from.clone(), done };
+        shared.registry.tell_all(Some(tsih), letter).await;
+    }
+
+    /// What a letter to other sessions needs: how to reach them, and whom it is from.
+    pub fn origin(&self) -> (Arc<Shared>, Arc<Info>) {
+        let session = self.session.borrow();
+        (session.shared.clone(), session.info.clone())
     }
 
     /// TARGET WARM RESET: every logical unit that this session can reach.
@@ -250,7 +257,8 @@ impl Connection {
     }
 
     /// Ends the tasks that another session has a say in.
-    pub async fn abort_for_others(self: &Rc<Self>, which: &Which) {
+    pub async fn abort_for_others(self: &Rc<Self>, which: &Which, from: &Info) {
+        self.recall(which, from);
         let (serials, concerns) = {
             let mut session = self.session.borrow_mut();
             let concerns = session.is_concerned(which);

@@ -9,6 +9,7 @@ mod dispatch;
 pub mod held;
 pub mod inlet;
 mod lanes;
+mod late;
 mod letters;
 pub mod login;
 mod luns;
@@ -20,6 +21,8 @@ mod services;
 mod straight;
 mod task;
 pub mod testing;
+#[cfg(test)]
+mod tests;
 
 use crate::server::{Counted, Shared};
 use login::Ends;

@@ -97,7 +97,11 @@ impl Session {
 
 /// A command whose medium takes it by itself.
 async fn alone(conn: Rc<Connection>, begun: Begun, work: Work) {
-    let ended = work.done(&begun.unit).await;
+    let why_late = conn.why_late(&conn.session.borrow(), None);
+    let ended = match why_late {
+        None => work.done(&begun.unit).await,
+        Some(_) => Err(exec::gone()),
+    };
     conn.end_straight(begun, ended);
 }
 

@@ -4,7 +4,7 @@
 mod login;
 mod mover;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::iscsi::connection;
 use crate::iscsi::login::{Ends, login};

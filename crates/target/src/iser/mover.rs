@@ -168,7 +168,13 @@ impl Mover {
             }
             _ => {}
         }
-        Ok(session.take(Arrived { header: pdu.bhs, ahs: pdu.ahs, data: Data::Bytes(pdu.data), intact: true }))
+        Ok(session.take(Arrived {
+            header: pdu.bhs,
+            ahs: pdu.ahs,
+            data: Data::Bytes(pdu.data),
+            intact: true,
+            behind: &[],
+        }))
     }
 
     /// Takes note of the memory that a command advertises.
@@ -199,7 +205,7 @@ impl Mover {
         let Some(Coming { header, lands }) = self.state.borrow_mut().coming.remove(&id) else { return true };
         let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
         let is_awaited = session.awaits(header.itt(), header.word20());
-        let more = !is_awaited || session.take(Arrived { header, ahs: &[], data, intact: true });
+        let more = !is_awaited || session.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] });
         self.release();
         more
     }
@@ -276,6 +282,14 @@ impl carrier::Mover for Mover {
 
     fn writable(&self) -> Wait<'_, io::Result<()>> {
         self.endpoint.writable()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.inlet.ends()
+    }
+
+    fn taken(&self) -> u64 {
+        self.inlet.taken()
     }
 
     fn stop_receiving(&self) {

@@ -259,7 +259,7 @@ impl Mover {
         }
         drop(state);
         let bytes = if let wire::srp::Data::Immediate(bytes) = data { bytes } else { &[] };
-        Ok(session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(bytes), intact: true }))
+        Ok(session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(bytes), intact: true, behind: &[] }))
     }
 
     fn task_management(&self, session: &mut Session, asked: &TaskManagement) -> Result<bool, Broken> {
@@ -272,7 +272,7 @@ impl Mover {
             return Ok(true);
         };
         drop(state);
-        Ok(session.take(Arrived { header, ahs: &[], data: Data::Bytes(&[]), intact: true }))
+        Ok(session.take(Arrived { header, ahs: &[], data: Data::Bytes(&[]), intact: true, behind: &[] }))
     }
 
     /// What was being read for a request has come.
@@ -281,11 +281,11 @@ impl Mover {
         let more = match coming {
             Some(Coming::Table { header, ahs, len }) => {
                 self.table(itt, header.word20(), &buf[..len])?;
-                session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(&[]), intact: true })
+                session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(&[]), intact: true, behind: &[] })
             }
             Some(Coming::Data { header, lands }) if session.awaits(itt, header.word20()) => {
                 let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
-                session.take(Arrived { header, ahs: &[], data, intact: true })
+                session.take(Arrived { header, ahs: &[], data, intact: true, behind: &[] })
             }
             _ => true,
         };
@@ -421,6 +421,14 @@ impl carrier::Mover for Mover {
 
     fn writable(&self) -> Wait<'_, io::Result<()>> {
         self.endpoint.writable()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.inlet.ends()
+    }
+
+    fn taken(&self) -> u64 {
+        self.inlet.taken()
     }
 
     fn stop_receiving(&self) {

@@ -215,7 +215,7 @@ impl Receiver {
                 }
                 None => (Data::Bytes(&[]), true),
             };
-            if !sink.take(Arrived { header, ahs: &[], data, intact }) {
+            if !sink.take(Arrived { header, ahs: &[], data, intact, behind: &[] }) {
                 return Ok(Received::End);
             }
             (between, left, came) = (&between[header_len + tail..], left - whole, came + 1);

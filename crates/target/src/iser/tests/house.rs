@@ -5,8 +5,8 @@ use crate::Unit;
 use crate::server::{Bound, Counted, Shared};
 use crate::setup::*;
 use device::{Identity, Lu};
-use net::Cores;
 use net::cores::Place;
+use net::{Buf, Cores};
 use rdma::mem::{Faults, request_with};
 use rdma::{Request, Terms};
 use std::cell::RefCell;
@@ -88,12 +88,30 @@ impl House {
     ) -> Host {
         let terms = Terms { ord: 1, ird: 16, receives: (1, LOGIN_LEN) };
         let (asked, outcome) = request_with(private, terms, faults.clone());
-        let place = self.places.borrow_mut().pop().expect("not so many connections");
-        let count = Counted::new(&self.shared, place).expect("room for a connection");
+        let count = self.count();
         let served =
             compio::runtime::spawn(super::super::serve(self.shared.clone(), through(asked), 0, count));
         let (end, private) = outcome.await.expect("it is taken");
         Host::new(end, private, faults, served)
+    }
+
+    /// A place for one more connection.
+    pub fn count(&self) -> Counted {
+        let place = self.places.borrow_mut().pop().expect("not so many connections");
+        Counted::new(&self.shared, place).expect("room for a connection")
+    }
+
+    /// The first byte of a block of the first disk, as it is on the medium.
+    pub fn on_medium(&self, lba: u32) -> u8 {
+        let mut block = Buf::zeroed(512);
+        let read = self.disk().backend().read_now(u64::from(lba) * 512, &mut block);
+        assert!(matches!(read, block::Inline::Done(Ok(()))), "memory waits for nothing");
+        block[0]
+    }
+
+    /// The first disk.
+    pub fn disk(&self) -> Arc<Unit> {
+        self.shared.setup().targets[NAME].luns[&0].clone()
     }
 
     /// A session with the disk, whose news were heard.

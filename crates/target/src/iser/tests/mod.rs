@@ -4,8 +4,9 @@
 mod afar;
 mod data;
 mod faults;
-mod host;
-mod house;
+pub(crate) mod host;
+pub(crate) mod house;
+mod late;
 mod login;
 mod manage;
 mod spy;

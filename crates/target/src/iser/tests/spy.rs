@@ -109,6 +109,10 @@ impl Endpoint for Spy {
         self.0.poll(into);
     }
 
+    fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
     fn readable(&self) -> Wait<'_, io::Result<()>> {
         self.0.readable()
     }

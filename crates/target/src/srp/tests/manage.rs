@@ -1,5 +1,7 @@
-use super::world::{Answer, Host, command, rest};
+use super::world::{Answer, Host, NAME, command, rest};
 use super::{World, on_core};
+use block::Inline;
+use net::Buf;
 use rdma::Events;
 use rdma::mem::Operation;
 use wire::scsi::cdb;
@@ -187,5 +189,22 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
             Answer::good(15)
         );
         assert_eq!(host.written(at), [9; 1024]);
+    });
+}
+
+#[test]
+fn commands_before_the_end_do_not_begin_after_it() {
+    on_core(async move || {
+        let world = World::new();
+        let host = world.host(1, false).await.ready().await;
+        let cdb = cdb::write_10(0, 1, false);
+        host.ask(&Command { data_out: Data::Immediate(&[7; 512]), ..command(5, &cdb) });
+        host.endpoint.close();
+        while !world.shared.registry.list().is_empty() {
+            net::after_others().await;
+        }
+        let (mut block, disk) = (Buf::zeroed(512), world.shared.setup().targets[NAME].luns[&0].backend());
+        assert!(matches!(disk.read_now(0, &mut block), Inline::Done(Ok(()))));
+        assert_eq!(block[0], 0);
     });
 }

@@ -1,0 +1,156 @@
+//! An initiator over TCP.
+
+use crate::iscsi::connection;
+use crate::iscsi::login::{self, Ends};
+use crate::iscsi::out::Digests;
+use crate::iscsi::receive::encode;
+use crate::iser::tests::house::House;
+use net::Stream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use wire::iscsi::request::{self, Attribute};
+use wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
+use wire::scsi::cdb::{self, Cdb};
+
+const NO_DIGESTS: Digests = Digests { header: false, data: false };
+/// What it says at login, behind the name of the initiator.
+const KEYS: &str = "TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nInitialR2T=No\n";
+/// CSG, NSG and T of the only Login Request.
+const OPERATIONAL: u8 = 0x87;
+
+/// The initiator's end of a connection.
+pub struct Host {
+    socket: TcpStream,
+    input: Vec<u8>,
+    /// Sent together by [`Host::send`].
+    queued: Vec<u8>,
+    cmd_sn: u32,
+    stat_sn: u32,
+    itt: u32,
+}
+
+impl Host {
+    /// A connection that is served.
+    pub fn connect(house: &House) -> Host {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
+        let (accepted, peer) = listener.accept().expect("a connection");
+        socket.set_nonblocking(true).expect("a socket");
+        let ends = Ends { local: accepted.local_addr().expect("an address"), peer };
+        let fresh = login::Tcp::new(Stream::new(accepted).expect("a stream"), Vec::new());
+        let (shared, count) = (house.shared.clone(), house.count());
+        net::spawn(async move {
+            let session = login::login(&shared, fresh, ends, 0, count).await.expect("a session");
+            connection::run(session).await;
+        });
+        Host { socket, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
+    }
+
+    /// A session of this ISID, whose news were heard.
+    pub async fn session(house: &House, isid: u8) -> Host {
+        Host::session_of(house, "one", isid).await
+    }
+
+    /// A session of the initiator of this name.
+    pub async fn session_of(house: &House, name: &str, isid: u8) -> Host {
+        let mut host = Host::connect(house);
+        host.ask_to_log_in(name, isid);
+        assert_eq!(host.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        let ready = host.command(&cdb::test_unit_ready());
+        host.queue(ready, &[]);
+        host.send();
+        host.told(opcode::SCSI_RESPONSE).await;
+        host
+    }
+
+    /// Sends a Login Request.
+    pub fn ask_to_log_in(&mut self, name: &str, isid: u8) {
+        let mut login = Bhs::new(opcode::LOGIN | 0x40);
+        login.0[1] = OPERATIONAL;
+        login.0[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, isid]);
+        request::stamp(&mut login, self.cmd_sn, 0);
+        let keys = format!("InitiatorName=iqn.2026-11.org.example:{name}\n{KEYS}");
+        self.queue(login, keys.replace('\n', "\0").as_bytes());
+        self.send();
+    }
+
+    /// Queues a PDU.
+    pub fn queue(&mut self, header: Bhs, data: &[u8]) {
+        self.queued.extend(encode(NO_DIGESTS, header, &[], data));
+    }
+
+    /// Sends what is queued.
+    pub fn send(&mut self) {
+        self.socket.write_all(&self.queued).expect("a connection");
+        self.queued.clear();
+    }
+
+    /// The header of the next command.
+    pub fn command(&mut self, cdb: &Cdb) -> Bhs {
+        self.itt += 1;
+        let mut header = request::scsi_command(0, self.itt, Attribute::Simple, cdb);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.cmd_sn += 1;
+        header
+    }
+
+    /// Queues a WRITE of one block, of which every byte is this.
+    pub fn write(&mut self, lba: u32, byte: u8) {
+        let mut header = self.command(&cdb::write_10(lba, 1, false));
+        request::writes(&mut header, 512, false);
+        self.queue(header, &[byte; 512]);
+    }
+
+    /// Queues a Logout that closes the session.
+    pub fn log_out(&mut self) {
+        self.itt += 1;
+        let mut header = request::logout(self.itt);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.queue(header, &[]);
+    }
+
+    /// Ends the connection by a reset.
+    pub fn reset(self) {
+        Stream::new(self.socket).expect("a stream").reset();
+    }
+
+    /// Sends no more.
+    pub fn finish(&self) {
+        self.socket.shutdown(Shutdown::Write).expect("a connection");
+    }
+
+    /// The next PDU of this kind.
+    pub async fn told(&mut self, kind: u8) -> Bhs {
+        loop {
+            match self.next().await {
+                Some(header) if header.opcode() == kind => return header,
+                Some(_) => {}
+                None => panic!("the connection has ended"),
+            }
+        }
+    }
+
+    /// The next PDU; None at the end of the connection.
+    pub async fn next(&mut self) -> Option<Bhs> {
+        loop {
+            if let Some(header) = self.parse() {
+                self.stat_sn = header.word(24).wrapping_add(1);
+                return Some(header);
+            }
+            let mut bytes = [0; 4096];
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(n) => self.input.extend_from_slice(&bytes[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => net::after_others().await,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn parse(&mut self) -> Option<Bhs> {
+        let header = Bhs(*self.input.first_chunk::<BHS_LEN>()?);
+        let whole = BHS_LEN + header.ahs_len() + padded(header.data_len());
+        (self.input.len() >= whole).then(|| drop(self.input.drain(..whole)))?;
+        Some(header)
+    }
+}

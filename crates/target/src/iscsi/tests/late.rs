@@ -1,0 +1,174 @@
+//! Commands that are still in the socket, or wait, when their session has come to its end, or another one ends them.
+
+use super::host::Host;
+use crate::gate::Entry;
+use crate::iser::tests::house::{House, play, quiet};
+use crate::registry::{Letter, Which};
+use device::{NexusId, Shard};
+use wire::iscsi::{opcode, request};
+use wire::scsi::cdb;
+
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+
+/// Waits until there are so many sessions.
+async fn until_sessions(house: &House, count: usize) {
+    while house.sessions() != count {
+        net::after_others().await;
+    }
+    quiet().await;
+}
+
+/// Block 0 has this on the medium; then WRITEs are left in the socket, of which `leave` makes the end.
+fn left_in_the_socket(leave: impl FnOnce(Host) -> Option<Host> + Send + 'static, wanted: u8) {
+    play(move |house| async move {
+        let mut host = Host::session(&house, 1).await;
+        (0..3).for_each(|_| host.write(0, OLD));
+        host.send();
+        let left = leave(host);
+        until_sessions(&house, 0).await;
+        assert_eq!(house.on_medium(0), wanted);
+        drop(left);
+    });
+}
+
+#[test]
+fn commands_before_a_reset_do_not_begin_after_it() {
+    let reset = |host: Host| {
+        host.reset();
+        None
+    };
+    left_in_the_socket(reset, 0);
+}
+
+#[test]
+fn commands_before_a_close_without_logout_do_not_begin() {
+    let finish = |host: Host| {
+        host.finish();
+        Some(host)
+    };
+    left_in_the_socket(finish, 0);
+}
+
+#[test]
+fn commands_before_logout_and_close_are_executed() {
+    let log_out = |mut host: Host| {
+        host.log_out();
+        host.send();
+        host.finish();
+        Some(host)
+    };
+    left_in_the_socket(log_out, OLD);
+}
+
+#[test]
+fn a_logout_amid_the_last_bytes_is_none_at_their_end() {
+    let more = |mut host: Host| {
+        host.log_out();
+        host.write(0, NEW);
+        host.send();
+        host.finish();
+        Some(host)
+    };
+    left_in_the_socket(more, 0);
+}
+
+#[test]
+fn data_that_came_before_a_reset_begins_no_write() {
+    play(|house| async move {
+        let mut host = Host::session(&house, 1).await;
+        let mut write = host.command(&cdb::write_10(0, 1, false));
+        request::writes(&mut write, 512, false);
+        host.queue(write, &[]);
+        host.send();
+        let r2t = host.told(opcode::R2T).await;
+        let burst = request::Burst { lun: 0, itt: write.itt(), ttt: r2t.word20() };
+        host.queue(request::data_out(burst, 0, 0, true, 0), &[OLD; 512]);
+        host.send();
+        host.reset();
+        until_sessions(&house, 0).await;
+        assert_eq!(house.on_medium(0), 0);
+    });
+}
+
+#[test]
+fn a_command_at_the_gate_does_not_begin_after_a_reset() {
+    play(|house| async move {
+        let mut host = Host::session(&house, 1).await;
+        let inside = house.disk().gate.member(Shard::mine()).step_in(Entry::Alone).await;
+        host.write(0, OLD);
+        host.send();
+        quiet().await;
+        host.reset();
+        drop(inside);
+        until_sessions(&house, 0).await;
+        assert_eq!(house.on_medium(0), 0);
+    });
+}
+
+/// A session with WRITEs in its socket, and what they left on the medium after a session of the initiator `other` has ended
+/// these tasks.
+async fn ended_by(house: &House, other: &str, which: Which) -> Host {
+    let mut one = Host::session(house, 1).await;
+    let other = Host::session_of(house, other, 2).await;
+    let from = house.shared.registry.list().pop().expect("two sessions").1;
+    (0..3).for_each(|_| one.write(0, OLD));
+    one.send();
+    let letter = |done| Letter::Abort { which: which.clone(), from: from.clone(), done };
+    house.shared.registry.tell_all(None, letter).await;
+    drop(other);
+    one
+}
+
+/// They were ended, and the session goes on.
+async fn none_begins(house: &House, mut one: Host) {
+    let then = house.on_medium(0);
+    quiet().await;
+    assert_eq!((then, house.on_medium(0)), (0, 0));
+    one.write(0, NEW);
+    one.send();
+    one.told(opcode::SCSI_RESPONSE).await;
+    assert_eq!(house.on_medium(0), NEW, "the session goes on");
+}
+
+#[test]
+fn a_reset_by_another_session_ends_what_has_arrived() {
+    play(|house| async move {
+        let one = ended_by(&house, "one", Which::units([house.disk()])).await;
+        none_begins(&house, one).await;
+    });
+}
+
+#[test]
+fn a_preempted_nexus_loses_what_has_arrived() {
+    play(|house| async move {
+        let all = Which::Nexuses((0..10_000).map(NexusId).collect());
+        let one = ended_by(&house, "other", all).await;
+        none_begins(&house, one).await;
+    });
+}
+
+#[test]
+fn a_reset_by_another_initiator_ends_no_unread_command() {
+    play(|house| async move {
+        let mut one = ended_by(&house, "other", Which::units([house.disk()])).await;
+        one.told(opcode::SCSI_RESPONSE).await;
+        assert_eq!(house.on_medium(0), OLD);
+    });
+}
+
+#[test]
+fn a_new_login_comes_behind_the_commands_of_the_old_one() {
+    play(|house| async move {
+        let mut old = Host::session(&house, 1).await;
+        let mut new = Host::connect(&house);
+        quiet().await;
+        (0..3).for_each(|_| old.write(0, OLD));
+        old.send();
+        new.ask_to_log_in("one", 1);
+        new.told(opcode::LOGIN_RESPONSE).await;
+        let then = house.on_medium(0);
+        quiet().await;
+        assert_eq!(house.on_medium(0), then);
+    });
+}
