@@ -1,15 +1,15 @@
 //! A connection in the transmission phase: what it holds, its loops, and its end.
 
 use super::Limits;
-use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken};
+use super::receive::{Arrived, Broken, Received, Receiver, Sink, Taken, ends_with_leave};
 use super::reply::Replies;
 use super::turns::Turn;
 use block::Backend;
 use event_listener::Event;
 use net::out::Out;
-use net::{Buf, Pool, Stream, either};
+use net::{Buf, PeerState, Pool, Stream, either};
 use proto::nbd::Terms;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ const MAX_WAITING: usize = 4 << 20;
 /// More answers than these, in bytes, are sent before the rest of a receive is looked at: what was just read
 /// is still in the caches.
 const WARM: usize = 256 << 10;
+/// Bytes behind the last request of a closed connection, among which the client's leave is looked for.
+const MOST_UNREAD: usize = 8 << 20;
 /// How long a client may take to fetch its last answers.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -42,6 +44,8 @@ pub(super) struct Connection {
     writing: Cell<bool>,
     /// A flush is on its way.
     flushing: Cell<bool>,
+    /// A closed connection ends with the client's leave.
+    leave: OnceCell<bool>,
 }
 
 /// What changes in a connection.
@@ -113,6 +117,7 @@ impl Connection {
             gone: Event::new(),
             writing: Cell::new(false),
             flushing: Cell::new(false),
+            leave: OnceCell::new(),
         })
     }
 
@@ -205,6 +210,27 @@ impl Connection {
             None
         };
         either(lost, async { Some(self.pool.get(len).await) }).await
+    }
+
+    /// A request comes too late to begin: its client has reset the connection, or closed it without its leave, and may have
+    /// written something newer over another one since. `behind` was received behind the request.
+    pub(super) fn is_late(&self, behind: &[u8]) -> bool {
+        match self.stream.peer_state() {
+            PeerState::Open => false,
+            PeerState::Reset => true,
+            PeerState::Closed => !self.leaves(behind),
+        }
+    }
+
+    /// The client sends no more, and its leave is the last of what it has sent; so there is one answer.
+    fn leaves(&self, behind: &[u8]) -> bool {
+        let look = || ends_with_leave(&[behind, &self.stream.peek(MOST_UNREAD)].concat());
+        *self.leave.get_or_init(look)
+    }
+
+    /// Its client has reset the connection.
+    pub(super) fn is_reset(&self) -> bool {
+        self.stream.peer_state() == PeerState::Reset
     }
 
     fn is_lost(&self) -> bool {

@@ -17,9 +17,10 @@ const MAX_EXTENTS: usize = 1024;
 
 /// Takes a request: it is done at once, or becomes a task.
 pub(super) fn take(conn: &Rc<Connection>, arrived: Arrived<'_>) -> Taken {
-    let Arrived { request, verdict, data } = arrived;
+    let Arrived { request, verdict, data, behind } = arrived;
     let refusal = match verdict {
         Ok(Command::Disconnect) => return Taken::Last,
+        Ok(command) if changes(&command) && conn.is_late(behind) => return Taken::Last,
         Ok(_) if conn.state.borrow().stopping => Failure::new(Errno::Shutdown, "the server is being stopped"),
         Ok(_) if request.len == 0 && !matches!(verdict, Ok(Command::Flush)) => {
             conn.state.borrow_mut().replies.done(&request);
@@ -55,11 +56,14 @@ fn start(conn: &Rc<Connection>, request: Request, command: Command, data: Data<'
         }
         _ => {}
     }
-    let changes =
-        matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. });
-    let place = InFlight::new(conn, changes);
+    let place = InFlight::new(conn, changes(&command));
     net::spawn(async move { perform(&place.conn, request, command, payload).await });
     Taken::Yes
+}
+
+/// It changes what the backend holds.
+fn changes(command: &Command) -> bool {
+    matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
 }
 
 /// Reads if that takes no waiting.
@@ -116,6 +120,9 @@ async fn change(
 ) -> Result<(), Failure> {
     let (backend, offset, len) = (&conn.backend, request.offset, u64::from(request.len));
     let mut settle = false;
+    if conn.is_reset() {
+        return Err(Failure::new(Errno::Shutdown, "the client has reset the connection"));
+    }
     match (command, payload) {
         (Command::Write { stable }, Some(buf)) => backend.write(offset, buf, stable).await.0?,
         (Command::Flush, _) => backend.flush().await?,

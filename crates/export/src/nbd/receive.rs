@@ -4,7 +4,7 @@
 use net::{Buf, Stream, with_scratch};
 use proto::nbd::{Command, Refusal, Terms};
 use std::io::{self, IoSliceMut};
-use wire::nbd::{REQUEST_LEN, Request};
+use wire::nbd::{REQUEST_LEN, Request, command};
 
 /// A payload above this that did not arrive whole gets a buffer of its own.
 const LARGE: usize = 16 << 10;
@@ -22,6 +22,8 @@ pub(super) struct Arrived<'a> {
     pub request: Request,
     pub verdict: Result<Command, Refusal>,
     pub data: Data<'a>,
+    /// What has been received behind it.
+    pub behind: &'a [u8],
 }
 
 /// What became of a request.
@@ -171,10 +173,10 @@ impl Receiver {
     fn go_on(&mut self, coming: Coming, bytes: &[u8], sink: &mut impl Sink) -> (usize, Option<Received>) {
         match coming {
             Coming::Gather { request, command, buf, filled } if filled == buf.len() => {
-                (0, hand_over(sink, request, Ok(command), Data::Buf(buf)))
+                (0, hand_over(sink, request, Ok(command), Data::Buf(buf), bytes))
             }
             Coming::Skip { request, refusal, rest } if bytes.len() >= rest => {
-                (rest, hand_over(sink, request, Err(refusal), Data::Bytes(&[])))
+                (rest, hand_over(sink, request, Err(refusal), Data::Bytes(&[]), &bytes[rest..]))
             }
             Coming::Skip { request, refusal, rest } => {
                 self.coming = Some(Coming::Skip { request, refusal, rest: rest - bytes.len() });
@@ -194,7 +196,8 @@ impl Receiver {
         let (len, body) = (request.payload_len(), &bytes[REQUEST_LEN..]);
         match (self.terms.check(&request), body.get(..len)) {
             (Ok(command), Some(data)) => {
-                Ok(match sink.take(Arrived { request, verdict: Ok(command), data: Data::Bytes(data) }) {
+                let (data, behind) = (Data::Bytes(data), &body[len..]);
+                Ok(match sink.take(Arrived { request, verdict: Ok(command), data, behind }) {
                     Taken::Yes => (REQUEST_LEN + len, None),
                     Taken::Starved => (0, Some(Received::Starved(len))),
                     Taken::Last => (REQUEST_LEN + len, Some(Received::End)),
@@ -217,14 +220,26 @@ impl Receiver {
     }
 }
 
+/// The last of these requests is the client's leave.
+pub(super) fn ends_with_leave(mut bytes: &[u8]) -> bool {
+    let mut leaves = false;
+    while let Some(request) = bytes.first_chunk::<REQUEST_LEN>().and_then(Request::decode) {
+        let Some(rest) = bytes.get(REQUEST_LEN + request.payload_len()..) else { return false };
+        leaves = request.command == command::DISC;
+        bytes = rest;
+    }
+    leaves && bytes.is_empty()
+}
+
 /// Hands over a request that needs no buffer any more; what ends the parse.
 fn hand_over(
     sink: &mut impl Sink,
     request: Request,
     verdict: Result<Command, Refusal>,
     data: Data<'_>,
+    behind: &[u8],
 ) -> Option<Received> {
-    match sink.take(Arrived { request, verdict, data }) {
+    match sink.take(Arrived { request, verdict, data, behind }) {
         Taken::Last => Some(Received::End),
         Taken::Yes | Taken::Starved => None,
     }

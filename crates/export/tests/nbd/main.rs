@@ -3,6 +3,7 @@
 
 mod client;
 mod hostile;
+mod late;
 mod peers;
 mod requests;
 mod stop;
