@@ -245,3 +245,63 @@ fn a_peer_who_never_pauses_keeps_nobody_out() {
         task.await.expect("it ends");
     });
 }
+
+/// The ends of a connection that is open, of either family, with five bytes that were not received.
+async fn unread(path: Option<&std::path::Path>) -> (Stream, Socket) {
+    let (accepted, mut client) = match path {
+        None => {
+            let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+            let client = TcpStream::connect(bound.local_addr().expect("bound")).expect("connected");
+            (Socket::from(bound.accept().expect("a connection").0), Socket::from(client))
+        }
+        Some(path) => {
+            let bound = Listener::bind_unix(path).expect("bound");
+            let client = UnixStream::connect(path).expect("connected");
+            (Socket::from(bound.accept().expect("a connection").0), Socket::from(client))
+        }
+    };
+    let stream = Stream::new(accepted).expect("a stream");
+    client.write_all(b"hello").expect("sent");
+    assert_eq!((stream.peer_state(), stream.unread()), (PeerState::Open, 5));
+    (stream, client)
+}
+
+#[test]
+fn a_reset_is_seen_before_the_bytes_that_came_before_it() {
+    in_loops(async || {
+        let (stream, client) = unread(None).await;
+        client.set_linger(Some(Duration::ZERO)).expect("a socket");
+        drop(client);
+        stream.look_anew();
+        assert_eq!((stream.peer_state(), &stream.peek(3)[..]), (PeerState::Reset, &b"hel"[..]));
+        assert_eq!(stream.receive(&mut [0; 8]).expect("bytes"), Some(5));
+        assert_eq!((stream.peer_state(), stream.received()), (PeerState::Reset, 5));
+    });
+}
+
+#[test]
+fn a_close_is_seen_before_the_bytes_that_came_before_it() {
+    let path = std::env::temp_dir().join(format!("lunar-net-close-{}.sock", std::process::id()));
+    in_loops(async || {
+        for path in [None, Some(path.as_path())] {
+            let (stream, client) = unread(path).await;
+            client.shutdown(Shutdown::Write).expect("a socket");
+            stream.look_anew();
+            assert_eq!((stream.peer_state(), &stream.peek(8)[..]), (PeerState::Closed, &b"hello"[..]));
+            drop(client);
+            assert_eq!(stream.peer_state(), PeerState::Closed);
+        }
+    });
+    std::fs::remove_file(path).expect("the socket");
+}
+
+#[test]
+fn what_was_seen_of_a_peer_holds_until_the_next_receive() {
+    in_loops(async || {
+        let (stream, mut client) = unread(None).await;
+        client.write_all(b"more").expect("sent");
+        assert_eq!(stream.receive(&mut [0; 4]).expect("bytes"), Some(4));
+        client.shutdown(Shutdown::Write).expect("a socket");
+        assert_eq!(stream.peer_state(), PeerState::Closed);
+    });
+}

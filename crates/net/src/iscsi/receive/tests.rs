@@ -2,6 +2,7 @@
 
 use super::*;
 use std::io::Write;
+use wire::iscsi::opcode;
 
 /// Collects PDUs; large ones land at offset 8 of a task's buffer when told so.
 #[derive(Default)]
@@ -117,4 +118,33 @@ fn a_segment_longer_than_declared_breaks() {
     let mut bytes = pdu(Digests::default(), &[], &[]);
     bytes[5] = 0x7f;
     assert!(matches!(feed(&bytes, 48, Digests::default(), false), Err(Broken::TooLong(_))));
+}
+
+#[test]
+fn the_last_pdu_is_known_if_it_is_whole() {
+    let digests = Digests { header: true, data: true };
+    let [write, logout] = [(opcode::SCSI_COMMAND, &[1, 2, 3][..]), (opcode::LOGOUT | 0x40, &[][..])]
+        .map(|(first, data)| encode(digests, Bhs::new(first), &[], data));
+    let last = |parts: &[&[u8]]| last_opcode(digests, &parts.concat());
+    assert_eq!(last(&[]), None);
+    assert_eq!(last(&[&write, &logout]), Some(opcode::LOGOUT));
+    assert_eq!(last(&[&logout, &write]), Some(opcode::SCSI_COMMAND));
+    assert_eq!(last(&[&write, &logout[..logout.len() - 1]]), None);
+    assert_eq!(last(&[&write[..write.len() - 1], &logout]), None);
+}
+
+#[test]
+fn the_last_pdu_is_known_behind_one_that_has_begun() {
+    let digests = Digests { header: false, data: true };
+    let logout = encode(digests, Bhs::new(opcode::LOGOUT), &[], &[]);
+    for len in [8, 3 * LARGE + 1] {
+        let begun = encode(digests, Bhs::new(opcode::SCSI_COMMAND), &[], &vec![7; len]);
+        for at in [BHS_LEN / 2, BHS_LEN, BHS_LEN + len, begun.len() - 1, begun.len()] {
+            let mut receiver = Receiver::new(digests, 4 * LARGE, Vec::new());
+            receiver.feed(&begun[..at], &mut Seen { pdus: Vec::new(), landing: false }).expect("a PDU");
+            let behind = [&begun[at..], &logout].concat();
+            assert_eq!(receiver.last_opcode(&behind), Some(opcode::LOGOUT), "{len} {at}");
+            assert_eq!(receiver.last_opcode(&behind[..behind.len() - 1]), None, "{len} {at}");
+        }
+    }
 }
