@@ -8,18 +8,25 @@ mod medium;
 mod ops;
 mod space;
 mod sync;
+mod underway;
 
 use crate::range::{Ranges, Share};
 use crate::{Backend, Extent, Facts, Finished, Future, Inline, OpenError, Spec, within};
 pub(crate) use examine::examine;
 use medium::Medium;
 use net::Buf;
-use ops::Handle;
+use ops::{Handle, Held};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
+use underway::{Regions, UnderWay};
+
+/// How often a read on the spot is done before it takes the way that keeps writers out.
+const TRIES: u32 = 2;
+/// Bytes of a read that keeps writers out at a time.
+const ALONE: usize = 256 << 10;
 
 /// A regular file or a block device.
 pub(crate) struct File {
@@ -29,6 +36,7 @@ pub(crate) struct File {
     can: Can,
     syncer: Arc<Syncer>,
     ranges: Arc<Ranges>,
+    under_way: Arc<UnderWay>,
 }
 
 /// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
@@ -52,7 +60,7 @@ impl File {
         let files = medium.files.clone();
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
-        Ok(File { medium, capacity, can, syncer, ranges: Arc::default() })
+        Ok(File { medium, capacity, can, syncer, ranges: Arc::default(), under_way: Arc::default() })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -66,18 +74,49 @@ impl File {
         self.check(offset, len)
     }
 
+    #[inline]
+    fn read_once(&self, offset: u64, buf: &mut [u8]) -> Inline {
+        let checked = self.check(offset, buf.len() as u64);
+        inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
+            let mut rest = [IoSliceMut::new(&mut buf[at..])];
+            preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)
+        })
+    }
+
     async fn read_all(&self, offset: u64, mut buf: Buf) -> Finished {
-        let handle = Handle::reading(&self.medium.files);
         if self.medium.is_aligned(offset, buf.len()) {
-            return ops::read(handle, offset, buf).await;
+            return self.read_whole_blocks(offset, buf).await;
         }
         let whole = self.medium.widen(offset, buf.len() as u64);
-        let (result, bounce) =
-            ops::read(handle, whole.start, Buf::zeroed((whole.end - whole.start) as usize)).await;
+        let bounce = Buf::zeroed((whole.end - whole.start) as usize);
+        let (result, bounce) = self.read_whole_blocks(whole.start, bounce).await;
         if result.is_ok() {
             let skip = (offset - whole.start) as usize;
             let n = buf.len();
             buf.copy_from_slice(&bounce[skip..skip + n]);
+        }
+        (result, buf)
+    }
+
+    /// Each block as it is before a write, or after it.
+    async fn read_whole_blocks(&self, offset: u64, buf: Buf) -> Finished {
+        let regions = Regions::of(offset, buf.len() as u64);
+        let before = self.under_way.before(regions);
+        let (result, buf) = ops::read(Handle::reading(&self.medium.files), offset, buf).await;
+        if result.is_err() || before.is_some_and(|before| self.under_way.is_as_before(regions, before)) {
+            return (result, buf);
+        }
+        self.read_alone(offset, buf).await
+    }
+
+    /// Piece by piece, and without a writer beside any of them.
+    async fn read_alone(&self, offset: u64, mut buf: Buf) -> Finished {
+        let (mut result, mut at, len) = (Ok(()), 0, buf.len());
+        while result.is_ok() && at < len {
+            let part = at..len.min(at + ALONE);
+            let _still = self.under_way.still(Regions::of(offset + at as u64, part.len() as u64)).await;
+            at = part.end;
+            (result, buf) = ops::read_part(Handle::reading(&self.medium.files), offset, buf, part).await;
         }
         (result, buf)
     }
@@ -124,11 +163,12 @@ impl File {
     /// The file together with the right to change a range of it. The page cache orders neighbours by itself;
     /// direct I/O needs it as soon as one of them is narrower than a block.
     async fn handle(&self, offset: u64, len: u64, share: Share, stable: bool) -> Handle {
-        let hold = match self.medium.direct() {
+        let range = match self.medium.direct() {
             true => Some(self.ranges.hold(self.medium.widen(offset, len), share).await),
             false => None,
         };
-        Handle::new(&self.medium.files, stable, hold)
+        let mark = Some(UnderWay::write(&self.under_way, Regions::of(offset, len)).await);
+        Handle::new(&self.medium.files, stable, Some(Held { _range: range, _mark: mark }))
     }
 }
 
@@ -168,17 +208,24 @@ impl Backend for File {
         if !self.can.read_now.load(Relaxed) {
             return Inline::WouldWait;
         }
-        let checked = self.check(offset, buf.len() as u64);
-        inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
-            let mut rest = [IoSliceMut::new(&mut buf[at..])];
-            preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)
-        })
+        let regions = Regions::of(offset, buf.len() as u64);
+        for _ in 0..TRIES {
+            let Some(before) = self.under_way.before_soon(regions) else { break };
+            let outcome = self.read_once(offset, buf);
+            let is_whole = self.under_way.is_as_before(regions, before);
+            if is_whole || !matches!(outcome, Inline::Done(Ok(()))) {
+                return outcome;
+            }
+        }
+        Inline::WouldWait
     }
 
     fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
         if !self.can.write_now.load(Relaxed) {
             return Inline::WouldWait;
         }
+        let regions = Regions::of(offset, data.len() as u64);
+        let Some(_mark) = UnderWay::try_write(&*self.under_way, regions) else { return Inline::WouldWait };
         let checked = self.check_write(offset, data.len() as u64);
         inline(checked, data.len(), &self.can.write_now, io::ErrorKind::WriteZero, |at| {
             let rest = [IoSlice::new(&data[at..])];
@@ -301,6 +348,26 @@ mod tests {
     fn write(file: &File, stable: bool) -> io::Result<()> {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(file.write(0, Buf::zeroed(512), stable)).0
+    }
+
+    #[test]
+    fn a_read_waits_for_the_end_of_a_write_beside_it() {
+        let file = nameless();
+        let mark = UnderWay::try_write(&*file.under_way, Regions::of(0, 512));
+        let mut buf = [0; 512];
+        assert!(matches!(file.read_now(0, &mut buf), Inline::WouldWait), "on the spot it would be torn");
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let mut read = file.read(0, Buf::zeroed(512));
+            for _ in 0..20 {
+                let once = std::future::poll_fn(|cx| std::task::Poll::Ready(read.as_mut().poll(cx)));
+                assert!(once.await.is_pending(), "a write is under way");
+                compio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            drop(mark);
+            read.await.0.expect("it has ended");
+        });
+        write(&file, false).expect("nobody reads any more");
     }
 
     fn broken() -> Arc<Syncer> {

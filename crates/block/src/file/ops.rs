@@ -1,6 +1,7 @@
 //! Reads and writes in the kernel: through the ring, or through the runtime's threads where there is none.
 
 use super::medium::Files;
+use super::underway::{Mark, UnderWay};
 use crate::range::Hold;
 use compio::BufResult;
 use compio::buf::{IntoInner, IoBuf};
@@ -8,12 +9,20 @@ use compio::driver::op::{ReadAt, WriteAt};
 use compio::runtime::submit;
 use net::{Buf, Turn};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::Finished;
 
-/// A reference to the open file that an operation takes along, and the range it holds. Both last until the
+/// What an operation that changes the file holds meanwhile.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) _range: Option<Hold>,
+    pub(super) _mark: Option<Mark<Arc<UnderWay>>>,
+}
+
+/// A reference to the open file that an operation takes along, and what it holds. Both last until the
 /// kernel has finished, also when the one who asked has gone: only then may a neighbour read what it will
 /// write back.
 #[derive(Clone)]
@@ -21,14 +30,14 @@ pub(super) struct Handle {
     files: Arc<Files>,
     /// Of the two descriptors the one with O_DSYNC, where there is one.
     through: bool,
-    _hold: Option<Arc<Hold>>,
+    _held: Option<Arc<Held>>,
     /// Where there is no ring: its turn at the threads.
     _turn: Option<Arc<Turn>>,
 }
 
 impl Handle {
-    pub(super) fn new(files: &Arc<Files>, through: bool, hold: Option<Hold>) -> Self {
-        Handle { files: files.clone(), through, _hold: hold.map(Arc::new), _turn: None }
+    pub(super) fn new(files: &Arc<Files>, through: bool, held: Option<Held>) -> Self {
+        Handle { files: files.clone(), through, _held: held.map(Arc::new), _turn: None }
     }
 
     /// For what changes nothing.
@@ -50,11 +59,17 @@ impl AsFd for Handle {
 }
 
 /// Fills the whole of `buf`; the end of the file before that is `UnexpectedEof`.
-pub(super) async fn read(handle: Handle, offset: u64, mut buf: Buf) -> Finished {
+pub(super) async fn read(handle: Handle, offset: u64, buf: Buf) -> Finished {
+    let whole = 0..buf.len();
+    read_part(handle, offset, buf, whole).await
+}
+
+/// Fills a part of `buf`, of which `offset` is the beginning.
+pub(super) async fn read_part(handle: Handle, offset: u64, mut buf: Buf, part: Range<usize>) -> Finished {
     let handle = handle.in_turn().await;
-    let mut at = 0;
-    while at < buf.len() {
-        let op = ReadAt::new(handle.clone(), offset + at as u64, buf.slice(at..));
+    let mut at = part.start;
+    while at < part.end {
+        let op = ReadAt::new(handle.clone(), offset + at as u64, buf.slice(at..part.end));
         let BufResult(result, op) = submit(op).await;
         buf = op.into_inner().into_inner();
         match step(result, io::ErrorKind::UnexpectedEof) {
@@ -111,6 +126,10 @@ mod tests {
         Arc::new(Files { plain: OwnedFd::from(end).into(), through: None })
     }
 
+    fn held(files: &Arc<Files>, range: Hold) -> Handle {
+        Handle::new(files, false, Some(Held { _range: Some(range), _mark: None }))
+    }
+
     #[test]
     fn a_range_is_held_until_the_kernel_is_done_with_it() {
         let mut proactor = ProactorBuilder::new();
@@ -122,7 +141,7 @@ mod tests {
         let (end, _writer) = pipe().expect("a pipe");
         let ranges = Arc::new(Ranges::default());
         runtime.block_on(async {
-            let handle = Handle::new(&silent(end), false, Some(ranges.hold(0..1, Share::Nothing).await));
+            let handle = held(&silent(end), ranges.hold(0..1, Share::Nothing).await);
             // A pipe has no offsets; this one says so.
             let mut waiting = Box::pin(read(handle, u64::MAX, Buf::zeroed(1)));
             let once = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;

@@ -1,0 +1,292 @@
+//! Writes under way, so that a read returns each block as it was before a write or as it is after it.
+//!
+//! The kernel copies a cached read and a cached write of the same block at the same time, and a read then has a part of
+//! each. The blocks belong to regions. A writer counts in each of its regions when it begins and when its system call has
+//! ended. A reader looks before and after its own: if a write was under way or has begun, it reads again. A reader that
+//! has no luck keeps writers out of its regions, in which nobody but the kernel can make it wait then.
+//!
+//! Nothing here is locked and nothing allocated as long as no reader keeps writers out.
+
+use crate::locked;
+use event_listener::Event;
+use std::ops::Deref;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, fence};
+use std::sync::{Arc, Mutex};
+
+/// Bytes of a region.
+const REGION: u64 = 16 * 1024;
+/// Counts; regions this far apart share one.
+const COUNTS: u64 = 8192;
+/// Looks at a write under way before a reader goes another way: about the time of a small write in memory.
+const SPINS: u32 = 32;
+/// Neighbouring regions have their counts in different cache lines.
+const SPREAD: u64 = 9;
+
+/// Writes of a region, modulo 2^32.
+#[derive(Default)]
+struct Count {
+    begun: AtomicU32,
+    ended: AtomicU32,
+}
+
+/// The writes under way of one medium, on all cores.
+pub(super) struct UnderWay {
+    counts: Box<[Count]>,
+    /// Readers that keep writers out, or wait until they are.
+    readers: AtomicU32,
+    kept: Mutex<Vec<Regions>>,
+    /// A write has ended that a reader may wait for, or a reader that writes may wait for.
+    moved: Event,
+}
+
+/// The regions of a range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Regions {
+    first: u64,
+    /// Not more than there are counts.
+    number: u64,
+}
+
+impl Regions {
+    pub(super) fn of(offset: u64, len: u64) -> Regions {
+        let first = offset / REGION;
+        let end = offset.saturating_add(len).div_ceil(REGION);
+        Regions { first, number: end.saturating_sub(first).min(COUNTS) }
+    }
+
+    fn indices(self) -> impl Iterator<Item = usize> {
+        (self.first..self.first + self.number).map(|region| (region.wrapping_mul(SPREAD) % COUNTS) as usize)
+    }
+
+    /// They have a count in common.
+    fn meet(self, other: Regions) -> bool {
+        let behind = |a: Regions, b: Regions| b.first.wrapping_sub(a.first) % COUNTS < a.number;
+        self.number > 0 && other.number > 0 && (behind(self, other) || behind(other, self))
+    }
+}
+
+/// A write under way, until this is dropped.
+pub(super) struct Mark<W: Deref<Target = UnderWay>> {
+    under_way: W,
+    regions: Regions,
+}
+
+/// No write is under way in these regions, and none begins, until this is dropped.
+pub(super) struct Still<'a> {
+    under_way: &'a UnderWay,
+    regions: Regions,
+}
+
+impl Default for UnderWay {
+    fn default() -> Self {
+        UnderWay {
+            counts: (0..COUNTS).map(|_| Count::default()).collect(),
+            readers: AtomicU32::new(0),
+            kept: Mutex::default(),
+            moved: Event::new(),
+        }
+    }
+}
+
+impl UnderWay {
+    fn counts(&self, regions: Regions) -> impl Iterator<Item = &Count> {
+        regions.indices().map(|at| &self.counts[at])
+    }
+
+    /// A write begins, unless a reader keeps it out.
+    #[inline]
+    pub(super) fn try_write<W: Deref<Target = UnderWay>>(under_way: W, regions: Regions) -> Option<Mark<W>> {
+        // First without a count: readers would take it for a write.
+        if under_way.keeps_out(regions) {
+            return None;
+        }
+        under_way.counts(regions).for_each(|count| _ = count.begun.fetch_add(1, SeqCst));
+        // What is written is seen after the count.
+        fence(Release);
+        let mark = Mark { under_way, regions };
+        if mark.under_way.keeps_out(regions) { None } else { Some(mark) }
+    }
+
+    /// A write begins as soon as no reader keeps it out.
+    pub(super) async fn write(under_way: &Arc<UnderWay>, regions: Regions) -> Mark<Arc<UnderWay>> {
+        loop {
+            if let Some(mark) = UnderWay::try_write(under_way.clone(), regions) {
+                return mark;
+            }
+            let moved = under_way.moved.listen();
+            if let Some(mark) = UnderWay::try_write(under_way.clone(), regions) {
+                return mark;
+            }
+            moved.await;
+        }
+    }
+
+    #[inline]
+    fn keeps_out(&self, regions: Regions) -> bool {
+        self.readers.load(SeqCst) != 0 && locked(&self.kept).iter().any(|kept| kept.meet(regions))
+    }
+
+    /// What a reader sees before it reads; None: a write is under way.
+    #[inline]
+    pub(super) fn before(&self, regions: Regions) -> Option<u64> {
+        let mut sum = 0;
+        for count in self.counts(regions) {
+            let ended = count.ended.load(Acquire);
+            let begun = count.begun.load(Acquire);
+            if begun != ended {
+                return None;
+            }
+            sum += u64::from(begun);
+        }
+        Some(sum)
+    }
+
+    /// The same, with patience for a short write on another core.
+    #[inline]
+    pub(super) fn before_soon(&self, regions: Regions) -> Option<u64> {
+        self.before(regions).or_else(|| {
+            (0..SPINS).find_map(|_| {
+                std::hint::spin_loop();
+                self.before(regions)
+            })
+        })
+    }
+
+    /// No write has begun since.
+    #[inline]
+    pub(super) fn is_as_before(&self, regions: Regions, before: u64) -> bool {
+        fence(Acquire);
+        self.counts(regions).map(|count| u64::from(count.begun.load(Relaxed))).sum::<u64>() == before
+    }
+
+    /// Keeps writers out, and waits until those under way have ended.
+    pub(super) async fn still(&self, regions: Regions) -> Still<'_> {
+        locked(&self.kept).push(regions);
+        self.readers.fetch_add(1, SeqCst);
+        let still = Still { under_way: self, regions };
+        loop {
+            let moved = self.moved.listen();
+            let is_over = |count: &Count| count.begun.load(SeqCst) == count.ended.load(SeqCst);
+            if self.counts(regions).all(is_over) {
+                return still;
+            }
+            moved.await;
+        }
+    }
+}
+
+impl<W: Deref<Target = UnderWay>> Drop for Mark<W> {
+    #[inline]
+    fn drop(&mut self) {
+        let under_way = &*self.under_way;
+        under_way.counts(self.regions).for_each(|count| _ = count.ended.fetch_add(1, SeqCst));
+        if under_way.readers.load(SeqCst) != 0 {
+            under_way.moved.notify(usize::MAX);
+        }
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        let mut kept = locked(&self.under_way.kept);
+        if let Some(at) = kept.iter().position(|kept| *kept == self.regions) {
+            kept.swap_remove(at);
+        }
+        drop(kept);
+        self.under_way.readers.fetch_sub(1, SeqCst);
+        self.under_way.moved.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
+    const ONE: Regions = Regions { first: 3, number: 1 };
+
+    fn poll<F: Future>(f: Pin<&mut F>) -> Poll<F::Output> {
+        f.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_range_has_the_regions_it_touches() {
+        for (offset, len, first, number) in [
+            (0, REGION, 0, 1),
+            (0, 0, 0, 0),
+            (REGION - 1, 2, 0, 2),
+            (REGION, 512, 1, 1),
+            (0, 1 << 60, 0, COUNTS),
+            (u64::MAX - 5, 100, u64::MAX / REGION, 1),
+        ] {
+            assert_eq!(Regions::of(offset, len), Regions { first, number }, "{offset} {len}");
+        }
+        let all: std::collections::HashSet<_> = Regions { first: 5, number: COUNTS }.indices().collect();
+        assert_eq!(all.len() as u64, COUNTS, "each region of a row has a count of its own");
+    }
+
+    #[test]
+    fn regions_meet_where_they_share_a_count() {
+        for (a, b, meets) in [
+            ((0, 1), (0, 1), true),
+            ((0, 2), (1, 1), true),
+            ((1, 1), (0, 2), true),
+            ((0, 1), (1, 1), false),
+            ((0, 1), (COUNTS, 1), true),
+            ((COUNTS - 1, 2), (0, 1), true),
+            ((0, 0), (0, 1), false),
+            ((7, COUNTS), (1 << 40, 1), true),
+        ] {
+            let [a, b] = [a, b].map(|(first, number)| Regions { first, number });
+            let shared = |a: Regions, b: Regions| a.indices().any(|at| b.indices().any(|other| at == other));
+            assert_eq!((a.meet(b), shared(a, b)), (meets, meets), "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_reader_beside_a_writer_reads_again() {
+        let table = UnderWay::default();
+        let before = table.before(ONE).expect("nobody writes");
+        assert!(table.is_as_before(ONE, before), "nobody wrote");
+        let mark = UnderWay::try_write(&table, ONE).expect("nobody reads");
+        assert!(table.before(ONE).is_none(), "a write is under way");
+        assert!(!table.is_as_before(ONE, before), "one has begun");
+        drop(mark);
+        assert!(!table.is_as_before(ONE, before), "one has begun and ended");
+        let before = table.before(ONE).expect("it has ended");
+        let elsewhere = UnderWay::try_write(&table, Regions { first: 4, number: 9 });
+        assert!(elsewhere.is_some() && table.is_as_before(ONE, before), "not in this region");
+    }
+
+    #[test]
+    fn a_reader_that_keeps_writers_out_ends_and_lets_them_go() {
+        let table = Arc::new(UnderWay::default());
+        let begun = UnderWay::try_write(&*table, ONE).expect("nobody reads");
+        let mut still = pin!(table.still(ONE));
+        assert!(poll(still.as_mut()).is_pending(), "a write is under way");
+        assert!(UnderWay::try_write(&*table, ONE).is_none(), "no other one begins");
+        assert!(UnderWay::try_write(&*table, Regions { first: 4, number: 1 }).is_some(), "elsewhere it does");
+        let mut writer = pin!(UnderWay::write(&table, ONE));
+        assert!(poll(writer.as_mut()).is_pending());
+        drop(begun);
+        let Poll::Ready(still) = poll(still.as_mut()) else { panic!("it has ended") };
+        assert!(poll(writer.as_mut()).is_pending());
+        drop(still);
+        assert!(poll(writer.as_mut()).is_ready());
+        assert!(table.before(ONE).is_some() && table.readers.load(SeqCst) == 0);
+    }
+
+    #[test]
+    fn a_reader_that_gives_up_keeps_nobody_out() {
+        let table = UnderWay::default();
+        let begun = UnderWay::try_write(&table, ONE).expect("nobody reads");
+        {
+            let mut still = pin!(table.still(ONE));
+            assert!(poll(still.as_mut()).is_pending());
+        }
+        drop(begun);
+        assert!(UnderWay::try_write(&table, ONE).is_some());
+    }
+}
