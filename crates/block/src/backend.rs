@@ -70,17 +70,9 @@ pub trait Backend: Send + Sync {
         Ok(true)
     }
 
-    /// Lets go of what keeps others from the medium (a lock), so that it can be opened once more in another
-    /// way. Nothing may use it until it is claimed again, or dropped. A device that can be written keeps
-    /// others out for as long as it is open.
-    fn release(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Takes back what [`Backend::release`] gave.
-    fn reclaim(&self) -> io::Result<()> {
-        Ok(())
-    }
+    /// While `offered`, this process may open the medium once more in another way. Locks keep other processes out all
+    /// the time, and nothing may use this backend meanwhile. A device that can be written is open in one way only.
+    fn offer(&self, _offered: bool) {}
 
     /// Fills `buf` from `offset` if that takes no waiting.
     fn read_now(&self, _offset: u64, _buf: &mut [u8]) -> Inline {

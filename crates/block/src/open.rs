@@ -95,12 +95,12 @@ impl OpenError {
 }
 
 /// What opening would find.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Bytes; None for a file that opening would make.
     pub size: Option<u64>,
-    /// Somebody else has it, and opening would be refused for that.
-    pub in_use: bool,
+    /// Somebody else has it, and opening would be refused for that: "is in use by" whom.
+    pub in_use: Option<String>,
 }
 
 /// Looks at what `spec` describes, and changes nothing.
@@ -108,7 +108,7 @@ pub struct Found {
 /// # Errors
 /// As [`open`], but that somebody else has it is no error.
 pub fn examine(spec: &Spec) -> Result<Found, OpenError> {
-    let sized = |kind| Ok(Found { size: Some(size_of(kind, spec)?), in_use: false });
+    let sized = |kind| Ok(Found { size: Some(size_of(kind, spec)?), in_use: None });
     match spec.kind {
         Kind::Null => sized("null"),
         Kind::Memory => sized("memory"),

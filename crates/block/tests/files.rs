@@ -42,17 +42,18 @@ fn a_file_that_exists_keeps_its_size_and_bytes() {
 }
 
 #[test]
-fn what_was_released_can_be_opened_in_another_way_or_taken_back() {
+fn what_is_offered_can_be_opened_in_another_way() {
     let scratch = Scratch::new();
     let first = open(&scratch.spec(MIB)).expect("open");
-    first.release().expect("released");
-    let reader = open(&Spec { read_only: true, ..scratch.spec(MIB) }).expect("nobody writes it");
-    assert!(first.reclaim().is_err(), "it is being read");
-    drop(reader);
+    let reader = Spec { read_only: true, ..scratch.spec(MIB) };
+    assert_eq!(refused(&reader).what, "is being written by another server");
+    first.offer(true);
+    let second = open(&reader).expect("offered");
+    drop(second);
+    first.offer(false);
     // The name has gone, the file has not.
     let moved = scratch.0.with_extension("moved");
     std::fs::rename(&scratch.0, &moved).expect("renamed");
-    first.reclaim().expect("taken back");
     let e = refused(&Spec { path: moved.clone(), ..scratch.spec(MIB) });
     assert_eq!(e.what, "is in use by another server");
     std::fs::remove_file(&moved).expect("removed");
@@ -63,23 +64,25 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
     let scratch = Scratch::new();
     let spec = scratch.spec(MIB);
     let found = |spec: &Spec| examine(spec).map_err(|e| e.what);
-    assert_eq!(found(&spec), Ok(Found { size: None, in_use: false }));
+    let used = |how: &str| Some(format!("{how} another server"));
+    assert_eq!(found(&spec), Ok(Found { size: None, in_use: None }));
     assert!(!scratch.0.exists(), "it is not made");
     let e = examine(&Spec { create: false, ..spec.clone() }).expect_err("missing");
     assert_eq!(e.hint, "check the path, or give a size to create it");
     let nowhere = Spec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
     assert!(examine(&nowhere).is_err());
     let disk = open(&spec).expect("open");
-    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: true }));
-    assert_eq!(found(&Spec { read_only: true, ..spec.clone() }), Ok(Found { size: Some(MIB), in_use: true }));
+    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: used("is in use by") }));
+    let reader = Spec { read_only: true, ..spec.clone() };
+    assert_eq!(found(&reader), Ok(Found { size: Some(MIB), in_use: used("is being written by") }));
     drop(disk);
-    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: false }));
+    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: None }));
     open(&spec).expect("the look has let go");
     std::fs::write(&scratch.0, []).expect("emptied");
     assert_eq!(found(&Spec { create: false, ..spec.clone() }), Err("is empty".into()));
     let folder = Spec::path(std::env::temp_dir());
     assert_eq!(found(&folder), Err("is a directory".into()));
-    assert_eq!(found(&Spec::sized(Kind::Memory, 4096)), Ok(Found { size: Some(4096), in_use: false }));
+    assert_eq!(found(&Spec::sized(Kind::Memory, 4096)), Ok(Found { size: Some(4096), in_use: None }));
 }
 
 #[test]

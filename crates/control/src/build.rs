@@ -170,7 +170,7 @@ impl Units {
         let mut resting = to_rest(leaving, wanted, rest)?;
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
         let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
-        let media = Media::release(staying, leaving, changed.iter().map(|(name, lun)| (*name, lun)));
+        let media = Media::offer(staying, leaving, changed.iter().map(|(name, lun)| (*name, lun)));
         let (mut next, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, lun) in changed {
             if let Some(problem) = leaving.get(name).and_then(|open| would_forget(&open.lun, &lun)) {
@@ -184,9 +184,8 @@ impl Units {
             }
         }
         if !problems.is_empty() {
-            // They let go of what `media` takes back.
             drop(next);
-            problems.extend(media.take_back());
+            media.keep();
             return Err(problems);
         }
         let mut open = BTreeMap::new();
@@ -473,31 +472,29 @@ impl Next {
     }
 }
 
-/// The media of units that leave or change, let go of as far as nobody goes on with them.
+/// The media of units that leave or change, offered to be opened in another way as far as nobody goes on with them.
 struct Media<'a> {
     staying: &'a BTreeMap<Name, Open>,
     leaving: &'a BTreeMap<Name, Open>,
-    released: Vec<(&'a Name, Arc<dyn Backend>)>,
+    offered: Vec<Arc<dyn Backend>>,
 }
 
 impl<'a> Media<'a> {
-    fn release<'l>(
+    fn offer<'l>(
         staying: &'a BTreeMap<Name, Open>,
         leaving: &'a BTreeMap<Name, Open>,
         wanted: impl Iterator<Item = (&'l Name, &'l Lun)>,
     ) -> Media<'a> {
-        let mut media = Media { staying, leaving, released: Vec::new() };
+        let mut media = Media { staying, leaving, offered: Vec::new() };
         let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
         used.extend(staying.values().map(|open| open.medium.blocks.clone()));
-        for (name, open) in leaving {
+        for open in leaving.values() {
             if used.iter().any(|medium| Arc::ptr_eq(medium, &open.medium.blocks)) {
                 continue;
             }
             used.push(open.medium.blocks.clone());
-            if let Err(e) = open.medium.blocks.release() {
-                tracing::warn!(error = %e, "the lock of a medium could not be given up");
-            }
-            media.released.push((name, open.medium.blocks.clone()));
+            open.medium.blocks.offer(true);
+            media.offered.push(open.medium.blocks.clone());
         }
         media
     }
@@ -532,14 +529,9 @@ impl<'a> Media<'a> {
         })
     }
 
-    /// Everything is as it was; what could not be had back, and why.
-    fn take_back(self) -> Vec<Problem> {
-        let lost = |(name, medium): &(&Name, Arc<dyn Backend>)| {
-            let e = medium.reclaim().err()?;
-            let what = format!("goes on, but without its lock: {}", io_text(&e));
-            Some(of_lun(name, Problem::new(what, "stop what else uses the file, at once")))
-        };
-        self.released.iter().filter_map(lost).collect()
+    /// Everything is as it was.
+    fn keep(self) {
+        self.offered.iter().for_each(|medium| medium.offer(false));
     }
 }
 

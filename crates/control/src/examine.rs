@@ -66,8 +66,8 @@ fn one(
     let found = block::examine(&spec);
     let found = found.map_err(|e| cannot_open(lun, e))?;
     let path = spec.path.display();
-    if found.in_use {
-        note(format!("{path} is in use: by a server that runs already, or by another"));
+    if let Some(in_use) = &found.in_use {
+        note(format!("{path} {in_use}"));
     }
     // What is to be made gets the size that was asked for.
     let capacity = found.size.or(spec.size).unwrap_or_default();
@@ -185,7 +185,7 @@ mod tests {
         let folder = Folder::new("examine-use");
         let disk = folder.file("disk.img", vec![0; 8192], 0o600);
         let held = block::open(&block::Spec::path(&disk)).unwrap();
-        let in_use = "disk.img is in use: by a server that runs already, or by another";
+        let in_use = "disk.img is in use by another server";
         assert_eq!(told(&folder, "path = \"disk.img\""), (String::new(), in_use.into()));
         drop(held);
         let lu = folder.0.join("state/lu/iqn.2026-11.org.example:d");

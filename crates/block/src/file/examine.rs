@@ -1,9 +1,10 @@
 //! A look at what stands behind a path, which changes nothing.
 
+use super::lock::{self, Refusal, Use};
 use super::medium::{Fault, claims, direct_align};
 use crate::{Found, Kind, OpenError, Spec};
 use rustix::fs::{Access, SeekFrom};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -21,26 +22,22 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
             let may =
                 rustix::fs::access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
             may.map_err(|e| fault.open(&e.into()))?;
-            return Ok(Found { size: None, in_use: false });
+            return Ok(Found { size: None, in_use: None });
         }
         other => other.map_err(|e| fault.open(&e.into()))?,
     }
-    let mut found = Found { size: None, in_use: false };
+    let mut found = Found { size: None, in_use: None };
     let file = match open(spec) {
         Ok(file) => file,
         Err(e) if device && e.kind() == io::ErrorKind::ResourceBusy => {
-            found.in_use = true;
+            found.in_use = Some(fault.open(&e).what);
             File::open(&spec.path).map_err(|e| fault.open(&e))?
         }
         Err(e) => return Err(fault.open(&e)),
     };
-    if !device {
-        // The lock goes with the descriptor.
-        let locked = if spec.read_only { file.try_lock_shared() } else { file.try_lock() };
-        match locked {
-            Err(TryLockError::WouldBlock) => found.in_use = true,
-            other => other.map_err(|e| fault.lock(e))?,
-        }
+    match lock::probe(&file, Use::of(spec.read_only)) {
+        Err(refusal @ Refusal::InUse(_)) => _ = found.in_use.get_or_insert(fault.lock(refusal).what),
+        other => other.map_err(|e| fault.lock(e))?,
     }
     let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| fault.open(&e.into()))?;
     if size == 0 && spec.creates() {

@@ -1,8 +1,10 @@
 //! What stands behind a path: opened, locked, measured.
 
+use super::lock::{self, By, Claim, Refusal, Use};
+use super::users;
 use crate::{Kind, OpenError, Spec};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -10,15 +12,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// What O_DIRECT asks for where the kernel does not say.
 const DIRECT_ALIGN: u64 = 4096;
 /// The most that one prefetch brings: it is a hint, and it runs on the caller's core.
 const PREFETCH: u64 = 2 << 20;
 
-/// The descriptors, which close together: the lock is on one of them, and must outlast what the other still
+/// The descriptors, which close together: the locks are on one of them, and must outlast what the other still
 /// writes. The kernel does not keep that order when it ends the process, but in the page cache a write of before comes
 /// before those of whoever gets the lock.
 pub(super) struct Files {
@@ -27,6 +27,8 @@ pub(super) struct Files {
     /// else. None past the page cache, where a write that a disk holds up is kept by the kernel after the process was
     /// killed, and must keep the lock with it.
     pub(super) through: Option<File>,
+    /// Ends after both.
+    pub(super) claim: Option<Arc<Claim>>,
 }
 
 /// An open file or device, exclusive as far as the system lets us say so.
@@ -55,13 +57,13 @@ impl Medium {
     /// another server uses it.
     fn claim(file: File, is_new: bool, spec: &Spec) -> Result<Medium, OpenError> {
         let fault = Fault { spec };
+        let claim = lock::claim(&file, Use::of(spec.read_only)).map_err(|e| fault.lock(e))?;
         if spec.kind != Kind::Device {
-            lock(&file, spec.read_only).map_err(|e| fault.lock(e))?;
             fault.check_place(&file)?;
         }
         // The lock lasts until the file is removed: who waits for it finds that out then.
-        let _locked = file.try_clone().map_err(|e| fault.open(&e))?;
-        Medium::of(file, spec).inspect_err(|_| {
+        let claim = Arc::new(claim);
+        Medium::of(file, claim.clone(), spec).inspect_err(|_| {
             if is_new {
                 // What cannot be used is not left behind.
                 _ = std::fs::remove_file(&spec.path);
@@ -69,7 +71,7 @@ impl Medium {
         })
     }
 
-    fn of(file: File, spec: &Spec) -> Result<Medium, OpenError> {
+    fn of(file: File, claim: Arc<Claim>, spec: &Spec) -> Result<Medium, OpenError> {
         let fault = Fault { spec };
         let device = spec.kind == Kind::Device;
         if !device && spec.create && !spec.read_only {
@@ -88,7 +90,7 @@ impl Medium {
             path: spec.path.clone(),
             device,
             read_only: spec.read_only,
-            files: Arc::new(Files { through, plain: file }),
+            files: Arc::new(Files { through, plain: file, claim: Some(claim) }),
             size: 0,
             direct,
             granule,
@@ -110,15 +112,9 @@ impl Medium {
         })
     }
 
-    /// Lets go of a file, so that it can be opened in another way; it stays open. The kernel lets go of a
-    /// device only when it is closed.
-    pub(super) fn release(&self) -> io::Result<()> {
-        if self.device { Ok(()) } else { self.files.plain.unlock() }
-    }
-
-    /// Takes it again.
-    pub(super) fn reclaim(&self) -> io::Result<()> {
-        if self.device { Ok(()) } else { Ok(lock(&self.files.plain, self.read_only)?) }
+    /// Lets this process open it in another way meanwhile.
+    pub(super) fn offer(&self, offered: bool) {
+        self.files.claim.iter().for_each(|claim| claim.offer(offered));
     }
 
     /// Past the page cache.
@@ -217,22 +213,6 @@ pub(super) fn claims(spec: &Spec) -> OFlags {
     flags
 }
 
-/// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment,
-/// until what it had begun is done.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Two servers that write one file would ruin it; many may read it.
-fn lock(file: &File, read_only: bool) -> Result<(), TryLockError> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
-        match locked {
-            Err(TryLockError::WouldBlock) if Instant::now() < end => sleep(Duration::from_millis(5)),
-            other => return other,
-        }
-    }
-}
-
 /// Makes an empty file as large as it shall be, and its name stable.
 fn give_size(file: &File, spec: &Spec) -> io::Result<()> {
     let Some(size) = spec.size else { return Ok(()) };
@@ -315,26 +295,38 @@ impl Fault<'_> {
             }
             _ => "check that it is a disk or a disk image in good order",
         };
-        self.error(e, hint).of(e.kind())
+        let found = || std::fs::metadata(&self.spec.path).ok();
+        let user = match e.kind() {
+            io::ErrorKind::ResourceBusy => found().and_then(|found| users::of_device(found.rdev())),
+            _ => None,
+        };
+        match user {
+            Some(user) => self.error(format!("is in use: {user}"), hint),
+            None => self.error(e, hint),
+        }
+        .of(e.kind())
     }
 
-    pub(super) fn lock(&self, e: TryLockError) -> OpenError {
-        match e {
-            TryLockError::WouldBlock if self.spec.read_only => {
-                let hint = "stop that server (fuser -v tells which)";
-                self.error("is being written by another server", hint).of(io::ErrorKind::ResourceBusy)
+    pub(super) fn lock(&self, refusal: Refusal) -> OpenError {
+        let user = match refusal {
+            Refusal::InUse(By::Known(user)) => user,
+            Refusal::InUse(_) => users::unknown(),
+            Refusal::Failed(e) => {
+                return self.error(
+                    format!("cannot be locked: {e}"),
+                    "put it on a file system with locks, so that two servers cannot write it at once",
+                );
             }
-            TryLockError::WouldBlock => self
-                .error(
-                    "is in use by another server",
-                    "stop that server (fuser -v tells which), or serve the file read-only in both",
-                )
-                .of(io::ErrorKind::ResourceBusy),
-            TryLockError::Error(e) => self.error(
-                format!("cannot be locked: {e}"),
-                "put it on a file system with locks, so that two servers cannot write it at once",
+        };
+        let (how, hint) = match self.spec.read_only {
+            true => ("is being written by", "stop that server (fuser -v tells which)"),
+            false => (
+                "is in use by",
+                "stop that server (fuser -v tells which), or serve the file read-only in both",
             ),
-        }
+        };
+        let hint = user.remedy.as_deref().unwrap_or(hint);
+        self.error(format!("{how} {}", user.who), hint).of(io::ErrorKind::ResourceBusy)
     }
 
     /// While the lock was waited for, who had it may have removed the file, or put another in its place.

@@ -4,11 +4,13 @@
 //! the open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
 
 mod examine;
+mod lock;
 mod medium;
 mod ops;
 mod space;
 mod sync;
 mod underway;
+mod users;
 
 use crate::range::{Ranges, Share};
 use crate::{Backend, Extent, Facts, Finished, Future, Inline, OpenError, Spec, within};
@@ -196,12 +198,8 @@ impl Backend for File {
         self.medium.is_in_place()
     }
 
-    fn release(&self) -> io::Result<()> {
-        self.medium.release()
-    }
-
-    fn reclaim(&self) -> io::Result<()> {
-        self.medium.reclaim()
+    fn offer(&self, offered: bool) {
+        self.medium.offer(offered);
     }
 
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {

@@ -123,7 +123,7 @@ mod tests {
 
     /// An end of a pipe as a file that lets its readers wait as long as the other end is silent.
     fn silent(end: PipeReader) -> Arc<Files> {
-        Arc::new(Files { plain: OwnedFd::from(end).into(), through: None })
+        Arc::new(Files { plain: OwnedFd::from(end).into(), through: None, claim: None })
     }
 
     fn held(files: &Arc<Files>, range: Hold) -> Handle {
@@ -161,7 +161,7 @@ mod tests {
         proactor.driver_type(DriverType::Poll);
         let runtime = RuntimeBuilder::new().with_proactor(proactor).build().expect("a runtime");
         let zero = std::fs::File::open("/dev/zero").expect("zeros");
-        let files = Arc::new(Files { plain: zero, through: None });
+        let files = Arc::new(Files { plain: zero, through: None, claim: None });
         let once = async |waiting: &mut Pin<Box<dyn Future<Output = Finished>>>| {
             std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
         };

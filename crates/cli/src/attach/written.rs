@@ -39,12 +39,8 @@ impl Backend for Written {
         self.inner.refresh()
     }
 
-    fn release(&self) -> io::Result<()> {
-        self.inner.release()
-    }
-
-    fn reclaim(&self) -> io::Result<()> {
-        self.inner.reclaim()
+    fn offer(&self, offered: bool) {
+        self.inner.offer(offered);
     }
 
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {

@@ -1,0 +1,405 @@
+//! Locks that keep other programs from a file or a device for as long as this process may write it.
+//!
+//! flock keeps out other servers. Locks of single bytes (fcntl, of an open file description) keep out QEMU and programs
+//! like it: a byte of [`USED`] says what its holder does with the file, one of [`UNSHARED`] what it lets nobody else
+//! do. All of them are shared locks, so a newcomer takes its own first and then looks for those of others.
+//!
+//! Every medium holds the bytes on its own open file description, the kernel keeps them there until the last write
+//! through it has ended. flock is held once for each file in the process, by reference from all its media. So a reload
+//! opens a file in another way without giving anything up.
+
+use super::users::{self, User};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{FlockOperation, flock};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The bytes of QEMU's protocol (block/file-posix.c): one for each permission.
+const USED: i64 = 100;
+const UNSHARED: i64 = 200;
+const READ: i64 = 0;
+const WRITE: i64 = 1;
+const RESIZE: i64 = 3;
+/// Permissions that the protocol has room for.
+const PERMISSIONS: i64 = 64;
+/// Start and length of what the protocol does not use; 0: to the end.
+const OTHER_BYTES: [(i64, i64); 3] =
+    [(0, USED), (USED + PERMISSIONS, UNSHARED - USED - PERMISSIONS), (UNSHARED + PERMISSIONS, 0)];
+
+/// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment, until what it
+/// had begun is done.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What a medium is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Read,
+    Write,
+}
+
+impl Use {
+    pub(super) fn of(read_only: bool) -> Use {
+        if read_only { Use::Read } else { Use::Write }
+    }
+
+    /// The bytes that say so.
+    fn held(self) -> &'static [i64] {
+        match self {
+            Use::Read => &[USED + READ, UNSHARED + WRITE, UNSHARED + RESIZE],
+            Use::Write => &[USED + READ, USED + WRITE, USED + RESIZE, UNSHARED + WRITE, UNSHARED + RESIZE],
+        }
+    }
+
+    /// The bytes that nobody else may hold.
+    fn excluded(self) -> &'static [i64] {
+        match self {
+            Use::Read => &[UNSHARED + READ, USED + WRITE, USED + RESIZE],
+            Use::Write => {
+                &[UNSHARED + READ, USED + WRITE, USED + RESIZE, UNSHARED + WRITE, UNSHARED + RESIZE]
+            }
+        }
+    }
+
+    fn flock(self) -> FlockOperation {
+        match self {
+            Use::Read => FlockOperation::NonBlockingLockShared,
+            Use::Write => FlockOperation::NonBlockingLockExclusive,
+        }
+    }
+}
+
+/// Which locks are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kinds {
+    flock: bool,
+    bytes: bool,
+}
+
+/// The kinds by the type of file system (statfs). NFS turns flock into locks of bytes, and the two would meet. SMB
+/// servers refuse writes to locked bytes. udev reads the flock of a device as "do not look at it".
+fn kinds(fs_type: u64, device: bool) -> Kinds {
+    const NFS: u64 = 0x6969;
+    const SMB: [u64; 3] = [0x517b, 0xff53_4d42, 0xfe53_4d42];
+    match fs_type & 0xffff_ffff {
+        _ if device => Kinds { flock: false, bytes: true },
+        NFS => Kinds { flock: false, bytes: true },
+        other if SMB.contains(&other) => Kinds { flock: true, bytes: false },
+        _ => Kinds { flock: true, bytes: true },
+    }
+}
+
+/// The kinds of an open file. Where a kernel knows no locks of bytes, flock or O_EXCL alone have to do.
+fn kinds_of(file: &File, device: bool) -> io::Result<Kinds> {
+    let kinds = kinds(rustix::fs::fstatfs(file)?.f_type as u64, device);
+    let lacks_bytes =
+        || conflict(file, libc::F_RDLCK, 0, 1).is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL));
+    let can_do_without = kinds.flock || device;
+    Ok(Kinds { bytes: kinds.bytes && !(can_do_without && lacks_bytes()), ..kinds })
+}
+
+/// What is locked: a file by device and inode, a device by its number, whatever its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    File(u64, u64),
+    Device(u64),
+}
+
+impl Key {
+    pub(super) fn of(found: &std::fs::Metadata) -> Key {
+        match found.file_type().is_block_device() {
+            true => Key::Device(found.rdev()),
+            false => Key::File(found.dev(), found.ino()),
+        }
+    }
+}
+
+/// Why a lock is not to be had.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// Somebody else has it.
+    InUse(By),
+    /// Locks do not work there.
+    Failed(io::Error),
+}
+
+/// Whose lock is in the way.
+#[derive(Debug)]
+pub(super) enum By {
+    /// That of another server, by flock.
+    Server,
+    /// That of another program, by locks of bytes.
+    Program,
+    /// Somebody who is known.
+    Known(User),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(e: io::Error) -> Refusal {
+        Refusal::Failed(e)
+    }
+}
+
+/// What one medium holds. It ends when the claim is dropped.
+pub(super) struct Claim {
+    key: Key,
+    id: u64,
+}
+
+/// All claims of this process on one file.
+struct Entry {
+    /// The description that flock is held on.
+    file: File,
+    flock: Option<Use>,
+    holders: Vec<Holder>,
+    kinds: Kinds,
+}
+
+struct Holder {
+    id: u64,
+    file: File,
+    purpose: Use,
+    /// This process may open the file in another way meanwhile.
+    offered: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: BTreeMap<Key, Entry>,
+    last_id: u64,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { entries: BTreeMap::new(), last_id: 0 });
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the locks of an open file or device, and waits for them a moment.
+pub(super) fn claim(file: &File, purpose: Use) -> Result<Claim, Refusal> {
+    let key = Key::of(&file.metadata()?);
+    free_of_system(&key, purpose)?;
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match try_claim(file, key, purpose) {
+            Err(Refusal::InUse(_)) if Instant::now() < end => sleep(PAUSE),
+            other => return other.map_err(|refusal| named(refusal, &key)),
+        }
+    }
+}
+
+/// Looks whether [`claim`] would be refused now, and holds nothing.
+pub(super) fn probe(file: &File, purpose: Use) -> Result<(), Refusal> {
+    let key = Key::of(&file.metadata()?);
+    free_of_system(&key, purpose)?;
+    try_claim(file, key, purpose).map(drop).map_err(|refusal| named(refusal, &key))
+}
+
+fn free_of_system(key: &Key, purpose: Use) -> Result<(), Refusal> {
+    let user = users::of_system(key, purpose == Use::Write);
+    user.map_or(Ok(()), |user| Err(Refusal::InUse(By::Known(user))))
+}
+
+fn named(refusal: Refusal, key: &Key) -> Refusal {
+    let user = match refusal {
+        Refusal::InUse(By::Server) => users::lockers(key, users::SERVER),
+        Refusal::InUse(By::Program) => users::lockers(key, users::PROGRAM),
+        other => return other,
+    };
+    Refusal::InUse(By::Known(user))
+}
+
+fn try_claim(file: &File, key: Key, purpose: Use) -> Result<Claim, Refusal> {
+    let mut table = table();
+    let id = table.last_id + 1;
+    let holder = Holder { id, file: file.try_clone()?, purpose, offered: false };
+    match table.entries.get_mut(&key) {
+        Some(entry) => entry.join(holder)?,
+        None => _ = table.entries.insert(key, Entry::begin(holder, matches!(key, Key::Device(_)))?),
+    }
+    table.last_id = id;
+    Ok(Claim { key, id })
+}
+
+impl Claim {
+    /// Lets this process open the file in another way, or does not any more. Other processes are kept out all the time.
+    pub(super) fn offer(&self, offered: bool) {
+        let mut table = table();
+        let holders = table.entries.get_mut(&self.key).map(|entry| &mut entry.holders);
+        let own = holders.into_iter().flatten().find(|holder| holder.id == self.id);
+        own.into_iter().for_each(|holder| holder.offered = offered);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut table = table();
+        let Some(entry) = table.entries.get_mut(&self.key) else { return };
+        entry.leave(self.id);
+        if entry.holders.is_empty() {
+            // What the kernel still writes keeps its description open, and with it the locks.
+            table.entries.remove(&self.key);
+        }
+    }
+}
+
+impl Entry {
+    /// The first claim.
+    fn begin(holder: Holder, device: bool) -> Result<Entry, Refusal> {
+        let kinds = kinds_of(&holder.file, device)?;
+        let mut entry = Entry { file: holder.file.try_clone()?, flock: None, holders: Vec::new(), kinds };
+        let (file, purpose) = (holder.file.try_clone()?, holder.purpose);
+        let taken = entry.take_flock(purpose).and_then(|()| entry.take_bytes(&file, purpose, true));
+        if let Err(refusal) = taken {
+            // The description stays open for another try.
+            _ = entry.flock.map(|_| flock(&entry.file, FlockOperation::Unlock));
+            return Err(refusal);
+        }
+        entry.holders.push(holder);
+        Ok(entry)
+    }
+
+    /// One more of the same process.
+    fn join(&mut self, holder: Holder) -> Result<(), Refusal> {
+        let writes = |purpose| purpose == Use::Write;
+        let clash = |other: &Holder| !other.offered && (writes(other.purpose) || writes(holder.purpose));
+        if self.holders.iter().any(clash) {
+            return Err(Refusal::InUse(By::Known(users::unknown())));
+        }
+        let is_kept = self.holders.iter().any(|other| writes(other.purpose));
+        match (is_kept, holder.purpose) {
+            (true, _) => self.take_bytes(&holder.file, holder.purpose, false)?,
+            (false, Use::Read) => self.take_bytes(&holder.file, Use::Read, true)?,
+            (false, Use::Write) => self.upgrade(&holder.file)?,
+        }
+        self.holders.push(holder);
+        Ok(())
+    }
+
+    /// From reading to writing. The new bytes are held before the old ones are let go of for the look.
+    fn upgrade(&mut self, file: &File) -> Result<(), Refusal> {
+        self.take_bytes(file, Use::Write, false)?;
+        self.holders.iter().for_each(|other| self.release_bytes(&other.file, other.purpose));
+        let free = self.look(file, Use::Write).and_then(|()| self.take_flock(Use::Write));
+        for other in &self.holders {
+            _ = self.take_bytes(&other.file, other.purpose, false);
+        }
+        if free.is_err() {
+            self.release_bytes(file, Use::Write);
+        }
+        free
+    }
+
+    fn leave(&mut self, id: u64) {
+        let Some(at) = self.holders.iter().position(|holder| holder.id == id) else { return };
+        let gone = self.holders.remove(at);
+        if self.holders.is_empty() {
+            return;
+        }
+        // The description of the one that goes may be that of flock, and stay open.
+        self.release_bytes(&gone.file, gone.purpose);
+        let writes = self.holders.iter().any(|holder| holder.purpose == Use::Write);
+        if !writes && self.flock == Some(Use::Write) {
+            let end = Instant::now() + PATIENCE;
+            // Somebody who waited for it looks at the bytes next, and gives it back.
+            while self.take_flock(Use::Read).is_err() && Instant::now() < end {
+                sleep(PAUSE);
+            }
+        }
+    }
+
+    /// A change that fails loses what was held (flock(2)), so that is taken again.
+    fn take_flock(&mut self, purpose: Use) -> Result<(), Refusal> {
+        if !self.kinds.flock {
+            return Ok(());
+        }
+        match flock(&self.file, purpose.flock()) {
+            Ok(()) => {
+                self.flock = Some(purpose);
+                Ok(())
+            }
+            Err(e) => {
+                _ = self.flock.map(|before| flock(&self.file, before.flock()));
+                Err(refused(e.into(), By::Server))
+            }
+        }
+    }
+
+    fn take_bytes(&self, file: &File, purpose: Use, look: bool) -> Result<(), Refusal> {
+        if !self.kinds.bytes {
+            return Ok(());
+        }
+        let taken = purpose.held().iter().try_for_each(|byte| set(file, libc::F_RDLCK, *byte));
+        let free = taken
+            .map_err(|e| refused(e, By::Program))
+            .and_then(|()| if look { self.look(file, purpose) } else { Ok(()) });
+        if free.is_err() {
+            self.release_bytes(file, purpose);
+        }
+        free
+    }
+
+    fn release_bytes(&self, file: &File, purpose: Use) {
+        if self.kinds.bytes {
+            purpose.held().iter().for_each(|byte| _ = set(file, libc::F_UNLCK, *byte));
+        }
+    }
+
+    /// Looks for the locks of others.
+    fn look(&self, file: &File, purpose: Use) -> Result<(), Refusal> {
+        if !self.kinds.bytes {
+            return Ok(());
+        }
+        let own = purpose.excluded().iter().map(|byte| (libc::F_WRLCK, *byte, 1));
+        let others = if purpose == Use::Write { libc::F_WRLCK } else { libc::F_RDLCK };
+        let rest = OTHER_BYTES.iter().map(|(start, len)| (others, *start, *len));
+        for (kind, start, len) in own.chain(rest) {
+            if let Some(pid) = conflict(file, kind, start, len)? {
+                // A lock of a description has no process.
+                let by = if pid > 0 { By::Known(users::process(pid)) } else { By::Program };
+                return Err(Refusal::InUse(by));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The system has different words for "somebody else has it".
+fn refused(e: io::Error, by: By) -> Refusal {
+    match e.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Refusal::InUse(by),
+        _ => Refusal::Failed(e),
+    }
+}
+
+fn range(kind: i32, start: i64, len: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        // Must be 0 for locks of descriptions (fcntl(2)).
+        l_pid: 0,
+    }
+}
+
+fn set(file: &File, kind: i32, byte: i64) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind, byte, 1)))?;
+    Ok(())
+}
+
+/// The process of a lock in the way, or -1 where it has none.
+fn conflict(file: &File, kind: i32, start: i64, len: i64) -> io::Result<Option<i32>> {
+    let mut found = range(kind, start, len);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
+    Ok((i32::from(found.l_type) != libc::F_UNLCK).then_some(found.l_pid))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+use super::*;
+use std::path::PathBuf;
+
+/// A file of one page that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("lunar-lock-{name}-{}", std::process::id()));
+        std::fs::write(&path, [0; 4096]).expect("a file");
+        Scratch(path)
+    }
+
+    /// A description of its own.
+    fn open(&self) -> File {
+        File::options().read(true).write(true).open(&self.0).expect("open")
+    }
+
+    /// One that may only read.
+    fn open_to_read(&self) -> File {
+        File::open(&self.0).expect("open")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// As another program finds the file: it has no part in the table of this process.
+fn stranger(file: &File, purpose: Use) -> Result<Entry, Refusal> {
+    Entry::begin(Holder { id: 0, file: file.try_clone()?, purpose, offered: false }, false)
+}
+
+fn try_it(file: &File, purpose: Use) -> Result<Claim, Refusal> {
+    try_claim(file, Key::of(&file.metadata()?), purpose)
+}
+
+fn is_in_use<T>(result: Result<T, Refusal>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(Refusal::InUse(_)) => true,
+        Err(Refusal::Failed(e)) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn locks_follow_the_file_system() {
+    let (both, bytes) = (Kinds { flock: true, bytes: true }, Kinds { flock: false, bytes: true });
+    let ext4 = 0xef53;
+    let cases = [
+        (ext4, false, both),
+        (0x6969, false, bytes),
+        (0xff53_4d42, false, Kinds { flock: true, bytes: false }),
+        // As a signed number of 32 bits.
+        (0xffff_ffff_ff53_4d42, false, Kinds { flock: true, bytes: false }),
+        (ext4, true, bytes),
+    ];
+    for (fs_type, device, expected) in cases {
+        assert_eq!(kinds(fs_type, device), expected, "{fs_type:x} {device}");
+    }
+}
+
+#[test]
+fn a_writer_keeps_all_others_out_and_readers_keep_writers_out() {
+    let scratch = Scratch::new("two");
+    let files = [0; 4].map(|_| scratch.open());
+    let writer = try_it(&files[0], Use::Write).expect("free");
+    assert!(is_in_use(try_it(&files[1], Use::Write)) && is_in_use(try_it(&files[1], Use::Read)));
+    assert!(is_in_use(stranger(&files[1], Use::Write)) && is_in_use(stranger(&files[1], Use::Read)));
+    drop((writer, files));
+    let files = [0; 4].map(|_| scratch.open_to_read());
+    let _readers = [0, 1].map(|n| try_it(&files[n], Use::Read).expect("shared"));
+    let _stranger = stranger(&files[2], Use::Read).expect("shared");
+    assert!(is_in_use(try_it(&files[3], Use::Write)) && is_in_use(stranger(&files[3], Use::Write)));
+}
+
+/// QEMU tests the byte of each permission that it uses or does not share.
+#[test]
+fn bytes_say_to_qemu_what_is_done() {
+    let scratch = Scratch::new("bytes");
+    let (own, other) = (scratch.open(), scratch.open());
+    let seen = || -> Vec<i64> {
+        let all = (USED..USED + 8).chain(UNSHARED..UNSHARED + 8);
+        all.filter(|byte| conflict(&other, libc::F_WRLCK, *byte, 1).expect("a look").is_some()).collect()
+    };
+    let writer = try_it(&own, Use::Write).expect("free");
+    assert_eq!(seen(), [100, 101, 103, 201, 203]);
+    drop((writer, own));
+    let own = scratch.open_to_read();
+    let _reader = try_it(&own, Use::Read).expect("free");
+    assert_eq!(seen(), [100, 201, 203]);
+}
+
+#[test]
+fn bytes_of_others_are_seen() {
+    let scratch = Scratch::new("others");
+    // A byte that is held, the kind of its lock, and who is refused.
+    let cases = [
+        (USED + READ, libc::F_RDLCK, false, false),
+        (USED + WRITE, libc::F_RDLCK, true, true),
+        (USED + RESIZE, libc::F_RDLCK, true, true),
+        (UNSHARED + READ, libc::F_RDLCK, true, true),
+        (UNSHARED + WRITE, libc::F_RDLCK, false, true),
+        (UNSHARED + RESIZE, libc::F_RDLCK, false, true),
+        (0, libc::F_RDLCK, false, true),
+        (0, libc::F_WRLCK, true, true),
+        (USED + READ, libc::F_WRLCK, true, true),
+        (1 << 40, libc::F_WRLCK, true, true),
+    ];
+    for (byte, kind, reader, writer) in cases {
+        let other = scratch.open();
+        set(&other, kind, byte).expect("locked");
+        // A description keeps its bytes until it is closed.
+        let refused = |purpose| is_in_use(try_it(&scratch.open(), purpose));
+        let refused = (refused(Use::Read), refused(Use::Write));
+        assert_eq!(refused, (reader, writer), "{byte} {kind}");
+    }
+}
+
+#[test]
+fn what_is_offered_is_opened_in_another_way_and_never_free() {
+    let scratch = Scratch::new("offered");
+    let (first, second, other) = (scratch.open(), scratch.open(), scratch.open());
+    let old = try_it(&first, Use::Write).expect("free");
+    old.offer(true);
+    let new = try_it(&second, Use::Write).expect("offered");
+    assert!(is_in_use(stranger(&other, Use::Write)) && is_in_use(stranger(&other, Use::Read)));
+    drop((old, first));
+    assert!(is_in_use(stranger(&other, Use::Write)) && is_in_use(stranger(&other, Use::Read)));
+    drop((new, second));
+    stranger(&other, Use::Write).expect("free at last");
+}
+
+#[test]
+fn an_upgrade_that_fails_leaves_the_reader_locked() {
+    let scratch = Scratch::new("upgrade");
+    let (own, again, other) = (scratch.open_to_read(), scratch.open(), scratch.open());
+    let reader = try_it(&own, Use::Read).expect("free");
+    let foreign = stranger(&other, Use::Read).expect("shared");
+    reader.offer(true);
+    assert!(is_in_use(try_it(&again, Use::Write)), "another program reads it");
+    reader.offer(false);
+    drop((foreign, other));
+    let other = scratch.open();
+    assert!(is_in_use(stranger(&other, Use::Write)), "it is still read");
+    drop(stranger(&other, Use::Read).expect("readers share"));
+    drop(other);
+    reader.offer(true);
+    let _writer = try_it(&again, Use::Write).expect("nobody else reads");
+    assert!(is_in_use(stranger(&scratch.open(), Use::Read)));
+}
+
+#[test]
+fn after_a_downgrade_readers_are_let_in_and_writers_are_not() {
+    let scratch = Scratch::new("downgrade");
+    let (first, second) = (scratch.open(), scratch.open_to_read());
+    let old = try_it(&first, Use::Write).expect("free");
+    old.offer(true);
+    let _new = try_it(&second, Use::Read).expect("offered");
+    assert!(is_in_use(stranger(&scratch.open(), Use::Read)), "it may still be written");
+    drop((old, first));
+    let other = scratch.open();
+    drop(stranger(&other, Use::Read).expect("only read now"));
+    assert!(is_in_use(stranger(&scratch.open(), Use::Write)));
+}
+
+#[test]
+fn what_the_kernel_still_writes_keeps_its_bytes() {
+    let scratch = Scratch::new("kept");
+    let own = scratch.open();
+    let claim = try_it(&own, Use::Write).expect("free");
+    let kept = own.try_clone().expect("as the kernel keeps it");
+    drop((claim, own));
+    assert!(is_in_use(try_it(&scratch.open(), Use::Write)));
+    drop(kept);
+    try_it(&scratch.open(), Use::Write).expect("free");
+}
+
+#[test]
+fn a_holder_is_named() {
+    let scratch = Scratch::new("named");
+    let (other, own) = (scratch.open(), scratch.open());
+    set(&other, libc::F_RDLCK, USED + WRITE).expect("locked");
+    let Err(Refusal::InUse(By::Known(user))) = probe(&own, Use::Write) else { panic!("it is in use") };
+    let process = format!("(process {})", std::process::id());
+    assert!(user.who.starts_with("another program: ") && user.who.ends_with(&process), "{}", user.who);
+}
