@@ -1,8 +1,10 @@
 //! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
 //! place.
 
+mod hold;
 mod remedy;
 
+pub(crate) use hold::holders;
 pub(crate) use remedy::cannot_open;
 
 use crate::config::{Config, Fail, Filter, Lun, Share, Source, show_size};
@@ -12,6 +14,7 @@ use ::target::{Instance, Passage, Resting, Unit};
 use block::filter::Rate;
 use block::{Backend, Facts, Spec};
 use device::{Kind, Lu, Passes, Settings};
+use hold::{Hold, Holds};
 use router::limited;
 use router::routes::{Opened, Routes, Served};
 use std::collections::BTreeMap;
@@ -32,6 +35,7 @@ pub struct Units {
     routes: Option<Arc<Routes>>,
     /// What routing instances let through.
     rates: Mutex<BTreeMap<String, Arc<Rate>>>,
+    holds: Holds,
 }
 
 /// Target and LUN.
@@ -47,6 +51,8 @@ struct Open {
     max_registrants: usize,
     medium: Medium,
     unit: Arc<Unit>,
+    /// Its state and its serial number are nobody else's.
+    _holds: Vec<Arc<Hold>>,
     /// At the latest look something else had come to where the medium was opened.
     replaced: bool,
 }
@@ -104,6 +110,7 @@ struct Next {
     lun: Lun,
     settings: Settings,
     medium: Medium,
+    holds: Vec<Arc<Hold>>,
     /// None: the unit goes on.
     fresh: Option<Arc<Unit>>,
 }
@@ -111,7 +118,13 @@ struct Next {
 impl Units {
     /// Nothing open. State is kept below `state_dir`.
     pub fn new(state_dir: impl Into<PathBuf>) -> Units {
-        Units { state_dir: state_dir.into(), open: BTreeMap::new(), routes: None, rates: Mutex::default() }
+        Units {
+            state_dir: state_dir.into(),
+            open: BTreeMap::new(),
+            routes: None,
+            rates: Mutex::default(),
+            holds: Holds::default(),
+        }
     }
 
     /// With ways to what is routed.
@@ -167,6 +180,7 @@ impl Units {
         leaving: &BTreeMap<Name, Open>,
         rest: Rest<'_>,
     ) -> Result<BTreeMap<Name, Open>, Vec<Problem>> {
+        hold::serial_twice(wanted)?;
         let mut resting = to_rest(leaving, wanted, rest)?;
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
         let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
@@ -206,8 +220,8 @@ impl Units {
                 // Who goes on was there before.
                 (None, None) => continue,
             };
-            let (lun, medium) = (next.lun, next.medium);
-            open.insert(name, Open { lun, max_registrants, medium, unit, replaced: false });
+            let (lun, medium, holds) = (next.lun, next.medium, next.holds);
+            open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds, replaced: false });
         }
         resting.into_values().for_each(Resting::retire);
         Ok(open)
@@ -224,6 +238,7 @@ impl Units {
     ) -> Result<Next, Problem> {
         let medium = self.medium(name, &lun, media)?;
         let before = before.filter(|open| open.medium.passes_as(&medium));
+        let holds = self.holds.take(&self.state_dir, name, &lun)?;
         let known = known(&lun, before)?;
         let settings = match medium.commands {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
@@ -247,7 +262,7 @@ impl Units {
                 }))
             }
         };
-        Ok(Next { lun, settings, medium, fresh })
+        Ok(Next { lun, settings, medium, holds, fresh })
     }
 
     /// What the share that a LUN has a part in lets through; [`Next::set_rate`] says how much that is.

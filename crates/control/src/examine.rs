@@ -1,6 +1,6 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
-use crate::build::{Name, cannot_open, load, notes_of_size, of_lun, settings, spec, state_path};
+use crate::build::{Name, cannot_open, holders, load, notes_of_size, of_lun, settings, spec, state_path};
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
@@ -73,7 +73,7 @@ fn one(
     let capacity = found.size.or(spec.size).unwrap_or_default();
     let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
     let settings = settings(name, lun, facts, max_registrants)?;
-    notes_of_size(lun, capacity).into_iter().for_each(note);
+    notes_of_size(lun, capacity).into_iter().chain(holders(state_dir, name, lun)).for_each(note);
     load(settings, &state_path(state_dir, name, lun)).map(drop)
 }
 

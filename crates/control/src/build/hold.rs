@@ -1,0 +1,279 @@
+//! The state and the serial number of a unit, which one server has at a time: hosts take what has one name for one
+//! disk, and of two servers that keep state in one file each replaces what the other kept.
+//!
+//! A hold is a lock (flock) on a file of its own, because state files are replaced by rename. The kernel ends it with the
+//! process. The file is removed by its holder alone, and a lock counts only while the file is at its path.
+
+use super::{Name, of_lun, state_path};
+use crate::config::{Lun, Source, one_name};
+use crate::{Cause, Problem, create_folder, identity, io_text};
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A server that was killed may need a moment to end.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Nobody writes more into the file of a hold.
+const MAX_TEXT_BYTES: u64 = 16 << 10;
+
+/// Held for as long as a unit is served.
+pub(super) struct Hold {
+    path: PathBuf,
+    file: File,
+}
+
+/// All holds of a process, shared by the units of before and after a reload.
+#[derive(Default)]
+pub(super) struct Holds(Mutex<BTreeMap<PathBuf, Weak<Hold>>>);
+
+/// What is to be held: what it is, the file of the lock, and how it can be another.
+struct Wanted {
+    what: String,
+    path: PathBuf,
+    remedy: &'static str,
+}
+
+impl Holds {
+    /// Takes what a unit needs.
+    pub(super) fn take(&self, state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<Arc<Hold>>, Problem> {
+        let place = place(name, lun);
+        wanted(state_dir, name, lun).into_iter().filter_map(|one| self.one(one, &place).transpose()).collect()
+    }
+
+    fn one(&self, wanted: Wanted, place: &str) -> Result<Option<Arc<Hold>>, Problem> {
+        let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.retain(|_, hold| hold.strong_count() > 0);
+        let hold = match holds.get(&wanted.path).and_then(Weak::upgrade) {
+            Some(hold) => hold,
+            None => match patiently(&wanted.path) {
+                Ok(Some(file)) => Arc::new(Hold { path: wanted.path.clone(), file }),
+                Ok(None) => return Err(wanted.refused(place)),
+                Err(e) => {
+                    tracing::warn!("{} is not locked against other servers: {}", wanted.what, io_text(&e));
+                    return Ok(None);
+                }
+            },
+        };
+        if let Err(e) = hold.sign(place) {
+            tracing::warn!("{}: {}", wanted.path.display(), io_text(&e));
+        }
+        holds.insert(wanted.path, Arc::downgrade(&hold));
+        Ok(Some(hold))
+    }
+}
+
+/// Says which other server holds what a unit needs, and takes nothing.
+pub(crate) fn holders(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<String> {
+    let is_held = |path: &Path| {
+        let lock = File::open(path).map(|file| file.try_lock_shared());
+        matches!(lock, Ok(Err(TryLockError::WouldBlock)))
+    };
+    let held = wanted(state_dir, name, lun).into_iter().filter(|one| is_held(&one.path));
+    held.map(|one| one.holder().0).collect()
+}
+
+/// The serial number by which hosts know a medium of this host; None: it has none that stays, or it is that of an upstream.
+fn serial(name: &Name, lun: &Lun) -> Option<String> {
+    let is_own = lun.source.place().is_none() && !super::is_nameless(lun);
+    is_own.then(|| identity::identity(&name.0, name.1, lun).serial.trim().to_string())
+}
+
+/// Hosts take two disks with one serial number for one, whether it is written or made of names.
+pub(super) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Problem>> {
+    let mut first = BTreeMap::new();
+    for (name, lun) in wanted {
+        let Some(serial) = serial(name, lun) else { continue };
+        if let Some((number, target)) = first.insert(serial.clone(), (name.1, &name.0)) {
+            let what = format!("the serial number {serial} is that of LUN {number} of {target} too");
+            return Err(vec![of_lun(name, Problem::new(what, "give one of them another `serial`"))]);
+        }
+    }
+    Ok(())
+}
+
+/// A medium by a path that holds in every folder, and the unit.
+fn place(name: &Name, lun: &Lun) -> String {
+    let medium = match &lun.source {
+        Source::File { path, .. } | Source::Device { path } => one_name(path).display().to_string(),
+        other => other.to_string(),
+    };
+    format!("{medium}, LUN {} of {}", name.1, name.0)
+}
+
+fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Wanted> {
+    if super::is_nameless(lun) {
+        return Vec::new();
+    }
+    let state = state_path(state_dir, name, lun);
+    let state = Wanted {
+        what: format!("the state {}", state.display()),
+        path: state.with_extension("lock"),
+        remedy: "give this server another state_dir, target name or LUN",
+    };
+    let serial = serial(name, lun).map(|serial| Wanted {
+        what: format!("the serial number {serial}"),
+        path: state_dir.join("lu/serials").join(identity::serial(&[&serial]) + ".lock"),
+        remedy: "give this LUN another `serial`",
+    });
+    std::iter::once(state).chain(serial).collect()
+}
+
+impl Wanted {
+    fn refused(&self, place: &str) -> Problem {
+        let (held, pid) = self.holder();
+        let stop = pid.map_or("stop the other server".into(), |pid| format!("stop process {pid}"));
+        let hint = format!("hosts take both for one disk: {}, or {stop}", self.remedy);
+        Problem::new(format!("{held}; here it is for {place}"), hint).because(Cause::InUse)
+    }
+
+    /// Who has it, in words, and the process.
+    fn holder(&self) -> (String, Option<u32>) {
+        let mut text = String::new();
+        let read =
+            File::open(&self.path).and_then(|file| file.take(MAX_TEXT_BYTES).read_to_string(&mut text));
+        let signed = read.ok().and_then(|_| text.split_once('\n'));
+        let Some((Ok(pid), place)) = signed.map(|(pid, place)| (pid.parse(), place.trim_end())) else {
+            return (format!("{} is in use by another server", self.what), None);
+        };
+        let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
+        (format!("{} is in use by process {pid}{command} for {place}", self.what), Some(pid))
+    }
+}
+
+/// The command line of a process.
+fn command(pid: u32) -> Option<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|bytes| !bytes.is_empty())?;
+    let text = String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ");
+    Some(text.chars().filter(|c| !c.is_control()).take(200).collect())
+}
+
+/// None: another server has it all the time.
+fn patiently(path: &Path) -> io::Result<Option<File>> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match lock(path)? {
+            None if Instant::now() < end => sleep(PAUSE),
+            other => return Ok(other),
+        }
+    }
+}
+
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    path.parent().map_or(Ok(()), create_folder).map_err(|problem| io::Error::other(problem.what))?;
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(e)) => return Err(e),
+        Ok(()) => {}
+    }
+    let (ours, there) = (file.metadata()?, std::fs::metadata(path));
+    let is_there = there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
+    Ok(is_there.then_some(file))
+}
+
+impl Hold {
+    /// Writes who has it.
+    fn sign(&self, place: &str) -> io::Result<()> {
+        let mut file = &self.file;
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{}\n{place}\n", std::process::id()).as_bytes())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // While it is locked, so that nobody removes the file of another.
+        _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::Folder;
+    use device::Kind;
+
+    const TARGET: &str = "iqn.2026-11.org.example:d";
+
+    fn lun(path: &str, serial: Option<&str>) -> Lun {
+        let source = Source::File { path: path.into(), size: None };
+        Lun { serial: serial.map(Into::into), ..Lun::new(source, Kind::Disk) }
+    }
+
+    fn take(folder: &Folder, target: &str, number: u16, lun: &Lun) -> Result<Vec<Arc<Hold>>, Problem> {
+        // Each as another process does it.
+        Holds::default().take(&folder.0, &(target.into(), number), lun)
+    }
+
+    fn refused(result: Result<Vec<Arc<Hold>>, Problem>) -> Problem {
+        result.err().expect("another server has it")
+    }
+
+    #[test]
+    fn a_second_server_of_a_state_hears_both_places() {
+        let folder = Folder::new("hold-state");
+        let first = take(&folder, TARGET, 0, &lun("/a.img", Some("1"))).ok().unwrap();
+        assert_eq!(first.len(), 2);
+        let problem = refused(take(&folder, TARGET, 0, &lun("/b.img", Some("2"))));
+        let process = format!("in use by process {} (", std::process::id());
+        let parts =
+            ["0.state is ", &process, "for /a.img, LUN 0 of iqn", "here it is for /b.img, LUN 0 of iqn"];
+        assert!(parts.iter().all(|part| problem.what.contains(part)), "{}", problem.what);
+        assert_eq!(problem.cause, Cause::InUse);
+        drop(first);
+        take(&folder, TARGET, 0, &lun("/b.img", Some("2"))).ok().unwrap();
+    }
+
+    #[test]
+    fn a_serial_belongs_to_one_server_whatever_the_target() {
+        let folder = Folder::new("hold-serial");
+        let first = take(&folder, TARGET, 0, &lun("/a.img", Some("1"))).ok().unwrap();
+        let problem = refused(take(&folder, "iqn.2026-11.org.example:e", 3, &lun("/b.img", Some("1 "))));
+        assert!(problem.what.starts_with("the serial number 1 is in use by process "), "{}", problem.what);
+        assert!(problem.hint.unwrap().contains("another `serial`"));
+        let other = take(&folder, "iqn.2026-11.org.example:e", 3, &lun("/b.img", None)).ok().unwrap();
+        drop((first, other));
+        let files = std::fs::read_dir(folder.0.join("lu/serials")).unwrap().count();
+        assert_eq!(files, 0, "who has it removes it");
+    }
+
+    #[test]
+    fn one_process_shares_what_it_holds() {
+        let folder = Folder::new("hold-share");
+        let (holds, name) = (Holds::default(), (TARGET.to_string(), 0));
+        let before = holds.take(&folder.0, &name, &lun("/a.img", None)).ok().unwrap();
+        let after = holds.take(&folder.0, &name, &lun("/b.img", None)).ok().unwrap();
+        assert!(before.iter().zip(&after).all(|(a, b)| Arc::ptr_eq(a, b)));
+        drop(before);
+        let problem = refused(take(&folder, TARGET, 0, &lun("/c.img", None)));
+        assert!(problem.what.contains(" for /b.img, LUN 0"), "{}", problem.what);
+    }
+
+    #[test]
+    fn a_file_that_was_removed_meanwhile_is_no_hold() {
+        let folder = Folder::new("hold-removed");
+        let path = folder.0.join("x.lock");
+        let first = Hold { path: path.clone(), file: lock(&path).unwrap().unwrap() };
+        let waits = File::options().read(true).write(true).open(&path).unwrap();
+        drop(first);
+        waits.try_lock().unwrap();
+        let second = lock(&path).unwrap().expect("another file");
+        assert_ne!(second.metadata().unwrap().ino(), waits.metadata().unwrap().ino());
+    }
+
+    #[test]
+    fn memory_without_a_serial_holds_nothing() {
+        let folder = Folder::new("hold-memory");
+        let lun = Lun::new(Source::Memory { size: 4096 }, Kind::Disk);
+        assert!(take(&folder, TARGET, 0, &lun).ok().unwrap().is_empty());
+        assert!(!folder.0.join("lu").exists());
+    }
+}

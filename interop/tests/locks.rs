@@ -1,0 +1,177 @@
+//! Two servers and foreign programs at one image or one identity.
+
+use interop::tool::{self, Tool};
+use interop::{Folder, Server, TARGET};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const QEMU_IO: Tool = Tool { program: "qemu-io", package: "qemu-utils" };
+const LOSETUP: Tool = Tool { program: "losetup", package: "mount" };
+const OTHER: &str = "iqn.2026-11.org.example:other";
+
+fn configuration(target: &str, path: &Path, keys: &str) -> String {
+    format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{target}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"{}\"\n{keys}\n",
+        path.display()
+    )
+}
+
+/// A file of 1 MiB.
+fn image(folder: &Folder, name: &str) -> std::path::PathBuf {
+    let path = folder.join(name);
+    File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("an image");
+    path
+}
+
+/// What `lunar` says, and its status.
+fn lunar(arguments: &[&str]) -> (i32, String) {
+    let (out, err, status) = interop::command::lunar(arguments);
+    (status, out + &err)
+}
+
+/// qemu-io with an image open, until it is dropped.
+struct QemuIo(Child);
+
+impl QemuIo {
+    fn open(path: &Path, how: &[&str]) -> QemuIo {
+        let mut command = Command::new("qemu-io");
+        let command = command.args(how).args(["-f", "raw"]).arg(path);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("qemu-io");
+        let end = Instant::now() + Duration::from_secs(30);
+        while !fdinfo(child.id()).contains("OFDLCK") {
+            assert!(Instant::now() < end, "qemu-io takes no lock");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        QemuIo(child)
+    }
+}
+
+impl Drop for QemuIo {
+    fn drop(&mut self) {
+        _ = self.0.stdin.take().map(|mut stdin| stdin.write_all(b"quit\n"));
+        _ = self.0.wait();
+    }
+}
+
+fn fdinfo(pid: u32) -> String {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect()
+}
+
+#[test]
+fn an_image_that_qemu_writes_is_refused_by_name() {
+    if !tool::have(&[QEMU_IO]) {
+        return;
+    }
+    let folder = Folder::fresh();
+    let (disk, other) = (image(&folder, "vm.img"), image(&folder, "other.img"));
+    let qemu = QemuIo::open(&disk, &[]);
+    let by = format!("by another program: qemu-io (process {})", qemu.0.id());
+    let toml = configuration(TARGET, &disk, "");
+    let said = Server::refused(&folder, &toml);
+    assert!(said.contains(&format!("is in use {by}")), "{said}");
+    let said = Server::refused(&folder, &configuration(TARGET, &disk, "read_only = true"));
+    assert!(said.contains(&format!("is being written {by}")), "{said}");
+    let [disk, other] = [&disk, &other].map(|path| path.to_str().expect("a path"));
+    std::fs::write(folder.join("check.toml"), &toml).expect("written");
+    let check = folder.join("check.toml");
+    let commands: [&[&str]; 4] = [
+        &["copy", other, disk, "--force"],
+        &["copy", disk, other, "--force"],
+        &["bench", "randwrite", disk, "--runtime", "1s"],
+        &["check", "--media", check.to_str().expect("a path")],
+    ];
+    for command in commands {
+        let (status, said) = lunar(command);
+        assert!(said.contains(&by), "{command:?}: {said}");
+        assert_eq!(status == 0, command[0] == "check", "{command:?}: {said}");
+    }
+    drop(qemu);
+    Server::start_in(folder, &toml);
+}
+
+#[test]
+fn an_image_that_qemu_reads_is_served_to_read() {
+    if !tool::have(&[QEMU_IO]) {
+        return;
+    }
+    let folder = Folder::fresh();
+    let disk = image(&folder, "vm.img");
+    let _qemu = QemuIo::open(&disk, &["-r"]);
+    Server::start_in(folder, &configuration(TARGET, &disk, "read_only = true"));
+}
+
+#[test]
+fn qemu_finds_that_a_served_image_is_locked() {
+    if !tool::have(&[QEMU_IO]) {
+        return;
+    }
+    let folder = Folder::fresh();
+    let disk = image(&folder, "disk.img");
+    let server = Server::start_in(folder, &configuration(TARGET, &disk, ""));
+    let mut write = Command::new("qemu-io");
+    write.args(["-f", "raw", "-c", "write 0 512"]).arg(&disk);
+    let ran = tool::run(&mut write, Duration::from_secs(30));
+    assert!(!ran.ok() && ran.said.contains("Failed to get \"write\" lock"), "{}", ran.said);
+    drop(server);
+}
+
+#[test]
+fn an_image_below_a_loop_device_is_refused() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || !Path::new("/dev/loop-control").exists() {
+        return println!("skipped: needs root and loop devices");
+    }
+    if !tool::have(&[LOSETUP]) {
+        return;
+    }
+    let folder = Folder::fresh();
+    let disk = image(&folder, "disk.img");
+    let path = disk.to_str().expect("a path");
+    let device = tool::must("losetup", &["--find", "--show", "--read-only", path]);
+    let device = device.trim();
+    let said = Server::refused(&folder, &configuration(TARGET, &disk, ""));
+    let copied = lunar(&["copy", path, "null:1M"]);
+    tool::must("losetup", &["--detach", device]);
+    assert!(said.contains(&format!("is in use by the loop device {device}")), "{said}");
+    assert!(said.contains(&format!("losetup -d {device}")), "{said}");
+    assert_eq!(copied.0, 0, "two readers: {}", copied.1);
+}
+
+#[test]
+fn two_servers_of_one_identity_are_refused_with_both_places() {
+    let (folder, second) = (Folder::fresh(), Folder::fresh());
+    let (a, b) = (image(&folder, "a.img"), image(&folder, "b.img"));
+    let state = format!("[server]\nstate_dir = \"{}\"\n", folder.join("state").display());
+    let with = |target, path, keys| state.clone() + &configuration(target, path, keys);
+    let mut server = Server::start(&with(TARGET, &a, "serial = \"1\""));
+    let process = format!("is in use by process {} (", server.pid());
+    let first = format!("for {}, LUN 0 of {TARGET}; here it is for {}", a.display(), b.display());
+    let cases = [
+        (TARGET, "", "the state "),
+        (TARGET, "serial = \"2\"", "the state "),
+        (OTHER, "serial = \"1\"", "the serial number 1 "),
+    ];
+    for (target, keys, what) in cases {
+        let said = Server::refused(&second, &with(target, &b, keys));
+        let parts = [what, &process, &first];
+        assert!(parts.iter().all(|part| said.contains(part)), "{keys}: {said}");
+    }
+    server.rewrite(&with(TARGET, &a, "serial = \"3\""));
+    server.signal(1);
+    let end = Instant::now() + Duration::from_secs(30);
+    while !server.log().contains("lunar.toml read again") {
+        assert!(Instant::now() < end, "{}", server.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let said = Server::refused(&second, &with(TARGET, &b, ""));
+    assert!(said.contains(&process), "a reload keeps it: {said}");
+    let _other = Server::start(&with(OTHER, &b, "serial = \"1\""));
+    server.kill9();
+    let again = Server::start(&with(TARGET, &a, "serial = \"3\""));
+    assert!(!again.log().contains("WARN"), "what was killed holds nothing: {}", again.log());
+}
