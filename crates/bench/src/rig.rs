@@ -49,6 +49,8 @@ pub struct Opening {
     pub write: bool,
     /// Data that is there may be overwritten.
     pub destroy: bool,
+    /// The bytes of files and devices are measured as they are, whatever they look like.
+    pub raw: bool,
     /// Makes a file of this size where there is none.
     pub create: Option<u64>,
     /// The process of a local target, whose CPU time is counted.
@@ -56,7 +58,7 @@ pub struct Opening {
 }
 
 impl Default for Opening {
-    /// One session, all cores, read only.
+    /// One session, all cores, read only; bytes as they are, which is how other tools take them.
     fn default() -> Opening {
         Opening {
             sessions: 1,
@@ -64,6 +66,7 @@ impl Default for Opening {
             direct: false,
             write: false,
             destroy: false,
+            raw: true,
             create: None,
             target_pid: None,
         }
@@ -326,6 +329,7 @@ fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Er
             direct: opening.direct,
             create: opening.create.is_some(),
             size: opening.create,
+            raw: opening.raw,
             ..Spec::path(path)
         },
         Target::Lun(_) | Target::Nbd(_) => unreachable!("it is no local disk"),

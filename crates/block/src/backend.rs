@@ -1,5 +1,6 @@
 //! The storage seam.
 
+use crate::Missing;
 use net::Buf;
 use std::io;
 use std::pin::Pin;
@@ -68,6 +69,16 @@ pub trait Backend: Send + Sync {
     /// Nothing is found there.
     fn is_in_place(&self) -> io::Result<bool> {
         Ok(true)
+    }
+
+    /// How the medium is missing from the path that it was opened by; None while it is there.
+    fn missing(&self) -> Option<Missing> {
+        None
+    }
+
+    /// Bytes of a logical block, where the medium has blocks of its own.
+    fn device_block_size(&self) -> Option<u32> {
+        None
     }
 
     /// While `offered`, this process may open the medium once more in another way. Locks keep other processes out all

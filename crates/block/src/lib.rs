@@ -7,7 +7,9 @@ mod backend;
 pub mod copy;
 mod file;
 pub mod filter;
+mod format;
 mod memory;
+mod missing;
 pub mod nbd;
 mod null;
 mod open;
@@ -15,6 +17,7 @@ pub mod range;
 pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline, Queue};
+pub use missing::Missing;
 pub use open::{Found, Kind, OpenError, Spec, examine, open};
 
 use std::io;

@@ -49,12 +49,16 @@ pub struct Spec {
     pub direct: bool,
     /// Make a sparse file of `size` bytes where there is none, or an empty one.
     pub create: bool,
+    /// The bytes are those of the disk, whatever they look like. Otherwise the file of an image format is refused. File
+    /// and device.
+    pub raw: bool,
 }
 
 impl Spec {
     /// Null or memory of `size` bytes.
     pub fn sized(kind: Kind, size: u64) -> Spec {
-        Spec { kind, path: PathBuf::new(), size: Some(size), read_only: false, direct: false, create: false }
+        let (path, size) = (PathBuf::new(), Some(size));
+        Spec { kind, path, size, read_only: false, direct: false, create: false, raw: true }
     }
 
     /// A file that is missing, or empty, is made.
@@ -65,7 +69,8 @@ impl Spec {
     /// What a path names, as it is: written through the page cache, never created.
     pub fn path(path: impl Into<PathBuf>) -> Spec {
         let path = path.into();
-        Spec { kind: Kind::of(&path), path, size: None, read_only: false, direct: false, create: false }
+        let (kind, size) = (Kind::of(&path), None);
+        Spec { kind, path, size, read_only: false, direct: false, create: false, raw: false }
     }
 }
 
@@ -79,7 +84,8 @@ pub struct OpenError {
     pub subject: String,
     /// What to do about it.
     pub hint: String,
-    /// What the operating system said; `ResourceBusy` when somebody else has it.
+    /// What the operating system said; `ResourceBusy` when somebody else has it, `InvalidData` when it is the file of an
+    /// image format.
     pub kind: io::ErrorKind,
 }
 
@@ -101,6 +107,8 @@ pub struct Found {
     pub size: Option<u64>,
     /// Somebody else has it, and opening would be refused for that: "is in use by" whom.
     pub in_use: Option<String>,
+    /// Bytes of a logical block of a device.
+    pub block_size: Option<u32>,
 }
 
 /// Looks at what `spec` describes, and changes nothing.
@@ -108,7 +116,7 @@ pub struct Found {
 /// # Errors
 /// As [`open`], but that somebody else has it is no error.
 pub fn examine(spec: &Spec) -> Result<Found, OpenError> {
-    let sized = |kind| Ok(Found { size: Some(size_of(kind, spec)?), in_use: None });
+    let sized = |kind| Ok(Found { size: Some(size_of(kind, spec)?), in_use: None, block_size: None });
     match spec.kind {
         Kind::Null => sized("null"),
         Kind::Memory => sized("memory"),
@@ -120,7 +128,7 @@ pub fn examine(spec: &Spec) -> Result<Found, OpenError> {
 ///
 /// # Errors
 /// [`OpenError`] when a size is missing or impossible, the path is not what its kind says, somebody else
-/// writes it, or the operating system refuses.
+/// writes it, it is the file of an image format, or the operating system refuses.
 pub fn open(spec: &Spec) -> Result<Arc<dyn Backend>, OpenError> {
     Ok(match spec.kind {
         Kind::Null => Arc::new(Null::new(size_of("null", spec)?)),

@@ -1,7 +1,7 @@
 //! Disks for tests.
 
 use crate::range::{Hold, Ranges, Share};
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, locked, random, within};
+use crate::{Backend, Extent, Facts, Finished, Future, Inline, Missing, locked, random, within};
 use net::Buf;
 use std::io;
 use std::ops::Range;
@@ -166,6 +166,10 @@ impl Backend for Lossy {
 
     fn refresh(&self) -> bool {
         self.inner.refresh()
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        self.inner.missing()
     }
 
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {

@@ -65,24 +65,30 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
     let spec = scratch.spec(MIB);
     let found = |spec: &Spec| examine(spec).map_err(|e| e.what);
     let used = |how: &str| Some(format!("{how} another server"));
-    assert_eq!(found(&spec), Ok(Found { size: None, in_use: None }));
+    assert_eq!(found(&spec), Ok(Found { size: None, in_use: None, block_size: None }));
     assert!(!scratch.0.exists(), "it is not made");
     let e = examine(&Spec { create: false, ..spec.clone() }).expect_err("missing");
     assert_eq!(e.hint, "check the path, or give a size to create it");
     let nowhere = Spec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
     assert!(examine(&nowhere).is_err());
     let disk = open(&spec).expect("open");
-    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: used("is in use by") }));
+    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: used("is in use by"), block_size: None }));
     let reader = Spec { read_only: true, ..spec.clone() };
-    assert_eq!(found(&reader), Ok(Found { size: Some(MIB), in_use: used("is being written by") }));
+    assert_eq!(
+        found(&reader),
+        Ok(Found { size: Some(MIB), in_use: used("is being written by"), block_size: None })
+    );
     drop(disk);
-    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: None }));
+    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: None, block_size: None }));
     open(&spec).expect("the look has let go");
     std::fs::write(&scratch.0, []).expect("emptied");
     assert_eq!(found(&Spec { create: false, ..spec.clone() }), Err("is empty".into()));
     let folder = Spec::path(std::env::temp_dir());
     assert_eq!(found(&folder), Err("is a directory".into()));
-    assert_eq!(found(&Spec::sized(Kind::Memory, 4096)), Ok(Found { size: Some(4096), in_use: None }));
+    assert_eq!(
+        found(&Spec::sized(Kind::Memory, 4096)),
+        Ok(Found { size: Some(4096), in_use: None, block_size: None })
+    );
 }
 
 #[test]

@@ -147,6 +147,11 @@ pub struct Serve {
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
 
+    /// Serve the bytes of files and devices as they are, also where they look like an image format (qcow2, VMDK, VHD,
+    /// VHDX, VDI)
+    #[arg(long)]
+    pub raw: bool,
+
     /// Listen for iSCSI on this address; can be given several times [default: 127.0.0.1:3260, with --srp too]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
@@ -164,7 +169,7 @@ pub struct Serve {
     pub target: Option<String>,
 
     /// Serve what this file says
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "listen", "iser", "srp", "target"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "raw", "listen", "iser", "srp", "target"])]
     pub config: Option<PathBuf>,
 
     /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and

@@ -231,14 +231,21 @@ impl<S: Server> Service<S> {
     }
 
     fn stop(self) -> Result<(), Vec<Problem>> {
+        let unlinked = self.units.unlinked();
+        for problem in &unlinked {
+            // Whoever reads the log may still be in time.
+            tracing::error!("{}; hint: {}", problem.what, problem.hint.as_deref().unwrap_or_default());
+        }
         // While it still answers: hosts and the other router of a pair hear of it.
         self.routes.leave();
         let result = self.server.stop();
         drop(self.admin);
-        result.map_err(|e| {
-            let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
-            vec![Problem::new(format!("not everything could be made stable: {e}"), hint)]
-        })
+        let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
+        let unstable = |e| vec![Problem::new(format!("not everything could be made stable: {e}"), hint)];
+        result.map_err(unstable)?;
+        let hint = "copy such a file before the server stops: the log of the server names the command";
+        let gone = |problem: Problem| Problem { hint: Some(hint.into()), ..problem };
+        if unlinked.is_empty() { Ok(()) } else { Err(unlinked.into_iter().map(gone).collect()) }
     }
 }
 
@@ -246,6 +253,7 @@ fn arguments(args: &Serve) -> Arguments {
     Arguments {
         luns: args.luns.clone(),
         size: args.size.clone(),
+        raw: args.raw,
         listen: args.listen.clone(),
         iser: args.iser,
         srp: args.srp.clone(),

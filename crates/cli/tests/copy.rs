@@ -570,6 +570,37 @@ fn only_the_same_copy_is_resumed() {
 }
 
 #[test]
+fn a_source_written_with_its_old_mtime_is_not_resumed() {
+    let folder = Folder::new("mtime");
+    folder.make("a", &noise(21, 64 * MIB));
+    let mut child = folder.copy(&format!("a b --resume {STEPS}")).spawn().unwrap();
+    assert!(until(&mut child, || stable(&folder, "b.lunar-copy") > MIB as u64), "it was too fast");
+    signal(&child, Signal::KILL);
+    child.wait().unwrap();
+    let source = File::options().write(true).open(folder.path("a")).unwrap();
+    let written = source.metadata().unwrap().modified().unwrap();
+    source.write_all_at(b"new", 0).unwrap();
+    source.set_modified(written).unwrap();
+    assert_eq!(folder.path("a").metadata().unwrap().modified().unwrap(), written);
+    folder.bad("a b --resume", "had another source, or it has changed since");
+}
+
+#[test]
+fn an_image_format_is_copied_only_as_raw() {
+    let folder = Folder::new("format");
+    folder.make("image", &[&b"QFI\xfb\0\0\0\x03"[..], &noise(22, MIB)].concat());
+    folder.make("disk", &noise(23, MIB));
+    folder.bad("image copy", "image: is a disk image in the format qcow2, not raw");
+    folder.bad("image copy", "qemu-img convert");
+    folder.bad("disk image --force", "image: is a disk image in the format qcow2, not raw");
+    assert!(!folder.is_there("copy"));
+    folder.good("image copy --raw");
+    assert!(folder.read("copy") == folder.read("image"));
+    folder.good("disk image --force --raw");
+    assert!(folder.read("image")[..MIB] == folder.read("disk")[..]);
+}
+
+#[test]
 fn an_empty_file_is_compared_like_others() {
     let folder = Folder::new("empty");
     folder.make("a", b"");

@@ -22,6 +22,8 @@ pub struct Arguments {
     pub iser: bool,
     /// Portals for SRP, beside those.
     pub srp: Vec<String>,
+    /// The bytes of files and devices are those of the disks, whatever they look like.
+    pub raw: bool,
     /// Name of the target; None: made of the host's name.
     pub target: Option<String>,
 }
@@ -111,7 +113,7 @@ impl Arguments {
         let mut seen: BTreeMap<OneFile, (&str, bool)> = BTreeMap::new();
         let mut luns = Vec::new();
         for text in &self.luns {
-            match lun(target, text, size) {
+            match lun(target, text, size).map(|lun| Lun { raw: self.raw, ..lun }) {
                 Ok(lun) => {
                     let (Source::File { path, .. } | Source::Device { path }) = &lun.source else {
                         luns.push(lun);

@@ -1,13 +1,18 @@
 //! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
 //! place.
 
+mod filters;
 mod hold;
+mod record;
 mod remedy;
+mod unlinked;
 
+use filters::filtered;
 pub(crate) use hold::holders;
+pub(crate) use record::Past;
 pub(crate) use remedy::cannot_open;
 
-use crate::config::{Config, Fail, Filter, Lun, Share, Source, show_size};
+use crate::config::{Config, Lun, Share, Source, show_size};
 use crate::{Problem, identity, io_text};
 use ::target::setup::{Answers, Setup, Target};
 use ::target::{Instance, Passage, Resting, Unit};
@@ -22,7 +27,6 @@ use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// The logical units of the configuration that runs. It lives as long as the server, and makes each new
 /// [`Setup`]. A LUN stays the same unit for as long as it is served from the same medium or under the same
@@ -65,14 +69,16 @@ struct Medium {
     commands: Option<(Arc<dyn Passage>, Passes)>,
     /// What all LUNs of its routing instance let through.
     rate: Option<Arc<Rate>>,
+    /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
+    block_size: Option<u32>,
 }
 
 impl Medium {
     fn of(rate: Option<Arc<Rate>>, opened: Opened) -> Medium {
         match opened {
-            Opened::Blocks(blocks) => Medium { blocks, commands: None, rate },
+            Opened::Blocks(blocks) => Medium { blocks, commands: None, rate, block_size: None },
             Opened::Commands(passage, passes) => {
-                Medium { blocks: block::nothing(), commands: Some((passage, passes)), rate }
+                Medium { blocks: block::nothing(), commands: Some((passage, passes)), rate, block_size: None }
             }
         }
     }
@@ -181,6 +187,10 @@ impl Units {
         rest: Rest<'_>,
     ) -> Result<BTreeMap<Name, Open>, Vec<Problem>> {
         hold::serial_twice(wanted)?;
+        let lost = unlinked::lost(leaving, staying, wanted);
+        if !lost.is_empty() {
+            return Err(lost);
+        }
         let mut resting = to_rest(leaving, wanted, rest)?;
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
         let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
@@ -220,6 +230,7 @@ impl Units {
                 // Who goes on was there before.
                 (None, None) => continue,
             };
+            unit.set_on_missing(next.lun.on_missing_file);
             let (lun, medium, holds) = (next.lun, next.medium, next.holds);
             open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds, replaced: false });
         }
@@ -240,6 +251,7 @@ impl Units {
         let before = before.filter(|open| open.medium.passes_as(&medium));
         let holds = self.holds.take(&self.state_dir, name, &lun)?;
         let known = known(&lun, before)?;
+        let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
             None => settings(name, &known, medium.blocks.facts(), max_registrants)?,
@@ -285,14 +297,12 @@ impl Units {
             });
         }
         let (commands, rate) = (None, self.rate(lun, false));
-        if let Some(blocks) = media.find(name, lun) {
-            return Ok(Medium { blocks, commands, rate });
+        if !has_path(lun) {
+            let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true), Ok)?;
+            return Ok(Medium { blocks, commands, rate, block_size: None });
         }
-        let blocks = media.open(lun)?;
-        for note in notes_of_size(lun, blocks.facts().capacity) {
-            tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
-        }
-        Ok(Medium { blocks, commands, rate })
+        let (blocks, block_size) = self.at_path(name, lun, media)?;
+        Ok(Medium { blocks, commands, rate, block_size: Some(block_size) })
     }
 
     /// The file that keeps a unit's state, in a folder that exists.
@@ -523,14 +533,15 @@ impl<'a> Media<'a> {
         here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
     }
 
-    fn open(&self, lun: &Lun) -> Result<Arc<dyn Backend>, Problem> {
+    /// `raw`: no image format is looked for.
+    fn open(&self, lun: &Lun, raw: bool) -> Result<Arc<dyn Backend>, Problem> {
         let Some(spec) = spec(lun) else {
             return Err(Problem::new(
                 format!("{} is not open", lun.source),
                 "look at the upstream: lunar ls URL",
             ));
         };
-        block::open(&spec).map_err(|e| {
+        block::open(&Spec { raw, ..spec.clone() }).map_err(|e| {
             let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
             let held = has_path(lun) && self.leaving.values().any(is_same);
             let problem = cannot_open(lun, e);
@@ -624,7 +635,7 @@ pub(crate) fn settings(
         kind: lun.kind,
         identity: identity::identity(&name.0, name.1, lun),
         block_size: lun.block_size,
-        physical_block_size: lun.physical_block_size,
+        physical_block_size: lun.physical_block_size.max(lun.block_size),
         capacity: facts.capacity,
         read_only: lun.read_only || facts.read_only,
         removable: lun.removable,
@@ -688,6 +699,7 @@ pub(crate) fn spec(lun: &Lun) -> Option<Spec> {
         read_only: lun.read_only,
         direct: lun.direct,
         create: size.is_some(),
+        raw: lun.raw,
     })
 }
 
@@ -695,8 +707,11 @@ pub(crate) fn spec(lun: &Lun) -> Option<Spec> {
 /// yet.
 fn same_way(a: &Lun, b: &Lun) -> bool {
     let way = |lun: &Lun| match spec(lun) {
-        Some(spec) if spec.kind == block::Kind::File => Some(Spec { size: None, create: false, ..spec }),
-        way => way,
+        Some(spec) if spec.kind == block::Kind::File => {
+            Some(Spec { size: None, create: false, raw: true, ..spec })
+        }
+        // What is open is raw.
+        way => way.map(|spec| Spec { raw: true, ..spec }),
     };
     match (way(a), way(b)) {
         (None, None) => a.source == b.source,
@@ -764,28 +779,6 @@ fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Problem> {
         return Err(failed("has more than 64 MiB".into()));
     }
     Ok(Some(bytes))
-}
-
-/// The medium inside of its filters.
-fn filtered(medium: Arc<dyn Backend>, lun: &Lun) -> Arc<dyn Backend> {
-    lun.filters.iter().fold(medium, |inner, filter| match *filter {
-        Filter::Stats => block::filter::stats(inner).0,
-        Filter::Delay { read_us, write_us } => {
-            block::filter::delay(inner, Duration::from_micros(read_us), Duration::from_micros(write_us))
-        }
-        Filter::Rate { iops, bytes_per_s } => {
-            block::filter::rate(inner, block::filter::Rate::new(iops, bytes_per_s))
-        }
-        Filter::Error { rate, op } => block::filter::error(inner, op_of(op), rate, None),
-    })
-}
-
-fn op_of(fail: Fail) -> block::filter::Op {
-    match fail {
-        Fail::Read => block::filter::Op::Read,
-        Fail::Write => block::filter::Op::Write,
-        Fail::Flush => block::filter::Op::Flush,
-    }
 }
 
 #[cfg(test)]

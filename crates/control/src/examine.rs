@@ -1,11 +1,13 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
-use crate::build::{Name, cannot_open, holders, load, notes_of_size, of_lun, settings, spec, state_path};
+use crate::build::{
+    Name, Past, cannot_open, holders, load, notes_of_size, of_lun, settings, spec, state_path,
+};
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
 use crate::{Cause, Problem, io_text};
-use block::Facts;
+use block::{Facts, Spec};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -63,7 +65,9 @@ fn one(
     note: &mut impl FnMut(String),
 ) -> Result<(), Problem> {
     let Some(spec) = spec(lun) else { return Ok(()) };
-    let found = block::examine(&spec);
+    let state_file = state_path(state_dir, name, lun);
+    let past = Past::read(&state_file)?;
+    let found = block::examine(&Spec { raw: spec.raw || past.is_raw(lun), ..spec.clone() });
     let found = found.map_err(|e| cannot_open(lun, e))?;
     let path = spec.path.display();
     if let Some(in_use) = &found.in_use {
@@ -72,9 +76,12 @@ fn one(
     // What is to be made gets the size that was asked for.
     let capacity = found.size.or(spec.size).unwrap_or_default();
     let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
+    let blocks = past.blocks(lun, found.block_size);
+    let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };
     let settings = settings(name, lun, facts, max_registrants)?;
-    notes_of_size(lun, capacity).into_iter().chain(holders(state_dir, name, lun)).for_each(note);
-    load(settings, &state_path(state_dir, name, lun)).map(drop)
+    let notes = blocks.note().into_iter().chain(notes_of_size(lun, capacity));
+    notes.chain(holders(state_dir, name, lun)).for_each(note);
+    load(settings, &state_file).map(drop)
 }
 
 #[cfg(test)]

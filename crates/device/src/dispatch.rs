@@ -106,7 +106,8 @@ fn ready(row: &Row, state: &State, settings: &Settings, who: Who<'_>) -> Result<
 
 /// Writes are refused: by the medium, the access list, or SWP of the control mode page.
 pub(crate) fn write_protected(state: &State, settings: &Settings, read_only: bool) -> bool {
-    settings.read_only || read_only || settings.kind == Kind::CdRom || state.modes.software_write_protect()
+    let is_fixed = settings.read_only || read_only || settings.kind == Kind::CdRom;
+    is_fixed || state.medium.withholds_writes() || state.modes.software_write_protect()
 }
 
 /// A command of this operation code would pass all checks but the one of its CDB.

@@ -53,6 +53,7 @@ pub use draft::{Commit, Draft};
 pub use log::Count;
 pub use lu::{Identity, Invalid, Kind, Lu, Passes, Settings};
 pub use luns::{absent, report_luns, well_known};
+pub use medium::Withheld;
 pub use nexus::{Nexus, NexusId};
 pub use parts::{Part, Shard};
 pub use plan::{Answer, Compare, CopySegment, Failure, Op, Plan};

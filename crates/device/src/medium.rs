@@ -2,7 +2,7 @@
 //! MEDIUM REMOVAL (SPC-5 section 6.17).
 
 use crate::table::{Allowed, Changes, Cx, Row};
-use crate::{Answer, Failure, NexusId, Op, Plan};
+use crate::{Answer, Failure, Lu, NexusId, Op, Plan};
 use std::collections::BTreeSet;
 use wire::scsi::{Sense, Status, op};
 
@@ -20,6 +20,18 @@ const START: u8 = 0x01;
 const LOEJ: u8 = 0x02;
 const NO_FLUSH: u8 = 0x04;
 
+/// What of the medium the server keeps from its hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Withheld {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Writes: the logical unit is write protected.
+    Writes,
+    /// All of it: the logical unit is not ready until somebody intervenes.
+    All,
+}
+
 /// Whether the medium can be reached and removed.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -27,6 +39,7 @@ pub(crate) struct State {
     stopped: bool,
     /// Nexuses that prevent removal.
     preventing: BTreeSet<NexusId>,
+    withheld: Withheld,
 }
 
 impl State {
@@ -34,11 +47,17 @@ impl State {
     pub(crate) fn not_ready(&self) -> Option<Sense> {
         if self.ejected {
             Some(Sense::NOT_READY_NO_MEDIUM)
+        } else if self.withheld == Withheld::All {
+            Some(Sense::NOT_READY_INTERVENTION)
         } else if self.stopped {
             Some(Sense::NOT_READY_STOPPED)
         } else {
             None
         }
+    }
+
+    pub(crate) fn withholds_writes(&self) -> bool {
+        self.withheld == Withheld::Writes
     }
 
     /// There is a medium, and it turns.
@@ -55,6 +74,22 @@ impl State {
     pub(crate) fn reset(&mut self) {
         self.preventing.clear();
         self.stopped = false;
+    }
+}
+
+impl Lu {
+    /// Keeps this of the medium from the hosts from here on. Where write protection begins or ends they hear of it: MODE
+    /// PARAMETERS CHANGED.
+    pub fn withhold(&self, what: Withheld) {
+        let mut state = self.change();
+        let before = std::mem::replace(&mut state.medium.withheld, what);
+        if before == what {
+            return;
+        }
+        if (before == Withheld::Writes) != (what == Withheld::Writes) {
+            state.raise(Sense::MODE_PARAMETERS_CHANGED, |_, _| true);
+        }
+        state.touch();
     }
 }
 
@@ -186,6 +221,28 @@ mod tests {
         assert_eq!(start_stop(&mut n, START), Ok(Plan::Done));
         assert!(run(&mut n, READ).is_ok());
         assert_eq!(start_stop(&mut n, EJECT), fails(Sense::cdb_field(4, 1)));
+    }
+
+    #[test]
+    fn a_withheld_medium_is_protected_or_not_ready() {
+        const WRITE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        assert!(run(&mut n, READ).is_ok() && run(&mut n, WRITE).is_ok());
+        lu.withhold(Withheld::Writes);
+        assert_eq!(run(&mut n, TUR), fails(Sense::MODE_PARAMETERS_CHANGED));
+        assert!(run(&mut n, READ).is_ok());
+        assert_eq!(run(&mut n, WRITE), fails(Sense::WRITE_PROTECTED));
+        assert_eq!(data(&mut n, &[op::MODE_SENSE_6, 8, 0x3f, 0, 4, 0])[2] & 0x80, 0x80);
+        lu.withhold(Withheld::All);
+        assert_eq!(run(&mut n, TUR), fails(Sense::MODE_PARAMETERS_CHANGED));
+        for cdb in [TUR, READ, WRITE] {
+            assert_eq!(run(&mut n, cdb), fails(Sense::NOT_READY_INTERVENTION));
+        }
+        assert!(start_stop(&mut n, START).is_ok());
+        assert_eq!(run(&mut n, READ), fails(Sense::NOT_READY_INTERVENTION), "no host can load it");
+        lu.withhold(Withheld::Nothing);
+        assert!(run(&mut n, READ).is_ok() && run(&mut n, WRITE).is_ok());
     }
 
     #[test]

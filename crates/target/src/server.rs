@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-/// How often the sizes of media are looked at.
-const REFRESH: Duration = Duration::from_secs(2);
+/// How often the sizes and the paths of media are looked at.
+const REFRESH: Duration = Duration::from_secs(1);
 /// How long a portal that is taken is tried again.
 const BIND: Duration = Duration::from_secs(1);
 /// How long a reload waits for the commands of what it changes.
@@ -364,7 +364,7 @@ impl Drop for Counted {
     }
 }
 
-/// Notices media that were resized from outside.
+/// Notices media that were resized, deleted or replaced from outside.
 async fn refresh(shared: Arc<Shared>) {
     let mut next = Instant::now();
     loop {
@@ -373,7 +373,11 @@ async fn refresh(shared: Arc<Shared>) {
         let setup = shared.setup();
         let all =
             setup.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));
-        for (name, lun, unit) in all.filter(|(_, _, unit)| unit.refresh()) {
+        for (name, lun, unit) in all {
+            unit.watch_path(name, *lun);
+            if !unit.refresh() {
+                continue;
+            }
             let bytes = unit.backend().facts().capacity;
             tracing::info!("LUN {lun} of {name} has another size now: {bytes} bytes");
             shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));

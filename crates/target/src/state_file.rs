@@ -12,7 +12,10 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// Writes a file beside, makes it stable, and renames it into place: at any moment the old or the new one is
 /// there, and never a mixture of two writers.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// Those of the file system.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let beside = folder.join(beside(path));

@@ -2,12 +2,14 @@
 
 use crate::Passage;
 use crate::gate::Gate;
+use crate::missing::Watch;
 use crate::seldom::Seldom;
 use crate::state_file;
 use block::Backend;
 use device::{Answer, Commit, Draft, Invalid, Lu};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -27,6 +29,10 @@ pub struct Unit {
     saved: Mutex<Saved>,
     /// Lines about accesses that failed.
     failures: Seldom,
+    /// The path of the medium.
+    pub(crate) watch: Watch,
+    /// A command has found that the medium became shorter, and the next look at its size says so.
+    has_shrunk: AtomicBool,
 }
 
 /// What is known of the state file.
@@ -46,7 +52,8 @@ impl Unit {
         }
         let gate = Arc::new(Gate::new(lu.clone()));
         let (backend, passage, saved) = (RwLock::new(backend), None, Mutex::default());
-        Unit { lu, state_file, gate, backend, passage, saved, failures: Seldom::default() }
+        let (failures, watch, has_shrunk) = Default::default();
+        Unit { lu, state_file, gate, backend, passage, saved, failures, watch, has_shrunk }
     }
 
     /// A logical unit elsewhere: its device server is one that passes ([`device::Passes`]).
@@ -158,7 +165,15 @@ impl Unit {
         let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
         // Of units that share a medium only the first hears from it that something is new.
         backend.refresh();
-        self.lu.resized(backend.facts().capacity)
+        self.lu.resized(backend.facts().capacity) | self.has_shrunk.swap(false, Relaxed)
+    }
+
+    /// A command came to an end of the medium that hosts do not know of yet: they hear of it with their next command.
+    /// Whether the access at this offset is beyond the end, or was.
+    pub(crate) fn ends_before(&self, offset: u64) -> bool {
+        let is_new = self.refresh();
+        self.has_shrunk.fetch_or(is_new, Relaxed);
+        is_new || offset >= self.backend().facts().capacity
     }
 
     /// Other blocks from here on, if `with`, which is done in the same step, does not fail. No command runs.

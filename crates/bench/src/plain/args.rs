@@ -118,6 +118,10 @@ pub struct Args {
     #[arg(long)]
     pub destroy: bool,
 
+    /// Measure the bytes of a file as they are, also where it looks like an image format (qcow2, VMDK, VHD, VHDX, VDI)
+    #[arg(long)]
+    pub raw: bool,
+
     /// Make a file of this size where there is none
     #[arg(long, value_name = "SIZE")]
     pub create: Option<String>,
@@ -324,6 +328,7 @@ impl Args {
             direct: self.direct,
             write: job.way.writes(),
             destroy: self.destroy,
+            raw: self.raw,
             create: self.create.as_deref().map(size).transpose()?,
             target_pid: self.target_pid,
         })

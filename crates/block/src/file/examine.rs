@@ -2,7 +2,7 @@
 
 use super::lock::{self, Refusal, Use};
 use super::medium::{Fault, claims, direct_align};
-use crate::{Found, Kind, OpenError, Spec};
+use crate::{Found, Kind, OpenError, Spec, format};
 use rustix::fs::{Access, SeekFrom};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,11 +22,11 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
             let may =
                 rustix::fs::access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
             may.map_err(|e| fault.open(&e.into()))?;
-            return Ok(Found { size: None, in_use: None });
+            return Ok(Found { size: None, in_use: None, block_size: None });
         }
         other => other.map_err(|e| fault.open(&e.into()))?,
     }
-    let mut found = Found { size: None, in_use: None };
+    let mut found = Found { size: None, in_use: None, block_size: None };
     let file = match open(spec) {
         Ok(file) => file,
         Err(e) if device && e.kind() == io::ErrorKind::ResourceBusy => {
@@ -46,7 +46,13 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     let align =
         if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
     fault.check_size(size, align)?;
+    if !spec.raw {
+        format::check(spec, &file, size)?;
+    }
     found.size = Some(size);
+    if device {
+        found.block_size = Some(rustix::fs::ioctl_blksszget(&file).map_err(|e| fault.open(&e.into()))?);
+    }
     Ok(found)
 }
 

@@ -34,8 +34,8 @@ const OTHER_BYTES: [(i64, i64); 3] =
 
 /// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment, until what it
 /// had begun is done.
-const PATIENCE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a medium is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What stands behind a path: opened, locked, measured.
 
-use super::lock::{self, By, Claim, Refusal, Use};
+use super::lock::{self, By, Claim, PATIENCE, PAUSE, Refusal, Use};
 use super::users;
 use crate::{Kind, OpenError, Spec};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
@@ -12,6 +12,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Instant;
 
 /// What O_DIRECT asks for where the kernel does not say.
 const DIRECT_ALIGN: u64 = 4096;
@@ -33,8 +35,8 @@ pub(super) struct Files {
 
 /// An open file or device, exclusive as far as the system lets us say so.
 pub(super) struct Medium {
-    path: PathBuf,
-    device: bool,
+    pub(super) path: PathBuf,
+    pub(super) device: bool,
     pub(super) read_only: bool,
     pub(super) files: Arc<Files>,
     /// Bytes, when opened.
@@ -49,7 +51,7 @@ impl Medium {
     pub(super) fn open(spec: &Spec) -> Result<Medium, OpenError> {
         let fault = Fault { spec };
         fault.check_type(spec.kind == Kind::Device)?;
-        let (file, is_new) = open(spec).map_err(|e| fault.open(&e))?;
+        let (file, is_new) = patiently(|| open(spec)).map_err(|e| fault.open(&e))?;
         Medium::claim(file, is_new, spec)
     }
 
@@ -105,11 +107,7 @@ impl Medium {
     /// The path leads to what is open here.
     pub(super) fn is_in_place(&self) -> io::Result<bool> {
         let (ours, there) = (self.files.plain.metadata()?, std::fs::metadata(&self.path)?);
-        Ok(match self.device {
-            // However many nodes a device has.
-            true => there.file_type().is_block_device() && there.rdev() == ours.rdev(),
-            false => is_same_file(&ours, &there),
-        })
+        Ok(self.is_at(&ours, &there))
     }
 
     /// Lets this process open it in another way meanwhile.
@@ -129,7 +127,17 @@ impl Medium {
             true => rustix::fs::seek(&self.files.plain, SeekFrom::End(0))?,
             false => self.files.plain.metadata()?.len(),
         };
-        Ok(self.direct.map_or(size, |align| size - size % align))
+        Ok(self.whole(size))
+    }
+
+    /// What of a size can be reached.
+    pub(super) fn whole(&self, size: u64) -> u64 {
+        self.direct.map_or(size, |align| size - size % align)
+    }
+
+    /// Bytes of a logical block of a device; a file has none.
+    pub(super) fn block_size(&self) -> Option<u32> {
+        self.device.then(|| u32::try_from(self.granule).ok()).flatten()
     }
 
     pub(super) fn is_aligned(&self, offset: u64, len: usize) -> bool {
@@ -186,7 +194,7 @@ impl Medium {
     }
 }
 
-fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
+pub(super) fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
@@ -211,6 +219,20 @@ pub(super) fn claims(spec: &Spec) -> OFlags {
     // On a device it keeps out mounts and everybody else who asks for it alone.
     flags.set(OFlags::EXCL, spec.kind == Kind::Device && !spec.read_only);
     flags
+}
+
+/// Opens once more while the device is busy: the kernel keeps it, too, until what a killed server had begun is done. Only a
+/// device that is opened alone is ever busy.
+fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < end => {
+                sleep(PAUSE);
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Makes an empty file as large as it shall be, and its name stable.
@@ -381,6 +403,18 @@ mod tests {
         let e = Medium::claim(file, is_new, &spec).err().expect("it is in use");
         assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
         std::fs::remove_file(&spec.path).expect("it is there");
+    }
+
+    #[test]
+    fn a_busy_device_is_waited_for() {
+        let left = std::cell::Cell::new(3);
+        let opened = patiently(|| match left.replace(left.get() - 1) {
+            0 => Ok(()),
+            _ => Err(io::ErrorKind::ResourceBusy.into()),
+        });
+        assert!(opened.is_ok());
+        let refused = patiently(|| Err::<(), _>(io::ErrorKind::NotFound.into()));
+        assert_eq!(refused.expect_err("not busy").kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -11,9 +11,10 @@ mod space;
 mod sync;
 mod underway;
 mod users;
+mod watch;
 
 use crate::range::{Ranges, Share};
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, OpenError, Spec, within};
+use crate::{Backend, Extent, Facts, Finished, Future, Inline, Missing, OpenError, Spec, format, within};
 pub(crate) use examine::examine;
 use medium::Medium;
 use net::Buf;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
 use underway::{Regions, UnderWay};
+use watch::LastLook;
 
 /// How often a read on the spot is done before it takes the way that keeps writers out.
 const TRIES: u32 = 2;
@@ -34,6 +36,7 @@ const ALONE: usize = 256 << 10;
 pub(crate) struct File {
     medium: Medium,
     capacity: AtomicU64,
+    looked: LastLook,
     /// What the kernel has not yet refused for this file.
     can: Can,
     syncer: Arc<Syncer>,
@@ -52,6 +55,9 @@ struct Can {
 impl File {
     pub(crate) fn open(spec: &Spec) -> Result<File, OpenError> {
         let medium = Medium::open(spec)?;
+        if !spec.raw {
+            format::check(spec, &medium.files.plain, medium.size)?;
+        }
         let cached = !medium.direct();
         let can = Can {
             read_now: AtomicBool::new(cached),
@@ -62,7 +68,8 @@ impl File {
         let files = medium.files.clone();
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
-        Ok(File { medium, capacity, can, syncer, ranges: Arc::default(), under_way: Arc::default() })
+        let looked = LastLook::default();
+        Ok(File { medium, capacity, looked, can, syncer, ranges: Arc::default(), under_way: Arc::default() })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -73,6 +80,7 @@ impl File {
         if self.medium.read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
+        self.look_for_end();
         self.check(offset, len)
     }
 
@@ -196,6 +204,14 @@ impl Backend for File {
 
     fn is_in_place(&self) -> io::Result<bool> {
         self.medium.is_in_place()
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        self.medium.missing()
+    }
+
+    fn device_block_size(&self) -> Option<u32> {
+        self.medium.block_size()
     }
 
     fn offer(&self, offered: bool) {

@@ -12,7 +12,7 @@ pub use error::error;
 pub use rate::{Rate, rate};
 pub use stats::{Counters, Counts, stats};
 
-use crate::{Backend, Extent, Facts, Finished, Future, Inline};
+use crate::{Backend, Extent, Facts, Finished, Future, Inline, Missing};
 use net::Buf;
 use std::io;
 use std::sync::Arc;
@@ -129,6 +129,14 @@ impl<H: Hook> Backend for Filter<H> {
 
     fn refresh(&self) -> bool {
         self.inner.refresh()
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        self.inner.missing()
+    }
+
+    fn device_block_size(&self) -> Option<u32> {
+        self.inner.device_block_size()
     }
 
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Inline {

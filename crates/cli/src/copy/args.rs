@@ -64,6 +64,10 @@ pub struct Args {
     #[arg(long)]
     pub force: bool,
 
+    /// Copy the bytes of SRC and DST as they are, also where they look like an image format (qcow2, VMDK, VHD, VHDX, VDI)
+    #[arg(long)]
+    pub raw: bool,
+
     /// Refuse a DST that is larger than SRC
     #[arg(long)]
     pub exact: bool,

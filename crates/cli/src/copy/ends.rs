@@ -84,13 +84,15 @@ impl End {
 }
 
 /// Opens what is written on the command line. Runs on an event loop, where the end is also used.
-pub async fn open_end(text: &str, side: Side) -> Result<End, Failure> {
+///
+/// `raw`: the bytes of a file or device are copied as they are, whatever they look like.
+pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(side)?,
         Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?)?,
         _ if is_url(text) => remote(text).await?,
         _ if nbd::is_url(text) => export(text, side).await?,
-        _ => at_path(text, Path::new(text), side).await?,
+        _ => at_path(text, Path::new(text), side, raw).await?,
     })
 }
 
@@ -145,7 +147,7 @@ fn null(text: &str, size: u64) -> Result<End, Problem> {
     Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
 }
 
-async fn at_path(text: &str, path: &Path, side: Side) -> Result<End, Failure> {
+async fn at_path(text: &str, path: &Path, side: Side, raw: bool) -> Result<End, Failure> {
     let found = match std::fs::metadata(path) {
         Ok(found) => Some(found),
         Err(e) if e.kind() == io::ErrorKind::NotFound && side != Side::Source => None,
@@ -160,9 +162,10 @@ async fn at_path(text: &str, path: &Path, side: Side) -> Result<End, Failure> {
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
             Ok(stream(text, path, side)?)
         }
-        (_, Side::Source) => Ok(source(text, path)?),
+        (_, Side::Source) => Ok(source(text, Spec { raw, ..Spec::path(path) })?),
         (found, Side::Destination { size, overwrite }) => {
-            destination(text, path, found.as_ref(), size, overwrite).await
+            let spec = Spec { create: true, size: Some(size), raw, ..Spec::path(path) };
+            destination(text, spec, found.as_ref(), overwrite).await
         }
     }
 }
@@ -174,26 +177,30 @@ fn stream(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
     Ok(End::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
 }
 
-fn source(text: &str, path: &Path) -> Result<End, Problem> {
-    let disk = open(text, Side::Source, &Spec { read_only: true, ..Spec::path(path) })?;
+fn source(text: &str, spec: Spec) -> Result<End, Problem> {
+    let disk = open(text, Side::Source, &Spec { read_only: true, ..spec.clone() })?;
+    let path = &*spec.path;
     // Measured when it is open: what is resumed must be what was begun.
     let found = std::fs::metadata(path).map_err(|e| cannot_open(text, Side::Source, e))?;
     let mut identity = identity(path, &found);
     if found.is_file() {
-        identity += &format!(", changed at {}.{:09}", found.mtime(), found.mtime_nsec());
+        // A program can set the time of a write back, but not that of a change.
+        let [written, changed] = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())]
+            .map(|(s, ns)| format!("{s}.{ns:09}"));
+        identity += &format!(", written at {written}, changed at {changed}");
     }
     Ok(End::disk(text, identity, disk))
 }
 
 async fn destination(
     text: &str,
-    path: &Path,
+    spec: Spec,
     before: Option<&Metadata>,
-    size: u64,
     overwrite: bool,
 ) -> Result<End, Failure> {
-    let side = Side::Destination { size, overwrite };
-    let disk = open(text, side, &Spec { create: true, size: Some(size), ..Spec::path(path) })?;
+    let side = Side::Destination { size: spec.size.unwrap_or_default(), overwrite };
+    let disk = open(text, side, &spec)?;
+    let path = &*spec.path;
     let found = std::fs::metadata(path).map_err(|e| cannot_open(text, side, e))?;
     let is_file = found.is_file();
     let created = is_file && before.is_none_or(|before| before.len() == 0);
@@ -212,7 +219,10 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
 }
 
 fn open(text: &str, side: Side, spec: &Spec) -> Result<Arc<dyn Backend>, Problem> {
-    block::open(spec).map_err(|e| Problem::new(format!("{text}: {}", e.what), hint(side)))
+    block::open(spec).map_err(|e| {
+        let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
+        Problem::new(format!("{text}: {}", e.what), hint)
+    })
 }
 
 fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {

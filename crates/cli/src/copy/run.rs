@@ -64,7 +64,7 @@ impl Copy {
     async fn prepare(args: Args, stop: Arc<Stop>) -> Result<Copy, exit::Failure> {
         let style = args.style().map_err(exit::invalid)?;
         let every = args.every().map_err(exit::invalid)?;
-        let source = open_end(&args.source, Side::Source).await?;
+        let source = open_end(&args.source, Side::Source, args.raw).await?;
         prepare::arguments(&args, &source).map_err(exit::invalid)?;
         let journal = prepare::journal(&args);
         let state = match (&journal, every) {

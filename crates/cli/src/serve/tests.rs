@@ -84,7 +84,18 @@ impl Drop for Folder {
 fn args(config: PathBuf) -> Serve {
     let (luns, listen, srp) = (Vec::new(), Vec::new(), Vec::new());
     let config = Some(config);
-    Serve { luns, size: None, listen, iser: false, srp, target: None, config, run: None, cores: None }
+    Serve {
+        luns,
+        size: None,
+        raw: false,
+        listen,
+        iser: false,
+        srp,
+        target: None,
+        config,
+        run: None,
+        cores: None,
+    }
 }
 
 fn service(args: &Serve, fake: &Fake) -> Service<Fake> {

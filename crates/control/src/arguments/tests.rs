@@ -118,6 +118,7 @@ fn wrong_arguments_say_what_to_do() {
         listen: vec!["here".into()],
         iser: true,
         srp: vec!["there".into()],
+        raw: false,
         target: Some("disks".into()),
     };
     let starts: Vec<String> =

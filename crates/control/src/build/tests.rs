@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::tests::Folder;
 use crate::config::{Filter, parse};
+use std::time::Duration;
 
 fn config(folder: &Folder, luns: &str) -> Config {
     let source = format!("[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n{luns}");
@@ -139,6 +140,44 @@ fn a_file_that_took_a_place_is_served_also_under_another_number() {
     std::fs::rename(&other, folder.0.join("disk.img")).unwrap();
     let new = again(&mut units, &config(&folder, &DISK.replace("lun = 0", "lun = 1"))).ok().unwrap();
     assert_eq!(unit(&new, 1).backend().facts().capacity, 2 << 20);
+}
+
+#[test]
+fn a_deleted_file_is_the_only_copy_and_its_lun_stays() {
+    let folder = Folder::new("only-copy");
+    let mut units = Units::new(folder.0.join("state"));
+    let both = config(&folder, &format!("{DISK}{NULL}"));
+    let old = units.setup(&both, &rest).ok().unwrap();
+    assert!(units.unlinked().is_empty());
+    std::fs::remove_file(folder.0.join("disk.img")).unwrap();
+    let [unlinked] = &units.unlinked()[..] else { panic!("there is one") };
+    let hint = unlinked.hint.clone().unwrap();
+    assert!(hint.contains(&format!("cp --sparse=always /proc/{}/fd/", std::process::id())), "{hint}");
+    for changed in [NULL.to_owned(), format!("{DISK}read_only = true\n{NULL}")] {
+        let refused = told(again(&mut units, &config(&folder, &changed)), &folder);
+        let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img was deleted; when it is closed its data are gone\n";
+        assert!(refused.starts_with(start) && refused.contains("cp --sparse=always"), "{refused}");
+    }
+    let new = again(&mut units, &both).ok().unwrap();
+    assert!(Arc::ptr_eq(&unit(&old, 0).backend(), &unit(&new, 0).backend()), "it goes on");
+    assert!(!folder.0.join("disk.img").exists(), "no other file was made");
+}
+
+#[test]
+fn a_disk_once_served_stays_raw_whatever_hosts_write() {
+    const QCOW2: &[u8] = b"QFI\xfb\0\0\0\x03";
+    let folder = Folder::new("stays-raw");
+    let state = || Units::new(folder.0.join("state"));
+    drop(state().setup(&config(&folder, DISK), &rest).ok().unwrap());
+    let disk = std::fs::File::options().write(true).open(folder.0.join("disk.img")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&disk, QCOW2, 0).unwrap();
+    assert!(state().setup(&config(&folder, DISK), &rest).is_ok());
+    let elsewhere = DISK.replace("lun = 0", "lun = 7");
+    let refused = told(state().setup(&config(&folder, &elsewhere), &rest), &folder);
+    assert!(refused.contains("disk.img: is a disk image in the format qcow2, not raw\n"), "{refused}");
+    let raw = config(&folder, &format!("{elsewhere}format = \"raw\"\n"));
+    assert!(state().setup(&raw, &rest).is_ok());
+    assert!(state().setup(&config(&folder, &elsewhere), &rest).is_ok(), "it is recorded");
 }
 
 #[test]

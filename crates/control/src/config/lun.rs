@@ -9,6 +9,7 @@ use router::routes::Place;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use target::OnMissing;
 
 /// A logical unit as it is wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Lun {
     pub kind: Kind,
     /// Logical block size in bytes.
     pub block_size: u32,
+    /// They are defined for a device, which otherwise has its own.
+    pub has_block_size: bool,
     /// Physical block size in bytes.
     pub physical_block_size: u32,
     /// Writes are refused.
@@ -29,6 +32,10 @@ pub struct Lun {
     pub write_cache: bool,
     /// Pass the page cache by.
     pub direct: bool,
+    /// The bytes of the medium are those of the disk, whatever they look like.
+    pub raw: bool,
+    /// What to do while the file is deleted or replaced, or the device is gone.
+    pub on_missing_file: OnMissing,
     /// Thin provisioned.
     pub thin: bool,
     /// Unit serial number; None: made of target name and LUN.
@@ -217,11 +224,14 @@ impl Lun {
             source,
             kind,
             block_size: if cdrom { 2048 } else { 512 },
+            has_block_size: false,
             physical_block_size: if cdrom { 2048 } else { 4096 },
             read_only: cdrom,
             removable: cdrom,
             write_cache: true,
             direct: false,
+            raw: false,
+            on_missing_file: OnMissing::default(),
             thin: !cdrom,
             serial: None,
             vendor: "LUNAR".into(),
@@ -323,6 +333,7 @@ fn block_sizes(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     if let (Some(value), Some(size)) = (s.find("block_size"), s.size(p, "block_size", 0..=1 << 20)) {
         if allowed.contains(&size) {
             lun.block_size = size as u32;
+            lun.has_block_size = matches!(lun.source, Source::Device { .. });
         } else {
             let hint = if lun.kind == Kind::CdRom { "a cdrom has 2048" } else { "write 512 or 4096" };
             p.add(&value.span(), format!("`block_size` cannot be {}", show_size(size)), hint);
@@ -355,6 +366,35 @@ fn flags(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     if let (true, true, Some(value)) = (lun.direct, in_memory, s.find("direct")) {
         p.add(&value.span(), "only files and devices can be direct", "remove `direct`");
     }
+    of_medium(p, s, lun, in_memory);
+}
+
+/// What only files and devices have.
+fn of_medium(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun, in_memory: bool) {
+    lun.raw = s.parsed(p, "format", format).is_some();
+    lun.on_missing_file = s.parsed(p, "on_missing_file", on_missing).unwrap_or_default();
+    for key in ["format", "on_missing_file"] {
+        if let (true, Some(value)) = (in_memory, s.find(key)) {
+            let what = format!("`{key}` is for files and devices");
+            p.add(&value.span(), what, format!("remove `{key}`"));
+        }
+    }
+}
+
+fn format(text: &str) -> Result<(), Wrong> {
+    match text {
+        "raw" => Ok(()),
+        _ => wrong(
+            format!("the format \"{}\" cannot be served", text.escape_debug()),
+            "convert the image (qemu-img convert -O raw), and write format = \"raw\" or leave it out",
+        ),
+    }
+}
+
+fn on_missing(text: &str) -> Result<OnMissing, Wrong> {
+    let all = "write \"continue\", \"read-only\" or \"not-ready\"";
+    let found = OnMissing::ALL.into_iter().find(|one| one.name() == text);
+    found.ok_or_else(|| unknown("setting", text, OnMissing::ALL.map(OnMissing::name), all))
 }
 
 fn filters(p: &mut Problems<'_>, s: &mut Section<'_>) -> Vec<Filter> {

@@ -89,9 +89,19 @@ fn the_example_uncommented_is_good() {
     let folder = Folder::new("example");
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
     let mut text = std::fs::read_to_string(example).unwrap();
-    for key in
-        ["state_dir", "admin_socket", "mutual", "redirect", "offline", "physical", "serial", "path", "chap"]
-    {
+    for key in [
+        "state_dir",
+        "admin_socket",
+        "mutual",
+        "redirect",
+        "offline",
+        "physical",
+        "serial",
+        "path",
+        "chap",
+        "format",
+        "on_missing_file",
+    ] {
         text = text.replace(&format!("# {key}"), key);
     }
     let text = text
@@ -109,7 +119,9 @@ fn the_example_uncommented_is_good() {
     assert_eq!(config.targets[0].mutual.as_ref().unwrap().secret, b"a secret of lunar");
     assert_eq!(config.discovery.chap.unwrap()[0].secret, (1..=16).collect::<Vec<u8>>());
     let disk = Source::File { path: folder.0.join("disk.img"), size: Some(64 << 20) };
-    assert_eq!(config.targets[0].luns[&0].source, disk, "relative paths start at the file's folder");
+    let lun = &config.targets[0].luns[&0];
+    assert_eq!(lun.source, disk, "relative paths start at the file's folder");
+    assert!(lun.raw && lun.on_missing_file == ::target::OnMissing::Continue);
 }
 
 #[test]
@@ -638,6 +650,19 @@ fn problems_of_luns() {
             (
                 "backend = \"null\"\nsize = \"1G\"\ndirect = true",
                 &["t.toml:7:10: only files and devices can be direct", "hint: remove `direct`"],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nformat = \"raw\"",
+                &["t.toml:7:10: `format` is for files and devices", "hint: remove `format`"],
+            ),
+            (
+                "backend = \"file\"\npath = \"a\"\nformat = \"qcow2\"\non_missing_file = \"notready\"",
+                &[
+                    "t.toml:7:10: the format \"qcow2\" cannot be served",
+                    "hint: convert the image (qemu-img convert -O raw), and write format = \"raw\" or leave it out",
+                    "t.toml:8:19: unknown setting \"notready\"",
+                    "hint: did you mean \"not-ready\"?",
+                ],
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\nserial = \"ü\"",

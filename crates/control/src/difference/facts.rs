@@ -1,7 +1,7 @@
 //! A configuration as facts: what there is, and each setting of it as text.
 
 use crate::config::router::{Map, Router, RouterTarget, Upstream, UpstreamSource};
-use crate::config::{Config, Cores, Filter, Lun, Target, show_size};
+use crate::config::{Config, Cores, Filter, Lun, Source, Target, show_size};
 use std::collections::BTreeMap;
 use std::path::Path;
 use target::setup::{Access, Digests, Discovery, Limits, Network, PortalGroup, Session, User};
@@ -229,18 +229,27 @@ fn lun(l: &Lun) -> Vec<Fact> {
     vec![
         fact("source", &l.source),
         fact("kind", format!("{:?}", l.kind).to_lowercase()),
-        fact("block_size", l.block_size),
+        fact("block_size", block_size(l)),
         fact("physical_block_size", l.physical_block_size),
         fact("read_only", l.read_only),
         fact("removable", l.removable),
         fact("write_cache", l.write_cache),
         fact("direct", l.direct),
+        fact("format", if l.raw { "raw" } else { "" }),
+        fact("on_missing_file", l.on_missing_file.name()),
         fact("thin", l.thin),
         fact("serial", option(&l.serial)),
         fact("vendor", &l.vendor),
         fact("product", &l.product),
         fact("filters", list(l.filters.iter().map(filter))),
     ]
+}
+
+fn block_size(l: &Lun) -> String {
+    match l.source {
+        Source::Device { .. } if !l.has_block_size => "that of the device".into(),
+        _ => l.block_size.to_string(),
+    }
 }
 
 fn filter(filter: &Filter) -> String {

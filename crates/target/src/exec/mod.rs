@@ -303,10 +303,12 @@ fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
         return Status::Busy.into();
     }
     unit.tell_failure(e, offset);
+    let lba = offset / unit.lu.settings().block_size as u64;
     let sense = match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Sense::SPACE_ALLOCATION_FAILED,
         ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Sense::WRITE_PROTECTED,
-        _ => access.sense.at(offset / unit.lu.settings().block_size as u64),
+        ErrorKind::UnexpectedEof if unit.ends_before(offset) => Sense::LBA_OUT_OF_RANGE.at(lba),
+        _ => access.sense.at(lba),
     };
     sense.into()
 }

@@ -422,3 +422,64 @@ fn what_a_device_behind_the_backend_says_is_passed_on_as_it_is() {
     let own = failed(&unit, &io::Error::other("a scratch"), 512, &READ);
     assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "without an answer it is ours");
 }
+
+/// A file of `CAPACITY` bytes that goes with the test.
+struct Image(std::path::PathBuf);
+
+impl Image {
+    fn new(name: &str) -> (Image, Arc<dyn Backend>) {
+        let path = std::env::temp_dir().join(format!("lunar-image-{name}-{}", std::process::id()));
+        _ = std::fs::remove_file(&path);
+        let spec = Spec { kind: Kind::File, size: Some(CAPACITY), create: true, ..Spec::path(&path) };
+        (Image(path), block::open(&spec).expect("a file"))
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
+    let (image, backend) = Image::new("shrunk");
+    let (unit, mut nexus) = unit(true, backend);
+    let cdb = |op, lba: u8| [op, 0, 0, 0, 0, lba, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    let plan = nexus.begin(&cdb(0x28, 9)).expect("a plan");
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&image.0)
+        .and_then(|file| file.set_len(8 * BLOCK as u64))
+        .expect("shrunk");
+    let pool = Pool::new(64 << 20);
+    let runtime = compio::runtime::Runtime::new().expect("a runtime");
+    let ended = runtime.block_on(run(&unit, &pool, plan, None, &Nothing(false)));
+    assert_eq!(ended.err().and_then(|failure| failure.sense), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
+    let sense = |answer: Answer| answer.err().and_then(|failure| failure.sense);
+    assert_eq!(sense(nexus.begin(&cdb(0x28, 9))), Some(Sense::CAPACITY_CHANGED));
+    assert_eq!(sense(nexus.begin(&cdb(0x2a, 9))), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
+    assert!(nexus.begin(&cdb(0x28, 7)).is_ok());
+    assert!(unit.refresh() && !unit.refresh(), "the log and event receivers hear of it once");
+}
+
+#[test]
+fn a_deleted_image_is_handled_as_the_setting_says() {
+    use crate::OnMissing;
+    let (image, backend) = Image::new("deleted");
+    let (unit, mut nexus) = unit(true, block::filter::stats(backend).0);
+    unit.set_on_missing(OnMissing::NotReady);
+    unit.watch_path("t", 0);
+    assert!(nexus.begin(&[0; 16]).is_ok());
+    let elsewhere = image.0.with_extension("moved");
+    std::fs::rename(&image.0, &elsewhere).expect("moved");
+    unit.watch_path("t", 0);
+    let sense = |answer: Answer| answer.err().and_then(|failure| failure.sense);
+    assert_eq!(sense(nexus.begin(&[0; 16])), Some(Sense::NOT_READY_INTERVENTION));
+    unit.set_on_missing(OnMissing::Continue);
+    unit.watch_path("t", 0);
+    assert!(nexus.begin(&[0; 16]).is_ok());
+    std::fs::rename(&elsewhere, &image.0).expect("back");
+    unit.watch_path("t", 0);
+    assert!(nexus.begin(&[0; 16]).is_ok());
+}

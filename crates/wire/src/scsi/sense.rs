@@ -41,6 +41,7 @@ conditions! {
     NO_SENSE = 0x0 0x00 0x00, "no additional sense information";
     NOT_READY_NO_MEDIUM = 0x2 0x3a 0x00, "medium not present";
     NOT_READY_STOPPED = 0x2 0x04 0x02, "logical unit not ready, initializing command required";
+    NOT_READY_INTERVENTION = 0x2 0x04 0x03, "logical unit not ready, manual intervention required";
     NOT_READY_STANDBY = 0x2 0x04 0x0b, "logical unit not accessible, target port in standby state";
     NOT_READY_UNAVAILABLE = 0x2 0x04 0x0c, "logical unit not accessible, target port in unavailable state";
     NOT_READY_TRANSITION = 0x2 0x04 0x0a, "logical unit not accessible, asymmetric access state transition";

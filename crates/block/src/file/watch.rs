@@ -1,0 +1,87 @@
+//! What may happen to an open file or device from outside: its path leads elsewhere, or it becomes shorter.
+
+use super::File;
+use super::medium::{Medium, is_same_file};
+use crate::Missing;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+impl Medium {
+    /// What became of the path that this was opened by; None while it leads here, or if the system does not say.
+    pub(super) fn missing(&self) -> Option<Missing> {
+        let (ours, there) = (self.files.plain.metadata(), std::fs::metadata(&self.path));
+        let is_unlinked = !self.device
+            && match &ours {
+                Ok(ours) => ours.nlink() == 0,
+                // A server of NFS has no such file any more.
+                Err(e) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
+            };
+        let is_replaced = match (&ours, &there) {
+            (Ok(ours), Ok(there)) if self.is_at(ours, there) => return None,
+            (_, Ok(_)) => true,
+            (_, Err(e)) if is_unlinked || is_gone(e.kind()) => false,
+            (_, Err(_)) => return None,
+        };
+        let descriptor = self.files.plain.as_raw_fd();
+        let name_now = match self.device || is_unlinked {
+            true => None,
+            false => std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok(),
+        };
+        let (path, is_device) = (self.path.clone(), self.device);
+        Some(Missing { path, is_device, is_replaced, is_unlinked, name_now, descriptor })
+    }
+
+    /// Both are one file, or one device, however many nodes that has.
+    pub(super) fn is_at(&self, ours: &Metadata, there: &Metadata) -> bool {
+        match self.device {
+            true => there.file_type().is_block_device() && there.rdev() == ours.rdev(),
+            false => is_same_file(ours, there),
+        }
+    }
+
+    /// The size of a file as the system knows it without asking anybody: a network file system is not waited for.
+    fn size_known(&self) -> Option<u64> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(&self.files.plain, c"", flags, StatxFlags::SIZE).ok()?;
+        StatxFlags::from_bits_retain(found.stx_mask)
+            .contains(StatxFlags::SIZE)
+            .then(|| self.whole(found.stx_size))
+    }
+}
+
+fn is_gone(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// When the size of a file was last looked at, in the time of the system's coarse clock. That clock moves with each tick
+/// (1 to 10 ms) and costs a few nanoseconds; a look costs more than a fast write has to spare.
+#[derive(Default)]
+pub(super) struct LastLook(AtomicU64);
+
+impl File {
+    /// A write beyond the end would make the file grow again: the size is looked at before the first write of each tick.
+    pub(super) fn look_for_end(&self) {
+        if self.medium.device {
+            return;
+        }
+        let now = tick();
+        if self.looked.0.load(Relaxed) == now {
+            return;
+        }
+        if let Some(size) = self.medium.size_known() {
+            self.capacity.fetch_min(size, Relaxed);
+        }
+        self.looked.0.store(now, Relaxed);
+    }
+}
+
+fn tick() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}

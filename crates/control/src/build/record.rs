@@ -1,0 +1,264 @@
+//! What a LUN's medium was when it was first served, kept beside the state: `NAME.medium`. A host may write anything into
+//! its disk, also the first bytes of an image format; and it knows its disk by the size of its blocks.
+
+use super::{MAX_STATE_BYTES, Media, Name, Units, notes_of_size};
+use crate::config::{Lun, Source, one_name};
+use crate::{Problem, io_text};
+use block::Backend;
+use device::Kind;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Blocks without a reason for others, in bytes.
+const USUAL: u32 = 512;
+/// Hosts know no larger blocks, in bytes.
+const LARGEST: u32 = 4096;
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    path: PathBuf,
+    /// Of a file.
+    inode: Option<u64>,
+    format: Format,
+    /// Of a device: its own blocks, and those that hosts see.
+    device_block_size: Option<u32>,
+    block_size: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Raw,
+}
+
+/// The past of a medium.
+pub(crate) struct Past {
+    file: PathBuf,
+    record: Option<Record>,
+    /// A server that kept no records has served it.
+    has_state: bool,
+}
+
+/// The blocks that hosts see, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// As defined.
+    Defined(u32),
+    /// Those of the device.
+    OfDevice(u32),
+    /// Those of before, though the device has blocks of so many bytes.
+    OfBefore(u32, u32),
+}
+
+impl Units {
+    /// The medium of a path, opened unless it is open in the same way, and the size of the blocks that hosts see.
+    pub(super) fn at_path(
+        &self,
+        name: &Name,
+        lun: &Lun,
+        media: &Media<'_>,
+    ) -> Result<(Arc<dyn Backend>, u32), Problem> {
+        let past = Past::read(&self.state_file(name, lun)?)?;
+        let (blocks, is_new) = match media.find(name, lun) {
+            Some(blocks) => (blocks, false),
+            None => (media.open(lun, past.is_raw(lun))?, true),
+        };
+        let own = blocks.device_block_size();
+        let seen = past.blocks(lun, own);
+        past.keep(lun, own, seen);
+        if is_new {
+            let lun = Lun { block_size: seen.bytes(), ..lun.clone() };
+            for note in seen.note().into_iter().chain(notes_of_size(&lun, blocks.facts().capacity)) {
+                tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
+            }
+        }
+        Ok((blocks, seen.bytes()))
+    }
+}
+
+impl Past {
+    /// Of the LUN whose state is in this file.
+    pub(crate) fn read(state_file: &Path) -> Result<Past, Problem> {
+        let file = state_file.with_extension("medium");
+        let record = read(&file)?;
+        Ok(Past { file, record, has_state: state_file.exists() })
+    }
+
+    /// The bytes of the medium are those of the disk: somebody said so, or it was served like this before.
+    pub(crate) fn is_raw(&self, lun: &Lun) -> bool {
+        lun.raw || self.of(lun).is_some()
+    }
+
+    /// The record, if it is about the medium of a LUN.
+    fn of(&self, lun: &Lun) -> Option<&Record> {
+        let (path, inode) = place(lun)?;
+        self.record.as_ref().filter(|record| record.path == path && record.inode == inode)
+    }
+
+    /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
+    pub(crate) fn blocks(&self, lun: &Lun, of_device: Option<u32>) -> Blocks {
+        let Some(own) = of_device.filter(|_| !lun.has_block_size && lun.kind == Kind::Disk) else {
+            return Blocks::Defined(lun.block_size);
+        };
+        let known = self.of(lun).filter(|record| record.device_block_size == Some(own));
+        let before = match known.and_then(|record| record.block_size) {
+            Some(size) => Some(size),
+            None if (self.record.is_none() && self.has_state) || has_table_of_usual(lun) => Some(USUAL),
+            None => None,
+        };
+        let natural = own.clamp(USUAL, LARGEST);
+        match before {
+            Some(size) if size != natural => Blocks::OfBefore(size, own),
+            _ if natural != lun.block_size => Blocks::OfDevice(natural),
+            _ => Blocks::Defined(lun.block_size),
+        }
+    }
+
+    /// Keeps what is served now. Where that cannot be, it is served all the same.
+    pub(crate) fn keep(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks) {
+        let Some((path, inode)) = place(lun) else { return };
+        let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
+        // One that is defined says nothing of the time after it.
+        let before = self.of(lun).and_then(|record| record.block_size);
+        let block_size = block_size.or(before);
+        let record = Record { path, inode, format: Format::Raw, device_block_size: of_device, block_size };
+        if self.record.as_ref() == Some(&record) {
+            return;
+        }
+        ::target::remove_leftovers(&self.file);
+        let kept = serde_json::to_vec(&record).map_err(std::io::Error::from);
+        if let Err(e) = kept.and_then(|bytes| ::target::replace_file(&self.file, &bytes)) {
+            let file = self.file.display();
+            tracing::warn!(
+                "{file}: {}; what the medium is, is found out again at the next start",
+                io_text(&e)
+            );
+        }
+    }
+}
+
+impl Blocks {
+    pub(crate) fn bytes(self) -> u32 {
+        let (Blocks::Defined(bytes) | Blocks::OfDevice(bytes) | Blocks::OfBefore(bytes, _)) = self;
+        bytes
+    }
+
+    /// What is to be known of them.
+    pub(crate) fn note(self) -> Option<String> {
+        match self {
+            Blocks::Defined(_) => None,
+            Blocks::OfDevice(bytes) => {
+                Some(format!("it has blocks of {bytes} bytes, as its device; block_size can say otherwise"))
+            }
+            Blocks::OfBefore(bytes, own) => Some(format!(
+                "it keeps the blocks of {bytes} bytes that hosts have used, though its device has {own}; block_size = {own} \
+                 changes that, and its partitions have to be made anew"
+            )),
+        }
+    }
+}
+
+/// The path of a medium, and the inode of a file.
+fn place(lun: &Lun) -> Option<(PathBuf, Option<u64>)> {
+    match &lun.source {
+        Source::File { path, .. } => Some((one_name(path), path.metadata().ok().map(|found| found.ino()))),
+        Source::Device { path } => Some((one_name(path), None)),
+        _ => None,
+    }
+}
+
+/// A partition table (GPT) at byte 512, and none at byte 4096: hosts have used blocks of 512 bytes.
+fn has_table_of_usual(lun: &Lun) -> bool {
+    const HEADER: &[u8] = b"EFI PART";
+    let Source::Device { path } = &lun.source else { return false };
+    let mut start = [0; 8192];
+    let read = File::open(path).and_then(|mut device| device.read_exact(&mut start));
+    let is_at = |at: u32| start[at as usize..].starts_with(HEADER);
+    read.is_ok() && is_at(USUAL) && !is_at(LARGEST)
+}
+
+fn read(file: &Path) -> Result<Option<Record>, Problem> {
+    let failed = |what: String| {
+        let hint = "remove it: what the medium is, is then found out as at the first start";
+        Problem::new(format!("the record {} {what}", file.display()), hint)
+    };
+    let opened = match File::open(file) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|e| failed(format!("cannot be read: {}", io_text(&e))))?,
+    };
+    let mut bytes = Vec::new();
+    let read = opened.take(MAX_STATE_BYTES).read_to_end(&mut bytes);
+    read.map_err(|e| failed(format!("cannot be read: {}", io_text(&e))))?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(format!("is damaged: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::Folder;
+
+    fn device(path: &Path) -> Lun {
+        Lun::new(Source::Device { path: path.into() }, Kind::Disk)
+    }
+
+    fn past(folder: &Folder) -> Past {
+        Past::read(&folder.0.join("0.state")).unwrap()
+    }
+
+    #[test]
+    fn a_device_has_its_own_blocks_unless_it_had_others() {
+        let folder = Folder::new("record-blocks");
+        let disk = device(&folder.file("disk", vec![0; 8192], 0o600));
+        let fresh = |own| past(&folder).blocks(&disk, Some(own));
+        assert_eq!(fresh(512), Blocks::Defined(512));
+        assert_eq!(fresh(4096), Blocks::OfDevice(4096));
+        assert_eq!(fresh(16384), Blocks::OfDevice(4096));
+        let defined = Lun { has_block_size: true, ..disk.clone() };
+        assert_eq!(past(&folder).blocks(&defined, Some(4096)), Blocks::Defined(512));
+        past(&folder).keep(&disk, Some(4096), Blocks::OfBefore(512, 4096));
+        assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096));
+        past(&folder).keep(&defined, Some(4096), Blocks::Defined(512));
+        assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096), "what was defined is not kept");
+        assert_eq!(fresh(512), Blocks::Defined(512), "it is another device");
+    }
+
+    #[test]
+    fn a_device_that_was_served_before_keeps_its_blocks() {
+        let folder = Folder::new("record-before");
+        let mut table = vec![0; 8192];
+        table[512..520].copy_from_slice(b"EFI PART");
+        let used = device(&folder.file("used", table.clone(), 0o600));
+        assert_eq!(past(&folder).blocks(&used, Some(4096)), Blocks::OfBefore(512, 4096));
+        table[4096..4104].copy_from_slice(b"EFI PART");
+        let other = device(&folder.file("other", table, 0o600));
+        assert_eq!(past(&folder).blocks(&other, Some(4096)), Blocks::OfDevice(4096));
+        folder.file("0.state", "", 0o600);
+        assert_eq!(past(&folder).blocks(&other, Some(4096)), Blocks::OfBefore(512, 4096));
+    }
+
+    #[test]
+    fn a_file_that_was_served_stays_raw_and_another_does_not() {
+        let folder = Folder::new("record-raw");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        assert!(!past(&folder).is_raw(&lun) && past(&folder).is_raw(&Lun { raw: true, ..lun.clone() }));
+        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        assert!(past(&folder).is_raw(&lun));
+        let other = folder.file("other", vec![0; 8192], 0o600);
+        std::fs::rename(other, path).unwrap();
+        assert!(!past(&folder).is_raw(&lun), "another file came to its path");
+    }
+
+    #[test]
+    fn a_damaged_record_is_refused_by_its_name() {
+        let folder = Folder::new("record-damaged");
+        folder.file("0.medium", "{", 0o600);
+        let problem = Past::read(&folder.0.join("0.state")).err().unwrap();
+        assert!(problem.what.contains("0.medium is damaged"), "{}", problem.what);
+    }
+}

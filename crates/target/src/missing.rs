@@ -1,0 +1,168 @@
+//! Units whose medium is missing from its path: hosts go on, are write protected, or find the unit not ready.
+
+use crate::Unit;
+use block::Missing;
+use device::Withheld;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What to do with a unit while its file is deleted or replaced, or its device is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissing {
+    /// Hosts go on: the file that is open is read and written.
+    #[default]
+    Continue,
+    /// Hosts read; writes are refused.
+    ReadOnly,
+    /// The unit is not ready.
+    NotReady,
+}
+
+impl OnMissing {
+    /// All of them.
+    pub const ALL: [OnMissing; 3] = [OnMissing::Continue, OnMissing::ReadOnly, OnMissing::NotReady];
+
+    /// As a configuration names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnMissing::Continue => "continue",
+            OnMissing::ReadOnly => "read-only",
+            OnMissing::NotReady => "not-ready",
+        }
+    }
+
+    fn withheld(self) -> Withheld {
+        match self {
+            OnMissing::Continue => Withheld::Nothing,
+            OnMissing::ReadOnly => Withheld::Writes,
+            OnMissing::NotReady => Withheld::All,
+        }
+    }
+
+    fn consequence(self) -> &'static str {
+        match self {
+            OnMissing::Continue => "hosts go on reading and writing what is open",
+            OnMissing::ReadOnly => "writes are refused",
+            OnMissing::NotReady => "the LUN is not ready",
+        }
+    }
+}
+
+/// The error is repeated in the log this often.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// What is known of the path of a unit's medium.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// An index of [`OnMissing::ALL`].
+    on_missing: AtomicU8,
+    seen: Mutex<Option<Seen>>,
+}
+
+struct Seen {
+    missing: Missing,
+    /// When the log said so.
+    logged: Instant,
+}
+
+/// What a look at the path came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Nothing to log.
+    None,
+    /// The medium is missing, in another way than before or still.
+    Missing(Missing),
+    /// The medium is at its path again.
+    Back,
+}
+
+impl Watch {
+    fn on_missing(&self) -> OnMissing {
+        OnMissing::ALL[usize::from(self.on_missing.load(Relaxed)) % OnMissing::ALL.len()]
+    }
+
+    /// Takes what was found and says what is new of it.
+    fn news(&self, found: Option<Missing>, now: Instant) -> News {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(missing) = found else {
+            return if seen.take().is_some() { News::Back } else { News::None };
+        };
+        let is_known = |seen: &Seen| seen.missing == missing && now.duration_since(seen.logged) < REMIND;
+        if seen.as_ref().is_some_and(is_known) {
+            return News::None;
+        }
+        *seen = Some(Seen { missing: missing.clone(), logged: now });
+        News::Missing(missing)
+    }
+}
+
+impl Unit {
+    /// What to do while the medium is missing.
+    pub fn set_on_missing(&self, on_missing: OnMissing) {
+        self.watch.on_missing.store(on_missing as u8, Relaxed);
+    }
+
+    /// Looks whether the medium is at its path, and does what is to be done where it is not.
+    pub(crate) fn look_at_path(&self, now: Instant) -> News {
+        let found = self.backend().missing();
+        let on_missing = self.watch.on_missing();
+        self.lu.withhold(found.as_ref().map_or(Withheld::Nothing, |_| on_missing.withheld()));
+        self.watch.news(found, now)
+    }
+
+    /// As [`Unit::look_at_path`]; the log says what is new.
+    pub(crate) fn watch_path(&self, target: &str, lun: u16) {
+        let on_missing = self.watch.on_missing();
+        match self.look_at_path(Instant::now()) {
+            News::None => {}
+            News::Back => tracing::info!("LUN {lun} of {target}: its medium is at its path again"),
+            News::Missing(missing) => {
+                let lost = if missing.is_unlinked { "; its data end with this server" } else { "" };
+                tracing::error!("LUN {lun} of {target}: {missing}{lost}; hint: {}", missing.remedy());
+                tracing::warn!(
+                    "LUN {lun} of {target}: {}: {} (on_missing_file = \"{}\")",
+                    missing.path.display(),
+                    on_missing.consequence(),
+                    on_missing.name()
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(is_replaced: bool) -> Missing {
+        let (path, is_device, is_unlinked) = ("a.img".into(), false, true);
+        Missing { path, is_device, is_replaced, is_unlinked, name_now: None, descriptor: 3 }
+    }
+
+    #[test]
+    fn a_missing_medium_is_news_once_and_each_minute() {
+        let (watch, now) = (Watch::default(), Instant::now());
+        assert_eq!(watch.news(None, now), News::None);
+        let deleted = || Some(missing(false));
+        assert_eq!(watch.news(deleted(), now), News::Missing(missing(false)));
+        assert_eq!(watch.news(deleted(), now + REMIND / 2), News::None);
+        assert_eq!(watch.news(deleted(), now + REMIND), News::Missing(missing(false)));
+        assert_eq!(watch.news(Some(missing(true)), now + REMIND), News::Missing(missing(true)));
+        assert_eq!(watch.news(None, now + REMIND), News::Back);
+        assert_eq!(watch.news(None, now + REMIND), News::None);
+    }
+
+    #[test]
+    fn each_setting_has_a_name_and_its_consequence() {
+        let watch = Watch::default();
+        for (at, (name, withheld)) in
+            [("continue", Withheld::Nothing), ("read-only", Withheld::Writes), ("not-ready", Withheld::All)]
+                .into_iter()
+                .enumerate()
+        {
+            watch.on_missing.store(at as u8, Relaxed);
+            assert_eq!((watch.on_missing().name(), watch.on_missing().withheld()), (name, withheld));
+        }
+    }
+}
