@@ -64,7 +64,7 @@ fn find(file: &File, size: u64) -> io::Result<Option<&'static str>> {
     Ok(is_footer(&end).then_some("VHD"))
 }
 
-/// What there is of `LOOK` bytes.
+/// `LOOK` bytes, or fewer at the end.
 fn read(file: &File, offset: u64) -> io::Result<Buf> {
     let mut buf = Buf::zeroed(LOOK);
     let len = loop {

@@ -17,6 +17,7 @@ pub mod range;
 pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline, Queue};
+pub use file::next_turn;
 pub use missing::Missing;
 pub use open::{Found, Kind, OpenError, Spec, examine, open};
 

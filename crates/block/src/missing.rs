@@ -39,7 +39,7 @@ impl Missing {
     }
 }
 
-/// What happened.
+/// The fault, with its object.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();

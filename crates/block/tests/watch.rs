@@ -86,18 +86,6 @@ fn a_path_that_cannot_be_looked_at_says_nothing() {
     assert_eq!(disk.missing(), None);
 }
 
-/// Waits for another tick of the coarse clock, within which the size is looked at once.
-fn next_tick() {
-    let now = || {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-        (now.tv_sec, now.tv_nsec)
-    };
-    let before = now();
-    while now() == before {
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_write_beyond_a_new_end_fails_and_nothing_grows() {
     let folder = Folder::new("shrunk");
@@ -106,7 +94,7 @@ fn a_write_beyond_a_new_end_fails_and_nothing_grows() {
     let runtime = compio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(disk.write(MIB - 4096, Buf::zeroed(4096), false)).0.expect("within");
     OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("shrunk");
-    next_tick();
+    block::next_turn();
     let size = || fs::metadata(&path).expect("there").len();
     let beyond = |result: std::io::Result<()>| {
         assert_eq!(result.expect_err("beyond the end").kind(), ErrorKind::UnexpectedEof);

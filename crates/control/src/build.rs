@@ -710,7 +710,7 @@ fn same_way(a: &Lun, b: &Lun) -> bool {
         Some(spec) if spec.kind == block::Kind::File => {
             Some(Spec { size: None, create: false, raw: true, ..spec })
         }
-        // What is open is raw.
+        // An open medium is raw.
         way => way.map(|spec| Spec { raw: true, ..spec }),
     };
     match (way(a), way(b)) {

@@ -20,7 +20,7 @@ const START: u8 = 0x01;
 const LOEJ: u8 = 0x02;
 const NO_FLUSH: u8 = 0x04;
 
-/// What of the medium the server keeps from its hosts.
+/// The part of the medium that the server keeps from its hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Withheld {
     /// Nothing.

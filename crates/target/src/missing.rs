@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What to do with a unit while its file is deleted or replaced, or its device is gone.
+/// The behaviour of a unit while its file is deleted or replaced, or its device is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMissing {
     /// Hosts go on: the file that is open is read and written.
@@ -52,7 +52,7 @@ impl OnMissing {
 /// The error is repeated in the log this often.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// What is known of the path of a unit's medium.
+/// The state of the path of a unit's medium.
 #[derive(Default)]
 pub(crate) struct Watch {
     /// An index of [`OnMissing::ALL`].
@@ -66,7 +66,7 @@ struct Seen {
     logged: Instant,
 }
 
-/// What a look at the path came to.
+/// The outcome of a look at the path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// Nothing to log.
@@ -98,7 +98,7 @@ impl Watch {
 }
 
 impl Unit {
-    /// What to do while the medium is missing.
+    /// Sets the behaviour while the medium is missing.
     pub fn set_on_missing(&self, on_missing: OnMissing) {
         self.watch.on_missing.store(on_missing as u8, Relaxed);
     }

@@ -130,7 +130,7 @@ impl Medium {
         Ok(self.whole(size))
     }
 
-    /// What of a size can be reached.
+    /// The part of a size that can be reached.
     pub(super) fn whole(&self, size: u64) -> u64 {
         self.direct.map_or(size, |align| size - size % align)
     }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
 use underway::{Regions, UnderWay};
-use watch::LastLook;
+pub use watch::next_turn;
 
 /// How often a read on the spot is done before it takes the way that keeps writers out.
 const TRIES: u32 = 2;
@@ -36,7 +36,6 @@ const ALONE: usize = 256 << 10;
 pub(crate) struct File {
     medium: Medium,
     capacity: AtomicU64,
-    looked: LastLook,
     /// What the kernel has not yet refused for this file.
     can: Can,
     syncer: Arc<Syncer>,
@@ -68,8 +67,7 @@ impl File {
         let files = medium.files.clone();
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
-        let looked = LastLook::default();
-        Ok(File { medium, capacity, looked, can, syncer, ranges: Arc::default(), under_way: Arc::default() })
+        Ok(File { medium, capacity, can, syncer, ranges: Arc::default(), under_way: Arc::default() })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {

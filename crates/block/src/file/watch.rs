@@ -6,14 +6,15 @@ use crate::Missing;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Medium {
-    /// What became of the path that this was opened by; None while it leads here, or if the system does not say.
+    /// How this is missing from the path that it was opened by; None while it leads here, or if the system does not say.
     pub(super) fn missing(&self) -> Option<Missing> {
         let (ours, there) = (self.files.plain.metadata(), std::fs::metadata(&self.path));
         let is_unlinked = !self.device
@@ -59,28 +60,38 @@ fn is_gone(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// When the size of a file was last looked at, in the time of the system's coarse clock. That clock moves with each tick
-/// (1 to 10 ms) and costs a few nanoseconds; a look costs more than a fast write has to spare.
-#[derive(Default)]
-pub(super) struct LastLook(AtomicU64);
+thread_local! {
+    /// Counts what this core has received.
+    static TURN: Cell<u64> = const { Cell::new(0) };
+    /// The file whose size this core looked at last, in which turn, and at what time of the system's coarse clock.
+    static LOOKED: Cell<(usize, u64, u64)> = const { Cell::new((0, 0, 0)) };
+}
+
+/// Says that this core has received something else: all that it writes from here on is newer than the looks at the sizes of
+/// files before. Writes that one receive brought share a look, which costs as much as a small write.
+pub fn next_turn() {
+    TURN.set(TURN.get().wrapping_add(1));
+}
 
 impl File {
-    /// A write beyond the end would make the file grow again: the size is looked at before the first write of each tick.
+    /// A write beyond the end would make the file grow again: the size is looked at before the first write of each turn, and
+    /// of each tick of the clock (1 to 10 ms).
     pub(super) fn look_for_end(&self) {
         if self.medium.device {
             return;
         }
-        let now = tick();
-        if self.looked.0.load(Relaxed) == now {
+        let look = (std::ptr::from_ref(self).addr(), TURN.get(), tick());
+        if LOOKED.get() == look {
             return;
         }
         if let Some(size) = self.medium.size_known() {
             self.capacity.fetch_min(size, Relaxed);
         }
-        self.looked.0.store(now, Relaxed);
+        LOOKED.set(look);
     }
 }
 
+/// The coarse clock costs a few nanoseconds.
 fn tick() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)

@@ -93,7 +93,7 @@ pub async fn destination(
     }
     let side = Side::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
     let resumable = !resumed && journal.is_some_and(Journal::exists);
-    // What was begun is known to be raw.
+    // A copy that has begun is known to be raw.
     let raw = args.raw || resumed;
     open_end(&args.destination, side, raw).await.map_err(|failure| Failure {
         problems: failure.problems.into_iter().map(|problem| with_resume(problem, resumable)).collect(),

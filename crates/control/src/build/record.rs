@@ -1,4 +1,4 @@
-//! What a LUN's medium was when it was first served, kept beside the state: `NAME.medium`. A host may write anything into
+//! The record of a LUN's medium as it was first served, beside the state: `NAME.medium`. A host may write anything into
 //! its disk, also the first bytes of an image format; and it knows its disk by the size of its blocks.
 
 use super::{MAX_STATE_BYTES, Media, Name, Units, notes_of_size};
@@ -119,7 +119,7 @@ impl Past {
         }
     }
 
-    /// Keeps what is served now. Where that cannot be, it is served all the same.
+    /// Records what is served now. The LUN is served also where the record cannot be written.
     pub(crate) fn keep(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks) {
         let Some((path, inode)) = place(lun) else { return };
         let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
@@ -148,7 +148,7 @@ impl Blocks {
         bytes
     }
 
-    /// What is to be known of them.
+    /// A line for people, where the blocks are not the usual ones.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Blocks::Defined(_) => None,

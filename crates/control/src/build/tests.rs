@@ -177,7 +177,7 @@ fn a_disk_once_served_stays_raw_whatever_hosts_write() {
     assert!(refused.contains("disk.img: is a disk image in the format qcow2, not raw\n"), "{refused}");
     let raw = config(&folder, &format!("{elsewhere}format = \"raw\"\n"));
     assert!(state().setup(&raw, &rest).is_ok());
-    assert!(state().setup(&config(&folder, &elsewhere), &rest).is_ok(), "it is recorded");
+    assert!(state().setup(&config(&folder, &elsewhere), &rest).is_ok(), "the record says so");
 }
 
 #[test]

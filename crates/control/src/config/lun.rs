@@ -34,7 +34,7 @@ pub struct Lun {
     pub direct: bool,
     /// The bytes of the medium are those of the disk, whatever they look like.
     pub raw: bool,
-    /// What to do while the file is deleted or replaced, or the device is gone.
+    /// The behaviour while the file is deleted or replaced, or the device is gone.
     pub on_missing_file: OnMissing,
     /// Thin provisioned.
     pub thin: bool,
@@ -369,7 +369,7 @@ fn flags(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     of_medium(p, s, lun, in_memory);
 }
 
-/// What only files and devices have.
+/// Settings of files and devices alone.
 fn of_medium(p: &mut Problems<'_>, s: &mut Section<'_>, lun: &mut Lun, in_memory: bool) {
     lun.raw = s.parsed(p, "format", format).is_some();
     lun.on_missing_file = s.parsed(p, "on_missing_file", on_missing).unwrap_or_default();

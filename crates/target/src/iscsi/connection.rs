@@ -274,6 +274,7 @@ impl Connection {
                 self.incoming.borrow_mut().resume(&mut self.session.borrow_mut())?
             } else {
                 self.line.readable().await?;
+                block::next_turn();
                 self.incoming.borrow_mut().receive(&self.line, &mut self.session.borrow_mut())?
             };
         }

@@ -1,0 +1,169 @@
+//! Files and devices that change under a server, and those that are not what they look like.
+
+use interop::scsi::{read10, write10};
+use interop::{Folder, Login, Raw, Server, TARGET};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const LBA_OUT_OF_RANGE: u32 = 0x05_2100;
+const CAPACITY_CHANGED: u32 = 0x06_2a09;
+const MODE_PARAMETERS_CHANGED: u32 = 0x06_2a01;
+const MANUAL_INTERVENTION: u32 = 0x02_0403;
+const WRITE_PROTECTED: u32 = 0x07_2700;
+
+fn file(path: &Path, size: u64) {
+    File::create(path).and_then(|file| file.set_len(size)).expect("a file");
+}
+
+fn configuration(luns: &str) -> String {
+    format!(
+        "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
+         [[target]]\nname = \"{TARGET}\"\n{luns}"
+    )
+}
+
+fn lun(number: u16, path: &str, keys: &str) -> String {
+    format!("[[target.lun]]\nlun = {number}\nbackend = \"file\"\npath = \"{path}\"\n{keys}\n")
+}
+
+/// Waits for what the server notices by itself.
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn session(server: &Server, luns: u16) -> Raw {
+    let mut raw = Login::new().on(server.portal());
+    (0..luns).for_each(|lun| raw.clear_attentions(lun));
+    raw
+}
+
+#[test]
+fn deleted_and_replaced_images_are_handled_as_set() {
+    let folder = Folder::fresh();
+    for name in ["a.img", "b.img", "c.img"] {
+        file(&folder.join(name), MIB);
+    }
+    let luns = lun(0, "a.img", "")
+        + &lun(1, "b.img", "on_missing_file = \"not-ready\"")
+        + &lun(2, "c.img", "on_missing_file = \"read-only\"");
+    let mut server = Server::start_in(folder, &configuration(&luns));
+    let dir = server.dir().to_path_buf();
+    let mut raw = session(&server, 3);
+    fs::remove_file(dir.join("a.img")).expect("deleted");
+    fs::rename(dir.join("b.img"), dir.join("kept")).expect("moved");
+    file(&dir.join("n.img"), MIB);
+    fs::rename(dir.join("n.img"), dir.join("c.img")).expect("replaced");
+    let moved = format!("b.img was moved to {}", dir.canonicalize().expect("there").join("kept").display());
+    for what in ["a.img was deleted", &moved, "c.img was replaced by another file"] {
+        until(what, || server.log().lines().any(|line| line.contains("ERROR") && line.contains(what)));
+    }
+    until("withheld", || server.log().contains("c.img: writes are refused"));
+    let save = format!("cp --sparse=always /proc/{}/fd/", server.pid());
+    assert_eq!(server.log().matches(&save).count(), 2, "of those that have no name");
+    raw.write(0, &write10(0, 1), &[7; 512]).good();
+    raw.simple(1, &[0; 6]).check(MANUAL_INTERVENTION);
+    raw.read(1, &read10(0, 1), 512).check(MANUAL_INTERVENTION);
+    raw.simple(2, &[0; 6]).check(MODE_PARAMETERS_CHANGED);
+    raw.read(2, &read10(0, 1), 512).good();
+    raw.write(2, &write10(0, 1), &[7; 512]).check(WRITE_PROTECTED);
+    fs::rename(dir.join("kept"), dir.join("b.img")).expect("back");
+    until("back", || raw.simple(1, &[0; 6]).status == 0);
+    raw.write(1, &write10(0, 1), &[7; 512]).good();
+    let before = server.log().matches(&save).count();
+    assert_eq!(server.stop().code(), Some(1));
+    assert_eq!(server.log().matches(&save).count(), before + 2, "said once more");
+}
+
+#[test]
+fn a_shrunk_image_never_grows_again_by_a_write() {
+    let folder = Folder::fresh();
+    file(&folder.join("a.img"), MIB);
+    let server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
+    let path = server.dir().join("a.img");
+    let [mut one, mut other] = [(); 2].map(|()| session(&server, 1));
+    let last = (MIB / 512 - 1) as u32;
+    one.write(0, &write10(last, 1), &[7; 512]).good();
+    File::options().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("shrunk");
+    let size = || fs::metadata(&path).expect("there").len();
+    let fails = |raw: &mut Raw, cdb: &[u8], data: &[u8]| {
+        let reply = if data.is_empty() { raw.read(0, cdb, 512) } else { raw.write(0, cdb, data) };
+        // Who is first finds the end, or the server has found it before.
+        assert!([LBA_OUT_OF_RANGE, CAPACITY_CHANGED].contains(&reply.sense()), "{:06x}", reply.sense());
+        assert_eq!((reply.status, size()), (2, 4096));
+    };
+    fails(&mut one, &write10(last, 1), &[8; 512]);
+    fails(&mut other, &read10(last, 1), &[]);
+    fails(&mut one, &read10(last, 1), &[]);
+    one.clear_attentions(0);
+    other.clear_attentions(0);
+    one.write(0, &write10(last, 1), &[8; 512]).check(LBA_OUT_OF_RANGE);
+    one.write(0, &write10(7, 1), &[8; 512]).good();
+    let capacity = other.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).good();
+    assert_eq!((capacity[..4].to_vec(), size()), (vec![0, 0, 0, 7], 4096));
+    until("a line in the log", || server.log().contains("has another size now: 4096 bytes"));
+}
+
+#[test]
+fn an_image_format_is_served_only_as_raw() {
+    let folder = Folder::fresh();
+    fs::write(folder.join("a.img"), [&b"QFI\xfb\0\0\0\x03"[..], &[0; 8192]].concat()).expect("an image");
+    let plain = configuration(&lun(0, "a.img", ""));
+    let refused = Server::refused(&folder, &plain);
+    assert!(refused.contains("a.img: is a disk image in the format qcow2, not raw"), "{refused}");
+    assert!(refused.contains("qemu-img convert") && refused.contains("format = \"raw\""), "{refused}");
+    let raw = configuration(&lun(0, "a.img", "format = \"raw\""));
+    let mut server = Server::start_in(folder, &raw);
+    server.rewrite(&plain);
+    server.restart();
+    session(&server, 1).write(0, &write10(0, 1), &[7; 512]).good();
+}
+
+/// A loop device with blocks of 4096 bytes.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path) -> Option<Loop> {
+        let output = Command::new("losetup").args(["-f", "--show", "-b", "4096"]).arg(file).output().ok()?;
+        output.status.success().then(|| Loop(String::from_utf8_lossy(&output.stdout).trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_device_is_served_in_its_blocks_and_keeps_them() {
+    let folder = Folder::fresh();
+    file(&folder.join("a.img"), 16 * MIB);
+    let Some(device) = Loop::new(&folder.join("a.img")) else {
+        return println!("skipped: needs root and a loop device");
+    };
+    let luns = |keys: &str| {
+        let path = &device.0;
+        configuration(&format!("[[target.lun]]\nlun = 0\nbackend = \"device\"\npath = \"{path}\"\n{keys}"))
+    };
+    let block_size = |server: &Server| {
+        let data = session(server, 1).read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).good();
+        u32::from_be_bytes([data[4], data[5], data[6], data[7]])
+    };
+    let mut server = Server::start_in(folder, &luns(""));
+    assert_eq!(block_size(&server), 4096);
+    for (keys, bytes) in [("block_size = 512\n", 512), ("", 4096)] {
+        server.stop();
+        server.rewrite(&luns(keys));
+        server.restart();
+        assert_eq!(block_size(&server), bytes);
+    }
+    drop(server);
+}
