@@ -49,6 +49,7 @@ fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
     let port = Port {
         initiator: initiator.into(),
         isid: [0x80, 0, 0, 1, 0, 0],
+        user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
         ports: [1, 2].map(|group| TargetPort { protocol: Protocol::Iscsi, group }).into(),

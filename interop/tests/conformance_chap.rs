@@ -1,6 +1,7 @@
 //! CHAP and security (RFC 7143 sections 9.2, 12.1; RFC 1994).
 
 use interop::chap::{base64, hex, response, unbinary};
+use interop::scsi::{read10, reserve_out};
 use interop::{Chap, Folder, Login, Outcome, Pdu, Raw, Server, config, op, shared};
 use std::collections::HashSet;
 use std::fs;
@@ -47,7 +48,7 @@ fn guarded() -> Server {
     let access = format!(
         "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:bobs\"]\nchap = [\"bob\"]\n\
          [[target.access]]\nchap = [\"alice\", \"0xab\", \"a\", \"{long}\", \"binary\"]\n\
-         [discovery]\nchap = [\"scout\"]\n"
+         [discovery]\nchap = [\"scout\", \"a\"]\n"
     );
     Server::start_in(dir, &config::with("", "mutual = \"lunar\"", &(access + &tables)))
 }
@@ -309,6 +310,33 @@ fn sec_018_a_session_is_not_taken_over_by_others() {
     Chap::login(&login.clone().session(owner.tsih, 0), server.portal(), 5, "alice", ALICE)
         .expect("alice again")
         .ping();
+}
+
+/// SEC-018: name and ISID of a session stand in READ FULL STATUS for all to read.
+#[test]
+fn sec_018_another_user_does_not_replace_a_session() {
+    let server = guarded();
+    let login = Login::new();
+    let as_user = |name: &str, secret: &[u8]| Chap::login(&login, server.portal(), 5, name, secret);
+    let mut owner = as_user("alice", ALICE).expect("alice");
+    owner.clear_attentions(0);
+    reserve_out(&mut owner, 0, 0, 0, 0, 1, 0).good();
+    reserve_out(&mut owner, 0, 1, 3, 1, 0, 0).good();
+    assert_eq!(as_user("a", b"one-letter user!").err(), Some(0x0202));
+    owner.ping();
+    let mut again = as_user("alice", ALICE).expect("alice may replace her session");
+    owner.expect_close();
+    again.clear_attentions(0);
+    again.read_blocks(0, 0, 1);
+    again.logout(0, 0);
+    let mut other = as_user("a", b"one-letter user!").expect("nobody has the name now");
+    other.clear_attentions(0);
+    assert_eq!(other.read(0, &read10(0, 1), 512).status, 0x18, "the reservation is not that of this user");
+    let scout = Login::discovery();
+    let mut owner = Chap::login(&scout, server.portal(), 5, "scout", SCOUT).expect("scout");
+    let taken = Chap::login(&scout, server.portal(), 5, "a", b"one-letter user!").err();
+    assert_eq!(taken, Some(0x0202), "nor a discovery session");
+    owner.text(&[("SendTargets", "All")]);
 }
 
 /// SEC-020, KEY-039

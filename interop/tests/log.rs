@@ -1,11 +1,13 @@
 //! What the log says of those who come and go, at its usual level.
 
 use interop::scsi::reserve_out;
-use interop::{Login, Raw, Server, config};
+use interop::{Chap, Folder, Login, Raw, Server, config};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::time::{Duration, Instant};
+
+const SECRET: &[u8] = b"alice's secret 1";
 
 /// Waits for a line with all of these words.
 fn says(server: &Server, words: &[&str]) {
@@ -29,6 +31,19 @@ fn a_session_ends_with_its_reason() {
     let (first, second) = (login.on(server.portal()), login.on(server.portal()));
     says(&server, &["session ended", "reason=\"its initiator logged in again\""]);
     drop((first, second));
+}
+
+#[test]
+fn a_login_names_its_chap_user() {
+    let dir = Folder::fresh();
+    let file = dir.join("alice.secret");
+    fs::write(&file, SECRET).expect("a secret");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let user = "[[target.access]]\nchap = [\"alice\"]\n\
+                [[chap_user]]\nname = \"alice\"\nsecret_file = \"alice.secret\"\n";
+    let server = Server::start_in(dir, &config::with("", "", user));
+    drop(Chap::login(&Login::new(), server.portal(), 5, "alice", SECRET).expect("alice"));
+    says(&server, &["logged in", "user=\"alice\""]);
 }
 
 #[test]

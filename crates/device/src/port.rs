@@ -50,6 +50,9 @@ pub struct Port {
     pub initiator: String,
     /// ISID of its session; zero over SRP.
     pub isid: [u8; 6],
+    /// The CHAP user that logged in; empty without CHAP. Who takes the name and the ISID of another initiator is another
+    /// initiator port.
+    pub user: String,
     /// iSCSI name of the target.
     pub target: String,
     /// Target portal group tag.

@@ -93,6 +93,9 @@ impl State {
 
     pub(crate) fn attach(&mut self, id: NexusId, port: &Arc<Port>) {
         self.peers.insert(id, Peer { port: port.clone(), attentions: Queue::power_on() });
+        if self.reservations.attach(port) {
+            self.touch();
+        }
     }
 
     pub(crate) fn detach(&mut self, id: NexusId) {

@@ -52,6 +52,7 @@ pub(crate) fn port(initiator: &str) -> Arc<Port> {
     Arc::new(Port {
         initiator: initiator.into(),
         isid: [0x80, 0, 0, 1, 0, 0],
+        user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
         ports: [1, 2].map(|group| TargetPort { protocol: Protocol::Iscsi, group }).into(),

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::iscsi::status::LoginStatus;
 
-/// What makes a session unique (RFC 7143 section 4.4.3; for discovery section 7.4.2).
+/// What makes a session unique, together with the CHAP user (RFC 7143 section 4.4.3; for discovery section 7.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// iSCSI name of the initiator.
@@ -176,12 +176,15 @@ impl Registry {
         let mut table = self.lock();
         let sessions = &table.sessions;
         if let Some((tsih, old)) = sessions.iter().find(|(_, e)| e.key == request.key) {
+            // Name and ISID are no secret (READ FULL STATUS). Another user is another initiator port, and may not end the
+            // sessions of this one; all connections of a session authenticate alike (RFC 7143 section 9.2).
+            if request.info.user != old.info.user {
+                return Err(LoginStatus::AUTHORIZATION_FAILURE);
+            }
             return match wanted {
                 0 => Ok(Verdict::After(old.mailbox.clone())),
                 w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
                 _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
-                // All connections of a session authenticate alike (section 9.2).
-                _ if request.info.user != old.info.user => Err(LoginStatus::AUTHENTICATION_FAILURE),
                 _ => Ok(Verdict::After(old.mailbox.clone())),
             };
         }

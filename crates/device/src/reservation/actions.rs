@@ -15,9 +15,12 @@ pub(super) struct Scene<'a> {
     pub(super) who: &'a Registrant,
     /// The ports of the target.
     pub(super) ports: &'a [TargetPort],
-    /// Name and ISID of the initiator ports that are logged in, where names alone are to be resolved.
-    pub(super) known: &'a BTreeSet<(String, [u8; 6])>,
+    /// The initiator ports that are logged in, where ports are named.
+    pub(super) known: &'a BTreeSet<InitiatorPort>,
 }
+
+/// Name, ISID and CHAP user.
+pub(super) type InitiatorPort = (String, [u8; 6], String);
 
 type Outcome = Result<Effect, Failure>;
 
@@ -82,11 +85,8 @@ impl Registry {
         // A name said over and over costs no more than once.
         let others: BTreeMap<_, _> = request.others.iter().flatten().map(|(id, at)| (id, at)).collect();
         for (id, at) in others {
-            let ports = initiator_ports(scene, id);
-            let added: Vec<_> = ports
-                .iter()
-                .flat_map(|(initiator, isid)| on_ports(scene, request, initiator, *isid))
-                .collect();
+            let ports = self.initiator_ports(scene, id);
+            let added: Vec<_> = ports.iter().flat_map(|port| on_ports(scene, request, port)).collect();
             if added.is_empty() {
                 return Err(Sense::parameter_field(*at, NO_BIT).into());
             }
@@ -197,7 +197,7 @@ impl Registry {
         }
         self.check_persists(request, 17)?;
         let Some(destination) = &request.destination else { return Err(Sense::PARAMETER_LIST_LENGTH.into()) };
-        let to = moves_to(scene, destination)?;
+        let to = self.moves_to(scene, destination)?;
         self.enroll(vec![to.clone()], request.action_key)?;
         self.establish(held, &to);
         if destination.unregister {
@@ -208,42 +208,68 @@ impl Registry {
     }
 }
 
-/// The nexus that REGISTER AND MOVE names: one initiator port, a target port that is there, not the sender.
-fn moves_to(scene: &Scene<'_>, destination: &Destination) -> Result<Registrant, Sense> {
-    let port = scene.ports.iter().find(|port| port.relative() == destination.tag);
-    let port = port.ok_or(Sense::parameter_field(18, NO_BIT))?;
-    let TransportId::Port(initiator, isid) = &destination.to else {
-        return Err(Sense::parameter_field(24, 7));
-    };
-    if Protocol::of_initiator(initiator) != port.protocol {
-        return Err(Sense::parameter_field(24, 3));
+impl Registry {
+    /// The nexus that REGISTER AND MOVE names: one initiator port, a target port that is there, not the sender.
+    fn moves_to(&self, scene: &Scene<'_>, destination: &Destination) -> Result<Registrant, Sense> {
+        let port = scene.ports.iter().find(|port| port.relative() == destination.tag);
+        let port = port.ok_or(Sense::parameter_field(18, NO_BIT))?;
+        let TransportId::Port(initiator, isid) = &destination.to else {
+            return Err(Sense::parameter_field(24, 7));
+        };
+        if Protocol::of_initiator(initiator) != port.protocol {
+            return Err(Sense::parameter_field(24, 3));
+        }
+        let user = self.users(scene, initiator, *isid).swap_remove(0);
+        let to = Registrant { initiator: initiator.clone(), isid: *isid, tag: destination.tag, user };
+        if to == *scene.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
     }
-    let to = Registrant { initiator: initiator.clone(), isid: *isid, tag: destination.tag };
-    if to == *scene.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
+
+    /// The users of an initiator port that is named: that of the sender if it is its own; those that are logged in; those
+    /// that are registered; else nobody yet. At least one.
+    fn users(&self, scene: &Scene<'_>, initiator: &str, isid: [u8; 6]) -> Vec<String> {
+        if scene.who.is_named(initiator, isid) {
+            return vec![scene.who.user.clone()];
+        }
+        let from = (initiator.to_owned(), isid, String::new());
+        let known = scene.known.range(from..).take_while(|(name, id, _)| name == initiator && *id == isid);
+        let known: Vec<_> = known.map(|(_, _, user)| user.clone()).collect();
+        if !known.is_empty() {
+            return known;
+        }
+        let registered = self.keys.keys().filter(|n| n.is_named(initiator, isid));
+        let users: BTreeSet<_> = registered.map(|n| n.user.clone()).collect();
+        if users.is_empty() { vec![String::new()] } else { users.into_iter().collect() }
+    }
+
+    /// The initiator ports that a TransportID means.
+    fn initiator_ports(&self, scene: &Scene<'_>, id: &TransportId) -> Vec<InitiatorPort> {
+        match id {
+            TransportId::Port(name, isid) => {
+                let users = self.users(scene, name, *isid).into_iter();
+                users.map(|user| (name.clone(), *isid, user)).collect()
+            }
+            TransportId::Name(name) => {
+                let from = (name.clone(), [0; 6], String::new());
+                scene.known.range(from..).take_while(|(known, ..)| known == name).cloned().collect()
+            }
+        }
+    }
 }
 
 /// The nexuses of the sender's initiator port that a registration is for.
 fn own_ports(scene: &Scene<'_>, request: &Request) -> BTreeSet<Registrant> {
-    on_ports(scene, request, &scene.who.initiator, scene.who.isid).into_iter().collect()
+    let Registrant { initiator, isid, user, .. } = scene.who;
+    on_ports(scene, request, &(initiator.clone(), *isid, user.clone())).into_iter().collect()
 }
 
 /// An initiator port through the target port of the sender, and with ALL_TG_PT through all others: those of its own
 /// protocol, for it reaches no others.
-fn on_ports(scene: &Scene<'_>, request: &Request, initiator: &str, isid: [u8; 6]) -> Vec<Registrant> {
+fn on_ports(scene: &Scene<'_>, request: &Request, port: &InitiatorPort) -> Vec<Registrant> {
+    let (initiator, isid, user) = port;
     let protocol = Protocol::of_initiator(initiator);
     let own = (protocol == scene.who.protocol()).then_some(scene.who.tag);
     let more = scene.ports.iter().filter(|port| request.all_ports && port.protocol == protocol);
     let tags = own.into_iter().chain(more.map(|port| port.relative()));
-    tags.map(|tag| Registrant { initiator: initiator.into(), isid, tag }).collect()
-}
-
-/// The initiator ports that a TransportID means.
-fn initiator_ports(scene: &Scene<'_>, id: &TransportId) -> Vec<(String, [u8; 6])> {
-    match id {
-        TransportId::Port(name, isid) => vec![(name.clone(), *isid)],
-        TransportId::Name(name) => {
-            let all = (name.clone(), [0; 6])..=(name.clone(), [0xff; 6]);
-            scene.known.range(all).cloned().collect()
-        }
-    }
+    let on = |tag| Registrant { initiator: initiator.clone(), isid: *isid, tag, user: user.clone() };
+    tags.map(on).collect()
 }

@@ -1,6 +1,6 @@
 //! The commands: rows of the command table, and what joins the registry to the logical unit.
 
-use super::actions::Scene;
+use super::actions::{InitiatorPort, Scene};
 use super::registry::{Effect, Registrant, Registry};
 use super::report;
 use super::request::{self, Action, Request};
@@ -100,9 +100,9 @@ fn reserve_out(cx: &mut Cx<'_>) -> Answer {
     Ok(finish(cx.state, action, effect, save))
 }
 
-/// Name and ISID of every initiator port that is logged in.
-fn known(state: &State) -> BTreeSet<(String, [u8; 6])> {
-    state.peers.values().map(|p| (p.port.initiator.clone(), p.port.isid)).collect()
+/// Every initiator port that is logged in.
+fn known(state: &State) -> BTreeSet<InitiatorPort> {
+    state.peers.values().map(|p| (p.port.initiator.clone(), p.port.isid, p.port.user.clone())).collect()
 }
 
 /// Raises the unit attentions, and says what remains to be done.

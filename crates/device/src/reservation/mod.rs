@@ -100,6 +100,11 @@ impl State {
         self.registry.can_persist
     }
 
+    /// A nexus came: a registration that had no user is its own if it has one. Whether there was such a registration.
+    pub(crate) fn attach(&mut self, port: &Port) -> bool {
+        self.registry.adopt(&port.into())
+    }
+
     /// A nexus went: its RESERVE ends, its registration stays.
     pub(crate) fn detach(&mut self, nexus: NexusId) {
         if self.reserved == Some(nexus) {

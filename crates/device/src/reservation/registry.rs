@@ -14,11 +14,15 @@ pub(crate) struct Registrant {
     pub(crate) isid: [u8; 6],
     /// Relative target port identifier.
     pub(crate) tag: u16,
+    /// The CHAP user of its sessions. Empty without CHAP, and where it is not known yet: for ports that were named by
+    /// others, and in what older versions kept.
+    pub(crate) user: String,
 }
 
 impl From<&Port> for Registrant {
     fn from(port: &Port) -> Self {
-        Registrant { initiator: port.initiator.clone(), isid: port.isid, tag: port.own().relative() }
+        let (initiator, user) = (port.initiator.clone(), port.user.clone());
+        Registrant { initiator, isid: port.isid, tag: port.own().relative(), user }
     }
 }
 
@@ -26,6 +30,11 @@ impl Registrant {
     /// The protocol of both ports.
     pub(super) fn protocol(&self) -> Protocol {
         Protocol::of_initiator(&self.initiator)
+    }
+
+    /// Name and ISID are those of its initiator port.
+    pub(super) fn is_named(&self, initiator: &str, isid: [u8; 6]) -> bool {
+        self.initiator == initiator && self.isid == isid
     }
 }
 
@@ -140,6 +149,22 @@ impl Registry {
             }
             self.reservation = None;
         }
+    }
+
+    /// A registration without a user passes to the first user that logs in with its name and ISID. False: there is none.
+    pub(super) fn adopt(&mut self, who: &Registrant) -> bool {
+        let plain = Registrant { user: String::new(), ..who.clone() };
+        if who.user.is_empty() || self.keys.contains_key(who) {
+            return false;
+        }
+        let Some(key) = self.keys.remove(&plain) else { return false };
+        self.keys.insert(who.clone(), key);
+        if let Some(holder) =
+            self.reservation.as_mut().and_then(|r| r.holder.as_mut()).filter(|h| **h == plain)
+        {
+            *holder = who.clone();
+        }
+        true
     }
 
     /// Puts a reservation in the place of any other.

@@ -99,9 +99,9 @@ impl Request {
         })
     }
 
-    /// It names initiators without their ISID.
+    /// It names initiators other than its sender.
     pub(super) fn names(&self) -> bool {
-        self.others.iter().flatten().any(|(id, _)| matches!(id, TransportId::Name(_)))
+        self.others.is_some() || self.destination.is_some()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Registrations and reservation as bytes that persist through power loss (APTPL). Integers are big-endian: a
 //! version, the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant:
-//! key, target port, ISID, length of the name, name.
+//! key, target port, ISID, length of the name, name; in the second version also length of the CHAP user, user. The
+//! first one is written when nobody has a user: older versions of this program read it.
 
 use super::registry::{Registrant, Registry, Reservation};
 use super::types::Type;
@@ -9,7 +10,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use wire::iscsi::name::fold;
 
-const VERSION: u8 = 1;
+/// Without users.
+const PLAIN: u8 = 1;
+/// With users.
+const VERSION: u8 = 2;
 const NOBODY: u32 = u32::MAX;
 
 /// What to keep: nothing unless APTPL was asked for and somebody is registered.
@@ -20,16 +24,29 @@ pub(super) fn encode(registry: &Registry) -> Vec<u8> {
     let reservation = registry.reservation.as_ref();
     let holder = reservation.and_then(|r| r.holder.as_ref());
     let number = holder.and_then(|h| registry.keys.keys().position(|n| n == h));
-    let mut out = vec![VERSION, reservation.map_or(0, |r| r.kind as u8)];
+    let has_users = has_users(registry);
+    let version = if has_users { VERSION } else { PLAIN };
+    let mut out = vec![version, reservation.map_or(0, |r| r.kind as u8)];
     out.extend_from_slice(&number.map_or(NOBODY, |n| n as u32).to_be_bytes());
     for (who, key) in &registry.keys {
         out.extend_from_slice(&key.to_be_bytes());
         out.extend_from_slice(&who.tag.to_be_bytes());
         out.extend_from_slice(&who.isid);
-        out.extend_from_slice(&(who.initiator.len() as u16).to_be_bytes());
-        out.extend_from_slice(who.initiator.as_bytes());
+        put(&mut out, &who.initiator);
+        if has_users {
+            put(&mut out, &who.user);
+        }
     }
     out
+}
+
+fn has_users(registry: &Registry) -> bool {
+    registry.keys.keys().any(|who| !who.user.is_empty())
+}
+
+fn put(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u16).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// Takes what [`encode`] gave. PRGENERATION begins again at 0. More registrants than `max` stay, but none
@@ -42,19 +59,22 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, Invalid> {
     let mut rest = Reader(bytes);
     let short = Invalid::new("the reservations are cut short");
     let [version] = rest.take().ok_or(short.clone())?;
-    if version != VERSION {
+    if ![PLAIN, VERSION].contains(&version) {
         return Err(Invalid::new("reservations written by another version"));
     }
     let [kind] = rest.take().ok_or(short.clone())?;
     let number = u32::from_be_bytes(rest.take().ok_or(short.clone())?);
     while !rest.0.is_empty() {
-        let (who, key) = registrant(&mut rest).ok_or(short.clone())?;
+        let (who, key) = registrant(&mut rest, version).ok_or(short.clone())?;
         // In order, as they were written: so there are no two of a kind, and the number means what it meant.
         let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
         if key == 0 || who.initiator.is_empty() || !ordered {
             return Err(Invalid::new("a registration that cannot be"));
         }
         registry.keys.insert(who, key);
+    }
+    if has_users(&registry) != (version == VERSION) {
+        return Err(Invalid::new("reservations with a version of others"));
     }
     registry.reservation = reservation(kind, number, &registry.keys)?;
     registry.persists = true;
@@ -80,13 +100,13 @@ pub(super) fn fold_names(registry: &mut Registry) {
     }
 }
 
-fn registrant(rest: &mut Reader<'_>) -> Option<(Registrant, u64)> {
+fn registrant(rest: &mut Reader<'_>, version: u8) -> Option<(Registrant, u64)> {
     let key = u64::from_be_bytes(rest.take()?);
     let tag = u16::from_be_bytes(rest.take()?);
     let isid = rest.take()?;
-    let len = u16::from_be_bytes(rest.take()?) as usize;
-    let initiator = std::str::from_utf8(rest.some(len)?).ok()?.to_owned();
-    Some((Registrant { initiator, isid, tag }, key))
+    let initiator = rest.text()?;
+    let user = if version == PLAIN { String::new() } else { rest.text()? };
+    Some((Registrant { initiator, isid, tag, user }, key))
 }
 
 fn reservation(
@@ -117,6 +137,11 @@ impl<'a> Reader<'a> {
         Some(*head)
     }
 
+    fn text(&mut self) -> Option<String> {
+        let len = u16::from_be_bytes(self.take()?) as usize;
+        Some(std::str::from_utf8(self.some(len)?).ok()?.to_owned())
+    }
+
     fn some(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(len)?;
         self.0 = tail;
@@ -130,7 +155,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn who(n: u8) -> Registrant {
-        Registrant { initiator: format!("iqn.{n}"), isid: [n; 6], tag: 1 }
+        Registrant { initiator: format!("iqn.{n}"), isid: [n; 6], tag: 1, user: String::new() }
+    }
+
+    /// Some of them with a user.
+    fn with_users(kind: Option<Type>, n: u8) -> Registry {
+        let mut r = registry(kind, n);
+        let user = |who: Registrant| Registrant { user: "u".repeat(who.isid[0] as usize), ..who };
+        r.keys = r.keys.into_iter().map(|(who, key)| (user(who), key)).collect();
+        if let Some(Reservation { holder: Some(holder), .. }) = &mut r.reservation {
+            *holder = user(holder.clone());
+        }
+        r
     }
 
     fn registry(kind: Option<Type>, n: u8) -> Registry {
@@ -162,6 +198,19 @@ mod tests {
         fold_names(&mut loaded);
         assert_eq!(loaded.keys, [(named("iqn.host"), 2), (named("iqn.other"), 3)].into());
         assert_eq!(loaded.reservation.unwrap().holder, Some(named("iqn.host")));
+    }
+
+    #[test]
+    fn users_come_back_and_without_any_the_form_is_the_old_one() {
+        for kind in [None].into_iter().chain(Type::ALL.map(Some)) {
+            let before = with_users(kind, 5);
+            let bytes = encode(&before);
+            assert_eq!((bytes[0], decode(&bytes, 64)), (VERSION, Ok(before)));
+            assert_eq!(encode(&registry(kind, 5))[0], PLAIN);
+        }
+        let mut users = encode(&with_users(None, 2));
+        users[0] = PLAIN;
+        assert!(decode(&users, 64).is_err());
     }
 
     #[test]
@@ -205,8 +254,9 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_byte_is_refused_or_means_what_it_says(at in 0usize..120, value: u8, kind in 0usize..6) {
-            let mut bytes = encode(&registry(Some(Type::ALL[kind]), 5));
+        fn a_flipped_byte_is_refused_or_means_what_it_says(at in 0usize..120, value: u8, kind in 0usize..6, users: bool) {
+            let make = if users { with_users } else { registry };
+            let mut bytes = encode(&make(Some(Type::ALL[kind]), 5));
             let at = at % bytes.len();
             bytes[at] = value;
             if let Ok(r) = decode(&bytes, 64) {

@@ -120,7 +120,12 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let who = Registrant { initiator: "iqn.a:b".into(), isid: [0, 2, 0x3d, 0, 0, 0xaf], tag: 1 };
+        let who = Registrant {
+            initiator: "iqn.a:b".into(),
+            isid: [0, 2, 0x3d, 0, 0, 0xaf],
+            tag: 1,
+            user: String::new(),
+        };
         let bytes = encode(&who);
         assert_eq!(&bytes[..4], &[0x45, 0, 0, 28]);
         assert_eq!(&bytes[4..], b"iqn.a:b,i,0x00023d0000af\0\0\0\0");
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_port_of_srp_is_told_by_its_identifier() {
-        let who = Registrant { initiator: SRP_NAME.into(), isid: [0; 6], tag: 1 };
+        let who = Registrant { initiator: SRP_NAME.into(), isid: [0; 6], tag: 1, user: String::new() };
         let golden = [4, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
         assert_eq!(encode(&who), golden);
         let id = TransportId::Port(SRP_NAME.into(), [0; 6]);
@@ -181,14 +186,15 @@ mod tests {
 
     #[test]
     fn the_longest_fits_its_bound() {
-        let who = Registrant { initiator: "x".repeat(MAX_NAME), isid: [0xff; 6], tag: 1 };
+        let who =
+            Registrant { initiator: "x".repeat(MAX_NAME), isid: [0xff; 6], tag: 1, user: String::new() };
         assert_eq!(encode(&who).len(), MAX);
     }
 
     proptest! {
         #[test]
         fn encoded_ids_come_back(name in "[a-z0-9.:-]{1,223}", isid: [u8; 6]) {
-            let who = Registrant { initiator: name.clone(), isid, tag: 1 };
+            let who = Registrant { initiator: name.clone(), isid, tag: 1, user: String::new() };
             let bytes = encode(&who);
             prop_assert_eq!(decode(&bytes, 0), Ok((TransportId::Port(name, isid), bytes.len())));
         }

@@ -55,6 +55,8 @@ impl Key {
             hash.update(part);
         }
         hash.update(port.tag.to_be_bytes());
+        // Not where there is none: such a nexus keeps the ISID that it has at upstreams.
+        hash.update(&port.user);
         let hash = hash.finalize();
         [0x80, hash[0], hash[1], hash[2], hash[3], hash[4]]
     }
@@ -334,5 +336,27 @@ impl Way for Lane {
             let is_meant = self.line.is_meant(&session, self.lun, spec).await == Some(true);
             is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_user_is_another_nexus_upstream() {
+        let isid = |user: &str| {
+            let port = Port {
+                initiator: "iqn.2026-11.org.example:host".into(),
+                isid: [0x80, 0, 0, 0, 0, 1],
+                user: user.into(),
+                target: "iqn.2026-11.org.example:disk".into(),
+                tag: 1,
+                ports: Default::default(),
+            };
+            Key { instance: "r1/a".into(), port, paths: Vec::new() }.isid()
+        };
+        assert!(isid("alice") != isid("bob") && isid("alice") != isid(""));
+        assert_eq!(isid(""), isid(""));
     }
 }

@@ -84,6 +84,7 @@ pub fn port() -> Arc<Port> {
     Arc::new(Port {
         initiator: "iqn.2026-11.org.example:host".into(),
         isid: [0x80, 0, 0, 1, 0, 0],
+        user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
         ports: [TargetPort { protocol: Protocol::Iscsi, group: 1 }].into(),

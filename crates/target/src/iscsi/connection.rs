@@ -201,6 +201,7 @@ fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
     Arc::new(Port {
         initiator: info.initiator.clone(),
         isid: info.isid,
+        user: info.user.clone().unwrap_or_default(),
         target: info.target.clone().unwrap_or_default(),
         tag: info.tag,
         ports: groups.flat_map(|tag| shared.target_ports(*tag)).collect(),

@@ -225,9 +225,10 @@ fn visit(target: Option<&Target>, info: &Info) -> Result<(), LoginStatus> {
 /// Tells of a session that begins.
 pub fn welcome(info: &Info, seat: &Seat) {
     let Info { initiator, address, .. } = info;
+    let (tsih, user) = (seat.tsih, info.user.as_deref());
     match &info.target {
-        Some(target) => tracing::info!(%initiator, %address, %target, tsih = seat.tsih, "logged in"),
-        None => tracing::debug!(%initiator, %address, tsih = seat.tsih, "discovery"),
+        Some(target) => tracing::info!(%initiator, %address, %target, user, tsih, "logged in"),
+        None => tracing::debug!(%initiator, %address, user, tsih, "discovery"),
     }
 }
 

@@ -4,4 +4,5 @@ mod classes;
 mod parameters;
 mod scripts;
 mod sequences;
+mod users;
 mod world;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::be;
 use wire::scsi::op;
 
-const NAMES: [&str; 6] = ["A", "B", "C", "A2", "A'", "s"];
+const NAMES: [&str; 7] = ["A", "B", "C", "A2", "A'", "s", "B@u"];
 const MAX: usize = 6;
 
 /// Who, service action, scope and type, the two keys, flags, whom it names, and what else happens.

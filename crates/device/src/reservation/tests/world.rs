@@ -34,8 +34,9 @@ fn srp(name: &str) -> Option<PortId> {
     Some(PortId::new(0xaaaa, letter.into()))
 }
 
-/// The ports of a nexus of this name.
+/// The ports of a nexus of this name; behind `@` stands the CHAP user.
 pub(super) fn port(name: &str) -> Arc<Port> {
+    let (name, user) = name.split_once('@').unwrap_or((name, ""));
     let tag = name.chars().find_map(|c| c.to_digit(10)).unwrap_or(1);
     let of_srp = srp(name);
     let isid = [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8];
@@ -45,6 +46,7 @@ pub(super) fn port(name: &str) -> Arc<Port> {
             |port| port.to_string(),
         ),
         isid: if of_srp.is_some() { [0; 6] } else { isid },
+        user: user.into(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: tag as u16,
         ports: ports(),

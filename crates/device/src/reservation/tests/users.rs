@@ -1,0 +1,89 @@
+//! The CHAP user is part of an initiator port.
+
+use super::world::World;
+use crate::testing::disk;
+
+#[test]
+fn another_user_of_the_same_port_is_a_stranger() {
+    World::new("A@alice B").play(
+        "A@alice register 0 a -> good
+         A@alice reserve a 3 -> good
+         A@alice logout -> done
+         A@bob login -> done
+         A@bob read -> conflict
+         A@bob write -> conflict
+         A@bob release a 3 -> conflict
+         A@bob register a b -> conflict
+         A@bob register 0 b -> good
+         A@bob write -> conflict
+         B keys -> a b
+         A@bob logout -> done
+         A login -> done
+         A write -> conflict
+         A logout -> done
+         A@alice login -> done
+         A@alice write -> good
+         A@alice release a 3 -> good",
+    );
+}
+
+#[test]
+fn a_named_port_is_that_of_its_user() {
+    World::new("A@alice B@bob").play(
+        "B@bob register 0 b for A -> good
+         A@alice register b a -> good
+         B@bob reserve b 1 -> good
+         B@bob move b c A -> good
+         A@alice held -> c 1
+         A@alice write -> good
+         A@alice logout -> done
+         A@eve login -> done
+         A@eve write -> conflict",
+    );
+}
+
+#[test]
+fn a_port_named_before_its_login_is_that_of_the_first_user() {
+    World::new("B").play(
+        "B register 0 b for A -> good
+         A@alice login -> done
+         A@alice register b a -> good
+         A@alice logout -> done
+         A@bob login -> done
+         A@bob register b a -> conflict",
+    );
+}
+
+#[test]
+fn saved_registrations_keep_their_users() {
+    let mut world = World::new("A@alice");
+    world.play(
+        "A@alice register 0 a aptpl -> save
+         A@alice reserve a 3 -> save",
+    );
+    let (_, saved) = world.lu.saved();
+    World::with(disk(), Some(&saved), "A@bob A@alice").play(
+        "A@bob write -> conflict
+         A@alice write -> good",
+    );
+}
+
+/// What older versions kept, and what was kept before CHAP was asked for.
+#[test]
+fn saved_registrations_without_a_user_pass_to_the_first_one() {
+    let mut world = World::new("A B");
+    world.play(
+        "A register 0 a aptpl -> save
+         B register 0 b aptpl -> save
+         A reserve a 3 -> save",
+    );
+    let (_, saved) = world.lu.saved();
+    World::with(disk(), Some(&saved), "A@alice A@bob B").play(
+        "A@alice held -> a 3
+         A@alice write -> good
+         A@bob write -> conflict
+         A@bob register a 0 -> conflict
+         B write -> conflict
+         B keys -> a b",
+    );
+}
