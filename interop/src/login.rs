@@ -3,7 +3,7 @@
 use crate::config::{INITIATOR, TARGET};
 use crate::pdu::{Pdu, op};
 use crate::raw::Raw;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The keys that any login may have (RFC 7143 section 13, use IO, IC or ALL).
@@ -24,6 +24,8 @@ pub struct Login {
     pub cid: u16,
     pub cmd_sn: u32,
     pub keys: Vec<(String, String)>,
+    /// The address that it comes from, if that matters.
+    pub source: Option<IpAddr>,
 }
 
 impl Login {
@@ -31,7 +33,8 @@ impl Login {
     pub fn new() -> Login {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let [_, a, b, c] = (COUNT.fetch_add(1, Ordering::Relaxed) + (std::process::id() << 10)).to_be_bytes();
-        let login = Login { isid: [0x80, a, b, c, 0, 1], tsih: 0, cid: 0, cmd_sn: 1, keys: Vec::new() };
+        let isid = [0x80, a, b, c, 0, 1];
+        let login = Login { isid, tsih: 0, cid: 0, cmd_sn: 1, keys: Vec::new(), source: None };
         login.key("InitiatorName", INITIATOR).key("TargetName", TARGET).key("SessionType", "Normal")
     }
 
@@ -76,6 +79,12 @@ impl Login {
         self
     }
 
+    /// Sets the address that it comes from.
+    pub fn source(mut self, source: IpAddr) -> Login {
+        self.source = Some(source);
+        self
+    }
+
     /// Sets TSIH and CID; a login that is not the leading one (TSIH not 0) has no keys of the whole session.
     pub fn session(mut self, tsih: u16, cid: u16) -> Login {
         (self.tsih, self.cid) = (tsih, cid);
@@ -106,7 +115,10 @@ impl Login {
 
     /// A connection on which nothing was sent yet, with the numbers of this login.
     pub fn connect(&self, address: SocketAddr) -> Raw {
-        let mut raw = Raw::connect(address);
+        let mut raw = match self.source {
+            None => Raw::connect(address),
+            Some(source) => Raw::connect_from(source, address),
+        };
         raw.cmd_sn = self.cmd_sn;
         raw
     }

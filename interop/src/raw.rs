@@ -5,7 +5,7 @@ use crate::digest::crc32c;
 use crate::pdu::{NONE, Pdu, op};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,19 @@ pub struct Raw {
 impl Raw {
     /// Opens a connection; nothing is sent.
     pub fn connect(address: SocketAddr) -> Raw {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connect");
+        Raw::of(TcpStream::connect_timeout(&address, PATIENCE).expect("connect"))
+    }
+
+    /// Opens a connection from this address.
+    pub fn connect_from(source: IpAddr, address: SocketAddr) -> Raw {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &SocketAddr::new(source, 0)).expect("an address of this host");
+        connect(&socket, &address).expect("connect");
+        Raw::of(socket.into())
+    }
+
+    fn of(stream: TcpStream) -> Raw {
         stream.set_nodelay(true).expect("nodelay");
         Raw {
             stream,

@@ -40,6 +40,8 @@ fn limits() -> Limits {
         login_timeout: Duration::from_secs(5),
         sessions: 2,
         sessions_per_initiator: 2,
+        discovery_sessions: 16,
+        discovery_timeout: Duration::from_secs(60),
         commands_per_session: 128,
         text_bytes: 64 << 10,
         memory: 256 << 20,

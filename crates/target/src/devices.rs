@@ -37,7 +37,7 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, mut listener: Listener, 
     loop {
         let request = listener.next().await;
         let peer = rdma::Request::addresses(&request).1;
-        match Counted::new(&shared, cores.place(None)) {
+        match Counted::new(&shared, peer, cores.place(None)) {
             Ok(count) => {
                 let shared = shared.clone();
                 cores.run_on(count.core(), move || {

@@ -16,6 +16,7 @@ mod seldom;
 mod server;
 mod session;
 pub mod setup;
+mod share;
 pub mod single;
 pub mod srp;
 mod state_file;

@@ -2,11 +2,13 @@
 
 use crate::access::LunMap;
 use crate::setup::Limits;
+use crate::share::{self, Origin};
 use crate::{Unit, session::Info};
 use device::NexusId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use wire::iscsi::status::LoginStatus;
 
 /// What makes a session unique, together with the CHAP user (RFC 7143 section 4.4.3; for discovery section 7.4.2).
@@ -23,6 +25,10 @@ pub struct Key {
     /// The portal, which tells unnamed discovery sessions apart.
     pub portal: Option<SocketAddr>,
 }
+
+/// How often a login looks for room, and how long it waits in between.
+const TRIES: u32 = 5;
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// Why a session ends that another one replaces.
 pub const LOGGED_IN_AGAIN: &str = "its initiator logged in again";
@@ -147,9 +153,17 @@ impl Registry {
     /// Takes a place, after the session that it reinstates (if any) has ended with all its tasks
     /// (RFC 7143 section 6.3.5).
     pub async fn enter(self: &Arc<Self>, request: &Request, limits: &Limits) -> Result<Seat, LoginStatus> {
-        let (mut wanted, mut kept) = (request.tsih, None);
+        let (mut wanted, mut kept, mut tries) = (request.tsih, None, 0);
         loop {
-            match self.judge(request, wanted, kept, limits)? {
+            let verdict = self.judge(request, wanted, kept, limits);
+            if verdict.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES) && tries < TRIES
+            {
+                // Sessions whose peers have closed them do not count: they are over in a moment.
+                tries += 1;
+                compio::time::sleep(SETTLE).await;
+                continue;
+            }
+            match verdict? {
                 Verdict::Seated(tsih) => return Ok(Seat { registry: self.clone(), tsih }),
                 Verdict::After(old) => {
                     let (done, ended) = flume::bounded(0);
@@ -191,11 +205,10 @@ impl Registry {
         if wanted != 0 {
             return Err(LoginStatus::NO_SUCH_SESSION);
         }
-        let own = sessions.values().filter(|e| e.key.initiator == request.key.initiator).count();
-        if sessions.len() >= limits.sessions || own >= limits.sessions_per_initiator {
+        if !table.has_room(&request.info, limits) {
             return Err(LoginStatus::OUT_OF_RESOURCES);
         }
-        let kept = kept.filter(|t| !sessions.contains_key(t));
+        let kept = kept.filter(|t| !table.sessions.contains_key(t));
         let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
         let Request { key, cid, mailbox, info, .. } = request;
         let entry = Entry { key: key.clone(), cid: *cid, mailbox: mailbox.clone(), info: info.clone() };
@@ -257,6 +270,25 @@ impl Registry {
 }
 
 impl Table {
+    /// The limits, and the share of its address, allow a session more. Discovery takes nothing from normal sessions.
+    fn has_room(&self, info: &Info, limits: &Limits) -> bool {
+        let origin = Origin::from(info.address.ip());
+        let (mut used, mut of_origin, mut of_name) = (0, 0, 0);
+        for other in self.sessions.values().map(|e| &e.info).filter(|o| o.discovery == info.discovery) {
+            let is_near = Origin::from(other.address.ip()) == origin;
+            // Without CHAP anybody may claim a name.
+            let is_same = (&other.initiator, &other.user) == (&info.initiator, &info.user);
+            used += 1;
+            of_origin += is_near as usize;
+            of_name += (is_same && (is_near || info.user.is_some())) as usize;
+        }
+        let (limit, per_name) = match info.discovery {
+            true => (limits.discovery_sessions, usize::MAX),
+            false => (limits.sessions, limits.sessions_per_initiator),
+        };
+        of_name < per_name && share::admits(limit, used, of_origin)
+    }
+
     fn free_tsih(&self) -> Option<u16> {
         (self.last..u16::MAX).map(|t| t + 1).chain(1..=self.last).find(|t| !self.sessions.contains_key(t))
     }

@@ -7,6 +7,7 @@ use crate::registry::{Letter, Registry};
 use crate::seldom::Seldom;
 use crate::session::Info;
 use crate::setup::{Setup, Target, Transports};
+use crate::share::{Crowd, Origin};
 use crate::{Resting, Unit};
 use device::{Protocol, TargetPort};
 use net::cores::Place;
@@ -14,12 +15,17 @@ use net::{Cores, Listener, Pool, Stream};
 use proto::login::Policy;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, RwLock};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How often the sizes and the paths of media are looked at.
 const REFRESH: Duration = Duration::from_secs(1);
+/// Connections of a portal that wait for room, how often each looks, and the time in between.
+const WAITING: usize = 64;
+const TRIES: usize = 20;
+const SETTLE: Duration = Duration::from_millis(5);
 /// How long a portal that is taken is tried again.
 const BIND: Duration = Duration::from_secs(1);
 /// How long a reload waits for the commands of what it changes.
@@ -36,10 +42,8 @@ pub struct Shared {
     pub pool: Pool,
     /// Where it listens.
     pub portals: Vec<Bound>,
-    /// TCP connections in all.
-    pub connections: AtomicUsize,
-    /// Those not logged in.
-    pub before_login: AtomicUsize,
+    /// Connections in all, and those not logged in.
+    crowds: Mutex<Crowds>,
     /// No new connections or commands.
     pub stopping: AtomicBool,
     /// Lines about those who did not get in.
@@ -55,12 +59,21 @@ impl Shared {
             setup: RwLock::new(Arc::new(setup)),
             registry: Arc::default(),
             portals,
-            connections: AtomicUsize::new(0),
-            before_login: AtomicUsize::new(0),
+            crowds: Mutex::default(),
             stopping: AtomicBool::new(false),
             turned_away: Seldom::default(),
             refused: Seldom::default(),
         }
+    }
+
+    /// Connections in all.
+    #[cfg(test)]
+    pub fn connections(&self) -> usize {
+        self.crowds().all.used()
+    }
+
+    fn crowds(&self) -> MutexGuard<'_, Crowds> {
+        self.crowds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
@@ -95,6 +108,12 @@ impl Shared {
     pub fn setup(&self) -> Arc<Setup> {
         self.setup.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
+}
+
+#[derive(Default)]
+struct Crowds {
+    all: Crowd,
+    before_login: Crowd,
 }
 
 /// A portal that is listening.
@@ -283,15 +302,21 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
         Ok(l) => l,
         Err(e) => return tracing::error!(error = %e, "a portal cannot be served"),
     };
+    let waiting = Rc::new(());
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let Some(peer) = peer.as_socket() else { continue };
                 let stream = stream.into();
-                // To wake another CPU costs more than most commands do.
-                match Counted::new(&shared, cores.place(Stream::arrives_on(&stream))) {
-                    Ok(count) => hand_over(&shared, &cores, stream, peer, portal, count),
-                    Err(reason) => shared.turned_away(peer, reason),
+                let arrival = Arrival { shared: shared.clone(), cores: cores.clone(), stream, peer, portal };
+                if Counted::has_room(&shared, peer) || Rc::strong_count(&waiting) > WAITING {
+                    arrival.hand_over();
+                } else {
+                    let waiting = waiting.clone();
+                    net::spawn(async move {
+                        arrival.settle().await;
+                        drop(waiting);
+                    });
                 }
             }
             Err(e) => {
@@ -302,45 +327,75 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
     }
 }
 
-fn hand_over(
-    shared: &Arc<Shared>,
-    cores: &Cores,
+/// A connection that was accepted.
+struct Arrival {
+    shared: Arc<Shared>,
+    cores: Arc<Cores>,
     stream: TcpStream,
     peer: SocketAddr,
     portal: usize,
-    count: Counted,
-) {
-    let shared = shared.clone();
-    cores.run_on(count.core(), move || {
-        net::spawn(iscsi::serve(shared, stream, peer, portal, count));
-    });
+}
+
+impl Arrival {
+    /// Waits a moment for room: connections that their peers have closed do not count against a new one, and the cores
+    /// take note of them soon.
+    async fn settle(self) {
+        for _ in 0..TRIES {
+            compio::time::sleep(SETTLE).await;
+            if Counted::has_room(&self.shared, self.peer) {
+                break;
+            }
+        }
+        self.hand_over();
+    }
+
+    fn hand_over(self) {
+        let Arrival { shared, cores, stream, peer, portal } = self;
+        // To wake another CPU costs more than most commands do.
+        match Counted::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
+            Err(reason) => shared.turned_away(peer, reason),
+            Ok(count) => cores.run_on(count.core(), move || {
+                net::spawn(iscsi::serve(shared, stream, peer, portal, count));
+            }),
+        }
+    }
 }
 
 /// A connection's place in the counts.
 pub struct Counted {
     shared: Arc<Shared>,
     place: Place,
+    origin: Origin,
     logged_in: bool,
 }
 
 impl Counted {
-    /// A place, or why there is none.
-    pub fn new(shared: &Arc<Shared>, place: Place) -> Result<Counted, &'static str> {
-        let limits = &shared.setup().limits;
-        let all = shared.connections.fetch_add(1, SeqCst);
-        let fresh = shared.before_login.fetch_add(1, SeqCst);
-        // Made before the checks, so that the counts go down again when it is dropped.
-        let counted = Counted { shared: shared.clone(), place, logged_in: false };
+    /// A place for a connection from this address, or why there is none.
+    pub fn new(shared: &Arc<Shared>, peer: SocketAddr, place: Place) -> Result<Counted, &'static str> {
         if shared.stopping.load(SeqCst) {
             return Err("the server stops");
         }
-        if all >= limits.connections {
-            return Err("there are as many as `connections` of [limits] allows");
+        let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
+        let mut crowds = shared.crowds();
+        if !crowds.all.enter(origin, limits.connections) {
+            return Err("it has its share, or there are as many as `connections` of [limits] allows");
         }
-        if fresh >= limits.connections_before_login {
-            return Err("there are as many as `connections_before_login` of [limits] allows");
+        if !crowds.before_login.enter(origin, limits.connections_before_login) {
+            crowds.all.leave(origin);
+            return Err(
+                "it has its share, or there are as many as `connections_before_login` of [limits] allows",
+            );
         }
-        Ok(counted)
+        drop(crowds);
+        Ok(Counted { shared: shared.clone(), place, origin, logged_in: false })
+    }
+
+    /// There is a place for a connection from this address.
+    fn has_room(shared: &Shared, peer: SocketAddr) -> bool {
+        let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
+        let crowds = shared.crowds();
+        crowds.all.has_room(origin, limits.connections)
+            && crowds.before_login.has_room(origin, limits.connections_before_login)
     }
 
     /// The core that it has its place on.
@@ -351,15 +406,16 @@ impl Counted {
     /// The login is done.
     pub fn logged_in(&mut self) {
         self.logged_in = true;
-        self.shared.before_login.fetch_sub(1, SeqCst);
+        self.shared.crowds().before_login.leave(self.origin);
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.shared.connections.fetch_sub(1, SeqCst);
+        let mut crowds = self.shared.crowds();
+        crowds.all.leave(self.origin);
         if !self.logged_in {
-            self.shared.before_login.fetch_sub(1, SeqCst);
+            crowds.before_login.leave(self.origin);
         }
     }
 }

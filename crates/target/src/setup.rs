@@ -76,10 +76,15 @@ pub struct Limits {
     pub connections_before_login: usize,
     /// A login that takes longer is cut.
     pub login_timeout: Duration,
-    /// Sessions in all.
+    /// Normal sessions in all.
     pub sessions: usize,
-    /// Sessions of one initiator name.
+    /// Normal sessions of one initiator name: of a CHAP user, or of an address where there is no user. A name that was
+    /// only claimed proves nothing.
     pub sessions_per_initiator: usize,
+    /// Discovery sessions in all.
+    pub discovery_sessions: usize,
+    /// A discovery session that is silent for longer is ended.
+    pub discovery_timeout: Duration,
     /// The CmdSN window.
     pub commands_per_session: u32,
     /// Bytes of key text in one negotiation.

@@ -21,9 +21,10 @@ pub async fn serve(
     place: Place,
     request: Box<dyn Request>,
 ) -> Result<(), &'static str> {
-    let bound = Bound { address: request.addresses().0, tag: TAG, advertise: None, transports };
+    let (address, peer) = request.addresses();
+    let bound = Bound { address, tag: TAG, advertise: None, transports };
     let shared = Arc::new(Shared::new(setup, vec![bound]));
-    let count = Counted::new(&shared, place)?;
+    let count = Counted::new(&shared, peer, place)?;
     match transports.srp {
         true => srp::serve(shared, request, 0, count).await,
         false => iser::serve(shared, request, 0, count).await,

@@ -23,6 +23,8 @@ fn limits() -> Limits {
         login_timeout: LIMIT,
         sessions: 16,
         sessions_per_initiator: 16,
+        discovery_sessions: 16,
+        discovery_timeout: Duration::from_secs(60),
         commands_per_session: 32,
         text_bytes: 64 << 10,
         memory: 64 << 20,

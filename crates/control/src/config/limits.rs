@@ -13,6 +13,8 @@ pub(super) fn limits(p: &mut Problems<'_>, mut s: Section<'_>) -> (Limits, usize
         login_timeout: seconds(s.number(p, "login_timeout_s", 1..=3600).unwrap_or(15)),
         sessions: s.number(p, "sessions", 1..=65535).unwrap_or(2048),
         sessions_per_initiator: s.number(p, "sessions_per_initiator", 1..=65535).unwrap_or(128),
+        discovery_sessions: s.number(p, "discovery_sessions", 1..=65535).unwrap_or(256),
+        discovery_timeout: seconds(s.number(p, "discovery_timeout_s", 1..=86400).unwrap_or(60)),
         commands_per_session: s.number(p, "commands_per_session", 1..=65535).unwrap_or(128),
         // RFC 7143 section 6.2 asks for at least 8 KiB of key text.
         text_bytes: bytes(s.size(p, "text_bytes", 8 << 10..=16 << 20), 64 << 10),

@@ -122,6 +122,8 @@ fn limits(l: &Limits, max_registrants: usize) -> Vec<Fact> {
         fact("login_timeout_s", l.login_timeout.as_secs()),
         fact("sessions", l.sessions),
         fact("sessions_per_initiator", l.sessions_per_initiator),
+        fact("discovery_sessions", l.discovery_sessions),
+        fact("discovery_timeout_s", l.discovery_timeout.as_secs()),
         fact("commands_per_session", l.commands_per_session),
         fact("text_bytes", size(l.text_bytes)),
         fact("memory", size(l.memory)),

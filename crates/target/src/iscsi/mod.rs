@@ -33,6 +33,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// After so much silence the kernel asks a peer whether it is still there, so often.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_TRIES: u32 = 4;
+
 /// What an initiator says first; it tells which protocol it speaks. Nothing, if it goes without a word.
 async fn first_bytes(stream: &Stream, limit: Duration) -> io::Result<Vec<u8>> {
     let mut first = [0; 4096];
@@ -62,6 +66,10 @@ pub async fn serve(
             return tracing::debug!(%peer, error = %e, "a connection was gone at once");
         }
     };
+    // For what no ping of the session reaches: logins, and discovery.
+    if let Err(e) = stream.keep_alive(KEEPALIVE, KEEPALIVE_TRIES) {
+        tracing::debug!(%peer, error = %e, "TCP keepalive could not be switched on");
+    }
     let transports = shared.portals[portal].transports;
     if transports.srp {
         return crate::srp::serve_stream(shared, stream, ends, portal, count).await;

@@ -160,6 +160,23 @@ impl Session {
     }
 }
 
+/// Ends a discovery session that asks nothing any more: who has learned the targets has no use for it.
+pub async fn end_idle_discovery(conn: Weak<Connection>, timeout: Duration) {
+    loop {
+        net::sleep_until(Instant::now() + timeout).await;
+        let Some(c) = conn.upgrade() else { return };
+        let mut session = c.session.borrow_mut();
+        if session.life == Life::Over {
+            return;
+        }
+        if !session.is_alive() {
+            session.end.get_or_insert("a discovery session was idle for too long");
+            drop(session);
+            return c.line.close();
+        }
+    }
+}
+
 /// Pings a silent initiator, and ends the connection when a ping stays without any answer.
 pub async fn keep_alive(conn: Weak<Connection>) {
     let Some((interval, timeout)) = schedule(&conn) else { return };
@@ -188,10 +205,10 @@ pub async fn keep_alive(conn: Weak<Connection>) {
     }
 }
 
-/// The times of the keepalive; None if there is to be none (discovery sessions get no NOP-In).
+/// The times of the keepalive; None if there is to be none.
 fn schedule(conn: &Weak<Connection>) -> Option<(Duration, Duration)> {
     let conn = conn.upgrade()?;
     let session = conn.session.borrow();
     let times = &session.door.setup.session;
-    (!session.info.discovery).then_some((times.nop_interval?, times.nop_timeout))
+    Some((times.nop_interval?, times.nop_timeout))
 }

@@ -38,7 +38,7 @@ impl Host {
         socket.set_nonblocking(true).expect("a socket");
         let ends = Ends { local: accepted.local_addr().expect("an address"), peer };
         let fresh = login::Tcp::new(Stream::new(accepted).expect("a stream"), Vec::new());
-        let (shared, count) = (house.shared.clone(), house.count());
+        let (shared, count) = (house.shared.clone(), house.count(peer));
         net::spawn(async move {
             let session = login::login(&shared, fresh, ends, 0, count).await.expect("a session");
             connection::run(session).await;

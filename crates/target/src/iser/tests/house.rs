@@ -11,6 +11,7 @@ use rdma::mem::{Faults, request_with};
 use rdma::{Request, Terms};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +89,7 @@ impl House {
     ) -> Host {
         let terms = Terms { ord: 1, ird: 16, receives: (1, LOGIN_LEN) };
         let (asked, outcome) = request_with(private, terms, faults.clone());
-        let count = self.count();
+        let count = self.count(asked.addresses().1);
         let served =
             compio::runtime::spawn(super::super::serve(self.shared.clone(), through(asked), 0, count));
         let (end, private) = outcome.await.expect("it is taken");
@@ -96,9 +97,9 @@ impl House {
     }
 
     /// A place for one more connection.
-    pub fn count(&self) -> Counted {
+    pub fn count(&self, peer: SocketAddr) -> Counted {
         let place = self.places.borrow_mut().pop().expect("not so many connections");
-        Counted::new(&self.shared, place).expect("room for a connection")
+        Counted::new(&self.shared, peer, place).expect("room for a connection")
     }
 
     /// The first byte of a block of the first disk, as it is on the medium.
@@ -187,6 +188,8 @@ fn setup() -> Setup {
             login_timeout: LIMIT,
             sessions: CONNECTIONS,
             sessions_per_initiator: CONNECTIONS,
+            discovery_sessions: 16,
+            discovery_timeout: Duration::from_secs(60),
             commands_per_session: DEPTH,
             text_bytes: 64 << 10,
             memory: 64 << 20,

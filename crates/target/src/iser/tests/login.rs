@@ -263,6 +263,6 @@ fn who_leaves_within_the_login_leaves_nothing_behind() {
         }
         quiet().await;
         assert_eq!(house.sessions(), 0);
-        assert_eq!(house.shared.connections.load(std::sync::atomic::Ordering::SeqCst), 0);
+        assert_eq!(house.shared.connections(), 0);
     });
 }

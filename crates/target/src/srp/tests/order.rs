@@ -17,6 +17,7 @@ fn world() -> (World, Arc<Unit>) {
 fn nexus(unit: &Unit) -> Nexus {
     let port = Port {
         initiator: "iqn.2026-11.org.example:other".into(),
+        user: String::new(),
         isid: [0x80, 0, 0, 1, 0, 0],
         target: super::world::NAME.into(),
         tag: 1,

@@ -41,6 +41,8 @@ fn limits() -> Limits {
         login_timeout: LIMIT,
         sessions: 16,
         sessions_per_initiator: 3,
+        discovery_sessions: 16,
+        discovery_timeout: Duration::from_secs(60),
         commands_per_session: 3,
         text_bytes: 64 << 10,
         memory: 256 << 20,
@@ -179,7 +181,8 @@ impl World {
         faults.iter().for_each(|end| end.pads.set(true));
         let terms = Terms { ord: 1, ird: 8, receives: (0, 0) };
         let (request, outcome) = mem::request_with(private, terms, faults.clone());
-        let count = Counted::new(&self.shared, self.cores.place(None)).expect("a place");
+        let peer = request.addresses().1;
+        let count = Counted::new(&self.shared, peer, self.cores.place(None)).expect("a place");
         net::spawn(srp::serve(self.shared.clone(), request, 0, count));
         match outcome.await {
             Ok((endpoint, private)) => Ok(Host::new(endpoint, &private, faults)),

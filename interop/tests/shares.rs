@@ -1,0 +1,103 @@
+//! Shares of addresses and names in the tables of connections and sessions: who fills them locks nobody else out.
+
+use interop::{Chap, Folder, Login, Raw, Server, config};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+
+const SECRET: &[u8] = b"alice's secret 1";
+const OUT_OF_RESOURCES: u16 = 0x0302;
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+/// Alice must log in with CHAP; anybody may discover.
+fn guarded(limits: &str) -> Server {
+    let dir = Folder::fresh();
+    let file = dir.join("alice.secret");
+    fs::write(&file, SECRET).expect("a secret");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let tables = format!(
+        "[[target.access]]\nchap = [\"alice\"]\n[limits]\n{limits}\n\
+         [[chap_user]]\nname = \"alice\"\nsecret_file = \"alice.secret\"\n{}",
+        config::target(OPEN, "")
+    );
+    Server::start_in(dir, &config::with("", "", &tables))
+}
+
+/// A target without an access list.
+const OPEN: &str = "iqn.2026-11.org.example:open";
+
+fn alice(server: &Server) -> Result<Raw, u16> {
+    Chap::login(&Login::new().source(ELSEWHERE), server.portal(), 5, "alice", SECRET)
+}
+
+/// As many sessions as this login gets, of different ISIDs.
+fn fill(server: &Server, login: &Login) -> Vec<Raw> {
+    let isid = |n: u8| [0x80, 0, 0, 7, 0, n];
+    (0..200).map_while(|n| login.clone().isid(isid(n)).try_on(server.portal()).ok()).collect()
+}
+
+#[test]
+fn discovery_takes_no_place_of_a_host_with_chap() {
+    let server = guarded("sessions = 4\nsessions_per_initiator = 1\ndiscovery_sessions = 16\n");
+    let held = fill(&server, &Login::discovery());
+    assert_eq!(held.len(), 12, "one address leaves a quarter to others");
+    let refused = Login::discovery().isid([0x80, 0, 0, 8, 0, 0]).try_on(server.portal()).err();
+    assert_eq!(refused, Some(OUT_OF_RESOURCES));
+    Login::discovery().source(ELSEWHERE).isid([0x80, 0, 0, 8, 0, 1]).on(server.portal());
+    alice(&server).expect("the names of discovery sessions prove nothing").ping();
+}
+
+#[test]
+fn a_claimed_name_takes_no_place_of_a_user() {
+    let server = guarded("sessions_per_initiator = 1\n");
+    let open = Login::new().target(OPEN);
+    let mut claimed = open.on(server.portal());
+    assert_eq!(
+        open.clone().isid([0x80, 0, 0, 8, 0, 1]).try_on(server.portal()).err(),
+        Some(OUT_OF_RESOURCES)
+    );
+    let mut user = alice(&server).expect("a user has a count of its own");
+    let again = Login::new().source(ELSEWHERE).isid([0x80, 0, 0, 8, 0, 2]);
+    let status = Chap::login(&again, server.portal(), 5, "alice", SECRET).err();
+    assert_eq!(status, Some(OUT_OF_RESOURCES), "which ends");
+    open.source(ELSEWHERE).isid([0x80, 0, 0, 8, 0, 3]).on(server.portal()).ping();
+    claimed.ping();
+    user.ping();
+}
+
+#[test]
+fn sessions_of_one_address_leave_room_for_others() {
+    let server = guarded("sessions = 8\n");
+    let mut held = fill(&server, &Login::new().target(OPEN));
+    assert_eq!(held.len(), 6);
+    alice(&server).expect("a new address").ping();
+    held.iter_mut().for_each(Raw::ping);
+}
+
+#[test]
+fn silent_connections_of_one_address_leave_room_for_others() {
+    let server = guarded("connections_before_login = 8\n");
+    let silent: Vec<Raw> = (0..6).map(|_| Raw::connect_from(HERE, server.portal())).collect();
+    Raw::connect_from(HERE, server.portal()).expect_close();
+    alice(&server).expect("a new address").ping();
+    drop(silent);
+}
+
+#[test]
+fn connections_that_were_closed_take_no_place() {
+    let server = guarded("connections_before_login = 3\n");
+    for _ in 0..20 {
+        drop([(); 3].map(|()| Raw::connect_from(ELSEWHERE, server.portal())));
+        alice(&server).expect("those before are gone").ping();
+    }
+}
+
+#[test]
+fn an_idle_discovery_session_is_ended() {
+    let mut server = guarded("discovery_timeout_s = 1\n");
+    let mut raw = Raw::discovery(server.portal(), &[]);
+    raw.text(&[("SendTargets", "All")]);
+    raw.expect_close();
+    assert!(server.lives());
+}
