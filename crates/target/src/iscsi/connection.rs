@@ -152,15 +152,12 @@ pub async fn run(begun: Begun) {
     let Begun { shared, carrier, local, door, info, seat, letters, count, depth, cmd_sn, stat_sn } = begun;
     let p = &info.parameters;
     let digests = Digests { header: p.header_digest, data: p.data_digest };
-    let (tsih, discovery_timeout) = (seat.tsih, door.setup.limits.discovery_timeout);
+    let tsih = seat.tsih;
     let Carrier { line, out, incoming } = carrier;
     let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests, local, line, out, incoming };
     let conn = Connection::new(shared, door, info.clone(), seated);
     net::spawn(letters::serve(Rc::downgrade(&conn), letters));
-    match info.discovery {
-        true => net::spawn(services::end_idle_discovery(Rc::downgrade(&conn), discovery_timeout)),
-        false => net::spawn(services::keep_alive(Rc::downgrade(&conn))),
-    }
+    net::spawn(services::keep_alive(Rc::downgrade(&conn)));
     let received = conn.receive().await;
     goodbye(&info, tsih, conn.session.borrow().end, received);
     conn.finish().await;

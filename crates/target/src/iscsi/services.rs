@@ -161,7 +161,7 @@ impl Session {
 }
 
 /// Ends a discovery session that asks nothing any more: who has learned the targets has no use for it.
-pub async fn end_idle_discovery(conn: Weak<Connection>, timeout: Duration) {
+async fn end_idle_discovery(conn: Weak<Connection>, timeout: Duration) {
     loop {
         net::sleep_until(Instant::now() + timeout).await;
         let Some(c) = conn.upgrade() else { return };
@@ -177,8 +177,12 @@ pub async fn end_idle_discovery(conn: Weak<Connection>, timeout: Duration) {
     }
 }
 
-/// Pings a silent initiator, and ends the connection when a ping stays without any answer.
+/// Pings a silent initiator, and ends the connection when a ping stays without any answer. Discovery sessions get no
+/// NOP-In.
 pub async fn keep_alive(conn: Weak<Connection>) {
+    if let Some(timeout) = discovery(&conn) {
+        return end_idle_discovery(conn, timeout).await;
+    }
     let Some((interval, timeout)) = schedule(&conn) else { return };
     loop {
         net::sleep_until(Instant::now() + interval).await;
@@ -203,6 +207,13 @@ pub async fn keep_alive(conn: Weak<Connection>) {
         }
         c.session.borrow_mut().pings.open = None;
     }
+}
+
+/// How long a discovery session may be silent; None for a normal session.
+fn discovery(conn: &Weak<Connection>) -> Option<Duration> {
+    let conn = conn.upgrade()?;
+    let session = conn.session.borrow();
+    session.info.discovery.then_some(session.door.setup.limits.discovery_timeout)
 }
 
 /// The times of the keepalive; None if there is to be none.
