@@ -1,5 +1,6 @@
 use super::world::{Answer, Host, NAME, command, rest};
 use super::{World, on_core};
+use crate::setup::Access;
 use block::Inline;
 use net::Buf;
 use rdma::Events;
@@ -206,5 +207,23 @@ fn commands_before_the_end_do_not_begin_after_it() {
         let (mut block, disk) = (Buf::zeroed(512), world.shared.setup().targets[NAME].luns[&0].backend());
         assert!(matches!(disk.read_now(0, &mut block), Inline::Done(Ok(()))));
         assert_eq!(block[0], 0);
+    })
+}
+
+#[test]
+fn a_read_only_guest_resets_nothing() {
+    on_core(async move || {
+        let guests = Access { read_only: true, ..Access::default() };
+        let world = World::with(|target| target.access = vec![guests]);
+        let mut host = world.host(1, false).await.ready().await;
+        for (tag, forbidden) in [(5, function::LUN_RESET), (6, function::CLEAR_TASK_SET)] {
+            host.manage(tag, forbidden, 0);
+            assert_eq!(host.answer().await, Answer::managed(tag, 1, task_status::FAILED));
+        }
+        host.manage(7, function::ABORT_TASK_SET, 0);
+        assert_eq!(host.answer().await, Answer::managed(7, 1, task_status::COMPLETE));
+        let mut reserve = [0; 16];
+        reserve[0] = 0x16;
+        assert_eq!(host.does(&command(8, &reserve)).await, Answer::check(8, (7, 0x27, 0)));
     });
 }
