@@ -110,7 +110,10 @@ mod tests {
         let folder = Folder::new("examine");
         folder.file("odd.img", vec![0; 5000], 0o600);
         folder.file("small.img", vec![0; 1000], 0o600);
+        folder.file("image.vhdx", [&b"vhdxfile"[..], &[0; 4088]].concat(), 0o600);
         let cases = [
+            ("path = \"image.vhdx\"", "image.vhdx: is a disk image in the format VHDX, not raw", ""),
+            ("path = \"image.vhdx\"\nformat = \"raw\"", "", ""),
             ("path = \"new.img\"\nsize = \"1M\"", "", ""),
             ("path = \"none.img\"", "none.img: no such file or directory", ""),
             ("path = \"none/none.img\"\nsize = \"1M\"", "none/none.img: no such file or directory", ""),
