@@ -32,14 +32,18 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use control::Problem;
 use exit::Failure;
+use signal_hook::consts::SIGXFSZ;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
     let _last_words = stderr::LastWords;
     std::panic::set_hook(Box::new(panicked));
+    prepare();
     let ended = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
         Err(e) if e.use_stderr() => return not_understood(&e),
@@ -53,6 +57,15 @@ fn main() -> ExitCode {
             failure.into()
         }
     }
+}
+
+/// What every command needs of its process. Without it, a command still does what it can.
+fn prepare() {
+    // A write beyond the limit on file sizes is then an error of that write, and not the end of the process. A signal that
+    // is caught is the usual one again in children, other than one that is ignored.
+    _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+
+    _ = net::descriptors::raise();
 }
 
 /// The command line is wrong.

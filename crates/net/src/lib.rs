@@ -5,6 +5,7 @@
 
 pub mod buf;
 pub mod cores;
+pub mod descriptors;
 pub mod host;
 pub mod iscsi;
 pub mod out;
@@ -13,6 +14,7 @@ mod race;
 mod recheck;
 pub mod regions;
 mod scratch;
+mod seldom;
 pub mod stream;
 pub mod tally;
 pub mod threads;
@@ -25,6 +27,7 @@ pub use pool::Pool;
 pub use race::{after_others, either};
 pub use recheck::Recheck;
 pub use scratch::{SCRATCH, with_scratch};
+pub use seldom::Seldom;
 pub use stream::{Hangup, Listener, PeerState, Stream};
 pub use threads::{Turn, blocking};
 pub use timer::sleep_until;

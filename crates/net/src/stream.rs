@@ -19,12 +19,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that wait in a Unix socket.
 const UNIX_BUFFER: usize = 2 << 20;
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;
+/// Time between two shortages that the log names.
+const SHORTAGE_LOGGED: Duration = Duration::from_secs(60);
 /// Asks what a socket has sent and nobody has acknowledged (asm-generic/ioctls.h, linux/sockios.h).
 const SIOCOUTQ: Opcode = 0x5411;
 /// The peer sends no more, or the connection is broken.
@@ -219,6 +221,11 @@ impl Stream {
         Ok(Hangup(self.fd.as_fd().try_clone_to_owned()?))
     }
 
+    /// The peer has closed, or is gone. What it has sent before may still be unread.
+    pub fn is_hung_up(&self) -> bool {
+        is_hung_up(&self.fd)
+    }
+
     /// Waits until something can be sent.
     pub async fn writable(&self) -> io::Result<()> {
         self.fd.write_ready().await
@@ -313,7 +320,7 @@ pub struct Hangup(OwnedFd);
 impl Hangup {
     /// The peer has closed, or is gone. What it has sent before may still be unread.
     pub fn is_hung_up(&self) -> bool {
-        !told_of_end(&self.0).is_empty()
+        is_hung_up(&self.0)
     }
 }
 
@@ -325,6 +332,11 @@ fn told_of_end(fd: &impl AsFd) -> PollFlags {
         Ok(1..) => fds[0].revents() & ENDED,
         _ => PollFlags::empty(),
     }
+}
+
+/// The peer of a socket has closed, or is gone. What it has sent before may still be unread.
+pub fn is_hung_up(socket: &impl AsFd) -> bool {
+    !told_of_end(socket).is_empty()
 }
 
 /// The way of a connection, as far as the kernel tells of it; sizes in bytes.
@@ -366,6 +378,9 @@ fn leave_unpaced(socket: impl AsFd, address: SocketAddr) {
 /// A listening socket, of TCP or Unix.
 pub struct Listener {
     fd: PollFd<Socket>,
+    /// Since when connections wait for want of file descriptors or memory, and when that was in the log.
+    shortage: Cell<Option<Instant>>,
+    logged: Cell<Option<Instant>>,
 }
 
 impl Listener {
@@ -407,7 +422,7 @@ impl Listener {
     pub fn new(socket: impl Into<Socket>) -> io::Result<Listener> {
         let socket = socket.into();
         socket.set_nonblocking(true)?;
-        Ok(Listener { fd: PollFd::new(socket)? })
+        Ok(Listener { fd: PollFd::new(socket)?, shortage: Cell::default(), logged: Cell::default() })
     }
 
     /// The next connection and its peer, ready to move to another core. Waits through a shortage of file
@@ -415,14 +430,44 @@ impl Listener {
     pub async fn accept(&self) -> io::Result<(Socket, SockAddr)> {
         loop {
             match SockRef::from(&self.fd).accept() {
-                Ok(accepted) => return Ok(accepted),
-                Err(e) if is_shortage(&e) => compio::time::sleep(Duration::from_millis(50)).await,
+                Ok(accepted) => {
+                    self.shortage_is_over();
+                    return Ok(accepted);
+                }
+                Err(e) if is_shortage(&e) => {
+                    self.shortage(&e);
+                    compio::time::sleep(Duration::from_millis(50)).await;
+                }
                 Err(e) => match e.kind() {
                     io::ErrorKind::WouldBlock => self.fd.accept_ready().await?,
                     io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
                     _ => return Err(e),
                 },
             }
+        }
+    }
+}
+
+impl Listener {
+    /// The log has the beginning of a shortage, and no line for each try.
+    fn shortage(&self, error: &io::Error) {
+        let now = Instant::now();
+        let is_new = self.logged.get().is_none_or(|then| now - then >= SHORTAGE_LOGGED);
+        if self.shortage.get().is_none() {
+            self.shortage.set(Some(now));
+            if is_new {
+                self.logged.set(Some(now));
+                let hint = "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or have fewer connections";
+                tracing::error!(%error, hint, "connections wait to be accepted");
+            }
+        }
+    }
+
+    fn shortage_is_over(&self) {
+        if let Some(since) = self.shortage.take()
+            && self.logged.get() == Some(since)
+        {
+            tracing::info!(waited_ms = since.elapsed().as_millis() as u64, "connections are accepted again");
         }
     }
 }

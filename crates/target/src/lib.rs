@@ -12,7 +12,6 @@ mod missing;
 mod passage;
 mod registry;
 mod rest;
-mod seldom;
 mod server;
 mod session;
 pub mod setup;

@@ -4,14 +4,13 @@ use crate::access::Door;
 use crate::devices;
 use crate::iscsi;
 use crate::registry::{Letter, Registry};
-use crate::seldom::Seldom;
 use crate::session::Info;
 use crate::setup::{Setup, Target, Transports};
 use crate::share::{Crowd, Origin};
 use crate::{Resting, Unit};
 use device::{Protocol, TargetPort};
 use net::cores::Place;
-use net::{Cores, Listener, Pool, Stream};
+use net::{Cores, Listener, Pool, Seldom, Stream, descriptors};
 use proto::login::Policy;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -46,9 +45,14 @@ pub struct Shared {
     crowds: Mutex<Crowds>,
     /// No new connections or commands.
     pub stopping: AtomicBool,
+    /// Connections that the file descriptors of this process allow.
+    room: usize,
     /// Lines about those who did not get in.
     turned_away: Seldom,
     refused: Seldom,
+    /// Lines about sessions that begin and end.
+    pub began: Seldom,
+    pub ended: Seldom,
 }
 
 impl Shared {
@@ -61,8 +65,11 @@ impl Shared {
             portals,
             crowds: Mutex::default(),
             stopping: AtomicBool::new(false),
+            room: descriptors::room(),
             turned_away: Seldom::default(),
             refused: Seldom::default(),
+            began: Seldom::default(),
+            ended: Seldom::default(),
         }
     }
 
@@ -78,14 +85,14 @@ impl Shared {
 
     /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
     pub fn turned_away(&self, peer: SocketAddr, reason: &str) {
-        if let Some(left_out) = self.turned_away.may(Instant::now()) {
+        if let Some(left_out) = self.turned_away.may_of(peer.ip(), Instant::now()) {
             tracing::info!(%peer, reason, left_out, "connection closed before login");
         }
     }
 
     /// Tells who was refused at login, and why; of a flood a few lines and a number.
     pub fn refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
-        if let Some(left_out) = self.refused.may(Instant::now()) {
+        if let Some(left_out) = self.refused.may_of(peer.ip(), Instant::now()) {
             let known = |name| Some(name).filter(|name: &&str| !name.is_empty());
             let (initiator, target) = (known(initiator), known(target));
             tracing::info!(%peer, initiator, target, %reason, left_out, "login refused");
@@ -102,6 +109,18 @@ impl Shared {
             .into_iter()
             .filter(|(_, is_there)| *is_there)
             .map(move |(protocol, _)| TargetPort { protocol, group })
+    }
+
+    /// Warns of a limit that the file descriptors do not allow.
+    fn warn_of_room(&self) {
+        let (connections, room) = (self.setup().limits.connections, self.room);
+        if connections > room {
+            tracing::warn!(
+                connections,
+                room,
+                "`connections` of [limits] is more than the open files of this process allow: ulimit -Hn, LimitNOFILE="
+            );
+        }
     }
 
     /// The configuration in force.
@@ -142,8 +161,11 @@ impl Server {
     /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
     pub fn start(setup: Setup, cpus: &[usize]) -> io::Result<Server> {
         let (portals, sockets) = bind(&setup)?;
-        let shared = Arc::new(Shared::new(setup, portals));
         let cores = Arc::new(Cores::start(cpus)?);
+        descriptors::hold_spares();
+        // What the server itself has open does not count as room for connections.
+        let shared = Arc::new(Shared::new(setup, portals));
+        shared.warn_of_room();
         for (i, socket) in sockets.into_iter().enumerate() {
             let at = i % cores.count();
             if shared.portals[i].transports.by_devices() {
@@ -194,6 +216,7 @@ impl Server {
     pub fn reload(&self, setup: Setup) {
         let setup = Arc::new(setup);
         *self.shared.setup.write().unwrap_or_else(|e| e.into_inner()) = setup.clone();
+        self.shared.warn_of_room();
         self.shared.registry.tell_each(|info| luns_now(&setup, info));
     }
 
@@ -307,6 +330,11 @@ async fn accept(shared: Arc<Shared>, cores: Arc<Cores>, socket: TcpListener, por
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let Some(peer) = peer.as_socket() else { continue };
+                if net::stream::is_hung_up(&stream) {
+                    // It waits in vain no more: a place in the counts is for those who do.
+                    tracing::debug!(%peer, "a connection was closed before it was taken");
+                    continue;
+                }
                 let stream = stream.into();
                 let arrival = Arrival { shared: shared.clone(), cores: cores.clone(), stream, peer, portal };
                 if Counted::has_room(&shared, peer) || Rc::strong_count(&waiting) > WAITING {
@@ -377,6 +405,9 @@ impl Counted {
         }
         let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
         let mut crowds = shared.crowds();
+        if crowds.all.used() >= shared.room {
+            return Err("there are as many as the open files of this process allow");
+        }
         if !crowds.all.enter(origin, limits.connections) {
             return Err("it has its share, or there are as many as `connections` of [limits] allows");
         }

@@ -39,7 +39,6 @@ pub struct Crowd {
 
 impl Crowd {
     /// Entries in all.
-    #[cfg(test)]
     pub fn used(&self) -> usize {
         self.used
     }

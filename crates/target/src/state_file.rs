@@ -1,5 +1,6 @@
 //! Files that keep state: replaced as a whole, each writer by a file of its own.
 
+use net::descriptors;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,13 +20,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let beside = folder.join(beside(path));
-    let renamed = write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path));
+    let renamed =
+        descriptors::with_spares(|| write(&beside, bytes)).and_then(|()| std::fs::rename(&beside, path));
     if renamed.is_err() {
         // If it stays, who loads the state next removes it.
         _ = std::fs::remove_file(&beside);
     }
     renamed?;
-    File::open(folder)?.sync_all()
+    descriptors::with_spares(|| File::open(folder))?.sync_all()
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {

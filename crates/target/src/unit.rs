@@ -3,10 +3,10 @@
 use crate::Passage;
 use crate::gate::Gate;
 use crate::missing::Watch;
-use crate::seldom::Seldom;
 use crate::state_file;
 use block::Backend;
 use device::{Answer, Commit, Draft, Invalid, Lu};
+use net::Seldom;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -33,6 +33,8 @@ pub struct Unit {
     pub(crate) watch: Watch,
     /// A command has found that the medium became shorter, and the next look at its size says so.
     has_shrunk: AtomicBool,
+    /// Lines about state that cannot be kept.
+    pub(crate) unkept: Seldom,
 }
 
 /// What is known of the state file.
@@ -52,8 +54,8 @@ impl Unit {
         }
         let gate = Arc::new(Gate::new(lu.clone()));
         let (backend, passage, saved) = (RwLock::new(backend), None, Mutex::default());
-        let (failures, watch, has_shrunk) = Default::default();
-        Unit { lu, state_file, gate, backend, passage, saved, failures, watch, has_shrunk }
+        let (failures, unkept, watch, has_shrunk) = Default::default();
+        Unit { lu, state_file, gate, backend, passage, saved, failures, unkept, watch, has_shrunk }
     }
 
     /// A logical unit elsewhere: its device server is one that passes ([`device::Passes`]).

@@ -167,6 +167,9 @@ pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Pr
     let hint = match (&failure.cause, &told) {
         _ if failure.is_damage() => "--skip-errors leaves out what cannot be read",
         (Cause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => "make room at the destination",
+        (Cause::Write(e), _) if e.kind() == io::ErrorKind::FileTooLarge => {
+            "raise the limit on file sizes (ulimit -f), or choose a file system for files of that size"
+        }
         (_, Some(hint)) => hint,
         (Cause::Read(_), _) => "look at the source: the log of the system may tell more",
         (Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_), _) => {

@@ -7,12 +7,12 @@ use super::receive::Receiver;
 use super::turns::Turns;
 use super::{Export, Limits};
 use event_listener::Event;
-use net::{Cores, Listener, Pool, Stream, either};
+use net::{Cores, Listener, Pool, Seldom, Stream, either};
 use socket2::{Domain, Socket, TcpKeepalive};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a stop waits for requests and clients.
 const STOP: Duration = Duration::from_secs(20);
@@ -31,6 +31,8 @@ struct Shared {
     stopping: AtomicBool,
     /// It is being stopped, or a connection has ended.
     changed: Event,
+    /// Lines about clients that end badly.
+    ended: Seldom,
 }
 
 impl Shared {
@@ -86,6 +88,7 @@ pub fn serve(
         connections: AtomicUsize::new(0),
         stopping: AtomicBool::new(false),
         changed: Event::new(),
+        ended: Seldom::default(),
     });
     let (mut addresses, mut traces) = (Vec::new(), Vec::new());
     for (i, (address, socket)) in bound.into_iter().enumerate() {
@@ -212,7 +215,11 @@ async fn serve_one(socket: Socket, count: Counted) {
     let shared = &count.0;
     match serve_client(socket, shared).await {
         Ok(()) => tracing::debug!("NBD client ended"),
-        Err(e) => tracing::info!(error = %e, "NBD client ended"),
+        Err(e) => {
+            if let Some(left_out) = shared.ended.may(Instant::now()) {
+                tracing::info!(error = %e, left_out, "NBD client ended");
+            }
+        }
     }
 }
 

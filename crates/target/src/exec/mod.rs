@@ -12,6 +12,7 @@ use device::{Answer, CopyRange, CopySegment, Count, Failure, NexusId, Op, Plan, 
 use net::{Buf, Pool};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::time::Instant;
 use wire::scsi::{Sense, Status};
 
 /// Bytes that one step of a long operation moves.
@@ -264,7 +265,10 @@ pub async fn keep(unit: &Arc<Unit>, answer: Answer) -> Answer {
         plan => return Ok(plan),
     };
     unit.keep(draft).await.unwrap_or_else(|e| {
-        tracing::error!(error = %e, state_file = ?unit.state_file, "state cannot be kept: the command that changes it fails");
+        if let Some(left_out) = unit.unkept.may(Instant::now()) {
+            let state_file = &unit.state_file;
+            tracing::error!(error = %e, ?state_file, left_out, "state cannot be kept: the command that changes it fails");
+        }
         Err(Sense::INTERNAL_FAILURE.into())
     })
 }
@@ -293,6 +297,7 @@ fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
         e.kind(),
         ErrorKind::StorageFull
             | ErrorKind::QuotaExceeded
+            | ErrorKind::FileTooLarge
             | ErrorKind::ReadOnlyFilesystem
             | ErrorKind::PermissionDenied
             | ErrorKind::WouldBlock
@@ -305,7 +310,10 @@ fn failed(unit: &Unit, e: &io::Error, offset: u64, access: &Access) -> Failure {
     unit.tell_failure(e, offset);
     let lba = offset / unit.lu.settings().block_size as u64;
     let sense = match e.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Sense::SPACE_ALLOCATION_FAILED,
+        // A file too large: of the file system, or of the limit on this process (ulimit -f).
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            Sense::SPACE_ALLOCATION_FAILED
+        }
         ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Sense::WRITE_PROTECTED,
         ErrorKind::UnexpectedEof if unit.ends_before(offset) => Sense::LBA_OUT_OF_RANGE.at(lba),
         _ => access.sense.at(lba),

@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Instant;
 use wire::iscsi::Bhs;
 
 /// While this much waits to be sent, nothing is received.
@@ -155,11 +156,12 @@ pub async fn run(begun: Begun) {
     let tsih = seat.tsih;
     let Carrier { line, out, incoming } = carrier;
     let seated = Seated { tsih, depth, cmd_sn, stat_sn, digests, local, line, out, incoming };
+    let logged = shared.clone();
     let conn = Connection::new(shared, door, info.clone(), seated);
     net::spawn(letters::serve(Rc::downgrade(&conn), letters));
     net::spawn(services::keep_alive(Rc::downgrade(&conn)));
     let received = conn.receive().await;
-    goodbye(&info, tsih, conn.session.borrow().end, received);
+    goodbye(&logged, &info, tsih, conn.session.borrow().end, received);
     conn.finish().await;
     let farewells = std::mem::take(&mut conn.session.borrow_mut().farewells);
     // In this order: who waits for the end finds the session's place free and its nexuses gone.
@@ -169,16 +171,18 @@ pub async fn run(begun: Begun) {
 }
 
 /// Tells of the end as `login::welcome` tells of the beginning.
-fn goodbye(info: &Info, tsih: u16, end: Option<&'static str>, received: Result<(), Broken>) {
+fn goodbye(shared: &Shared, info: &Info, tsih: u16, end: Option<&'static str>, received: Result<(), Broken>) {
     let reason = match (end, received) {
         (Some(end), _) => end.to_owned(),
         (None, Err(broken)) => broken.to_string(),
         (None, Ok(())) => "the initiator closed the connection".to_owned(),
     };
     let Info { initiator, address, .. } = info;
-    match &info.target {
-        Some(target) => tracing::info!(%initiator, %address, %target, tsih, reason, "session ended"),
-        None => tracing::debug!(%initiator, %address, tsih, reason, "discovery ended"),
+    let Some(target) = &info.target else {
+        return tracing::debug!(%initiator, %address, tsih, reason, "discovery ended");
+    };
+    if let Some(left_out) = shared.ended.may_of(address.ip(), Instant::now()) {
+        tracing::info!(%initiator, %address, %target, tsih, reason, left_out, "session ended");
     }
 }
 

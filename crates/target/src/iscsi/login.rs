@@ -10,7 +10,7 @@ use crate::registry::{Key, Letter, Request, Seat};
 use crate::server::{Bound, Counted, Shared, luns_now};
 use crate::session::{Info, Transport};
 use crate::setup::{Provider, Setup, Target};
-use net::Stream;
+use net::{Stream, either};
 use proto::Pdu;
 use proto::login::{Login, SEGMENT_LEN, SessionType, Step};
 use proto::parameters::{Offer, Parameters};
@@ -18,7 +18,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::iscsi::status::LoginStatus;
 use wire::iscsi::{BHS_LEN, Bhs, padded};
 
@@ -38,6 +38,11 @@ pub trait Fresh {
 
     /// Sends a PDU after which the login goes on, or the connection ends.
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()>;
+
+    /// Comes back once the peer has closed, where that can be seen.
+    async fn gone(&self) {
+        std::future::pending().await
+    }
 
     /// What carries the session, by this provider if it is RDMA.
     fn transport(&self, provider: Provider) -> Transport;
@@ -104,7 +109,17 @@ async fn negotiate(
     let session = shared.registry.find(machine.tsih());
     let info = info(&machine, ends, transport, bound.tag, parameters, session);
     let key = key(&info, &bound);
-    let entered = match Entered::enter(shared, &setup, info, key, machine.tsih(), count).await {
+    let entering = Entered::enter(shared, &setup, info, key, machine.tsih(), count);
+    // It may wait for the end of the session that it replaces.
+    let Some(entered) = either(async { Some(entering.await) }, async {
+        fresh.gone().await;
+        None
+    })
+    .await
+    else {
+        return Err(io::Error::other(CLOSED));
+    };
+    let entered = match entered {
         Ok(entered) => entered,
         Err(status) => {
             let pdu = machine.refuse(status);
@@ -115,7 +130,7 @@ async fn negotiate(
     };
     let pdu = machine.accept(entered.seat.tsih, entered.depth);
     let carrier = fresh.accept(&pdu, &entered.info, entered.depth).await?;
-    welcome(&entered.info, &entered.seat);
+    welcome(shared, &entered.info, &entered.seat);
     let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
     Ok(Some(entered.begin(shared, door, carrier, (cmd_sn, stat_sn))))
 }
@@ -223,12 +238,14 @@ fn visit(target: Option<&Target>, info: &Info) -> Result<(), LoginStatus> {
 }
 
 /// Tells of a session that begins.
-pub fn welcome(info: &Info, seat: &Seat) {
+pub fn welcome(shared: &Shared, info: &Info, seat: &Seat) {
     let Info { initiator, address, .. } = info;
     let (tsih, user) = (seat.tsih, info.user.as_deref());
-    match &info.target {
-        Some(target) => tracing::info!(%initiator, %address, %target, user, tsih, "logged in"),
-        None => tracing::debug!(%initiator, %address, user, tsih, "discovery"),
+    let Some(target) = &info.target else {
+        return tracing::debug!(%initiator, %address, user, tsih, "discovery");
+    };
+    if let Some(left_out) = shared.began.may_of(address.ip(), Instant::now()) {
+        tracing::info!(%initiator, %address, %target, user, tsih, left_out, "logged in");
     }
 }
 
@@ -242,6 +259,10 @@ fn refused(shared: &Shared, door: &Door, ends: Ends, machine: &Login, pdu: &Pdu)
     let reason = machine.reason().map_or(String::new(), |reason| format!(": {reason}"));
     shared.refused(ends.peer, initiator, target, &format!("{status}{reason}"));
 }
+
+/// How often it is looked whether a peer that waits is still there.
+const LOOK: Duration = Duration::from_millis(200);
+const CLOSED: &str = "the initiator closed it within its login";
 
 /// Over a stream of bytes.
 pub struct Tcp {
@@ -277,6 +298,12 @@ impl Tcp {
 }
 
 impl Fresh for Tcp {
+    async fn gone(&self) {
+        while !self.stream.is_hung_up() {
+            compio::time::sleep(LOOK).await;
+        }
+    }
+
     async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
         let mut chunk = [0; 4096];
         loop {
@@ -287,7 +314,7 @@ impl Fresh for Tcp {
             self.stream.readable().await?;
             match self.stream.receive(&mut chunk)? {
                 Some(0) if !self.begun && self.pending.is_empty() => return Ok(None),
-                Some(0) => return Err(io::Error::other("the initiator closed it within its login")),
+                Some(0) => return Err(io::Error::other(CLOSED)),
                 Some(n) => self.pending.extend_from_slice(&chunk[..n]),
                 None => {}
             }

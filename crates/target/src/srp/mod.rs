@@ -71,7 +71,7 @@ async fn run(shared: &Arc<Shared>, request: Box<dyn Request>, granted: Granted) 
     let credits = response.credits as usize;
     let terms = Terms { ord: READS, ird: 1, receives: (credits + BESIDE, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
-    welcome(&entered.info, &entered.seat);
+    welcome(shared, &entered.info, &entered.seat);
     let mover = Mover::new(endpoint, credits, immediate_offset, notifications);
     let carrier = Carrier::moved(Rc::new(mover));
     connection::run(entered.begin(shared, door, carrier, (mover::FIRST, mover::FIRST))).await;

@@ -45,6 +45,22 @@ async fn compared(with: fn() -> io::Error) -> Failure {
     disk.end(&cdb, &[[0; BLOCK], [7; BLOCK]].concat()).await.err().expect("its write fails")
 }
 
+/// Also a file that may not grow that far: by the file system, or by the limit on this process.
+#[test]
+fn a_write_without_room_ends_as_space_allocation_failed() {
+    runs(async {
+        for with in [
+            || ErrorKind::StorageFull.into(),
+            || ErrorKind::QuotaExceeded.into(),
+            || ErrorKind::FileTooLarge.into(),
+            || io::Error::from_raw_os_error(27),
+        ] as [fn() -> io::Error; 4]
+        {
+            assert_eq!(compared(with).await.sense, Some(Sense::SPACE_ALLOCATION_FAILED));
+        }
+    });
+}
+
 /// A host sends again what is answered BUSY, and its own bytes would be a miscompare.
 #[test]
 fn a_compare_and_write_that_may_have_been_done_is_not_answered_busy() {

@@ -1,0 +1,93 @@
+//! File descriptors: as many as the system allows, some kept back for what must not fail.
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+/// Descriptors that connections leave to files of state, media, and what else a server opens.
+const KEPT_BACK: usize = 32;
+/// Held open, to be given up for a moment when no other is free.
+const SPARE: usize = 4;
+/// No process needs more; children that close all of theirs one by one would take long.
+const MOST: u64 = 1 << 20;
+
+static SPARES: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+/// Raises the soft limit of this process to the hard one.
+///
+/// # Errors
+/// When the system does not let us: the limit stays as it was.
+pub fn raise() -> io::Result<()> {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(MOST).min(MOST);
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(wanted);
+        setrlimit(Resource::Nofile, limit)?;
+    }
+    Ok(())
+}
+
+/// How many more descriptors connections may take.
+pub fn room() -> usize {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return usize::MAX };
+    let used = std::fs::read_dir("/proc/self/fd").map_or(KEPT_BACK, Iterator::count);
+    usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used + KEPT_BACK).max(1)
+}
+
+/// Holds spare descriptors, from now on.
+pub fn hold_spares() {
+    refill(&mut SPARES.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// Does what needs descriptors; where none is free, once more with those that were held for it.
+///
+/// # Errors
+/// Those of `work`.
+pub fn with_spares<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match work() {
+        Err(e) if is_exhausted(&e) => {
+            let mut spares = SPARES.lock().unwrap_or_else(PoisonError::into_inner);
+            spares.clear();
+            let result = work();
+            refill(&mut spares);
+            result
+        }
+        result => result,
+    }
+}
+
+fn refill(spares: &mut Vec<OwnedFd>) {
+    while spares.len() < SPARE {
+        // Where there is none, there is one less to give up.
+        let Ok(spare) = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
+        spares.push(spare);
+    }
+}
+
+fn is_exhausted(e: &io::Error) -> bool {
+    let exhausted = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+    e.raw_os_error().is_some_and(|n| exhausted.iter().any(|errno| errno.raw_os_error() == n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn work_without_descriptors_is_done_again_with_the_spares() {
+        hold_spares();
+        let tries = Cell::new(0);
+        let done = with_spares(|| {
+            tries.set(tries.get() + 1);
+            let is_free = SPARES.try_lock().is_err();
+            if is_free { Ok(7) } else { Err(rustix::io::Errno::MFILE.into()) }
+        });
+        assert_eq!((done.expect("the spares are free"), tries.get()), (7, 2));
+        assert_eq!(SPARES.lock().expect("nobody else").len(), SPARE, "they are held again");
+        let failed = with_spares(|| Err::<(), _>(rustix::io::Errno::NOSPC.into()));
+        assert_eq!(failed.expect_err("another error").raw_os_error(), Some(28));
+    }
+}

@@ -1,0 +1,101 @@
+//! Lines of the log that anybody on the network can bring about: a few of them tell as much as all.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines in each stretch of time, or of one address.
+const LINES: u32 = 10;
+/// Lines of all addresses together.
+const OF_ALL: u32 = 50;
+/// How long such a stretch is.
+const STRETCH: Duration = Duration::from_secs(10);
+
+/// Counts lines, and those that were left out.
+#[derive(Default)]
+pub struct Seldom(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    since: Option<Instant>,
+    lines: u32,
+    /// Of addresses that had lines in this stretch: never more than lines.
+    by_address: BTreeMap<IpAddr, u32>,
+    left_out: u64,
+}
+
+impl Seldom {
+    /// Whether one more line may be written now; if so, how many were left out since the last, where any were.
+    pub fn may(&self, now: Instant) -> Option<Option<u64>> {
+        self.state(now).write(|state| state.lines < LINES)
+    }
+
+    /// The same for a line about an address: one that floods leaves room for lines about others.
+    pub fn may_of(&self, address: IpAddr, now: Instant) -> Option<Option<u64>> {
+        let address = network(address);
+        let mut state = self.state(now);
+        let of_address = state.by_address.get(&address).copied().unwrap_or(0);
+        let written = state.write(|state| state.lines < OF_ALL && of_address < LINES);
+        if written.is_some() {
+            state.by_address.insert(address, of_address + 1);
+        }
+        written
+    }
+
+    fn state(&self, now: Instant) -> std::sync::MutexGuard<'_, State> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.since.is_none_or(|since| now.saturating_duration_since(since) >= STRETCH) {
+            *state = State { since: Some(now), left_out: state.left_out, ..State::default() };
+        }
+        state
+    }
+}
+
+impl State {
+    fn write(&mut self, may: impl FnOnce(&State) -> bool) -> Option<Option<u64>> {
+        if !may(self) {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(Some(std::mem::take(&mut self.left_out)).filter(|left_out| *left_out > 0))
+    }
+}
+
+/// What counts as one address: a host of IPv6 has a whole /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_told_by_its_first_lines_and_a_number() {
+        let (seldom, now) = (Seldom::default(), Instant::now());
+        let told = (0..1000).filter_map(|_| seldom.may(now)).collect::<Vec<_>>();
+        assert_eq!(told, [None; LINES as usize]);
+        assert_eq!(seldom.may(now + STRETCH), Some(Some(1000 - LINES as u64)));
+        assert_eq!(seldom.may(now + STRETCH), Some(None));
+    }
+
+    #[test]
+    fn a_flood_of_one_address_leaves_lines_to_others() {
+        let (seldom, now) = (Seldom::default(), Instant::now());
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let lines = |from: &str| (0..100).filter(|_| seldom.may_of(address(from), now).is_some()).count();
+        assert_eq!(lines("192.0.2.1"), LINES as usize);
+        assert_eq!(lines("::ffff:192.0.2.1"), 0, "the same host");
+        assert_eq!((lines("2001:db8::1"), lines("2001:db8::2")), (LINES as usize, 0), "the same network");
+        let others: usize = (2..200).map(|n| lines(&format!("192.0.2.{n}"))).sum();
+        assert_eq!(others, (OF_ALL - 2 * LINES) as usize, "all together are bounded");
+        // Since the last line of 192.0.2.4, which was the last of all.
+        let left_out = 90 + 195 * 100;
+        assert_eq!(seldom.may_of(address("192.0.2.1"), now + STRETCH), Some(Some(left_out)));
+    }
+}

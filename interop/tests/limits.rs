@@ -1,0 +1,154 @@
+//! Limits of the process, and floods: file descriptors, sizes of files, lines of the log, connections that nobody waits for.
+
+use interop::scsi::{WRITE, reserve_out, write10};
+use interop::{Got, Login, Raw, Server, config};
+use std::fs;
+use std::time::{Duration, Instant};
+
+const APTPL: u8 = 1;
+
+fn login(last: u8) -> Login {
+    Login::new().isid([0x80, 0, 0, 3, 0, last])
+}
+
+/// A login that is answered, or None when the connection is closed instead.
+fn try_login(server: &Server, login: &Login) -> Option<Raw> {
+    let mut raw = Raw::connect(server.portal());
+    raw.send(&login.request(1, Some(3)));
+    matches!(raw.get(Duration::from_secs(20)), Got::Pdu(pdu) if pdu.bhs[36] == 0).then_some(raw)
+}
+
+/// The soft and the hard limit on open files.
+fn open_files(server: &Server) -> (String, String) {
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.pid())).expect("the server lives");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("Linux has it");
+    let mut words = line.split_whitespace().skip(3).map(str::to_owned);
+    (words.next().expect("soft"), words.next().expect("hard"))
+}
+
+#[test]
+fn the_soft_limit_on_open_files_is_raised() {
+    let server = Server::start_by_shell(&config::standard(), "ulimit -Sn 256; ulimit -Hn 2000", "");
+    assert_eq!(open_files(&server), ("2000".into(), "2000".into()));
+    assert!(
+        server.log().contains("`connections` of [limits] is more than the open files"),
+        "{}",
+        server.log()
+    );
+}
+
+/// Connections leave descriptors for files of state, and the log has no line for each.
+#[test]
+fn connections_leave_descriptors_to_files_of_state() {
+    let limits = "[limits]\nconnections = 500\nconnections_before_login = 500\n";
+    let mut server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 128", "");
+    let mut raw = login(1).on(server.portal());
+    raw.clear_attentions(0);
+    let crowd: Vec<Raw> = (0..300).map(|_| Raw::connect(server.portal())).collect();
+    reserve_out(&mut raw, 0, 0, 0, 0, 0xabc, APTPL).good();
+    assert!(server.lives());
+    assert!(server.log().lines().count() < 50, "{}", server.log());
+    drop(crowd);
+    let end = Instant::now() + Duration::from_secs(20);
+    while try_login(&server, &login(2)).is_none() {
+        assert!(Instant::now() < end, "{}", server.log());
+    }
+}
+
+/// A disk of 64 MiB in a process that may write 4 MiB to a file.
+const DISK: &str = "[[target.lun]]\nlun = 7\nbackend = \"file\"\npath = \"disk.img\"\n";
+const SPACE_ALLOCATION_FAILED: u32 = 0x07_27_07;
+
+#[test]
+fn a_write_beyond_the_limit_on_file_sizes_fails_alone() {
+    let limited = "truncate -s 64M \"${1%/*}/disk.img\"; ulimit -f 8192";
+    let mut server = Server::start_by_shell(&config::with("", "", DISK), limited, "2>/dev/null");
+    let mut raw = login(1).on(server.portal());
+    [0, 7].into_iter().for_each(|lun| raw.clear_attentions(lun));
+    raw.write_blocks(7, 0, &[7; 4096]).good();
+    raw.write_blocks(7, (16 << 20) / 512, &[7; 4096]).check(SPACE_ALLOCATION_FAILED);
+    raw.write_blocks(7, (16 << 20) / 512, &[7; 1 << 20]).check(SPACE_ALLOCATION_FAILED);
+    raw.write_blocks(0, 0, &[7; 4096]).good();
+    assert_eq!(raw.read_blocks(7, 0, 1), [7; 512]);
+    assert!(server.lives());
+}
+
+/// A file of state that may not have a byte.
+#[test]
+fn state_beyond_the_limit_on_file_sizes_fails_one_command() {
+    let mut server = Server::start_by_shell(&config::standard(), "ulimit -f 0", "2>/dev/null");
+    let mut raw = login(1).on(server.portal());
+    raw.clear_attentions(0);
+    reserve_out(&mut raw, 0, 0, 0, 0, 0xabc, APTPL).check(0x04_44_00);
+    raw.write_blocks(0, 0, &[7; 512]).good();
+    assert!(server.lives());
+}
+
+#[test]
+fn a_flood_of_logins_is_a_few_lines_and_a_number() {
+    let server = Server::start(&config::standard());
+    for n in 0..60 {
+        let mut raw = login(n).on(server.portal());
+        raw.logout(0, 0);
+        raw.expect_close();
+    }
+    for what in ["logged in", "session ended"] {
+        let lines = server.log().matches(what).count();
+        assert!((1..=30).contains(&lines), "{lines} lines of \"{what}\" for 60 sessions");
+    }
+}
+
+/// While the server stands still, many connect and go. What waits for them is one that stayed.
+#[test]
+fn connections_that_are_closed_already_take_no_place() {
+    let limits = "[limits]\nconnections_before_login = 2\n[server]\ncores = 1\n";
+    let server = Server::start(&config::with("", "", limits));
+    server.pause();
+    let crowd: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(server.portal())).collect();
+    drop(crowd);
+    let stays = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| try_login(&server, &login(1)).is_some());
+        // It is in the queue behind the others when the kernel has taken its connection.
+        while established(&server) == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server.go_on();
+        waits.join().expect("no panic")
+    });
+    assert!(stays, "{}", server.log());
+}
+
+/// Connections to the server's portal that are open at both ends.
+fn established(server: &Server) -> usize {
+    let port = format!(":{:04X}", server.portal().port());
+    let table = fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let is_open = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("01")
+    };
+    table.lines().filter(is_open).count()
+}
+
+/// A login that waits for the end of the session that it replaces, and whose host goes meanwhile.
+#[test]
+fn a_login_that_waits_is_over_when_its_host_goes() {
+    let slow = "[[target.lun]]\nlun = 3\nbackend = \"memory\"\nsize = \"1MiB\"\n\
+         filters = [{ kind = \"delay\", write_us = 10000000 }]\n[limits]\nconnections_before_login = 1\n";
+    let server = Server::start(&config::with("", "", slow));
+    let mut old = login(1).on(server.portal());
+    old.clear_attentions(3);
+    let write = old.command(3, 0x80 | WRITE, &write10(0, 1), 512).data(&[7; 512]);
+    old.send(&write);
+    old.ping();
+    let mut replaces = Raw::connect(server.portal());
+    replaces.send(&login(1).request(1, Some(3)));
+    while !server.log().contains("its initiator logged in again") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(replaces);
+    let mut next = try_login(&server, &login(2));
+    while next.is_none() {
+        next = try_login(&server, &login(2));
+    }
+    assert!(!matches!(old.get(Duration::from_millis(1)), Got::Closed), "the old session has ended first");
+}
