@@ -1,6 +1,6 @@
 //! Memory that runs out: whoever holds all of it, others go on, and what waits for it can be ended.
 
-use interop::scsi::{READ, WRITE, write10};
+use interop::scsi::{READ, WRITE, read10, write10};
 use interop::{Got, Login, Pdu, Raw, Server, TARGET, op};
 use std::time::{Duration, Instant};
 
@@ -157,5 +157,43 @@ fn echoes(server: &Server, last: u8) -> Raw {
             break;
         }
     }
+    raw
+}
+
+/// What a load needed goes back to the system when it is over.
+#[test]
+fn memory_of_a_load_is_given_back() {
+    const LEFT_KIB: u64 = 24 << 10;
+    let server = Server::start(&(interop::config::standard() + "[server]\ncores = 2\n"));
+    session(&server, 0).read_blocks(0, 0, 1);
+    let before = server.rss_kib();
+    // One size after the other, from sessions that take nothing: the allocator has them all at once, and in pieces.
+    for blocks in [128, 512, 1024, 2048, 4096] {
+        let crowd: Vec<Raw> = (1..=16).map(|n| takes_nothing(&server, n, blocks)).collect();
+        let end = Instant::now() + Duration::from_secs(60);
+        while server.rss_kib() < before + (64 << 10) && blocks >= 1024 {
+            assert!(Instant::now() < end, "{} KiB with {blocks} blocks", server.rss_kib());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(crowd);
+    }
+    let most = server.rss_kib();
+    let end = Instant::now() + Duration::from_secs(60);
+    while server.rss_kib() > before + LEFT_KIB {
+        let now = server.rss_kib();
+        assert!(Instant::now() < end, "KiB: {before} before, {most} with a load, {now} since");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    println!("KiB: {before} before, {most} with a load, {} since", server.rss_kib());
+}
+
+/// A session that asks for 12 MiB, and reads nothing of that.
+fn takes_nothing(server: &Server, last: u8, blocks: u16) -> Raw {
+    let mut raw = session(server, last);
+    let len = u32::from(blocks) * 512;
+    let reads: Vec<Pdu> = (0..(12 << 20) / len)
+        .map(|n| raw.command(0, 0x80 | READ, &read10(n * u32::from(blocks), blocks), len))
+        .collect();
+    raw.send_all(&reads);
     raw
 }

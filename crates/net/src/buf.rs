@@ -50,6 +50,16 @@ pub(crate) fn pages(len: usize) -> Pages {
     Pages::Own(Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer"))
 }
 
+/// Has the allocator give back pages that nobody uses.
+pub(crate) fn give_back() {
+    #[cfg(target_env = "gnu")]
+    #[allow(unsafe_code)]
+    // SAFETY: it takes no pointer, and locks what it looks at.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// A page-aligned buffer. Derefs to its bytes. One that came from a [`Pool`](crate::Pool) goes back there.
 pub struct Buf {
     /// Of a pool they are taken when they are first touched: who waits for data holds none, and few serve many, warm in

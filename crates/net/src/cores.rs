@@ -1,7 +1,7 @@
 //! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
 
 use crate::threads::THREADS;
-use crate::timer;
+use crate::{memory, timer};
 use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
 use std::cell::Cell;
@@ -57,6 +57,7 @@ impl Cores {
                             job();
                         }
                     });
+                    rt.spawn(memory::tidy()).detach();
                     let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs)));
                     // While a panic unwinds, tasks would not be dropped, and who waits for one would wait for good.
                     ENDS.set(true);
@@ -184,6 +185,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.taken[self.core].fetch_sub(1, Relaxed);
+        memory::freed();
     }
 }
 

@@ -8,6 +8,7 @@ pub mod cores;
 pub mod descriptors;
 pub mod host;
 pub mod iscsi;
+mod memory;
 pub mod out;
 pub mod pool;
 mod race;

@@ -15,7 +15,38 @@ const CLASSES: usize = 14;
 const KEEP_BYTES: usize = 4 << 20;
 
 thread_local! {
-    static FREE: RefCell<[Vec<Pages>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+    static FREE: RefCell<[Free; CLASSES]> = const { RefCell::new([const { Free::new() }; CLASSES]) };
+}
+
+/// Free buffers of one class; those given back last are used first.
+struct Free {
+    buffers: Vec<Pages>,
+    /// How many were never used since the last trim.
+    unused: usize,
+}
+
+impl Free {
+    const fn new() -> Free {
+        Free { buffers: Vec::new(), unused: 0 }
+    }
+
+    fn pop(&mut self) -> Option<Pages> {
+        let pages = self.buffers.pop();
+        self.unused = self.unused.min(self.buffers.len());
+        pages
+    }
+}
+
+/// Frees the buffers of this core that were not used since the last time; how many bytes that are.
+pub(crate) fn trim() -> usize {
+    let unused = |class: &mut Free| {
+        let unused: Vec<Pages> = class.buffers.drain(..class.unused).collect();
+        class.unused = class.buffers.len();
+        unused
+    };
+    // Freed when the lists are not borrowed any more.
+    let all = FREE.try_with(|f| f.borrow_mut().iter_mut().flat_map(unused).collect::<Vec<_>>());
+    all.unwrap_or_default().iter().map(Pages::bytes_len).sum()
 }
 
 /// A share takes at most this part of the pool.
@@ -227,8 +258,8 @@ impl Home {
         // The thread may be ending: then the pages are simply freed.
         let _ = FREE.try_with(|f| {
             let mut free = f.borrow_mut();
-            if stays && (free[class].len() + 1) * bytes <= KEEP_BYTES {
-                free[class].push(pages);
+            if stays && (free[class].buffers.len() + 1) * bytes <= KEEP_BYTES {
+                free[class].buffers.push(pages);
             }
         });
     }
@@ -323,6 +354,21 @@ mod tests {
         drop(pool.try_get(9000));
         drop(second);
         assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn buffers_that_are_not_used_are_freed_at_the_second_trim() {
+        let pool = Pool::new(1 << 30);
+        let touched = |len| {
+            let mut buf = pool.try_get(len).expect("room");
+            buf[0] = 1;
+            buf
+        };
+        drop([touched(PAGE), touched(PAGE), touched(2 * PAGE)]);
+        assert_eq!(trim(), 0, "all were used");
+        drop(touched(PAGE));
+        assert_eq!(trim(), 3 * PAGE, "one of the two, and the large one");
+        assert_eq!((trim(), trim()), (PAGE, 0));
     }
 
     #[test]
