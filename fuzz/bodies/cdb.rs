@@ -34,6 +34,7 @@ fn settings(flags: u8, blocks: u64) -> Settings {
         removable: cd || flags & 2 != 0,
         write_cache: flags & 8 == 0,
         thin: !cd && flags & 32 == 0,
+        max_atomic: 1 << 20,
         max_registrants: 4,
         reservable: flags & 0xc0 != 0xc0,
         passes: match flags & 0xc0 {

@@ -229,6 +229,84 @@ fn without_a_write_cache_every_acknowledged_write_survives() {
     }
 }
 
+/// Bytes of the largest WRITE ATOMIC.
+const ATOMIC: usize = 1 << 20;
+
+fn write_atomic(lba: u32, blocks: u16) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x9c;
+    cdb[6..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[12..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// Writes one generation after the other to the first blocks until the connection ends; the last that was acknowledged.
+fn write_atomically(mut raw: Raw, mut generation: u64) -> u64 {
+    loop {
+        let data = (generation + 1).to_be_bytes().repeat(ATOMIC / 8);
+        let cdb = write_atomic(0, (ATOMIC / BLOCK) as u16);
+        let write = raw.command(0, 0x80 | WRITE, &cdb, ATOMIC as u32);
+        raw.send(&write);
+        loop {
+            match raw.get(Duration::from_secs(20)) {
+                Got::Closed => return generation,
+                Got::Nothing => panic!("no answer"),
+                Got::Pdu(pdu) if pdu.opcode() == op::R2T => raw.answer(&pdu, &data),
+                Got::Pdu(pdu) => {
+                    assert_eq!((pdu.opcode(), pdu.bhs[2], pdu.bhs[3]), (op::SCSI_RESPONSE, 0, 0), "{pdu:?}");
+                    break generation += 1;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_atomic_write_that_was_killed_is_whole_or_not_there() {
+    for keys in ["", "direct = true"] {
+        let mut server = Server::start_in(Folder::fresh(), &configuration(keys));
+        let (mut moments, mut acknowledged) = (Random(3), 0);
+        for round in 0..ROUNDS {
+            let raw = Raw::session(server.portal(), &[]);
+            let writer = thread::spawn(move || write_atomically(raw, acknowledged));
+            thread::sleep(Duration::from_millis(60 + moments.below(200)));
+            server.kill9();
+            acknowledged = writer.join().expect("a writer");
+            server.restart();
+            let data = Raw::session(server.portal(), &[]).read_blocks(0, 0, (ATOMIC / BLOCK) as u16);
+            let found = u64::from_be_bytes(data[..8].try_into().expect("8 bytes"));
+            assert!(data.chunks(8).all(|word| word == found.to_be_bytes()), "round {round}, {keys}: torn");
+            assert!((acknowledged..=acknowledged + 1).contains(&found), "{found}, not {acknowledged}");
+            acknowledged = found;
+        }
+        assert!(acknowledged > 0, "the rounds were too short to prove anything");
+    }
+}
+
+/// The first half of an atomic write is on the medium when the server is killed.
+#[test]
+fn an_atomic_write_that_was_cut_off_is_ended_by_a_restart() {
+    let mut server = Server::start_in(Folder::fresh(), &configuration(""));
+    let image = server.dir().join("disk.img");
+    Raw::session(server.portal(), &[]).write(0, &write_atomic(8, 8), &[1; 8 * BLOCK]).good();
+    server.kill9();
+    let journal = std::fs::read_dir(server.dir().join("atomic")).expect("a folder").next();
+    let journal = journal.expect("a journal").expect("a journal").path();
+    let mut record = std::fs::read(&journal).expect("a record");
+    assert!(record[..8] == [0; 8], "the record of a write that has ended is cleared");
+    record[..8].copy_from_slice(b"LUNARWA1");
+    record[8..16].copy_from_slice(&(8 * BLOCK as u64).to_le_bytes());
+    record[16..20].copy_from_slice(&(8 * BLOCK as u32).to_le_bytes());
+    let checksum = interop::digest::crc32c(&record);
+    record[20..24].copy_from_slice(&checksum);
+    std::fs::write(&journal, record).expect("a record");
+    let mut half = std::fs::read(&image).expect("an image");
+    half[12 * BLOCK..16 * BLOCK].fill(0);
+    std::fs::write(&image, half).expect("an image");
+    server.restart();
+    assert_eq!(Raw::session(server.portal(), &[]).read_blocks(0, 8, 8), [1; 8 * BLOCK]);
+}
+
 const ISID: [u8; 6] = [0x80, 0, 0, 7, 0, 1];
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;

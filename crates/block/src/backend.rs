@@ -101,6 +101,18 @@ pub trait Backend: Send + Sync {
     /// Writes the whole of `buf` at `offset`; with `stable` it is on stable storage before this ends.
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished>;
 
+    /// The most that [`Backend::write_atomic`] writes, in bytes; 0: it does not.
+    fn max_atomic(&self) -> u32 {
+        0
+    }
+
+    /// Writes the whole of `buf` at `offset`, or nothing of it, and on stable storage before this ends. That holds when
+    /// the process is killed, when the power fails, and when there is no space. The caller sees to it that nobody reads
+    /// or writes these bytes meanwhile.
+    fn write_atomic(&self, _offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(std::future::ready((Err(io::ErrorKind::Unsupported.into()), buf)))
+    }
+
     /// Many reads and writes of one owner at once, without a future for each, where that is cheaper; None where it is
     /// not, or not on this core.
     fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {

@@ -24,6 +24,9 @@ pub use open::{Found, Kind, OpenError, Spec, examine, open};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The most that any backend writes atomically, in bytes.
+pub const MAX_ATOMIC: u32 = 1 << 20;
+
 /// No blocks at all: for what has none of its own.
 pub fn nothing() -> std::sync::Arc<dyn Backend> {
     std::sync::Arc::new(null::Null::new(0))

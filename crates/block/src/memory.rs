@@ -1,6 +1,6 @@
 //! The memory backend: sparse, gone with the process.
 
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, within};
+use crate::{Backend, Extent, Facts, Finished, Future, Inline, MAX_ATOMIC, within};
 use net::Buf;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -92,6 +92,19 @@ impl Memory {
         Ok(())
     }
 
+    /// As [`Memory::store`], once all of the memory is there.
+    fn store_atomic(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        within(self.capacity, offset, data.len() as u64)?;
+        for part in parts(offset, data.len() as u64) {
+            if let Entry::Vacant(free) = self.shard_mut(part.chunk).entry(part.chunk)
+                && !is_zero(&data[part.outer])
+            {
+                free.insert(fresh()?);
+            }
+        }
+        self.store(offset, data)
+    }
+
     fn clear(&self, offset: u64, len: u64) -> io::Result<()> {
         within(self.capacity, offset, len)?;
         if len / CHUNK > SHARDS {
@@ -153,6 +166,14 @@ impl Backend for Memory {
 
     fn write(&self, offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
         Box::pin(std::future::ready((self.store(offset, &buf), buf)))
+    }
+
+    fn max_atomic(&self) -> u32 {
+        MAX_ATOMIC
+    }
+
+    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(std::future::ready((self.store_atomic(offset, &buf), buf)))
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {

@@ -1,6 +1,6 @@
 //! The null backend: as fast as nothing, for measuring what stands above it.
 
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, within};
+use crate::{Backend, Extent, Facts, Finished, Future, Inline, MAX_ATOMIC, within};
 use net::Buf;
 use std::io;
 
@@ -40,6 +40,14 @@ impl Backend for Null {
 
     fn write(&self, offset: u64, buf: Buf, _stable: bool) -> Future<'_, Finished> {
         Box::pin(std::future::ready((within(self.capacity, offset, buf.len() as u64), buf)))
+    }
+
+    fn max_atomic(&self) -> u32 {
+        MAX_ATOMIC
+    }
+
+    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        self.write(offset, buf, true)
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {

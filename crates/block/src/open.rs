@@ -52,13 +52,16 @@ pub struct Spec {
     /// The bytes are those of the disk, whatever they look like. Otherwise the file of an image format is refused. File
     /// and device.
     pub raw: bool,
+    /// Where atomic writes of a file or device are recorded, for each medium a file of its own in a folder that is
+    /// there. Without it, nothing is written atomically.
+    pub journal: Option<PathBuf>,
 }
 
 impl Spec {
     /// Null or memory of `size` bytes.
     pub fn sized(kind: Kind, size: u64) -> Spec {
         let (path, size) = (PathBuf::new(), Some(size));
-        Spec { kind, path, size, read_only: false, direct: false, create: false, raw: true }
+        Spec { kind, path, size, read_only: false, direct: false, create: false, journal: None, raw: true }
     }
 
     /// A file that is missing, or empty, is made.
@@ -70,7 +73,7 @@ impl Spec {
     pub fn path(path: impl Into<PathBuf>) -> Spec {
         let path = path.into();
         let (kind, size) = (Kind::of(&path), None);
-        Spec { kind, path, size, read_only: false, direct: false, create: false, raw: false }
+        Spec { kind, path, size, read_only: false, direct: false, create: false, journal: None, raw: false }
     }
 }
 

@@ -75,7 +75,10 @@ async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], stable: bool, now:
     {
         return result.expect("write at once");
     }
-    let (result, buf) = disk.write(offset, filled(bytes), stable).await;
+    let (result, buf) = match stable && bytes.len() <= disk.max_atomic() as usize {
+        true => disk.write_atomic(offset, filled(bytes)).await,
+        false => disk.write(offset, filled(bytes), stable).await,
+    };
     result.expect("write");
     assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
 }

@@ -13,7 +13,7 @@ pub(crate) use record::Past;
 pub(crate) use remedy::cannot_open;
 
 use crate::config::{Config, Lun, Share, Source, show_size};
-use crate::{Problem, identity, io_text};
+use crate::{Problem, folders, identity, io_text};
 use ::target::setup::{Answers, Setup, Target};
 use ::target::{Instance, Passage, Resting, Unit};
 use block::filter::Rate;
@@ -254,7 +254,10 @@ impl Units {
         let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
-            None => settings(name, &known, medium.blocks.facts(), max_registrants)?,
+            None => Settings {
+                max_atomic: medium.blocks.max_atomic(),
+                ..settings(name, &known, medium.blocks.facts(), max_registrants)?
+            },
         };
         let fresh = match before {
             Some(_) => {
@@ -298,7 +301,7 @@ impl Units {
         }
         let (commands, rate) = (None, self.rate(lun, false));
         if !has_path(lun) {
-            let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true), Ok)?;
+            let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true, &self.state_dir), Ok)?;
             return Ok(Medium { blocks, commands, rate, block_size: None });
         }
         let (blocks, block_size) = self.at_path(name, lun, media)?;
@@ -534,14 +537,20 @@ impl<'a> Media<'a> {
     }
 
     /// `raw`: no image format is looked for.
-    fn open(&self, lun: &Lun, raw: bool) -> Result<Arc<dyn Backend>, Problem> {
-        let Some(spec) = spec(lun) else {
+    fn open(&self, lun: &Lun, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Problem> {
+        let Some(mut spec) = spec(lun) else {
             return Err(Problem::new(
                 format!("{} is not open", lun.source),
                 "look at the upstream: lunar ls URL",
             ));
         };
-        block::open(&Spec { raw, ..spec.clone() }).map_err(|e| {
+        spec.raw = raw;
+        if has_path(lun) {
+            let journal = folders::journal(state_dir, &spec.path);
+            journal.parent().map_or(Ok(()), create_folder)?;
+            spec.journal = Some(journal);
+        }
+        block::open(&spec).map_err(|e| {
             let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
             let held = has_path(lun) && self.leaving.values().any(is_same);
             let problem = cannot_open(lun, e);
@@ -641,6 +650,8 @@ pub(crate) fn settings(
         removable: lun.removable,
         write_cache: lun.write_cache,
         thin: lun.thin && facts.unmap,
+        // Of the medium once it is open.
+        max_atomic: 0,
         max_registrants,
         reservable: lun.reservable,
         passes: Passes::None,
@@ -661,6 +672,7 @@ fn passing(name: &Name, lun: &Lun, passes: Passes, max_registrants: usize) -> Se
         removable: lun.removable,
         write_cache: true,
         thin: false,
+        max_atomic: 0,
         max_registrants,
         reservable: lun.reservable,
         passes,
@@ -700,6 +712,7 @@ pub(crate) fn spec(lun: &Lun) -> Option<Spec> {
         direct: lun.direct,
         create: size.is_some(),
         raw: lun.raw,
+        journal: None,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Problem;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The folder of state: `$XDG_STATE_HOME/lunar`, `/var/lib/lunar` for root, or `~/.local/state/lunar`.
@@ -21,6 +22,22 @@ pub fn admin_socket() -> Result<PathBuf, Problem> {
         Some(folder) => Ok(folder.join("lunar.sock")),
         None => Ok(state()?.join("lunar.sock")),
     }
+}
+
+/// Where the atomic writes of a medium are recorded. By its path: it may be served under another name the next time.
+pub(crate) fn journal(state_dir: &Path, medium: &Path) -> PathBuf {
+    let path = std::path::absolute(medium).unwrap_or_else(|_| medium.to_path_buf());
+    let (folder, file) = (path.parent(), path.file_name());
+    let folder = folder.and_then(|folder| folder.canonicalize().ok());
+    let path = folder.zip(file).map_or(path.clone(), |(folder, file)| folder.join(file));
+    state_dir.join("atomic").join(format!("{:016x}.journal", hash(path.as_os_str().as_bytes())))
+}
+
+/// FNV-1a: the same for all time.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// The admin socket of a server that finds the first place taken: `lunar-PID.sock` beside it.
@@ -100,6 +117,14 @@ fn absolute(value: Option<OsString>) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_medium_has_a_journal_of_its_own_for_all_time() {
+        let name = |path: &str| journal(Path::new("/s"), Path::new(path));
+        assert_eq!(name("/none/disk.img"), Path::new("/s/atomic/253f1a0dd7360889.journal"));
+        assert_ne!(name("/none/disk.img"), name("/none/disk2.img"));
+        assert_eq!(name("/usr/../tmp/disk.img"), name("/tmp/disk.img"));
+    }
 
     #[test]
     fn the_folder_of_state_follows_the_environment() {

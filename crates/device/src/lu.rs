@@ -69,6 +69,8 @@ pub struct Settings {
     pub write_cache: bool,
     /// UNMAP and WRITE SAME with UNMAP work: thin provisioned.
     pub thin: bool,
+    /// The most that WRITE ATOMIC writes, in bytes (MAXIMUM ATOMIC TRANSFER LENGTH of VPD B0h); 0: nothing is atomic.
+    pub max_atomic: u32,
     /// Persistent reservation registrants at most.
     pub max_registrants: usize,
     /// Initiators may reserve it; otherwise it does not know the commands for that.

@@ -77,8 +77,9 @@ pub enum Op {
     Unmap { extents: Vec<(u64, u64)>, stable: bool },
     /// Data-Out is what is expected and then what is to be written, `len` bytes each.
     CompareAndWrite { offset: u64, len: u32, stable: bool },
-    /// Write Data-Out as one: others, and whoever looks after a failure, see all of it or nothing.
-    WriteAtomic { offset: u64, len: u32, stable: bool },
+    /// Write Data-Out as one, on stable storage before status: others, and whoever looks after a failure, see all of it
+    /// or nothing.
+    WriteAtomic { offset: u64, len: u32 },
     /// Data-Out is ORed into the medium.
     OrWrite { offset: u64, len: u32, stable: bool },
     /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to

@@ -37,15 +37,13 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(op::WRITE_ATOMIC_16, write_atomic, Allowed::Never, Changes::Shared, &WRITE_ATOMIC)
         .writes()
         .only(Kind::Disk)
-        .exclusive(),
+        .exclusive()
+        .atomic(),
 ];
 
 /// TRANSFER LENGTH has 16 bits; ATOMIC BOUNDARY (bytes 10 and 11) is not supported.
 const WRITE_ATOMIC: [u8; 16] =
     [0x9c, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0x1f, 0];
-
-/// The most that WRITE ATOMIC moves, in bytes (MAXIMUM ATOMIC TRANSFER LENGTH of VPD B0h).
-pub(crate) const MAX_ATOMIC: u32 = 1 << 20;
 
 impl Cx<'_> {
     /// First byte and bytes of what the CDB addresses: inside the capacity, within the transfer limit.
@@ -77,15 +75,15 @@ fn write(cx: &mut Cx<'_>) -> Answer {
     }
 }
 
-/// Its plan is not that of a WRITE: that one may be done on the spot, beside others.
+/// Its plan is not that of a WRITE: that one may be done on the spot, beside others. It is stable with or without FUA.
 fn write_atomic(cx: &mut Cx<'_>) -> Answer {
-    if Range::of(cx.cdb).blocks > MAX_ATOMIC / cx.lu.settings().block_size {
+    let settings = cx.lu.settings();
+    if Range::of(cx.cdb).blocks > settings.max_atomic / settings.block_size {
         return Err(Sense::cdb_field(12, 7).into());
     }
-    let stable = cx.stable();
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
-        (offset, len) => Ok(Plan::op(Op::WriteAtomic { offset, len, stable })),
+        (offset, len) => Ok(Plan::op(Op::WriteAtomic { offset, len })),
     }
 }
 
@@ -105,8 +103,8 @@ mod tests {
         Ok(Plan::Write { offset, len, stable })
     }
 
-    fn atomic(offset: u64, len: u32, stable: bool) -> Answer {
-        Ok(Plan::op(Op::WriteAtomic { offset, len, stable }))
+    fn atomic(offset: u64, len: u32) -> Answer {
+        Ok(Plan::op(Op::WriteAtomic { offset, len }))
     }
 
     #[test]
@@ -136,7 +134,7 @@ mod tests {
             (&[op::READ_16, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 2], out_of_range(u64::MAX)),
             (&[op::WRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x1f, 0], write(512, 1024, false)),
             (&[op::WRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0x20], fails(Sense::cdb_field(14, 5))),
-            (&[op::WRITE_ATOMIC_16, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], atomic(512, 1024, true)),
+            (&[op::WRITE_ATOMIC_16, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2], atomic(512, 1024)),
             (&[op::WRITE_ATOMIC_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1], fails(Sense::cdb_field(11, 0))),
             (&[op::WRITE_ATOMIC_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 1], fails(Sense::cdb_field(12, 7))),
         ];
@@ -161,6 +159,21 @@ mod tests {
         let mut n = nexus(&lu(cdrom()), "a");
         assert_eq!(run(&mut n, &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0]), read(2048, 2048));
         assert_eq!(run(&mut n, &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0]), fails(Sense::INVALID_OPCODE));
+    }
+
+    #[test]
+    fn a_medium_without_atomic_writes_does_not_know_them() {
+        let cdb = [op::WRITE_ATOMIC_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2];
+        for (max_atomic, answer) in [
+            (0, fails(Sense::INVALID_OPCODE)),
+            (512, fails(Sense::cdb_field(12, 7))),
+            (1024, atomic(512, 1024)),
+        ] {
+            let mut n = nexus(&lu(crate::Settings { max_atomic, ..disk() }), "a");
+            assert_eq!(run(&mut n, &cdb), answer, "{max_atomic}");
+            let page = data(&mut n, &[op::INQUIRY, 1, 0xb0, 0, 255, 0]);
+            assert_eq!(page[44..48], (max_atomic / 512).to_be_bytes(), "MAXIMUM ATOMIC TRANSFER LENGTH");
+        }
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub(crate) struct Row {
     pub while_sanitizing: bool,
     /// Only a thin provisioned logical unit knows it.
     pub thin: bool,
+    /// Only a medium that writes atomically knows it.
+    pub atomic: bool,
     /// The amount of Data-Out is part of its meaning: more than its CDB asks for is refused, as less is of every command.
     pub exact: bool,
     /// It may change what is kept on stable storage, and does so when that is there.
@@ -104,6 +106,7 @@ impl Row {
             in_standby: false,
             while_sanitizing: false,
             thin: false,
+            atomic: false,
             exact: false,
             keeps: false,
         }
@@ -154,6 +157,11 @@ impl Row {
         Row { thin: true, ..self }
     }
 
+    /// For media that write atomically.
+    pub const fn atomic(self) -> Row {
+        Row { atomic: true, ..self }
+    }
+
     /// Takes as much Data-Out as its CDB asks for, or none of it.
     pub const fn exact(self) -> Row {
         Row { exact: true, ..self }
@@ -168,6 +176,7 @@ impl Row {
         (settings.reservable || !crate::reservation::OPCODES.contains(&self.opcode))
             && (self.types == Types::All || self.types == Types::Only(settings.kind))
             && (settings.thin || !self.thin)
+            && (settings.max_atomic >= settings.block_size || !self.atomic)
     }
 
     /// Refuses a CDB with a bit set that the usage data does not allow; NACA is among them.

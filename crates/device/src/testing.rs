@@ -29,6 +29,7 @@ pub(crate) fn disk() -> Settings {
         removable: false,
         write_cache: true,
         thin: true,
+        max_atomic: 1 << 20,
         max_registrants: 32,
         reservable: true,
         passes: Passes::None,

@@ -3,7 +3,6 @@
 
 use crate::provisioning::{MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME};
 use crate::range::MAX_TRANSFER;
-use crate::read_write::MAX_ATOMIC;
 use crate::table::{Cx, Types};
 use crate::{Kind, Settings};
 use crate::{copy, designators};
@@ -79,7 +78,8 @@ fn block_limits(settings: &Settings) -> Vec<u8> {
         b[28] = 0x80;
     }
     be::put64(&mut b[32..], MAX_WRITE_SAME / settings.block_size as u64);
-    be::put32(&mut b[40..], blocks(MAX_ATOMIC));
+    // Of any alignment and granularity.
+    be::put32(&mut b[40..], blocks(settings.max_atomic));
     b
 }
 

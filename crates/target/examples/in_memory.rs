@@ -88,6 +88,7 @@ fn disk() -> Result<Unit, Box<dyn Error>> {
         max_registrants: 4,
         reservable: true,
         passes: device::Passes::None,
+        max_atomic: 1 << 20,
         explicit_access: true,
     };
     let medium = block::open(&block::Spec::sized(block::Kind::Null, CAPACITY)).map_err(|e| e.what)?;

@@ -79,6 +79,7 @@ fn unit() -> Unit {
         max_registrants: 4,
         reservable: true,
         passes: device::Passes::None,
+        max_atomic: 1 << 20,
         explicit_access: true,
     };
     let medium = block::open(&block::Spec::sized(block::Kind::Memory, CAPACITY)).expect("memory");

@@ -1,5 +1,6 @@
 //! What stands behind a path: opened, locked, measured.
 
+use super::journal::{Journal, Replayed};
 use super::lock::{self, By, Claim, PATIENCE, PAUSE, Refusal, Use};
 use super::users;
 use crate::{Kind, OpenError, Spec};
@@ -102,6 +103,47 @@ impl Medium {
             if device { medium.size } else { medium.files.plain.metadata().map_or(0, |found| found.len()) };
         fault.check_size(whole, medium.direct)?;
         Ok(medium)
+    }
+
+    pub(super) fn is_device(&self) -> bool {
+        self.device
+    }
+
+    /// Where its atomic writes are recorded. One that was cut off is done again.
+    pub(super) fn journal(&self, spec: &Spec) -> Result<Option<Arc<Journal>>, OpenError> {
+        let Some(path) = &spec.journal else { return Ok(None) };
+        let (fault, journal) = (Fault { spec }, Journal::new(path.clone()));
+        if self.read_only {
+            return if journal.is_pending() { Err(fault.cut_off()) } else { Ok(None) };
+        }
+        let replayed = self.cached(|file| journal.replay(file)).map_err(|e| fault.replay(path, &e))?;
+        let (path, journal_path) = (self.path.display(), path.display());
+        match replayed {
+            Replayed::Nothing => {}
+            Replayed::Done { offset, len } => {
+                tracing::info!(offset, len, "{path}: an atomic write that was cut off is done");
+            }
+            Replayed::Dropped { offset, len } => tracing::error!(
+                offset,
+                len,
+                "{path}: an atomic write that was cut off is not done: another program has changed its blocks, or this is \
+                 another medium than that of {journal_path}"
+            ),
+        }
+        Ok(Some(Arc::new(journal)))
+    }
+
+    /// The file through the page cache, while nobody else uses it.
+    fn cached<T>(&self, work: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+        let file = &self.files.plain;
+        if !self.direct() {
+            return work(file);
+        }
+        let flags = rustix::fs::fcntl_getfl(file)?;
+        rustix::fs::fcntl_setfl(file, flags - OFlags::DIRECT)?;
+        let result = work(file);
+        rustix::fs::fcntl_setfl(file, flags)?;
+        result
     }
 
     /// The path leads to what is open here.
@@ -362,6 +404,17 @@ impl Fault<'_> {
             Ok(false) => Err(self.error("is another file now", "try again")),
             Err(e) => Err(self.open(&e)),
         }
+    }
+
+    fn cut_off(&self) -> OpenError {
+        self.error("has an atomic write that was cut off", "serve it writable once: that ends the write")
+    }
+
+    fn replay(&self, journal: &Path, e: &io::Error) -> OpenError {
+        let what = format!("has an atomic write that was cut off and cannot be done again: {e}");
+        let hint =
+            format!("make space for it, or remove {} to keep the blocks as they are", journal.display());
+        self.error(what, &hint)
     }
 
     fn create(&self, e: &io::Error) -> OpenError {

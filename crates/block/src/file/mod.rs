@@ -3,7 +3,9 @@
 //! One descriptor serves all cores. Runtimes keep nothing of it: every operation carries its own reference to
 //! the open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
 
+mod atomic;
 mod examine;
+mod journal;
 mod lock;
 mod medium;
 mod ops;
@@ -14,8 +16,11 @@ mod users;
 mod watch;
 
 use crate::range::{Ranges, Share};
-use crate::{Backend, Extent, Facts, Finished, Future, Inline, Missing, OpenError, Spec, format, within};
+use crate::{
+    Backend, Extent, Facts, Finished, Future, Inline, MAX_ATOMIC, Missing, OpenError, Spec, format, within,
+};
 pub(crate) use examine::examine;
+use journal::Journal;
 use medium::Medium;
 use net::Buf;
 use ops::{Handle, Held};
@@ -41,6 +46,9 @@ pub(crate) struct File {
     syncer: Arc<Syncer>,
     ranges: Arc<Ranges>,
     under_way: Arc<UnderWay>,
+    journal: Option<Arc<Journal>>,
+    /// The turn of atomic writes.
+    atomic: Arc<Ranges>,
 }
 
 /// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
@@ -57,6 +65,7 @@ impl File {
         if !spec.raw {
             format::check(spec, &medium.files.plain, medium.size)?;
         }
+        let journal = medium.journal(spec)?;
         let cached = !medium.direct();
         let can = Can {
             read_now: AtomicBool::new(cached),
@@ -67,7 +76,8 @@ impl File {
         let files = medium.files.clone();
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
-        Ok(File { medium, capacity, can, syncer, ranges: Arc::default(), under_way: Arc::default() })
+        let (ranges, under_way, atomic) = Default::default();
+        Ok(File { medium, capacity, can, syncer, ranges, under_way, journal, atomic })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -266,6 +276,19 @@ impl Backend for File {
         })
     }
 
+    fn max_atomic(&self) -> u32 {
+        if self.journal.is_some() { MAX_ATOMIC } else { 0 }
+    }
+
+    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(async move {
+            match self.check_write(offset, buf.len() as u64) {
+                Ok(()) => self.write_recorded(offset, buf).await,
+                Err(e) => (Err(e), buf),
+            }
+        })
+    }
+
     fn flush(&self) -> Future<'_, io::Result<()>> {
         Box::pin(self.syncer.flush())
     }
@@ -380,6 +403,59 @@ mod tests {
             read.await.0.expect("it has ended");
         });
         write(&file, false).expect("nobody reads any more");
+    }
+
+    /// A file whose journal is in the same folder; both go at the end.
+    fn with_journal(name: &str, test: impl AsyncFnOnce(&Spec, File)) {
+        let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
+        let journal = Some(path.with_extension("journal"));
+        let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, journal, ..Spec::path(&path) };
+        let file = File::open(&spec).expect("a file");
+        compio::runtime::Runtime::new().expect("a runtime").block_on(test(&spec, file));
+        std::fs::remove_file(&path).expect("a file");
+        _ = std::fs::remove_file(path.with_extension("journal"));
+    }
+
+    fn of(byte: u8, len: usize) -> Buf {
+        let mut buf = Buf::zeroed(len);
+        buf.fill(byte);
+        buf
+    }
+
+    #[test]
+    fn an_atomic_write_ends_and_is_not_done_again() {
+        with_journal("ends", async |spec, file| {
+            file.write_atomic(512, of(1, 5000)).await.0.expect("written");
+            file.write(512, of(2, 5000), true).await.0.expect("a later write");
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(512, Buf::zeroed(5000)).await.1[..], [2; 5000]);
+        });
+    }
+
+    /// What is written stably goes to a device that is always full.
+    #[test]
+    fn an_atomic_write_without_space_leaves_the_old_blocks() {
+        with_journal("full", async |spec, mut file| {
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+            file.syncer = Arc::new(Syncer::new(|| Ok(())));
+            Arc::get_mut(&mut file.medium.files).expect("not shared").through = Some(full);
+            let e = file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space");
+            assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+        });
+    }
+
+    #[test]
+    fn a_medium_without_a_journal_writes_nothing_atomically() {
+        let file = nameless();
+        assert_eq!(file.max_atomic(), 0);
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        let e = runtime.block_on(file.write_atomic(0, Buf::zeroed(512))).0.expect_err("no journal");
+        assert_eq!(e.kind(), io::ErrorKind::Unsupported);
     }
 
     fn broken() -> Arc<Syncer> {

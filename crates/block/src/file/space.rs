@@ -42,7 +42,7 @@ impl File {
         self.write_zeros(range).await
     }
 
-    async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
+    pub(super) async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
         let (offset, len) = (range.start, range.end - range.start);
         let handle = self.handle(offset, len, Share::Blocks, false).await;
         net::blocking(move || {
@@ -99,7 +99,7 @@ fn extent(file: BorrowedFd<'_>, offset: u64, len: u64) -> Extent {
 }
 
 /// The file cannot do this at all, as opposed to: it failed.
-fn cannot(e: &io::Error) -> bool {
+pub(super) fn cannot(e: &io::Error) -> bool {
     let refusals = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::NODEV];
     refusals.iter().any(|refusal| e.raw_os_error() == Some(refusal.raw_os_error()))
 }

@@ -156,6 +156,14 @@ impl<H: Hook> Backend for Filter<H> {
         Box::pin(self.moving(Op::Write, buf, move |buf| self.inner.write(offset, buf, stable)))
     }
 
+    fn max_atomic(&self) -> u32 {
+        self.inner.max_atomic()
+    }
+
+    fn write_atomic(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
+        Box::pin(self.moving(Op::Write, buf, move |buf| self.inner.write_atomic(offset, buf)))
+    }
+
     fn flush(&self) -> Future<'_, io::Result<()>> {
         Box::pin(self.plain(Op::Flush, || self.inner.flush()))
     }

@@ -66,7 +66,7 @@ impl Units {
         let past = Past::read(&self.state_file(name, lun)?)?;
         let (blocks, is_new) = match media.find(name, lun) {
             Some(blocks) => (blocks, false),
-            None => (media.open(lun, past.is_raw(lun))?, true),
+            None => (media.open(lun, past.is_raw(lun), &self.state_dir)?, true),
         };
         let own = blocks.device_block_size();
         let seen = past.blocks(lun, own);

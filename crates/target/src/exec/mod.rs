@@ -96,7 +96,7 @@ async fn rare(unit: &Arc<Unit>, pool: &Pool, op: Op, data: Option<Buf>, around: 
         Op::CompareAndWrite { offset, len, stable } => {
             verify::compare_and_write(unit, offset, len as usize, data_of(data)?, stable).await
         }
-        Op::WriteAtomic { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
+        Op::WriteAtomic { offset, .. } => write_atomic(unit, offset, data_of(data)?).await,
         Op::OrWrite { offset, stable, .. } => verify::or_write(unit, offset, data_of(data)?, stable).await,
         Op::WriteSame { offset, len, zero, unmap, stable, .. } => {
             let block = if zero { None } else { Some(data_of(data)?) };
@@ -216,6 +216,13 @@ fn fetched(unit: &Unit, offset: u64, (result, buf): Finished, access: &Access) -
 /// Writes what a command has brought.
 pub async fn write(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Ended {
     put(unit, offset, data, stable).await?;
+    Ok(Outcome::Good)
+}
+
+/// Writes all of it or nothing. The caller is alone in the logical unit.
+async fn write_atomic(unit: &Arc<Unit>, offset: u64, data: Buf) -> Ended {
+    let finished = unit.backend().write_atomic(offset, data).await;
+    stored(unit, offset, finished)?;
     Ok(Outcome::Good)
 }
 

@@ -68,6 +68,7 @@ pub(super) fn settings(write_cache: bool) -> Settings {
         max_registrants: 4,
         reservable: true,
         passes: device::Passes::None,
+        max_atomic: 1 << 20,
         explicit_access: true,
     }
 }

@@ -29,6 +29,7 @@ fn settings() -> Settings {
         max_registrants: 4,
         reservable: true,
         passes: device::Passes::None,
+        max_atomic: 1 << 20,
         explicit_access: true,
     }
 }

@@ -157,6 +157,7 @@ pub fn unit_of(number: u8, medium: Arc<dyn block::Backend>) -> Arc<Unit> {
         max_registrants: 4,
         reservable: true,
         passes: device::Passes::None,
+        max_atomic: 1 << 20,
         explicit_access: true,
     };
     Arc::new(Unit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None))

@@ -95,6 +95,7 @@ fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> Un
         max_registrants: 4,
         reservable: true,
         passes: device::Passes::None,
+        max_atomic: 1 << 20,
         explicit_access: true,
     };
     let saved = state.and_then(|path| std::fs::read(path).ok());
