@@ -45,6 +45,7 @@ fn a_configuration_becomes_a_setup() {
     assert_eq!(disk.lu.settings().identity.serial, "42");
     assert_eq!(unit(&setup, 1).lu.settings().capacity, 1 << 40);
     assert_ne!(unit(&setup, 1).lu.settings().identity.naa, unit(&setup, 2).lu.settings().identity.naa);
+    assert_eq!([0, 1, 2].map(|lun| unit(&setup, lun).lu.settings().max_atomic), [block::MAX_ATOMIC; 3]);
     let state = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.state");
     assert_eq!(disk.state_file.as_ref(), Some(&state));
     assert!(state.parent().unwrap().is_dir());
