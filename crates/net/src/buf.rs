@@ -3,9 +3,12 @@
 use crate::pool::Home;
 use crate::regions::{Cut, Region};
 use compio::buf::{IoBuf, IoBufMut, SetLen};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::cell::OnceCell;
+use std::io;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
+use std::ptr::{NonNull, null_mut};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Alignment and granule of a buffer in bytes: what O_DIRECT asks for.
@@ -19,8 +22,55 @@ pub(crate) struct Page([u8; PAGE]);
 pub(crate) enum Pages {
     /// Of its own.
     Own(Vec<Page>),
+    /// The same, of the system.
+    Mapped(Mapped),
     /// A part of a region.
     Cut(Cut),
+}
+
+/// Memory of this size or more is of the system, which zeroes it page by page when it is touched.
+const MAPPED: usize = 2 << 20;
+
+/// Memory of the system, which has it again when this is dropped.
+pub(crate) struct Mapped {
+    at: NonNull<Page>,
+    pages: usize,
+}
+
+#[allow(unsafe_code)]
+// SAFETY: the pages are its own, as those of a box.
+unsafe impl Send for Mapped {}
+#[allow(unsafe_code)]
+// SAFETY: the same.
+unsafe impl Sync for Mapped {}
+
+#[allow(unsafe_code)]
+impl Mapped {
+    fn new(pages: usize) -> io::Result<Mapped> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, where the kernel finds room.
+        let at = unsafe { mmap_anonymous(null_mut(), pages * PAGE, access, MapFlags::PRIVATE) }?;
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapped { at, pages })
+    }
+
+    fn pages(&self) -> &[Page] {
+        // SAFETY: so many pages, zeros from the start, and nobody else's.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.pages) }
+    }
+
+    fn pages_mut(&mut self) -> &mut [Page] {
+        // SAFETY: as for `pages`, and `&mut` sees to it that nobody looks.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.pages) }
+    }
+}
+
+#[allow(unsafe_code)]
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and nobody can look at it any more.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.pages * PAGE) };
+    }
 }
 
 impl Pages {
@@ -32,6 +82,7 @@ impl Pages {
     fn pages(&self) -> &[Page] {
         match self {
             Pages::Own(pages) => pages,
+            Pages::Mapped(mapped) => mapped.pages(),
             Pages::Cut(cut) => cut.pages(),
         }
     }
@@ -40,6 +91,7 @@ impl Pages {
     fn pages_mut(&mut self) -> &mut [Page] {
         match self {
             Pages::Own(pages) => pages,
+            Pages::Mapped(mapped) => mapped.pages_mut(),
             Pages::Cut(cut) => cut.pages_mut(),
         }
     }
@@ -47,6 +99,9 @@ impl Pages {
 
 /// Zeroed pages that hold `len` bytes.
 pub(crate) fn pages(len: usize) -> Pages {
+    if len >= MAPPED {
+        return Pages::Mapped(Mapped::new(len.div_ceil(PAGE)).expect("memory for a buffer"));
+    }
     Pages::Own(Page::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer"))
 }
 
@@ -93,6 +148,12 @@ impl Buf {
     #[inline]
     fn pages(&self) -> &Pages {
         self.pages.get_or_init(|| self.home.as_ref().map_or_else(|| pages(self.len), Home::supply))
+    }
+
+    /// Counts what was promised ([`Pool::promise`](crate::Pool::promise)) as in use. False: there is no room in the pool
+    /// now, and the buffer must not be touched.
+    pub fn claim(&mut self) -> bool {
+        self.home.as_mut().is_none_or(Home::claim)
     }
 
     /// It came from a pool, and counts there.
@@ -186,5 +247,20 @@ mod tests {
         assert_eq!((b.len(), b.capacity()), (5000, 8192));
         assert_eq!(b.as_ptr() as usize % PAGE, 0);
         assert!(b.iter().all(|x| *x == 0));
+    }
+
+    /// Bytes of this process that lie in memory.
+    fn resident() -> usize {
+        let told = std::fs::read_to_string("/proc/self/statm").expect("statm");
+        told.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE
+    }
+
+    #[test]
+    fn a_large_buffer_takes_the_memory_that_is_touched() {
+        let before = resident();
+        let mut large: Vec<Buf> = (0..8).map(|_| Buf::zeroed(64 << 20)).collect();
+        large.iter_mut().for_each(|buf| buf[5] = 1);
+        assert!(resident() < before + (256 << 20), "{} bytes", resident() - before);
+        assert_eq!((large[0][5], large[0][(64 << 20) - 1], large[0].as_ptr() as usize % PAGE), (1, 0, 0));
     }
 }

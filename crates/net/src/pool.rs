@@ -6,8 +6,9 @@ use crate::race::either;
 use crate::regions;
 use event_listener::Event;
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Size classes: 4 KiB << 0 to 4 KiB << 13 (32 MiB).
 const CLASSES: usize = 14;
@@ -53,6 +54,9 @@ pub(crate) fn trim() -> usize {
 const SHARES: usize = 4;
 /// A share that has nothing gets a buffer of up to so many bytes although the pool is at its limit.
 const RESERVED_BYTES: usize = 1 << 20;
+/// Buffers of up to so many bytes do not count for the owner of several shares, whose count all cores write to. How many
+/// of them a connection has is bounded by its commands.
+const SMALL_BYTES: usize = 64 << 10;
 
 struct Account {
     limit: usize,
@@ -62,6 +66,8 @@ struct Account {
     waiting: AtomicUsize,
     /// One for each class of sizes: who waits for much must not sleep on what would do for another.
     returned: [Event; CLASSES],
+    /// Owners of shares, by name.
+    owners: Mutex<HashMap<String, Weak<Owner>>>,
 }
 
 impl Account {
@@ -89,13 +95,23 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// The owner of one share or several.
+#[derive(Default)]
+struct Owner {
+    /// Bytes of its buffers above [`SMALL_BYTES`], promised ones among them.
+    used: AtomicUsize,
+    returned: Event,
+}
+
 /// What one user of the account has of it.
 struct Share {
     account: Arc<Account>,
+    owner: Arc<Owner>,
     limit: usize,
     reserved: usize,
     used: AtomicUsize,
-    returned: Event,
+    /// Bytes of `used` that the account does not count yet.
+    promised: AtomicUsize,
 }
 
 /// Why there is no buffer.
@@ -114,6 +130,8 @@ pub struct Pool(Arc<Share>);
 pub(crate) struct Home {
     share: Arc<Share>,
     class: usize,
+    /// The account counts it.
+    is_claimed: bool,
 }
 
 fn class_of(len: usize) -> usize {
@@ -132,21 +150,38 @@ impl Pool {
             used: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             returned: std::array::from_fn(|_| Event::new()),
+            owners: Mutex::default(),
         });
-        Pool::of(account, limit, 0)
+        Pool::of(account, Arc::default(), limit, 0)
     }
 
-    fn of(account: Arc<Account>, limit: usize, reserved: usize) -> Self {
-        Pool(Arc::new(Share { account, limit, reserved, used: AtomicUsize::new(0), returned: Event::new() }))
+    fn of(account: Arc<Account>, owner: Arc<Owner>, limit: usize, reserved: usize) -> Self {
+        let (used, promised) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Pool(Arc::new(Share { account, owner, limit, reserved, used, promised }))
     }
 
     /// The same supply for one user among many: never more than a quarter of it (or one largest buffer), and
     /// never less than one buffer of up to a mebibyte, which may go beyond the limit. Who holds on to
     /// buffers so keeps nobody else from going on.
     pub fn share(&self) -> Pool {
+        self.share_with(Arc::default())
+    }
+
+    /// A share whose quarter is that of all shares of this owner together. Each still has its one buffer of up to a
+    /// mebibyte.
+    pub fn share_of(&self, owner: &str) -> Pool {
+        let mut owners = self.0.account.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        owners.retain(|_, owner| owner.strong_count() > 0);
+        let known = owners.get(owner).and_then(Weak::upgrade).unwrap_or_default();
+        owners.insert(owner.to_owned(), Arc::downgrade(&known));
+        drop(owners);
+        self.share_with(known)
+    }
+
+    fn share_with(&self, owner: Arc<Owner>) -> Pool {
         let account = self.0.account.clone();
         let limit = (account.limit / SHARES).max(Self::MAX_BUFFER);
-        Pool::of(account, limit, RESERVED_BYTES)
+        Pool::of(account, owner, limit, RESERVED_BYTES)
     }
 
     /// A buffer of `len` bytes of unspecified content, or None while the pool is at its limit.
@@ -160,9 +195,19 @@ impl Pool {
 
     fn attempt(&self, len: usize) -> Result<Buf, Full> {
         let class = class_of(len);
-        let bytes = PAGE << class;
-        self.0.take(bytes)?;
-        Ok(Buf::pooled(len, Home { share: self.0.clone(), class }))
+        self.0.take(PAGE << class)?;
+        Ok(Buf::pooled(len, Home { share: self.0.clone(), class, is_claimed: true }))
+    }
+
+    /// A buffer of `len` bytes that counts for the share alone until it is claimed ([`Buf::claim`]), which has to be before
+    /// it is touched. None while there is no room for it: it is not known yet whether there will be.
+    ///
+    /// # Panics
+    /// When `len` is above [`Pool::MAX_BUFFER`].
+    pub fn promise(&self, len: usize) -> Option<Buf> {
+        let class = class_of(len);
+        self.0.promise(PAGE << class).ok()?;
+        Some(Buf::pooled(len, Home { share: self.0.clone(), class, is_claimed: false }))
     }
 
     /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
@@ -172,7 +217,8 @@ impl Pool {
                 return b;
             }
             let _waiting = Waiting::new(&self.0.account.waiting);
-            let (own, any) = (self.0.returned.listen(), self.0.account.returned[class_of(len)].listen());
+            let (own, any) =
+                (self.0.owner.returned.listen(), self.0.account.returned[class_of(len)].listen());
             match self.attempt(len) {
                 Ok(b) => return b,
                 // Room in the pool is for others: not to be woken by it.
@@ -204,26 +250,85 @@ impl Pool {
 impl Share {
     #[inline]
     fn take(&self, bytes: usize) -> Result<(), Full> {
+        self.count(bytes)?;
+        self.claim(bytes).inspect_err(|_| self.uncount(bytes))
+    }
+
+    fn promise(&self, bytes: usize) -> Result<(), Full> {
+        self.count(bytes)?;
+        let used = self.account.used.load(SeqCst);
+        if !self.may_claim(bytes, used) && !self.is_first(bytes) {
+            self.uncount(bytes);
+            return Err(Full::Pool);
+        }
+        self.promised.fetch_add(bytes, SeqCst);
+        Ok(())
+    }
+
+    /// Counts bytes for the share and its owner.
+    #[inline]
+    fn count(&self, bytes: usize) -> Result<(), Full> {
         let own = self.used.fetch_add(bytes, SeqCst);
         if own + bytes > self.limit {
             self.used.fetch_sub(bytes, SeqCst);
             return Err(Full::Share);
         }
-        // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
-        let (limit, anyway) = (self.account.limit, own == 0 && bytes <= self.reserved);
-        let room = |used: usize| (used + bytes <= limit || anyway).then_some(used + bytes);
-        if self.account.used.fetch_update(SeqCst, SeqCst, room).is_err() {
-            self.used.fetch_sub(bytes, SeqCst);
-            return Err(Full::Pool);
+        if bytes > SMALL_BYTES
+            && self.owner.used.fetch_add(bytes, SeqCst) + bytes > self.limit
+            && !self.is_first(bytes)
+        {
+            self.uncount(bytes);
+            return Err(Full::Share);
         }
         Ok(())
     }
 
-    fn give(&self, bytes: usize) {
+    fn uncount(&self, bytes: usize) {
         self.used.fetch_sub(bytes, SeqCst);
-        self.account.used.fetch_sub(bytes, SeqCst);
+        if bytes > SMALL_BYTES {
+            self.owner.used.fetch_sub(bytes, SeqCst);
+        }
+    }
+
+    /// Counts bytes for the account that the share counts already.
+    #[inline]
+    fn claim(&self, bytes: usize) -> Result<(), Full> {
+        // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
+        let room = |used: usize| self.may_claim(bytes, used).then_some(used + bytes);
+        if self.account.used.fetch_update(SeqCst, SeqCst, room).is_ok() {
+            return Ok(());
+        }
+        if !self.is_first(bytes) {
+            return Err(Full::Pool);
+        }
+        self.account.used.fetch_add(bytes, SeqCst);
+        Ok(())
+    }
+
+    /// There is room where so many bytes are in use. An owner that has something already leaves twice as much as it
+    /// has to others: however many owners hold on to what they have, the next one finds room.
+    #[inline]
+    fn may_claim(&self, bytes: usize, used: usize) -> bool {
+        let Some(left) = self.account.limit.checked_sub(used + bytes) else { return false };
+        if bytes <= SMALL_BYTES || self.reserved == 0 {
+            return true;
+        }
+        let owned = self.owner.used.load(SeqCst);
+        owned <= bytes || owned <= left / 2
+    }
+
+    /// These bytes, which the share counts, are all that it has, but for promises: they are what is reserved for it.
+    fn is_first(&self, bytes: usize) -> bool {
+        let claimed = self.used.load(SeqCst).saturating_sub(self.promised.load(SeqCst));
+        bytes <= self.reserved && claimed <= bytes
+    }
+
+    fn give(&self, bytes: usize, is_claimed: bool) {
+        self.uncount(bytes);
+        let counted = if is_claimed { &self.account.used } else { &self.promised };
+        counted.fetch_sub(bytes, SeqCst);
         if self.account.waiting.load(SeqCst) > 0 {
-            self.returned.notify(usize::MAX);
+            self.owner.returned.notify(usize::MAX);
             self.account.wake();
         }
     }
@@ -233,6 +338,19 @@ impl Home {
     /// Bytes of the memory.
     pub(crate) fn bytes(&self) -> usize {
         PAGE << self.class
+    }
+
+    /// Counts it for the account, if there is room.
+    pub(crate) fn claim(&mut self) -> bool {
+        if !self.is_claimed {
+            let bytes = self.bytes();
+            self.share.promised.fetch_sub(bytes, SeqCst);
+            self.is_claimed = self.share.claim(bytes).is_ok();
+            if !self.is_claimed {
+                self.share.promised.fetch_add(bytes, SeqCst);
+            }
+        }
+        self.is_claimed
     }
 
     /// The memory, of unspecified content: that which was given back last on this core, if there is some.
@@ -248,7 +366,7 @@ impl Home {
         if let Some(pages) = pages {
             self.keep(pages);
         }
-        self.share.give(self.bytes());
+        self.share.give(self.bytes(), self.is_claimed);
     }
 
     fn keep(&self, pages: Pages) {
@@ -292,6 +410,55 @@ mod tests {
         drop((first, all, rest));
         assert_eq!(pool.used(), 0);
         assert!(greedy.try_get(Pool::MAX_BUFFER).is_some());
+    }
+
+    #[test]
+    fn shares_of_one_owner_have_one_quarter_together() {
+        let pool = Pool::new(4 * Pool::MAX_BUFFER);
+        let (one, two, other) = (pool.share_of("a"), pool.share_of("a"), pool.share_of("b"));
+        let all = one.try_get(Pool::MAX_BUFFER).expect("a quarter");
+        assert!(two.try_get(2 << 20).is_none(), "the quarter is used up");
+        let first = two.try_get(RESERVED_BYTES).expect("each has its first");
+        assert!(two.try_get(RESERVED_BYTES).is_none());
+        assert!(other.try_get(Pool::MAX_BUFFER).is_some());
+        drop((all, first, one, two));
+        assert_eq!(pool.used(), 0);
+        assert!(pool.share_of("a").try_get(Pool::MAX_BUFFER).is_some());
+        assert_eq!(pool.0.account.owners.lock().unwrap().len(), 2, "nobody is remembered for good");
+    }
+
+    #[test]
+    fn owners_that_keep_their_buffers_leave_room_for_the_next() {
+        const PART: usize = 2 << 20;
+        let pool = Pool::new(32 * Pool::MAX_BUFFER);
+        let hoard = |n: usize| {
+            let share = pool.share_of(&n.to_string());
+            let all: Vec<Buf> = std::iter::from_fn(|| share.try_get(PART)).collect();
+            (share, all)
+        };
+        let hoards: Vec<_> = (0..4).map(hoard).collect();
+        assert!(hoards.iter().all(|(_, all)| all.len() * PART > Pool::MAX_BUFFER));
+        let next = pool.share_of("next");
+        let two = [0, 1].map(|_| next.try_get(Pool::MAX_BUFFER));
+        assert!(two.iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn a_promise_takes_nothing_from_the_pool_until_it_is_claimed() {
+        let pool = Pool::new(4 * Pool::MAX_BUFFER);
+        let shares = ["a", "b", "c", "d", "e"].map(|owner| pool.share_of(owner));
+        let mut promised = shares.each_ref().map(|share| share.promise(Pool::MAX_BUFFER).expect("a promise"));
+        assert!(shares[0].promise(2 << 20).is_none(), "the share counts it");
+        assert_eq!(pool.used(), 0);
+        let claimed = promised.each_mut().map(Buf::claim);
+        assert_eq!(claimed, [true, true, true, true, false]);
+        assert!(promised[0].claim(), "once is enough");
+        assert_eq!(pool.used(), 4 * Pool::MAX_BUFFER);
+        assert!(pool.share_of("f").promise(2 << 20).is_none(), "there is no room now");
+        assert!(pool.share_of("f").promise(RESERVED_BYTES).is_some_and(|mut first| first.claim()));
+        drop(promised);
+        assert_eq!(pool.used(), 0);
+        assert!(shares[0].try_get(Pool::MAX_BUFFER).is_some());
     }
 
     /// Two of one share and one of another wait, and room for two comes at once: the one that its share keeps
