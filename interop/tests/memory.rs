@@ -1,6 +1,6 @@
 //! Memory that runs out: whoever holds all of it, others go on, and what waits for it can be ended.
 
-use interop::scsi::{READ, WRITE, read10, write10};
+use interop::scsi::{READ, WRITE, pattern, read10, write10};
 use interop::{Got, Login, Pdu, Raw, Server, TARGET, op};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,96 @@ fn session(server: &Server, last: u8) -> Raw {
 
 fn login(last: u8) -> Login {
     Login::new().isid([0x80, 0, 0, 1, 0, last])
+}
+
+/// A session of another initiator.
+fn stranger(server: &Server, name: &str) -> Raw {
+    let mut raw = login(9).initiator(&format!("iqn.2026-11.org.example:{name}")).on(server.portal());
+    raw.clear_attentions(0);
+    raw
+}
+
+/// Announces four writes of 8 MiB, and sends nothing of them or the first bytes. Gives what they are asked for.
+fn announces(raw: &mut Raw, begins: bool) -> Vec<Pdu> {
+    const BLOCKS: u16 = 16384;
+    let announced = |n: u32, raw: &mut Raw| {
+        let write = raw.command(0, 0x80 | WRITE, &write10(n * 16384, BLOCKS), u32::from(BLOCKS) * 512);
+        raw.send(&write);
+        let answer = raw.recv_for(write.tag());
+        if begins && answer.opcode() == op::R2T {
+            let data = raw.data_out(write.tag(), answer.transfer_tag(), 0, answer.get32(40), &[1; 512]);
+            raw.send(&data.flags(0).bytes(8, &answer.bhs[8..16]));
+        }
+        answer
+    };
+    (0..4).map(|n| announced(n, raw)).collect()
+}
+
+/// Reads and writes as much as a command may move.
+fn moves_much(raw: &mut Raw) {
+    raw.read(0, &large_read(), 32 << 20).good();
+    raw.write_blocks(0, 0, &pattern(16384 * 512, 3)).good();
+    assert!(raw.read_blocks(0, 0, 16384) == pattern(16384 * 512, 3));
+}
+
+#[test]
+fn announced_writes_without_data_take_no_memory() {
+    let server = server();
+    let before = server.rss_kib();
+    let mut hoards: Vec<Raw> = (0..4).map(|n| stranger(&server, &format!("hoard{n}"))).collect();
+    for hoard in &mut hoards {
+        let asked = announces(hoard, false).iter().filter(|answer| answer.opcode() == op::R2T).count();
+        assert!(asked >= 3, "{asked}");
+    }
+    let grown = server.rss_kib().saturating_sub(before) / 1024;
+    assert!(grown < 8, "{grown} MiB for announcements");
+    moves_much(&mut session(&server, 2));
+}
+
+#[test]
+fn sessions_of_one_initiator_share_their_memory() {
+    let server = server();
+    let mut hoards: Vec<Raw> = (1..5).map(|n| session(&server, n)).collect();
+    let answers: Vec<Pdu> = hoards.iter_mut().flat_map(|hoard| announces(hoard, true)).collect();
+    assert!(answers.iter().any(|answer| answer.opcode() == op::SCSI_RESPONSE && answer.bhs[3] == FULL));
+    hoards.iter_mut().for_each(Raw::ping);
+    moves_much(&mut stranger(&server, "other"));
+}
+
+/// There was room when the write was announced, and there is none when its data come.
+#[test]
+fn data_that_find_no_room_end_their_write_with_full() {
+    let server = server();
+    let mut late = stranger(&server, "late");
+    let r2t = announces(&mut late, false).remove(0);
+    let mut hoards: Vec<Raw> = (0..2).map(|n| stranger(&server, &format!("hoard{n}"))).collect();
+    for hoard in &mut hoards {
+        announces(hoard, true);
+        hoard.ping();
+    }
+    late.write_blocks(0, 100_000, &[3; 512]).good();
+    let data = vec![9; 16384 * 512];
+    late.answer(&r2t, &data);
+    let end = late.collect(r2t.tag(), &data);
+    assert_eq!((end.status, end.r2ts().len()), (FULL, 0), "{:?}", end.pdus);
+    drop(hoards);
+    assert_eq!(late.read_blocks(0, 0, 1), [0; 512], "nothing of it is stored");
+}
+
+#[test]
+fn a_write_whose_data_do_not_come_ends_its_session() {
+    let keys = "nop_interval_s = 0\ndata_out_timeout_s = 1";
+    let text = interop::config::standard().replace("nop_interval_s = 0", keys);
+    let server = Server::start(&text);
+    let (mut silent, mut other) = (session(&server, 1), session(&server, 2));
+    let r2t = held_write(&mut silent);
+    // Other commands are no excuse.
+    assert_eq!(silent.read_blocks(0, 0, 1), [0; 512]);
+    assert!(matches!(silent.get(Duration::from_secs(30)), Got::Closed), "{r2t:?}");
+    let told = "the initiator does not send the data of a write";
+    interop::routed::until("the log", || server.log().contains(told).then_some(()));
+    other.write_blocks(0, 0, &[2; 512]).good();
+    other.ping();
 }
 
 /// A write that waits for its data.

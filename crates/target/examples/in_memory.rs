@@ -63,6 +63,7 @@ fn session() -> target::setup::Session {
         data_digest: digests,
         nop_interval: None,
         nop_timeout: Duration::from_secs(5),
+        data_out_timeout: Duration::from_secs(30),
     }
 }
 

@@ -120,6 +120,8 @@ pub struct Session {
     pub nop_interval: Option<Duration>,
     /// End the connection when a ping stays unanswered so long.
     pub nop_timeout: Duration,
+    /// End the connection when data of a write that was announced does not come for so long.
+    pub data_out_timeout: Duration,
 }
 
 impl Session {

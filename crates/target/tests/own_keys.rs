@@ -46,6 +46,7 @@ fn session() -> target::setup::Session {
         data_digest: digests,
         nop_interval: None,
         nop_timeout: LIMIT,
+        data_out_timeout: LIMIT,
     }
 }
 

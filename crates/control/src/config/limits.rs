@@ -54,6 +54,7 @@ pub(super) fn session(p: &mut Problems<'_>, mut s: Section<'_>) -> Session {
         data_digest: digests(p, &mut s, "data_digest"),
         nop_interval: (interval > 0).then(|| seconds(interval)),
         nop_timeout: seconds(s.number(p, "nop_timeout_s", 1..=86400).unwrap_or(30)),
+        data_out_timeout: seconds(s.number(p, "data_out_timeout_s", 1..=86400).unwrap_or(30)),
     };
     if session.first_burst_length > session.max_burst_length {
         p.add(

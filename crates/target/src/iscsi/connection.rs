@@ -124,6 +124,8 @@ pub struct Session {
     pub ttt_base: u32,
     /// No command ends on the spot: what has arrived is about to be aborted.
     pub recalling: bool,
+    /// It is looked whether data that were announced come.
+    pub expecting: bool,
 }
 
 /// A connection. Lives on one core.
@@ -212,6 +214,15 @@ fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
     })
 }
 
+/// Whose memory it is: a claimed name counts together with what proves it, or with where it comes from.
+fn owner_of(info: &Info) -> String {
+    let Info { initiator, user, address, .. } = info;
+    match user {
+        Some(user) => format!("{initiator} {user}"),
+        None => format!("{initiator} {}", address.ip()),
+    }
+}
+
 fn luns_of(info: &Info, door: &Door) -> LunMap {
     let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
     target.filter(|_| !info.discovery).map(|t| door.lun_map(t, &info.initiator)).unwrap_or_default()
@@ -221,7 +232,8 @@ impl Connection {
     fn new(shared: Arc<Shared>, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
         let limits = door.setup.limits.clone();
-        let pool = shared.pool.share();
+        // Whose name a discovery session bears is not sure.
+        let pool = if info.discovery { shared.pool.share() } else { shared.pool.share_of(&owner_of(&info)) };
         Rc::new_cyclic(|me| Connection {
             line: seated.line,
             incoming: RefCell::new(seated.incoming),
@@ -255,6 +267,7 @@ impl Connection {
                 serial: 0,
                 ttt_base: 0,
                 recalling: false,
+                expecting: false,
                 shared,
                 info,
                 door,

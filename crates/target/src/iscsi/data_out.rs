@@ -1,14 +1,19 @@
 //! Data-Out: from the command that announces it to the last byte, and the R2Ts in between.
 
-use super::connection::Session;
+use super::connection::{Connection, Life, Session};
 use super::receive::Data;
 use super::task::{Aborted, Command, Receiving, Task};
 use device::{Answer, Failure};
 use net::{Buf, Pool};
 use proto::transfer::{self, Incoming, Verdict};
+use std::rc::Weak;
+use std::time::{Duration, Instant};
 use wire::iscsi::status::RejectReason;
 use wire::iscsi::{Bhs, NONE, pdu};
 use wire::scsi::{Sense, Status};
+
+/// Parts of the time that data may take, after each of which it is looked whether some have come.
+const PARTS: u32 = 6;
 
 /// Bits of a Target Transfer Tag that name one of the open R2Ts of a task.
 const INDEX_BITS: u32 = 5;
@@ -36,7 +41,16 @@ impl Session {
             None
         });
         self.ttt_base = (self.ttt_base + 1) % (NONE >> INDEX_BITS);
-        Receiving { incoming, buf, wanted, ttt_base: self.ttt_base, damaged: false }
+        Receiving {
+            incoming,
+            buf,
+            wanted,
+            ttt_base: self.ttt_base,
+            damaged: false,
+            full: false,
+            moved: true,
+            late: 0,
+        }
     }
 
     fn buffer_for(&self, data: Data<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
@@ -44,6 +58,10 @@ impl Session {
             _ if wanted == 0 => Ok(None),
             _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
             Data::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
+            // Who only announces data has no memory for it. What a data mover asks for it fetches itself.
+            data if data.bytes().is_empty() && self.out.mover().is_none() => {
+                self.pool.promise(wanted).map(Some).ok_or(Status::TaskSetFull.into())
+            }
             data => {
                 let mut buf = self.pool.try_get(wanted).ok_or(Status::TaskSetFull)?;
                 let n = data.bytes().len().min(wanted);
@@ -60,19 +78,19 @@ impl Session {
         if !receiving.incoming.is_complete() {
             return self.ask(itt);
         }
-        let failure = match (receiving.damaged, receiving.incoming.failure()) {
-            (true, _) => Some(Sense::CRC_ERROR),
-            (false, f) => f.map(sense_of),
-        };
+        let failure = receiving.failure();
         let buf = task.receiving.take().and_then(|r| r.buf);
         match (task.aborted, failure) {
             (Some(how), _) => self.give_up(itt, how),
-            (None, Some(sense)) => self.fail(itt, sense.into()),
+            (None, Some(failure)) => self.fail(itt, failure),
             (None, None) => self.launch(itt, buf),
         }
     }
 
     fn ask(&mut self, itt: u32) {
+        if !std::mem::replace(&mut self.expecting, true) {
+            net::spawn(expect_data(self.conn.clone(), self.door.setup.session.data_out_timeout / PARTS));
+        }
         loop {
             let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&itt) else { return };
             let Some(next) = r.incoming.next_r2t() else { return };
@@ -100,6 +118,13 @@ impl Session {
         }
     }
 
+    /// Looks at the tasks that wait for data. None: there is none; else whether the data of one are late.
+    fn expects_data(&mut self) -> Option<bool> {
+        let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
+        waiting.sort_unstable_by_key(|(serial, _)| *serial);
+        (!waiting.is_empty()).then(|| is_late(waiting.into_iter().map(|(_, receiving)| receiving)))
+    }
+
     /// A task waits for the data that was asked for by this Target Transfer Tag. One of a task that has ended is not that of
     /// the next of its tag.
     pub fn awaits(&self, itt: u32, ttt: u32) -> bool {
@@ -122,7 +147,8 @@ impl Session {
         if !fits || !receiving.incoming.accepts(index, header) {
             return None;
         }
-        receiving.buf.take().map(|b| (b, offset as usize))
+        let place = receiving.claim().then(|| receiving.buf.take()).flatten();
+        place.map(|b| (b, offset as usize))
     }
 
     /// Takes a Data-Out (RFC 7143 section 11.7).
@@ -146,6 +172,7 @@ impl Session {
         }
         let index = index_of(ttt, r.ttt_base).filter(|i| i.is_none() || header.lun() == command.lun);
         let Some(index) = index else { return self.reject(RejectReason::InvalidField, header, ahs) };
+        r.moved = true;
         match r.incoming.data_out(index, header) {
             Verdict::Accept { offset } => copy(r, offset as usize, data.bytes()),
             Verdict::Discard => {}
@@ -160,6 +187,7 @@ impl Session {
         let Some(Task { receiving: Some(r), .. }) = self.tasks.get_mut(&header.itt()) else { return };
         if let Some(index) = index_of(header.word20(), r.ttt_base) {
             r.incoming.data_out(index, header);
+            r.moved = true;
         }
         r.damaged |= !intact;
         self.data_taken(header, &[], intact);
@@ -173,6 +201,38 @@ impl Session {
     }
 }
 
+/// Looks at those that wait for data, the oldest first, every [`PARTS`]th part of the time that they may wait. Data come in
+/// the order in which they were asked for: who waits behind one that gets some is not late.
+fn is_late<'a>(waiting: impl Iterator<Item = &'a mut Receiving>) -> bool {
+    let (mut moves, mut late) = (false, false);
+    for receiving in waiting {
+        moves |= std::mem::take(&mut receiving.moved);
+        receiving.late = if moves { 0 } else { receiving.late + 1 };
+        late |= receiving.late >= PARTS;
+    }
+    late
+}
+
+/// Ends the connection of an initiator that does not send the data that it announced or was asked for. Ends when no task
+/// waits for data.
+async fn expect_data(conn: Weak<Connection>, part: Duration) {
+    loop {
+        net::sleep_until(Instant::now() + part).await;
+        let Some(conn) = conn.upgrade() else { return };
+        let mut session = conn.session.borrow_mut();
+        let late = session.expects_data().filter(|_| session.life != Life::Over);
+        session.expecting = late == Some(false);
+        if late == Some(true) {
+            session.end.get_or_insert("the initiator does not send the data of a write");
+            drop(session);
+            return conn.line.close();
+        }
+        if late.is_none() {
+            return;
+        }
+    }
+}
+
 /// The R2T that a Target Transfer Tag names: Some(None) for unsolicited data, None for none of this task.
 fn index_of(ttt: u32, base: u32) -> Option<Option<u16>> {
     if ttt == NONE {
@@ -181,8 +241,30 @@ fn index_of(ttt: u32, base: u32) -> Option<Option<u16>> {
     (ttt >> INDEX_BITS == base).then_some(Some((ttt & ((1 << INDEX_BITS) - 1)) as u16))
 }
 
+impl Receiving {
+    /// Why the command cannot run.
+    fn failure(&self) -> Option<Failure> {
+        match (self.damaged, self.incoming.failure()) {
+            (true, _) => Some(Sense::CRC_ERROR.into()),
+            (false, Some(failure)) => Some(sense_of(failure).into()),
+            (false, None) => self.full.then(|| Status::TaskSetFull.into()),
+        }
+    }
+
+    /// The first of its data is here: its buffer counts from now on. Without room for it all of them are dropped.
+    fn claim(&mut self) -> bool {
+        if self.buf.as_mut().is_some_and(|buf| !buf.claim()) {
+            self.buf = None;
+            self.full = true;
+            self.incoming.stop();
+        }
+        !self.full
+    }
+}
+
 /// What lies beyond the wanted length is dropped.
 fn copy(r: &mut Receiving, offset: usize, data: &[u8]) {
+    r.claim();
     let Some(buf) = &mut r.buf else { return };
     let n = data.len().min(buf.len().saturating_sub(offset));
     if n > 0 {
@@ -193,6 +275,34 @@ fn copy(r: &mut Receiving, offset: usize, data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::parameters::Parameters;
+
+    fn receiving() -> Receiving {
+        let incoming = Incoming::new(4096, 4096, 0, true, &Parameters::default());
+        let (damaged, full) = (false, false);
+        Receiving { incoming, buf: None, wanted: 4096, ttt_base: 0, damaged, full, moved: true, late: 0 }
+    }
+
+    #[test]
+    fn data_are_late_after_all_parts_without_any() {
+        let mut waiting = [receiving(), receiving()];
+        for _ in 0..PARTS {
+            assert!(!is_late(waiting.iter_mut()));
+        }
+        // Data of the younger one are no excuse for the older one.
+        waiting[1].moved = true;
+        assert!(is_late(waiting.iter_mut()));
+        assert_eq!([waiting[0].late, waiting[1].late], [PARTS, 0]);
+    }
+
+    #[test]
+    fn data_behind_data_that_come_are_not_late() {
+        let mut waiting = [receiving(), receiving()];
+        for _ in 0..=2 * PARTS {
+            waiting[0].moved = true;
+            assert!(!is_late(waiting.iter_mut()));
+        }
+    }
 
     #[test]
     fn a_target_transfer_tag_names_an_r2t_of_its_task() {

@@ -161,6 +161,12 @@ pub struct Receiving {
     pub ttt_base: u32,
     /// A data digest did not fit.
     pub damaged: bool,
+    /// There was no room for its data when they came.
+    pub full: bool,
+    /// Data has come since this was looked at last.
+    pub moved: bool,
+    /// How often no data had come when it was looked.
+    pub late: u32,
 }
 
 /// A command that did not end on the spot.
@@ -187,6 +193,13 @@ pub struct Task {
     pub sent: Sent,
     /// When it arrived, if that is counted.
     pub began: Option<Instant>,
+}
+
+impl Task {
+    /// Its serial, and its Data-Out if that is on its way.
+    pub fn waits_for_data(&mut self) -> Option<(u64, &mut Receiving)> {
+        self.receiving.as_mut().map(|receiving| (self.serial, receiving))
+    }
 }
 
 #[cfg(test)]

@@ -208,6 +208,7 @@ fn setup() -> Setup {
             data_digest: digests,
             nop_interval: None,
             nop_timeout: LIMIT,
+            data_out_timeout: LIMIT,
         },
         discovery: Discovery::default(),
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],

@@ -64,6 +64,7 @@ fn session() -> setup::Session {
         data_digest: digests,
         nop_interval: None,
         nop_timeout: LIMIT,
+        data_out_timeout: LIMIT,
     }
 }
 
