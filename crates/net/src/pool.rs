@@ -129,7 +129,8 @@ pub struct Pool(Arc<Share>);
 /// Where a pooled buffer has its memory from, and where that goes when it is dropped.
 pub(crate) struct Home {
     share: Arc<Share>,
-    class: usize,
+    /// Small: buffers are moved often.
+    class: u8,
     /// The account counts it.
     is_claimed: bool,
 }
@@ -196,7 +197,7 @@ impl Pool {
     fn attempt(&self, len: usize) -> Result<Buf, Full> {
         let class = class_of(len);
         self.0.take(PAGE << class)?;
-        Ok(Buf::pooled(len, Home { share: self.0.clone(), class, is_claimed: true }))
+        Ok(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, is_claimed: true }))
     }
 
     /// A buffer of `len` bytes that counts for the share alone until it is claimed ([`Buf::claim`]), which has to be before
@@ -207,7 +208,7 @@ impl Pool {
     pub fn promise(&self, len: usize) -> Option<Buf> {
         let class = class_of(len);
         self.0.promise(PAGE << class).ok()?;
-        Some(Buf::pooled(len, Home { share: self.0.clone(), class, is_claimed: false }))
+        Some(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, is_claimed: false }))
     }
 
     /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
@@ -335,9 +336,13 @@ impl Share {
 }
 
 impl Home {
+    fn class(&self) -> usize {
+        self.class.into()
+    }
+
     /// Bytes of the memory.
     pub(crate) fn bytes(&self) -> usize {
-        PAGE << self.class
+        PAGE << self.class()
     }
 
     /// Counts it for the account, if there is room.
@@ -356,8 +361,8 @@ impl Home {
     /// The memory, of unspecified content: that which was given back last on this core, if there is some.
     pub(crate) fn supply(&self) -> Pages {
         // The thread may be ending: then there is nothing to be used again.
-        let free = FREE.try_with(|f| f.borrow_mut()[self.class].pop()).ok().flatten();
-        let free = free.or_else(|| regions::cut(self.class, self.share.account.limit).map(Pages::Cut));
+        let free = FREE.try_with(|f| f.borrow_mut()[self.class()].pop()).ok().flatten();
+        let free = free.or_else(|| regions::cut(self.class(), self.share.account.limit).map(Pages::Cut));
         free.unwrap_or_else(|| pages(self.bytes()))
     }
 
@@ -370,7 +375,7 @@ impl Home {
     }
 
     fn keep(&self, pages: Pages) {
-        let (bytes, class) = (self.bytes(), self.class);
+        let (bytes, class) = (self.bytes(), self.class());
         // With regions, memory that is of none is not used again.
         let stays = matches!(pages, Pages::Cut(_)) || !regions::is_on();
         // The thread may be ending: then the pages are simply freed.

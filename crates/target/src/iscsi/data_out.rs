@@ -120,7 +120,10 @@ impl Session {
 
     /// Looks at the tasks that wait for data. None: there is none; else whether the data of one are late.
     fn expects_data(&mut self) -> Option<bool> {
+        // What the target does not receive now cannot come.
+        let is_full = self.is_full();
         let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
+        waiting.iter_mut().for_each(|(_, receiving)| receiving.moved |= is_full);
         waiting.sort_unstable_by_key(|(serial, _)| *serial);
         (!waiting.is_empty()).then(|| is_late(waiting.into_iter().map(|(_, receiving)| receiving)))
     }

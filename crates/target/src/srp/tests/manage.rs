@@ -5,6 +5,7 @@ use block::Inline;
 use net::Buf;
 use rdma::Events;
 use rdma::mem::Operation;
+use std::time::Duration;
 use wire::scsi::cdb;
 use wire::srp::{Command, CreditRequest, Data, Descriptor, Indirect, function, task_status};
 
@@ -27,6 +28,22 @@ fn order(host: &Host) -> Vec<&'static str> {
         _ => None,
     };
     host.faults[1].log().into_iter().filter_map(word).collect()
+}
+
+#[test]
+fn a_write_whose_data_do_not_come_ends_its_session() {
+    on_core(async move || {
+        let world = World::expecting_data(Duration::from_millis(6));
+        let mut host = world.host(1, false).await.ready().await;
+        host.faults[1].reads.hold();
+        let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
+        host.ask(&Command { data_out: Data::Direct(at), ..command(5, &cdb) });
+        host.ends().await;
+        host.faults[1].reads.release();
+        while !world.shared.registry.list().is_empty() {
+            rest().await;
+        }
+    });
 }
 
 #[test]

@@ -177,6 +177,13 @@ impl World {
         World::of(setup)
     }
 
+    /// Data of writes have so long to come.
+    pub fn expecting_data(timeout: Duration) -> World {
+        let mut setup = setup(target());
+        setup.session.data_out_timeout = timeout;
+        World::of(setup)
+    }
+
     /// Connects with this private data, and zeros behind it as on InfiniBand.
     pub async fn connect(&self, private: &[u8]) -> Result<Host, LoginReject> {
         let faults: [Rc<Faults>; 2] = Default::default();
