@@ -249,7 +249,14 @@ impl Units {
     ) -> Result<Next, Problem> {
         let medium = self.medium(name, &lun, media)?;
         let before = before.filter(|open| open.medium.passes_as(&medium));
-        let holds = self.holds.take(&self.state_dir, name, &lun)?;
+        let holds = match self.holds.take(&self.state_dir, name, &lun) {
+            // It has no data that two servers could mix.
+            Err(problem) if matches!(lun.source, Source::Null { .. }) && lun.serial.is_none() => {
+                tracing::warn!("LUN {} of {} keeps no state: {}", name.1, name.0, problem.what);
+                None
+            }
+            other => Some(other?),
+        };
         let known = known(&lun, before)?;
         let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
@@ -265,7 +272,8 @@ impl Units {
                 None
             }
             None => {
-                let state_file = if is_nameless(&lun) { None } else { Some(self.state_file(name, &lun)?) };
+                let keeps = holds.is_some() && !is_nameless(&lun);
+                let state_file = if keeps { Some(self.state_file(name, &lun)?) } else { None };
                 let lu = match &state_file {
                     Some(file) => restored(name, settings.clone(), file)?,
                     None => Lu::new(settings.clone(), None).map_err(wrong)?,
@@ -277,7 +285,7 @@ impl Units {
                 }))
             }
         };
-        Ok(Next { lun, settings, medium, holds, fresh })
+        Ok(Next { lun, settings, medium, holds: holds.unwrap_or_default(), fresh })
     }
 
     /// What the share that a LUN has a part in lets through; [`Next::set_rate`] says how much that is.

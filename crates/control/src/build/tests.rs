@@ -100,6 +100,19 @@ fn a_file_is_opened_in_another_way_by_the_same_unit() {
     assert_eq!(locked(&folder), "is in use by another server");
 }
 
+/// Two servers of one folder of state.
+#[test]
+fn a_second_null_disk_of_a_name_keeps_no_state() {
+    let folder = Folder::new("null-twice");
+    let [mut first, mut second] = [0; 2].map(|_| Units::new(folder.0.join("state")));
+    let one = first.setup(&config(&folder, NULL), &rest).ok().unwrap();
+    let two = second.setup(&config(&folder, NULL), &rest).ok().unwrap();
+    assert!(unit(&one, 1).state_file.is_some() && unit(&two, 1).state_file.is_none());
+    let named = config(&folder, &format!("{NULL}serial = \"1\"\n"));
+    let told = told(second.setup(&named, &rest), &folder);
+    assert!(told.contains("the state state/lu/") && told.contains(" is in use by process "), "{told}");
+}
+
 /// Somebody has the configuration read again.
 fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
     units.look_again(config);
