@@ -62,6 +62,22 @@ fn fdinfo(pid: u32) -> String {
     entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect()
 }
 
+/// A loop device that only reads an image; it goes with the test.
+struct Loop(String);
+
+impl Loop {
+    fn over(path: &str) -> Loop {
+        let device = tool::must("losetup", &["--find", "--show", "--read-only", path]);
+        Loop(device.trim().into())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        _ = tool::run(Command::new("losetup").args(["--detach", &self.0]), Duration::from_secs(30));
+    }
+}
+
 #[test]
 fn an_image_that_qemu_writes_is_refused_by_name() {
     if !tool::have(&[QEMU_IO]) {
@@ -132,13 +148,11 @@ fn an_image_below_a_loop_device_is_refused() {
     let folder = Folder::fresh();
     let disk = image(&folder, "disk.img");
     let path = disk.to_str().expect("a path");
-    let device = tool::must("losetup", &["--find", "--show", "--read-only", path]);
-    let device = device.trim();
+    let device = Loop::over(path);
     let said = Server::refused(&folder, &configuration(TARGET, &disk, ""));
     let copied = lunar(&["copy", path, "null:1M"]);
-    tool::must("losetup", &["--detach", device]);
-    assert!(said.contains(&format!("is in use by the loop device {device}")), "{said}");
-    assert!(said.contains(&format!("losetup -d {device}")), "{said}");
+    assert!(said.contains(&format!("is in use by the loop device {}", device.0)), "{said}");
+    assert!(said.contains(&format!("losetup -d {}", device.0)), "{said}");
     assert_eq!(copied.0, 0, "two readers: {}", copied.1);
 }
 
