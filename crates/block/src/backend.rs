@@ -122,6 +122,11 @@ pub trait Backend: Send + Sync {
     /// Every acknowledged write becomes stable.
     fn flush(&self) -> Future<'_, io::Result<()>>;
 
+    /// Nothing was written through it, so a flush that fails loses nothing. False where that is not known.
+    fn is_unwritten(&self) -> bool {
+        false
+    }
+
     /// Gives space back where it can; the bytes read as zeros afterwards.
     fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>>;
 

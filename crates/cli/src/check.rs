@@ -11,6 +11,7 @@ use std::path::Path;
 pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
     let notes = config::unused(&config).into_iter().chain(config::shut_out(&config));
+    let notes = notes.chain(config::exposed(&config));
     notes.for_each(|note| say::line(format_args!("warning: {note}")));
     if media {
         check_media(&config)?;
@@ -20,6 +21,7 @@ pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
 
 /// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
 fn check_media(config: &Config) -> Result<(), Vec<Problem>> {
+    config.server.cores.usable().map_err(|problem| vec![problem])?;
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
     let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
     notes.iter().for_each(|note| say::line(format_args!("warning: {note}")));

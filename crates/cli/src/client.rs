@@ -16,9 +16,18 @@ pub struct Asked {
     #[arg(long)]
     pub json: bool,
 
-    /// End after this time, in seconds, with exit status 8
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub timeout: Option<u64>,
+    /// End after this time (5, 5s, 2m, 500ms), with exit status 8
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub timeout: Option<Duration>,
+}
+
+/// A time: seconds, or with a unit as in `500ms`, `90s`, `2m`.
+///
+/// # Errors
+/// In words for people.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let time = bench::words::time(text).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| "it is no time above 0: write seconds, or as in 500ms, 90s, 2m".into())
 }
 
 /// Runs a command on an event loop of its own, and waits for its end.
@@ -32,16 +41,16 @@ where
 {
     let cores = Cores::one().map_err(|e| cannot_start(&e))?;
     let ended = cores.wait(0, move || async move {
-        let Some(seconds) = asked.timeout else { return work().await };
-        let ended = compio::time::timeout(Duration::from_secs(seconds), work()).await;
-        ended.unwrap_or_else(|_| Err(late(seconds)))
+        let Some(limit) = asked.timeout else { return work().await };
+        let ended = compio::time::timeout(limit, work()).await;
+        ended.unwrap_or_else(|_| Err(late(limit)))
     });
     ended.unwrap_or_else(|e| Err(cannot_start(&e)))
 }
 
 /// The time is over.
-pub fn late(seconds: u64) -> Failure {
-    let what = format!("not done within {seconds} s");
+pub fn late(limit: Duration) -> Failure {
+    let what = format!("not done within {}", humantime::format_duration(limit));
     Failure::new(
         Exit::TimedOut,
         what,
@@ -59,6 +68,14 @@ fn cannot_start(e: &std::io::Error) -> Failure {
 /// # Errors
 /// What is wrong with it.
 pub fn url(text: &str) -> Result<Url, Failure> {
+    if proto::name::is_valid(text) {
+        let what = format!("{} is the name of a target, not a portal", text.escape_debug());
+        return Err(Failure::new(
+            Exit::Invalid,
+            what,
+            format!("write its portal before it: iscsi://HOST/{text}"),
+        ));
+    }
     let is_portal = !text.contains("://") && !text.contains('/');
     let url = match text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
         true => Url::parse(&format!("iscsi://[{text}]")),
@@ -89,6 +106,20 @@ mod tests {
         assert_eq!(url("fe80::1%lo").unwrap().to_string(), "iscsi://[fe80::1%lo]:3260");
         assert_eq!(url("iscsi://moon").unwrap().to_string(), "iscsi://moon:3260");
         assert_eq!(url("moon/disk").unwrap_err().exit, Exit::Invalid);
+        let name = url("iqn.2026-11.org.example:a").unwrap_err();
+        assert_eq!(name.exit, Exit::Invalid);
+        let hint = "write its portal before it: iscsi://HOST/iqn.2026-11.org.example:a";
+        assert_eq!(name.problems[0].hint.as_deref(), Some(hint));
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit() {
+        for (text, ms) in [("5", 5000), ("5s", 5000), ("2m", 120_000), ("500ms", 500), ("0.5", 500)] {
+            assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["0", "", "soon", "-1"] {
+            assert!(time(text).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -113,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_command_ends_when_its_time_is_over() {
-        let asked = Asked { timeout: Some(1), ..PATIENT };
+        let asked = Asked { timeout: Some(Duration::from_secs(1)), ..PATIENT };
         let never = || std::future::pending::<Result<u8, Failure>>();
         assert_eq!(run(asked, never).unwrap_err().exit, Exit::TimedOut);
     }

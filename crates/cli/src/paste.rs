@@ -1,14 +1,16 @@
 //! What `lunar serve` prints when it serves: where it listens, and lines to paste.
 
 use control::config::router::Map;
-use control::config::{Config, Lun};
+use control::config::{Config, Lun, Target};
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use target::Bound;
 use target::srp::port_id;
 
 /// No more LUNs of a target are listed.
 const LISTED: usize = 8;
+/// No more targets have lines to paste.
+const TARGETS: usize = 8;
 
 /// The first LUN as a client on this host reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,21 +25,47 @@ pub struct Reach {
     pub iser: Option<String>,
     /// `srp://ADDR:PORT/ID_EXT/LUN`, where a portal for SRP has a target.
     pub srp: Option<String>,
+    /// The CHAP user to log in as, where the target wants one.
+    pub user: Option<String>,
 }
 
 /// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
 pub fn reach(config: &Config, portals: &[Bound]) -> Option<Reach> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
+    let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
+    // The command has a user and a secret of its own, if it needs them.
+    Some(Reach { srp, ..reach_of(target, portals, None, |bound| local(bound.address).to_string())? })
+}
+
+/// The first LUN of a target for a CHAP user, where `place` says that a portal is.
+fn reach_of(
+    target: &Target,
+    portals: &[Bound],
+    user: Option<String>,
+    place: fn(&Bound) -> String,
+) -> Option<Reach> {
     let lun = target.luns.keys().next()?;
     let leads_there = |p: &&Bound| !p.transports.srp && target.portal_groups.contains(&p.tag);
-    let Bound { address, transports, .. } = portals.iter().find(leads_there)?;
-    let portal = local(*address).to_string();
-    let provider = if transports.by_devices() { "?provider=verbs" } else { "" };
-    let iser = transports.iser.then(|| format!("iser://{portal}/{}/{lun}{provider}", target.name));
-    let tcp = transports.tcp.then(|| format!("iscsi://{portal}/{}/{lun}", target.name));
+    let bound = portals.iter().find(leads_there)?;
+    let (portal, transports) = (place(bound), bound.transports);
+    let at = user.as_deref().map_or(portal.clone(), |user| format!("{user}@{portal}"));
+    let verbs = transports.by_devices().then_some("provider=verbs");
+    let secret = user.is_some().then_some("password_file=SECRET_FILE");
+    let keys = |list: [Option<&str>; 2]| {
+        let keys: Vec<&str> = list.into_iter().flatten().collect();
+        if keys.is_empty() { String::new() } else { format!("?{}", keys.join("&")) }
+    };
+    let iser = transports.iser.then(|| format!("iser://{at}/{}/{lun}{}", target.name, keys([verbs, secret])));
+    let tcp = transports.tcp.then(|| format!("iscsi://{at}/{}/{lun}{}", target.name, keys([None, secret])));
     let url = tcp.or_else(|| iser.clone())?;
-    let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
-    Some(Reach { portal, target: target.name.clone(), url, iser, srp })
+    Some(Reach { portal, target: target.name.clone(), url, iser, srp: None, user })
+}
+
+/// A CHAP user of a target that lets nobody in without CHAP.
+fn chap_user(target: &Target) -> Option<String> {
+    let mut users = target.access.iter().map(|entry| entry.chap.as_ref());
+    let first = users.next()??.first()?.name.clone();
+    users.all(|users| users.is_some()).then_some(first)
 }
 
 /// Where a client on this host connects to: an unspecified address cannot be connected to everywhere.
@@ -48,6 +76,26 @@ fn local(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+/// Where other hosts connect to. For an unspecified address it is the one by which this host reaches others.
+fn public(bound: &Bound) -> String {
+    match (&bound.advertise, bound.address) {
+        (None, address) if address.ip().is_unspecified() => {
+            outgoing(address).unwrap_or_else(|| local(address)).to_string()
+        }
+        _ => told_address(bound),
+    }
+}
+
+/// The address from which this host would send to others: nothing is sent to find it. None without a route.
+fn outgoing(address: SocketAddr) -> Option<SocketAddr> {
+    // Documentation addresses (RFC 5737, RFC 3849) follow the default route.
+    let far: SocketAddr = if address.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" }.parse().ok()?;
+    let socket = UdpSocket::bind(SocketAddr::new(address.ip(), 0)).ok()?;
+    socket.connect(far).ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    (!own.is_unspecified()).then(|| SocketAddr::new(own, address.port()))
 }
 
 /// All that is printed, with `ready` at its end.
@@ -66,36 +114,63 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
             _ = writeln!(text, "  and {} more", target.luns.len() - LISTED);
         }
     }
-    text += &reach(config, portals).map(|reach| lines(&reach)).unwrap_or_default();
+    let reached =
+        config.targets.iter().filter_map(|target| reach_of(target, portals, chap_user(target), public));
+    let reached: Vec<Reach> = reached.take(TARGETS).collect();
+    text += &lines(&reached);
     text + &srp(config, portals) + "\nready\n"
 }
 
-/// Lines to paste that lead to the first LUN.
-fn lines(reach: &Reach) -> String {
-    let Reach { url, iser, .. } = reach;
-    let mut text = format!("\nURL:\n  {url}\n");
-    let is_tcp = Some(url) != iser.as_ref();
-    if is_tcp {
-        iser.iter().for_each(|iser| _ = writeln!(text, "  {iser}"));
-        text += &format!("Linux (as root):\n{}", open_iscsi(reach, ""));
+/// Lines to paste that lead to the first LUN of each target.
+fn lines(reached: &[Reach]) -> String {
+    if reached.is_empty() {
+        return String::new();
     }
-    if iser.is_some() {
+    let is_tcp = |reach: &&Reach| Some(&reach.url) != reach.iser.as_ref();
+    let by_tcp: Vec<&Reach> = reached.iter().filter(is_tcp).collect();
+    let by_iser: Vec<&Reach> = reached.iter().filter(|reach| reach.iser.is_some()).collect();
+    let urls = |reach: &Reach| {
+        let iser = reach.iser.iter().filter(|iser| **iser != reach.url);
+        iser.fold(format!("  {}\n", reach.url), |text, iser| text + &format!("  {iser}\n"))
+    };
+    let mut text = "\nURL:\n".to_owned() + &reached.iter().map(urls).collect::<String>();
+    if !by_tcp.is_empty() {
+        text += &format!("Linux (as root):\n{}", open_iscsi(&by_tcp, ""));
+    }
+    if !by_iser.is_empty() {
         // open-iscsi has an interface of this name.
-        text += &format!("Linux over iSER (as root):\n{}", open_iscsi(reach, " -I iser"));
+        text += &format!("Linux over iSER (as root):\n{}", open_iscsi(&by_iser, " -I iser"));
     }
-    // It has no iSER.
-    if is_tcp {
-        _ = writeln!(text, "QEMU:\n  qemu-img info {url}");
-    }
-    text
+    // QEMU has no iSER.
+    let images: String = by_tcp.iter().map(|reach| qemu(reach)).collect();
+    if images.is_empty() { text } else { text + "QEMU:\n" + &images }
 }
 
-/// Lines for open-iscsi, by the interface that an option names.
-fn open_iscsi(Reach { portal, target, .. }: &Reach, interface: &str) -> String {
-    format!(
-        "  iscsiadm -m discovery -t sendtargets -p {portal}{interface}\n  \
-         iscsiadm -m node -T {target} -p {portal}{interface} --login\n"
-    )
+/// QEMU takes a secret in the URL alone.
+fn qemu(Reach { url, user, .. }: &Reach) -> String {
+    let Some(user) = user else { return format!("  qemu-img info {url}\n") };
+    let plain = url.split('?').next().unwrap_or(url);
+    let with_secret = plain.replacen(&format!("{user}@"), &format!("{user}%SECRET@"), 1);
+    format!("  qemu-img info \"{with_secret}\"\n")
+}
+
+/// Lines for open-iscsi, by the interface that an option names: discovery once for each portal, a login for each target.
+fn open_iscsi(reached: &[&Reach], interface: &str) -> String {
+    let mut text = String::new();
+    for (n, Reach { portal, target, user, .. }) in reached.iter().enumerate() {
+        if reached[..n].iter().all(|before| before.portal != *portal) {
+            _ = writeln!(text, "  iscsiadm -m discovery -t sendtargets -p {portal}{interface}");
+        }
+        let node = format!("  iscsiadm -m node -T {target} -p {portal}{interface}");
+        let settings = user
+            .iter()
+            .flat_map(|user| [("authmethod", "CHAP"), ("username", user.as_str()), ("password", "SECRET")]);
+        settings.for_each(|(key, value)| {
+            _ = writeln!(text, "{node} -o update -n node.session.auth.{key} -v {value}");
+        });
+        _ = writeln!(text, "{node} --login");
+    }
+    text
 }
 
 /// A way to a target by SRP.
@@ -244,6 +319,50 @@ mod tests {
              iscsiadm -m node -T iqn.2026-11.org.example:b -p [::1]:4000 --login\n\
              QEMU:\n  qemu-img info iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n\nready\n"
         );
+    }
+
+    #[test]
+    fn banner_has_lines_for_every_target_and_its_chap_user() {
+        let folder = std::env::temp_dir().join(format!("lunar-paste-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let secret = folder.join("ann.secret");
+        std::fs::write(&secret, "sixteen bytes ok").unwrap();
+        std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let lun = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
+        let source = format!(
+            "[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann.secret\"\n\
+             [[target]]\nname = \"iqn.2026-11.org.example:a\"\n{lun}\
+             [[target]]\nname = \"iqn.2026-11.org.example:b\"\n{lun}[[target.access]]\nchap = [\"ann\"]\n"
+        );
+        let config = control::config::parse(&source, &folder.join("t.toml"))
+            .map_err(|list| list[0].to_string())
+            .unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let portals = [bound("192.0.2.7:3260", 1, Transports::TCP)];
+        let text = banner(&config, &portals);
+        let b = "iqn.2026-11.org.example:b -p 192.0.2.7:3260";
+        for line in [
+            "URL:\n  iscsi://192.0.2.7:3260/iqn.2026-11.org.example:a/0\n",
+            "iscsi://ann@192.0.2.7:3260/iqn.2026-11.org.example:b/0?password_file=SECRET_FILE\n",
+            &format!("iscsiadm -m node -T {b} -o update -n node.session.auth.username -v ann\n"),
+            &format!("iscsiadm -m node -T {b} -o update -n node.session.auth.password -v SECRET\n"),
+            &format!("iscsiadm -m node -T {b} --login\n"),
+            "qemu-img info \"iscsi://ann%SECRET@192.0.2.7:3260/iqn.2026-11.org.example:b/0\"\n",
+        ] {
+            assert_eq!(text.matches(line).count(), 1, "{line}{text}");
+        }
+        assert_eq!(text.matches("-m discovery").count(), 1, "{text}");
+        assert!(!text.contains("sixteen"), "{text}");
+        assert_eq!(reach(&config, &portals).unwrap().user, None);
+    }
+
+    #[test]
+    fn banner_names_an_address_that_other_hosts_reach() {
+        let any = bound("0.0.0.0:3260", 1, Transports::TCP);
+        let own = outgoing(any.address).unwrap_or_else(|| local(any.address));
+        assert_eq!(public(&any), own.to_string());
+        assert!(!own.ip().is_unspecified());
+        assert_eq!(public(&Bound { advertise: Some("disks.example".into()), ..any }), "disks.example:3260");
     }
 
     #[test]

@@ -151,6 +151,7 @@ impl<S: Server> Service<S> {
                 arguments(args).config(place)?
             }
         };
+        config::exposed(&config).iter().for_each(|line| tracing::warn!("{line}"));
         let cores = match &args.cores {
             Some(text) => Cores::parse(text).map_err(|problem| vec![of_argument("--cores", problem)])?,
             None => config.server.cores.clone(),
@@ -224,7 +225,7 @@ impl<S: Server> Service<S> {
                 tracing::info!("{} read again", file.display());
             }
             Err(problems) => {
-                say::report(&problems);
+                change::tell_problems(&problems);
                 tracing::error!("{} is not used: everything stays as it was", file.display());
             }
         }

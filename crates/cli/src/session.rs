@@ -4,12 +4,13 @@ use crate::args::Session;
 use crate::client::json;
 use control::admin::{self, Session as Told};
 use control::{Cause, Problem, folders};
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// The text to print.
 pub fn session(command: Session) -> Result<String, Problem> {
     match command {
-        Session::List(asked) if asked.json => json(&admin::sessions(&one(servers(asked.socket.as_ref())?)?)?),
+        Session::List(asked) if asked.json => json(&of_all(&servers(asked.socket.as_ref())?)?),
         Session::List(asked) => list_all(&servers(asked.socket.as_ref())?),
         Session::Show { id, asked } => {
             show(admin::sessions(&one(servers(asked.socket.as_ref())?)?)?, id, asked.json)
@@ -35,6 +36,24 @@ pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
         return Err(Problem::new(what, "name one of them with --socket"));
     }
     Ok(servers.swap_remove(0))
+}
+
+/// A session with the admin socket of its server: TSIHs are those of one server.
+#[derive(Serialize)]
+struct Placed {
+    server: PathBuf,
+    #[serde(flatten)]
+    session: Told,
+}
+
+/// The sessions of every server, for programs.
+fn of_all(servers: &[PathBuf]) -> Result<Vec<Placed>, Problem> {
+    let mut all = Vec::new();
+    for server in servers {
+        let sessions = admin::sessions(server)?.into_iter();
+        all.extend(sessions.map(|session| Placed { server: server.clone(), session }));
+    }
+    Ok(all)
 }
 
 /// The sessions of every server.

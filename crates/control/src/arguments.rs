@@ -217,6 +217,12 @@ fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>
     {
         return wrong(what, format!("did you mean {meant}:{}?", rest.escape_debug()));
     }
+    if matches!(text, "null" | "memory") {
+        return wrong(
+            what,
+            format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"),
+        );
+    }
     match size {
         _ if iso => wrong(what, "check the path; an ISO image cannot be created"),
         None => wrong(what, "check the path, or add --size 10G to create it"),

@@ -16,11 +16,30 @@ pub fn state() -> Result<PathBuf, Problem> {
     })
 }
 
-/// The admin socket: `$XDG_RUNTIME_DIR/lunar.sock`, or `lunar.sock` in the folder of state.
+/// The admin socket: `$XDG_RUNTIME_DIR/lunar.sock`, `/run/lunar/lunar.sock` for root, or `lunar.sock` in the folder of state.
+/// For root it is the same in a login as in a service.
 pub fn admin_socket() -> Result<PathBuf, Problem> {
-    match absolute(std::env::var_os("XDG_RUNTIME_DIR")) {
+    let root = rustix::process::geteuid().is_root();
+    match run_of(|name| std::env::var_os(name), root) {
         Some(folder) => Ok(folder.join("lunar.sock")),
-        None => Ok(state()?.join("lunar.sock")),
+        None => {
+            let hint = |problem| Problem {
+                hint: Some("name the socket of the server with --socket".into()),
+                ..problem
+            };
+            Ok(state().map_err(hint)?.join("lunar.sock"))
+        }
+    }
+}
+
+/// The folder that a login of root has at `XDG_RUNTIME_DIR`, and no service.
+const LOGIN_OF_ROOT: &str = "/run/user/0";
+
+fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
+    match absolute(env("XDG_RUNTIME_DIR")) {
+        Some(folder) if !root || folder != Path::new(LOGIN_OF_ROOT) => Some(folder),
+        _ if root => Some("/run/lunar".into()),
+        _ => None,
     }
 }
 
@@ -136,6 +155,16 @@ mod tests {
         assert_eq!(state_of(home, true), Some("/var/lib/lunar".into()));
         assert_eq!(state_of(|_| Some("relative".into()), false), None);
         assert_eq!(state_of(|_| None, false), None);
+    }
+
+    #[test]
+    fn admin_socket_of_root_is_the_same_in_login_and_service() {
+        let at = |folder: &'static str| move |_: &str| Some(folder.into());
+        assert_eq!(run_of(at("/run/user/0"), true), Some("/run/lunar".into()));
+        assert_eq!(run_of(|_| None, true), Some("/run/lunar".into()));
+        assert_eq!(run_of(at("/tmp/x"), true), Some("/tmp/x".into()));
+        assert_eq!(run_of(at("/run/user/0"), false), Some("/run/user/0".into()));
+        assert_eq!(run_of(|_| None, false), None);
     }
 
     #[test]

@@ -8,7 +8,10 @@ use std::io;
 /// that has enough connections say more.
 pub fn no_rdma(e: &io::Error) -> Error {
     let hint = match e.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::TimedOut => {
             "it may be a portal of iSCSI over TCP: use iscsi://HOST[:PORT]/IQN there; or have as many connections as it \
              takes: its log says so"
         }

@@ -280,7 +280,10 @@ async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
     }
     let mut result = Ok(());
     for unit in shared.setup().targets.values().flat_map(|t| t.luns.values()) {
-        if let Err(e) = unit.backend().flush().await {
+        let backend = unit.backend();
+        if let Err(e) = backend.flush().await
+            && !backend.is_unwritten()
+        {
             tracing::error!(error = %e, "a medium could not be made stable");
             result = Err(e);
         }

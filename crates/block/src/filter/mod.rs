@@ -176,6 +176,10 @@ impl<H: Hook> Backend for Filter<H> {
         Box::pin(self.plain(Op::Clear, move || self.inner.write_zeroes(offset, len, unmap)))
     }
 
+    fn is_unwritten(&self) -> bool {
+        self.inner.is_unwritten()
+    }
+
     fn stride(&self) -> Option<usize> {
         self.inner.stride()
     }

@@ -33,9 +33,9 @@ pub struct Detach {
     #[arg(long)]
     force: bool,
 
-    /// How long it may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// How long it may take (60, 60s, 2m)
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::client::time)]
+    timeout: Duration,
 
     /// Print JSON
     #[arg(long)]
@@ -62,7 +62,7 @@ const KILLED: Duration = Duration::from_secs(5);
 /// [`Exit::NotFound`], [`Exit::InUse`], [`Exit::TimedOut`]; [`Exit::General`] when not everything could be made
 /// stable.
 pub fn detach(args: Detach) -> Result<String, Failure> {
-    let limit = Instant::now().checked_add(Duration::from_secs(args.timeout));
+    let limit = Instant::now().checked_add(args.timeout);
     let attached = open_attached()?;
     let (record, is_alive) = find(&attached, &args.what)?;
     let killed = is_alive && end(&attached, &record, &args, limit)?;
@@ -113,8 +113,8 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         return Ok(false);
     }
     if !args.force {
-        let what =
-            format!("process {} of {} has not ended within {} s", record.pid, record.name, args.timeout);
+        let time = humantime::format_duration(args.timeout);
+        let what = format!("process {} of {} has not ended within {time}", record.pid, record.name);
         let hint = "it waits for what is in flight: look at the network, wait longer, or use --force";
         return Err(Failure::new(Exit::TimedOut, what, hint));
     }

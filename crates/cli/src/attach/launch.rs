@@ -15,6 +15,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// A log larger than this, in bytes, begins anew with the next process.
 const MAX_LOG_BYTES: u64 = 1 << 20;
@@ -26,7 +27,7 @@ const RUNNING: &str = "/proc/self/exe";
 #[derive(Serialize, Deserialize)]
 struct Handed {
     attachment: Attachment,
-    timeout_s: Option<u64>,
+    timeout: Option<Duration>,
 }
 
 /// What it answers.
@@ -49,10 +50,10 @@ enum Answer {
 ///
 /// # Errors
 /// What the process tells of its failure.
-pub fn launch(attachment: Attachment, timeout_s: Option<u64>) -> Result<Record, Failure> {
+pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Record, Failure> {
     let attached = open_attached()?;
     let name = attachment.name.clone();
-    let handed = serde_json::to_string(&Handed { attachment, timeout_s });
+    let handed = serde_json::to_string(&Handed { attachment, timeout });
     let handed = handed.map_err(|e| cannot("tell the process what to do", &io::Error::other(e)))?;
     let mut child = start(&name).map_err(|e| cannot("start a process", &e))?;
     // A process that is gone already is told of below.
@@ -164,7 +165,7 @@ pub fn handed() -> Result<(), Failure> {
         },
         ends_with_terminal: false,
     };
-    match process::serve(&handed.attachment, handed.timeout_s, watch) {
+    match process::serve(&handed.attachment, handed.timeout, watch) {
         Err(failure) if !was_ready => {
             if new_log {
                 // Nothing was attached: nobody would look for it.

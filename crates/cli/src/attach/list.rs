@@ -55,8 +55,8 @@ pub fn list(args: List) -> Result<String, Failure> {
 }
 
 /// All attachments, or the one of a name. Those that are silent may take the time of all.
-fn all(name: Option<&str>, limit_s: Option<u64>) -> Result<Vec<Told>, Failure> {
-    let end = limit_s.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<Told>, Failure> {
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let attached = open_attached()?;
     let records: Vec<(Record, bool)> = {
         let look = attached.look()?;
@@ -78,8 +78,8 @@ fn all(name: Option<&str>, limit_s: Option<u64>) -> Result<Vec<Told>, Failure> {
         Told { record, state: word, paths, users, log }
     };
     let told = records.into_iter().map(told).collect();
-    match (end, limit_s) {
-        (Some(end), Some(seconds)) if Instant::now() > end => Err(client::late(seconds)),
+    match (end, limit) {
+        (Some(end), Some(limit)) if Instant::now() > end => Err(client::late(limit)),
         _ => Ok(told),
     }
 }

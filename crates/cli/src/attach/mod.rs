@@ -104,7 +104,7 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
     if args.handed {
         return launch::handed();
     }
-    let timeout_s = args.asked.timeout;
+    let timeout = args.asked.timeout;
     if args.all {
         return all(args.asked);
     }
@@ -127,10 +127,10 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
             true
         };
         let watch = Watch { claimed: |_: &_| Ok(()), missing: |_: &str| {}, ready, ends_with_terminal: true };
-        process::serve(&attachment, timeout_s, watch)?;
+        process::serve(&attachment, timeout, watch)?;
         return untold.map_or(Ok(()), Err);
     }
-    let record = launch::launch(attachment.clone(), timeout_s)?;
+    let record = launch::launch(attachment.clone(), timeout)?;
     let told = told(&record, args.asked.json, Some(UNTOLD));
     saved_if(args.save, &attachment).and(told)
 }

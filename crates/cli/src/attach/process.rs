@@ -55,7 +55,7 @@ pub struct Watch<C, M, R> {
 /// When it cannot be attached, or not everything could be made stable at the end.
 pub fn serve(
     attachment: &Attachment,
-    timeout_s: Option<u64>,
+    timeout: Option<Duration>,
     mut watch: Watch<
         impl FnOnce(&Record) -> Result<(), Failure>,
         impl FnMut(&str),
@@ -73,7 +73,7 @@ pub fn serve(
         return leave(&attached, &record, Err(failure));
     }
     let attachment = &with_isids(attachment, &record);
-    let end = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let end = timeout.map(|limit| Instant::now() + limit);
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
     let mut service = match begin(
         &cores,

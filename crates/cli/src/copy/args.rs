@@ -80,9 +80,9 @@ pub struct Args {
     #[arg(long)]
     pub no_offload: bool,
 
-    /// End after this time, in seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub timeout: Option<u64>,
+    /// End after this time (5, 5s, 2m, 500ms)
+    #[arg(long, value_name = "TIME", value_parser = crate::client::time)]
+    pub timeout: Option<std::time::Duration>,
 
     /// Tell how far it is also where stderr is no terminal
     #[arg(long)]

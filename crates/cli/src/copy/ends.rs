@@ -89,7 +89,7 @@ impl End {
 pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(side)?,
-        Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?)?,
+        Some(("null", size)) => null(text, config::read_size(size).map_err(invalid)?, side)?,
         _ if is_url(text) => remote(text).await?,
         _ if nbd::is_url(text) => export(text, side).await?,
         _ => at_path(text, Path::new(text), side, raw).await?,
@@ -141,7 +141,10 @@ fn standard(side: Side) -> Result<End, Problem> {
     Ok(End::stream(name, file.into()))
 }
 
-fn null(text: &str, size: u64) -> Result<End, Problem> {
+/// Zeros of this size; as a destination it takes whatever comes.
+fn null(text: &str, size: u64, side: Side) -> Result<End, Problem> {
+    const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
+    let size = if side == Side::Source { size } else { ENDLESS };
     let disk = block::open(&Spec::sized(Kind::Null, size));
     let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
     Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })

@@ -52,12 +52,12 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     let stopping = Arc::<AtomicBool>::default();
     watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
     let cores = Cores::one().map_err(|e| cannot_start(&e))?;
-    let (json, seconds, journal) = (args.json, args.timeout, prepare::journal(&args));
+    let (json, limit, journal) = (args.json, args.timeout, prepare::journal(&args));
     let (told, teller) = (stop.clone(), Teller(Some(events)));
     cores.run_on(0, move || {
         net::spawn(async move { teller.tell(run::run(args, told).await) });
     });
-    let (ended, early) = wait(&inbox, &stop, &stopping, seconds);
+    let (ended, early) = wait(&inbox, &stop, &stopping, limit);
     match ended {
         Some(report) => Ok(say_report(report?, early, json)?),
         None => {
@@ -97,10 +97,10 @@ fn wait(
     inbox: &Receiver<Event>,
     stop: &Stop,
     stopping: &AtomicBool,
-    seconds: Option<u64>,
+    limit: Option<Duration>,
 ) -> (Option<Result<Report, Failure>>, Option<Early>) {
     let mut early = None;
-    let mut deadline = seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+    let mut deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let event = match deadline {
             Some(at) => inbox.recv_timeout(at.saturating_duration_since(Instant::now())),

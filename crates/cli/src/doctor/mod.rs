@@ -53,7 +53,7 @@ pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
     Ok((text, failure))
 }
 
-async fn examine(url: &Url, limit_s: Option<u64>) -> Result<(Report, Option<Failure>), Failure> {
+async fn examine(url: &Url, limit: Option<Duration>) -> Result<(Report, Option<Failure>), Failure> {
     let mut options = url.options()?;
     // What cannot be reached is what is asked for here.
     options.timeouts.login_tries = 1;
@@ -68,7 +68,7 @@ async fn examine(url: &Url, limit_s: Option<u64>) -> Result<(Report, Option<Fail
         ..Report::default()
     };
     let mut probe = Probe::of(url.portal.clone());
-    let limit = limit_s.map_or(Duration::MAX, Duration::from_secs);
+    let limit = limit.unwrap_or(Duration::MAX);
     let looked = within(limit, look(url, &options, &mut report, &mut probe)).await;
     report.take(&probe);
     let failure = looked.err().map(|e| broken(&mut report, url, e));
@@ -81,7 +81,8 @@ async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) 
     if limit == Duration::MAX {
         return look.await;
     }
-    let late = || Error::new(Kind::TimedOut, format!("not done within {} s", limit.as_secs()));
+    let late =
+        || Error::new(Kind::TimedOut, format!("not done within {}", humantime::format_duration(limit)));
     compio::time::timeout(limit, look).await.unwrap_or_else(|_| Err(late()))
 }
 

@@ -129,6 +129,7 @@ impl<S: Server> Service<S> {
         if let Err(problems) = self.apply(config) {
             return joined(&problems).into();
         }
+        changes.iter().for_each(|change| tracing::info!("applied: {change}"));
         let mut text: String = changes.iter().map(|change| format!("{change}\n")).collect();
         match within_s {
             None => {
@@ -157,6 +158,7 @@ impl<S: Server> Service<S> {
                 .into();
         }
         self.trial.is_over();
+        tracing::info!("the applied configuration is confirmed");
         Response::Done("confirmed".into())
     }
 
@@ -177,6 +179,7 @@ impl<S: Server> Service<S> {
         match self.apply(before) {
             Ok(()) => {
                 self.trial.is_over();
+                tracing::info!("the applied configuration is rolled back");
                 Response::Done("rolled back".into())
             }
             Err(problems) => {
@@ -201,7 +204,7 @@ pub(super) fn later(events: &Sender<Event>, time: Duration, event: Event) {
     });
 }
 
-fn tell_problems(problems: &[Problem]) {
+pub(super) fn tell_problems(problems: &[Problem]) {
     for problem in problems {
         tracing::error!("{problem}");
     }

@@ -4,6 +4,7 @@
 mod access;
 pub mod attachment;
 mod chap;
+mod exposed;
 mod limits;
 mod lun;
 mod portal;
@@ -14,6 +15,7 @@ mod target;
 mod unused;
 mod value;
 
+pub use exposed::exposed;
 pub use lun::{Fail, Filter, Lun, Share, Source};
 pub(crate) use lun::{OneFile, one_name};
 pub use router::Router;
@@ -112,7 +114,10 @@ pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Problem>> {
     if !errors.is_empty() {
         return Err(problems.into_list());
     }
-    let base = path.parent().unwrap_or(Path::new(""));
+    // The same file is the same configuration, however its path is written. The system does not always know the
+    // folder in which this process is.
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let base = whole.parent().unwrap_or(Path::new(""));
     let config = root_table(&mut problems, Section::of("the file", root.get_ref(), 0..0), base);
     let list = problems.into_list();
     if list.is_empty() { Ok(config) } else { Err(list) }

@@ -108,6 +108,19 @@ fn portal_group(
     Some(PortalGroup { tag: tag?, portals })
 }
 
+/// A portal on all addresses takes those of its family that others want to listen on.
+fn check_overlap(p: &mut Problems<'_>, address: SocketAddr, addresses: &Once<SocketAddr>, at: &Range<usize>) {
+    let overlaps = |other: &&SocketAddr| {
+        let is_same_port = other.port() == address.port() && other.is_ipv4() == address.is_ipv4();
+        let has_all = other.ip().is_unspecified() || address.ip().is_unspecified();
+        **other != address && is_same_port && has_all
+    };
+    if let Some(other) = addresses.all().find(overlaps) {
+        let what = format!("the portals {other} and {address} overlap");
+        p.add(at, what, "keep one of them: the unspecified address takes all addresses of this host");
+    }
+}
+
 /// The highest bit of a tag makes the relative identifier of the port for SRP.
 fn check_for_srp(p: &mut Problems<'_>, tags: &mut Once<u16>, tag: u16, at: &Range<usize>) {
     const SRP: u16 = 0x8000;
@@ -223,8 +236,8 @@ fn portal(
         return None;
     };
     // Port 0 means any free port: it never collides.
-    if portal.listen.port() != 0 {
-        addresses.first(p, portal.listen, &value.span());
+    if portal.listen.port() != 0 && addresses.first(p, portal.listen, &value.span()) {
+        check_overlap(p, portal.listen, addresses, &value.span());
     }
     Some(portal)
 }

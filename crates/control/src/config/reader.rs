@@ -297,4 +297,9 @@ impl<K: Ord + std::fmt::Display> Once<K> {
         self.seen.insert(key, at.clone());
         true
     }
+
+    /// All that were seen.
+    pub(super) fn all(&self) -> impl Iterator<Item = &K> {
+        self.seen.keys()
+    }
 }

@@ -52,6 +52,7 @@ impl Queue for Lanes {
 
     fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
         if let Some(buf) = self.enter(lane, buf) {
+            self.remote.writes();
             self.queue.write(lane, offset, buf, stable);
         }
     }

@@ -39,6 +39,8 @@ pub struct Remote {
     known: Arc<Known>,
     desks: Arc<Desks>,
     losses: Losses,
+    /// A command that changes the medium was taken.
+    written: AtomicBool,
 }
 
 /// What each core that uses it has of it.
@@ -113,6 +115,7 @@ impl Remote {
             known: Arc::new(Known::new(upstream, target, lun, found)),
             desks: Arc::default(),
             losses: Losses::default(),
+            written: AtomicBool::new(false),
         }))
     }
 
@@ -188,6 +191,13 @@ impl Remote {
     pub(super) fn enter_guard(&self) -> io::Result<Option<Inside>> {
         let standby = || io::Error::from(Told::from(Sense::NOT_READY_STANDBY));
         self.guard().map(|guard| guard.enter().ok_or_else(standby)).transpose()
+    }
+
+    /// A command that changes the medium is about to go there.
+    pub(super) fn writes(&self) {
+        if !self.written.load(Relaxed) {
+            self.written.store(true, Relaxed);
+        }
     }
 
     /// Flushes, and tells what is lost: a session of another core may have heard of it.
@@ -361,6 +371,7 @@ impl Backend for Remote {
                 Ok(entered) => entered,
                 Err(e) => return (Err(e), buf),
             };
+            self.writes();
             let (result, buf) = desk.joined.write(offset, buf, stable).await;
             (result.map_err(|e| self.telling(e)), buf)
         })
@@ -381,9 +392,14 @@ impl Backend for Remote {
         })
     }
 
+    fn is_unwritten(&self) -> bool {
+        !self.written.load(Relaxed)
+    }
+
     fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
             let (_inside, desk) = self.enter().await?;
+            self.writes();
             desk.joined.unmap(offset, len).await.map_err(|e| self.telling(e))
         })
     }
@@ -391,6 +407,7 @@ impl Backend for Remote {
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
             let (_inside, desk) = self.enter().await?;
+            self.writes();
             desk.joined.write_zeroes(offset, len, unmap).await.map_err(|e| self.telling(e))
         })
     }
