@@ -160,6 +160,9 @@ pub trait Endpoint {
     /// before commands begin.
     fn has_ended(&self) -> bool;
 
+    /// What [`Endpoint::has_ended`] has found holds no longer, where it is kept for a while.
+    fn look_anew(&self) {}
+
     /// Waits until there may be something to take.
     fn readable(&self) -> Wait<'_, io::Result<()>>;
 

@@ -189,6 +189,10 @@ impl Endpoint for Iwarp {
         self.is_shut.get() || self.stream.peer_state() != PeerState::Open
     }
 
+    fn look_anew(&self) {
+        self.stream.look_anew();
+    }
+
     fn readable(&self) -> Wait<'_, io::Result<()>> {
         Box::pin(async {
             let (has_news, is_over) = {

@@ -482,6 +482,10 @@ impl Endpoint for Verbs {
         has_ended
     }
 
+    fn look_anew(&self) {
+        self.inner.silent.renew();
+    }
+
     fn poll(&self, into: &mut Events) {
         self.inner.silent.renew();
         let mut state = self.inner.state.borrow_mut();

@@ -54,6 +54,9 @@ pub trait Mover {
     /// The connection has ended, whatever it has brought before and was not taken yet.
     fn has_ended(&self) -> bool;
 
+    /// What [`Mover::has_ended`] has found holds no longer.
+    fn look_anew(&self);
+
     /// Messages and ends of RDMA Reads that were taken so far.
     fn taken(&self) -> u64;
 
@@ -185,8 +188,9 @@ impl Line {
 
     /// What [`Line::peer_state`] has found holds no longer.
     pub fn look_anew(&self) {
-        if let Line::Tcp(stream) = self {
-            stream.look_anew();
+        match self {
+            Line::Tcp(stream) => stream.look_anew(),
+            Line::Moved(mover) => mover.look_anew(),
         }
     }
 

@@ -133,6 +133,11 @@ impl Inlet {
         self.ended.get() || self.ends.get() || self.endpoint.has_ended()
     }
 
+    /// What [`Inlet::ends`] has found holds no longer.
+    pub fn look_anew(&self) {
+        self.endpoint.look_anew();
+    }
+
     /// Events that were taken so far.
     pub fn taken(&self) -> u64 {
         self.taken.get()

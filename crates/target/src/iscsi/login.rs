@@ -10,7 +10,7 @@ use crate::registry::{Key, Letter, Request, Seat};
 use crate::server::{Bound, Counted, Shared, luns_now};
 use crate::session::{Info, Transport};
 use crate::setup::{Provider, Setup, Target};
-use net::{Stream, either};
+use net::{PeerState, Stream, either};
 use proto::Pdu;
 use proto::login::{Login, SEGMENT_LEN, SessionType, Step};
 use proto::parameters::{Offer, Parameters};
@@ -308,6 +308,10 @@ impl Fresh for Tcp {
         let mut chunk = [0; 4096];
         loop {
             if let Some(pdu) = self.whole()? {
+                // It could end the session that its initiator has begun meanwhile, on another connection.
+                if self.stream.peer_state() == PeerState::Reset {
+                    return Err(io::Error::other("the initiator reset it within its login"));
+                }
                 self.begun = true;
                 return Ok(Some(pdu));
             }

@@ -288,6 +288,10 @@ impl carrier::Mover for Mover {
         self.inlet.ends()
     }
 
+    fn look_anew(&self) {
+        self.inlet.look_anew();
+    }
+
     fn taken(&self) -> u64 {
         self.inlet.taken()
     }

@@ -40,8 +40,9 @@ impl Host {
         let fresh = login::Tcp::new(Stream::new(accepted).expect("a stream"), Vec::new());
         let (shared, count) = (house.shared.clone(), house.count(peer));
         net::spawn(async move {
-            let session = login::login(&shared, fresh, ends, 0, count).await.expect("a session");
-            connection::run(session).await;
+            if let Some(session) = login::login(&shared, fresh, ends, 0, count).await {
+                connection::run(session).await;
+            }
         });
         Host { socket, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
     }

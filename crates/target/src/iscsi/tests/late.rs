@@ -172,3 +172,19 @@ fn a_new_login_comes_behind_the_commands_of_the_old_one() {
         assert_eq!(house.on_medium(0), then);
     });
 }
+
+#[test]
+fn a_login_before_a_reset_ends_no_session() {
+    play(|house| async move {
+        let mut host = Host::session(&house, 1).await;
+        let mut late = Host::connect(&house);
+        quiet().await;
+        late.ask_to_log_in("one", 1);
+        late.reset();
+        quiet().await;
+        host.write(0, NEW);
+        host.send();
+        host.told(opcode::SCSI_RESPONSE).await;
+        assert_eq!((house.on_medium(0), house.sessions()), (NEW, 1));
+    });
+}

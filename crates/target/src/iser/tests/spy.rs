@@ -113,6 +113,10 @@ impl Endpoint for Spy {
         self.0.has_ended()
     }
 
+    fn look_anew(&self) {
+        self.0.look_anew();
+    }
+
     fn readable(&self) -> Wait<'_, io::Result<()>> {
         self.0.readable()
     }
