@@ -12,6 +12,7 @@ use super::task::{Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
 use crate::gate::{Entry, Inside, Member};
+use crate::registry::Which;
 use block::Inline;
 use device::{Answer, Count, Failure, Op, Order, Plan};
 use net::{Buf, Pool};
@@ -66,11 +67,14 @@ impl Session {
         };
         if c.attribute != Attribute::Simple
             || handle.ordered > 0
-            || self.recalling
+            || self.recalling.is_some()
             || !handle.unit.gate.try_enter(handle.nexus.part())
         {
+            let is_recalled =
+                |which: &Which| which.names(&handle.unit, handle.nexus.id()).then_some(Status::Busy);
+            let recalled = self.recalling.as_ref().and_then(is_recalled);
             // Who is busy says so at once: at the gate it could be a long wait.
-            if let Some(status) = handle.unit.lu.refuses() {
+            if let Some(status) = recalled.or_else(|| handle.unit.lu.refuses()) {
                 return self.task(c, None, Some(Err(status.into())), data);
             }
             let place = (handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());

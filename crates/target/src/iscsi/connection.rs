@@ -9,7 +9,7 @@ use super::receive::{Broken, Received};
 use super::services::{self, Pings};
 use super::task::{Aborted, Command, Task};
 use crate::access::{Door, LunMap};
-use crate::registry::{Done, Letter, Seat};
+use crate::registry::{Done, Letter, Seat, Which};
 use crate::server::{Counted, Shared};
 use crate::session::Info;
 use device::Port;
@@ -122,8 +122,8 @@ pub struct Session {
     pub serial: u64,
     /// Upper bits of the latest Target Transfer Tag.
     pub ttt_base: u32,
-    /// No command ends on the spot: what has arrived is about to be aborted.
-    pub recalling: bool,
+    /// What arrives now had arrived before a function of another session: no command ends on the spot, and these do not begin.
+    pub recalling: Option<Which>,
     /// It is looked whether data that were announced come.
     pub expecting: bool,
 }
@@ -266,8 +266,8 @@ impl Connection {
                 last_word: None,
                 serial: 0,
                 ttt_base: 0,
-                recalling: false,
                 expecting: false,
+                recalling: None,
                 shared,
                 info,
                 door,
@@ -455,7 +455,7 @@ impl Session {
 
     /// So much waits to be sent that no more is taken.
     pub fn is_full(&self) -> bool {
-        !self.recalling && (self.out.waiting() > MAX_WAITING || self.out.own() > MAX_OWN)
+        self.recalling.is_none() && (self.out.waiting() > MAX_WAITING || self.out.own() > MAX_OWN)
     }
 
     /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has

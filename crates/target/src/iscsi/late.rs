@@ -66,8 +66,8 @@ impl Session {
         true
     }
 
-    /// Whether a function of another session also ends commands of this one that have arrived and were not taken yet. Of
-    /// other initiators these are left alone: they would find out by a time-out.
+    /// Whether commands of this session that have arrived and were not taken yet belong before a function of another one. Those
+    /// of other initiators do not: nobody has repeated them elsewhere.
     fn is_recalled(&mut self, which: &Which, from: &Info) -> bool {
         match which {
             Which::Units(_) => self.info.initiator == from.initiator,
@@ -125,16 +125,16 @@ impl Connection {
         false
     }
 
-    /// Takes the commands that have arrived before a function of another session, so that it can abort them, too. They
-    /// become tasks, and none of them begins before the caller gives the core away.
+    /// Takes the commands that have arrived before a function of another session: they do not begin after it. They were in
+    /// no task set, so they are not aborted but answered BUSY: an initiator that lives sends them again.
     pub fn recall(&self, which: &Which, from: &Info) {
         let mut session = self.session.borrow_mut();
         if session.life == Life::Over || !session.is_recalled(which, from) {
             return;
         }
-        session.recalling = true;
+        session.recalling = Some(which.clone());
         let received = self.incoming.borrow_mut().take_arrived(&self.line, &mut session);
-        session.recalling = false;
+        session.recalling = None;
         match received {
             Ok(Received::More | Received::Full) => return,
             Ok(Received::End) => session.is_over(CLOSED),

@@ -6,7 +6,7 @@ use crate::iser::tests::house::{House, play, quiet};
 use crate::registry::{Letter, Which};
 use device::{NexusId, Shard};
 use wire::iscsi::{opcode, request};
-use wire::scsi::cdb;
+use wire::scsi::{Status, cdb};
 
 const OLD: u8 = 1;
 const NEW: u8 = 2;
@@ -120,11 +120,14 @@ async fn ended_by(house: &House, other: &str, which: Which) -> Host {
     one
 }
 
-/// They were ended, and the session goes on.
+/// They were answered BUSY, and the session goes on.
 async fn none_begins(house: &House, mut one: Host) {
     let then = house.on_medium(0);
     quiet().await;
     assert_eq!((then, house.on_medium(0)), (0, 0));
+    for _ in 0..3 {
+        assert_eq!(one.told(opcode::SCSI_RESPONSE).await.0[3], Status::Busy as u8);
+    }
     one.write(0, NEW);
     one.send();
     one.told(opcode::SCSI_RESPONSE).await;
@@ -132,7 +135,7 @@ async fn none_begins(house: &House, mut one: Host) {
 }
 
 #[test]
-fn a_reset_by_another_session_ends_what_has_arrived() {
+fn a_reset_by_another_session_lets_begin_no_older_command() {
     play(|house| async move {
         let one = ended_by(&house, "one", Which::units([house.disk()])).await;
         none_begins(&house, one).await;
@@ -140,7 +143,7 @@ fn a_reset_by_another_session_ends_what_has_arrived() {
 }
 
 #[test]
-fn a_preempted_nexus_loses_what_has_arrived() {
+fn a_preempted_nexus_begins_no_older_command() {
     play(|house| async move {
         let all = Which::Nexuses((0..10_000).map(NexusId).collect());
         let one = ended_by(&house, "other", all).await;
@@ -149,7 +152,7 @@ fn a_preempted_nexus_loses_what_has_arrived() {
 }
 
 #[test]
-fn a_reset_by_another_initiator_ends_no_unread_command() {
+fn a_reset_by_another_initiator_leaves_unread_commands() {
     play(|house| async move {
         let mut one = ended_by(&house, "other", Which::units([house.disk()])).await;
         one.told(opcode::SCSI_RESPONSE).await;

@@ -23,7 +23,7 @@ fn commands_before_the_end_do_not_begin_after_it() {
 }
 
 #[test]
-fn a_reset_by_another_session_ends_what_has_arrived() {
+fn a_reset_by_another_session_lets_begin_no_older_command() {
     play(|house| async move {
         let mut host = house.session(1).await;
         let from = house.shared.registry.list().pop().expect("a session").1;
