@@ -152,3 +152,14 @@ fn a_login_that_waits_is_over_when_its_host_goes() {
     }
     assert!(!matches!(old.get(Duration::from_millis(1)), Got::Closed), "the old session has ended first");
 }
+
+/// Memory may hold secrets.
+#[test]
+fn no_memory_goes_into_a_core_dump() {
+    let server = Server::start_by_shell(&config::standard(), "ulimit -c unlimited 2>/dev/null", "");
+    let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", server.pid())).expect("it lives");
+    let limits = of("limits");
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("Linux has it");
+    assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
+    assert_eq!(of("coredump_filter").trim().trim_start_matches('0'), "");
+}

@@ -32,6 +32,7 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use control::Problem;
 use exit::Failure;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
@@ -66,6 +67,15 @@ fn prepare() {
     _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 
     _ = net::descriptors::raise();
+    without_core_dumps();
+}
+
+/// Memory may hold secrets and data of hosts: neither goes into a core file. The limit is not asked where a program takes core
+/// dumps; that gets no memory by the filter. Unlike a process that is not dumpable, this one stays open to its user in /proc.
+fn without_core_dumps() {
+    let core = getrlimit(Resource::Core);
+    _ = setrlimit(Resource::Core, Rlimit { current: Some(0), ..core });
+    _ = std::fs::write("/proc/self/coredump_filter", "0");
 }
 
 /// The command line is wrong.

@@ -5,7 +5,7 @@ use crate::config::attachment::{How, Policy, check_name};
 use crate::{Problem, create_folder, io_text};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -191,7 +191,7 @@ impl Look<'_> {
         let path = self.attached.file(&record.name, "json");
         let new = self.attached.file(&record.name, "new");
         let text = serde_json::to_string_pretty(record).map_err(io::Error::other);
-        let written = text.and_then(|text| std::fs::write(&new, text));
+        let written = text.and_then(|text| write_new(&new, text.as_bytes()));
         written.and_then(|()| std::fs::rename(&new, &path)).map_err(|e| cannot("write", &path, &e))
     }
 
@@ -211,6 +211,14 @@ fn open(path: &Path) -> io::Result<File> {
 fn cannot(what: &str, path: &Path, e: &io::Error) -> Problem {
     let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
     Problem::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR")
+}
+
+/// Writes a file that is not there yet. What a killed process left is removed first; what somebody else puts there meanwhile,
+/// also a link, is not followed.
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    _ = std::fs::remove_file(path);
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)
 }
 
 #[cfg(test)]
@@ -251,6 +259,18 @@ mod tests {
         fn drop(&mut self) {
             _ = std::fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_new_record_is_not_followed() {
+        let folder = Folder::new("link");
+        let attached = Attached::at(folder.0.clone()).unwrap();
+        let (new, other) = (attached.file("a", "new"), folder.0.join("other"));
+        std::fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, &new).unwrap();
+        attached.look().unwrap().write(&record("a")).unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
+        assert!(attached.file("a", "json").symlink_metadata().unwrap().is_file());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use md5::Digest;
 use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
 
 /// The longest CHAP_C and CHAP_R, in bytes (RFC 7143 section 12.1.3).
 pub const BINARY_LEN: usize = 1024;
@@ -105,14 +106,14 @@ pub fn secret_of_text(text: &[u8]) -> Result<Vec<u8>, BadSecret> {
     digits.chunks(2).map(byte).collect::<Option<_>>().ok_or(BadSecret::Hex)
 }
 
-/// A shared secret. It shows in no log, and comparing takes the same time whatever differs.
+/// A shared secret. It shows in no log, its memory is cleared when it goes, and comparing takes the same time whatever differs.
 #[derive(Clone)]
-pub struct Secret(Arc<[u8]>);
+pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
 impl Secret {
     /// Wraps the bytes of a secret.
     pub fn new(bytes: &[u8]) -> Self {
-        Secret(bytes.into())
+        Secret(Arc::new(bytes.to_vec().into()))
     }
 
     fn bytes(&self) -> &[u8] {

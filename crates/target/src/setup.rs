@@ -11,6 +11,7 @@ use crate::{Instance, Unit};
 pub use proto::parameters::Digests;
 use proto::parameters::Offer;
 use wire::iscsi::status::LoginStatus;
+use zeroize::Zeroizing;
 
 /// Everything that is served, to whom, and within which limits.
 pub struct Setup {
@@ -159,8 +160,8 @@ pub struct Discovery {
 pub struct User {
     /// CHAP_N.
     pub name: String,
-    /// The secret; never printed.
-    pub secret: Vec<u8>,
+    /// The secret; never printed, and cleared from memory when it goes.
+    pub secret: Zeroizing<Vec<u8>>,
 }
 
 impl std::fmt::Debug for User {

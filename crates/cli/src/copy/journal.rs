@@ -104,7 +104,9 @@ impl Journal {
     }
 
     fn replace(&self, new: &Path, text: &[u8]) -> io::Result<()> {
-        let mut file = File::create(new)?;
+        // Left by a copy that was killed while it wrote. What somebody else puts there meanwhile, also a link, is not followed.
+        _ = fs::remove_file(new);
+        let mut file = File::options().write(true).create_new(true).open(new)?;
         file.write_all(text)?;
         file.sync_all()?;
         fs::rename(new, &self.path)?;
@@ -181,6 +183,19 @@ mod tests {
         journal.remove().unwrap();
         assert!(!journal.exists() && !journal.new_one().exists());
         journal.remove().unwrap();
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_new_journal_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("lunar-journal-link-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (journal, other) = (Journal::at(folder.join("journal")), folder.join("other"));
+        fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, journal.new_one()).unwrap();
+        journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
+        assert!(journal.path().symlink_metadata().unwrap().is_file());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) fn users(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -
                 if let Some(name) = name
                     && once.first(p, name.clone(), &at)
                 {
-                    users.insert(name.clone(), secret.map(|secret| User { name, secret }));
+                    users.insert(name.clone(), secret.map(|secret| User { name, secret: secret.into() }));
                 }
             }
         }
@@ -87,7 +87,7 @@ impl Users {
     fn warn_of_shared(&self) {
         let mut seen = BTreeMap::new();
         for user in self.0.values().flatten() {
-            if let Some(other) = seen.insert(&user.secret, &user.name) {
+            if let Some(other) = seen.insert(&*user.secret, &user.name) {
                 tracing::warn!("the CHAP users {other:?} and {:?} have the same secret", user.name);
             }
         }

@@ -116,8 +116,8 @@ fn the_example_uncommented_is_good() {
     folder.file("lunar.secret", "a secret of lunar\n", 0o600);
     let config = load(&folder.file("lunar.toml", text, 0o644)).map_err(|list| list[0].to_string()).unwrap();
     assert_eq!(config.server.state_dir, Some("/var/lib/lunar".into()));
-    assert_eq!(config.targets[0].mutual.as_ref().unwrap().secret, b"a secret of lunar");
-    assert_eq!(config.discovery.chap.unwrap()[0].secret, (1..=16).collect::<Vec<u8>>());
+    assert_eq!(*config.targets[0].mutual.as_ref().unwrap().secret, b"a secret of lunar");
+    assert_eq!(*config.discovery.chap.unwrap()[0].secret, (1..=16).collect::<Vec<u8>>());
     let disk = Source::File { path: folder.0.join("disk.img"), size: Some(64 << 20) };
     let lun = &config.targets[0].luns[&0];
     assert_eq!(lun.source, disk, "relative paths start at the file's folder");

@@ -101,8 +101,10 @@ fn what_is_no_login_is_refused() {
 fn access_lists_know_initiator_ports_and_networks() {
     let name = "0x000000000000aaaa0000000000000001";
     let elsewhere = || access(&[], Some([10, 0, 0, 0]));
-    let chap =
-        Access { chap: Some(vec![User { name: "a".into(), secret: vec![1; 16] }]), ..access(&[], None) };
+    let chap = Access {
+        chap: Some(vec![User { name: "a".into(), secret: vec![1; 16].into() }]),
+        ..access(&[], None)
+    };
     let lists = [
         (vec![access(&[name], None)], [true, false]),
         (vec![access(&["0x*2"], None)], [false, true]),
