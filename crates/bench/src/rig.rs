@@ -29,7 +29,7 @@ pub enum Target {
 /// Unless the URL says otherwise, a target that has vanished is waited for as long as commands are that are in flight at the end of
 /// a time: there is nothing to measure meanwhile.
 fn with_patience(url: Url) -> Result<Url, initiator::Error> {
-    let url = url.with_default("login_tries", "1")?;
+    let url = url.with_default("login_tries", "1")?.with_default("late_writes", "risk")?;
     url.with_default("recovery_timeout", &PATIENCE.as_secs().to_string())
 }
 

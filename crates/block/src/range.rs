@@ -51,6 +51,11 @@ impl std::fmt::Debug for Hold {
 }
 
 impl Hold {
+    /// From now on nobody else may begin to write here.
+    pub fn bar(&self) {
+        locked(&self.ranges.held).span(self.id).share = Share::Nothing;
+    }
+
     /// One more holder of the same range: it stays held until the last of them has gone.
     #[must_use]
     pub fn again(&self) -> Hold {
@@ -153,6 +158,18 @@ mod tests {
         assert!(held.take(&(8192..12288), Share::Blocks).is_none());
         assert!(held.let_go(first));
         assert!(held.take(&(0..4096), Share::Nothing).is_some());
+    }
+
+    #[test]
+    fn who_bars_a_range_keeps_later_writers_off() {
+        let ranges = Arc::new(Ranges::default());
+        let [one, other] = [(); 2].map(|()| ranges.try_hold(&(0..512), Share::Blocks).expect("it is shared"));
+        one.bar();
+        drop(other);
+        assert!(ranges.try_hold(&(0..512), Share::Blocks).is_none());
+        assert!(ranges.try_hold(&(512..1024), Share::Blocks).is_some());
+        drop(one);
+        assert!(ranges.try_hold(&(0..512), Share::Blocks).is_some());
     }
 
     #[test]

@@ -62,8 +62,8 @@ fn cannot_start(e: &std::io::Error) -> Failure {
     Problem::new(format!("the event loop: {e}"), "look at the limits of this process: ulimit -a").into()
 }
 
-/// A URL, or the host and port of a portal alone. A person waits for the answer: one try to log in, unless the
-/// URL says otherwise.
+/// A URL, or the host and port of a portal alone. A person waits for the answer: one try to log in, and no wait for writes
+/// that may come late, unless the URL says otherwise.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -82,7 +82,7 @@ pub fn url(text: &str) -> Result<Url, Failure> {
         false if is_portal => Url::parse(&format!("iscsi://{text}")),
         false => Url::parse(text),
     };
-    Ok(url?.with_default("login_tries", "1")?)
+    Ok(url?.with_default("login_tries", "1")?.with_default("late_writes", "risk")?)
 }
 
 /// A value as JSON, for stdout.

@@ -53,6 +53,8 @@ pub struct Command {
     pub attribute: Attribute,
     /// Whether it may be sent once more although it may have been carried out already.
     pub repeatable: bool,
+    /// Whether it may change the medium or the state of the logical unit: carried out late, it could undo what came after it.
+    pub changes: bool,
     /// Since when its owner waits, if this is not the first try: the time of the operation runs from then on.
     pub(crate) since: Option<Instant>,
     /// Of a write: bytes that nobody else may write before the target has done with it, whether its owner waits or not.
@@ -63,15 +65,16 @@ impl Command {
     /// A SIMPLE command; whether it may be repeated is decided by [`is_repeatable`].
     #[inline]
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
-        let (repeatable, attribute) = (is_repeatable(&cdb), Attribute::Simple);
-        Command { lun, cdb, rest: None, data, attribute, repeatable, since: None, hold: None }
+        let (repeatable, changes) = (is_repeatable(&cdb), !only_reads(&cdb));
+        let attribute = Attribute::Simple;
+        Command { lun, cdb, rest: None, data, attribute, repeatable, changes, since: None, hold: None }
     }
 
     /// The same for a logical unit that has blocks, where [`is_repeatable_on_blocks`] decides.
     #[inline]
     pub(crate) fn on_blocks(lun: u64, cdb: Cdb, data: Direction) -> Command {
         let mut command = Command::new(lun, cdb, data);
-        command.repeatable = is_repeatable_on_blocks(&cdb);
+        (command.repeatable, command.changes) = (is_repeatable_on_blocks(&cdb), !only_reads_on_blocks(&cdb));
         command
     }
 
@@ -148,6 +151,20 @@ pub fn is_repeatable_on_blocks(cdb: &Cdb) -> bool {
     is_repeatable(cdb) || ON_BLOCKS.contains(&cdb[0])
 }
 
+/// Whether it changes nothing, whatever kind of device does it: it may be carried out late. Anything that is not known here
+/// may change something.
+#[inline]
+pub fn only_reads(cdb: &Cdb) -> bool {
+    ONLY_READS[cdb[0] as usize]
+}
+
+/// The same on a device with blocks. On a tape some of these move it.
+#[inline]
+pub fn only_reads_on_blocks(cdb: &Cdb) -> bool {
+    const ON_BLOCKS: [u8; 4] = [op::READ_6, op::READ_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
+    only_reads(cdb) || ON_BLOCKS.contains(&cdb[0])
+}
+
 /// By operation code.
 static REPEATABLE: [bool; 256] = {
     const SAME: [u8; 35] = [
@@ -196,9 +213,62 @@ static REPEATABLE: [bool; 256] = {
     bits
 };
 
+/// By operation code: what may be repeated, without what leaves a change behind.
+static ONLY_READS: [bool; 256] = {
+    const CHANGE: [u8; 11] = [
+        op::RESERVE_6,
+        op::RELEASE_6,
+        op::PREVENT_ALLOW,
+        op::WRITE_10,
+        op::WRITE_12,
+        op::WRITE_VERIFY_10,
+        op::WRITE_VERIFY_12,
+        op::WRITE_VERIFY_16,
+        op::WRITE_SAME_10,
+        op::WRITE_SAME_16,
+        op::UNMAP,
+    ];
+    let mut bits = REPEATABLE;
+    let mut i = 0;
+    while i < CHANGE.len() {
+        bits[CHANGE[i] as usize] = false;
+        i += 1;
+    }
+    bits
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_may_change_something_is_no_mere_read() {
+        let cdb = |code: u8| {
+            let mut cdb = Cdb::default();
+            cdb[0] = code;
+            cdb
+        };
+        let reads = (0..=255).filter(|code| only_reads(&cdb(*code))).count();
+        assert_eq!(reads, 24);
+        for code in [0x00, 0x12, 0x25, 0x28, 0x2f, 0x35, 0x5e, 0x9e, 0xa0, 0xa3, 0xa8] {
+            assert!(
+                only_reads(&cdb(code)) && !Command::new(0, cdb(code), Direction::None).changes,
+                "{code:02x}"
+            );
+        }
+        // From WRITE(6) to WRITE SCATTERED, and what this does not know.
+        for code in [
+            0x04, 0x0a, 0x1b, 0x2a, 0x2e, 0x3f, 0x41, 0x42, 0x48, 0x50, 0x51, 0x53, 0x5f, 0x7f, 0x83, 0x89,
+            0x8a, 0x8b, 0x8e, 0x93, 0x9c, 0x9f, 0xaa, 0xae, 0xc1, 0xff,
+        ] {
+            assert!(!only_reads(&cdb(code)) && !only_reads_on_blocks(&cdb(code)), "{code:02x}");
+            assert!(Command::on_blocks(0, cdb(code), Direction::None).changes, "{code:02x}");
+        }
+        // Of a tape they move it.
+        for code in [0x08, 0x88, 0x8f, 0x91] {
+            assert!(!only_reads(&cdb(code)) && only_reads_on_blocks(&cdb(code)), "{code:02x}");
+        }
+    }
 
     /// READ(16), WRITE(16), VERIFY(16) and SPACE(16), which has the code of SYNCHRONIZE CACHE(16).
     #[test]

@@ -35,7 +35,7 @@ pub use lun::{Lun, Properties, identity, inspect, is_named, naa, name_of, proper
 pub use made::Make;
 pub use offload::ExtendedCopy;
 pub use open::{at, connect, lun_of, open, resolve};
-pub use options::{Options, Portal, Timeouts};
+pub use options::{LateWrites, Options, Portal, Timeouts};
 pub use probe::{Exchange, Probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;

@@ -161,6 +161,23 @@ impl Transport {
     }
 }
 
+/// What happens to a command that changes the medium when its connection is lost: the target may still have it, and may
+/// carry it out after newer ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LateWrites {
+    /// It waits, whatever the time-outs: it is not sent again and does not end before the target can no longer carry it
+    /// out. That is so once the session has logged in again, or the logical unit was reset. Right for owners that go on.
+    #[default]
+    Wait,
+    /// It is sent again or ends as the time-outs say. Right for a program that reports the failure and ends.
+    Risk,
+}
+
+impl LateWrites {
+    /// Names in URLs and configurations.
+    pub const NAMES: [(&str, LateWrites); 2] = [("wait", LateWrites::Wait), ("risk", LateWrites::Risk)];
+}
+
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -178,6 +195,8 @@ pub struct Options {
     pub crc32c_first: bool,
     /// How long to wait.
     pub timeouts: Timeouts,
+    /// What happens to a write whose connection is lost.
+    pub late_writes: LateWrites,
     /// Commands in flight at most, 1 to 4096.
     pub commands: u16,
     /// Receive and send buffer of the socket in bytes; None leaves them to the kernel.
@@ -210,6 +229,7 @@ impl Options {
             offer: offer(),
             crc32c_first: false,
             timeouts: Timeouts::default(),
+            late_writes: LateWrites::default(),
             commands: 128,
             window: None,
             isid: None,

@@ -5,8 +5,9 @@ mod common;
 
 use block::Backend;
 use common::{READ_10, WRITE_10, is, with_disk};
-use initiator::{Direction, Kind};
-use interop::script::{Script, Turn};
+use initiator::multipath::{Multipath, Policy, Settings, Way};
+use initiator::{Direction, Kind, Lun, Url};
+use interop::script::{Script, Target, Turn};
 use interop::{NONE, Pdu, op};
 use net::Buf;
 use std::sync::{Arc, Mutex};
@@ -17,12 +18,9 @@ use wire::scsi::cdb;
 const LIMIT: Duration = Duration::from_secs(60);
 const TEST_UNIT_READY: u8 = 0;
 
-/// The write of the first one is read, changed, sent, and given up; the target carries it out later. Whoever writes other
-/// bytes of the same block meanwhile waits for it: else it would be undone.
-#[test]
-fn a_block_is_not_written_while_a_write_that_was_given_up_is_still_with_the_target() {
-    let late: Arc<Mutex<Option<Pdu>>> = Arc::default();
-    let kept = late.clone();
+/// The first write to a target is kept from it until somebody asks whether the unit is ready.
+fn keeps_first_write(kept: &Arc<Mutex<Option<Pdu>>>) -> Target {
+    let late = kept.clone();
     let target = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
         let mut late = late.lock().expect("no panic");
         if is(pdu, WRITE_10) && late.is_none() {
@@ -30,31 +28,64 @@ fn a_block_is_not_written_while_a_write_that_was_given_up_is_still_with_the_targ
             return Turn::Done;
         }
         if is(pdu, TEST_UNIT_READY)
+            && link.number == 0
             && let Some(write) = &*late
         {
             link.usual(write);
         }
         Turn::Usual
     });
-    let target = target.listen();
+    target.listen()
+}
+
+fn filled(byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(100);
+    buf.fill(byte);
+    buf
+}
+
+/// The write of the first one is read, changed, sent, and given up; the target carries it out later. Whoever writes other
+/// bytes of the same block meanwhile waits for it: else it would be undone.
+#[test]
+fn a_block_is_not_written_while_a_write_that_was_given_up_is_still_with_the_target() {
+    let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
+    let target = keeps_first_write(&kept);
     with_disk(LIMIT, &target, "command_timeout=60", move |lun| async move {
-        let fill = |byte: u8| {
-            let mut buf = Buf::zeroed(100);
-            buf.fill(byte);
-            buf
-        };
-        let first = compio::time::timeout(Duration::from_millis(500), lun.write(0, fill(1), false));
-        assert!(first.await.is_err() && kept.lock().expect("no panic").is_some(), "it is with the target");
-        let other = lun.clone();
-        let second = compio::runtime::spawn(async move { other.write(100, fill(2), false).await.0 });
-        compio::time::sleep(Duration::from_millis(500)).await;
-        lun.perform(cdb::test_unit_ready(), Direction::None).await.0.expect("ready");
-        second.await.expect("no panic").expect("written");
+        write_around(&kept, lun.clone(), &lun).await;
     });
     let disk = target.disk();
     assert!(disk[..100] == [1; 100] && disk[100..200] == [2; 100], "one has undone the other");
     let reads = target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count();
     assert_eq!(reads, 2);
+}
+
+/// The write was on one path, and the next is on the other.
+#[test]
+fn a_block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
+    let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
+    let target = keeps_first_write(&kept);
+    let url = Url::parse(&target.url("command_timeout=60")).expect("a URL");
+    common::run(LIMIT, move || async move {
+        let (first, second) = (initiator::open(&url).await, initiator::open(&url).await);
+        let (first, second) = (first.expect("a LUN"), second.expect("a LUN"));
+        let ways: Vec<Arc<dyn Way>> = vec![first.clone(), second];
+        let settings = Settings { policy: Policy::RoundRobin, check: LIMIT, ..Settings::default() };
+        let joined = Multipath::join(ways, settings).await.expect("one unit");
+        write_around(&kept, joined, &first).await;
+    });
+    let disk = target.disk();
+    assert!(disk[..100] == [1; 100] && disk[100..200] == [2; 100], "one has undone the other");
+}
+
+/// Drops a write that the target has, and writes other bytes of its block.
+async fn write_around(kept: &Mutex<Option<Pdu>>, disk: Arc<dyn Backend>, lun: &Lun) {
+    let first = compio::time::timeout(Duration::from_millis(500), disk.write(0, filled(1), false));
+    assert!(first.await.is_err() && kept.lock().expect("no panic").is_some(), "it is with the target");
+    let other = disk.clone();
+    let second = compio::runtime::spawn(async move { other.write(100, filled(2), false).await.0 });
+    compio::time::sleep(Duration::from_millis(500)).await;
+    lun.perform(cdb::test_unit_ready(), Direction::None).await.0.expect("ready");
+    second.await.expect("no panic").expect("written");
 }
 
 /// The target answers, reads no more, and goes on saying that it lives: the connection has to be given up.

@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure};
 use control::attached::{Alive, Attached, Look, Record};
-use control::config::attachment::{Attachment, How};
+use control::config::attachment::{self, Attachment, How};
 use initiator::Url;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -70,16 +70,10 @@ fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
 }
 
 /// The URLs with the ISIDs of the record, where they name none.
-pub fn with_isids(attachment: &Attachment, record: &Record) -> Attachment {
-    let with = |(url, isid): (&String, &String)| match Url::parse(url) {
-        Ok(parsed) if !parsed.has("isid") => {
-            let joint = if url.contains('?') { '&' } else { '?' };
-            format!("{url}{joint}isid={isid}")
-        }
-        _ => url.clone(),
-    };
-    let urls = attachment.urls.iter().zip(&record.isids).map(with).collect();
-    Attachment { urls, ..attachment.clone() }
+pub fn with_isids(of: &Attachment, record: &Record) -> Attachment {
+    let with = |(url, isid): (&String, &String)| attachment::with_setting(url, "isid", isid);
+    let urls = of.urls.iter().zip(&record.isids).map(with).collect();
+    Attachment { urls, ..of.clone() }
 }
 
 /// What others have left of the disk, unless one of them keeps this from being attached.

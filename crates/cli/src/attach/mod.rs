@@ -19,7 +19,7 @@ use clap::Args;
 use control::attached::{Attached, Record};
 use control::config::attachment::{self, Attachment, How, Policy};
 use control::{Problem, folders};
-use initiator::Url;
+use initiator::{LateWrites, Url};
 use process::Watch;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +76,11 @@ pub struct Attach {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=attachment::MAX_RECOVERY_S))]
     recovery_timeout: Option<u64>,
 
+    /// A write whose path is lost waits until the target can no longer carry it out, or takes the risk that a newer write is
+    /// undone [default: wait]
+    #[arg(long, value_name = "wait|risk", value_parser = late_writes)]
+    late_writes: Option<&'static str>,
+
     /// Save it, to be attached by its name
     #[arg(long, conflicts_with = "all")]
     save: bool,
@@ -86,6 +91,7 @@ pub struct Attach {
 
     /// Attach all that are saved, except what is attached already
     #[arg(long, conflicts_with_all = ["paths", "policy", "nbd", "ublk", "fuse", "name", "read_only", "recovery_timeout"])]
+    #[arg(conflicts_with = "late_writes")]
     all: bool,
 
     /// Take the settings from stdin, and answer on stdout: how the command starts the process of an attachment
@@ -190,7 +196,13 @@ fn wanted(args: &Attach) -> Result<Attachment, Failure> {
         return of_url(args, what);
     }
     let more = !args.paths.is_empty() || args.nbd.is_some() || args.ublk || args.fuse.is_some();
-    if more || args.name.is_some() || args.read_only || args.recovery_timeout.is_some() || args.save {
+    if more
+        || args.name.is_some()
+        || args.late_writes.is_some()
+        || args.read_only
+        || args.recovery_timeout.is_some()
+        || args.save
+    {
         let hint = "change its file, or name the disk by its URL: iscsi://HOST/TARGET/LUN";
         let what = "a saved attachment is attached as it was saved, without other options";
         return Err(Failure::new(Exit::Invalid, what, hint));
@@ -203,7 +215,10 @@ fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     let mut urls = Vec::new();
     for text in std::iter::once(first).chain(args.paths.iter().map(String::as_str)) {
         Url::parse(text)?;
-        urls.push(attachment::absolute(text, &here));
+        let url = attachment::absolute(text, &here);
+        urls.push(
+            args.late_writes.map_or(url.clone(), |late| attachment::with_setting(&url, "late_writes", late)),
+        );
     }
     let (how, place) = match (&args.nbd, args.ublk, &args.fuse) {
         (_, true, _) => (How::Ublk, None),
@@ -215,6 +230,12 @@ fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     attachment::check_name(&name).map_err(invalid)?;
     let (read_only, recovery_timeout_s, policy) = (args.read_only, args.recovery_timeout, args.policy);
     Ok(Attachment { name, urls, how, place, read_only, recovery_timeout_s, policy })
+}
+
+/// The value of `--late-writes`.
+fn late_writes(text: &str) -> Result<&'static str, String> {
+    let named = LateWrites::NAMES.into_iter().find(|(name, _)| *name == text);
+    named.map(|(name, _)| name).ok_or_else(|| "it takes wait or risk".into())
 }
 
 /// The policy of an argument.

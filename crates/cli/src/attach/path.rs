@@ -1,5 +1,6 @@
 //! A path of an attachment, which may be missing at first: it is opened when it can be.
 
+use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future};
 use control::attached::PathState;
 use initiator::multipath::{State, Way};
@@ -127,8 +128,14 @@ impl Way for Path {
         }
     }
 
-    fn block_size(&self) -> u32 {
-        self.lun().map_or(0, |lun| Lun::block_size(lun))
+    fn share(&self, ranges: &Arc<Ranges>) {
+        if let Some(lun) = self.lun() {
+            Way::share(&**lun, ranges);
+        }
+    }
+
+    fn lun(&self) -> Option<&Lun> {
+        self.lun.get().map(|lun| &**lun)
     }
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {

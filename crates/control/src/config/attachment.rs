@@ -4,9 +4,9 @@ mod policy;
 
 use super::reader::Section;
 use super::syntax;
-use crate::problem::{Problems, Wrong, wrong};
+use crate::problem::{Problems, Wrong, unknown, wrong};
 use crate::{Cause, Problem, folders, io_text};
-use initiator::Url;
+use initiator::{LateWrites, Url};
 pub use policy::Policy;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
@@ -278,8 +278,10 @@ fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path)
     };
     let read_only = s.flag(p, "read_only", false);
     let recovery_timeout_s = s.number(p, "recovery_timeout", 0..=MAX_RECOVERY_S);
+    let late = s.parsed(p, "late_writes", late_writes);
     s.done(p);
-    let urls = std::iter::once(first?).chain(paths).collect();
+    let with_late = |url: String| late.map_or(url.clone(), |late| with_setting(&url, "late_writes", late));
+    let urls = std::iter::once(first?).chain(paths).map(with_late).collect();
     Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout_s, policy })
 }
 
@@ -289,6 +291,24 @@ fn checked(text: &str, base: &Path) -> Result<String, Wrong> {
         Ok(_) => Ok(absolute(text, base)),
         Err(e) => wrong(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
     }
+}
+
+/// A URL with this setting, unless it has its own.
+pub fn with_setting(url: &str, key: &str, value: &str) -> String {
+    match Url::parse(url) {
+        Ok(parsed) if !parsed.has(key) => {
+            let joint = if url.contains('?') { '&' } else { '?' };
+            format!("{url}{joint}{key}={value}")
+        }
+        _ => url.to_owned(),
+    }
+}
+
+/// What happens to a write whose connection is lost, by its name.
+pub(super) fn late_writes(text: &str) -> Result<&'static str, Wrong> {
+    let names = LateWrites::NAMES.map(|(name, _)| name);
+    let named = names.into_iter().find(|name| *name == text);
+    named.ok_or_else(|| unknown("late_writes", text, names, format!("it takes {}", names.join(" or "))))
 }
 
 /// A URL with the paths of its password files made absolute: those that are relative start at `base`.

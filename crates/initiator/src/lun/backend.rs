@@ -138,13 +138,13 @@ impl Lun {
     /// Waits until these bytes may be written: two who write parts of one block could undo each other's work.
     pub(super) async fn hold(&self, offset: u64, len: u64) -> Hold {
         let (bytes, share) = self.to_hold(offset, len);
-        self.ranges.hold(bytes, share).await
+        self.ranges().hold(bytes, share).await
     }
 
     /// The same without waiting; None if it would.
     pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<Hold> {
         let (bytes, share) = self.to_hold(offset, len);
-        self.ranges.try_hold(&bytes, share)
+        self.ranges().try_hold(&bytes, share)
     }
 
     fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, Share) {

@@ -18,7 +18,7 @@ use net::either;
 pub(crate) use perform::{List, Patience, perform, perform_within, settle};
 pub use properties::{Properties, copy_name, identity, is_named, naa, name_of};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use wire::iscsi::lun::encode;
 use wire::scsi::Sense;
 use wire::scsi::cdb::{self, Cdb};
@@ -39,8 +39,8 @@ pub struct Lun {
     changed: AtomicBool,
     /// WRITE SAME is not there, as a refusal has shown.
     no_write_same: AtomicBool,
-    /// Who writes where: who writes parts of blocks is alone there.
-    ranges: Arc<Ranges>,
+    /// Writes in progress: a write of parts of blocks is alone there. Several paths to it share them.
+    ranges: OnceLock<Arc<Ranges>>,
     /// For as long as this is there the session holds it to its identity.
     _held: Option<Held>,
     /// Nothing is ever sent: who heeds its events ends when this is gone.
@@ -77,7 +77,7 @@ impl Lun {
             properties: Mutex::new(properties),
             changed: AtomicBool::new(false),
             no_write_same: AtomicBool::new(false),
-            ranges: Arc::default(),
+            ranges: OnceLock::new(),
             _held: held,
             _life: life,
         });
@@ -108,6 +108,15 @@ impl Lun {
                 return Ok((properties, Some(held)));
             }
         }
+    }
+
+    /// Its writes hold their bytes here. To be called before the first write; later calls have no effect.
+    pub(crate) fn share(&self, ranges: &Arc<Ranges>) {
+        _ = self.ranges.set(ranges.clone());
+    }
+
+    fn ranges(&self) -> &Arc<Ranges> {
+        self.ranges.get_or_init(Arc::default)
     }
 
     /// Its session.

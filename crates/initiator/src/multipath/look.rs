@@ -1,6 +1,6 @@
 //! Who looks after a path.
 
-use super::{Multipath, State};
+use super::{Multipath, State, certain};
 use crate::Event;
 use net::either;
 use std::future::pending;
@@ -35,10 +35,13 @@ async fn keep_looking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiv
         let Some(joined) = joined.upgrade() else { return };
         let was_usable = joined.paths.state(at).is_usable();
         joined.set(at, state);
+        let others = joined.others(at);
         if !was_usable && state.is_usable() {
             // One that was missing has had no news until now.
             reasons.news = way.news();
         }
+        drop(joined);
+        certain::end_orphans(&*way, others).await;
     }
 }
 

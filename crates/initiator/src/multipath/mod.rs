@@ -1,6 +1,7 @@
 //! Several paths to one logical unit: I/O goes on while one of them lives.
 
 mod alua;
+mod certain;
 mod choice;
 mod look;
 mod queue;
@@ -12,7 +13,7 @@ mod way;
 #[cfg(doc)]
 use crate::Lun;
 use crate::{Error, Kind, Timeouts};
-use block::range::{Hold, Ranges, Share};
+use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use choice::Paths;
 pub use choice::{Policy, State};
@@ -22,7 +23,6 @@ use net::Buf;
 use net::tally::Tally;
 use queue::{Job, Lanes};
 use std::io;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
@@ -67,10 +67,8 @@ pub struct Multipath {
     outage: Mutex<Option<Instant>>,
     queued: Tally,
     served: Tally,
-    /// Who writes where, whatever the path.
+    /// Who writes where, whatever the path: each command holds its range until the target has done with it.
     ranges: Arc<Ranges>,
-    /// Bytes of a block.
-    block_size: u64,
 }
 
 impl Multipath {
@@ -84,7 +82,6 @@ impl Multipath {
     pub async fn join(ways: Vec<Arc<dyn Way>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
         same_unit(&ways)?;
         let paths = Paths::new(ways.len(), settings.policy);
-        let block_size = ways.iter().map(|way| way.block_size()).max().unwrap_or(0).into();
         let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
         let joined = Arc::new(Multipath {
             ways,
@@ -96,7 +93,6 @@ impl Multipath {
             queued: Tally::default(),
             served: Tally::default(),
             ranges: Arc::default(),
-            block_size,
         });
         for (at, doubts) in doubted.into_iter().enumerate() {
             joined.set(at, joined.ways[at].check().await);
@@ -153,6 +149,9 @@ impl Multipath {
     }
 
     fn set(&self, at: usize, state: State) {
+        if state.is_usable() {
+            self.ways[at].share(&self.ranges);
+        }
         let before = self.paths.set(at, state);
         if before == state {
             return;
@@ -180,22 +179,6 @@ impl Multipath {
             // Those that were not needed may be needed now.
             (0..self.ways.len()).for_each(|at| self.doubt(at));
         }
-    }
-
-    /// Waits until these bytes may be written: parts of one block are written by one at a time, on all paths.
-    async fn hold(&self, offset: u64, len: u64) -> Hold {
-        let (bytes, share) = self.to_hold(offset, len);
-        self.ranges.hold(bytes, share).await
-    }
-
-    /// The same without waiting; None if it would.
-    fn try_hold(&self, offset: u64, len: u64) -> Option<Hold> {
-        let (bytes, share) = self.to_hold(offset, len);
-        self.ranges.try_hold(&bytes, share)
-    }
-
-    fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, Share) {
-        Ranges::around(&(offset..offset.saturating_add(len)), self.block_size)
     }
 
     /// Does something on a path, on others while paths fail, and waits for one when none is left.
@@ -260,7 +243,6 @@ impl Multipath {
     /// As of [`Lun::compare_and_write`], and that no path is left.
     pub async fn compare_and_write(&self, offset: u64, mut data: Buf) -> Result<bool, Error> {
         let begun = Instant::now();
-        let _hold = self.hold(offset, data.len() as u64 / 2).await;
         loop {
             let Some(turn) = self.paths.choose() else {
                 self.wait().await?;
@@ -348,10 +330,7 @@ impl Backend for Multipath {
     }
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
-        Box::pin(async move {
-            let _hold = self.hold(offset, buf.len() as u64).await;
-            self.run(buf, move |way, buf| Job::Write { offset, stable }.on(way, buf)).await
-        })
+        Box::pin(self.run(buf, move |way, buf| Job::Write { offset, stable }.on(way, buf)))
     }
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn Queue>> {
@@ -368,14 +347,12 @@ impl Backend for Multipath {
 
     fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
-            let _hold = self.hold(offset, len).await;
             self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
         })
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
-            let _hold = self.hold(offset, len).await;
             self.run((), move |way, ()| {
                 Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
             })

@@ -3,8 +3,7 @@
 
 use super::{Multipath, State, Way, way};
 use crate::slow::Slow;
-use block::range::Hold;
-use block::{Backend, Finished, Future, Queue};
+use block::{Finished, Future, Queue};
 use net::Buf;
 use net::tally::Total;
 use std::io;
@@ -53,8 +52,6 @@ struct Sent {
     /// The path.
     at: usize,
     since: Instant,
-    /// Of a write: nobody changes parts of these blocks meanwhile.
-    hold: Option<Hold>,
 }
 
 /// What is being done between two waits.
@@ -91,36 +88,33 @@ impl Lanes {
         }
     }
 
-    fn begin(&mut self, lane: usize, job: Job, hold: Option<Hold>, buf: Buf) {
-        let Some(at) = self.joined.paths.take() else { return self.search(lane, job, hold, buf) };
+    fn begin(&mut self, lane: usize, job: Job, buf: Buf) {
+        let Some(at) = self.joined.paths.take() else { return self.search(lane, job, buf) };
         if self.ways[at].is_none() {
             self.ways[at] = self.joined.ways[at].clone().queue();
         }
         let Some(queue) = &mut self.ways[at] else {
             self.joined.paths.give_back(at);
-            return self.search(lane, job, hold, buf);
+            return self.search(lane, job, buf);
         };
         job.begin(&mut **queue, lane, buf);
         if lane >= self.sent.len() {
             self.sent.resize_with(lane + 1, || None);
         }
-        self.sent[lane] = Some(Sent { job, at, since: self.clock.now(Phase::Beginning), hold });
+        self.sent[lane] = Some(Sent { job, at, since: self.clock.now(Phase::Beginning) });
     }
 
     /// Waits for a path.
-    fn search(&mut self, lane: usize, job: Job, hold: Option<Hold>, buf: Buf) {
+    fn search(&mut self, lane: usize, job: Job, buf: Buf) {
         let joined = self.joined.clone();
-        self.slow.begin(lane, async move {
-            let _hold = hold;
-            joined.run(buf, move |way, buf| job.on(way, buf)).await
-        });
+        self.slow.begin(lane, async move { joined.run(buf, move |way, buf| job.on(way, buf)).await });
     }
 
     /// The path has failed under it: another one may do better.
     fn leave(&mut self, lane: usize, sent: Sent, state: State, e: io::Error, buf: Buf) {
         let joined = self.joined.clone();
         self.slow.begin(lane, async move {
-            let Sent { job, at, since, hold: _hold } = sent;
+            let Sent { job, at, since } = sent;
             match joined.leave(at, state, e, since).await {
                 Err(e) => (Err(e), buf),
                 Ok(()) => joined.run_since(since, buf, move |way, buf| job.on(way, buf)).await,
@@ -157,15 +151,11 @@ impl Lanes {
 
 impl Queue for Lanes {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
-        self.begin(lane, Job::Read { offset }, None, buf);
+        self.begin(lane, Job::Read { offset }, buf);
     }
 
     fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
-        if let Some(hold) = self.joined.try_hold(offset, buf.len() as u64) {
-            return self.begin(lane, Job::Write { offset, stable }, Some(hold), buf);
-        }
-        let joined = self.joined.clone();
-        self.slow.begin(lane, async move { joined.write(offset, buf, stable).await });
+        self.begin(lane, Job::Write { offset, stable }, buf);
     }
 
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Finished)> {

@@ -5,7 +5,9 @@ mod looks;
 use super::*;
 use crate::slow::Slow;
 use crate::{Event, Timeouts};
+use block::range::Share;
 use std::future::{pending, poll_fn};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
@@ -25,6 +27,7 @@ struct Wire {
     lost: AtomicBool,
     /// It does not answer when it is asked how it is.
     silent: AtomicBool,
+    ranges: OnceLock<Arc<Ranges>>,
 }
 
 impl Wire {
@@ -41,6 +44,7 @@ impl Wire {
             mute: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             silent: AtomicBool::new(false),
+            ranges: OnceLock::new(),
         })
     }
 
@@ -61,8 +65,11 @@ impl Way for Wire {
     fn identity(&self) -> Vec<u8> {
         self.identity.clone()
     }
-    fn block_size(&self) -> u32 {
-        512
+    fn share(&self, ranges: &Arc<Ranges>) {
+        _ = self.ranges.set(ranges.clone());
+    }
+    fn lun(&self) -> Option<&crate::Lun> {
+        None
     }
     fn check(&self) -> Future<'_, State> {
         let state = if self.state().is_ok() { State::Optimized } else { State::Down };
@@ -114,7 +121,12 @@ impl Backend for Wire {
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
             match self.state() {
-                Ok(()) => self.medium.write(offset, buf, stable).await,
+                Ok(()) => {
+                    let bytes = offset..offset + buf.len() as u64;
+                    let (bytes, share) = Ranges::around(&bytes, 512);
+                    let _hold = self.ranges.get().expect("it is used").hold(bytes, share).await;
+                    self.medium.write(offset, buf, stable).await
+                }
                 Err(e) => (Err(e), buf),
             }
         })
@@ -478,13 +490,15 @@ fn writes_of_parts_of_one_block_by_a_queue_are_done_one_after_the_other() {
         let [mut one, mut other] = [(); 2].map(|()| Buf::zeroed(256));
         one.fill(1);
         other.fill(2);
+        let held = joined.ranges.try_hold(&(0..512), Share::Blocks).expect("it is free");
         queue.write(0, 0, one, false);
         queue.write(1, 256, other, false);
-        let held = joined.try_hold(0, 512);
-        assert!(held.is_none(), "the first one has it");
+        let early = compio::time::timeout(Duration::from_millis(10), ends(&mut queue, 1)).await;
+        assert!(early.is_err(), "the block is held");
+        drop(held);
         assert!(ends(&mut queue, 2).await.iter().all(|(result, _)| result.is_ok()));
         let (_, block) = joined.read(0, Buf::zeroed(512)).await;
         assert!(block[..256] == [1; 256] && block[256..] == [2; 256]);
-        assert!(joined.try_hold(0, 512).is_some());
+        assert!(joined.ranges.try_hold(&(0..512), Share::Blocks).is_some());
     });
 }

@@ -4,9 +4,11 @@ use super::State;
 use super::alua;
 use crate::lun::{List, Patience, perform_within};
 use crate::{Direction, Error, Event, Finished, Kind, Lun};
+use block::range::Ranges;
 use block::{Backend, Future};
 use net::Buf;
 use std::io;
+use std::sync::Arc;
 use wire::scsi::Sense;
 use wire::scsi::cdb::{self, Cdb};
 
@@ -19,8 +21,12 @@ pub trait Way: Backend {
     /// What has to be the same on all paths; empty if the logical unit does not tell.
     fn identity(&self) -> Vec<u8>;
 
-    /// Bytes of a block; 0 if that is not known yet.
-    fn block_size(&self) -> u32;
+    /// Its writes hold their bytes here from now on, as those of the other paths do. It is called before the path is
+    /// used.
+    fn share(&self, ranges: &Arc<Ranges>);
+
+    /// The logical unit of its session, while it is open.
+    fn lun(&self) -> Option<&Lun>;
 
     /// COMPARE AND WRITE of blocks, once, as [`Lun::compare_and_write`] has it; with the buffer.
     fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)>;
@@ -50,8 +56,12 @@ impl Way for Lun {
         self.properties().identity
     }
 
-    fn block_size(&self) -> u32 {
-        Lun::block_size(self)
+    fn share(&self, ranges: &Arc<Ranges>) {
+        Lun::share(self, ranges);
+    }
+
+    fn lun(&self) -> Option<&Lun> {
+        Some(self)
     }
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {

@@ -4,6 +4,7 @@ use super::closed;
 use super::escalate::{COMPLETE, NO_SUCH_TASK};
 use super::home::{CommandId, Home, Name};
 use super::machine::Machine;
+use super::orphans::Proof;
 use super::task::{State, Task, Waiter};
 use crate::{Error, Kind};
 use std::rc::Rc;
@@ -45,26 +46,41 @@ impl Home {
 
     async fn abort(self: &Rc<Self>, tag: u32) -> Result<(), Error> {
         let aborted = || Error::new(Kind::Aborted, "the command was aborted on demand");
-        let Some(task) = self.machine.borrow_mut().abort(tag, &aborted()) else { return Ok(()) };
+        let Some(task) = self.machine.borrow_mut().abort(tag, &aborted()) else {
+            self.no_orphan(tag).await;
+            return Ok(());
+        };
         let limit = self.options.timeouts.abort;
         let answer =
             self.ask(limit, |m| m.manage(Function::AbortTask, task.lun, Some((tag, task.cmd_sn)))).await;
-        let mut machine = self.machine.borrow_mut();
-        // Its own answer may have come first, or the connection may have been lost: it is over.
-        if machine.tasks.get(tag).is_none_or(|t| t.state != State::Sent) {
-            return Ok(());
-        }
+        let state = self.machine.borrow_mut().tasks.get(tag).map(|t| t.state);
         let refused = match answer {
+            // Its own answer may have come first: it is over.
+            _ if !matches!(state, Some(State::Sent | State::Orphaned)) => return Ok(()),
             Ok(COMPLETE | NO_SUCH_TASK) => {
-                machine.finish(tag, Err(aborted()));
-                machine.pump();
+                self.was_aborted(tag, aborted());
                 return Ok(());
             }
             Ok(code) => Error::new(Kind::Refused, format!("the target refuses ABORT TASK (response {code})")),
             Err(e) => e,
         };
-        machine.tasks.expire(tag, aborted());
+        if self.may_come_late(tag) {
+            self.give_up_connection(Error::new(Kind::Lost, "a command could not be aborted"));
+            self.no_orphan(tag).await;
+            return Ok(());
+        }
+        self.machine.borrow_mut().tasks.expire(tag, aborted());
         Err(refused.during("ABORT TASK"))
+    }
+
+    /// The target has ended it.
+    fn was_aborted(self: &Rc<Self>, tag: u32, error: Error) {
+        let mut machine = self.machine.borrow_mut();
+        if machine.tasks.sent(tag).is_some() {
+            machine.finish(tag, Err(error));
+        }
+        drop(machine);
+        self.prove(Proof::Aborted(tag));
     }
 }
 
@@ -90,6 +106,10 @@ impl Machine {
             State::Sent => {
                 task.aborting = true;
                 Some(Sent { lun: task.lun, cmd_sn: task.cmd_sn })
+            }
+            State::Orphaned => {
+                task.aborting = true;
+                None
             }
             State::Answered => None,
         }

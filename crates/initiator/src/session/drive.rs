@@ -50,6 +50,16 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
             Mail::LookAgain(lun, reply) => {
                 net::spawn(checks::look_again(home.clone(), lun, reply));
             }
+            Mail::Orphans(lun, reply) => {
+                let orphans = home.machine.borrow_mut().orphans(lun);
+                // Who has stopped to wait does not want it.
+                let _ = reply.send(orphans.map(|(_, since)| since.elapsed()));
+            }
+            Mail::Prove(proof, reply) => {
+                home.prove(proof);
+                // Who has stopped to wait does not want it.
+                let _ = reply.send(());
+            }
             Mail::Pin(lun, identity) => home.pin(lun, identity),
             Mail::Hold(held, identity, reply) => {
                 // Who has stopped to wait drops it with the answer.
@@ -155,13 +165,15 @@ impl Home {
         }
     }
 
-    /// Ends a connection on which the logout was answered: nothing is left to be thrown away.
-    pub fn part_in_order(&self, why: Error) {
+    /// Ends a connection on which the logout was answered: nothing is left to be thrown away. `in_order`: the target has
+    /// ended all tasks.
+    pub fn part_in_order(&self, in_order: bool, why: Error) {
         self.machine.borrow_mut().broken.get_or_insert(why);
         if let Some(stream) = &*self.stream.borrow() {
             // Should it fail, the target sees a reset after its answer.
             _ = stream.reset_on_close(false);
             self.parted.set(true);
+            self.machine.borrow_mut().parted = in_order;
             stream.close();
         }
     }

@@ -5,6 +5,7 @@ use super::Event;
 use super::control::Asked;
 use super::home::Home;
 use super::machine::{Machine, Online};
+use super::orphans::Proof;
 use super::task::{Data, State, Task};
 use crate::{Error, Kind};
 use proto::window::precedes;
@@ -33,6 +34,7 @@ pub async fn watch(home: Rc<Home>) {
         home.may_be_back();
         home.machine.borrow_mut().tasks.forget_abandoned();
         home.end_operations(now);
+        home.say_what_waits(now);
         home.keep_alive(now);
         if let Some(tag) = home.overdue(now)
             && !home.escalating.replace(true)
@@ -60,7 +62,10 @@ impl Home {
             false => tracing::warn!("{what}"),
         }
         let error = Error::new(Kind::TimedOut, &what);
-        self.machine.borrow_mut().fail_queued(&error, |_| true);
+        let mut machine = self.machine.borrow_mut();
+        machine.fail_queued(&error, |_| true);
+        machine.gave_up = true;
+        drop(machine);
         *self.gave_up.borrow_mut() = Some(error);
         self.listeners.tell(&Event::GaveUp(what));
     }
@@ -86,14 +91,14 @@ impl Home {
         let mut machine = self.machine.borrow_mut();
         let late = |since: Instant| now.duration_since(since) >= limit;
         let overdue: Vec<u32> =
-            machine.tasks.iter().filter(|t| t.answer.is_none() && late(t.since)).map(|t| t.tag).collect();
+            machine.tasks.iter().filter(|t| t.is_due() && late(t.since)).map(|t| t.tag).collect();
         // Answered, while what was to be written still waits to be sent: the target does not take it.
         let is_stuck = |t: &mut Task| t.answer.is_some() && t.is_leaving() && late(t.since);
         let mut is_stray = machine.tasks.iter().any(is_stuck);
         for tag in overdue {
             is_stray |= machine.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
             let what = format!("the command did not end within {} s", limit.as_secs());
-            machine.tasks.expire(tag, Error::new(Kind::TimedOut, what));
+            machine.expire(tag, Error::new(Kind::TimedOut, what));
         }
         drop(machine);
         if is_stray {
@@ -184,6 +189,15 @@ impl Home {
             machine.tasks.iter().filter(sent).filter(|t| which(t.lun, t.tag)).map(|t| t.tag).collect();
         machine.ended_by_abort(tags, what);
     }
+
+    /// A reset ends orphans, too.
+    fn was_reset(self: &Rc<Self>, function: Function, lun: u64, at: Instant) {
+        match function {
+            Function::LunReset => self.prove(Proof::Reset(Some(lun), at)),
+            Function::TargetWarmReset | Function::TargetColdReset => self.prove(Proof::Reset(None, at)),
+            _ => {}
+        }
+    }
 }
 
 impl Machine {
@@ -220,10 +234,11 @@ pub async fn manage(home: Rc<Home>, function: Function, lun: u64, reply: flume::
     let t = &home.options.timeouts;
     let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
     let limit = if whole { t.target_reset } else { t.lun_reset };
-    let before = home.machine.borrow().numbers.cmd_sn;
+    let (before, at) = (home.machine.borrow().numbers.cmd_sn, Instant::now());
     let answer = home.ask(limit, |m| m.manage(function, lun, None)).await;
     if answer == Ok(COMPLETE) {
         home.ended("the command was aborted on demand", before, reaches(function, lun));
+        home.was_reset(function, lun, at);
         home.flush_soon();
     }
     // Who has stopped to wait does not want it.
@@ -254,11 +269,14 @@ async fn climb(home: &Rc<Home>, tag: u32) {
             (task.lun, task.cmd_sn, before)
         };
         tracing::warn!(target = %home.name(), lun = %shown(lun), ?function, "a command takes too long");
-        let aborts = function == Function::AbortTask;
+        let (aborts, at) = (function == Function::AbortTask, Instant::now());
         let task = aborts.then_some((tag, cmd_sn));
         match home.ask(limit, |m| m.manage(function, lun, task)).await {
             Ok(COMPLETE | NO_SUCH_TASK) if aborts => return home.ended(&what, before, |_, t| t == tag),
-            Ok(COMPLETE) => return home.ended(&what, before, reaches(function, lun)),
+            Ok(COMPLETE) => {
+                home.ended(&what, before, reaches(function, lun));
+                return home.was_reset(function, lun, at);
+            }
             Ok(_) | Err(_) => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use super::carrier::Line;
 use super::machine::Machine;
+use super::orphans::Proof;
 use super::pins::{Held, Pinned};
 use super::task::Waiter;
 use super::{Facts, Listeners, Shared, closed};
@@ -15,7 +16,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::iscsi::request::Function;
 
 /// A session on its core.
@@ -45,6 +46,12 @@ pub struct Home {
     pub asked: Cell<bool>,
     /// It is to end.
     pub closing: Cell<bool>,
+    /// It is to end now: it waits for no orphan any more.
+    pub leaves_now: Cell<bool>,
+    /// So many orphans it has left behind.
+    pub left_behind: Cell<usize>,
+    /// People know that orphans wait.
+    pub said_waits: Cell<bool>,
     /// It has ended.
     pub over: Cell<bool>,
     /// The logout on this connection was answered.
@@ -73,6 +80,8 @@ pub enum Mail {
     LetGo(u64),
     Changed(u64, Vec<u8>),
     LookAgain(u64, flume::Sender<()>),
+    Orphans(Option<u64>, flume::Sender<Option<Duration>>),
+    Prove(Proof, flume::Sender<()>),
     GiveUpStrays(flume::Sender<()>),
     Close(flume::Sender<Result<(), Error>>),
 }
@@ -92,8 +101,10 @@ impl Home {
         facts: Arc<Mutex<Facts>>,
         listeners: Arc<Listeners>,
     ) -> Rc<Home> {
+        let mut machine = Machine::new(options.commands, Instant::now);
+        machine.late_writes = options.late_writes;
         Rc::new(Home {
-            machine: RefCell::new(Machine::new(options.commands, Instant::now)),
+            machine: RefCell::new(machine),
             stream: RefCell::default(),
             goal: RefCell::new(goal),
             options,
@@ -106,6 +117,9 @@ impl Home {
             last_error: RefCell::default(),
             asked: Cell::new(false),
             closing: Cell::new(false),
+            leaves_now: Cell::new(false),
+            left_behind: Cell::new(0),
+            said_waits: Cell::new(false),
             over: Cell::new(false),
             parted: Cell::new(false),
             leaving: Cell::new(false),

@@ -9,6 +9,9 @@ use crate::{Error, Kind};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
+/// Of a Logout Response: the connection or session was closed (RFC 7143 section 11.15.1).
+const CLOSED: u8 = 0;
+
 /// The target wants us to log out of this connection: commands in flight end, new ones wait for the next. Where the
 /// target ends it by itself meanwhile, the next one is not meant.
 pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
@@ -23,10 +26,10 @@ pub async fn take_leave(home: Rc<Home>, line: Weak<Line>) {
     if !home.is_on(&line) {
         return;
     }
-    if heard.is_ok() {
+    if let Ok(code) = heard {
         // The end was in good order: there is nothing to wait for (section 11.15.3).
         home.machine.borrow_mut().time2wait_s = 0;
-        home.part_in_order(why);
+        home.part_in_order(code == CLOSED, why);
     } else {
         home.give_up_connection(why);
     }
@@ -58,6 +61,9 @@ pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
             rung.await;
         }
     }
+    if let Some(error) = home.left_behind() {
+        return Err(error);
+    }
     if home.machine.borrow().parting && !home.parted.get() {
         return Err(Error::new(Kind::TimedOut, "the target did not answer the logout"));
     }
@@ -68,16 +74,19 @@ pub async fn close(home: &Rc<Home>) -> Result<(), Error> {
 async fn end(home: &Rc<Home>) {
     let limit = home.options.timeouts.logout;
     let is_there = || home.stream.borrow().is_some();
-    quiet(home, Instant::now() + limit, is_there, Machine::has_nothing_to_do).await;
+    let lives = || is_there() || home.has_orphans();
+    quiet(home, Instant::now() + limit, lives, Machine::has_nothing_to_do).await;
+    home.leaves_now.set(true);
+    home.bell.notify(usize::MAX);
     home.machine.borrow_mut().fail_queued(&closed(), |_| true);
     if home.machine.borrow().parting && is_there() {
         // The logout that the target asked for is the end of the session, too.
         return;
     }
-    if is_there() && home.answer(limit, Machine::log_out).await.is_ok() {
-        home.part_in_order(closed());
-    } else {
-        home.give_up_connection(closed());
+    let heard = if is_there() { home.answer(limit, Machine::log_out).await.ok() } else { None };
+    match heard {
+        Some(code) => home.part_in_order(code == CLOSED, closed()),
+        None => home.give_up_connection(closed()),
     }
 }
 
@@ -94,6 +103,7 @@ impl Machine {
 
     /// Nothing is in flight, and nothing that was taken in can still be sent.
     fn has_nothing_to_do(&mut self) -> bool {
-        self.is_idle() && (self.leave || !self.tasks.iter().any(|t| t.state == State::Queued && !t.urgent))
+        let is_idle = self.is_idle() && self.orphans(None).is_none();
+        is_idle && (self.leave || !self.tasks.iter().any(|t| t.state == State::Queued && !t.urgent))
     }
 }

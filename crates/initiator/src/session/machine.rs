@@ -2,8 +2,10 @@
 //! to be sent waits in an [`Out`], and time is told by whoever runs it.
 
 use super::carrier::Out;
-use super::task::{CONTROL, State, Task, Tasks, Waiter};
+use super::orphans::Proof;
+use super::task::{CONTROL, State, TRIES, Task, Tasks, Waiter};
 use super::{Event, control::Control, numbers::Numbers, order::Order, talk::Talk, unseen::Unseen};
+use crate::options::LateWrites;
 use crate::{Command, Completion, Error, Kind};
 use net::iscsi::out::{Digests, Payload};
 use proto::parameters::Parameters;
@@ -11,9 +13,6 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 use wire::iscsi::{Bhs, request};
-
-/// Tries of a command that may be repeated.
-const TRIES: u8 = 6;
 
 /// A session's memory: its commands, its numbers, and what waits to be sent.
 pub struct Machine {
@@ -51,6 +50,14 @@ pub struct Machine {
     pub online: Online,
     /// Logical units that are to be looked at before commands go to them.
     pub unseen: Unseen,
+    /// What happens to commands that change the medium when their connection is lost.
+    pub late_writes: LateWrites,
+    /// The portal group of the present connection, or of the last one.
+    pub group: Option<u16>,
+    /// The connection was logged out of in order, which has ended all tasks (RFC 7143 section 11.14).
+    pub parted: bool,
+    /// The time for recovery is over: commands are to end.
+    pub gave_up: bool,
     /// Unit attentions so far that told that a logical unit may be another one than it was.
     pub doubts: u64,
     /// Nobody looks yet.
@@ -113,6 +120,10 @@ impl Machine {
             limit: limit.clamp(1, 4096).into(),
             online: Online::No,
             unseen: Unseen::default(),
+            late_writes: LateWrites::default(),
+            group: None,
+            parted: false,
+            gave_up: false,
             doubts: 0,
             to_check: false,
             broken: None,
@@ -129,20 +140,22 @@ impl Machine {
         }
     }
 
-    /// A login has succeeded.
+    /// A login has succeeded, at the portal group that was set.
     pub fn connect(&mut self, parameters: Parameters, numbers: Numbers, out: Out) {
+        self.prove(Proof::Login(self.group));
         self.digests = Digests { header: parameters.header_digest, data: parameters.data_digest };
         self.time2wait_s = parameters.default_time2wait;
         self.parameters = parameters;
         self.numbers = numbers;
         (self.out, self.broken) = (out, None);
-        (self.leave, self.leave_by, self.parting) = (false, None, false);
+        (self.leave, self.leave_by, self.parting, self.parted) = (false, None, false, false);
         (self.pongs, self.left, self.talk_refused) = (0, 0, false);
         self.online = Online::Checking;
         self.heard = self.now;
     }
 
-    /// The connection is gone. Commands that may be repeated wait for the next one; the others end.
+    /// The connection is gone. Commands that may change the medium become orphans. Of the others those that may be repeated
+    /// wait for the next connection, and the rest ends.
     pub fn disconnect(&mut self, why: &Error) {
         self.online = Online::No;
         self.to_check = false;
@@ -159,17 +172,19 @@ impl Machine {
         let now = (self.clock)();
         self.settle();
         let mut back: Vec<(u32, u32)> = Vec::new();
-        let mut over = Vec::new();
+        let (mut over, mut orphans) = (Vec::new(), Vec::new());
+        let waits = !self.parted && self.late_writes == LateWrites::Wait;
         for task in self.tasks.iter().filter(|t| t.state == State::Sent) {
-            // An owner who was told that it is late has done something else since.
-            let wanted = !task.is_abandoned() && task.expired.is_none() && !task.urgent;
-            if wanted && task.repeatable && task.tries < TRIES && !task.aborting {
+            if waits && task.changes && !task.urgent {
+                orphans.push(task.tag);
+            } else if task.may_be_sent_again() {
                 task.rewind(now);
                 back.push((task.cmd_sn, task.tag));
             } else {
                 over.push(task.tag);
             }
         }
+        self.orphan(&orphans);
         self.queue_again(back);
         for tag in over {
             let what = format!("{why}; it is not known whether the command was carried out");
@@ -184,9 +199,10 @@ impl Machine {
 
     /// Commands (CmdSN, tag) that were sent already wait before those that were not, in the order of their
     /// sending: CmdSN runs on modulo 2^32.
-    fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
+    pub(super) fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
         self.bring_back(|_| true);
         let next = self.numbers.cmd_sn;
+        self.queue.retain(|waits| back.iter().all(|(_, tag)| tag != waits));
         back.sort_by_key(|(cmd_sn, _)| std::cmp::Reverse(next.wrapping_sub(*cmd_sn)));
         back.into_iter().rev().for_each(|(_, tag)| self.queue_first(tag));
     }
@@ -355,13 +371,14 @@ impl Machine {
         // Memory that was lent comes back: what is still away then is being sent.
         self.out.ended(tag);
         let again = (undone || task.repeatable) && task.tries < TRIES && !task.is_abandoned();
-        if again && !task.aborting && task.expired.is_none() {
+        if again && !task.aborting && task.expired.is_none() && task.overdue.is_none() {
             task.rewind(now);
             self.sent -= 1;
             return Some((task.cmd_sn, tag));
         }
         let kind = if task.aborting { Kind::Aborted } else { error.kind };
-        self.finish(tag, Err(Error::new(kind, &error.what)));
+        let overdue = task.overdue.take();
+        self.finish(tag, Err(overdue.unwrap_or_else(|| Error::new(kind, &error.what))));
         None
     }
 

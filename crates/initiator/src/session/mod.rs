@@ -15,6 +15,7 @@ mod losses;
 pub(crate) mod machine;
 pub(crate) mod numbers;
 mod order;
+mod orphans;
 mod patience;
 mod pins;
 mod recover;
@@ -37,11 +38,12 @@ use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, text};
 pub use home::{CommandId, Pending};
 use home::{Home, Mail};
 use losses::Losses;
+use orphans::Proof;
 pub(crate) use pins::Held;
 use proto::parameters::Parameters;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::iscsi::request::Function;
 use wire::scsi::cdb::Cdb;
 use wire::scsi::{Sense, Status};
@@ -332,6 +334,24 @@ impl Session {
         let (reply, answer) = flume::bounded(1);
         if self.mail(Mail::LookAgain(lun, reply)).is_ok() {
             // The session is over: there is nothing to be seen.
+            let _ = answer.recv_async().await;
+        }
+    }
+
+    /// How long the oldest command has waited that changes this logical unit (any, with None), and that the target may still
+    /// carry out though its connection is lost.
+    pub async fn oldest_orphan(&self, lun: Option<u64>) -> Option<Duration> {
+        let (reply, answer) = flume::bounded(1);
+        self.mail(Mail::Orphans(lun, reply)).ok()?;
+        answer.recv_async().await.ok()?
+    }
+
+    /// The logical unit was reset through another session, by a function that was sent at this time: the target carries out
+    /// nothing any more that it had of a connection that was lost before.
+    pub async fn was_reset(&self, lun: u64, at: Instant) {
+        let (reply, answer) = flume::bounded(1);
+        if self.mail(Mail::Prove(Proof::Reset(Some(lun), at), reply)).is_ok() {
+            // The session is over: nothing waits any more.
             let _ = answer.recv_async().await;
         }
     }

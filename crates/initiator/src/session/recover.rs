@@ -26,7 +26,7 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
     while let Some(connected) = next {
         let begun = Instant::now();
         let receiver = home.install(connected);
-        if home.closing.get() {
+        if home.is_to_end() {
             // That was asked for before there was this connection to end.
             home.give_up_connection(closed());
         }
@@ -38,6 +38,7 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
         next = reconnect(&home, why, short_lives).await;
     }
     home.machine.borrow_mut().fail_queued(&closed(), |_| true);
+    home.leave_orphans();
     home.over.set(true);
     home.bell.notify(usize::MAX);
     drive::end(&home);
@@ -54,12 +55,14 @@ impl Home {
             max_cmd_sn: login.max_cmd_sn,
             exp_stat_sn: login.exp_stat_sn,
         };
+        let group = login.portal_group_tag;
         let mut facts = lock(&self.facts);
         (facts.portal, facts.tsih) = (portal, login.tsih);
         (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
         (facts.carrier, facts.parameters) = (carrier, login.parameters.clone());
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
+        machine.group = group;
         machine.connect(login.parameters, numbers, line.out());
         // Should it fail, a reset is asked for again at the end.
         _ = line.reset_on_close(true);
@@ -116,6 +119,7 @@ impl Home {
         }
         let again = self.lost.take().is_some();
         *self.gave_up.borrow_mut() = None;
+        self.machine.borrow_mut().gave_up = false;
         let mut facts = lock(&self.facts);
         facts.connected = true;
         facts.recoveries += u32::from(again);
@@ -130,7 +134,7 @@ impl Home {
 
 /// The next connection, however long it takes; None when the session is to end.
 async fn reconnect(home: &Rc<Home>, why: Error, short_lives: u32) -> Option<Connected> {
-    if home.closing.get() {
+    if home.is_to_end() {
         return None;
     }
     match home.asked.get() {
@@ -182,7 +186,7 @@ async fn or_closing<T>(home: &Rc<Home>, work: impl Future<Output = T>) -> Option
     let closing = async {
         loop {
             let rung = home.bell.listen();
-            if home.closing.get() {
+            if home.is_to_end() {
                 return None;
             }
             rung.await;

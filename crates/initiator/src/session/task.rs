@@ -14,6 +14,8 @@ use wire::scsi::cdb::Cdb;
 /// Bits of a tag that name its slot.
 const SLOT_BITS: u32 = 16;
 const SLOTS: u32 = (1 << SLOT_BITS) - 1;
+/// Tries of a command that may be repeated.
+pub const TRIES: u8 = 6;
 /// Tags with this bit are those of requests that are no commands.
 pub const CONTROL: u32 = 1 << 31;
 
@@ -24,6 +26,8 @@ pub enum State {
     Queued,
     /// The target has it.
     Sent,
+    /// It was sent on a connection that is lost, and the target may still carry it out.
+    Orphaned,
     /// Answered; its owner may not have taken the answer yet, and parts of its buffer may still be being sent.
     Answered,
 }
@@ -81,6 +85,8 @@ pub struct Task {
     pub attribute: Attribute,
     /// It may be sent again.
     pub repeatable: bool,
+    /// It may change the medium, or the state of the logical unit.
+    pub changes: bool,
     /// Its place before all others: identity checks of a new session.
     pub urgent: bool,
     /// How far it has come.
@@ -108,11 +114,15 @@ pub struct Task {
     /// Who waits.
     pub waiter: Waiter,
     /// Of a write: what nobody else may write while this is there.
-    pub _hold: Option<Hold>,
+    pub hold: Option<Hold>,
+    /// Of an orphan: the portal group of the connection that is lost.
+    pub group: Option<u16>,
     /// Its owner wants its end: it is not sent again.
     pub aborting: bool,
     /// Its owner is to hear that its time is over.
     pub expired: Option<Error>,
+    /// Its time is over: how it ends as soon as the target carries it out no more.
+    pub overdue: Option<Error>,
     /// How it ended.
     pub answer: Option<Result<Completion, Error>>,
 }
@@ -137,6 +147,11 @@ impl Task {
         }
     }
 
+    /// It has not ended, and has not been found late.
+    pub fn is_due(&self) -> bool {
+        self.answer.is_none() && self.overdue.is_none()
+    }
+
     /// Nobody waits for its end any more.
     pub fn is_abandoned(&self) -> bool {
         match &self.waiter {
@@ -144,6 +159,12 @@ impl Task {
             Waiter::There(reply, _) => reply.is_disconnected(),
             Waiter::Unknown | Waiter::Here(_) | Waiter::Among(..) => false,
         }
+    }
+
+    /// Somebody wants it done, and once more does no harm. Whoever heard that it is late has done something else since.
+    pub fn may_be_sent_again(&self) -> bool {
+        let is_wanted = !self.is_abandoned() && self.expired.is_none() && self.overdue.is_none();
+        is_wanted && !self.urgent && !self.aborting && self.repeatable && self.tries < TRIES
     }
 
     /// Takes the data out of what is still being sent: a copy of them is sent later.
@@ -237,6 +258,7 @@ impl Tasks {
             rest: command.rest,
             attribute: command.attribute,
             repeatable: command.repeatable,
+            changes: command.changes,
             urgent: false,
             state: State::Queued,
             data,
@@ -250,9 +272,11 @@ impl Tasks {
             sent: now,
             queued: Duration::ZERO,
             waiter,
-            _hold: command.hold,
+            hold: command.hold,
+            group: None,
             aborting: false,
             expired: None,
+            overdue: None,
             answer: None,
         });
         self.count += 1;
@@ -356,6 +380,10 @@ impl Tasks {
     pub fn abandon(&mut self, tag: u32) {
         let Some(task) = self.get(tag) else { return };
         task.waiter = Waiter::Gone;
+        // To its owner it is over: newer writes of the same bytes must not pass it.
+        if let Some(hold) = task.hold.as_ref().filter(|_| task.answer.is_none()) {
+            hold.bar();
+        }
         let over = task.answer.is_some() && !task.is_leaving();
         if over || task.state == State::Queued {
             self.forget(tag);

@@ -246,6 +246,7 @@ fn defaults() -> Settings {
         initiator_ext: None,
         initiator_guid: None,
         channels: options.channels,
+        late_writes: options.late_writes,
         algorithms: Algorithm::ALL.to_vec(),
         texts: Texts::default(),
     }

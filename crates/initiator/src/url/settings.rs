@@ -1,6 +1,6 @@
 //! The settings of a URL, one row each.
 
-use crate::options::{Provider as Carrier, Timeouts};
+use crate::options::{LateWrites, Provider as Carrier, Timeouts};
 use crate::srp;
 use proto::chap::Algorithm;
 use proto::nearest::nearest;
@@ -30,6 +30,8 @@ pub struct Settings {
     pub initiator_guid: Option<u64>,
     /// Channels of a session over SRP.
     pub channels: u16,
+    /// What happens to a write whose connection is lost.
+    pub late_writes: LateWrites,
     /// CHAP algorithms, preferred first.
     pub algorithms: Vec<Algorithm>,
     /// Names, and where secrets are.
@@ -62,6 +64,7 @@ enum Takes {
     Half(fn(&mut Settings) -> &mut Option<u64>),
     Provider,
     Window,
+    Late,
     Tries(fn(&mut Timeouts) -> &mut u32),
     /// The one value that this initiator supports.
     Only(&'static str),
@@ -136,6 +139,7 @@ pub static TABLE: &[Row] = &[
     row("recovery_timeout", Seconds(|t| &mut t.recovery)),
     row("transition_timeout", SecondsOrNone(|t| t.transition.get_or_insert_default())),
     row("operation_timeout", Seconds(|t| &mut t.operation)),
+    row("late_writes", Late),
     row("login_tries", Tries(|t| &mut t.login_tries)),
     row("commands", Count(1..=4096, |s| &mut s.commands)),
 ];
@@ -197,6 +201,10 @@ impl Row {
                 *place(settings) = Some(srp::half(value).ok_or("it takes 16 hexadecimal digits")?);
             }
             Channels => settings.channels = number(value, &(1..=64))?,
+            Late => {
+                let found = LateWrites::NAMES.iter().find(|(name, _)| *name == value);
+                settings.late_writes = found.ok_or("it takes wait or risk")?.1;
+            }
             Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}

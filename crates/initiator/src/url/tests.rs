@@ -1,4 +1,5 @@
 use super::*;
+use crate::LateWrites;
 use proto::parameters::Digests;
 use std::time::Duration;
 
@@ -75,6 +76,7 @@ fn what_is_wrong_is_told_with_what_to_do() {
         ("iscsi://h?auth=rot13", "sha3-256"),
         ("iscsi://h?error_recovery_level=1", "only 0"),
         ("iscsi://h?target_user=", "no value"),
+        ("iscsi://h?late_writes=never", "wait or risk"),
     ] {
         assert!(error(text).contains(part), "{text}: {}", error(text));
     }
@@ -84,7 +86,7 @@ fn what_is_wrong_is_told_with_what_to_do() {
 #[test]
 fn settings_go_where_they_belong() {
     let u = url("iscsi://h?header_digest=crc32c&data_digest=none&initial_r2t=Yes&immediate_data=no&\
-         first_burst_length=4096&login_timeout=1.5&noop_interval=0&transition_timeout=0&login_tries=1&commands=7&auth=sha-256,md5&isid=0x80aB00000001");
+         first_burst_length=4096&login_timeout=1.5&noop_interval=0&transition_timeout=0&login_tries=1&commands=7&auth=sha-256,md5&isid=0x80aB00000001&late_writes=risk");
     let s = &u.settings;
     assert_eq!(s.offer.header_digest, Digests { none: false, crc32c: true });
     assert_eq!((s.offer.initial_r2t, s.offer.immediate_data), (true, false));
@@ -92,6 +94,7 @@ fn settings_go_where_they_belong() {
     assert_eq!((s.timeouts.login, s.timeouts.noop_interval), (Duration::from_millis(1500), Duration::ZERO));
     assert_eq!(s.timeouts.transition, Some(Duration::ZERO));
     assert_eq!(s.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
+    assert_eq!((s.late_writes, defaults().late_writes), (LateWrites::Risk, LateWrites::Wait));
     assert_eq!(s.isid, Some([0x80, 0xab, 0, 0, 0, 1]));
 }
 
@@ -112,6 +115,7 @@ fn every_setting_can_be_set() {
             "800000000001",
             "0000000000000001",
             "iwarp",
+            "risk",
         ];
         assert!(values.iter().any(works), "{}", row.name);
         assert!(row.set(&mut defaults(), "").is_err(), "{}", row.name);

@@ -42,6 +42,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
         initiator_ext: s.initiator_ext,
         initiator_guid: s.initiator_guid,
         channels: s.channels,
+        late_writes: s.late_writes,
     };
     check(url, &options)?;
     Ok(options)

@@ -6,7 +6,7 @@
 
 use super::guard::Guard;
 use crate::upstream::Remote;
-use initiator::{Direction, Error, IDENTITY_LEN, Kind, Options, Session, Url};
+use initiator::{Direction, Error, IDENTITY_LEN, Kind, LateWrites, Options, Session, Url};
 use net::Buf;
 use std::time::Duration;
 use wire::iscsi::lun::encode;
@@ -319,7 +319,9 @@ async fn open(url: &Url, target: &str, port: &Port, hold: Duration) -> Result<Se
     timeouts.transition = None;
     (timeouts.command, timeouts.operation) = (hold, hold);
     let initiator = port.initiator.clone().unwrap_or(options.initiator);
-    let options = Options { initiator, isid: Some(port.isid), timeouts, commands: 4, ..options };
+    // A fence decides by what stands at the storage, and within its own time-outs.
+    let late_writes = LateWrites::Risk;
+    let options = Options { initiator, isid: Some(port.isid), timeouts, late_writes, commands: 4, ..options };
     let portal = url.portal.clone();
     if url.target.is_some() {
         return Session::open(portal, target, options).await;

@@ -5,8 +5,10 @@ use super::{Shared, Spec, reply};
 use crate::upstream::is_about_luns;
 use device::Port;
 use event_listener::Event as Bell;
-use initiator::command::is_repeatable_on_blocks;
-use initiator::{Command, CommandId, Completion, Direction, Event, IDENTITY_LEN, Options, Session, Url};
+use initiator::command::{is_repeatable_on_blocks, only_reads, only_reads_on_blocks};
+use initiator::{
+    Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, Options, Session, Url,
+};
 use net::Buf;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
@@ -68,6 +70,8 @@ pub struct Line {
     session: RefCell<Option<Session>>,
     /// Logical units that were seen to be what they are to be, on this session.
     seen: RefCell<HashMap<u64, Vec<u8>>>,
+    /// Of each path a session that was lost, while the target may still carry out commands of it. It comes back by itself.
+    lost: RefCell<Vec<Option<Session>>>,
     /// Since when there is none.
     down: Cell<Option<Instant>>,
     /// Rings when there is one, and when a command is aborted.
@@ -83,6 +87,7 @@ impl Line {
             course: Course::begin(spec, &key.port),
             session: RefCell::default(),
             seen: RefCell::default(),
+            lost: RefCell::new(spec.paths.iter().map(|_| None).collect()),
             down: Cell::new(Some(Instant::now())),
             bell: Bell::new(),
         });
@@ -98,10 +103,39 @@ impl Line {
         self.bell.notify(usize::MAX);
     }
 
-    fn remove(&self, lost: Instant) {
+    /// The session over this path is lost. It is kept while a command of it may come late.
+    async fn remove(&self, path: usize, lost: Instant) {
         self.course.is_lost();
-        self.session.replace(None);
         self.down.set(Some(lost));
+        let Some(session) = self.session.replace(None) else { return };
+        if session.oldest_orphan(None).await.is_some() {
+            self.lost.borrow_mut()[path] = Some(session);
+        }
+    }
+
+    /// The session of this path that was lost and is back.
+    ///
+    /// # Errors
+    /// When it is not back: a second session of the same nexus would end it.
+    async fn come_back(&self, path: usize) -> Option<Result<Session, Error>> {
+        let session = self.lost.borrow_mut()[path].take()?;
+        if session.facts().connected {
+            return Some(Ok(session));
+        }
+        session.oldest_orphan(None).await?;
+        self.lost.borrow_mut()[path] = Some(session);
+        Some(Err(Error::new(
+            initiator::Kind::Lost,
+            "the target may still carry out commands of a lost session",
+        )))
+    }
+
+    /// The logical unit was reset, by a function that was sent at this time.
+    async fn was_reset(&self, lun: u64, at: Instant) {
+        let lost: Vec<Session> = self.lost.borrow().iter().flatten().cloned().collect();
+        for session in lost {
+            session.was_reset(lun, at).await;
+        }
     }
 
     /// The session, as soon as there is one, unless `is_over` or there has been none for too long.
@@ -182,14 +216,24 @@ async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
                 return;
             }
             let target = url.target.as_deref().unwrap_or_default();
-            match Session::open(url.portal.clone(), target, options.clone()).await {
+            let back = match line.upgrade() {
+                Some(line) => line.come_back(number).await,
+                None => return,
+            };
+            let opened = match back {
+                Some(back) => back,
+                None => Session::open(url.portal.clone(), target, options.clone()).await,
+            };
+            match opened {
                 Ok(session) => {
                     let events = session.events();
                     // Not held while it lasts: it ends with the nexus here.
                     let Some(()) = line.upgrade().map(|line| line.install(session, number)) else { return };
                     pause = FIRST_PAUSE;
                     let lost = until_it_is_lost(&line, &events).await;
-                    line.upgrade().inspect(|line| line.remove(lost));
+                    if let Some(line) = line.upgrade() {
+                        line.remove(number, lost).await;
+                    }
                 }
                 Err(e) => tracing::debug!(target, portal = %url.portal, "no way to pass commands on: {e}"),
             }
@@ -250,6 +294,8 @@ impl Lane {
         command.attribute = attribute;
         // What does no harm to a disk moves a tape.
         command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
+        let reads_alone = if self.shared.spec.is_disk { only_reads_on_blocks } else { only_reads };
+        command.changes = !reads_alone(&command.cdb);
         let repeatable = command.repeatable;
         let arrived = Instant::now();
         let is_over = || self.is_aborted(tag);
@@ -334,7 +380,13 @@ impl Way for Lane {
             let Some(session) = self.line.session(spec.hold, || false).await else { return false };
             // Tasks of another logical unit are somebody else's.
             let is_meant = self.line.is_meant(&session, self.lun, spec).await == Some(true);
-            is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE)
+            let sent = Instant::now();
+            let done =
+                is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE);
+            if done && function == Function::LunReset {
+                self.line.was_reset(self.lun, sent).await;
+            }
+            done
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::known::Known;
 use crate::swapped;
+use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use initiator::multipath::{State, Way};
 use initiator::{Error, Event, Kind, Lun, Session, Url};
@@ -234,8 +235,14 @@ impl Way for Line {
         self.known.found.designators.clone()
     }
 
-    fn block_size(&self) -> u32 {
-        self.known.found.block_size
+    fn share(&self, ranges: &Arc<Ranges>) {
+        if let Some(lun) = self.lun.get() {
+            Way::share(&**lun, ranges);
+        }
+    }
+
+    fn lun(&self) -> Option<&Lun> {
+        self.lun.get().map(|lun| &**lun)
     }
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> Future<'_, (Result<bool, Error>, Buf)> {

@@ -276,6 +276,14 @@ fn problems_of_an_upstream() {
                 &["t.toml:3:10: unknown policy \"aula\"", "hint: did you mean \"alua\"?"],
             ),
             (
+                "urls = [\"iscsi://h\"]\nlate_writes = \"never\"",
+                &["t.toml:3:15: unknown late_writes \"never\"", "hint: it takes wait or risk"],
+            ),
+            (
+                "null = \"1M\"\nlate_writes = \"wait\"",
+                &["t.toml:3:15: no write to a device of this host comes late", "hint: remove `late_writes`"],
+            ),
+            (
                 "urls = [\"iscsi://h\"]\npolicy = \"\"",
                 &[
                     "t.toml:3:10: unknown policy \"\"",
@@ -718,6 +726,7 @@ fn the_example_has_every_key() {
         "null",
         "memory",
         "policy",
+        "late_writes",
         "identity",
         "vendor",
         "product",

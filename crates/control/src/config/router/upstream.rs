@@ -57,6 +57,12 @@ pub struct RemoteUrl {
 }
 
 impl RemoteUrl {
+    fn with_late_writes(self, late: &str) -> RemoteUrl {
+        let text = attachment::with_setting(&self.text, "late_writes", late);
+        let url = Url::parse(&text).unwrap_or(self.url);
+        RemoteUrl { text, url }
+    }
+
     /// As it was written, secrets too.
     pub(crate) fn secret_text(&self) -> &str {
         &self.text
@@ -157,6 +163,18 @@ impl Upstream {
     }
 }
 
+impl UpstreamSource {
+    /// URLs that have no such setting of their own have this one.
+    fn with_late_writes(self, late: Option<&str>) -> UpstreamSource {
+        match (self, late) {
+            (UpstreamSource::Remote { urls }, Some(late)) => UpstreamSource::Remote {
+                urls: urls.into_iter().map(|url| url.with_late_writes(late)).collect(),
+            },
+            (source, _) => source,
+        }
+    }
+}
+
 fn reach(url: &Url) -> Reach<'_> {
     match (&url.target, url.lun) {
         (None, _) => Reach::Portal,
@@ -175,7 +193,8 @@ pub(super) fn upstream(
     default: How,
     around: &mut Around<'_>,
 ) -> Option<Upstream> {
-    let source = source(p, &mut s, around);
+    let late = s.parsed(p, "late_writes", attachment::late_writes);
+    let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
     let path = s.parsed(p, "path", how).unwrap_or(default);
     let mut upstream = Upstream {
         // Without a source there is no upstream, and what else is wrong is told all the same.
@@ -312,7 +331,7 @@ fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
     let is_sg = matches!(u.source, UpstreamSource::Sg { .. });
     let is_one = !matches!(u.reach(), Reach::Portal | Reach::Target(_));
     let own = "the vendor, product and serial number of what is passed on are its own";
-    let rules: [(&'static str, bool, &str, &str); 9] = [
+    let rules: [(&'static str, bool, &str, &str); 10] = [
         ("sg", is_sg && !is_pass, "a SCSI device is passed on", "add path = \"pass\""),
         ("file", is_pass, "a file cannot be passed on", "write path = \"block\""),
         (
@@ -323,6 +342,7 @@ fn fits(p: &mut Problems<'_>, s: &mut Section<'_>, u: &mut Upstream) {
         ),
         ("null", is_pass, "null cannot be passed on", "write path = \"block\""),
         ("memory", is_pass, "memory cannot be passed on", "write path = \"block\""),
+        ("late_writes", !is_remote, "no write to a device of this host comes late", "remove `late_writes`"),
         ("policy", !is_remote, "there is one way to a device of this host", "remove `policy`"),
         (
             "policy",

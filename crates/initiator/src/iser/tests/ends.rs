@@ -75,6 +75,8 @@ fn buffers_come_back_when_the_connection_is_lost_whoever_still_holds_it() {
         peer.one();
         let held = peer.mover.clone();
         peer.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+        assert!(peer.end(tag).is_none(), "the target may still carry it out");
+        peer.reconnect();
         let (result, buf) = peer.end(tag).expect("it has ended");
         assert_eq!((result.expect_err("lost").kind, buf.map(|b| b.len())), (Kind::Lost, Some(65536)));
         drop(held);

@@ -149,11 +149,14 @@ fn a_command_that_has_not_been_sent_is_just_taken_out() {
 /// Its owner has given it up: the next connection does not get it, and no reset brings it back.
 #[test]
 fn what_is_being_aborted_is_not_sent_again() {
-    for ends in
-        [(|p, _| p.machine.disconnect(&Error::new(Kind::Lost, "cut"))) as fn(&mut Peer, u32), |p, tag| {
-            p.machine.ended_by_abort([tag], "a reset")
-        }]
-    {
+    for ends in [
+        (|p, tag| {
+            p.machine.disconnect(&Error::new(Kind::Lost, "cut"));
+            assert!(p.end(tag).is_none(), "the target may still have it");
+            p.log_in(parameters());
+        }) as fn(&mut Peer, u32),
+        |p, tag| p.machine.ended_by_abort([tag], "a reset"),
+    ] {
         let mut peer = Peer::new(parameters());
         let tag = peer.write(512);
         peer.sent();

@@ -37,6 +37,7 @@ proptest! {
         }
         let Peer { mut machine, mover, target, .. } = peer;
         drop((mover, target));
+        machine.late_writes = crate::LateWrites::Risk;
         machine.disconnect(&Error::new(crate::Kind::Lost, "cut"));
         machine.fail_queued(&Error::new(crate::Kind::Lost, "over"), |_| true);
         for (tag, len) in tags.into_iter().zip([512, 9000, 0, 64]) {

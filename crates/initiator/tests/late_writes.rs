@@ -1,0 +1,160 @@
+//! Writes of a path that is lost while the target may still carry them out, against scripted targets.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use block::Backend;
+use common::{WRITE_10, is, run, with_disk};
+use initiator::multipath::{Multipath, Policy, Settings, Way};
+use initiator::{Kind, Url};
+use interop::op;
+use interop::script::{Script, Target, Turn};
+use net::Buf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A test that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+const MOMENT: Duration = Duration::from_millis(300);
+/// The target is found dead soon, and commands of a lost session come back at once, as those of several paths do.
+const WAITS: &str = "noop_interval=0.2&noop_timeout=0.2&recovery_timeout=0.001&immediate_data=yes";
+/// LOGICAL UNIT RESET (RFC 7143 section 11.5.1).
+const LUN_RESET: u8 = 5;
+
+/// A target that says nothing any more once its first session has sent a write, and takes no login until it is let to.
+fn stalls(lets: &Arc<AtomicBool>) -> Target {
+    let (lets, stalled) = (lets.clone(), AtomicBool::new(false));
+    let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        if link.number == 0 {
+            stalled.fetch_or(is(pdu, WRITE_10), SeqCst);
+            return if stalled.load(SeqCst) { Turn::Done } else { Turn::Usual };
+        }
+        while pdu.opcode() == op::LOGIN && !lets.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Turn::Usual
+    });
+    script.listen()
+}
+
+fn filled(byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(512);
+    buf.fill(byte);
+    buf
+}
+
+/// The first bytes of the data of all writes that a target has seen, in order.
+fn written(target: &Target) -> Vec<u8> {
+    target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).map(|pdu| pdu.data[0]).collect()
+}
+
+/// Two paths, of which the first takes the first write.
+async fn joined(urls: [Url; 2]) -> Arc<Multipath> {
+    let mut ways: Vec<Arc<dyn Way>> = Vec::new();
+    for url in urls {
+        ways.push(initiator::open(&url).await.expect("a LUN"));
+    }
+    let check = Duration::from_millis(200);
+    let settings = Settings { policy: Policy::Failover, check, ..Settings::default() };
+    Multipath::join(ways, settings).await.expect("one unit")
+}
+
+fn urls(targets: [&Target; 2], settings: &str) -> [Url; 2] {
+    targets.map(|target| Url::parse(&target.url(&format!("{WAITS}&{settings}"))).expect("a URL"))
+}
+
+async fn logs_in_again(target: &Target) {
+    while target.seen().iter().all(|seen| seen.link == 0) {
+        compio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[test]
+fn a_write_is_not_sent_on_another_path_before_the_login() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
+    let urls = urls([&first, &second], "login_timeout=60");
+    let targets = [Arc::new(first), Arc::new(second)];
+    let [first, second] = targets.clone();
+    run(LIMIT, move || async move {
+        let disk = joined(urls).await;
+        let write = |at: u64, byte: u8| {
+            let disk = disk.clone();
+            compio::runtime::spawn(async move { disk.write(at, filled(byte), false).await.0 })
+        };
+        let older = write(0, 1);
+        logs_in_again(&first).await;
+        write(4096, 2).await.expect("no panic").expect("other blocks are written on the other path");
+        let newer = write(0, 3);
+        compio::time::sleep(MOMENT).await;
+        assert_eq!((written(&first), written(&second)), (vec![1], vec![2]), "it may still be carried out");
+        lets.store(true, SeqCst);
+        older.await.expect("no panic").expect("written at last");
+        newer.await.expect("no panic").expect("its turn has come");
+        assert!(first.requests(op::TMF).is_empty() && second.requests(op::TMF).is_empty(), "no reset");
+    });
+    let mut seen = [written(&targets[0]), written(&targets[1])].concat();
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 1, 2, 3], "the older one once more");
+}
+
+#[test]
+fn a_write_goes_elsewhere_once_a_reset_there_is_answered() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let reset = Arc::new(AtomicBool::new(false));
+    let was_reset = reset.clone();
+    let second = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        if pdu.opcode() == op::TMF {
+            assert_eq!(pdu.bhs[1] & 0x7f, LUN_RESET);
+            was_reset.store(true, SeqCst);
+        }
+        if is(pdu, WRITE_10) && !was_reset.load(SeqCst) {
+            link.check_condition(pdu, [5, 0x24, 0]);
+            return Turn::Done;
+        }
+        Turn::Usual
+    });
+    let (first, second) = (stalls(&lets), second.listen());
+    let urls = urls([&first, &second], "login_timeout=0.5");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("not sent before the reset");
+    });
+    assert!(reset.load(SeqCst));
+    assert_eq!((written(&second), second.requests(op::TMF).len()), (vec![1], 1));
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn who_takes_the_risk_has_it_done_elsewhere_at_once() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
+    let urls = urls([&first, &second], "login_timeout=60&late_writes=risk");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("on the other path");
+    });
+    assert_eq!((written(&first), written(&second)), (vec![1], vec![1]));
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn a_session_that_is_closed_says_what_it_leaves_behind() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let target = stalls(&lets);
+    let settings = format!("{WAITS}&login_timeout=60&logout_timeout=1&operation_timeout=1");
+    let (closed, written) = with_disk(LIMIT, &target, &settings, |lun| async move {
+        let other = lun.clone();
+        let write = compio::runtime::spawn(async move { other.write(0, filled(1), false).await.0 });
+        while lun.session().oldest_orphan(None).await.is_none_or(|waited| waited < Duration::from_secs(2)) {
+            compio::time::sleep(Duration::from_millis(50)).await;
+        }
+        (lun.session().close().await, write.await.expect("no panic"))
+    });
+    let error = closed.expect_err("a write may come late");
+    assert!(
+        error.kind == Kind::TimedOut && error.what.contains("1 write") && error.hint.is_some(),
+        "{error}"
+    );
+    assert!(written.is_err());
+    lets.store(true, SeqCst);
+}
