@@ -6,6 +6,7 @@ mod block;
 mod change;
 mod faults;
 mod identity;
+mod late;
 mod loops;
 mod mapping;
 mod pass;

@@ -1,0 +1,82 @@
+//! Writes of a session that is lost while the storage may still carry them out: hosts hear of their end after that.
+
+use crate::*;
+use interop::op;
+use interop::script::{Script, Target, Turn};
+use interop::scsi::{WRITE, pattern, write10};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+const ABORT_TASK: u8 = 1;
+const CHECK_CONDITION: u8 = 2;
+/// Longer than the time-outs of the upstream and of the router together.
+const AFTER_ALL: Duration = Duration::from_secs(6);
+
+/// Storage whose session says nothing any more once it has a write. No login ends before it is let to.
+fn stalls(lets: &Arc<AtomicBool>) -> Target {
+    let (lets, stalled) = (lets.clone(), Mutex::new(None));
+    let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        let mut stalled = stalled.lock().expect("no panic");
+        if stalled.is_none() && pdu.opcode() == op::SCSI && matches!(pdu.bhs[32], 0x2a | 0x8a) {
+            *stalled = Some(link.number);
+        }
+        let (is_stalled, is_any) = (*stalled == Some(link.number), stalled.is_some());
+        drop(stalled);
+        while is_any && !is_stalled && pdu.opcode() == op::LOGIN && !lets.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if is_stalled { Turn::Done } else { Turn::Usual }
+    });
+    script.listen()
+}
+
+fn router_before(target: &Target, path: &str, more: &str) -> Server {
+    let waits = "noop_interval=1&noop_timeout=1&command_timeout=2&abort_timeout=1&lun_reset_timeout=1\
+                 &target_reset_timeout=1&operation_timeout=3&login_timeout=60";
+    let place = format!("iscsi://{}/{}?{waits}", target.address(), interop::TARGET);
+    let keys = format!("path = \"{path}\"\nhold_s = 1\n");
+    Server::start(&router_text(&keys, &(upstream("a", &place, more) + &map_target(T, "a"))))
+}
+
+/// A write that the storage has; its tag and CmdSN.
+fn write(raw: &mut Raw, target: &Target) -> (u32, u32) {
+    let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(4096, 1));
+    raw.send(&write);
+    let has = |pdu: &interop::Pdu| matches!(pdu.bhs[32], 0x2a | 0x8a);
+    until("the storage has it", || target.requests(op::SCSI).iter().any(has).then_some(()));
+    (write.tag(), write.get32(24))
+}
+
+#[test]
+fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
+    for path in ["block", "pass"] {
+        let lets = Arc::new(AtomicBool::new(false));
+        let target = stalls(&lets);
+        let router = router_before(&target, path, "");
+        let mut raw = session(router.portal(), T, &[0]);
+        let (tag, cmd_sn) = write(&mut raw, &target);
+        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{path}: it may still be carried out");
+        let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
+        raw.send(&abort);
+        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{path}: nor was it aborted");
+        lets.store(true, SeqCst);
+        let answer = raw.recv_for(abort.tag());
+        assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{path}: {answer:?}");
+        until("it goes on", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
+    }
+}
+
+#[test]
+fn a_router_that_takes_the_risk_answers_in_time() {
+    for path in ["block", "pass"] {
+        let lets = Arc::new(AtomicBool::new(false));
+        let target = stalls(&lets);
+        let router = router_before(&target, path, "late_writes = \"risk\"\n");
+        let mut raw = session(router.portal(), T, &[0]);
+        let (tag, _) = write(&mut raw, &target);
+        let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("{path}: no answer") };
+        let is_refused = (answer.opcode(), answer.bhs[3]) == (op::SCSI_RESPONSE, CHECK_CONDITION);
+        assert!(is_refused && answer.tag() == tag, "{path}: {answer:?}");
+        lets.store(true, SeqCst);
+    }
+}
