@@ -5,20 +5,23 @@ mod filters;
 mod hold;
 mod record;
 mod remedy;
+mod settings;
 mod unlinked;
 
 use filters::filtered;
 pub(crate) use hold::holders;
 pub(crate) use record::Past;
 pub(crate) use remedy::cannot_open;
+use settings::passing;
+pub(crate) use settings::settings;
 
 use crate::config::{Config, Lun, Share, Source, show_size};
 use crate::{Problem, folders, identity, io_text};
 use ::target::setup::{Answers, Setup, Target};
 use ::target::{Instance, Passage, Resting, Unit};
 use block::filter::Rate;
-use block::{Backend, Facts, Spec};
-use device::{Kind, Lu, Passes, Settings};
+use block::{Backend, Spec};
+use device::{Lu, Passes, Settings};
 use hold::{Hold, Holds};
 use router::limited;
 use router::routes::{Opened, Routes, Served};
@@ -632,60 +635,6 @@ fn has_path(lun: &Lun) -> bool {
 pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
     let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
     state_dir.join("lu").join(&name.0).join(file)
-}
-
-/// What a LUN is on a medium like this.
-pub(crate) fn settings(
-    name: &Name,
-    lun: &Lun,
-    facts: Facts,
-    max_registrants: usize,
-) -> Result<Settings, Problem> {
-    // What is routed may have no medium now.
-    if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
-        return Err(Problem::new(
-            format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
-            "serve a larger one",
-        ));
-    }
-    Ok(Settings {
-        kind: lun.kind,
-        identity: identity::identity(&name.0, name.1, lun),
-        block_size: lun.block_size,
-        physical_block_size: lun.physical_block_size.max(lun.block_size),
-        capacity: facts.capacity,
-        read_only: lun.read_only || facts.read_only,
-        removable: lun.removable,
-        write_cache: lun.write_cache,
-        thin: lun.thin && facts.unmap,
-        // Of the medium once it is open.
-        max_atomic: 0,
-        max_registrants,
-        reservable: lun.reservable,
-        passes: Passes::None,
-        explicit_access: lun.source.place().is_none(),
-    })
-}
-
-/// What a LUN is whose commands are carried out elsewhere: what is said there passes.
-fn passing(name: &Name, lun: &Lun, passes: Passes, max_registrants: usize) -> Settings {
-    Settings {
-        kind: Kind::Disk,
-        identity: identity::identity(&name.0, name.1, lun),
-        block_size: 512,
-        physical_block_size: 512,
-        capacity: 0,
-        // Whether it can be written is for the device there to say, command by command.
-        read_only: lun.read_only && lun.found.is_none(),
-        removable: lun.removable,
-        write_cache: true,
-        thin: false,
-        max_atomic: 0,
-        max_registrants,
-        reservable: lun.reservable,
-        passes,
-        explicit_access: true,
-    }
 }
 
 /// Makes a folder, and those above it, that only the user can enter.

@@ -360,16 +360,22 @@ impl Run {
         } else {
             Some(inside)
         };
-        let ended = match plan {
-            // The write cache may be off from here on: what it holds has to be stable first.
-            Ok(plan) if MODE_SELECT.contains(&self.command.cdb()[0]) => match exec::flush(&unit).await {
-                Ok(_) => self.execute(conn, &unit, plan, data).await,
-                Err(f) => Err(f),
-            },
-            Ok(plan) => self.execute(conn, &unit, plan, data).await,
-            Err(f) => Err(f),
-        };
-        (ended, needed as u64)
+        (self.carry_out(conn, &unit, plan, data).await, needed as u64)
+    }
+
+    /// Executes a plan. After MODE SELECT the write cache may be off: what it holds has to be stable first.
+    async fn carry_out(
+        &self,
+        conn: &Rc<Connection>,
+        unit: &Arc<Unit>,
+        plan: Answer,
+        data: Option<Buf>,
+    ) -> Ended {
+        let plan = plan?;
+        if MODE_SELECT.contains(&self.command.cdb()[0]) {
+            exec::flush(unit).await?;
+        }
+        self.execute(conn, unit, plan, data).await
     }
 
     /// Passes the gate; None when the command is aborted, or comes too late. It does not wait on then: what is inside may
