@@ -151,10 +151,7 @@ fn a_session_that_is_closed_says_what_it_leaves_behind() {
         (lun.session().close().await, write.await.expect("no panic"))
     });
     let error = closed.expect_err("a write may come late");
-    assert!(
-        error.kind == Kind::TimedOut && error.what.contains("1 write") && error.hint.is_some(),
-        "{error}"
-    );
+    assert!(error.kind == Kind::Lost && error.what.contains("writes (1)") && error.hint.is_some(), "{error}");
     assert!(written.is_err());
     lets.store(true, SeqCst);
 }

@@ -146,12 +146,19 @@ impl Disk {
     }
 
     /// Logs out, on every path, inside the event loop.
-    pub async fn close(luns: Vec<Arc<Lun>>) {
+    ///
+    /// # Errors
+    /// When the target may still carry out writes.
+    pub async fn close(luns: Vec<Arc<Lun>>) -> Result<(), Error> {
+        let mut left = Ok(());
         for lun in luns {
-            if let Err(e) = lun.session().close().await {
-                tracing::info!("logout: {e}");
+            match lun.session().close().await {
+                Err(e) if e.kind == Kind::Lost => left = Err(e),
+                Err(e) => tracing::info!("logout: {e}"),
+                Ok(()) => {}
             }
         }
+        left
     }
 }
 

@@ -304,6 +304,7 @@ impl Service {
         let flushed = cores.wait(0, move || async move { disk.flush().await }).and_then(|flushed| flushed);
         let luns = self.disk.into_luns();
         let closed = cores.wait(0, move || Disk::close(luns));
-        stopped.and(flushed.map_err(unstable)).and(closed.map_err(|e| cannot("log out", &e)))
+        let left = closed.map_err(|e| cannot("log out", &e)).and_then(|left| left.map_err(Failure::from));
+        stopped.and(left).and(flushed.map_err(unstable))
     }
 }

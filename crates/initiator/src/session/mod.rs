@@ -369,7 +369,8 @@ impl Session {
     /// Logs out, after the commands in flight have ended; whatever is sent later fails.
     ///
     /// # Errors
-    /// When the target does not answer in time; the session is over all the same.
+    /// When the target does not answer in time; the session is over all the same. [`Kind::Lost`] when the target may still
+    /// carry out writes.
     pub async fn close(&self) -> Result<(), Error> {
         let (reply, answer) = flume::bounded(1);
         self.mail(Mail::Close(reply))?;

@@ -149,7 +149,8 @@ impl Home {
         match orphans {
             Some((count, since)) if late(since) && !self.said_waits.replace(true) => tracing::warn!(
                 target = %self.name(),
-                "{count} writes wait: the target may still carry them out; \
+                writes = count,
+                "writes wait: the target may still carry them out; \
                  hint: they end when the session is back; late_writes=risk does not wait",
             ),
             None if self.said_waits.replace(false) => {
@@ -173,8 +174,8 @@ impl Home {
     /// What who closes the session is to know of orphans that were left behind.
     pub(super) fn left_behind(&self) -> Option<Error> {
         let count = self.left_behind.get();
-        let what = || format!("the session ended while {} may still carry out {count} writes", self.name());
+        let what = || format!("the session ended while {} may still carry out writes ({count})", self.name());
         let hint = "write nothing there before the target has ended the old session: restart the target, or look at it";
-        (count > 0).then(|| Error::new(Kind::TimedOut, what()).with_hint(hint))
+        (count > 0).then(|| Error::new(Kind::Lost, what()).with_hint(hint))
     }
 }
