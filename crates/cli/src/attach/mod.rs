@@ -370,6 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn late_writes_goes_into_each_url() {
+        let url = "iscsi://h/iqn.2026-11.org.example:a/0";
+        let parse = |late| Line::try_parse_from(["attach", url, "--path", url, "--late-writes", late]);
+        let args = parse("risk").expect("it is a value").attach;
+        let urls = of_url(&args, url).unwrap_or_else(|_| panic!("a disk")).urls;
+        assert_eq!(urls, [(); 2].map(|()| format!("{url}?late_writes=risk")));
+        assert!(parse("never").is_err());
+    }
+
+    #[test]
     fn a_policy_is_one_for_several_paths() {
         let url = "iscsi://h/iqn.2026-11.org.example:a/0";
         let parse = |more: &[&str]| Line::try_parse_from([&["attach", url], more].concat());

@@ -379,6 +379,17 @@ mod tests {
     }
 
     #[test]
+    fn late_writes_is_a_setting_of_each_url_without_its_own() {
+        let paths = "paths = [\"iscsi://h/iqn.x:a/0?late_writes=wait\"]\n";
+        let attachment = read(&format!("url = \"{URL}\"\n{paths}late_writes = \"risk\"\n")).unwrap();
+        let risk = format!("{URL}?late_writes=risk");
+        assert_eq!(attachment.urls, [risk.as_str(), "iscsi://h/iqn.x:a/0?late_writes=wait"]);
+        assert_eq!(read(&text(&attachment)), Ok(attachment), "it is written alike");
+        let wrong = read(&format!("url = \"{URL}\"\nlate_writes = \"never\"\n")).unwrap_err();
+        assert!(wrong[0].contains("it takes wait or risk"), "{wrong:?}");
+    }
+
+    #[test]
     fn relative_paths_start_at_the_file() {
         let text = format!("url = \"{URL}?password_file=a.secret&commands=4\"\nfuse = \"d\"");
         let attachment = read(&text).unwrap();

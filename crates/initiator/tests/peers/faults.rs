@@ -83,7 +83,7 @@ fn a_target_is_killed_and_comes_back_and_the_writer_sees_nothing() {
 fn a_target_that_stays_away_is_told_after_the_recovery_time() {
     // Longer than the two seconds that targets want us to wait before we come back (DefaultTime2Wait).
     for mut peer in peers() {
-        let url = peer.open("recovery_timeout=5");
+        let url = peer.open("recovery_timeout=5&late_writes=risk");
         let (tell, told) = flume::bounded::<()>(0);
         let user = spawn(move || {
             run(move || async move {
