@@ -32,7 +32,12 @@ fn house(guarded: bool) -> House {
     }
     let user = |name: &str, secret: &[u8]| ChapUser { name: name.into(), secret: Secret::new(secret) };
     let users = [user("alice", b"alice's secret")].into();
-    House(Authentication { required: true, users, mutual: Some(user("lunar", b"lunar's secret")) })
+    House(Authentication {
+        required: true,
+        users,
+        mutual: Some(user("lunar", b"lunar's secret")),
+        ..Authentication::none()
+    })
 }
 
 pub fn run(mut input: &[u8]) {

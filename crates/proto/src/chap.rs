@@ -33,9 +33,19 @@ impl Algorithm {
     /// STGT and its relatives take 7 for SHA-1, and choose it; who means SHA-256 knows SHA3-256 too.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
-    /// The first algorithm of a CHAP_A list that is known here.
-    pub fn first_of(list: &str) -> Option<Self> {
-        list.split(',').find_map(Self::numbered)
+    /// The name of the algorithm in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+            Self::Sha3 => "sha3-256",
+        }
+    }
+
+    /// The first algorithm of a CHAP_A list that is allowed.
+    pub fn first_of(list: &str, allowed: &[Self]) -> Option<Self> {
+        list.split(',').filter_map(Self::numbered).find(|algorithm| allowed.contains(algorithm))
     }
 
     /// The algorithm of one CHAP_A number.
@@ -156,12 +166,19 @@ pub struct Authentication {
     pub users: Arc<[ChapUser]>,
     /// As whom an initiator's challenge is answered.
     pub mutual: Option<ChapUser>,
+    /// The algorithms that an initiator may choose.
+    pub algorithms: Vec<Algorithm>,
 }
 
 impl Authentication {
     /// Everybody gets in without CHAP.
     pub fn none() -> Self {
-        Authentication { required: false, users: Arc::new([]), mutual: None }
+        Authentication {
+            required: false,
+            users: Arc::new([]),
+            mutual: None,
+            algorithms: Algorithm::ALL.to_vec(),
+        }
     }
 
     /// The secret of an admitted user.
@@ -176,7 +193,7 @@ impl Authentication {
             (false, true) => other,
             (true, true) => {
                 let users = self.users.iter().filter(|u| other.users.contains(u)).cloned().collect();
-                Authentication { required: true, users, mutual: self.mutual.or(other.mutual) }
+                Authentication { users, mutual: self.mutual.or(other.mutual), ..self }
             }
         }
     }
@@ -248,7 +265,7 @@ mod tests {
             ("", None),
             ("five", None),
         ] {
-            assert_eq!(Algorithm::first_of(list), want, "{list}");
+            assert_eq!(Algorithm::first_of(list, &Algorithm::ALL), want, "{list}");
         }
     }
 
@@ -285,8 +302,11 @@ mod tests {
     #[test]
     fn two_demands_admit_whom_both_admit() {
         let (a, b, c) = (user("a", b"1"), user("b", b"2"), user("c", b"3"));
-        let of =
-            |required, users: &[ChapUser]| Authentication { required, users: users.into(), mutual: None };
+        let of = |required, users: &[ChapUser]| Authentication {
+            required,
+            users: users.into(),
+            ..Authentication::none()
+        };
         let names = |x: Authentication| x.users.iter().map(|u| u.name.clone()).collect::<String>();
         let both = of(true, &[a.clone(), b.clone()]).and(of(true, &[b.clone(), c]));
         assert!(both.required);

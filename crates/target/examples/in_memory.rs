@@ -64,6 +64,7 @@ fn session() -> target::setup::Session {
         nop_interval: None,
         nop_timeout: Duration::from_secs(5),
         data_out_timeout: Duration::from_secs(30),
+        chap_algorithms: proto::chap::Algorithm::ALL.to_vec(),
     }
 }
 

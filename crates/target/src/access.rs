@@ -2,7 +2,7 @@
 
 use crate::Unit;
 use crate::setup::{Access, Discovery, Network, Setup, Target, User};
-use proto::chap::{Authentication, ChapUser, Secret};
+use proto::chap::{Algorithm, Authentication, ChapUser, Secret};
 use proto::login::{Policy, TargetInfo};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -118,12 +118,17 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     p[i..].iter().all(|c| *c == b'*')
 }
 
-fn authentication(users: Option<&Vec<User>>, mutual: Option<&User>) -> Authentication {
+fn authentication(
+    algorithms: &[Algorithm],
+    users: Option<&Vec<User>>,
+    mutual: Option<&User>,
+) -> Authentication {
     let chap = |u: &User| ChapUser { name: u.name.clone(), secret: Secret::new(&u.secret) };
     Authentication {
         required: users.is_some(),
         users: users.into_iter().flatten().map(chap).collect(),
         mutual: mutual.map(chap),
+        algorithms: algorithms.to_vec(),
     }
 }
 
@@ -133,7 +138,7 @@ impl Policy for Door {
         if *disabled {
             return Err(LoginStatus::SESSION_TYPE_UNSUPPORTED);
         }
-        Ok(authentication(chap.as_ref(), mutual.as_ref()))
+        Ok(authentication(&self.setup.session.chap_algorithms, chap.as_ref(), mutual.as_ref()))
     }
 
     fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginStatus> {
@@ -149,7 +154,11 @@ impl Policy for Door {
         let redirect = target.redirects.iter().find(|r| r.portal_group == self.group);
         Ok(TargetInfo {
             alias: target.alias.clone(),
-            authentication: authentication(entry.and_then(|a| a.chap.as_ref()), target.mutual.as_ref()),
+            authentication: authentication(
+                &self.setup.session.chap_algorithms,
+                entry.and_then(|a| a.chap.as_ref()),
+                target.mutual.as_ref(),
+            ),
             redirect: redirect.map(|r| (r.to.clone(), r.permanent)),
         })
     }
@@ -219,6 +228,14 @@ mod tests {
         ] {
             assert_eq!(target_address(told, at(bound), at(local), 7).as_deref(), address, "{bound} {local}");
         }
+    }
+
+    #[test]
+    fn demand_has_the_allowed_algorithms_alone() {
+        let users = vec![User { name: "alice".into(), secret: b"twelve bytes".to_vec().into() }];
+        let demand = authentication(&[Algorithm::Sha3], Some(&users), None);
+        assert!(demand.required);
+        assert_eq!(demand.algorithms, [Algorithm::Sha3]);
     }
 
     #[test]

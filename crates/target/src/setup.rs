@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Instance, Unit};
+use proto::chap::Algorithm;
 pub use proto::parameters::Digests;
 use proto::parameters::Offer;
 use wire::iscsi::status::LoginStatus;
@@ -123,6 +124,8 @@ pub struct Session {
     pub nop_timeout: Duration,
     /// End the connection when data of a write that was announced does not come for so long.
     pub data_out_timeout: Duration,
+    /// CHAP algorithms that an initiator may choose.
+    pub chap_algorithms: Vec<Algorithm>,
 }
 
 impl Session {

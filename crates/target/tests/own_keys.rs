@@ -47,6 +47,7 @@ fn session() -> target::setup::Session {
         nop_interval: None,
         nop_timeout: LIMIT,
         data_out_timeout: LIMIT,
+        chap_algorithms: proto::chap::Algorithm::ALL.to_vec(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::reader::{Section, kind, text};
 use crate::problem::Problems;
+use proto::chap::Algorithm;
 use std::time::Duration;
 use target::setup::{Digests, Limits, Session};
 
@@ -55,6 +56,7 @@ pub(super) fn session(p: &mut Problems<'_>, mut s: Section<'_>) -> Session {
         nop_interval: (interval > 0).then(|| seconds(interval)),
         nop_timeout: seconds(s.number(p, "nop_timeout_s", 1..=86400).unwrap_or(30)),
         data_out_timeout: seconds(s.number(p, "data_out_timeout_s", 1..=86400).unwrap_or(30)),
+        chap_algorithms: algorithms(p, &mut s, "chap_algorithms"),
     };
     if session.first_burst_length > session.max_burst_length {
         p.add(
@@ -95,4 +97,27 @@ fn digests(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Dige
         p.add(&value.span(), format!("`{key}` allows nothing"), HINT);
     }
     digests
+}
+
+/// A list of CHAP algorithms that may be chosen.
+fn algorithms(p: &mut Problems<'_>, s: &mut Section<'_>, key: &'static str) -> Vec<Algorithm> {
+    const HINT: &str = "write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets";
+    let Some(value) = s.find(key) else { return Algorithm::ALL.to_vec() };
+    let Some(list) = value.get_ref().as_array() else {
+        kind(p, key, value, "a list", HINT);
+        return Vec::new();
+    };
+    if list.is_empty() {
+        p.add(&value.span(), format!("`{key}` allows nothing"), HINT);
+    }
+    let mut algorithms = Vec::new();
+    for value in list.iter() {
+        let Some(name) = text(p, key, value) else { continue };
+        match Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name) {
+            Some(algorithm) => algorithms.push(algorithm),
+            None => p.add(&value.span(), format!("unknown CHAP algorithm \"{}\"", name.escape_debug()), HINT),
+        }
+    }
+    // In one order, so that the same set is the same setting.
+    Algorithm::ALL.into_iter().filter(|algorithm| algorithms.contains(algorithm)).collect()
 }

@@ -247,6 +247,20 @@ fn problems_of_limits_and_session() {
                 ],
             ),
             (
+                "[session]\nchap_algorithms = [\"md4\"]",
+                &[
+                    "t.toml:2:20: unknown CHAP algorithm \"md4\"",
+                    "hint: write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets",
+                ],
+            ),
+            (
+                "[session]\nchap_algorithms = []",
+                &[
+                    "t.toml:2:19: `chap_algorithms` allows nothing",
+                    "hint: write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets",
+                ],
+            ),
+            (
                 "[session]\nheader_digest = \"CRC32C\"",
                 &[
                     "t.toml:2:17: `header_digest` must be a list, not a string",

@@ -146,6 +146,7 @@ fn session(s: &Session) -> Vec<Fact> {
         fact("nop_interval_s", s.nop_interval.map_or(0, |interval| interval.as_secs())),
         fact("nop_timeout_s", s.nop_timeout.as_secs()),
         fact("data_out_timeout_s", s.data_out_timeout.as_secs()),
+        fact("chap_algorithms", list(s.chap_algorithms.iter().map(|algorithm| algorithm.name()))),
     ]
 }
 

@@ -246,6 +246,10 @@ impl Login {
                     LoginStatus::INITIATOR_ERROR => {
                         self.blame(format!("{}: not what this step takes", excerpt(&brought)))
                     }
+                    LoginStatus::AUTHENTICATION_FAILURE => {
+                        self.reason = security.a.map(|list| forbidden(list, &self.demand));
+                        status
+                    }
                     other => other,
                 })
             }
@@ -568,6 +572,12 @@ fn stays(identity: &Identity, (_, key, value): &(Option<usize>, &str, &str)) -> 
 
 /// Characters of a text of the initiator that a log shows.
 const EXCERPT: usize = 64;
+
+/// Why no algorithm of a CHAP_A list is chosen.
+fn forbidden(list: &str, demand: &Authentication) -> String {
+    let allowed: Vec<_> = demand.algorithms.iter().map(|algorithm| algorithm.name()).collect();
+    format!("CHAP_A={} names no algorithm that is allowed here ({})", excerpt(list), allowed.join(", "))
+}
 
 /// The beginning of a text, printable.
 fn excerpt(text: &str) -> String {

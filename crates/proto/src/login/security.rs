@@ -30,7 +30,7 @@ impl Security {
     ) -> Result<(), LoginStatus> {
         *self = match (std::mem::replace(self, Self::Start), keys.present()) {
             (Self::Start, METHOD) => choose(keys.method.unwrap_or_default(), demand, out)?,
-            (Self::Chosen, ALGORITHM) => challenge(keys.a.unwrap_or_default(), out)?,
+            (Self::Chosen, ALGORITHM) => challenge(keys.a.unwrap_or_default(), demand, out)?,
             (Self::Challenged(challenge), present) => {
                 Self::Done(Some(verify(&challenge, keys, present, demand, out)?))
             }
@@ -66,8 +66,9 @@ fn choose(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Secu
     Ok(if method == "CHAP" { Security::Chosen } else { Security::Done(None) })
 }
 
-fn challenge(list: &str, out: &mut Vec<u8>) -> Result<Security, LoginStatus> {
-    let algorithm = Algorithm::first_of(list).ok_or(LoginStatus::AUTHENTICATION_FAILURE)?;
+fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Security, LoginStatus> {
+    let algorithm = Algorithm::first_of(list, &demand.algorithms);
+    let algorithm = algorithm.ok_or(LoginStatus::AUTHENTICATION_FAILURE)?;
     let challenge = Challenge::new(algorithm).ok_or(LoginStatus::TARGET_ERROR)?;
     push(out, "CHAP_A", &(algorithm as u8).to_string());
     push(out, "CHAP_I", &challenge.id.to_string());

@@ -62,7 +62,8 @@ fn user(name: &str, secret: &[u8]) -> ChapUser {
 
 fn chap(required: bool) -> Authentication {
     let users = Arc::new([user("alice", b"alice's secret"), user("0x41", b"literal secret")]);
-    Authentication { required, users, mutual: Some(user("lunar", b"lunar's secret")) }
+    let mutual = Some(user("lunar", b"lunar's secret"));
+    Authentication { required, users, mutual, ..Authentication::none() }
 }
 
 fn guarded() -> House {
@@ -159,7 +160,7 @@ impl Pair {
         let mut buf = [0; 1024];
         let challenge = text::binary(found[2].1, &mut buf).unwrap().to_vec();
         assert!((16..=32).contains(&challenge.len()));
-        (Algorithm::first_of(found[0].1).unwrap(), found[1].1.parse().unwrap(), challenge)
+        (Algorithm::first_of(found[0].1, &Algorithm::ALL).unwrap(), found[1].1.parse().unwrap(), challenge)
     }
 
     /// CHAP_N and CHAP_R of a user for a fresh challenge.
@@ -588,6 +589,24 @@ fn chap_that_fails() {
         LoginStatus::INITIATOR_ERROR,
         "a step too early"
     );
+}
+
+#[test]
+fn forbidden_algorithms_are_not_chosen() {
+    let strong = || {
+        let authentication =
+            Authentication { algorithms: vec![Algorithm::Sha256, Algorithm::Sha3], ..chap(true) };
+        Pair::new(House { authentication, ..House::default() })
+    };
+    assert_eq!(strong().challenged("5,6,7").0, Algorithm::Sha256);
+    for list in ["5", "5,6", "99"] {
+        let mut p = strong();
+        p.text(SECURITY, &format!("{NAMES}AuthMethod=CHAP\0"));
+        let status = p.refused(SECURITY, &format!("CHAP_A={list}\0"));
+        assert_eq!(status, LoginStatus::AUTHENTICATION_FAILURE, "{list}");
+        let why = format!("CHAP_A={list} names no algorithm that is allowed here (sha256, sha3-256)");
+        assert_eq!(p.login.reason(), Some(&*why));
+    }
 }
 
 /// SEC-004, SEC-005, KEY-030, KEY-031: the target proves itself, or cannot.

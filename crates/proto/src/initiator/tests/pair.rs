@@ -110,7 +110,7 @@ impl Pair {
 fn users(required: bool) -> Authentication {
     let user = |name: &str, secret: &[u8]| ChapUser { name: name.into(), secret: Secret::new(secret) };
     let (alice, lunar) = (user("alice", b"alice's secret"), user("lunar", b"lunar's secret"));
-    Authentication { required, users: Arc::new([alice]), mutual: Some(lunar) }
+    Authentication { required, users: Arc::new([alice]), mutual: Some(lunar), ..Authentication::none() }
 }
 
 fn digests() -> impl Strategy<Value = Digests> {

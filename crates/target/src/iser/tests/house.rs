@@ -209,6 +209,7 @@ fn setup() -> Setup {
             nop_interval: None,
             nop_timeout: LIMIT,
             data_out_timeout: LIMIT,
+            chap_algorithms: proto::chap::Algorithm::ALL.to_vec(),
         },
         discovery: Discovery::default(),
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],
