@@ -70,11 +70,11 @@ impl Loops {
     /// be written, names last as long as this process.
     pub fn kept_in(file: &Path) -> Loops {
         let mut loops = Loops::default();
+        target::remove_leftovers(file);
         match fs::read(file).ok().and_then(|bytes| bytes.try_into().ok()) {
             Some(own) => loops.own = own,
             None => {
-                let folder = file.parent().map_or(Ok(()), fs::create_dir_all);
-                if let Err(e) = folder.and_then(|()| fs::write(file, loops.own)) {
+                if let Err(e) = target::replace_file(file, &loops.own) {
                     tracing::warn!("{}: {e}: loops of routes are seen late after a restart", file.display());
                 }
             }
@@ -290,6 +290,19 @@ mod tests {
         assert_ne!(Loops::default().name("t"), Loops::default().name("t"));
         assert_ne!(other.name("t"), other.name("u"));
         assert_eq!(other.name("t").len(), NAME_LEN);
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_identity_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("lunar-loops-link-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, victim) = (folder.join("router.id"), folder.join("victim"));
+        fs::write(&victim, "kept").unwrap();
+        std::os::unix::fs::symlink(&victim, &file).unwrap();
+        let first = Loops::kept_in(&file);
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+        assert_eq!(Loops::kept_in(&file).name("t"), first.name("t"));
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

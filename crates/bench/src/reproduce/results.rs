@@ -2,7 +2,7 @@
 
 use crate::{Document, Error, Kind};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Makes the folder, and sees that files can be written there, before hours go into an experiment.
@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 /// When they cannot.
 pub fn check(folder: &Path) -> Result<(), Error> {
     let probe = folder.join(format!(".lunar-{}", std::process::id()));
-    let tried = fs::create_dir_all(folder)
-        .and_then(|()| fs::write(&probe, ""))
-        .and_then(|()| fs::remove_file(&probe));
+    let tried =
+        fs::create_dir_all(folder).and_then(|()| create(&probe, b"")).and_then(|()| fs::remove_file(&probe));
     tried.map_err(|e| cannot(folder, &e))
 }
 
@@ -36,12 +35,20 @@ pub fn write(folder: &Path, document: &Document) -> Result<PathBuf, Error> {
 
 /// Writes a file that is whole from the moment it is there.
 fn whole(file: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let draft = file.with_extension("draft");
-    let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, file));
-    written.map_err(|e| {
-        let _ = fs::remove_file(&draft);
-        cannot(file, &e)
-    })
+    let draft = file.with_extension(format!("draft-{}", std::process::id()));
+    // A draft of this process number is of one that was killed; if a link is there, it goes, and not its aim.
+    let _ = fs::remove_file(&draft);
+    let written = create(&draft, bytes).and_then(|()| {
+        fs::rename(&draft, file).inspect_err(|_| {
+            let _ = fs::remove_file(&draft);
+        })
+    });
+    written.map_err(|e| cannot(file, &e))
+}
+
+/// Writes a new file. It follows no link, and replaces nothing.
+fn create(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::File::options().write(true).create_new(true).open(file)?.write_all(bytes)
 }
 
 fn cannot(path: &Path, e: &io::Error) -> Error {
@@ -67,6 +74,21 @@ mod tests {
         assert_eq!(read, document);
         assert!(file.with_extension("html").exists());
         assert_eq!(fs::read_dir(&out).expect("the folder").count(), 2, "no draft is left");
+    }
+
+    #[test]
+    fn a_link_beside_a_result_is_not_followed() {
+        let folder = Folder::below(&std::env::temp_dir()).expect("a folder");
+        let (victim, file) = (folder.join("victim"), folder.join("a.json"));
+        fs::write(&victim, "kept").expect("a file");
+        let pid = std::process::id();
+        for name in ["a.draft".to_owned(), format!("a.draft-{pid}"), format!(".lunar-{pid}")] {
+            std::os::unix::fs::symlink(&victim, folder.join(name)).expect("a link");
+        }
+        whole(&file, b"new").expect("written");
+        assert_eq!(fs::read(&file).expect("the file"), b"new");
+        assert!(check(&folder).is_err(), "the name is taken");
+        assert_eq!(fs::read(&victim).expect("the victim"), b"kept");
     }
 
     #[test]
