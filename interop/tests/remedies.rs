@@ -159,3 +159,16 @@ fn a_copy_that_is_cut_can_be_gone_on_with() {
     let (_, said, status) = lunar(&["copy", &url, "null:64M", "--timeout", "1"]);
     assert!(status == 8 && said.contains("nothing was kept"), "{status}: {said}");
 }
+
+#[test]
+fn an_unreachable_address_is_said_with_its_source() {
+    let away = "portals = [{ listen = \"127.0.0.1:0\", advertise = \"127.0.0.1:1\" }]";
+    let server = Server::start(&config::standard().replace("portals = [\"127.0.0.1:0\"]", away));
+    let portal = server.portal().to_string();
+    let (what, url) = (format!("127.0.0.1:1, which {portal} named: "), format!("iscsi://{portal}"));
+    for arguments in [&["ls", &portal][..], &["info", &url], &["scsi", &url, "000000000000"]] {
+        assert_eq!(ends(arguments, &what, &format!("let {portal} advertise")), 4, "{arguments:?}");
+    }
+    let (report, _, status) = lunar(&["doctor", &portal]);
+    assert!(report.contains(&what) && status == 4, "{report}");
+}

@@ -124,7 +124,8 @@ fn refused(url: &Url, found: &FoundTarget, error: &Error) -> Target {
 
 async fn enter(url: &Url, options: &Options) -> Result<Target, Error> {
     let target = url.target.as_deref().unwrap_or_default();
-    of_session(url, Session::open(url.portal.clone(), target, options.clone()).await?).await
+    let session = Session::open(url.portal.clone(), target, options.clone()).await;
+    of_session(url, session.map_err(|e| url.explain(e))?).await
 }
 
 async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {

@@ -23,7 +23,8 @@ impl Unit {
         options.isid = options.isid.or(isid);
         let url = initiator::resolve(url, &options).await?;
         let target = url.target.as_deref().unwrap_or_default();
-        let session = Session::open(url.portal.clone(), target, options).await?;
+        let session = Session::open(url.portal.clone(), target, options).await;
+        let session = session.map_err(|e| url.explain(e))?;
         let number = initiator::lun_of(&url, &session).await?;
         Ok(Unit { session, lun: encode(number), number })
     }

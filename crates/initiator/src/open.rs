@@ -16,7 +16,7 @@ pub async fn connect(url: &Url) -> Result<Session, Error> {
     let options = url.options()?;
     let url = resolve(url, &options).await?;
     let target = url.target.as_deref().unwrap_or_default();
-    Session::open(url.portal.clone(), target, options).await
+    Session::open(url.portal.clone(), target, options).await.map_err(|e| url.explain(e))
 }
 
 /// The same URL with a target: one of a portal will do where the portal has one target.
@@ -43,10 +43,10 @@ pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
     Lun::open(&session, lun).await
 }
 
-/// The URL of a target that the portal of this URL told of.
+/// The URL of a target that the portal of this URL told of. [`Url::explain`] adds the portal that named it to an error.
 pub fn at(url: &Url, found: FoundTarget) -> Url {
     let portal = nearest_portal(&url.portal, &found.addresses);
-    url.at(found.name, url.lun).through(portal)
+    url.at(found.name, url.lun).sent_to(portal)
 }
 
 /// The LUN of a URL. A URL without LUN will do where the target of this session has one logical unit.
@@ -125,6 +125,24 @@ mod tests {
         let hint = error.hint.clone().unwrap();
         assert_eq!(error.kind, Kind::Invalid);
         assert!(hint.contains("iscsi://h:3260/iqn.2026-11.org.example:7, and 2 more"), "{hint}");
+    }
+
+    #[test]
+    fn an_unreachable_address_names_its_source() {
+        let url = Url::parse("iscsi://127.0.0.1").unwrap();
+        let told = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
+        let found = FoundTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };
+        let there = at(&url, found.clone());
+        let error = there.explain(Error::new(Kind::Unreachable, "connection refused"));
+        assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
+        assert!(error.hint.as_ref().unwrap().contains("127.0.0.1:3260"), "{:?}", error.hint);
+        let kept = [
+            there.explain(Error::new(Kind::Refused, "x")),
+            there.through(url.portal.clone()).explain(Error::new(Kind::Unreachable, "x")),
+            at(&url, FoundTarget { addresses: Vec::new(), ..found })
+                .explain(Error::new(Kind::Unreachable, "x")),
+        ];
+        assert!(kept.iter().all(|error| error.what == "x"), "{kept:?}");
     }
 
     #[test]

@@ -120,7 +120,7 @@ async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Pro
         url = initiator::resolve(&url, options).await?;
         *probe = Probe::of(url.portal.clone());
     }
-    let login = log_in(probe, &url, options).await?;
+    let login = log_in(probe, &url, options).await.map_err(|e| url.explain(e))?;
     let target = url.target.clone().unwrap_or_default();
     let session = initiator::Session::open(url.portal.clone(), &target, options.clone()).await?;
     let luns: Vec<u16> = initiator::luns(&session).await?.into_iter().filter_map(decode).collect();

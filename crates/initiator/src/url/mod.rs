@@ -51,6 +51,8 @@ pub struct Url {
     pub transport: Transport,
     /// Where to connect to.
     pub portal: Portal,
+    /// The portal that named this one in discovery.
+    named_by: Option<Portal>,
     /// The name of the target.
     pub target: Option<String>,
     /// The LUN.
@@ -98,6 +100,7 @@ impl Url {
         let mut url = Url {
             transport,
             portal: Portal { host: portal.host, port },
+            named_by: None,
             target,
             lun,
             user,
@@ -174,7 +177,26 @@ impl Url {
 
     /// The same URL, through another portal.
     pub fn through(&self, portal: Portal) -> Url {
-        Url { portal, ..self.clone() }
+        Url { portal, named_by: None, ..self.clone() }
+    }
+
+    /// The same URL, through the portal that its own portal named in discovery.
+    pub(crate) fn sent_to(&self, portal: Portal) -> Url {
+        let named_by = (portal != self.portal).then(|| self.portal.clone());
+        Url { portal, named_by, ..self.clone() }
+    }
+
+    /// An error of a login at this URL. Where its portal cannot be reached, it says which portal named it.
+    pub fn explain(&self, e: Error) -> Error {
+        let is_away = matches!(e.kind, Kind::Unreachable | Kind::UnknownHost | Kind::TimedOut | Kind::Lost);
+        let Some(named_by) = self.named_by.as_ref().filter(|_| is_away) else { return e };
+        let e = e.during(format!("{}, which {named_by} named", self.portal));
+        match e.hint {
+            Some(_) => e,
+            None => e.with_hint(format!(
+                "let {named_by} advertise an address that this host reaches, or name the target in the URL"
+            )),
+        }
     }
 
     /// The same URL, with another default for a key that it does not name.

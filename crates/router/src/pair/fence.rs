@@ -330,5 +330,5 @@ async fn open(url: &Url, target: &str, port: &Port, hold: Duration) -> Result<Se
     let here = found.into_iter().find(|found| found.name == target);
     let missing = || Error::new(Kind::NotFound, format!("{portal} does not show us {target}"));
     let place = initiator::at(url, here.ok_or_else(missing)?);
-    Session::open(place.portal.clone(), target, options).await
+    Session::open(place.portal.clone(), target, options).await.map_err(|e| place.explain(e))
 }

@@ -82,7 +82,8 @@ impl Line {
         let number = self.url.lun.unwrap_or(self.known.lun);
         let url = self.found(&options).await?;
         let target = url.target.as_deref().unwrap_or(&self.known.target);
-        let session = Session::open(url.portal.clone(), target, options).await?;
+        let session = Session::open(url.portal.clone(), target, options).await;
+        let session = session.map_err(|e| url.explain(e))?;
         let events = session.events();
         // In a failover pair a session carries nothing before it is registered, and may not even hear of the capacity.
         let Some(guard) = &self.known.guard else {

@@ -96,7 +96,7 @@ async fn checked(url: &Url, options: &Options, loops: &Loops, there: There<'_>) 
         Ok(session) => session,
         Err(e) => {
             loops.check_in_discovery(there, url.portal.clone(), options).await?;
-            return Err(e);
+            return Err(url.explain(e));
         }
     };
     match loops.check(there, &session).await {
