@@ -108,9 +108,15 @@ impl Export {
         }
     }
 
-    /// Somebody else has ended it.
-    pub fn is_over(&self) -> bool {
-        matches!(self, Export::Fuse(mount) if !mount.is_mounted())
+    /// Why it is over: somebody else has ended it, or it has failed.
+    pub fn is_over(&mut self) -> Option<&'static str> {
+        match self {
+            Export::Fuse(mount) => (!mount.is_mounted()).then_some("somebody else has unmounted it"),
+            Export::Ublk(device) => {
+                device.has_failed().then_some("requests of its block device have no answer")
+            }
+            Export::Nbd(_) => None,
+        }
     }
 
     /// Lets what is in flight end, makes all stable, and takes it from the host. Not to be called on a core.

@@ -272,8 +272,8 @@ impl Service {
                 Ok(Event::Opened(_) | Event::Missing(_)) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     look = Instant::now() + LOOK;
-                    if self.export.is_over() {
-                        return tracing::info!("somebody else has unmounted it");
+                    if let Some(why) = self.export.is_over() {
+                        return tracing::warn!("the export ends: {why}");
                     }
                     if self.disk.backend.refresh() {
                         self.export.resize();

@@ -144,7 +144,7 @@ impl Control {
         let ended = self.wait(give_up);
         if ended.is_err() {
             // Closing the ring interrupts what a command waits for.
-            self.ring = ring()?;
+            renew(&mut self.ring, ring())?;
         }
         match ended? {
             result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
@@ -179,6 +179,12 @@ fn ring() -> io::Result<Ring> {
     Ring::builder().dontfork().build(4)
 }
 
+/// Replaces a ring whose command has not ended. Without a new ring the command may still run: a time-out, too.
+fn renew<R>(place: &mut R, made: io::Result<R>) -> io::Result<()> {
+    *place = made.map_err(|e| io::Error::new(io::ErrorKind::TimedOut, e))?;
+    Ok(())
+}
+
 /// A wait that ended before there was an answer.
 fn is_early(e: &io::Error) -> bool {
     let early = [rustix::io::Errno::TIME, rustix::io::Errno::INTR, rustix::io::Errno::AGAIN];
@@ -195,4 +201,19 @@ fn no_driver(e: io::Error) -> Error {
         _ => "see dmesg; in a container, hand in /dev/ublk-control and the new /dev/ublkc* and /dev/ublkb*",
     };
     Error::refused(PATH, "open", e, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any other kind lets `call` free what the kernel may still write to.
+    #[test]
+    fn a_ring_that_cannot_be_replaced_is_a_time_out() {
+        let mut ring = 1;
+        let failed = renew(&mut ring, Err(rustix::io::Errno::NOMEM.into()));
+        assert_eq!((failed.map_err(|e| e.kind()), ring), (Err(io::ErrorKind::TimedOut), 1));
+        assert!(renew(&mut ring, Ok(2)).is_ok());
+        assert_eq!(ring, 2);
+    }
 }

@@ -68,6 +68,7 @@ pub struct Device {
     backend: Arc<dyn Backend>,
     /// Why tags are served no more; disconnected when none is.
     ended: flume::Receiver<io::Error>,
+    failure: Option<io::Error>,
     block_size: u32,
     flags: u64,
     is_stopped: bool,
@@ -153,6 +154,15 @@ impl Device {
         self.flags & feature::USER_RECOVERY != 0
     }
 
+    /// Requests of it have no answer any more: a queue's ring has failed, or its tasks are over. To be stopped, so that those
+    /// who wait for them get errors.
+    pub fn has_failed(&mut self) -> bool {
+        if self.failure.is_none() {
+            self.failure = failure(&self.ended);
+        }
+        self.failure.is_some()
+    }
+
     /// Somebody has it mounted, or otherwise for himself.
     pub fn is_in_use(&self) -> bool {
         let exclusive = OFlags::EXCL.bits() as i32;
@@ -187,7 +197,8 @@ impl Device {
 
     fn new(control: Control, info: &DeviceInfo, backend: Arc<dyn Backend>, block_size: u32) -> Device {
         let ended = flume::bounded(0).1;
-        Device { id: info.id, control, backend, ended, block_size, flags: info.flags, is_stopped: false }
+        let (id, flags) = (info.id, info.flags);
+        Device { id, control, backend, ended, failure: None, block_size, flags, is_stopped: false }
     }
 
     /// Brings a new device to life.
@@ -210,21 +221,14 @@ impl Device {
         }
         drop((device, ending));
         // If one cannot ask, the command would never end.
-        let give_up = || match self.ended.try_recv() {
-            Ok(e) => Some(e),
-            Err(flume::TryRecvError::Empty) => None,
-            Err(flume::TryRecvError::Disconnected) => Some(Errno::NODEV.into()),
-        };
+        let give_up = || failure(&self.ended);
         self.control.plain_unless(command, self.id, std::process::id().into(), &give_up)
     }
 
     fn end(&mut self) -> Result<(), Error> {
         self.is_stopped = true;
         // Once it is being stopped, the kernel fails what it still has to write.
-        let synced = match File::open(self.path()).and_then(|device| device.sync_all()) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
-        };
+        let synced = self.sync();
         let stopped = self.control.plain(Command::STOP_DEV, self.id, 0);
         stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
         if !self.served_no_more() {
@@ -235,6 +239,17 @@ impl Device {
         delete(&mut self.control, id).map_err(|e| self.refused("remove it", e, "see dmesg"))?;
         let lost = "its last writes may be lost: look at what it was a disk of";
         synced.map_err(|e| self.refused("make what was written to it stable", e, lost))
+    }
+
+    /// Writes out what the page cache holds. One that has failed would never answer.
+    fn sync(&mut self) -> io::Result<()> {
+        if self.has_failed() {
+            return self.failure.take().map_or(Ok(()), Err);
+        }
+        match File::open(self.path()).and_then(|device| device.sync_all()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until the queues' tasks are over: they hold the device open.
@@ -259,6 +274,15 @@ impl Drop for Device {
         {
             tracing::warn!("{e}");
         }
+    }
+}
+
+/// Why tags are served no more; None while all are.
+fn failure(ended: &flume::Receiver<io::Error>) -> Option<io::Error> {
+    match ended.try_recv() {
+        Ok(e) => Some(e),
+        Err(flume::TryRecvError::Empty) => None,
+        Err(flume::TryRecvError::Disconnected) => Some(Errno::NODEV.into()),
     }
 }
 
@@ -392,5 +416,22 @@ fn delete(control: &mut Control, id: u32) -> io::Result<()> {
             Ok(())
         }
         done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_that_fails_is_a_failure_of_the_device() {
+        let (ending, ended) = flume::unbounded();
+        assert!(failure(&ended).is_none(), "it is served");
+        ending.send(Errno::NOMEM.into()).expect("it is heard");
+        let why = failure(&ended).and_then(|e| e.raw_os_error());
+        assert_eq!(why, Some(Errno::NOMEM.raw_os_error()));
+        drop(ending);
+        let why = failure(&ended).and_then(|e| e.raw_os_error());
+        assert_eq!(why, Some(Errno::NODEV.raw_os_error()), "no task is left");
     }
 }
