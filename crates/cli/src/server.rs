@@ -155,6 +155,7 @@ mod tests {
             since: Instant::now(),
             counters: Default::default(),
             visit: Default::default(),
+            fence: Default::default(),
         })
     }
 

@@ -4,6 +4,7 @@
 pub mod access;
 mod devices;
 mod exec;
+mod fence;
 mod gate;
 mod instance;
 mod iscsi;

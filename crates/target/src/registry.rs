@@ -1,6 +1,7 @@
 //! The sessions of the process, across cores: who they are, how to reach them, and how one replaces another.
 
 use crate::access::LunMap;
+use crate::fence::Fence;
 use crate::setup::Limits;
 use crate::share::{self, Origin};
 use crate::{Unit, session::Info};
@@ -129,20 +130,38 @@ pub struct Request {
 /// A place among the sessions; given up when dropped.
 pub struct Seat {
     registry: Arc<Registry>,
+    info: Arc<Info>,
     /// The handle of the session.
     pub tsih: u16,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.registry.lock().sessions.remove(&self.tsih);
+        self.registry.lock().remove(self.tsih, &self.info);
     }
 }
 
 enum Verdict {
     Seated(u16),
     /// An older session with the same identity has to end first.
-    After(flume::Sender<Letter>),
+    After(u16, flume::Sender<Letter>, Arc<Info>),
+}
+
+/// A session that is replaced has so long for an orderly end once nothing of it is under way. One whose core is held up does
+/// not come to it.
+const ORDERLY: Duration = Duration::from_millis(250);
+/// How often it is looked whether something is under way.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Ends when nothing of a session is under way, nor will be, and it has not come to an orderly end: false.
+async fn will_not_end(fence: &Fence) -> bool {
+    compio::time::sleep(ORDERLY).await;
+    fence.close();
+    while !fence.is_quiet() {
+        compio::time::sleep(LOOK).await;
+    }
+    compio::time::sleep(ORDERLY).await;
+    false
 }
 
 impl Registry {
@@ -164,14 +183,23 @@ impl Registry {
                 continue;
             }
             match verdict? {
-                Verdict::Seated(tsih) => return Ok(Seat { registry: self.clone(), tsih }),
-                Verdict::After(old) => {
+                Verdict::Seated(tsih) => {
+                    return Ok(Seat { registry: self.clone(), info: request.info.clone(), tsih });
+                }
+                Verdict::After(tsih, old, info) => {
                     let (done, ended) = flume::bounded(0);
                     // Either the letter arrives, or the connection is already gone.
                     // A letter that nobody read goes with the last sender: ours must not outlive the wait.
                     let _ = old.send(Letter::End { why: LOGGED_IN_AGAIN, done });
                     drop(old);
-                    let _ = ended.recv_async().await;
+                    let is_over = async {
+                        _ = ended.recv_async().await;
+                        true
+                    };
+                    if !net::either(is_over, will_not_end(&info.fence)).await {
+                        tracing::warn!(tsih, initiator = %info.initiator, "a session is replaced whose core does not answer");
+                        self.lock().remove(tsih, &info);
+                    }
                     // A reinstated connection keeps the handle of its session.
                     kept = kept.or((wanted != 0).then_some(wanted));
                     wanted = 0;
@@ -196,10 +224,10 @@ impl Registry {
                 return Err(LoginStatus::AUTHORIZATION_FAILURE);
             }
             return match wanted {
-                0 => Ok(Verdict::After(old.mailbox.clone())),
+                0 => Ok(Verdict::After(*tsih, old.mailbox.clone(), old.info.clone())),
                 w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
                 _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
-                _ => Ok(Verdict::After(old.mailbox.clone())),
+                _ => Ok(Verdict::After(*tsih, old.mailbox.clone(), old.info.clone())),
             };
         }
         if wanted != 0 {
@@ -270,6 +298,13 @@ impl Registry {
 }
 
 impl Table {
+    /// The handle may be that of a newer session.
+    fn remove(&mut self, tsih: u16, info: &Arc<Info>) {
+        if self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info)) {
+            self.sessions.remove(&tsih);
+        }
+    }
+
     /// The limits, and the share of its address, allow a session more. Discovery takes nothing from normal sessions.
     fn has_room(&self, info: &Info, limits: &Limits) -> bool {
         let origin = Origin::from(info.address.ip());

@@ -151,6 +151,8 @@ pub struct Bound {
 /// A running target.
 pub struct Server {
     shared: Arc<Shared>,
+    /// Takes connections: a loop of its own, so that hosts get in while a core is held up.
+    entrance: Cores,
     cores: Arc<Cores>,
 }
 
@@ -166,6 +168,7 @@ impl Server {
         // What the server itself has open does not count as room for connections.
         let shared = Arc::new(Shared::new(setup, portals));
         shared.warn_of_room();
+        let entrance = Cores::one()?;
         for (i, socket) in sockets.into_iter().enumerate() {
             let at = i % cores.count();
             if shared.portals[i].transports.by_devices() {
@@ -173,11 +176,11 @@ impl Server {
             }
             let (shared, to) = (shared.clone(), cores.clone());
             let Some(socket) = socket else { continue };
-            cores.run_on(at, move || net::spawn(accept(shared, to, socket, i)));
+            entrance.run_on(0, move || net::spawn(accept(shared, to, socket, i)));
         }
         let refreshed = shared.clone();
         cores.run_on(0, move || net::spawn(refresh(refreshed)));
-        Ok(Server { shared, cores })
+        Ok(Server { shared, entrance, cores })
     }
 
     /// Where it listens, with portal group tags.
@@ -242,6 +245,7 @@ impl Server {
             net::spawn(async move { drop(result.send(wind_down(shared).await)) });
         });
         let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")));
+        self.entrance.stop();
         self.cores.stop();
         result
     }

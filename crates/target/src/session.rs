@@ -1,11 +1,12 @@
 //! What is known of a session from outside.
 
 use crate::Visit;
+use crate::fence::Fence;
 use crate::setup::Provider;
 use proto::parameters::Parameters;
 use std::net::SocketAddr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// What carries a session.
@@ -51,6 +52,8 @@ pub struct Info {
     pub counters: Counters,
     /// Its place in the SCSI routing instance of its target.
     pub visit: OnceLock<Visit>,
+    /// What of it is under way.
+    pub fence: Arc<Fence>,
 }
 
 impl Info {

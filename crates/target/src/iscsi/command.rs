@@ -11,6 +11,7 @@ use super::respond::{Sent, Source};
 use super::task::{Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
+use crate::fence::{Fence, UnderWay};
 use crate::gate::{Entry, Inside, Member};
 use crate::registry::Which;
 use block::Inline;
@@ -316,7 +317,7 @@ impl Run {
             Err(status) => return (Err(status.into()), 0),
         };
         let inside = self.step_in(conn, &member, entry, &waited).await;
-        let Some(inside) = inside else { return untold(answer) };
+        let Some((inside, _under_way)) = inside else { return untold(answer) };
         if let Err(failure) = self.is_still_meant(&unit) {
             return (Err(failure), 0);
         }
@@ -386,11 +387,12 @@ impl Run {
         member: &Member,
         entry: Entry,
         waited: &Waited,
-    ) -> Option<Inside> {
+    ) -> Option<(Inside, UnderWay<Arc<Fence>>)> {
         let inside = conn.unless_aborted(&self.command, self.serial, member.step_in(entry));
         let inside = waited.at(inside).await?;
         let is_aborted = conn.session.borrow().is_aborted(self.command.itt, self.serial);
-        (!is_aborted && conn.lets_begin(self.serial, waited)).then_some(inside)
+        let under_way = (!is_aborted).then(|| conn.lets_begin(self.serial, waited)).flatten()?;
+        Some((inside, under_way))
     }
 
     /// While it waited, the unit may have gone, or its medium may have become another one.

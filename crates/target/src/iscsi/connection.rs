@@ -9,7 +9,8 @@ use super::receive::{Broken, Received};
 use super::services::{self, Pings};
 use super::task::{Aborted, Command, Task};
 use crate::access::{Door, LunMap};
-use crate::registry::{Done, Letter, Seat, Which};
+use crate::fence::{self, Fence};
+use crate::registry::{Done, LOGGED_IN_AGAIN, Letter, Seat, Which};
 use crate::server::{Counted, Shared};
 use crate::session::Info;
 use device::Port;
@@ -138,6 +139,8 @@ pub struct Connection {
     pub incoming: RefCell<Incoming>,
     /// A closed connection ends with a Logout; None: not looked at yet.
     pub logs_out: Cell<Option<bool>>,
+    /// What is under way.
+    pub fence: Arc<Fence>,
     /// Buffers.
     pub pool: Pool,
     /// A task has ended or is aborted, the CmdSN window has moved, or life is over.
@@ -236,6 +239,7 @@ impl Connection {
         let pool = if info.discovery { shared.pool.share() } else { shared.pool.share_of(&owner_of(&info)) };
         Rc::new_cyclic(|me| Connection {
             line: seated.line,
+            fence: info.fence.clone(),
             incoming: RefCell::new(seated.incoming),
             logs_out: Cell::default(),
             pool: pool.clone(),
@@ -280,7 +284,7 @@ impl Connection {
         let mut next = Received::More;
         let has_begun = self.incoming.borrow().has_begun();
         if has_begun {
-            next = self.incoming.borrow_mut().resume(&mut self.session.borrow_mut())?;
+            next = self.take(Incoming::resume)?;
         }
         loop {
             if next == Received::End {
@@ -289,13 +293,26 @@ impl Connection {
             self.flush();
             self.wait_for_room().await;
             next = if next == Received::Full {
-                self.incoming.borrow_mut().resume(&mut self.session.borrow_mut())?
+                self.take(Incoming::resume)?
             } else {
                 self.line.readable().await?;
                 block::next_turn();
-                self.incoming.borrow_mut().receive(&self.line, &mut self.session.borrow_mut())?
+                self.take(|incoming, session| incoming.receive(&self.line, session))?
             };
         }
+    }
+
+    /// Takes what has come, unless another core has ended the session meanwhile.
+    #[inline]
+    fn take(
+        &self,
+        what: impl FnOnce(&mut Incoming, &mut Session) -> Result<Received, Broken>,
+    ) -> Result<Received, Broken> {
+        let Some(_under_way) = fence::enter(&*self.fence) else {
+            self.session.borrow_mut().is_over(LOGGED_IN_AGAIN);
+            return Ok(Received::End);
+        };
+        what(&mut self.incoming.borrow_mut(), &mut self.session.borrow_mut())
     }
 
     async fn wait_for_room(&self) {

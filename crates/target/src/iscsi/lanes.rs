@@ -5,6 +5,7 @@ use super::connection::Connection;
 use super::straight::Work;
 use crate::Unit;
 use crate::exec::{self, Ended};
+use crate::fence::{Fence, UnderWay};
 use crate::gate::Shared;
 use block::{Finished, Queue};
 use std::cell::RefCell;
@@ -35,6 +36,8 @@ pub struct Begun {
     pub unit: Arc<Unit>,
     /// Its place inside the gate.
     pub inside: Shared,
+    /// The end of the session waits for it.
+    pub _under_way: UnderWay<Arc<Fence>>,
     /// Bytes of Data-Out.
     pub written: u32,
 }

@@ -8,12 +8,14 @@ use super::carrier::Line;
 use super::connection::{Connection, Life, Session};
 use super::receive::{Received, last_opcode};
 use super::task::Aborted;
-use crate::registry::Which;
+use crate::fence::{self, Fence, UnderWay};
+use crate::registry::{LOGGED_IN_AGAIN, Which};
 use crate::session::Info;
 use net::PeerState;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use wire::iscsi::{Bhs, opcode};
 use wire::scsi::op;
 
@@ -107,8 +109,8 @@ impl Connection {
         logs_out
     }
 
-    /// Whether a task may begin. If not, it is aborted, and the session is over.
-    pub fn lets_begin(&self, serial: u64, waited: &Waited) -> bool {
+    /// Begins a task, which is under way while what comes back lives. None: it may not begin any more, and the session is over.
+    pub fn lets_begin(&self, serial: u64, waited: &Waited) -> Option<UnderWay<Arc<Fence>>> {
         if waited.0.get() {
             self.line.look_anew();
         }
@@ -117,12 +119,18 @@ impl Connection {
             Life::Over => session.end.or(Some(CLOSED)),
             Life::Running | Life::Leaving => self.why_late(&session, None),
         };
-        let Some(why) = late else { return true };
+        // The last question: from here on the end of the session waits for this task.
+        let under_way = fence::enter(self.fence.clone());
+        let why = match (late, under_way) {
+            (None, Some(under_way)) => return Some(under_way),
+            (Some(why), _) => why,
+            (None, None) => LOGGED_IN_AGAIN,
+        };
         session.is_over(why);
         session.abort(|task| task.serial == serial, Aborted::Silently, false);
         drop(session);
         self.close();
-        false
+        None
     }
 
     /// Takes the commands that have arrived before a function of another session: they do not begin after it. They were in

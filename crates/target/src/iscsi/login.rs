@@ -225,6 +225,7 @@ fn info(
         since: Instant::now(),
         counters: Default::default(),
         visit: Default::default(),
+        fence: Default::default(),
     })
 }
 

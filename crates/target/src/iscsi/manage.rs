@@ -5,6 +5,7 @@ use super::connection::{Connection, Life, Session};
 use super::luns::Found;
 use super::out::Payload;
 use super::task::{Aborted, Task};
+use crate::fence;
 use crate::registry::{Letter, Which};
 use crate::server::Shared;
 use crate::session::Info;
@@ -73,7 +74,12 @@ impl Session {
         let Some(conn) = self.conn.upgrade() else { return };
         self.managing.push(header.itt());
         let header = *header;
-        net::spawn(async move { conn.manage(header, function).await });
+        let under_way = fence::enter(conn.fence.clone());
+        net::spawn(async move {
+            if let Some(_under_way) = under_way {
+                conn.manage(header, function).await;
+            }
+        });
     }
 
     /// Answers a function that is done.

@@ -10,6 +10,7 @@ use super::respond::Sent;
 use super::task::{Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
+use crate::fence;
 use device::Plan;
 use net::{Buf, Pool};
 use std::rc::Rc;
@@ -69,6 +70,7 @@ impl Session {
             return false;
         };
         let Some(work) = Work::of(&self.pool, handle, c, plan, data) else { return false };
+        let Some(under_way) = fence::enter(conn.fence.clone()) else { return false };
         let (unit, inside, lanes) = (handle.unit.clone(), handle.member().entered(), handle.lanes());
         self.serial += 1;
         let task = Task {
@@ -86,7 +88,14 @@ impl Session {
         };
         self.tasks.insert(c.itt, task);
         self.info.visit.get().into_iter().for_each(|visit| visit.instance().front.add(Duration::ZERO));
-        let begun = Begun { itt: c.itt, serial: self.serial, unit, inside, written: work.written() };
+        let begun = Begun {
+            itt: c.itt,
+            serial: self.serial,
+            unit,
+            inside,
+            _under_way: under_way,
+            written: work.written(),
+        };
         match lanes {
             Some(lanes) => lanes.begin(&conn, begun, work),
             None => net::spawn(alone(conn, begun, work)),

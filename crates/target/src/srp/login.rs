@@ -230,6 +230,7 @@ fn info(initiator: String, target: String, bound: &Bound, Ends { local, peer }: 
         since: Instant::now(),
         counters: Default::default(),
         visit: Default::default(),
+        fence: Default::default(),
     })
 }
 
