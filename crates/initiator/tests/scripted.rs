@@ -337,3 +337,58 @@ fn what_is_written_after_a_late_write_goes_on_another_connection() {
     let links = seen.iter().filter(|s| s.full_feature && is(&s.pdu, WRITE_10)).map(|s| s.link);
     assert_eq!(links.collect::<Vec<_>>(), [0, 1]);
 }
+
+/// It is not asked again and again until the time for recovery is over.
+#[test]
+fn a_repeated_violation_ends_commands_early() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").scsi(READ_10, |link, _| {
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
+        Turn::Done
+    });
+    let target = target.listen();
+    let errors = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
+        let cdb = wire::scsi::cdb::read_10(0, 1);
+        let read = || lun.session().submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))));
+        [read().await.0.expect_err("violated"), read().await.0.expect_err("violated")]
+    });
+    assert_eq!(errors.each_ref().map(|e| e.kind), [Kind::Protocol; 2], "{errors:?}");
+    assert!(errors[0].what.contains("repeats a violation of the protocol"), "{errors:?}");
+}
+
+#[test]
+fn a_violation_repeated_in_login_ends_commands_early() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
+        op::LOGIN if link.number > 0 => {
+            link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()));
+            Turn::Done
+        }
+        _ if is(pdu, READ_10) => Turn::Close,
+        _ => Turn::Usual,
+    });
+    let target = target.listen();
+    let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
+        let cdb = wire::scsi::cdb::read_10(0, 1);
+        let read = Command::new(0, cdb, Direction::In(Buf::zeroed(512)));
+        lun.session().submit(read).await.0.expect_err("no login")
+    });
+    assert_eq!(error.kind, Kind::Protocol, "{error}");
+}
+
+/// A login proves that the target carries it out no more: before that its owner hears nothing.
+#[test]
+fn a_write_met_by_violations_ends_with_a_proof() {
+    let target = Script::new().answer("DefaultTime2Wait", "0").scsi(WRITE_10, |link, _| {
+        link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
+        Turn::Done
+    });
+    let target = target.listen();
+    let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
+        let cdb = wire::scsi::cdb::write_10(0, 1, false);
+        let write = Command::new(0, cdb, Direction::Out(Buf::zeroed(512)));
+        lun.session().submit(write).await.0.expect_err("violated")
+    });
+    assert_eq!(error.kind, Kind::Lost, "{error}");
+    let seen = target.seen();
+    let last = seen.iter().rposition(|s| is(&s.pdu, WRITE_10)).expect("a write");
+    assert!(seen[last..].iter().any(|s| s.pdu.opcode() == op::LOGIN), "a login came behind the last write");
+}

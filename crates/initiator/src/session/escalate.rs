@@ -55,13 +55,18 @@ impl Home {
         }
         let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
         let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
+        self.end_waiting(Error::new(Kind::TimedOut, what));
+    }
+
+    /// Commands that wait for a connection fail, and new ones at once.
+    pub(super) fn end_waiting(&self, error: Error) {
+        let what = error.what.clone();
         // Our own logout is the end of it, and no loss.
         match self.leaving.get() || self.closing.get() {
             true => {}
             false if self.asked.get() => tracing::debug!("{what}"),
             false => tracing::warn!("{what}"),
         }
-        let error = Error::new(Kind::TimedOut, &what);
         let mut machine = self.machine.borrow_mut();
         machine.fail_queued(&error, |_| true);
         machine.gave_up = true;

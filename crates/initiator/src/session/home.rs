@@ -5,6 +5,7 @@ use super::machine::Machine;
 use super::orphans::Proof;
 use super::pins::{Held, Pinned};
 use super::task::Waiter;
+use super::violations::Violations;
 use super::{Facts, Listeners, Shared, closed};
 use crate::connect::Goal;
 use crate::{Command, Error, Finished, Kind, Options};
@@ -42,6 +43,8 @@ pub struct Home {
     pub gave_up: RefCell<Option<Error>>,
     /// Why there is no connection.
     pub last_error: RefCell<Option<Error>>,
+    /// Violations of the protocol that the target repeats.
+    pub violations: RefCell<Violations>,
     /// The connection was lost over a question in key text: who asked hears of it, and nobody else need.
     pub asked: Cell<bool>,
     /// It is to end.
@@ -115,6 +118,7 @@ impl Home {
             lost: Cell::new(None),
             gave_up: RefCell::default(),
             last_error: RefCell::default(),
+            violations: RefCell::default(),
             asked: Cell::new(false),
             closing: Cell::new(false),
             leaves_now: Cell::new(false),

@@ -175,11 +175,12 @@ impl Machine {
             OVERFLOW => (0, residual),
             _ => return Err(broke("a residual that cannot be")),
         };
-        let (status, queued) = (header.0[3], task.queued);
+        let (status, queued, is_check) = (header.0[3], task.queued, task.urgent);
         let transferred = moved(task, under, status)?;
         if status == Status::CheckCondition as u8 && Sense::decode(&sense).is_some_and(|s| raises_doubt(&s)) {
             self.doubt();
         }
+        self.has_answered |= !is_check;
         let transferred = transferred as usize;
         let completion = Completion { status, sense, transferred, overflow: over, queued };
         self.finish(header.itt(), Ok(completion));

@@ -62,6 +62,8 @@ pub struct Machine {
     pub doubts: u64,
     /// Nobody looks yet.
     pub to_check: bool,
+    /// A command was answered that was no check of an identity.
+    pub has_answered: bool,
     /// Why the connection cannot go on.
     pub broken: Option<Error>,
     /// The target wants us to log out.
@@ -126,6 +128,7 @@ impl Machine {
             gave_up: false,
             doubts: 0,
             to_check: false,
+            has_answered: false,
             broken: None,
             leave: false,
             leave_by: None,

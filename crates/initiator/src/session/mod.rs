@@ -26,6 +26,7 @@ pub mod testing;
 mod tests;
 mod transfer;
 mod unseen;
+mod violations;
 
 pub use batch::Batch;
 pub use checks::IDENTITY_LEN;

@@ -98,6 +98,7 @@ impl Home {
         self.lost.set(self.lost.get().or(Some(machine.now)));
         *self.last_error.borrow_mut() = Some(why.clone());
         drop(machine);
+        self.note_violation(why);
         self.end_recovery(Instant::now());
     }
 
@@ -153,6 +154,7 @@ async fn reconnect(home: &Rc<Home>, why: Error, short_lives: u32) -> Option<Conn
             Ok(connected) => return Some(connected),
             Err(e) => {
                 tracing::debug!(target = %home.name(), "no connection yet: {e}");
+                home.note_violation(&e);
                 *home.last_error.borrow_mut() = Some(e);
             }
         }
