@@ -9,6 +9,8 @@ pub enum Kind {
     HoldsData,
     /// A target cannot be opened, with the initiator's reason if it was that.
     Target(Option<initiator::Kind>),
+    /// A file, a device or an NBD export cannot be opened, for this cause.
+    Medium(control::Cause),
     /// The operating system refused something.
     System,
 }

@@ -317,7 +317,8 @@ fn system(what: &str, e: &std::io::Error) -> Error {
 }
 
 fn not_open(e: block::OpenError) -> Error {
-    Error::new(Kind::Target(None), format!("{}: {}", e.subject, e.what), e.hint)
+    let kind = Kind::Medium(control::Cause::of(e.kind));
+    Error::new(kind, format!("{}: {}", e.subject, e.what), e.hint)
 }
 
 fn open_local(target: &Target, opening: &Opening) -> Result<Arc<dyn Backend>, Error> {

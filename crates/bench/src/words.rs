@@ -29,7 +29,8 @@ fn invalid<T>(what: String, hint: &str) -> Result<T, Error> {
 pub fn rw(word: &str, read_percent: u8) -> Result<(Order, Way), Error> {
     let Some((_, is_sequential, way)) = RW.iter().find(|row| row.0 == word) else {
         let known: Vec<&str> = RW.iter().map(|row| row.0).collect();
-        return invalid(format!("there is no work \"{}\"", word.escape_debug()), &known.join(", "));
+        let hint = near_rw(word).map_or_else(|| known.join(", "), |meant| format!("did you mean {meant}?"));
+        return invalid(format!("there is no work \"{}\"", word.escape_debug()), &hint);
     };
     let order = if *is_sequential { Order::Sequential } else { Order::Random };
     let way = if matches!(way, Way::Mix(_)) { Way::Mix(read_percent) } else { *way };
@@ -39,6 +40,11 @@ pub fn rw(word: &str, read_percent: u8) -> Result<(Order, Way), Error> {
 /// Whether a word is one of those of [`rw`].
 pub fn is_rw(word: &str) -> bool {
     RW.iter().any(|row| row.0 == word)
+}
+
+/// The word of [`rw`] that was meant, if one is near.
+pub fn near_rw(word: &str) -> Option<&'static str> {
+    control::nearest(word, RW.iter().map(|row| row.0))
 }
 
 /// The word for an order and a way.

@@ -46,20 +46,28 @@ pub fn of_words(kind: Kind, what: &str) -> Option<(Exit, &'static str)> {
 /// A refusal may be due to the name of the target. One that is none by the rules can be used where the target
 /// has it, and is looked at only then. Over SRP names are of another kind.
 pub fn with_name(url: &Url, failure: Failure) -> Failure {
-    let Some(target) = url.target.as_deref().filter(|name| !proto::name::is_valid(name)) else {
-        return failure;
-    };
     let is_srp = url.transport == Transport::Srp;
-    if is_srp || !matches!(failure.exit, Exit::Refused | Exit::NotFound) {
-        return failure;
-    }
-    let hint = format!(
-        "\"{}\" is no name that a target should have, iqn.YYYY-MM.DOMAIN:NAME, eui. or naa.; lunar discover {} lists them",
-        target.escape_debug(),
-        url.portal
-    );
+    let Some(target) = url.target.as_deref().filter(|_| !is_srp) else { return failure };
+    let hint = match failure.exit {
+        Exit::Refused | Exit::NotFound if !proto::name::is_valid(target) => format!(
+            "\"{}\" is no name that a target should have, iqn.YYYY-MM.DOMAIN:NAME, eui. or naa.; lunar discover {} lists \
+             them",
+            target.escape_debug(),
+            url.portal
+        ),
+        Exit::NotFound => format!("lunar ls {} lists the targets and LUNs of this portal", of_portal(url)),
+        _ => return failure,
+    };
     let hinted = |problem| control::Problem { hint: Some(hint.clone()), ..problem };
     Failure { problems: failure.problems.into_iter().map(hinted).collect(), ..failure }
+}
+
+/// The portal of a URL, as a command takes it.
+fn of_portal(url: &Url) -> String {
+    match url.transport {
+        Transport::Iser => format!("iser://{}", url.portal),
+        _ => url.portal.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -42,13 +42,13 @@ pub enum Exit {
 /// All of them, as they are told to people.
 pub const TABLE: [(Exit, &str); 14] = [
     (Exit::General, "anything else went wrong"),
-    (Exit::Unreachable, "the target cannot be reached, or the connection was lost"),
+    (Exit::Unreachable, "the target or server cannot be reached, or the connection was lost"),
     (Exit::Refused, "the target refused the login"),
     (Exit::Invalid, "a URL or an argument is wrong"),
     (Exit::TimedOut, "time-out"),
     (Exit::NoAccess, "no access, or somebody else holds a reservation"),
     (Exit::Exists, "it is already there"),
-    (Exit::NotFound, "nothing found: no such target or LUN, or a portal that shows none"),
+    (Exit::NotFound, "nothing found: no such file, target or LUN, or a portal that shows none"),
     (Exit::UnknownHost, "the host's name has no address"),
     (Exit::Authentication, "authentication failed"),
     (Exit::InUse, "it is in use"),
@@ -109,21 +109,27 @@ impl From<Vec<Problem>> for Failure {
         // Several problems of one kind have its status.
         let first = problems.first().map(|problem| problem.cause).unwrap_or_default();
         let cause = if problems.iter().all(|p| p.cause == first) { first } else { Cause::Other };
-        let exit = match cause {
-            Cause::Other => Exit::General,
-            Cause::Argument => Exit::Invalid,
-            Cause::InUse => Exit::InUse,
-            Cause::NoAccess => Exit::NoAccess,
-            Cause::NotFound => Exit::NotFound,
-            Cause::Exists => Exit::Exists,
-        };
-        Failure { exit, problems }
+        Failure { exit: of_cause(cause), problems }
     }
 }
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Failure {
         Failure::from(vec![problem])
+    }
+}
+
+/// The exit status of a cause.
+fn of_cause(cause: Cause) -> Exit {
+    match cause {
+        Cause::Other => Exit::General,
+        Cause::Argument => Exit::Invalid,
+        Cause::InUse => Exit::InUse,
+        Cause::NoAccess => Exit::NoAccess,
+        Cause::NotFound => Exit::NotFound,
+        Cause::Exists => Exit::Exists,
+        Cause::Unreachable => Exit::Unreachable,
+        Cause::TimedOut => Exit::TimedOut,
     }
 }
 
@@ -160,6 +166,7 @@ impl From<bench::Error> for Failure {
             bench::Kind::Invalid => Exit::Invalid,
             bench::Kind::HoldsData => Exit::Exists,
             bench::Kind::Target(Some(kind)) => of(kind).0,
+            bench::Kind::Medium(cause) => of_cause(cause),
             bench::Kind::Target(None) | bench::Kind::System => Exit::General,
         };
         Failure::new(exit, e.what, e.hint)
@@ -168,7 +175,9 @@ impl From<bench::Error> for Failure {
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
-        let (exit, hint) = advice::of_words(e.kind, &e.what).unwrap_or_else(|| of(e.kind));
+        // LOGICAL UNIT NOT SUPPORTED (SPC-6): there is no such LUN.
+        let kind = if e.sense.is_some_and(|sense| sense.asc == 0x25) { Kind::NotFound } else { e.kind };
+        let (exit, hint) = advice::of_words(kind, &e.what).unwrap_or_else(|| of(kind));
         let initiator::Details { what, hint: better, .. } = e.into_details();
         Failure::new(exit, what, better.unwrap_or_else(|| hint.to_owned()))
     }

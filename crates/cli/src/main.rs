@@ -30,7 +30,7 @@ mod unit;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use control::Problem;
+use control::{Cause, Problem};
 use exit::Failure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
@@ -212,7 +212,7 @@ fn manual(name: Option<&str>) -> Result<String, Problem> {
             Some(command) => command.clone(),
             None => {
                 let what = format!("lunar has no command \"{}\"", name.escape_debug());
-                return Err(Problem::new(what, "lunar --help lists them"));
+                return Err(Problem::new(what, "lunar --help lists them").because(Cause::Argument));
             }
         },
     };

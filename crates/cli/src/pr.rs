@@ -139,12 +139,14 @@ fn kind(text: &str) -> Result<u8, String> {
 pub fn pr(args: Pr) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
     let (asked, steps) = (args.asked, steps(&args)?);
-    let mut told = run(asked, move || async move {
-        let unit = Unit::open(&url, Some(ISID)).await.map_err(|e| with_name(&url, e.into()))?;
+    let whole = url.clone();
+    let told = run(asked, move || async move {
+        let unit = Unit::open(&url, Some(ISID)).await?;
         let ended = perform(&unit, steps).await;
         unit.close().await;
         ended
-    })?;
+    });
+    let mut told = told.map_err(|failure| with_name(&whole, failure))?;
     let facts = match told.len() {
         1 => told.remove(0).1,
         _ => told.into_iter().map(|(name, facts)| (name, Node::Map(facts))).collect(),

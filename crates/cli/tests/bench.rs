@@ -153,7 +153,7 @@ fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
     folder.good("write disk --create 1M --bs 64k --amount 1M");
     for (args, status, said) in [
         ("write disk --bs 64k --amount 1M", 15, "holds data"),
-        ("read no-such-disk", 1, "no-such-disk"),
+        ("read no-such-disk", 21, "no-such-disk"),
         ("randread null:1M --bs 0", 7, "commands cannot have"),
         ("read iscsi://127.0.0.1:1/iqn.2026-11.org.example:x/0", 4, "127.0.0.1:1"),
         ("read null:1M --runtime 10ms --report no/such/folder.html", 1, "cannot write the report"),

@@ -10,7 +10,7 @@ pub use router::Router;
 pub use session::{Counters, Session, Srp, table};
 
 pub use crate::Difference;
-use crate::{Problem, folders, io_text};
+use crate::{Cause, Problem, folders, io_text};
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -88,6 +88,9 @@ pub enum Response {
         what: String,
         /// What to do.
         hint: String,
+        /// What kind of fault it is.
+        #[serde(default)]
+        cause: Cause,
     },
 }
 
@@ -245,12 +248,13 @@ fn respond(line: &[u8], server: &dyn Running) -> Response {
 }
 
 fn refused(what: impl Into<String>, hint: &str) -> Response {
-    Response::Error { what: what.into(), hint: hint.into() }
+    Response::Error { what: what.into(), hint: hint.into(), cause: Cause::Other }
 }
 
 impl From<Problem> for Response {
     fn from(problem: Problem) -> Response {
-        Response::Error { what: problem.what, hint: problem.hint.unwrap_or_default() }
+        let (what, hint) = (problem.what, problem.hint.unwrap_or_default());
+        Response::Error { what, hint, cause: problem.cause }
     }
 }
 
@@ -330,18 +334,24 @@ fn request(path: &Path, request: &Request) -> Result<Response, Problem> {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Problem::new(
             format!("no server answers at {}", path.display()),
             "start one with lunar serve, or name its socket with --socket",
-        ),
+        )
+        .because(Cause::Unreachable),
         ErrorKind::PermissionDenied => Problem::new(
             format!("the server at {} belongs to another user", path.display()),
             "ask as that user, or as root",
-        ),
-        _ => Problem::new(
+        )
+        .because(Cause::NoAccess),
+        kind => Problem::new(
             format!("the server at {} does not answer: {}", path.display(), io_text(&e)),
             "look at its log",
-        ),
+        )
+        .because(match kind {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Cause::TimedOut,
+            _ => Cause::Unreachable,
+        }),
     };
     match ask(path, request).map_err(failed)? {
-        Response::Error { what, hint } => Err(Problem::new(what, hint)),
+        Response::Error { what, hint, cause } => Err(Problem::new(what, hint).because(cause)),
         response => Ok(response),
     }
 }

@@ -83,7 +83,7 @@ pub fn config() -> Result<PathBuf, Problem> {
     let root = rustix::process::geteuid().is_root();
     config_of(|name| std::env::var_os(name), root).ok_or_else(|| {
         let what = "there is no folder of configuration: neither XDG_CONFIG_HOME nor HOME is set";
-        Problem::new(what, "set XDG_CONFIG_HOME")
+        Problem::new(what, "set XDG_CONFIG_HOME to a folder of this user")
     })
 }
 
@@ -94,7 +94,13 @@ pub fn attached() -> Result<PathBuf, Problem> {
     let root = rustix::process::geteuid().is_root();
     match attached_of(|name| std::env::var_os(name), root) {
         Some(folder) => Ok(folder),
-        None => Ok(state()?.join("attached")),
+        None => {
+            let hint = |problem| Problem {
+                hint: Some("set LUNAR_RUN_DIR to a folder of this user".into()),
+                ..problem
+            };
+            Ok(state().map_err(hint)?.join("attached"))
+        }
     }
 }
 

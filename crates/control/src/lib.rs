@@ -18,6 +18,7 @@ pub use build::{Rest, Units, create_folder};
 pub use difference::{Change, Difference, diff};
 pub use examine::examine;
 pub use problem::{Cause, Position, Problem};
+pub use proto::nearest::nearest;
 
 /// What the operating system says about an error, without its number.
 pub(crate) fn io_text(e: &std::io::Error) -> String {

@@ -1,6 +1,7 @@
 //! What is wrong with a configuration, told so that it can be put right.
 
 pub(crate) use proto::nearest::nearest;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -22,7 +23,7 @@ impl fmt::Display for Position {
 }
 
 /// What a problem is, for the exit status of a command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     /// Anything else.
     #[default]
@@ -37,6 +38,10 @@ pub enum Cause {
     NotFound,
     /// There is one already.
     Exists,
+    /// Nobody answers.
+    Unreachable,
+    /// The answer did not come in time.
+    TimedOut,
 }
 
 impl Cause {
@@ -46,7 +51,12 @@ impl Cause {
             ErrorKind::ResourceBusy | ErrorKind::AddrInUse => Cause::InUse,
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Cause::NoAccess,
             ErrorKind::NotFound => Cause::NotFound,
-            ErrorKind::AddrNotAvailable => Cause::Argument,
+            ErrorKind::AddrNotAvailable | ErrorKind::IsADirectory => Cause::Argument,
+            ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable => Cause::Unreachable,
+            ErrorKind::TimedOut => Cause::TimedOut,
             _ => Cause::Other,
         }
     }

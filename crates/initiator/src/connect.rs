@@ -376,7 +376,7 @@ impl TcpWire {
             let share = if left == 0 { limit } else { share };
             match compio::time::timeout(share, Stream::connect(*address)).await {
                 Ok(Ok(stream)) => return Ok(TcpWire { stream, begun: Vec::new() }),
-                Ok(Err(e)) => last = Error::new(Kind::Unreachable, io_text(&e)),
+                Ok(Err(e)) => last = no_connection(&e),
                 Err(_) => last = Error::new(Kind::TimedOut, "it does not answer"),
             }
         }
@@ -431,6 +431,13 @@ impl TcpWire {
 pub fn io_text(e: &std::io::Error) -> String {
     let text = e.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// There is no connection. Where this process has no file descriptor left, the target is not to blame.
+pub fn no_connection(e: &std::io::Error) -> Error {
+    const FEW: &str = "no file descriptor is left: raise the limit of this process, ulimit -n";
+    let error = Error::new(Kind::Unreachable, io_text(e));
+    if net::descriptors::is_exhausted(e) { error.with_hint(FEW) } else { error }
 }
 
 fn lost(e: std::io::Error) -> Error {

@@ -163,6 +163,7 @@ impl Probe {
     }
 
     async fn by_tcp(&mut self) -> Result<Stream, Error> {
+        let mut last = nowhere();
         for address in self.addresses.clone() {
             let since = Instant::now();
             match Stream::connect(address).await {
@@ -170,11 +171,13 @@ impl Probe {
                     self.connections.push((address, Ok(since.elapsed())));
                     return Ok(stream);
                 }
-                Err(e) => self.connections.push((address, Err(connect::io_text(&e)))),
+                Err(e) => {
+                    self.connections.push((address, Err(connect::io_text(&e))));
+                    last = connect::no_connection(&e);
+                }
             }
         }
-        let why = self.connections.last().and_then(|c| c.1.clone().err());
-        Err(why.map_or_else(nowhere, |why| Error::new(Kind::Unreachable, why)))
+        Err(last)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::*;
 use interop::op;
 use interop::script::{BLOCK, BLOCKS, Script, Turn};
-use interop::scsi::{READ, pattern, read10, reserve_out};
+use interop::scsi::{READ, pattern, read10, reserve_out, write10};
 
 const KEY: u64 = 0xb10c;
 const WRITE_EXCLUSIVE: u8 = 1;
@@ -144,5 +144,21 @@ fn what_a_host_asks_once_of_the_extents_of_a_disk_is_asked_once_upstream() {
         }
         assert!(found == every, "{most} at a time: {found:?}");
         assert_eq!((questions, asked() - before), (BLOCKS.div_ceil(most.min(MOST)), questions));
+    }
+}
+
+/// What cannot be flushed is lost only where something was written.
+#[test]
+fn router_stop_fails_only_with_writes_not_flushed() {
+    for (written, status) in [(false, 0), (true, 1)] {
+        let mut storage = storage_of(&target(A, &disk(0, "a0")));
+        let mut router = router_to(&url(&storage, &format!("/{A}?recovery_timeout=1")), "path = \"block\"\n");
+        let mut host = session(router.portal(), T, &[0]);
+        if written {
+            host.write(0, &write10(0, 1), &[7; 512]).good();
+        }
+        drop(host);
+        storage.kill9();
+        assert_eq!(router.stop().code(), Some(status), "written: {written}: {}", router.log());
     }
 }

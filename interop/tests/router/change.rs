@@ -66,6 +66,10 @@ fn what_is_not_confirmed_goes_by_itself_and_what_is_stays() {
     assert!(!has_u(&router));
     router.said(&["apply", &file, "--confirm-within", "3s"]);
     assert_eq!(router.said(&["apply", "--confirm"]), "confirmed\n");
+    for words in ["applied: ", "configuration is rolled back", "configuration is confirmed"] {
+        let line = router.log().lines().any(|line| line.contains("INFO") && line.contains(words));
+        assert!(line, "{words} is not in {}", router.log());
+    }
     std::thread::sleep(Duration::from_secs(4));
     assert!(has_u(&router));
     let late = router.asked(&["apply", "--rollback"]);

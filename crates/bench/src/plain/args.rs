@@ -5,6 +5,7 @@ use crate::rounds::{Bound, Figure};
 use crate::verify::Checks;
 use crate::{Error, Kind, Opening, Target, Transport, words};
 use control::config::{Cores, read_size};
+use std::path::Path;
 use std::time::Duration;
 
 /// Arguments of `lunar bench`.
@@ -175,10 +176,15 @@ fn size(text: &str) -> Result<u64, Error> {
     read_size(text).map_err(Error::invalid)
 }
 
+/// Whether a word before the targets is the work: one that is known, or nearly one and no file.
+fn is_work(word: &str) -> bool {
+    words::is_rw(word) || words::near_rw(word).is_some() && !Path::new(word).exists()
+}
+
 impl Args {
     /// The work, and what it is done on: the work may stand first among the targets.
     fn split(&self) -> Result<(&str, &[String]), Error> {
-        let first = self.targets.first().filter(|word| words::is_rw(word) && self.targets.len() > 1);
+        let first = self.targets.first().filter(|word| is_work(word) && self.targets.len() > 1);
         match (first, &self.rw) {
             (Some(word), Some(rw)) => {
                 let what = format!("two works: {word} and --rw {rw}");

@@ -336,7 +336,10 @@ impl Fault<'_> {
             }
             t if t.is_block_device() == device && t.is_file() != device => Ok(()),
             t if t.is_file() => Err(self.error("is a file, not a block device", "use backend = \"file\"")),
-            t if t.is_dir() => Err(self.error("is a directory", "name a file in it")),
+            t if t.is_dir() => {
+                let refused = self.error("is a directory", "name a file in it");
+                Err(refused.of(std::io::ErrorKind::IsADirectory))
+            }
             _ => Err(self.error("is neither a file nor a block device", "name a disk image or a disk")),
         }
     }

@@ -27,7 +27,8 @@ pub struct Connected {
 pub async fn connect(url: &Url) -> Result<Connected, OpenError> {
     let late = |_| {
         let what = format!("no answer within {} s", PATIENCE.as_secs());
-        Err(OpenError::new(url.to_string(), what, "look at the server and at the network"))
+        let late = OpenError::new(url.to_string(), what, "look at the server and at the network");
+        Err(late.of(io::ErrorKind::TimedOut))
     };
     compio::time::timeout(PATIENCE, attempt(url)).await.unwrap_or_else(late)
 }
@@ -35,9 +36,11 @@ pub async fn connect(url: &Url) -> Result<Connected, OpenError> {
 async fn attempt(url: &Url) -> Result<Connected, OpenError> {
     let stream = reach(&url.place).await.map_err(|e| {
         OpenError::new(url.to_string(), text(&e), "does the server run there, and may you connect to it?")
+            .of(e.kind())
     })?;
     let cut = |e: io::Error| {
         OpenError::new(url.to_string(), text(&e), "the server's log may say why; it may want TLS")
+            .of(e.kind())
     };
     let (mut machine, mut input, mut out) = (Haggle::new(&url.export), Vec::new(), Vec::new());
     loop {

@@ -4,7 +4,7 @@ use crate::advice::with_name;
 use crate::client;
 use crate::exit::{Exit, Failure, invalid};
 use block::{Backend, Kind, OpenError, Spec, nbd};
-use control::{Problem, config};
+use control::{Cause, Problem, config};
 use initiator::Lun;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
@@ -98,7 +98,8 @@ pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure>
 
 /// An export of an NBD server. Nothing but its place and its size tells it from others.
 async fn export(text: &str, side: Side) -> Result<End, Failure> {
-    let cannot = |e: OpenError| Problem::new(format!("{}: {}", e.subject, e.what), e.hint);
+    let cannot =
+        |e: OpenError| Problem::new(format!("{}: {}", e.subject, e.what), e.hint).because(Cause::of(e.kind));
     let url: nbd::Url = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let facts = disk.facts();
@@ -224,12 +225,12 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
 fn open(text: &str, side: Side, spec: &Spec) -> Result<Arc<dyn Backend>, Problem> {
     block::open(spec).map_err(|e| {
         let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
-        Problem::new(format!("{text}: {}", e.what), hint)
+        Problem::new(format!("{text}: {}", e.what), hint).because(Cause::of(e.kind))
     })
 }
 
 fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {
-    Problem::new(format!("{text}: {e}"), hint(side))
+    Problem::new(format!("{text}: {e}"), hint(side)).because(Cause::of(e.kind()))
 }
 
 fn hint(side: Side) -> &'static str {

@@ -4,6 +4,7 @@ use super::ends::End;
 use control::Problem;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -62,6 +63,13 @@ impl Journal {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The problem with the place of this journal in its hint.
+    pub fn named_in(&self, problem: Problem) -> Problem {
+        let named =
+            |hint: String| hint.replace("the journal", &format!("the journal {}", self.path.display()));
+        Problem { hint: problem.hint.map(named), ..problem }
     }
 
     /// Is there one?
@@ -137,15 +145,25 @@ impl Journal {
 impl State {
     /// Whether it is about these ends.
     pub fn check(&self, ends: &(Mark, Mark)) -> Result<(), Problem> {
-        let other = |what: &str| {
-            let what = format!("the copy that was interrupted had another {what}, or it has changed since");
-            Err(Problem::new(what, "to begin from the start, remove the journal"))
-        };
         match () {
-            () if self.source != ends.0 => other("source"),
-            () if self.destination != ends.1 => other("destination"),
+            () if self.source != ends.0 => Err(other("source", &self.source, &ends.0)),
+            () if self.destination != ends.1 => Err(other("destination", &self.destination, &ends.1)),
             () => Ok(()),
         }
+    }
+}
+
+/// The end of a copy is not the one that it began with.
+fn other(side: &str, then: &Mark, now: &Mark) -> Problem {
+    let what = format!(
+        "the copy that was interrupted had another {side}, or it has changed since: it was {then}, it is {now}"
+    );
+    Problem::new(what, "name the same again; to begin from the start, remove the journal and add --force")
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.identity, self.size)
     }
 }
 

@@ -117,12 +117,14 @@ impl Copy {
         let Some(journal) = &self.journal else { return Ok(()) };
         match state {
             Some(state) => {
-                state.check(&self.marks())?;
+                state.check(&self.marks()).map_err(|problem| journal.named_in(problem))?;
                 (self.start, self.bad) = (state.stable, state.unreadable);
                 self.check_last_block().await
             }
             None if self.every.is_some() => journal.save(&self.marks(), 0, &[]).map_err(|e| {
-                Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE").into()
+                Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
+                    .because(control::Cause::of(e.kind()))
+                    .into()
             }),
             // What an earlier copy has kept is no longer true.
             None => journal

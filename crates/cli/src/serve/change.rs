@@ -3,10 +3,10 @@
 
 use super::{Event, Service, warn_of_what_stays};
 use crate::server::Server;
-use control::Problem;
 use control::admin::Response;
 use control::config::{self, Config};
 use control::routes::{expand, expand_early, pairs, specs, users};
+use control::{Cause, Problem};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -213,5 +213,7 @@ pub(super) fn tell_problems(problems: &[Problem]) {
 /// All of them as one.
 fn joined(problems: &[Problem]) -> Problem {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
-    Problem::new(texts.join("\n"), "everything stays as it was")
+    let first = problems.first().map(|problem| problem.cause).unwrap_or_default();
+    let cause = if problems.iter().all(|problem| problem.cause == first) { first } else { Cause::Other };
+    Problem::new(texts.join("\n"), "everything stays as it was").because(cause)
 }

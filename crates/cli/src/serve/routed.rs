@@ -2,12 +2,12 @@
 
 use super::{Event, Service};
 use crate::server::Server;
-use control::Problem;
 use control::admin::router::{Hop, Lun, Pair, Path, Router, Target, Upstream};
 use control::admin::{Action, Request, Response, Running, Session};
 use control::config::Source;
 use control::config::router::UpstreamSource;
 use control::routes::{Missing, missing};
+use control::{Cause, Problem};
 use net::tally::Total;
 use router::pair::{Order, Role};
 use router::pass::HostPath;
@@ -62,7 +62,8 @@ impl<S: Server> Service<S> {
     fn steer(&mut self, name: &str, action: Action) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
             let what = format!("there is no router {name}");
-            return Problem::new(what, "lunar router list tells which there are").into();
+            let problem = Problem::new(what, "lunar router list tells which there are");
+            return problem.because(Cause::NotFound).into();
         }
         let pair = self.routes.pair(name);
         let leaves = matches!(action, Action::Drain | Action::Ineligible);

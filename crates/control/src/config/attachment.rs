@@ -205,6 +205,7 @@ fn path(name: &str) -> Result<PathBuf, Problem> {
 fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Problem {
     let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
     Problem::new(what, "check the path and its permissions, or set XDG_CONFIG_HOME")
+        .because(Cause::of(e.kind()))
 }
 
 /// As a file has it.

@@ -25,7 +25,7 @@ use value::cores;
 pub use value::{Cores, PORT, read_size, show_size};
 pub(crate) use value::{iscsi_name, listen, size};
 
-use crate::problem::{Position, Problem, Problems};
+use crate::problem::{Cause, Position, Problem, Problems};
 use reader::Section;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -137,6 +137,7 @@ fn read(path: &Path) -> Result<String, Problem> {
             format!("cannot read the configuration: {}", crate::io_text(&e)),
             "check the path and its permissions",
         )
+        .because(Cause::of(e.kind()))
     };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;
