@@ -519,3 +519,15 @@ fn a_captive_command_has_a_url_of_each_kind() {
     let schemes: Vec<_> = out.lines().filter_map(|line| line.split_once("://")).map(|(s, _)| s).collect();
     assert!(status == 0 && schemes == ["iscsi", "iser", "srp"], "{out}{err}");
 }
+
+#[test]
+fn diff_of_an_unchanged_file_by_relative_path_is_empty() {
+    let folder = Folder::new("diff");
+    folder.write("disk.img", &"x".repeat(4096));
+    let lun = "[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"disk.img\"\n";
+    folder.write("lunar.toml", &(config(1) + lun));
+    let server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);
+    let (status, out, err) = folder.run(&["diff", "lunar.toml", "--socket", "a.sock", "--json"]);
+    assert_eq!((status, out.as_str()), (0, "[]\n"), "{err}");
+    assert_eq!(server.end(Signal::TERM).0, 0);
+}

@@ -100,12 +100,20 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// the file.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     let source = read(path).map_err(|problem| vec![problem])?;
-    parse(&source, path)
+    // The same file is the same configuration, however its path is written. The system does not always know the
+    // folder in which this process is.
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    parse_at(&source, path, &whole)
 }
 
 /// Checks the text of a configuration file. `path` names it in problems, and relative paths start at its
 /// folder.
 pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Problem>> {
+    parse_at(source, path, path)
+}
+
+/// As [`parse`], for the file that is at `whole`.
+fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Problem>> {
     let mut problems = Problems::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
     for error in &errors {
@@ -114,9 +122,6 @@ pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Problem>> {
     if !errors.is_empty() {
         return Err(problems.into_list());
     }
-    // The same file is the same configuration, however its path is written. The system does not always know the
-    // folder in which this process is.
-    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let base = whole.parent().unwrap_or(Path::new(""));
     let config = root_table(&mut problems, Section::of("the file", root.get_ref(), 0..0), base);
     let list = problems.into_list();
