@@ -737,7 +737,7 @@ fn an_export_that_will_not_do_is_told_of() {
     let (server, url) = nbd_server(MIB);
     folder.make("a", &noise(1, 2 * MIB));
     folder.make("odd", &noise(1, 1000));
-    folder.bad(&format!("a {url}none"), "hint: it has \"disk\", \"fixed\"");
+    folder.ends(21, &format!("a {url}none"), "hint: it has \"disk\", \"fixed\"");
     folder.bad(&format!("a {url}fixed"), "read-only");
     folder.bad(&format!("a {url}disk"), "it does not fit, and nothing was written");
     folder.bad(&format!("odd {url}disk"), "takes only multiples of 512 bytes");

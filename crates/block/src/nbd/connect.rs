@@ -121,11 +121,10 @@ fn failed(url: &Url, failure: Failure) -> OpenError {
                     exports.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
                 ),
             };
-            OpenError::new(
-                subject,
-                format!("the server refuses export \"{}\": {why}{said}", url.export),
-                hint,
-            )
+            let is_missing = !exports.is_empty() && !exports.contains(&url.export);
+            let kind = if is_missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+            let what = format!("the server refuses export \"{}\": {why}{said}", url.export);
+            OpenError::new(subject, what, hint).of(kind)
         }
     }
 }
