@@ -110,7 +110,7 @@ fn kept(file: std::fs::File) -> Option<String> {
 
 /// The value of InitiatorName in the text of such a file.
 fn name_in(text: &[u8]) -> Result<String, String> {
-    let text = String::from_utf8_lossy(text);
+    let text = std::str::from_utf8(text).map_err(|_| "InitiatorName is not UTF-8")?;
     let value = |line: &str| {
         let (key, value) = line.trim().trim_start_matches('\u{feff}').split_once('=')?;
         (key.trim() == "InitiatorName").then(|| value.trim().to_owned())
