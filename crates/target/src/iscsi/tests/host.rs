@@ -6,6 +6,7 @@ use crate::iscsi::out::Digests;
 use crate::iscsi::receive::encode;
 use crate::iser::tests::house::House;
 use net::Stream;
+use std::future::{Future, ready};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use wire::iscsi::request::{self, Attribute};
@@ -32,6 +33,11 @@ pub struct Host {
 impl Host {
     /// A connection that is served.
     pub fn connect(house: &House) -> Host {
+        Host::connect_held(house, ready(()))
+    }
+
+    /// A connection whose core is held up from the end of its login until then.
+    pub fn connect_held(house: &House, until: impl Future<Output = ()> + 'static) -> Host {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
         let (accepted, peer) = listener.accept().expect("a connection");
@@ -41,6 +47,7 @@ impl Host {
         let (shared, count) = (house.shared.clone(), house.count(peer));
         net::spawn(async move {
             if let Some(session) = login::login(&shared, fresh, ends, 0, count).await {
+                until.await;
                 connection::run(session).await;
             }
         });

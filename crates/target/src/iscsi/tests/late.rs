@@ -106,6 +106,29 @@ fn a_command_at_the_gate_does_not_begin_after_a_reset() {
     });
 }
 
+/// Its core takes neither the message that it is to end, nor the commands in its socket.
+#[test]
+fn a_session_of_a_held_core_is_replaced_and_begins_nothing() {
+    play(|house| async move {
+        let (go_on, held) = flume::bounded::<()>(0);
+        let mut old = Host::connect_held(&house, async move {
+            _ = held.recv_async().await;
+        });
+        old.ask_to_log_in("one", 1);
+        assert_eq!(old.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        (0..3).for_each(|_| old.write(0, OLD));
+        old.send();
+        let mut new = Host::session(&house, 1).await;
+        new.write(0, NEW);
+        new.send();
+        new.told(opcode::SCSI_RESPONSE).await;
+        drop(go_on);
+        while old.next().await.is_some() {}
+        quiet().await;
+        assert_eq!((house.on_medium(0), house.sessions()), (NEW, 1));
+    });
+}
+
 /// A session with WRITEs in its socket, and what they left on the medium after a session of the initiator `other` has ended
 /// these tasks.
 async fn ended_by(house: &House, other: &str, which: Which) -> Host {
