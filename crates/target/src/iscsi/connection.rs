@@ -217,7 +217,7 @@ fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
     })
 }
 
-/// Whose memory it is: a claimed name counts together with what proves it, or with where it comes from.
+/// The owner of the memory of a session. A claimed name counts together with its CHAP user, or with its address.
 fn owner_of(info: &Info) -> String {
     let Info { initiator, user, address, .. } = info;
     match user {
