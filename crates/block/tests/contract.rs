@@ -246,11 +246,14 @@ fn a_device_keeps_its_promise() {
         );
     };
     for direct in [false, true] {
+        let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
+        // It is waited for, so this is tried once.
+        let in_use = open(&Spec::path(&path)).err().expect("alone");
+        assert!(in_use.hint.starts_with("unmount it and stop what uses it"), "{in_use}");
+        assert!(open(&Spec { read_only: true, ..Spec::path(&path) }).is_ok(), "to be read");
+        drop(disk);
         promise(20, async |_| {
             let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
-            let in_use = open(&Spec::path(&path)).err().expect("alone");
-            assert!(in_use.hint.starts_with("unmount it and stop what uses it"), "{in_use}");
-            assert!(open(&Spec { read_only: true, ..Spec::path(&path) }).is_ok(), "to be read");
             disk.write_zeroes(0, CAPACITY, false).await.expect("zeros");
             disk
         });

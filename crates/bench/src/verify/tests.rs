@@ -324,7 +324,10 @@ fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
     let small = || rig(small.to_str().expect("text"), 1);
     assert!(run(small(), &folder.only(), sixteen()).unwrap_err().what.ends_with("there are 32768 bytes"));
     fs::remove_file(folder.state()).expect("removed");
-    assert_eq!(run(folder.rig(), &folder.only(), sixteen()).unwrap_err().kind, Kind::System);
+    assert_eq!(
+        run(folder.rig(), &folder.only(), sixteen()).unwrap_err().kind,
+        Kind::Medium(control::Cause::NotFound)
+    );
 }
 
 #[test]
