@@ -39,7 +39,8 @@ fn check(talk: &Talk, sent: usize) {
             Ok(Command::Disconnect) | Err(_) => assert!(payload.is_empty()),
             Ok(command) => {
                 let end = request.offset.checked_add(request.len.into()).expect("no overflow");
-                assert!(end <= SIZE && end % 512 == 0 && request.offset % 512 == 0);
+                let block = u64::from(agreed.terms.block_size);
+                assert!(end <= SIZE && end % block == 0 && request.offset % block == 0);
                 let writes = matches!(command, Command::Write { .. });
                 assert_eq!(payload.len(), if writes { request.len as usize } else { 0 });
                 assert!(agreed.export == 0 || !writes, "a read-only export was to be written");
