@@ -66,7 +66,12 @@ fn a_path_is_cut_in_the_middle_of_verified_writes() {
         for policy in [Policy::LeastQueue, Policy::Failover] {
             let relays = [Relay::to(peer.address()), Relay::to(peer.second())];
             let url = |r: &Relay| {
-                peer.url(r.address(), "", interop::peer::OPEN, "recovery_timeout=0.001&commands=16&login_timeout=2")
+                peer.url(
+                    r.address(),
+                    "",
+                    interop::peer::OPEN,
+                    "recovery_timeout=0.001&commands=16&login_timeout=2",
+                )
             };
             let urls = [url(&relays[0]), url(&relays[1])];
             run(move || verified_writes(urls, relays, policy));

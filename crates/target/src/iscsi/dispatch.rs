@@ -5,6 +5,7 @@ use super::connection::{Life, Session};
 use super::late;
 use super::receive::{Arrived, Data, Sink};
 use super::task::Command;
+use crate::registry::Which;
 use net::Buf;
 use proto::window::Admit;
 use wire::iscsi::status::RejectReason;
@@ -18,12 +19,19 @@ pub struct Held {
     header: Bhs,
     ahs: Vec<u8>,
     data: Buf,
+    /// It had arrived before a function of another session about these.
+    recalled: Option<Which>,
 }
 
 impl Held {
     /// Its Initiator Task Tag.
     pub fn itt(&self) -> u32 {
         self.header.itt()
+    }
+
+    /// A function of another session comes before it.
+    pub fn recall(&mut self, which: &Which) {
+        self.recalled = Some(which.clone());
     }
 }
 
@@ -112,14 +120,19 @@ impl Session {
             return self.is_over("too much waits for a command that does not come");
         };
         data.copy_from_slice(bytes);
-        self.held.insert(header.cmd_sn(), Held { header, ahs: ahs.to_vec(), data });
+        self.held.insert(header.cmd_sn(), Held { header, ahs: ahs.to_vec(), data, recalled: None });
     }
 
     /// Takes the requests whose turn has come.
     pub fn release_held(&mut self) {
         while let Some(cmd_sn) = self.window.next_held() {
             match self.held.remove(&cmd_sn) {
-                Some(h) => self.request(&h.header, &h.ahs, Data::Bytes(&h.data)),
+                Some(h) => {
+                    let outer = self.recalling.clone();
+                    self.recalling = h.recalled.or(outer.clone());
+                    self.request(&h.header, &h.ahs, Data::Bytes(&h.data));
+                    self.recalling = outer;
+                }
                 None => drop(self.window.finished()),
             }
         }

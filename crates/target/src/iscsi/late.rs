@@ -143,6 +143,7 @@ impl Connection {
         session.recalling = Some(which.clone());
         let received = self.incoming.borrow_mut().take_arrived(&self.line, &mut session);
         session.recalling = None;
+        session.held.values_mut().for_each(|held| held.recall(which));
         match received {
             Ok(Received::More | Received::Full) => return,
             Ok(Received::End) => session.is_over(CLOSED),

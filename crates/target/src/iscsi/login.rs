@@ -310,8 +310,8 @@ impl Fresh for Tcp {
         loop {
             if let Some(pdu) = self.whole()? {
                 // It could end the session that its initiator has begun meanwhile, on another connection.
-                if self.stream.peer_state() == PeerState::Reset {
-                    return Err(io::Error::other("the initiator reset it within its login"));
+                if self.stream.peer_state() != PeerState::Open {
+                    return Err(io::Error::other(CLOSED));
                 }
                 self.begun = true;
                 return Ok(Some(pdu));

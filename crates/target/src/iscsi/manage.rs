@@ -176,6 +176,8 @@ impl Connection {
         self.wait_for_own(&own).await;
         match function {
             ABORT_TASK_SET => {}
+            // Another session may have the place of this one, and what it reserved stays.
+            _ if self.session.borrow().life == Life::Over => {}
             CLEAR_TASK_SET => unit.lu.cleared(self.session.borrow_mut().nexus_at(header.lun())),
             _ => exec::reset(&unit).await,
         }

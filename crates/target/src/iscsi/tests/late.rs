@@ -200,13 +200,15 @@ fn a_new_login_comes_behind_the_commands_of_the_old_one() {
 }
 
 #[test]
-fn a_login_before_a_reset_ends_no_session() {
+fn a_login_before_a_reset_or_close_ends_no_session() {
     play(|house| async move {
         let mut host = Host::session(&house, 1).await;
-        let mut late = Host::connect(&house);
+        let mut late = [Host::connect(&house), Host::connect(&house)];
         quiet().await;
-        late.ask_to_log_in("one", 1);
-        late.reset();
+        late.iter_mut().for_each(|late| late.ask_to_log_in("one", 1));
+        let [reset, closed] = late;
+        reset.reset();
+        closed.finish();
         quiet().await;
         host.write(0, NEW);
         host.send();
