@@ -118,12 +118,22 @@ impl Journal {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
             read => read.map(|()| record.fits(&now))?,
         };
-        if fits && now != record.data {
-            medium.write_all_at(&record.data, offset)?;
+        if fits {
+            if now != record.data {
+                medium.write_all_at(&record.data, offset)?;
+            }
+            // What was read here may be in the page cache only.
             medium.sync_data()?;
         }
         clear(&OpenOptions::new().write(true).open(&self.path)?)?;
         Ok(if fits { Replayed::Done { offset, len } } else { Replayed::Dropped { offset, len } })
+    }
+
+    /// Opens its file again, for reading only unless `writes`.
+    #[cfg(test)]
+    pub(super) fn reopen(&self, writes: bool) {
+        let file = OpenOptions::new().read(true).write(writes).open(&self.path).expect("a journal");
+        *locked(&self.file) = Some(file);
     }
 
     /// A write was cut off that was not done again yet.

@@ -49,6 +49,8 @@ pub(crate) struct File {
     journal: Option<Arc<Journal>>,
     /// The turn of atomic writes.
     atomic: Arc<Ranges>,
+    /// The record of the last one.
+    open: atomic::Open,
 }
 
 /// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
@@ -76,8 +78,8 @@ impl File {
         let files = medium.files.clone();
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
-        let (ranges, under_way, atomic) = Default::default();
-        Ok(File { medium, capacity, can, syncer, ranges, under_way, journal, atomic })
+        let (ranges, under_way, atomic, open) = Default::default();
+        Ok(File { medium, capacity, can, syncer, ranges, under_way, journal, atomic, open })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -243,7 +245,7 @@ impl Backend for File {
     }
 
     fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
-        if !self.can.write_now.load(Relaxed) {
+        if !self.can.write_now.load(Relaxed) || self.open.is_open() {
             return Inline::WouldWait;
         }
         let regions = Regions::of(offset, data.len() as u64);
@@ -269,7 +271,11 @@ impl Backend for File {
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
-            match self.check_write(offset, buf.len() as u64) {
+            let may = match self.no_record().await {
+                Ok(()) => self.check_write(offset, buf.len() as u64),
+                other => other,
+            };
+            match may {
                 Ok(()) => self.write_all(offset, buf, stable).await,
                 Err(e) => (Err(e), buf),
             }
@@ -299,6 +305,7 @@ impl Backend for File {
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
+            self.no_record().await?;
             self.check_write(offset, len)?;
             self.clear(offset, len, unmap).await
         })
@@ -446,6 +453,93 @@ mod tests {
             drop(file);
             let file = File::open(spec).expect("again");
             assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+        });
+    }
+
+    /// At each sync of the file: its first byte, and whether a record is valid.
+    type Syncs = Arc<std::sync::Mutex<Vec<(u8, bool)>>>;
+
+    /// Syncs end like this, by their number.
+    fn watch_syncs(spec: &Spec, file: &mut File, end: fn(usize, &Journal) -> Result<(), Errno>) -> Syncs {
+        let syncs = Syncs::default();
+        let (path, seen) = (spec.path.clone(), syncs.clone());
+        let journal = file.journal.clone().expect("a journal");
+        file.syncer = Arc::new(Syncer::new(move || {
+            let first = std::fs::read(&path).expect("a file")[0];
+            let mut seen = crate::locked(&seen);
+            seen.push((first, journal.is_pending()));
+            end(seen.len(), &journal)
+        }));
+        syncs
+    }
+
+    #[test]
+    fn unflushed_old_blocks_are_stable_before_the_record() {
+        with_journal("unflushed", async |spec, mut file| {
+            let syncs = watch_syncs(spec, &mut file, |_, _| Ok(()));
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            file.write_atomic(0, of(2, 8192)).await.0.expect("written");
+            assert_eq!(crate::locked(&syncs).first(), Some(&(1, false)));
+        });
+    }
+
+    #[test]
+    fn a_record_that_is_not_cleared_stops_other_writes() {
+        with_journal("not-cleared", async |spec, mut file| {
+            // The second sync is that of the new blocks.
+            _ = watch_syncs(spec, &mut file, |number, journal| {
+                (number == 2).then(|| journal.reopen(false));
+                Ok(())
+            });
+            Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            file.write_atomic(0, of(2, 8192)).await.0.expect_err("not cleared");
+            assert!(matches!(file.write_now(0, &[1; 8192]), Inline::WouldWait));
+            file.write(0, of(1, 8192), true).await.0.expect_err("not cleared");
+            file.write_zeroes(0, 8192, false).await.expect_err("not cleared");
+            file.write_atomic(0, of(3, 8192)).await.0.expect_err("not cleared");
+            file.journal.as_ref().expect("a journal").reopen(true);
+            file.write(0, of(1, 8192), true).await.0.expect("cleared");
+            assert!(!file.open.is_open());
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+        });
+    }
+
+    /// A file of ones whose atomic write of twos finds no space.
+    async fn without_space(
+        spec: &Spec,
+        file: &mut File,
+        end: fn(usize, &Journal) -> Result<(), Errno>,
+    ) -> Syncs {
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+        let syncs = watch_syncs(spec, file, end);
+        Arc::get_mut(&mut file.medium.files).expect("not shared").through = Some(full);
+        file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space");
+        syncs
+    }
+
+    #[test]
+    fn an_undo_is_stable_before_its_record_is_cleared() {
+        with_journal("undo-stable", async |spec, mut file| {
+            let syncs = without_space(spec, &mut file, |_, _| Ok(())).await;
+            assert_eq!(*crate::locked(&syncs), [(1, false), (1, true)]);
+            assert!(!file.journal.as_ref().expect("a journal").is_pending());
+        });
+    }
+
+    #[test]
+    fn an_undo_that_fails_keeps_its_record() {
+        with_journal("undo-fails", async |spec, mut file| {
+            let end = |number, _: &Journal| if number == 2 { Err(Errno::IO) } else { Ok(()) };
+            without_space(spec, &mut file, end).await;
+            assert!(file.journal.as_ref().expect("a journal").is_pending());
+            file.write(0, of(1, 8192), false).await.0.expect_err("the record is valid");
+            drop(file);
+            let file = File::open(spec).expect("again");
+            assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [2; 8192]);
         });
     }
 
