@@ -6,10 +6,10 @@ use crate::config::{Lun, Source, one_name};
 use crate::{Problem, io_text};
 use block::Backend;
 use device::Kind;
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ use std::sync::Arc;
 const USUAL: u32 = 512;
 /// Hosts know no larger blocks, in bytes.
 const LARGEST: u32 = 4096;
+/// Names one file of a path.
+const WANTED: StatxFlags = StatxFlags::INO.union(StatxFlags::BTIME);
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +26,9 @@ struct Record {
     path: PathBuf,
     /// Of a file.
     inode: Option<u64>,
+    /// Of a file: a file system gives the inode of a deleted file to the next one. The number of its device says
+    /// nothing, for it may be another after a restart.
+    birth_ns: Option<i64>,
     format: Format,
     /// Of a device: its own blocks, and those that hosts see.
     device_block_size: Option<u32>,
@@ -96,8 +101,8 @@ impl Past {
 
     /// The record, if it is about the medium of a LUN.
     fn of(&self, lun: &Lun) -> Option<&Record> {
-        let (path, inode) = place(lun)?;
-        self.record.as_ref().filter(|record| record.path == path && record.inode == inode)
+        let now = Place::of(lun)?;
+        self.record.as_ref().filter(|record| now.is_of(record))
     }
 
     /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
@@ -121,12 +126,13 @@ impl Past {
 
     /// Records what is served now. The LUN is served also where the record cannot be written.
     pub(crate) fn keep(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks) {
-        let Some((path, inode)) = place(lun) else { return };
+        let Some(Place { path, inode, birth_ns }) = Place::of(lun) else { return };
         let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
         // One that is defined says nothing of the time after it.
         let before = self.of(lun).and_then(|record| record.block_size);
         let block_size = block_size.or(before);
-        let record = Record { path, inode, format: Format::Raw, device_block_size: of_device, block_size };
+        let (format, device_block_size) = (Format::Raw, of_device);
+        let record = Record { path, inode, birth_ns, format, device_block_size, block_size };
         if self.record.as_ref() == Some(&record) {
             return;
         }
@@ -163,13 +169,36 @@ impl Blocks {
     }
 }
 
-/// The path of a medium, and the inode of a file.
-fn place(lun: &Lun) -> Option<(PathBuf, Option<u64>)> {
-    match &lun.source {
-        Source::File { path, .. } => Some((one_name(path), path.metadata().ok().map(|found| found.ino()))),
-        Source::Device { path } => Some((one_name(path), None)),
-        _ => None,
+/// Where a medium is, and which file is there.
+struct Place {
+    path: PathBuf,
+    inode: Option<u64>,
+    birth_ns: Option<i64>,
+}
+
+impl Place {
+    fn of(lun: &Lun) -> Option<Place> {
+        let (path, found) = match &lun.source {
+            Source::File { path, .. } => (path, statx(CWD, path, AtFlags::empty(), WANTED).ok()),
+            Source::Device { path } => (path, None),
+            _ => return None,
+        };
+        let inode = found.as_ref().map(|found| found.stx_ino);
+        Some(Place { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })
     }
+
+    /// A record of an older version has no time of birth.
+    fn is_of(&self, record: &Record) -> bool {
+        let is_as_old = record.birth_ns.is_none() || record.birth_ns == self.birth_ns;
+        record.path == self.path && record.inode == self.inode && is_as_old
+    }
+}
+
+/// None: the file system does not keep it.
+fn birth_ns(found: &Statx) -> Option<i64> {
+    let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let at = has_birth.then_some(found.stx_btime)?;
+    at.tv_sec.checked_mul(1_000_000_000)?.checked_add(at.tv_nsec.into())
 }
 
 /// A partition table (GPT) at byte 512, and none at byte 4096: hosts have used blocks of 512 bytes.
@@ -252,6 +281,24 @@ mod tests {
         let other = folder.file("other", vec![0; 8192], 0o600);
         std::fs::rename(other, path).unwrap();
         assert!(!past(&folder).is_raw(&lun), "another file came to its path");
+    }
+
+    #[test]
+    fn a_new_file_with_the_inode_of_an_old_one_is_not_raw() {
+        let folder = Folder::new("record-birth");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        let mut record = past(&folder).record.unwrap();
+        let Some(birth_ns) = record.birth_ns else { return println!("skipped: no time of birth") };
+        let mut keep = |birth_ns| {
+            record.birth_ns = birth_ns;
+            folder.file("0.medium", serde_json::to_vec(&record).unwrap(), 0o600);
+        };
+        keep(Some(birth_ns - 1));
+        assert!(!past(&folder).is_raw(&lun), "the file of the record is gone");
+        keep(None);
+        assert!(past(&folder).is_raw(&lun), "an older version has written the record");
     }
 
     #[test]
