@@ -9,7 +9,7 @@ use initiator::multipath::{Multipath, Policy, Settings, Way};
 use initiator::{Direction, Kind, Lun, Url};
 use interop::script::{Script, Target, Turn};
 use interop::{NONE, Pdu, op};
-use net::Buf;
+use net::{Buf, Cores};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use wire::scsi::cdb;
@@ -86,6 +86,33 @@ async fn write_around(kept: &Mutex<Option<Pdu>>, disk: Arc<dyn Backend>, lun: &L
     compio::time::sleep(Duration::from_millis(500)).await;
     lun.perform(cdb::test_unit_ready(), Direction::None).await.0.expect("ready");
     second.await.expect("no panic").expect("written");
+}
+
+/// The session is on one core, and the owner of its writes on another. Both writes are whole blocks, which share else.
+#[test]
+fn a_newer_write_waits_for_a_dropped_one_of_another_core() {
+    let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
+    let target = keeps_first_write(&kept);
+    let url = Url::parse(&target.url("command_timeout=60")).expect("a URL");
+    let home = Cores::one().expect("an event loop");
+    let open = move || async move { initiator::open(&url).await.expect("a LUN") };
+    let lun = home.wait(0, open).expect("an event loop");
+    common::run(LIMIT, move || async move {
+        let first = compio::time::timeout(Duration::from_millis(500), lun.write(0, block(1), false));
+        assert!(first.await.is_err() && kept.lock().expect("no panic").is_some(), "it is with the target");
+        let other = lun.clone();
+        let second = compio::runtime::spawn(async move { other.write(0, block(2), false).await.0 });
+        compio::time::sleep(Duration::from_millis(500)).await;
+        lun.perform(cdb::test_unit_ready(), Direction::None).await.0.expect("ready");
+        second.await.expect("no panic").expect("written");
+    });
+    assert!(target.disk()[..512] == [2; 512], "the older write came last");
+}
+
+fn block(byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(512);
+    buf.fill(byte);
+    buf
 }
 
 /// The target answers, reads no more, and goes on saying that it lives: the connection has to be given up.

@@ -9,6 +9,7 @@ use super::violations::Violations;
 use super::{Facts, Listeners, Shared, closed};
 use crate::connect::Goal;
 use crate::{Command, Error, Finished, Kind, Options};
+use block::range::Hold;
 use event_listener::Event as Bell;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -249,7 +250,7 @@ impl Pending {
     pub fn id(&self) -> CommandId {
         CommandId(match &self.0 {
             Way::Here(_, tag) => Name::Tag(*tag),
-            Way::There(_, number) => Name::Number(*number),
+            Way::There(_, number, _) => Name::Number(*number),
             Way::Refused(_) | Way::Over => Name::Over,
         })
     }
@@ -257,7 +258,8 @@ impl Pending {
 
 enum Way {
     Here(Rc<Home>, u32),
-    There(flume::r#async::RecvFut<'static, Finished>, u64),
+    /// On another core. Of a write also what it holds: its owner bars that at once when it gives the answer up.
+    There(flume::r#async::RecvFut<'static, Finished>, u64, Option<Hold>),
     Refused(Box<Finished>),
     Over,
 }
@@ -273,8 +275,9 @@ pub(super) fn submit(shared: &Shared, command: Command) -> Pending {
     }
     let (reply, answer) = flume::bounded(1);
     let number = shared.sent_here.fetch_add(1, Ordering::Relaxed);
+    let hold = command.hold.as_ref().map(Hold::again);
     match shared.mail.send(Mail::Command(command, reply, number)) {
-        Ok(()) => Pending(Way::There(answer.into_recv_async(), number)),
+        Ok(()) => Pending(Way::There(answer.into_recv_async(), number, hold)),
         Err(flume::SendError(Mail::Command(command, ..))) => {
             Pending(Way::Refused(Box::new((Err(closed()), command.data.into_buf()))))
         }
@@ -293,7 +296,7 @@ impl Future for Pending {
                 Some(finished) => finished,
                 None => return Poll::Pending,
             },
-            Way::There(answer, _) => match Pin::new(answer).poll(cx) {
+            Way::There(answer, ..) => match Pin::new(answer).poll(cx) {
                 Poll::Ready(got) => got.unwrap_or_else(|_| (Err(closed()), None)),
                 Poll::Pending => return Poll::Pending,
             },
@@ -309,8 +312,11 @@ impl Future for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Way::Here(home, tag) = &self.0 {
-            home.machine.borrow_mut().tasks.abandon(*tag);
+        match &self.0 {
+            Way::Here(home, tag) => home.machine.borrow_mut().tasks.abandon(*tag),
+            // Its core learns of it later: newer writes of the same bytes must not pass it meanwhile.
+            Way::There(_, _, Some(hold)) => hold.bar(),
+            Way::There(..) | Way::Refused(_) | Way::Over => {}
         }
     }
 }
