@@ -31,11 +31,17 @@ fn stalls(lets: &Arc<AtomicBool>) -> Target {
 }
 
 fn router_before(target: &Target, path: &str, more: &str) -> Server {
+    router_at(&[target], path, more)
+}
+
+/// A router before these portals.
+fn router_at(portals: &[&Target], path: &str, more: &str) -> Server {
     let waits = "noop_interval=1&noop_timeout=1&command_timeout=2&abort_timeout=1&lun_reset_timeout=1\
                  &target_reset_timeout=1&operation_timeout=3&login_timeout=60";
-    let place = format!("iscsi://{}/{}?{waits}", target.address(), interop::TARGET);
+    let place = |portal: &&Target| format!("iscsi://{}/{}?{waits}", portal.address(), interop::TARGET);
+    let places = portals.iter().map(place).collect::<Vec<_>>().join("\", \"");
     let keys = format!("path = \"{path}\"\nhold_s = 1\n");
-    Server::start(&router_text(&keys, &(upstream("a", &place, more) + &map_target(T, "a"))))
+    Server::start(&router_text(&keys, &(upstream("a", &places, more) + &map_target(T, "a"))))
 }
 
 /// A write that the storage has; its tag and CmdSN.
@@ -64,6 +70,35 @@ fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
         assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{path}: {answer:?}");
         until("it goes on", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
     }
+}
+
+/// The requests at this target in full feature phase, on connections made after the write.
+fn came_back(target: &Target) -> usize {
+    let seen = target.seen();
+    let is_write = |seen: &&interop::script::Seen| {
+        seen.pdu.opcode() == op::SCSI && matches!(seen.pdu.bhs[32], 0x2a | 0x8a)
+    };
+    let link = seen.iter().find(is_write).expect("a write").link;
+    seen.iter().filter(|seen| seen.link > link && seen.full_feature).count()
+}
+
+/// All sessions of a line have one ISID: at one portal group the login over the second portal ends the session of the first.
+#[test]
+fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
+    let router = router_at(&[&first, &second], "pass", "");
+    let mut raw = session(router.portal(), T, &[0]);
+    let (tag, _) = write(&mut raw, &first);
+    let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("the login is no proof") };
+    assert_eq!((answer.opcode(), answer.tag()), (op::SCSI_RESPONSE, tag), "{answer:?}");
+    lets.store(true, SeqCst);
+    // The router asks each second whether the storage lives.
+    let pings = || second.requests(op::NOP_OUT).len();
+    let before = pings();
+    until("some seconds have passed", || (pings() >= before + 5).then_some(()));
+    assert_eq!(came_back(&first), 0, "it would end the session over the second portal");
+    assert_eq!(raw.simple(0, &[0; 6]).status, 0);
 }
 
 #[test]

@@ -357,6 +357,16 @@ impl Session {
         }
     }
 
+    /// Another session with the same name and ISID has logged in at this portal group: that has ended what the target had of
+    /// this one there (RFC 7143 section 6.3.5).
+    pub async fn was_reinstated(&self, group: u16) {
+        let (reply, answer) = flume::bounded(1);
+        if self.mail(Mail::Prove(Proof::Login(Some(group)), reply)).is_ok() {
+            // The session is over: nothing waits any more.
+            let _ = answer.recv_async().await;
+        }
+    }
+
     /// Resets the connection if the target still has commands whose owners were told that their time is over: one
     /// of them may be done elsewhere by now, and must not be carried out once more after that.
     pub async fn give_up_strays(&self) {

@@ -27,6 +27,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(8);
 /// How long a look at an identity may take.
 const LOOK: Duration = Duration::from_secs(5);
+/// So often lost sessions are looked at.
+const LOOK_AT_LOST: Duration = Duration::from_secs(1);
 /// Function complete.
 const COMPLETE: u8 = 0;
 /// ILLEGAL REQUEST, INVALID FIELD IN CDB: the sense key and the additional sense code.
@@ -71,6 +73,7 @@ pub struct Line {
     /// Logical units that were seen to be what they are to be, on this session.
     seen: RefCell<HashMap<u64, Vec<u8>>>,
     /// Of each path a session that was lost, while the target may still carry out commands of it. It comes back by itself.
+    /// Only [`keep`] changes this.
     lost: RefCell<Vec<Option<Session>>>,
     /// Since when there is none.
     down: Cell<Option<Instant>>,
@@ -107,9 +110,11 @@ impl Line {
     async fn remove(&self, path: usize, lost: Instant) {
         self.course.is_lost();
         self.down.set(Some(lost));
-        let Some(session) = self.session.replace(None) else { return };
-        if session.oldest_orphan(None).await.is_some() {
-            self.lost.borrow_mut()[path] = Some(session);
+        let session = self.session.replace(None);
+        self.lost.borrow_mut()[path].clone_from(&session);
+        let Some(session) = session else { return };
+        if session.oldest_orphan(None).await.is_none() {
+            self.lost.borrow_mut()[path] = None;
         }
     }
 
@@ -118,22 +123,46 @@ impl Line {
     /// # Errors
     /// When it is not back: a second session of the same nexus would end it.
     async fn come_back(&self, path: usize) -> Option<Result<Session, Error>> {
-        let session = self.lost.borrow_mut()[path].take()?;
-        if session.facts().connected {
-            return Some(Ok(session));
+        // It stays in its place meanwhile: a reset is to reach it there.
+        let session = self.lost.borrow()[path].clone()?;
+        if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
+            let what = "the target may still carry out commands of a lost session";
+            return Some(Err(Error::new(initiator::Kind::Lost, what)));
         }
-        session.oldest_orphan(None).await?;
-        self.lost.borrow_mut()[path] = Some(session);
-        Some(Err(Error::new(
-            initiator::Kind::Lost,
-            "the target may still carry out commands of a lost session",
-        )))
+        self.lost.borrow_mut()[path] = None;
+        session.facts().connected.then_some(Ok(session))
+    }
+
+    /// A session has logged in: that is the end of what was lost at the same portal group, as all paths have one ISID.
+    async fn has_logged_in(&self, session: &Session) {
+        if let Some(group) = session.facts().portal_group_tag {
+            for lost in self.all_lost() {
+                lost.was_reinstated(group).await;
+            }
+        }
+        self.close_ended().await;
+    }
+
+    /// Closes lost sessions of which the target carries out nothing any more. One that came back at the portal group of the
+    /// present session would end it.
+    async fn close_ended(&self) {
+        let paths = self.lost.borrow().len();
+        for path in 0..paths {
+            let Some(session) = self.lost.borrow()[path].clone() else { continue };
+            if session.oldest_orphan(None).await.is_none() {
+                self.lost.borrow_mut()[path] = None;
+                net::spawn(async move { session.close().await });
+            }
+        }
+    }
+
+    fn all_lost(&self) -> Vec<Session> {
+        self.lost.borrow().iter().flatten().cloned().collect()
     }
 
     /// The logical unit was reset, by a function that was sent at this time.
     async fn was_reset(&self, lun: u64, at: Instant) {
-        let lost: Vec<Session> = self.lost.borrow().iter().flatten().cloned().collect();
-        for session in lost {
+        for session in self.all_lost() {
             session.was_reset(lun, at).await;
         }
     }
@@ -228,7 +257,13 @@ async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
                 Ok(session) => {
                     let events = session.events();
                     // Not held while it lasts: it ends with the nexus here.
-                    let Some(()) = line.upgrade().map(|line| line.install(session, number)) else { return };
+                    match line.upgrade() {
+                        Some(line) => {
+                            line.has_logged_in(&session).await;
+                            line.install(session, number);
+                        }
+                        None => return,
+                    }
                     pause = FIRST_PAUSE;
                     let lost = until_it_is_lost(&line, &events).await;
                     if let Some(line) = line.upgrade() {
@@ -246,7 +281,7 @@ async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
 /// Until the session gives its recovery up, or nobody has it any more: since when there is no connection.
 async fn until_it_is_lost(line: &Weak<Line>, events: &flume::Receiver<Event>) -> Instant {
     let mut lost = None;
-    while let Ok(event) = events.recv_async().await {
+    while let Some(event) = next_event(line, events).await {
         line.upgrade().inspect(|line| line.heed(&event));
         match event {
             Event::Lost(_) => lost = lost.or_else(|| Some(Instant::now())),
@@ -256,6 +291,19 @@ async fn until_it_is_lost(line: &Weak<Line>, events: &flume::Receiver<Event>) ->
         }
     }
     lost.unwrap_or_else(Instant::now)
+}
+
+/// The next event of the present session. Lost ones are looked at meanwhile.
+async fn next_event(line: &Weak<Line>, events: &flume::Receiver<Event>) -> Option<Event> {
+    while line.upgrade().is_some_and(|line| !line.all_lost().is_empty()) {
+        if let Ok(event) = compio::time::timeout(LOOK_AT_LOST, events.recv_async()).await {
+            return event.ok();
+        }
+        if let Some(line) = line.upgrade() {
+            line.close_ended().await;
+        }
+    }
+    events.recv_async().await.ok()
 }
 
 /// A logical unit at the end of a line.
