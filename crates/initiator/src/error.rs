@@ -22,7 +22,8 @@ pub enum Kind {
     TimedOut,
     /// The connection was lost, or the target failed, and it is not known whether the command was carried out.
     Lost,
-    /// The command was aborted on demand: [`crate::Session::abort`].
+    /// The command was aborted on demand: [`crate::Session::abort`]. Or its session has ended while the target may still carry
+    /// it out: it must not be done on another path.
     Aborted,
     /// The target broke a rule of the protocol.
     Protocol,

@@ -6,13 +6,14 @@ mod common;
 use block::Backend;
 use common::{WRITE_10, is, run, with_disk};
 use initiator::multipath::{Multipath, Policy, Settings, Way};
-use initiator::{Kind, Url};
+use initiator::{Command, Direction, Kind, Url};
 use interop::op;
 use interop::script::{Script, Target, Turn};
 use net::Buf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
+use wire::scsi::cdb;
 
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -153,5 +154,46 @@ fn a_session_that_is_closed_says_what_it_leaves_behind() {
     let error = closed.expect_err("a write may come late");
     assert!(error.kind == Kind::Lost && error.what.contains("writes (1)") && error.hint.is_some(), "{error}");
     assert!(written.is_err());
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn a_write_that_is_left_behind_goes_on_no_other_path() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
+    let urls = urls([&first, &second], "login_timeout=60&logout_timeout=1");
+    let target = Arc::new(first);
+    let first = target.clone();
+    run(LIMIT, move || async move {
+        let luns = [initiator::open(&urls[0]).await, initiator::open(&urls[1]).await];
+        let luns = luns.map(|lun| lun.expect("a LUN"));
+        let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn Way>).collect();
+        let settings = Settings { policy: Policy::Failover, ..Settings::default() };
+        let disk = Multipath::join(ways, settings).await.expect("one unit");
+        let write = compio::runtime::spawn(async move { disk.write(0, filled(1), false).await.0 });
+        logs_in_again(&first).await;
+        luns[0].session().close().await.expect_err("a write may come late");
+        assert!(write.await.expect("no panic").is_err(), "there is no proof");
+    });
+    assert!(written(&second).is_empty());
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn an_abort_fails_when_its_write_is_left_behind() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let target = Arc::new(stalls(&lets));
+    let settings = format!("{WAITS}&login_timeout=60&logout_timeout=1&abort_timeout=1");
+    let first = target.clone();
+    with_disk(LIMIT, &target, &settings, |lun| async move {
+        let command = Command::new(0, cdb::write_10(0, 1, false), Direction::Out(filled(1)));
+        let write = lun.session().submit(command);
+        let (session, id) = (lun.session().clone(), write.id());
+        logs_in_again(&first).await;
+        let abort = compio::runtime::spawn(async move { session.abort(id).await });
+        lun.session().close().await.expect_err("a write may come late");
+        assert_eq!(abort.await.expect("no panic").expect_err("there is no proof").kind, Kind::Lost);
+        assert_eq!(write.await.0.expect_err("there is no proof").kind, Kind::Aborted);
+    });
     lets.store(true, SeqCst);
 }

@@ -47,8 +47,7 @@ impl Home {
     async fn abort(self: &Rc<Self>, tag: u32) -> Result<(), Error> {
         let aborted = || Error::new(Kind::Aborted, "the command was aborted on demand");
         let Some(task) = self.machine.borrow_mut().abort(tag, &aborted()) else {
-            self.no_orphan(tag).await;
-            return Ok(());
+            return self.no_orphan(tag).await;
         };
         let limit = self.options.timeouts.abort;
         let answer =
@@ -66,8 +65,7 @@ impl Home {
         };
         if self.may_come_late(tag) {
             self.give_up_connection(Error::new(Kind::Lost, "a command could not be aborted"));
-            self.no_orphan(tag).await;
-            return Ok(());
+            return self.no_orphan(tag).await;
         }
         self.machine.borrow_mut().tasks.expire(tag, aborted());
         Err(refused.during("ABORT TASK"))

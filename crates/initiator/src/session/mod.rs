@@ -228,7 +228,8 @@ impl Session {
     /// one that was over before.
     ///
     /// # Errors
-    /// When the target refuses or does not answer in time: it may still carry the command out.
+    /// When the target refuses or does not answer in time, or the session ends before that: the target may still carry the
+    /// command out.
     pub async fn abort(&self, command: CommandId) -> Result<(), Error> {
         let (reply, answer) = flume::bounded(1);
         self.mail(Mail::Abort(command, reply))?;

@@ -135,11 +135,15 @@ impl Home {
     }
 
     /// Waits until the target carries this command out no more.
-    pub(super) async fn no_orphan(&self, tag: u32) {
+    ///
+    /// # Errors
+    /// When the session has ended before that, and has left commands behind.
+    pub(super) async fn no_orphan(&self, tag: u32) -> Result<(), Error> {
         let is_open = |t: &mut Task| matches!(t.state, State::Sent | State::Orphaned);
         while !self.over.get() && self.machine.borrow_mut().tasks.get(tag).is_some_and(is_open) {
             compio::time::sleep(LOOK).await;
         }
+        self.left_behind().map_or(Ok(()), Err)
     }
 
     /// Logs once that writes wait for their end, and once that they wait no more.
@@ -165,7 +169,8 @@ impl Home {
         let mut machine = self.machine.borrow_mut();
         let Some((count, _)) = machine.orphans(None) else { return };
         self.left_behind.set(count);
-        if let Some(error) = self.left_behind() {
+        // Not one of the path: their owner must not send them on another one.
+        if let Some(error) = self.left_behind_as(Kind::Aborted) {
             tracing::error!(target = %self.name(), "{error}");
             machine.leave_orphans(&error);
         }
@@ -173,9 +178,13 @@ impl Home {
 
     /// What who closes the session is to know of orphans that were left behind.
     pub(super) fn left_behind(&self) -> Option<Error> {
+        self.left_behind_as(Kind::Lost)
+    }
+
+    fn left_behind_as(&self, kind: Kind) -> Option<Error> {
         let count = self.left_behind.get();
         let what = || format!("the session ended while {} may still carry out writes ({count})", self.name());
         let hint = "write nothing there before the target has ended the old session: restart the target, or look at it";
-        (count > 0).then(|| Error::new(Kind::Lost, what()).with_hint(hint))
+        (count > 0).then(|| Error::new(kind, what()).with_hint(hint))
     }
 }
