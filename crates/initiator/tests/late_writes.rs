@@ -7,11 +7,11 @@ use block::Backend;
 use common::{WRITE_10, is, run, with_disk};
 use initiator::multipath::{Multipath, Policy, Settings, Way};
 use initiator::{Command, Direction, Kind, Url};
-use interop::op;
 use interop::script::{Script, Target, Turn};
+use interop::{Pdu, op};
 use net::Buf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use wire::scsi::cdb;
 
@@ -22,6 +22,8 @@ const MOMENT: Duration = Duration::from_millis(300);
 const WAITS: &str = "noop_interval=0.2&noop_timeout=0.2&recovery_timeout=0.001&immediate_data=yes";
 /// LOGICAL UNIT RESET (RFC 7143 section 11.5.1).
 const LUN_RESET: u8 = 5;
+/// Function rejected (section 11.6.1).
+const REJECTED: u8 = 255;
 
 /// A target that says nothing any more once its first session has sent a write, and takes no login until it is let to.
 fn stalls(lets: &Arc<AtomicBool>) -> Target {
@@ -196,4 +198,35 @@ fn an_abort_fails_when_its_write_is_left_behind() {
         assert_eq!(write.await.0.expect_err("there is no proof").kind, Kind::Aborted);
     });
     lets.store(true, SeqCst);
+}
+
+/// The target sends the session to another portal group after the loss, and refuses the first reset.
+#[test]
+fn a_write_of_another_portal_group_ends_by_a_reset() {
+    let resets = AtomicUsize::new(0);
+    let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+        if link.number == 0 {
+            return if is(pdu, WRITE_10) { Turn::Close } else { Turn::Usual };
+        }
+        match pdu.opcode() {
+            op::LOGIN if pdu.bhs[1] >> 2 & 3 == 0 => {
+                let keys = [("TargetPortalGroupTag", "2"), ("AuthMethod", "None")];
+                link.send(link.login_response(pdu, 0x81, &keys));
+            }
+            op::TMF if resets.fetch_add(1, SeqCst) == 0 => {
+                link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, REJECTED));
+            }
+            _ => return Turn::Usual,
+        }
+        Turn::Done
+    });
+    let target = script.listen();
+    with_disk(LIMIT, &target, &format!("{WAITS}&login_timeout=0.5"), |lun| async move {
+        lun.write(0, filled(1), false).await.0.expect("written once more");
+    });
+    let all = target.seen().into_iter().map(|seen| seen.pdu);
+    let steps = all.filter(|pdu| pdu.opcode() == op::TMF || is(pdu, WRITE_10));
+    let steps: Vec<bool> = steps.map(|pdu| pdu.opcode() == op::TMF).collect();
+    assert_eq!(steps, [false, true, true, false], "the write, two resets, and the write again");
+    assert!(target.requests(op::TMF).iter().all(|pdu| pdu.bhs[1] & 0x7f == LUN_RESET));
 }

@@ -35,6 +35,7 @@ pub async fn watch(home: Rc<Home>) {
         home.machine.borrow_mut().tasks.forget_abandoned();
         home.end_operations(now);
         home.say_what_waits(now);
+        home.may_end_orphans(now);
         home.keep_alive(now);
         if let Some(tag) = home.overdue(now)
             && !home.escalating.replace(true)
@@ -236,6 +237,12 @@ fn reaches(function: Function, lun: u64) -> impl Fn(u64, u32) -> bool {
 
 /// A function that somebody asked for.
 pub async fn manage(home: Rc<Home>, function: Function, lun: u64, reply: flume::Sender<Result<u8, Error>>) {
+    // Who has stopped to wait does not want it.
+    let _ = reply.send(carry_out(&home, function, lun).await);
+}
+
+/// Asks for a function. Where the target has carried it out, what it ends is over.
+pub(super) async fn carry_out(home: &Rc<Home>, function: Function, lun: u64) -> Result<u8, Error> {
     let t = &home.options.timeouts;
     let whole = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
     let limit = if whole { t.target_reset } else { t.lun_reset };
@@ -246,8 +253,7 @@ pub async fn manage(home: Rc<Home>, function: Function, lun: u64, reply: flume::
         home.was_reset(function, lun, at);
         home.flush_soon();
     }
-    // Who has stopped to wait does not want it.
-    let _ = reply.send(answer);
+    answer
 }
 
 /// Ends a command by ever stronger means: abort it, reset its logical unit, reset the target, give the

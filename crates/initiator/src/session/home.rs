@@ -54,6 +54,8 @@ pub struct Home {
     pub leaves_now: Cell<bool>,
     /// So many orphans it has left behind.
     pub left_behind: Cell<usize>,
+    /// When logical units were reset last for orphans of another portal group.
+    pub reset: Cell<Option<Instant>>,
     /// People know that orphans wait.
     pub said_waits: Cell<bool>,
     /// It has ended.
@@ -124,6 +126,7 @@ impl Home {
             closing: Cell::new(false),
             leaves_now: Cell::new(false),
             left_behind: Cell::new(0),
+            reset: Cell::new(None),
             said_waits: Cell::new(false),
             over: Cell::new(false),
             parted: Cell::new(false),

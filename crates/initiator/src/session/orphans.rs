@@ -1,13 +1,16 @@
 //! Commands that change the medium, of a connection that is lost: orphans. The target may carry one out until it has
 //! ended it, also after newer commands. Until that is certain, an orphan is neither sent again nor reported as ended.
 
+use super::escalate::{COMPLETE, carry_out};
 use super::home::Home;
-use super::machine::Machine;
+use super::machine::{Machine, Online};
 use super::task::{State, Task};
 use crate::options::LateWrites;
 use crate::{Error, Kind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use wire::iscsi::lun::shown;
+use wire::iscsi::request::Function;
 
 /// So often who waits for the end of an orphan looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -100,6 +103,19 @@ impl Machine {
         all.reduce(|(count, oldest), (one, since)| (count + one, oldest.min(since)))
     }
 
+    /// Where another connection may take functions: logical units with orphans that are late.
+    fn luns_of_orphans(&mut self, is_late: impl Fn(Instant) -> bool) -> Vec<u64> {
+        if self.online != Online::Yes || self.parting {
+            return Vec::new();
+        }
+        let late = |t: &&mut Task| t.state == State::Orphaned && is_late(t.sent);
+        let mut luns: Vec<u64> = self.tasks.iter().filter(late).map(|t| t.lun).collect();
+        luns.sort_unstable();
+        luns.dedup();
+        luns.retain(|lun| !self.unseen.has(*lun));
+        luns
+    }
+
     /// The session ends, and no proof has come: its owner hears so.
     pub(super) fn leave_orphans(&mut self, error: &Error) {
         let tags: Vec<u32> =
@@ -146,6 +162,21 @@ impl Home {
         self.left_behind().map_or(Ok(()), Err)
     }
 
+    /// Orphans are there though there is a connection: it is at another portal group, and no login ends them. Their logical
+    /// units are reset once they have waited for longer than a login takes, and again after that time.
+    pub(super) fn may_end_orphans(self: &Rc<Self>, now: Instant) {
+        let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
+        if self.reset.get().is_some_and(|at| !is_late(at)) {
+            return;
+        }
+        let mut luns = self.machine.borrow_mut().luns_of_orphans(is_late);
+        luns.retain(|lun| !self.changed.borrow().contains(lun));
+        if !luns.is_empty() {
+            self.reset.set(Some(now));
+            net::spawn(end_orphans(self.clone(), luns));
+        }
+    }
+
     /// Logs once that writes wait for their end, and once that they wait no more.
     pub(super) fn say_what_waits(&self, now: Instant) {
         let orphans = self.machine.borrow_mut().orphans(None);
@@ -186,5 +217,20 @@ impl Home {
         let what = || format!("the session ended while {} may still carry out writes ({count})", self.name());
         let hint = "write nothing there before the target has ended the old session: restart the target, or look at it";
         (count > 0).then(|| Error::new(kind, what()).with_hint(hint))
+    }
+}
+
+/// Resets logical units on the present connection.
+async fn end_orphans(home: Rc<Home>, luns: Vec<u64>) {
+    for lun in luns {
+        let (target, number) = (home.name(), shown(lun));
+        tracing::warn!(target, lun = %number, "writes of another portal group wait: the logical unit is reset");
+        match carry_out(&home, Function::LunReset, lun).await {
+            Ok(COMPLETE) => {}
+            Ok(code) => {
+                tracing::warn!(target, lun = %number, "the target refuses LOGICAL UNIT RESET (response {code})");
+            }
+            Err(e) => tracing::warn!(target, lun = %number, "LOGICAL UNIT RESET: {e}"),
+        }
     }
 }
