@@ -7,6 +7,8 @@ use std::collections::HashSet;
 
 /// INVALID FIELD IN COMMAND INFORMATION UNIT.
 const REFUSED: u32 = 0x05_0e03;
+/// INVALID FIELD IN CDB.
+const TOO_LITTLE_ASKED: u32 = 0x05_2400;
 const OVER: u8 = 4;
 const UNDER: u8 = 2;
 /// Where commands that write begin, in blocks; the blocks before stay zeros.
@@ -159,7 +161,11 @@ fn ask(raw: &mut Raw, way: Way, cdb: &[u8], data: &[u8]) -> Reply {
 }
 
 fn is_refused(reply: &Reply, residual: (u8, u32), what: &str) {
-    assert_eq!((reply.status, reply.sense()), (2, REFUSED), "{what}: {reply:?}");
+    is_refused_with(REFUSED, reply, residual, what);
+}
+
+fn is_refused_with(sense: u32, reply: &Reply, residual: (u8, u32), what: &str) {
+    assert_eq!((reply.status, reply.sense()), (2, sense), "{what}: {reply:?}");
     assert_eq!((reply.flags, reply.residual), residual, "{what}: {reply:?}");
 }
 
@@ -189,7 +195,7 @@ fn too_much(raw: &mut Raw, way: Way, case: &Case) {
         let reply = ask(raw, way, &case.cdb, &whole);
         let mut after = before;
         if case.exact {
-            is_refused(&reply, (UNDER, whole.len() as u32), &what);
+            is_refused_with(TOO_LITTLE_ASKED, &reply, (UNDER, whole.len() as u32), &what);
         } else {
             assert_eq!((reply.status, reply.sense()), (0, 0), "{what}: {reply:?}");
             assert_eq!((reply.flags, reply.residual), (UNDER, more as u32), "{what}: {reply:?}");

@@ -17,6 +17,7 @@ use crate::registry::Which;
 use block::Inline;
 use device::{Answer, Count, Failure, Op, Order, Plan};
 use net::{Buf, Pool};
+use std::cmp::Ordering;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -333,8 +334,8 @@ impl Run {
             // Boxed, so that other commands carry none of it about.
             return (Box::pin(self.pass(conn, &unit, data, room.first)).await, 0);
         }
-        if !fits(&self.command, needed, exact) {
-            return (Err(Sense::INVALID_FIELD_IN_COMMAND_IU.into()), needed.into());
+        if let Some(sense) = misfit(&self.command, needed, exact) {
+            return (Err(sense.into()), needed.into());
         }
         cut(&mut data, needed as usize);
         let plan = match plan {
@@ -508,10 +509,14 @@ fn sanitizes(plan: &Plan) -> bool {
 
 const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
-/// Whether a command's Data-Out fits its CDB. Of more than the CDB asks for, the rest is not taken. A command with less
-/// is refused as a whole (FCP-4 section 9.4.2), and so is any other amount where the amount is part of the meaning (`exact`).
-fn fits(c: &Command, needed: u32, exact: bool) -> bool {
-    if exact { c.offered() == needed } else { c.offered() >= needed }
+/// Why a command's Data-Out does not fit its CDB. Of more than the CDB asks for, the rest is not taken, unless the amount is
+/// part of the meaning (`exact`): then the CDB asks for too little. Less is refused as a whole (FCP-4 section 9.4.2).
+fn misfit(c: &Command, needed: u32, exact: bool) -> Option<Sense> {
+    match c.offered().cmp(&needed) {
+        Ordering::Less => Some(Sense::INVALID_FIELD_IN_COMMAND_IU),
+        Ordering::Greater if exact => Some(Sense::INVALID_FIELD_IN_CDB),
+        Ordering::Equal | Ordering::Greater => None,
+    }
 }
 
 /// Hides what was offered beyond what the CDB asks for.
