@@ -52,8 +52,8 @@ fn written(target: &Target) -> Vec<u8> {
     target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).map(|pdu| pdu.data[0]).collect()
 }
 
-/// Two paths, of which the first takes the first write.
-async fn joined(urls: [Url; 2]) -> Arc<Multipath> {
+/// Paths, of which the first takes the first write.
+async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
     let mut ways: Vec<Arc<dyn Way>> = Vec::new();
     for url in urls {
         ways.push(initiator::open(&url).await.expect("a LUN"));
@@ -63,7 +63,7 @@ async fn joined(urls: [Url; 2]) -> Arc<Multipath> {
     Multipath::join(ways, settings).await.expect("one unit")
 }
 
-fn urls(targets: [&Target; 2], settings: &str) -> [Url; 2] {
+fn urls<const PATHS: usize>(targets: [&Target; PATHS], settings: &str) -> [Url; PATHS] {
     targets.map(|target| Url::parse(&target.url(&format!("{WAITS}&{settings}"))).expect("a URL"))
 }
 
@@ -125,6 +125,41 @@ fn a_write_goes_elsewhere_once_a_reset_there_is_answered() {
     });
     assert!(reset.load(SeqCst));
     assert_eq!((written(&second), second.requests(op::TMF).len()), (vec![1], 1));
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn a_reset_that_a_path_refuses_goes_through_the_next() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let refuses = Script::new().answer("ImmediateData", "Yes").at(op::TMF, |link, pdu| {
+        link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, REJECTED));
+        Turn::Done
+    });
+    let (first, second) = (stalls(&lets), refuses.listen());
+    let third = Script::new().answer("ImmediateData", "Yes").listen();
+    let urls = urls([&first, &second, &third], "login_timeout=0.5");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("the third path has reset it");
+    });
+    assert_eq!([&second, &third].map(|target| target.requests(op::TMF).len()), [1, 1]);
+    lets.store(true, SeqCst);
+}
+
+#[test]
+fn resets_that_all_fail_are_tried_again() {
+    let lets = Arc::new(AtomicBool::new(false));
+    let resets = AtomicUsize::new(0);
+    let second = Script::new().answer("ImmediateData", "Yes").at(op::TMF, move |link, pdu| {
+        let code = if resets.fetch_add(1, SeqCst) < 2 { REJECTED } else { 0 };
+        link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, code));
+        Turn::Done
+    });
+    let (first, second) = (stalls(&lets), second.listen());
+    let urls = urls([&first, &second], "login_timeout=0.5");
+    run(LIMIT, move || async move {
+        joined(urls).await.write(0, filled(1), false).await.0.expect("it was reset in the end");
+    });
+    assert_eq!(second.requests(op::TMF).len(), 3);
     lets.store(true, SeqCst);
 }
 

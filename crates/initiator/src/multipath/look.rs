@@ -26,6 +26,7 @@ async fn gone(joined: &Weak<Multipath>) {
 
 async fn keep_looking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
     let Some(news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
+    let mut resets_failed = None;
     let mut reasons = Reasons { news, doubts, doubted: None };
     while let Some(pause) = joined.upgrade().map(|joined| joined.pause(at)) {
         reasons.next(pause).await;
@@ -41,7 +42,7 @@ async fn keep_looking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiv
             reasons.news = way.news();
         }
         drop(joined);
-        certain::end_orphans(&*way, others).await;
+        certain::end_orphans(&*way, others, &mut resets_failed).await;
     }
 }
 
