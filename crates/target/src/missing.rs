@@ -3,8 +3,8 @@
 use crate::Unit;
 use block::Missing;
 use device::Withheld;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The behaviour of a unit while its file is deleted or replaced, or its device is gone.
@@ -58,6 +58,16 @@ pub(crate) struct Watch {
     /// An index of [`OnMissing::ALL`].
     on_missing: AtomicU8,
     seen: Mutex<Option<Seen>>,
+    is_looking: AtomicBool,
+}
+
+/// The only look at a medium, until it is dropped.
+pub(crate) struct Look<'a>(&'a AtomicBool);
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
 }
 
 struct Seen {
@@ -103,9 +113,19 @@ impl Unit {
         self.watch.on_missing.store(on_missing as u8, Relaxed);
     }
 
+    /// None: another look has not come back.
+    pub(crate) fn begin_look(&self) -> Option<Look<'_>> {
+        let is_looking = &self.watch.is_looking;
+        (!is_looking.swap(true, SeqCst)).then_some(Look(is_looking))
+    }
+
     /// Looks whether the medium is at its path, and does what is to be done where it is not.
     pub(crate) fn look_at_path(&self, now: Instant) -> News {
-        let found = self.backend().missing();
+        let backend = self.backend();
+        let found = backend.missing();
+        if !Arc::ptr_eq(&backend, &self.backend()) {
+            return News::None;
+        }
         let on_missing = self.watch.on_missing();
         self.lu.withhold(found.as_ref().map_or(Withheld::Nothing, |_| on_missing.withheld()));
         self.watch.news(found, now)

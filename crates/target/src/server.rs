@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How often the sizes and the paths of media are looked at.
 const REFRESH: Duration = Duration::from_secs(1);
+/// Looks that have not come back: with more, none begins. A core has more threads than that.
+const MAX_LOOKS: usize = 32;
 /// Connections of a portal that wait for room, how often each looks, and the time in between.
 const WAITING: usize = 64;
 const TRIES: usize = 20;
@@ -458,23 +460,41 @@ impl Drop for Counted {
     }
 }
 
-/// Notices media that were resized, deleted or replaced from outside.
-async fn refresh(shared: Arc<Shared>) {
+/// Notices media that were resized, deleted or replaced from outside. A look may not come back, as that at a path on a
+/// file server that is gone: a thread does it, and the next one looks at all other media.
+pub(crate) async fn refresh(shared: Arc<Shared>) {
     let mut next = Instant::now();
+    let looks = Arc::new(());
     loop {
         next += REFRESH;
         net::sleep_until(next).await;
-        let setup = shared.setup();
-        let all =
-            setup.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));
-        for (name, lun, unit) in all {
-            unit.watch_path(name, *lun);
-            if !unit.refresh() {
-                continue;
-            }
-            let bytes = unit.backend().facts().capacity;
-            tracing::info!("LUN {lun} of {name} has another size now: {bytes} bytes");
-            shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
+        if Arc::strong_count(&looks) > MAX_LOOKS {
+            continue;
         }
+        let (shared, look) = (shared.clone(), looks.clone());
+        net::spawn(net::blocking(move || {
+            let _look = look;
+            look_at_media(&shared);
+            Ok(())
+        }));
+    }
+}
+
+/// Looks at each medium that nobody looks at, unless another configuration is in force meanwhile.
+fn look_at_media(shared: &Shared) {
+    let setup = shared.setup();
+    let all = setup.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));
+    for (name, lun, unit) in all {
+        if !Arc::ptr_eq(&setup, &shared.setup()) {
+            return;
+        }
+        let Some(_look) = unit.begin_look() else { continue };
+        unit.watch_path(name, *lun);
+        if !unit.refresh() {
+            continue;
+        }
+        let bytes = unit.backend().facts().capacity;
+        tracing::info!("LUN {lun} of {name} has another size now: {bytes} bytes");
+        shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
     }
 }

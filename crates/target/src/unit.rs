@@ -163,10 +163,10 @@ impl Unit {
 
     /// Looks whether the medium has another size now; if so, initiators hear of it with their next command.
     pub fn refresh(&self) -> bool {
+        // Of units that share a medium only the first hears from it that something is new. It may wait: nothing is held.
+        self.backend().refresh();
         // Held, so that a medium that is replaced meanwhile does not get the size of the one before.
         let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
-        // Of units that share a medium only the first hears from it that something is new.
-        backend.refresh();
         self.lu.resized(backend.facts().capacity) | self.has_shrunk.swap(false, Relaxed)
     }
 

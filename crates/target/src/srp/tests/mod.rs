@@ -8,6 +8,7 @@ mod login;
 mod manage;
 mod order;
 mod reservations;
+mod watch;
 mod world;
 
 use world::{World, golden, on_core};

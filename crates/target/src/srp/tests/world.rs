@@ -155,6 +155,12 @@ impl World {
         World::serving(unit(medium, write_cache, None))
     }
 
+    /// Its disks are on these media.
+    pub fn on_all(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> World {
+        let units = media.into_iter().map(|medium| Arc::new(unit(medium, true, None)));
+        World::with(|target| target.luns = (0..).zip(units).collect())
+    }
+
     fn serving(unit: Unit) -> World {
         World::with(|target| target.luns = BTreeMap::from([(0, Arc::new(unit))]))
     }
