@@ -42,6 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
+    stderr::start();
     let _last_words = stderr::LastWords;
     std::panic::set_hook(Box::new(panicked));
     prepare();

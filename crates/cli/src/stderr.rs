@@ -18,22 +18,27 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 static STDERR: Queue = Queue::new();
 
+/// Starts the thread that writes, unless it was tried before. Without it, the queue keeps what it has room for until
+/// [`settle`]: a caller may be an event loop, and never writes.
+pub fn start() -> bool {
+    static WRITER: OnceLock<bool> = OnceLock::new();
+    let start = || std::thread::Builder::new().name("stderr".into()).spawn(|| STDERR.serve(Stderr)).is_ok();
+    *WRITER.get_or_init(start)
+}
+
 /// Queues text for stderr. It neither waits nor fails.
 pub fn put(text: impl Into<Vec<u8>>) {
-    static WRITER: OnceLock<bool> = OnceLock::new();
-    let text = text.into();
-    let start = || std::thread::Builder::new().name("stderr".into()).spawn(|| STDERR.serve(Stderr)).is_ok();
-    if *WRITER.get_or_init(start) {
-        STDERR.push(text);
-    } else {
-        // Without a thread, the caller writes. A line that does not arrive is no reason to fail.
-        _ = Stderr.write_all(&text);
-    }
+    start();
+    STDERR.push(text.into());
 }
 
 /// Waits until what was queued is written, with a bound.
 pub fn settle() {
-    STDERR.settle();
+    if start() {
+        STDERR.settle();
+    } else {
+        STDERR.drain(Stderr);
+    }
 }
 
 /// Settles when it is dropped: at the end of the process, also by a panic.
@@ -142,6 +147,20 @@ impl Queue {
             let entry = self.next();
             let written = put_whole(&mut sink, &mut half, &entry.bytes());
             self.done(&entry, written.is_ok());
+        }
+    }
+
+    /// Writes what is queued, where no thread does.
+    fn drain(&self, mut sink: impl Write) {
+        self.state().note_dropped();
+        let next = || self.state().entries.pop_front();
+        let mut half = false;
+        for entry in std::iter::from_fn(next) {
+            let written = put_whole(&mut sink, &mut half, &entry.bytes());
+            self.done(&entry, written.is_ok());
+            if written.is_err() {
+                return;
+            }
         }
     }
 
@@ -332,6 +351,17 @@ mod tests {
         queue.settle();
         let parts: Vec<_> = parts.try_iter().map(|part| without_time(&part)).collect();
         assert_eq!(parts, ["f", "\n", "1 line was dropped: stderr did not take them\n", "second\n"]);
+    }
+
+    #[test]
+    fn without_a_writer_lines_are_kept_and_counted() {
+        let queue = queue();
+        let large = vec![b'x'; MAX_QUEUE_BYTES];
+        (0..3).for_each(|_| queue.push(large.clone()));
+        let mut written = Vec::new();
+        queue.drain(&mut written);
+        assert!(written.starts_with(&large));
+        assert_eq!(without_time(&written[large.len()..]), "2 lines were dropped: stderr did not take them\n");
     }
 
     #[test]
