@@ -241,11 +241,24 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let mut table = table();
         let Some(entry) = table.entries.get_mut(&self.key) else { return };
-        entry.leave(self.id);
+        let is_down = entry.leave(self.id);
         if entry.holders.is_empty() {
             // What the kernel still writes keeps its description open, and with it the locks.
             table.entries.remove(&self.key);
+        } else if !is_down {
+            let key = self.key;
+            // Without a thread, readers of other programs are kept out until the next claim ends.
+            _ = std::thread::Builder::new().name("lock".into()).spawn(move || downgrade(key));
         }
+    }
+}
+
+/// Tries again what [`Entry::downgrade`] could not do, for a moment.
+fn downgrade(key: Key) {
+    let end = Instant::now() + PATIENCE;
+    let is_down = || table().entries.get_mut(&key).is_none_or(Entry::downgrade);
+    while !is_down() && Instant::now() < end {
+        sleep(PAUSE);
     }
 }
 
@@ -296,22 +309,23 @@ impl Entry {
         free
     }
 
-    fn leave(&mut self, id: u64) {
-        let Some(at) = self.holders.iter().position(|holder| holder.id == id) else { return };
+    /// False: flock is still that of a writer.
+    fn leave(&mut self, id: u64) -> bool {
+        let Some(at) = self.holders.iter().position(|holder| holder.id == id) else { return true };
         let gone = self.holders.remove(at);
         if self.holders.is_empty() {
-            return;
+            return true;
         }
         // The description of the one that goes may be that of flock, and stay open.
         self.release_bytes(&gone.file, gone.purpose);
+        self.downgrade()
+    }
+
+    /// From writing to reading, where nobody writes. Somebody who waited for the lock may have it now: a look at the bytes
+    /// comes next there, and gives it back.
+    fn downgrade(&mut self) -> bool {
         let writes = self.holders.iter().any(|holder| holder.purpose == Use::Write);
-        if !writes && self.flock == Some(Use::Write) {
-            let end = Instant::now() + PATIENCE;
-            // Somebody who waited for it looks at the bytes next, and gives it back.
-            while self.take_flock(Use::Read).is_err() && Instant::now() < end {
-                sleep(PAUSE);
-            }
-        }
+        writes || self.flock != Some(Use::Write) || self.take_flock(Use::Read).is_ok()
     }
 
     /// A change that fails loses what was held (flock(2)), so that is taken again.
