@@ -60,7 +60,8 @@ impl Client {
 
     fn go(&mut self, export: &str) {
         let mut data = named(export);
-        data.extend([0, 0]);
+        // It wants to know the block size (NBD_INFO_BLOCK_SIZE), and keeps to it.
+        data.extend([0, 1, 0, 3]);
         assert_eq!(self.ask(option::GO, &data).last().expect("a reply").0, reply::ACK);
     }
 
