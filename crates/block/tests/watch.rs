@@ -94,6 +94,8 @@ fn a_write_beyond_a_new_end_fails_and_nothing_grows() {
     let runtime = compio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(disk.write(MIB - 4096, Buf::zeroed(4096), false)).0.expect("within");
     OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("shrunk");
+    // What was seen of the size is old after this.
+    std::thread::sleep(std::time::Duration::from_millis(1));
     block::next_turn();
     let size = || fs::metadata(&path).expect("there").len();
     let beyond = |result: std::io::Result<()>| {

@@ -163,7 +163,8 @@ impl Stream {
         self.watch.as_ref().is_some_and(Watch::is_readable)
     }
 
-    /// The state of the other side. The kernel is asked once for each receive, and again after a tick of its clock.
+    /// The state of the other side. The kernel is asked once in 100 microseconds at most: for the first of what a receive has
+    /// brought, and again after a tick of its coarse clock.
     #[inline]
     pub fn peer_state(&self) -> PeerState {
         if !self.seen_open.is_due() {
@@ -171,14 +172,14 @@ impl Stream {
         }
         let state = self.ask_peer_state();
         if state != PeerState::Open {
-            self.seen_open.renew();
+            self.seen_open.forget();
         }
         state
     }
 
-    /// Has the next [`Stream::peer_state`] ask the kernel, whatever was found before.
+    /// Has the next [`Stream::peer_state`] ask the kernel, unless it did so just now (100 microseconds).
     pub fn look_anew(&self) {
-        self.seen_open.renew();
+        self.seen_open.next_batch();
     }
 
     fn ask_peer_state(&self) -> PeerState {
@@ -257,7 +258,7 @@ impl Stream {
         }
         match received {
             Ok(n) => {
-                self.seen_open.renew();
+                self.seen_open.next_batch();
                 self.received.set(self.received.get() + n as u64);
                 Ok(Some(n))
             }

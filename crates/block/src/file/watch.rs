@@ -3,9 +3,9 @@
 use super::File;
 use super::medium::{Medium, is_same_file};
 use crate::Missing;
+use net::Recheck;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -61,38 +61,34 @@ fn is_gone(kind: ErrorKind) -> bool {
 }
 
 thread_local! {
-    /// Counts what this core has received.
-    static TURN: Cell<u64> = const { Cell::new(0) };
-    /// The file whose size this core looked at last, in which turn, and at what time of the system's coarse clock.
-    static LOOKED: Cell<(usize, u64, u64)> = const { Cell::new((0, 0, 0)) };
+    /// The file whose size this core looked at last.
+    static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+    /// For how long what it saw there holds.
+    static LOOK: Recheck = const { Recheck::new() };
 }
 
 /// Says that this core has received something else: all that it writes from here on is newer than the looks at the sizes of
 /// files before. Writes that one receive brought share a look, which costs as much as a small write.
 pub fn next_turn() {
-    TURN.set(TURN.get().wrapping_add(1));
+    LOOK.with(Recheck::next_batch);
 }
 
 impl File {
-    /// A write beyond the end would make the file grow again: the size is looked at before the first write of each turn, and
-    /// of each tick of the clock (1 to 10 ms).
+    /// A write beyond the end would make the file grow again: the size is looked at before the first write of each receive,
+    /// unless that was done just now (100 microseconds), and of each tick of the coarse clock (1 to 10 ms).
     pub(super) fn look_for_end(&self) {
         if self.medium.device {
             return;
         }
-        let look = (std::ptr::from_ref(self).addr(), TURN.get(), tick());
-        if LOOKED.get() == look {
+        let this = std::ptr::from_ref(self).addr();
+        if LOOKED_AT.replace(this) != this {
+            LOOK.with(Recheck::forget);
+        }
+        if !LOOK.with(Recheck::is_due) {
             return;
         }
         if let Some(size) = self.medium.size_known() {
             self.capacity.fetch_min(size, Relaxed);
         }
-        LOOKED.set(look);
     }
-}
-
-/// The coarse clock costs a few nanoseconds.
-fn tick() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

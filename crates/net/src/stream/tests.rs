@@ -266,13 +266,19 @@ async fn unread(path: Option<&std::path::Path>) -> (Stream, Socket) {
     (stream, client)
 }
 
+/// What was seen of the peer is old after this.
+fn grow_old(stream: &Stream) {
+    std::thread::sleep(Duration::from_millis(1));
+    stream.look_anew();
+}
+
 #[test]
 fn a_reset_is_seen_before_the_bytes_that_came_before_it() {
     in_loops(async || {
         let (stream, client) = unread(None).await;
         client.set_linger(Some(Duration::ZERO)).expect("a socket");
         drop(client);
-        stream.look_anew();
+        grow_old(&stream);
         assert_eq!((stream.peer_state(), &stream.peek(3)[..]), (PeerState::Reset, &b"hel"[..]));
         assert_eq!(stream.receive(&mut [0; 8]).expect("bytes"), Some(5));
         assert_eq!((stream.peer_state(), stream.received()), (PeerState::Reset, 5));
@@ -286,7 +292,7 @@ fn a_close_is_seen_before_the_bytes_that_came_before_it() {
         for path in [None, Some(path.as_path())] {
             let (stream, client) = unread(path).await;
             client.shutdown(Shutdown::Write).expect("a socket");
-            stream.look_anew();
+            grow_old(&stream);
             assert_eq!((stream.peer_state(), &stream.peek(8)[..]), (PeerState::Closed, &b"hello"[..]));
             drop(client);
             assert_eq!(stream.peer_state(), PeerState::Closed);
@@ -302,6 +308,7 @@ fn what_was_seen_of_a_peer_holds_until_the_next_receive() {
         client.write_all(b"more").expect("sent");
         assert_eq!(stream.receive(&mut [0; 4]).expect("bytes"), Some(4));
         client.shutdown(Shutdown::Write).expect("a socket");
+        std::thread::sleep(Duration::from_millis(1));
         assert_eq!(stream.peer_state(), PeerState::Closed);
     });
 }

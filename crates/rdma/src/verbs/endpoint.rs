@@ -483,11 +483,11 @@ impl Endpoint for Verbs {
     }
 
     fn look_anew(&self) {
-        self.inner.silent.renew();
+        self.inner.silent.next_batch();
     }
 
     fn poll(&self, into: &mut Events) {
-        self.inner.silent.renew();
+        self.inner.silent.next_batch();
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);
         append(into, &mut state.inbox);
