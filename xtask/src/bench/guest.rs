@@ -43,7 +43,7 @@ impl Row {
 
 /// The guest is wanted and can be had; builds what it needs, for which this must still be the host's network.
 pub fn prepare(options: &Options) -> Result<bool> {
-    if !ROWS.iter().any(|row| options.wants(&row.name())) {
+    if options.base.is_some() || !ROWS.iter().any(|row| options.wants(&row.name())) {
         return Ok(false);
     }
     let missing = TOOLS.iter().find(|(program, _)| !root::is_installed(program));

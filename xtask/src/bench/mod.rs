@@ -3,6 +3,7 @@
 //! and servers are pinned to one and the same core, but for those in the lab's guest: figures are small that way, and
 //! stable. Medians of alternating runs; no time is asserted, only ratios.
 
+mod base;
 mod guest;
 mod initiator;
 mod load;
@@ -32,6 +33,9 @@ pub struct Options {
     /// One JSON object per row instead of the table
     #[arg(long)]
     json: bool,
+    /// Another build of `lunar`: run the rows of speed against it, and no others
+    #[arg(long, value_name = "PROGRAM")]
+    base: Option<PathBuf>,
     /// Only the rows whose name contains this
     filter: Option<String>,
 }

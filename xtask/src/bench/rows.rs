@@ -79,6 +79,9 @@ pub struct Bench<'a> {
 /// Runs every row that the filter lets through, in the order of the table.
 pub fn run(options: &Options, programs: &Programs) -> Result<Vec<Outcome>> {
     let bench = Bench { options, programs };
+    if let Some(base) = &options.base {
+        return bench.against_base(base);
+    }
     let parts = [
         Bench::speed,
         Bench::page_cache,
