@@ -6,6 +6,7 @@ use interop::{Chap, Folder, Login, Outcome, Pdu, Raw, Server, config, op, shared
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 const ALICE: &[u8] = b"alice's secret 1";
 const BOB: &[u8] = b"bob's own secret";
@@ -135,6 +136,44 @@ fn sec_005_wrong_proofs_fail() {
     let none = login.finish(&mut raw, login.clone().key("AuthMethod", "None").request(0, Some(1)));
     assert_eq!(none.err(), Some(0x0201));
     Chap::login(&login, server.portal(), 5, "alice", ALICE).expect("a login").ping();
+}
+
+fn says(server: &Server, reason: &str) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !server.log().lines().any(|line| line.contains("login refused") && line.contains(reason)) {
+        assert!(Instant::now() < end, "{reason} is not in\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// SEC-005, SEC-012: the log of the target has the reason, and the initiator sees one status for all of them.
+#[test]
+fn sec_005_each_fault_has_its_reason_in_the_log() {
+    let server = guarded();
+    let login = Login::new();
+    let portal = server.portal();
+    let reflected = |chap: &Chap| {
+        let back = [("CHAP_I".into(), "1".into()), ("CHAP_C".into(), hex(&chap.challenge))];
+        [proof(chap), back.to_vec()].concat()
+    };
+    let alone = guarded_without_mutual();
+    let refused = |status: u16| assert_eq!(status, 0x0201);
+    refused(login.try_on(portal).err().expect("a refusal"));
+    refused(Chap::login(&login, portal, 5, "nobody", ALICE).err().expect("a refusal"));
+    refused(Chap::login(&login, portal, 5, "alice", BOB).err().expect("a refusal"));
+    refused(Chap::begin(&login, portal, "99").err().expect("a refusal").status());
+    refused(third_step(&server, &reflected).3.status());
+    refused(mutual(&alone, "77", &hex(&[0x5a; 16])).1.status());
+    for (server, reason) in [
+        (&server, "the initiator offers no AuthMethod"),
+        (&server, "the CHAP user nobody is not admitted here"),
+        (&server, "the CHAP user alice has another secret here"),
+        (&server, "CHAP_A=99 names no algorithm that is allowed here"),
+        (&server, "sends the target's own challenge back"),
+        (&alone, "the target has no user for it (`mutual`)"),
+    ] {
+        says(server, reason);
+    }
 }
 
 /// SEC-007, LST-011

@@ -223,6 +223,9 @@ fn failed(failure: Failure) -> Error {
             };
             let error = Error::new(kind, format!("refused: {status}"));
             match (status.0, status.1) {
+                (2, 1) => error.with_hint(
+                    "check user, password and algorithm on both sides (docs/use.md, CHAP); the target's log has the reason",
+                ),
                 (3, 1) => {
                     error.with_hint("its target may be stopped; LIO says so too of one that it does not have")
                 }

@@ -19,7 +19,7 @@ use crate::keys::{self, Kind, Phase, Sender};
 use crate::name;
 use crate::parameters::{Offer, Parameters};
 pub use policy::{Policy, TargetInfo};
-use security::Security;
+use security::{Fault, Security};
 
 /// No data segment of the login phase is longer (RFC 7143 section 6.3), in bytes.
 pub const SEGMENT_LEN: usize = 8192;
@@ -200,6 +200,12 @@ impl Login {
         LoginStatus::INITIATOR_ERROR
     }
 
+    /// The status of a fault, whose reason is kept for the log.
+    fn note(&mut self, fault: Fault) -> LoginStatus {
+        self.reason = fault.reason;
+        fault.status
+    }
+
     /// The same about a key.
     fn blame_key(&mut self, key: &str, value: &str, rule: &str) -> LoginStatus {
         let secret = keys::find(key).is_some_and(|row| matches!(keys::TABLE[row].kind, Kind::Security));
@@ -242,15 +248,11 @@ impl Login {
         match self.phase {
             Phase::Security => {
                 let step = self.security.step(&security, &self.demand, &mut self.out);
-                step.map_err(|status| match status {
+                step.map_err(|fault| match fault.status {
                     LoginStatus::INITIATOR_ERROR => {
                         self.blame(format!("{}: not what this step takes", excerpt(&brought)))
                     }
-                    LoginStatus::AUTHENTICATION_FAILURE => {
-                        self.reason = security.a.map(|list| forbidden(list, &self.demand));
-                        status
-                    }
-                    other => other,
+                    _ => self.note(fault),
                 })
             }
             _ => {
@@ -351,9 +353,13 @@ impl Login {
     }
 
     /// Security is over, or was left out: may the initiator come in?
-    fn enter(&self, policy: &dyn Policy) -> Result<(), LoginStatus> {
-        self.security.may_end(&self.demand)?;
+    fn enter(&mut self, policy: &dyn Policy) -> Result<(), LoginStatus> {
+        self.may_end_security()?;
         policy.authorize(self.target_name(), self.initiator_name(), self.chap_user())
+    }
+
+    fn may_end_security(&mut self) -> Result<bool, LoginStatus> {
+        self.security.may_end(&self.demand).map_err(|fault| self.note(fault))
     }
 
     fn settle<'a>(
@@ -407,7 +413,7 @@ impl Login {
         if !self.out.is_empty() {
             return Ok(Step::Reply(self.reply(header, CONTINUE, data)));
         }
-        let moves = header.is_final() && self.security.may_end(&self.demand)?;
+        let moves = header.is_final() && self.may_end_security()?;
         if !moves {
             return Ok(Step::Reply(self.reply(header, 0, data)));
         }
@@ -572,12 +578,6 @@ fn stays(identity: &Identity, (_, key, value): &(Option<usize>, &str, &str)) -> 
 
 /// Characters of a text of the initiator that a log shows.
 const EXCERPT: usize = 64;
-
-/// Why no algorithm of a CHAP_A list is chosen.
-fn forbidden(list: &str, demand: &Authentication) -> String {
-    let allowed: Vec<_> = demand.algorithms.iter().map(|algorithm| algorithm.name()).collect();
-    format!("CHAP_A={} names no algorithm that is allowed here ({})", excerpt(list), allowed.join(", "))
-}
 
 /// The beginning of a text, printable.
 fn excerpt(text: &str) -> String {

@@ -150,6 +150,15 @@ impl Pair {
         String::from_utf8(pdu.data).unwrap()
     }
 
+    /// What the login ends with: a failure of authentication that carries nothing but its status.
+    fn ends_with(mut self, flags: u8, text: &str) -> Self {
+        let Step::Refuse(pdu) = self.send(flags, text.as_bytes()) else { panic!("{text}: no refusal") };
+        let denied = LoginStatus::AUTHENTICATION_FAILURE;
+        assert_eq!((pdu.header.0[36], pdu.header.0[37]), (denied.0, denied.1), "{text}");
+        assert_eq!((pdu.header.flags(), pdu.data.len()), (0, 0), "{text}");
+        self
+    }
+
     /// The challenge after AuthMethod and CHAP_A, decoded.
     fn challenged(&mut self, list: &str) -> (Algorithm, u8, Vec<u8>) {
         let method = self.text(SECURITY | TRANSIT | 1, &format!("{NAMES}AuthMethod=CHAP\0"));
@@ -662,6 +671,68 @@ fn a_reflected_challenge_is_not_answered() {
         LoginStatus::AUTHENTICATION_FAILURE,
         "one secret for both ways"
     );
+}
+
+/// How a login of the test goes wrong; what it ends with is looked at.
+type Fails = fn() -> Pair;
+
+fn mutual(change: fn(&mut Pair), challenge: fn(&[u8]) -> Vec<u8>) -> Pair {
+    let mut p = Pair::new(guarded());
+    let (algorithm, id, ours) = p.challenged("5");
+    change(&mut p);
+    let mut text = vec![];
+    push(&mut text, "CHAP_N", "alice");
+    push_hex(&mut text, "CHAP_R", &algorithm.response(id, &Secret::new(b"alice's secret"), &ours));
+    push(&mut text, "CHAP_I", "1");
+    push_hex(&mut text, "CHAP_C", &challenge(&ours));
+    p.ends_with(TO_OPERATIONAL, std::str::from_utf8(&text).unwrap())
+}
+
+fn proved(name: &str, secret: &[u8]) -> Pair {
+    let mut p = Pair::new(guarded());
+    let proof = p.proof("5", name, secret);
+    p.ends_with(TO_OPERATIONAL, &proof)
+}
+
+/// SEC-005, SEC-012: each fault has its reason in the log, and the initiator learns none of them.
+#[test]
+fn each_chap_fault_is_logged_and_looks_alike() {
+    let offers =
+        |list: &str| Pair::new(guarded()).ends_with(SECURITY, &format!("{NAMES}AuthMethod={list}\0"));
+    let algorithm = || {
+        let mut p = Pair::new(guarded());
+        p.text(SECURITY, &format!("{NAMES}AuthMethod=CHAP\0"));
+        p.ends_with(SECURITY, "CHAP_A=99\0")
+    };
+    let faults: [(Fails, &str); 6] = [
+        (|| proved("bob", b"alice's secret"), "the CHAP user bob is not admitted here"),
+        (|| proved("b\x1b", b"x"), "the CHAP user b\\u{1b} is not admitted here"),
+        (|| proved("alice", b"wrong"), "the CHAP user alice has another secret here"),
+        (
+            || mutual(|_| {}, <[u8]>::to_vec),
+            "the initiator sends the target's own challenge back (RFC 7143 section 9.2.1)",
+        ),
+        (
+            || mutual(|p| p.login.demand.mutual = None, |_| vec![1]),
+            "the initiator asks for mutual CHAP, and the target has no user for it (`mutual`)",
+        ),
+        (
+            || mutual(|p| p.login.demand.mutual = Some(user("lunar", b"alice's secret")), |_| vec![1]),
+            "the CHAP users alice and lunar (`mutual`) have the same secret",
+        ),
+    ];
+    let mut all: Vec<(Pair, &str)> = faults.into_iter().map(|(fails, why)| (fails(), why)).collect();
+    all.extend([
+        (
+            Pair::new(guarded()).ends_with(DIRECT, NAMES),
+            "CHAP is required, and the initiator offers no AuthMethod",
+        ),
+        (offers("None"), "CHAP is required, and the initiator offers AuthMethod=None"),
+        (algorithm(), "CHAP_A=99 names no algorithm that is allowed here (sha3-256, sha1, md5, sha256)"),
+    ]);
+    for (p, why) in &all {
+        assert_eq!(p.login.reason(), Some(*why));
+    }
 }
 
 /// LST-006, SEC-017: asked after authentication, with the user.

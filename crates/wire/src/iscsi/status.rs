@@ -47,7 +47,7 @@ impl std::fmt::Display for LoginStatus {
             Self::SUCCESS => "success",
             Self::MOVED_TEMPORARILY | Self::MOVED_PERMANENTLY => "the target moved",
             Self::INITIATOR_ERROR => "a request that breaks the rules of login",
-            Self::AUTHENTICATION_FAILURE => "no CHAP, an unknown user or a wrong secret",
+            Self::AUTHENTICATION_FAILURE => "authentication failed",
             Self::AUTHORIZATION_FAILURE => "no access entry admits this initiator",
             Self::NOT_FOUND => "no such target at this portal",
             Self::REMOVED => "the target was removed",
