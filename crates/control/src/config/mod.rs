@@ -21,8 +21,8 @@ pub(crate) use lun::{OneFile, one_name};
 pub use router::Router;
 pub use shut_out::shut_out;
 pub use unused::unused;
-use value::cores;
 pub use value::{Cores, PORT, read_size, show_size};
+use value::{MAX_CORES, cores};
 pub(crate) use value::{iscsi_name, listen, size};
 
 use crate::problem::{Cause, Position, Problem, Problems};
@@ -237,7 +237,9 @@ fn root_sections(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -> C
 
 fn server(p: &mut Problems<'_>, mut s: Section<'_>, base: &Path) -> Server {
     let cores = match s.find("cores") {
-        Some(v) if v.get_ref().is_integer() => reader::number(p, "cores", v, 1..=4096).map(Cores::Count),
+        Some(v) if v.get_ref().is_integer() => {
+            reader::number(p, "cores", v, 0..=MAX_CORES as u64).and_then(Cores::of_number)
+        }
         _ => s.parsed(p, "cores", cores),
     };
     let state_dir = s.parsed(p, "state_dir", |text| path(text, base));

@@ -168,14 +168,17 @@ fn problems_of_the_file() {
                 "[server]\ncores = \"1.5\"\nstate_dir = \"\"\nadmin_socket = 5",
                 &[
                     "t.toml:2:9: \"1.5\" does not say which cores to use",
-                    "hint: write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"",
+                    "hint: write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"; \"0\" is core 0, and \"3,\" core 3",
                     "t.toml:3:13: \"\" is no path",
                     "hint: write a path without control characters",
                     "t.toml:4:16: `admin_socket` must be a string, not an integer",
                     "hint: put it in quotes",
                 ],
             ),
-            ("[server]\ncores = 0", &["t.toml:2:9: `cores` is out of range: 0", "hint: it can be 1 to 4096"]),
+            (
+                "[server]\ncores = -1",
+                &["t.toml:2:9: `cores` is out of range: -1", "hint: it can be 0 to 4096"],
+            ),
         ],
     );
 }
@@ -1020,7 +1023,8 @@ mod values {
         assert_eq!(cores("2"), Ok(Cores::Count(2)));
         assert_eq!(cores("0,2-3,2"), Ok(Cores::List(vec![0, 2, 3])));
         assert_eq!(cores("3,"), Ok(Cores::List(vec![3])));
-        ["", "0", ",", "a", "3-1", "0-99999999", "1,,2"]
+        assert_eq!(cores("0"), Ok(Cores::List(vec![0])));
+        ["", ",", "a", "4097", "3-1", "0-99999999", "1,,2"]
             .iter()
             .for_each(|text| assert!(cores(text).is_err(), "{text}"));
     }

@@ -253,17 +253,18 @@ pub enum Cores {
     List(Vec<usize>),
 }
 
-/// `all`, a number of cores, or a list such as `0,2-3`. A list with one core is written `3,` or `3-3`.
+/// `all`, a number of cores, or a list such as `0,2-3`. A list with one core is written `3,` or `3-3`; `0` is core 0, for no
+/// number of cores is 0.
 pub(crate) fn cores(text: &str) -> Result<Cores, Wrong> {
     let not = || {
         let what = format!("\"{}\" does not say which cores to use", text.escape_debug());
-        wrong(what, "write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"")
+        wrong(what, CORES)
     };
     if text == "all" {
         return Ok(Cores::All);
     }
     if let Ok(count) = text.parse::<usize>() {
-        return if count > 0 && count <= MAX_CORES { Ok(Cores::Count(count)) } else { not() };
+        return Cores::of_number(count).map_or_else(not, Ok);
     }
     let mut list = Vec::new();
     for part in text.strip_suffix(',').unwrap_or(text).split(',') {
@@ -282,10 +283,22 @@ pub(crate) fn cores(text: &str) -> Result<Cores, Wrong> {
 }
 
 /// More than any machine has; keeps a wrong list short.
-const MAX_CORES: usize = 4096;
+pub(crate) const MAX_CORES: usize = 4096;
+
+/// How cores are named.
+const CORES: &str = "write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"; \"0\" is core 0, and \"3,\" core 3";
 
 impl Cores {
-    /// Reads `all`, a number of cores, or a list such as `0,2-3`.
+    /// So many cores, or core 0 for 0.
+    pub(crate) fn of_number(number: usize) -> Option<Cores> {
+        match number {
+            0 => Some(Cores::List(vec![0])),
+            1..=MAX_CORES => Some(Cores::Count(number)),
+            _ => None,
+        }
+    }
+
+    /// Reads `all`, a number of cores, or a list such as `0,2-3`; `0` is core 0.
     pub fn parse(text: &str) -> Result<Cores, Problem> {
         cores(text).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
     }
