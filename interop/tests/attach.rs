@@ -92,7 +92,7 @@ impl Drop for Host {
         for name in listed.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
             let _ = self.lunar(&["detach", name, "--force", "--timeout", "5"]);
             if thread::panicking() {
-                let log = fs::read_to_string(self.path("run").join(format!("{name}.log")));
+                let log = fs::read_to_string(self.path("run/attached").join(format!("{name}.log")));
                 eprintln!("--- the log of {name} ---\n{}", log.unwrap_or_default());
             }
         }
@@ -183,7 +183,9 @@ fn nbd_clients_have_the_disk() {
     assert!(host.is("disks-0", "attached"));
     host.ends(0, &["detach", &uri]);
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
-    assert!(!host.path("run/disks-0.nbd").exists() && !host.path("run/disks-0.json").exists());
+    assert!(
+        !host.path("run/attached/disks-0.nbd").exists() && !host.path("run/attached/disks-0.json").exists()
+    );
     host.ends(21, &["detach", "disks-0"]);
     host.ends(21, &["attached", "disks-0"]);
 }
@@ -482,7 +484,7 @@ fn a_file_that_is_unmounted_from_outside_ends_its_attachment() {
         thread::sleep(Duration::from_millis(20));
     }
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
-    let log = fs::read_to_string(host.path("run/disks-0.log")).expect("a log");
+    let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
     assert!(log.contains("somebody else has unmounted it"), "{log}");
     assert!(fs::read(server.dir().join("disk.img")).expect("the disk").starts_with(&[7; 4096]));
 }
@@ -511,7 +513,7 @@ fn a_secret_is_in_no_argument_record_or_log() {
         assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{file}");
     }
     for file in ["disks-0.json", "disks-0.log"] {
-        let text = fs::read_to_string(host.path("run").join(file)).expect("a file");
+        let text = fs::read_to_string(host.path("run/attached").join(file)).expect("a file");
         assert!(!text.contains(SECRET), "{file}: {text}");
     }
     let saved = host.path("config/lunar/attach/disks-0.toml");
@@ -565,9 +567,9 @@ fn a_failure_leaves_nothing_behind() {
     let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1");
     host.ends(4, &["attach", &dead, "--save", "--name", "a1"]);
     assert!(!host.path("config/lunar/attach/a1.toml").exists(), "it was saved");
-    assert!(!host.path("run/a1.log").exists(), "its log is left");
+    assert!(!host.path("run/attached/a1.log").exists(), "its log is left");
     host.attach(&[&url(&server), "--name", "a1"]);
-    let log = || fs::read_to_string(host.path("run/a1.log")).expect("a log");
+    let log = || fs::read_to_string(host.path("run/attached/a1.log")).expect("a log");
     let before = log();
     assert!(before.contains("a1 is attached"), "{before}");
     host.ends(15, &["attach", &dead, "--name", "a1"]);

@@ -3,7 +3,6 @@
 use crate::job::{Fill, Order, Pace, Way, Weighted};
 use crate::{Error, Kind};
 use control::config::{Cores, read_size};
-use std::time::Duration;
 
 /// What may stand after `--rw`: word, order is sequential, way. A mix has the share that is asked for besides.
 const RW: [(&str, bool, Way); 9] = [
@@ -116,20 +115,6 @@ pub fn of_sizes(sizes: &[Weighted]) -> String {
     sizes.iter().map(one).collect::<Vec<_>>().join(":")
 }
 
-/// `10` (seconds), `500ms`, `2m`.
-///
-/// # Errors
-/// When it is no time.
-pub fn time(text: &str) -> Result<Duration, Error> {
-    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    match seconds.or_else(|| humantime::parse_duration(text).ok()) {
-        Some(time) if time <= Duration::from_secs(366 * 86_400) => Ok(time),
-        _ => {
-            invalid(format!("\"{}\" is no time", text.escape_debug()), "seconds, or as in 500ms, 90s, 2m, 1h")
-        }
-    }
-}
-
 /// The lowest rate: one command in eleven days. Much below it, times are too long to be told.
 const SLOWEST: f64 = 1e-6;
 
@@ -212,16 +197,6 @@ mod tests {
         assert_eq!(of_sizes(&[(4096, 60), (65536, 40)]), "4k/60:64k/40");
         for wrong in ["", "0", "4k/0", "4k/x", "2G", "4k,,8k"] {
             assert!(sizes(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn times_are_seconds_or_have_units() {
-        assert_eq!(time("1.5").unwrap(), Duration::from_millis(1500));
-        assert_eq!(time("500ms").unwrap(), Duration::from_millis(500));
-        assert_eq!(time("2m").unwrap(), Duration::from_secs(120));
-        for wrong in ["", "-1", "soon", "NaN", "inf", "9000000000"] {
-            assert!(time(wrong).is_err(), "{wrong}");
         }
     }
 

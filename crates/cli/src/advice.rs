@@ -7,13 +7,12 @@ use initiator::{Kind, Url};
 /// A kind of failure, what is found in its words, its exit status, and what to do.
 type Row = (Kind, &'static str, Exit, &'static str);
 
-const LOGIN: &str = "look at the network with lunar doctor, or wait longer: login_timeout=SECONDS in the URL (--timeout only cuts)";
+const LOGIN: &str = "look at the network with lunar doctor, or wait longer: login_timeout=TIME in the URL (--timeout only cuts)";
 const ABORTED: &str = "look at the disk behind the LUN, and at the target's log; or wait longer: \
-                       command_timeout=SECONDS in the URL";
+                       command_timeout=TIME in the URL";
 const NEVER: &str = "look at the disk behind the LUN, and at the target's log; or wait longer: \
-                     operation_timeout=SECONDS in the URL";
-const LOST: &str =
-    "look at the network with lunar doctor, or wait longer: recovery_timeout=SECONDS in the URL";
+                     operation_timeout=TIME in the URL";
+const LOST: &str = "look at the network with lunar doctor, or wait longer: recovery_timeout=TIME in the URL";
 const DIGESTS: &str = "the target has digests switched off: switch them on there, or leave it the choice: \
                        header_digest=crc32c,none and data_digest=crc32c,none";
 const NO_PORTAL: &str = "is it an iSCSI portal at all, and the right port? If so, the target is at fault; \

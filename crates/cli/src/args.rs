@@ -10,9 +10,11 @@ use crate::info::Info;
 use crate::ls::Ls;
 use crate::pr::Pr;
 use crate::rdma::Rdma;
+use crate::router;
 use crate::scsi::Scsi;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -177,7 +179,7 @@ pub struct Serve {
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
 
-    /// Cores that serve: all, a number of them, or a list such as 0,2-3 [default: all]
+    /// Cores that serve: all, a number of them, or a list such as 0,2-3; 0 is core 0 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
 }
@@ -208,9 +210,9 @@ pub struct Apply {
     #[arg(conflicts_with_all = ["confirm", "rollback"])]
     pub file: Option<PathBuf>,
 
-    /// Go back to what was before by itself, unless it is confirmed in this time
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["confirm", "rollback"])]
-    pub confirm_within: Option<String>,
+    /// Go back to what was before by itself, unless it is confirmed in this time (60, 60s, 5m), up to a day
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["confirm", "rollback"], value_parser = router::confirm_within)]
+    pub confirm_within: Option<Duration>,
 
     /// Keep what was applied
     #[arg(long, conflicts_with = "rollback")]
@@ -220,7 +222,7 @@ pub struct Apply {
     #[arg(long)]
     pub rollback: bool,
 
-    /// The server's admin socket [default: in your runtime or state folder]
+    /// The server's admin socket [default: lunar.sock in the folder of what runs, /run/lunar of root]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -280,7 +282,10 @@ pub struct Asked {
     #[arg(long)]
     pub json: bool,
 
-    /// The server's admin socket [default: in your runtime or state folder]
+    /// The server's admin socket [default: lunar.sock in the folder of what runs, /run/lunar of root]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
+
+#[cfg(test)]
+mod tests;

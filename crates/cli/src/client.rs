@@ -17,17 +17,8 @@ pub struct Asked {
     pub json: bool,
 
     /// End after this time (5, 5s, 2m, 500ms), with exit status 8
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = proto::duration::positive)]
     pub timeout: Option<Duration>,
-}
-
-/// A time: seconds, or with a unit as in `500ms`, `90s`, `2m`.
-///
-/// # Errors
-/// In words for people.
-pub fn time(text: &str) -> Result<Duration, String> {
-    let time = bench::words::time(text).ok().filter(|time| !time.is_zero());
-    time.ok_or_else(|| "it is no time above 0: write seconds, or as in 500ms, 90s, 2m".into())
 }
 
 /// Runs a command on an event loop of its own, and waits for its end.
@@ -110,16 +101,6 @@ mod tests {
         assert_eq!(name.exit, Exit::Invalid);
         let hint = "write its portal before it: iscsi://HOST/iqn.2026-11.org.example:a";
         assert_eq!(name.problems[0].hint.as_deref(), Some(hint));
-    }
-
-    #[test]
-    fn times_are_seconds_or_have_a_unit() {
-        for (text, ms) in [("5", 5000), ("5s", 5000), ("2m", 120_000), ("500ms", 500), ("0.5", 500)] {
-            assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for text in ["0", "", "soon", "-1"] {
-            assert!(time(text).is_err(), "{text}");
-        }
     }
 
     #[test]

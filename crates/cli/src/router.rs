@@ -6,9 +6,10 @@ use crate::client::json;
 use crate::session::{one, servers};
 use control::admin::{self, Action, Difference, Request, Router as Told, Session};
 use control::{Cause, Problem};
+use proto::duration::{self, Unfit};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The text to print.
 pub fn router(command: Router) -> Result<String, Problem> {
@@ -111,7 +112,7 @@ pub fn apply(args: &Apply) -> Result<String, Problem> {
     let request = match (args.confirm, args.rollback) {
         (true, _) => Request::Confirm {},
         (_, true) => Request::Rollback {},
-        _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args)? },
+        _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) },
     };
     said(admin::tell(&server, &request))
 }
@@ -120,16 +121,14 @@ fn said(answer: Result<String, Problem>) -> Result<String, Problem> {
     answer.map(|text| text + "\n")
 }
 
-/// The time to confirm in whole seconds.
-fn within(args: &Apply) -> Result<Option<u64>, Problem> {
-    let Some(text) = &args.confirm_within else { return Ok(None) };
-    let wrong = || {
-        let what = format!("--confirm-within: \"{}\" is no time", text.escape_debug());
-        Problem::new(what, "write it as 60s or 5m, from 1 s to 1 day").because(Cause::Argument)
-    };
-    let time = humantime::parse_duration(text).map_err(|_| wrong())?;
-    let seconds = time.as_secs();
-    if (1..=86400).contains(&seconds) { Ok(Some(seconds)) } else { Err(wrong()) }
+/// The value of `--confirm-within`.
+pub fn confirm_within(text: &str) -> Result<Duration, Unfit> {
+    duration::within(text, Duration::from_millis(1)..=Duration::from_secs(86400))
+}
+
+/// The time to confirm, in whole seconds.
+fn within(args: &Apply) -> Option<u64> {
+    args.confirm_within.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0))
 }
 
 /// The server may have another working folder.

@@ -22,7 +22,7 @@ impl Folder {
     fn lunar(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
         command.args(args).current_dir(&self.0).env("XDG_STATE_HOME", &self.0);
-        command.env("XDG_RUNTIME_DIR", self.0.join("lunar"));
+        command.env("LUNAR_RUN_DIR", self.0.join("lunar"));
         command.env_remove("LUNAR_LOG").stdin(Stdio::null());
         command
     }

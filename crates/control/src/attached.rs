@@ -2,7 +2,7 @@
 //! lives. Whoever looks at either holds the lock of the whole folder meanwhile.
 
 use crate::config::attachment::{How, Policy, check_name};
-use crate::{Problem, create_folder, io_text};
+use crate::{Problem, create_folder_or, io_text};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
@@ -34,7 +34,8 @@ pub struct Record {
     /// Writes are refused.
     pub read_only: bool,
     /// How long a lost network is waited out, in seconds.
-    pub recovery_timeout_s: u64,
+    #[serde(rename = "recovery_timeout_s", with = "crate::seconds")]
+    pub recovery_timeout: Duration,
     /// Which of several paths takes the next operation, where that was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
@@ -106,7 +107,7 @@ impl Attached {
     /// # Errors
     /// When it cannot be made.
     pub fn at(folder: PathBuf) -> Result<Attached, Problem> {
-        create_folder(&folder)?;
+        create_folder_or(&folder, "set LUNAR_RUN_DIR to a folder that this user can write")?;
         Ok(Attached { folder })
     }
 
@@ -236,7 +237,7 @@ mod tests {
             size_bytes: 1 << 30,
             identity: "00ff".into(),
             read_only: false,
-            recovery_timeout_s: 120,
+            recovery_timeout: Duration::from_secs(120),
             policy: None,
             pid: std::process::id(),
             since_unix_s: 1,

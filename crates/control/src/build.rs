@@ -639,11 +639,14 @@ pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
 
 /// Makes a folder, and those above it, that only the user can enter.
 pub fn create_folder(folder: &Path) -> Result<(), Problem> {
+    let hint = "set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write";
+    create_folder_or(folder, hint)
+}
+
+/// Creates a folder for this user alone, if it is not there; the hint is for whoever hears that it cannot be.
+pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Problem> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| {
-        Problem::new(
-            format!("cannot create the folder {}: {}", folder.display(), io_text(&e)),
-            "set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write",
-        )
+        Problem::new(format!("cannot create the folder {}: {}", folder.display(), io_text(&e)), hint)
     })
 }
 

@@ -16,31 +16,37 @@ pub fn state() -> Result<PathBuf, Problem> {
     })
 }
 
-/// The admin socket: `$XDG_RUNTIME_DIR/lunar.sock`, `/run/lunar/lunar.sock` for root, or `lunar.sock` in the folder of state.
-/// For root it is the same in a login as in a service.
-pub fn admin_socket() -> Result<PathBuf, Problem> {
+/// The folder of what runs now, for servers and attachments: `$LUNAR_RUN_DIR`, `$XDG_RUNTIME_DIR/lunar`, `/run/lunar` for
+/// root, or the folder of state. Of root only an `XDG_RUNTIME_DIR` outside `/run/user` counts: logins have one there, services
+/// have none, and both are to find the same.
+pub fn run() -> Result<PathBuf, Problem> {
     let root = rustix::process::geteuid().is_root();
-    match run_of(|name| std::env::var_os(name), root) {
-        Some(folder) => Ok(folder.join("lunar.sock")),
-        None => {
-            let hint = |problem| Problem {
-                hint: Some("name the socket of the server with --socket".into()),
-                ..problem
-            };
-            Ok(state().map_err(hint)?.join("lunar.sock"))
-        }
-    }
+    let hint =
+        |problem| Problem { hint: Some("set LUNAR_RUN_DIR to a folder of this user".into()), ..problem };
+    run_of(|name| std::env::var_os(name), root).map_or_else(|| state().map_err(hint), Ok)
 }
 
-/// The folder that a login of root has at `XDG_RUNTIME_DIR`, and no service.
-const LOGIN_OF_ROOT: &str = "/run/user/0";
+/// The admin socket: `lunar.sock` in the folder of [`run`].
+pub fn admin_socket() -> Result<PathBuf, Problem> {
+    let hint = |problem: Problem| {
+        let hint = problem.hint.unwrap_or_default();
+        Problem { hint: Some(format!("{hint}, or name the socket of the server with --socket")), ..problem }
+    };
+    Ok(run().map_err(hint)?.join("lunar.sock"))
+}
+
+/// The folder of what is attached now: `attached` in the folder of [`run`].
+pub fn attached() -> Result<PathBuf, Problem> {
+    Ok(run()?.join("attached"))
+}
+
+/// Where the logins of all users have a folder of their own, and services have none.
+const LOGINS: &str = "/run/user";
 
 fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
-    match absolute(env("XDG_RUNTIME_DIR")) {
-        Some(folder) if !root || folder != Path::new(LOGIN_OF_ROOT) => Some(folder),
-        _ if root => Some("/run/lunar".into()),
-        _ => None,
-    }
+    let of_xdg = absolute(env("XDG_RUNTIME_DIR")).filter(|folder| !root || !folder.starts_with(LOGINS));
+    let of_root = || root.then(|| "/run/lunar".into());
+    absolute(env("LUNAR_RUN_DIR")).or_else(|| of_xdg.map(|folder| folder.join("lunar"))).or_else(of_root)
 }
 
 /// Where the atomic writes of a medium are recorded. By its path: it may be served under another name the next time.
@@ -85,33 +91,6 @@ pub fn config() -> Result<PathBuf, Problem> {
         let what = "there is no folder of configuration: neither XDG_CONFIG_HOME nor HOME is set";
         Problem::new(what, "set XDG_CONFIG_HOME to a folder of this user")
     })
-}
-
-/// The folder of what is attached now: `$LUNAR_RUN_DIR`, `/run/lunar/attached` for root,
-/// `$XDG_RUNTIME_DIR/lunar/attached`, or `attached` in the folder of state. For root it is the same in a login as
-/// in a service.
-pub fn attached() -> Result<PathBuf, Problem> {
-    let root = rustix::process::geteuid().is_root();
-    match attached_of(|name| std::env::var_os(name), root) {
-        Some(folder) => Ok(folder),
-        None => {
-            let hint = |problem| Problem {
-                hint: Some("set LUNAR_RUN_DIR to a folder of this user".into()),
-                ..problem
-            };
-            Ok(state().map_err(hint)?.join("attached"))
-        }
-    }
-}
-
-fn attached_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
-    if let Some(folder) = absolute(env("LUNAR_RUN_DIR")) {
-        return Some(folder);
-    }
-    if root {
-        return Some("/run/lunar/attached".into());
-    }
-    absolute(env("XDG_RUNTIME_DIR")).map(|folder| folder.join("lunar/attached"))
 }
 
 fn config_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
@@ -164,23 +143,23 @@ mod tests {
     }
 
     #[test]
-    fn admin_socket_of_root_is_the_same_in_login_and_service() {
-        let at = |folder: &'static str| move |_: &str| Some(folder.into());
-        assert_eq!(run_of(at("/run/user/0"), true), Some("/run/lunar".into()));
-        assert_eq!(run_of(|_| None, true), Some("/run/lunar".into()));
-        assert_eq!(run_of(at("/tmp/x"), true), Some("/tmp/x".into()));
-        assert_eq!(run_of(at("/run/user/0"), false), Some("/run/user/0".into()));
-        assert_eq!(run_of(|_| None, false), None);
+    fn what_runs_is_found_by_one_rule() {
+        let xdg = |folder: &'static str| move |name: &str| (name == "XDG_RUNTIME_DIR").then(|| folder.into());
+        for (env, of_root, of_others) in [
+            (&xdg("/run/user/0") as &dyn Fn(&str) -> Option<OsString>, "/run/lunar", "/run/user/0/lunar"),
+            (&xdg("/run/user/1000"), "/run/lunar", "/run/user/1000/lunar"),
+            (&xdg("/tmp/x"), "/tmp/x/lunar", "/tmp/x/lunar"),
+            (&|name| Some(if name == "LUNAR_RUN_DIR" { "/r" } else { "/x" }.into()), "/r", "/r"),
+            (&|_| None, "/run/lunar", ""),
+            (&|_| Some("relative".into()), "/run/lunar", ""),
+        ] {
+            let found = |root| run_of(env, root).unwrap_or_default();
+            assert_eq!((found(true), found(false)), (of_root.into(), of_others.into()));
+        }
     }
 
     #[test]
-    fn attachments_of_root_are_in_one_place() {
-        let login = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| "/run/user/0".into());
-        let told = |name: &str| (name == "LUNAR_RUN_DIR").then(|| "/r".into());
-        assert_eq!(attached_of(login, true), Some("/run/lunar/attached".into()));
-        assert_eq!(attached_of(login, false), Some("/run/user/0/lunar/attached".into()));
-        assert_eq!(attached_of(told, true), Some("/r".into()));
-        assert_eq!(attached_of(|_| None, false), None);
+    fn the_folder_of_configuration_follows_the_environment() {
         let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/c".into());
         assert_eq!(config_of(xdg, true), Some("/c/lunar".into()));
         assert_eq!(config_of(|_| None, true), Some("/etc/lunar".into()));

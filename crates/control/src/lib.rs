@@ -12,8 +12,10 @@ pub mod folders;
 mod identity;
 mod problem;
 pub mod routes;
+mod seconds;
 
 pub use arguments::{Arguments, Place};
+pub(crate) use build::create_folder_or;
 pub use build::{Rest, Units, create_folder};
 pub use difference::{Change, Difference, diff};
 pub use examine::examine;

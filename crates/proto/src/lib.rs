@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chap;
+pub mod duration;
 mod gather;
 pub mod initiator;
 pub mod keys;

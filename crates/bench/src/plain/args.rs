@@ -5,6 +5,7 @@ use crate::rounds::{Bound, Figure};
 use crate::verify::Checks;
 use crate::{Error, Kind, Opening, Target, Transport, words};
 use control::config::{Cores, read_size};
+use proto::duration;
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,19 +46,19 @@ pub struct Args {
     pub sessions: u32,
 
     /// End after this time: seconds, or 500ms, 2m [default: 10, without --amount]
-    #[arg(long, value_name = "TIME")]
-    pub runtime: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration::any)]
+    pub runtime: Option<Duration>,
 
     /// End after so many bytes, all sessions together
     #[arg(long, value_name = "SIZE", visible_alias = "io-size")]
     pub amount: Option<String>,
 
     /// Do not count what happens in this time at the begin, neither in figures nor in --amount
-    #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time")]
-    pub ramp: String,
+    #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time", value_parser = duration::any)]
+    pub ramp: Duration,
     /// Pause of each of those in flight after its command
-    #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "thinktime")]
-    pub think: String,
+    #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "thinktime", value_parser = duration::any)]
+    pub think: Duration,
 
     /// So many commands are due each second, however long they take; latency counts from then on
     #[arg(long, value_name = "IOPS", visible_alias = "rate-iops")]
@@ -137,8 +138,8 @@ pub struct Args {
 
     /// Width of the steps of the time series, of which there are at most 1,000,000 [default: 1; of a short --runtime a tenth,
     /// and not less than 100ms]
-    #[arg(long, value_name = "TIME")]
-    pub interval: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration::any)]
+    pub interval: Option<Duration>,
 
     /// Run again and again until this is steady: five rounds that are within 20 % of each other, and whose trend
     /// is below 10 % (SNIA PTS); exit status 1 if it does not become so
@@ -151,14 +152,14 @@ pub struct Args {
 
     /// Look for the highest rate at which commands end within this time, such as 500us; each try takes --runtime, in which
     /// there must be enough commands to tell (100 for 99 %); exit status 1 if there is no such rate
-    #[arg(long, value_name = "TIME", conflicts_with = "rate")]
-    pub latency_target: Option<String>,
+    #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = duration::any)]
+    pub latency_target: Option<Duration>,
 
     /// With --latency-target: so many of a hundred commands [default: 99]
     #[arg(long, value_name = "PERCENT")]
     pub latency_percentile: Option<f64>,
 
-    /// Cores to run on: all, a number of them, or a list such as 0,2-3 [default: all]
+    /// Cores to run on: all, a number of them, or a list such as 0,2-3; 0 is core 0 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
 
@@ -213,7 +214,7 @@ impl Args {
     /// When a word cannot be understood, or two contradict each other.
     pub fn job(&self) -> Result<Job, Error> {
         let (order, way) = words::rw(self.split()?.0, self.read_percent)?;
-        let runtime = self.runtime.as_deref().map(words::time).transpose()?;
+        let runtime = self.runtime;
         let amount = self.amount.as_deref().map(size).transpose()?;
         if amount == Some(0) {
             return Err(Error::new(
@@ -232,9 +233,9 @@ impl Args {
             time,
             amount,
             commands: None,
-            ramp: words::time(&self.ramp)?,
+            ramp: self.ramp,
             pace: words::pace(self.rate, self.poisson)?,
-            think: words::time(&self.think)?,
+            think: self.think,
             fill: words::fill(&self.fill)?,
             compare: self.compare,
             stable: self.fua,
@@ -243,16 +244,14 @@ impl Args {
             span: self.span.as_deref().map(size).transpose()?,
             go_on: self.continue_on_error,
             seed: self.seed,
-            interval: self.interval(time, default.interval)?,
+            interval: self.interval(time, default.interval),
         })
     }
 
     /// Steps of a time series: ten at least, also of a second.
-    fn interval(&self, time: Option<Duration>, usual: Duration) -> Result<Duration, Error> {
-        match &self.interval {
-            Some(text) => words::time(text),
-            None => Ok(time.map_or(usual, |time| (time / 10).clamp(NARROW, usual))),
-        }
+    fn interval(&self, time: Option<Duration>, usual: Duration) -> Duration {
+        let of_time = || time.map_or(usual, |time| (time / 10).clamp(NARROW, usual));
+        self.interval.unwrap_or_else(of_time)
     }
 
     /// What is to become steady, if something is, and in how many rounds at most.
@@ -290,8 +289,7 @@ impl Args {
                 "more than 0, up to 100",
             ));
         }
-        let within = self.latency_target.as_deref().map(words::time).transpose()?;
-        Ok(within.map(|within| Bound { percent, within }))
+        Ok(self.latency_target.map(|within| Bound { percent, within }))
     }
 
     /// How what is written is verified, if it is.

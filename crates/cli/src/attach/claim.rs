@@ -172,7 +172,7 @@ fn record(attachment: &Attachment) -> Record {
         size_bytes: 0,
         identity: String::new(),
         read_only: attachment.read_only,
-        recovery_timeout_s: attachment.recovery_timeout_s.unwrap_or(super::disk::RECOVERY_S),
+        recovery_timeout: attachment.recovery_timeout.unwrap_or(super::disk::RECOVERY),
         policy: attachment.policy,
         pid: std::process::id(),
         since_unix_s: since,
@@ -187,8 +187,8 @@ mod tests {
 
     fn attachment(name: &str, url: &str, how: How) -> Attachment {
         let urls = vec![url.to_owned()];
-        let (place, read_only, recovery_timeout_s, policy) = (None, false, None, None);
-        Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout_s, policy }
+        let (place, read_only, recovery_timeout, policy) = (None, false, None, None);
+        Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout, policy }
     }
 
     const A: &str = "iscsi://h/iqn.2026-11.org.example:a/0";

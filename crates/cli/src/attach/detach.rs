@@ -34,7 +34,7 @@ pub struct Detach {
     force: bool,
 
     /// How long it may take (60, 60s, 2m)
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::client::time)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = proto::duration::positive)]
     timeout: Duration,
 
     /// Print JSON

@@ -10,8 +10,8 @@ use initiator::{Error, Kind, Lun, Url};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long a lost network is waited out unless told otherwise, in seconds.
-pub const RECOVERY_S: u64 = 120;
+/// How long a lost network is waited out where nothing says otherwise.
+pub const RECOVERY: Duration = Duration::from_secs(120);
 /// So often a path is asked whether it is still as it was.
 const LOOK: Duration = Duration::from_secs(5);
 /// So long the other paths are waited for when one is open.
@@ -46,8 +46,7 @@ pub async fn open(
     let Some(first) = urls.first_mut() else {
         return Err(Failure::new(Exit::Invalid, "there is no URL", "name the disk: iscsi://HOST/TARGET/LUN"));
     };
-    let told = attachment.recovery_timeout_s.map(Duration::from_secs);
-    let recovery = told.unwrap_or(first.timeouts_mut().recovery);
+    let recovery = attachment.recovery_timeout.unwrap_or(first.timeouts_mut().recovery);
     let several = urls.len() > 1;
     let mut urls =
         urls.into_iter().map(|url| patient(url, recovery, several)).collect::<Result<Vec<_>, _>>()?;

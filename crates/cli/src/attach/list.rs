@@ -128,7 +128,7 @@ fn table(all: &[Told]) -> String {
 }
 
 fn details(told: &Told) -> String {
-    let Record { name, how, device, size_bytes, read_only, recovery_timeout_s, pid, since_unix_s, .. } =
+    let Record { name, how, device, size_bytes, read_only, recovery_timeout, pid, since_unix_s, .. } =
         &told.record;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let users = if told.users.is_empty() { "nobody".to_owned() } else { told.users.join(", ") };
@@ -140,7 +140,7 @@ fn details(told: &Told) -> String {
         ("size", format!("{} ({size_bytes} bytes)", show_size(*size_bytes))),
         ("read only", if *read_only { "yes" } else { "no" }.to_owned()),
         ("used by", users),
-        ("recovery timeout", format!("{recovery_timeout_s} s")),
+        ("recovery timeout", format!("{} s", recovery_timeout.as_secs_f64())),
         ("process", pid.to_string()),
         ("since", format!("{} s", now.saturating_sub(*since_unix_s))),
         ("identity", told.record.identity.clone()),
@@ -186,7 +186,7 @@ mod tests {
             size_bytes: 1 << 30,
             identity: "01".into(),
             read_only: false,
-            recovery_timeout_s: 120,
+            recovery_timeout: std::time::Duration::from_secs(120),
             policy: None,
             pid: 7,
             since_unix_s: 0,

@@ -22,6 +22,7 @@ use control::{Problem, folders};
 use initiator::{LateWrites, Url};
 use process::Watch;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,9 +73,9 @@ pub struct Attach {
     #[arg(long)]
     read_only: bool,
 
-    /// Wait so long for a lost network before I/O fails, in seconds [default: 120]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=attachment::MAX_RECOVERY_S))]
-    recovery_timeout: Option<u64>,
+    /// Wait so long for a lost network before I/O fails (30, 30s, 2m) [default: 120]
+    #[arg(long, value_name = "TIME", value_parser = attachment::recovery_timeout)]
+    recovery_timeout: Option<Duration>,
 
     /// A write whose path is lost waits until the target can no longer carry it out, or takes the risk that a newer write is
     /// undone [default: wait]
@@ -228,8 +229,8 @@ fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     };
     let name = args.name.clone().unwrap_or_else(|| default_name(first));
     attachment::check_name(&name).map_err(invalid)?;
-    let (read_only, recovery_timeout_s, policy) = (args.read_only, args.recovery_timeout, args.policy);
-    Ok(Attachment { name, urls, how, place, read_only, recovery_timeout_s, policy })
+    let (read_only, recovery_timeout, policy) = (args.read_only, args.recovery_timeout, args.policy);
+    Ok(Attachment { name, urls, how, place, read_only, recovery_timeout, policy })
 }
 
 /// The value of `--late-writes`.
@@ -280,8 +281,8 @@ fn saved(name: &str) -> Result<Attachment, Failure> {
 
 /// What an attachment was whose process is gone.
 fn again(record: Record) -> Attachment {
-    let Record { name, urls, how, place, read_only, recovery_timeout_s, policy, .. } = record;
-    Attachment { name, urls, how, place, read_only, recovery_timeout_s: Some(recovery_timeout_s), policy }
+    let Record { name, urls, how, place, read_only, recovery_timeout, policy, .. } = record;
+    Attachment { name, urls, how, place, read_only, recovery_timeout: Some(recovery_timeout), policy }
 }
 
 fn save(attachment: &Attachment) -> Result<(), Failure> {

@@ -190,7 +190,7 @@ fn begin(
     record.size_bytes = disk.backend.facts().capacity;
     record.identity.clone_from(&disk.identity);
     record.read_only |= disk.backend.facts().read_only;
-    record.recovery_timeout_s = disk.recovery.as_secs();
+    record.recovery_timeout = disk.recovery;
     answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
     attached.look()?.write(record)?;
     Ok(Some(Service { disk, export }))

@@ -81,7 +81,7 @@ pub struct Args {
     pub no_offload: bool,
 
     /// End after this time (5, 5s, 2m, 500ms)
-    #[arg(long, value_name = "TIME", value_parser = crate::client::time)]
+    #[arg(long, value_name = "TIME", value_parser = proto::duration::positive)]
     pub timeout: Option<std::time::Duration>,
 
     /// Tell how far it is also where stderr is no terminal

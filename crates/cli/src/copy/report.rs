@@ -243,8 +243,8 @@ mod tests {
         }
         let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(Kind::Scsi, "no space"));
         assert_eq!(hint(Cause::Write(full)), "make room at the destination");
-        let better = Error::new(Kind::TimedOut, "late").with_hint("command_timeout=SECONDS");
-        assert_eq!(hint(Cause::Write(better.into())), "command_timeout=SECONDS");
+        let better = Error::new(Kind::TimedOut, "late").with_hint("command_timeout=TIME");
+        assert_eq!(hint(Cause::Write(better.into())), "command_timeout=TIME");
     }
 
     #[test]

@@ -8,11 +8,13 @@ use crate::problem::{Problems, Wrong, unknown, wrong};
 use crate::{Cause, Problem, folders, io_text};
 use initiator::{LateWrites, Url};
 pub use policy::Policy;
+use proto::duration::{self, Unfit};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::de::DeTable;
 
 /// As what a host sees the disk.
@@ -51,8 +53,8 @@ pub struct Attachment {
     pub place: Option<String>,
     /// Refuse writes.
     pub read_only: bool,
-    /// How long a lost network is waited out, in seconds; None is what the URL says, or 120.
-    pub recovery_timeout_s: Option<u64>,
+    /// How long a lost network is waited out; None is what the URL says, or 120 s.
+    pub recovery_timeout: Option<Duration>,
     /// Which of several paths takes the next operation; None is the default.
     #[serde(default)]
     pub policy: Option<Policy>,
@@ -69,8 +71,8 @@ impl fmt::Debug for Attachment {
 
 /// The longest name: it has to fit into the paths of sockets.
 const MAX_NAME: usize = 48;
-/// The longest time for recovery, in seconds: thirty days.
-pub const MAX_RECOVERY_S: u64 = 30 * 86400;
+/// The longest time for recovery: thirty days.
+const MAX_RECOVERY: Duration = Duration::from_secs(30 * 86400);
 
 /// A name can be that of a file: letters, digits, `.`, `_` and `-`, not `.` or `-` first, 48 bytes at most.
 ///
@@ -180,7 +182,7 @@ pub fn save(attachment: &Attachment) -> Result<PathBuf, Vec<Problem>> {
 fn write(attachment: &Attachment) -> Result<PathBuf, Problem> {
     let path = path(&attachment.name)?;
     let folder = folder()?;
-    crate::create_folder(&folder)?;
+    crate::create_folder_or(&folder, "set XDG_CONFIG_HOME to a folder that this user can write")?;
     let is_secret = attachment.urls.iter().any(|url| holds_secret(url));
     let mode = if is_secret { 0o600 } else { 0o644 };
     let mut file = std::fs::File::options();
@@ -228,8 +230,11 @@ fn text(attachment: &Attachment) -> String {
     if attachment.read_only {
         text += "read_only = true\n";
     }
-    if let Some(seconds) = attachment.recovery_timeout_s {
-        _ = writeln!(text, "recovery_timeout = {seconds}");
+    if let Some(time) = attachment.recovery_timeout {
+        _ = match time.subsec_nanos() {
+            0 => writeln!(text, "recovery_timeout = {}", time.as_secs()),
+            _ => writeln!(text, "recovery_timeout = {}", quoted(&duration::show(time))),
+        };
     }
     text
 }
@@ -278,12 +283,12 @@ fn attachment(p: &mut Problems<'_>, mut s: Section<'_>, name: &str, base: &Path)
         _ => (How::Nbd, nbd),
     };
     let read_only = s.flag(p, "read_only", false);
-    let recovery_timeout_s = s.number(p, "recovery_timeout", 0..=MAX_RECOVERY_S);
+    let recovery_timeout = s.time(p, "recovery_timeout", Duration::ZERO..=MAX_RECOVERY);
     let late = s.parsed(p, "late_writes", late_writes);
     s.done(p);
     let with_late = |url: String| late.map_or(url.clone(), |late| with_setting(&url, "late_writes", late));
     let urls = std::iter::once(first?).chain(paths).map(with_late).collect();
-    Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout_s, policy })
+    Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout, policy })
 }
 
 /// A URL whose files are found from everywhere.
@@ -341,6 +346,14 @@ fn listen(text: &str, base: &Path) -> Result<String, Wrong> {
     }
 }
 
+/// The value of `--recovery-timeout`.
+///
+/// # Errors
+/// When it is not a time, or too long.
+pub fn recovery_timeout(text: &str) -> Result<Duration, Unfit> {
+    duration::within(text, Duration::ZERO..=MAX_RECOVERY)
+}
+
 /// The same of an argument; relative paths start at the working folder.
 ///
 /// # Errors
@@ -371,6 +384,7 @@ mod tests {
             "nbd = \"unix:/run/d.sock\"\n",
             "nbd = \"[::1]:10809\"\nread_only = true\n",
             "fuse = \"/mnt/d\"\nrecovery_timeout = 5\n",
+            "recovery_timeout = \"500ms\"\n",
             "paths = [\"iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0\"]\n",
             "paths = [\"iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0\"]\npolicy = \"round-robin\"\n",
         ] {
@@ -414,6 +428,8 @@ mod tests {
             ("url = 1", "`url` must be a string"),
             ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is no address of an NBD server"),
             ("url = \"iscsi://h\"\nrecovery_timeout = -1", "out of range"),
+            ("url = \"iscsi://h\"\nrecovery_timeout = \"5x\"", "2:20: \"5x\" is not a time"),
+            ("url = \"iscsi://h\"\nrecovery_timeout = \"31d\"", "is out of range"),
             ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: this is no URL"),
             ("url = \"iscsi://h\"\npolicy = \"failover\"", "one path needs no `policy`"),
             ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),

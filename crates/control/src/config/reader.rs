@@ -2,8 +2,10 @@
 //! Unlike a derived deserializer it goes on after an error, so that one run tells everything that is wrong.
 
 use crate::problem::{Problems, Wrong, nearest};
+use proto::duration;
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -127,6 +129,28 @@ impl<'a> Section<'a> {
             return None;
         }
         Some(size)
+    }
+
+    /// A time: whole seconds, or a string as options have it.
+    pub(super) fn time(
+        &mut self,
+        p: &mut Problems<'_>,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
+        let value = self.find(key)?;
+        match value.get_ref() {
+            DeValue::String(text) => {
+                let time = duration::within(text, range);
+                p.check(&value.span(), time.map_err(|unfit| Wrong { what: unfit.what, hint: unfit.hint }))
+            }
+            DeValue::Integer(_) => number(p, key, value, range.start().as_secs()..=range.end().as_secs())
+                .map(Duration::from_secs),
+            _ => {
+                kind(p, key, value, "a time", format!("write {key} = \"30s\""));
+                None
+            }
+        }
     }
 
     /// The elements of an array.

@@ -36,7 +36,7 @@ const LUNS: u16 = 0x4000;
 /// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth`
 /// (md5, sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both),
 /// every key of the negotiation by its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or
-/// `max_burst_length`, the time-outs of [`Timeouts`] in seconds, such as `login_timeout`, `commands` in flight,
+/// `max_burst_length`, the time-outs of [`Timeouts`] as [`proto::duration`] reads them, such as `login_timeout`, `commands` in flight,
 /// and `window`, the socket's buffers in bytes.
 ///
 /// Over SRP it is `srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]`: the target port has two halves of 16
@@ -126,9 +126,7 @@ impl Url {
             let value = percent::decode(value).ok_or_else(|| badly_encoded(key))?;
             let set = row.set(&mut self.settings, &value);
             let given = if row.is_secret() { String::new() } else { format!("={}", value.escape_debug()) };
-            set.map_err(|takes| {
-                wrong(format!("{key}{given} in the URL: {takes}"), "docs/use.md has all keys")
-            })?;
+            set.map_err(|no| wrong(format!("{key}{given} in the URL: {}", no.what), no.hint))?;
             if !row.is_secret() {
                 self.shown.push((row.name, value));
             }
@@ -209,7 +207,7 @@ impl Url {
             return Ok(self);
         }
         let set = row.set(&mut self.settings, value);
-        set.map_err(|takes| wrong(format!("{key}: {takes}"), "docs/use.md has all keys"))?;
+        set.map_err(|no| wrong(format!("{key}: {}", no.what), no.hint))?;
         Ok(self)
     }
 

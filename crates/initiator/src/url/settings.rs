@@ -3,6 +3,7 @@
 use crate::options::{LateWrites, Provider as Carrier, Timeouts};
 use crate::srp;
 use proto::chap::Algorithm;
+use proto::duration::{self, Unfit};
 use proto::nearest::nearest;
 use proto::parameters::{Digests, Offer, TaskReporting};
 use std::ops::RangeInclusive;
@@ -71,9 +72,9 @@ enum Takes {
     Digest(fn(&mut Offer) -> &mut Digests),
     Reporting,
     Algorithms,
-    Seconds(fn(&mut Timeouts) -> &mut Duration),
-    /// Seconds, or none at all.
-    SecondsOrNone(fn(&mut Timeouts) -> &mut Duration),
+    Time(fn(&mut Timeouts) -> &mut Duration),
+    /// A time, or 0.
+    TimeOrNone(fn(&mut Timeouts) -> &mut Duration),
     Text(fn(&mut Texts) -> &mut Option<String>),
     /// A text that is not to be shown.
     Secret(fn(&mut Texts) -> &mut Option<String>),
@@ -91,8 +92,10 @@ const fn row(name: &'static str, takes: Takes) -> Row {
     Row { name, takes }
 }
 
-/// The longest time-out, in seconds: thirty days.
-const LONGEST: f64 = 30.0 * 86400.0;
+/// The longest time-out: thirty days.
+const LONGEST: Duration = Duration::from_secs(30 * 86400);
+/// The shortest, of those that cannot be 0.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// Sizes of data segments and bursts in bytes (RFC 7143 section 13).
 const SIZES: RangeInclusive<u32> = 512..=0xff_ffff;
 
@@ -128,21 +131,48 @@ pub static TABLE: &[Row] = &[
     row("task_reporting", Reporting),
     row("max_connections", Only("1")),
     row("error_recovery_level", Only("0")),
-    row("login_timeout", Seconds(|t| &mut t.login)),
-    row("logout_timeout", Seconds(|t| &mut t.logout)),
-    row("noop_interval", SecondsOrNone(|t| &mut t.noop_interval)),
-    row("noop_timeout", Seconds(|t| &mut t.noop)),
-    row("command_timeout", Seconds(|t| &mut t.command)),
-    row("abort_timeout", Seconds(|t| &mut t.abort)),
-    row("lun_reset_timeout", Seconds(|t| &mut t.lun_reset)),
-    row("target_reset_timeout", Seconds(|t| &mut t.target_reset)),
-    row("recovery_timeout", Seconds(|t| &mut t.recovery)),
-    row("transition_timeout", SecondsOrNone(|t| t.transition.get_or_insert_default())),
-    row("operation_timeout", Seconds(|t| &mut t.operation)),
+    row("login_timeout", Time(|t| &mut t.login)),
+    row("logout_timeout", Time(|t| &mut t.logout)),
+    row("noop_interval", TimeOrNone(|t| &mut t.noop_interval)),
+    row("noop_timeout", Time(|t| &mut t.noop)),
+    row("command_timeout", Time(|t| &mut t.command)),
+    row("abort_timeout", Time(|t| &mut t.abort)),
+    row("lun_reset_timeout", Time(|t| &mut t.lun_reset)),
+    row("target_reset_timeout", Time(|t| &mut t.target_reset)),
+    row("recovery_timeout", Time(|t| &mut t.recovery)),
+    row("transition_timeout", TimeOrNone(|t| t.transition.get_or_insert_default())),
+    row("operation_timeout", Time(|t| &mut t.operation)),
     row("late_writes", Late),
     row("login_tries", Tries(|t| &mut t.login_tries)),
     row("commands", Count(1..=4096, |s| &mut s.commands)),
 ];
+
+/// Why a setting does not take a value.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The fault.
+    pub what: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl From<String> for Refusal {
+    fn from(what: String) -> Refusal {
+        Refusal { what, hint: "docs/use.md has all keys".into() }
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(what: &str) -> Refusal {
+        what.to_owned().into()
+    }
+}
+
+impl From<Unfit> for Refusal {
+    fn from(unfit: Unfit) -> Refusal {
+        Refusal { what: unfit.what, hint: unfit.hint }
+    }
+}
 
 /// The row of a key.
 ///
@@ -178,6 +208,12 @@ impl Row {
         }
     }
 
+    /// Its value is a time.
+    #[cfg(test)]
+    pub fn is_time(&self) -> bool {
+        matches!(self.takes, Time(_) | TimeOrNone(_))
+    }
+
     /// May its value be shown?
     pub fn is_secret(&self) -> bool {
         matches!(self.takes, Secret(_))
@@ -187,7 +223,7 @@ impl Row {
     ///
     /// # Errors
     /// What the setting takes.
-    pub fn set(&self, settings: &mut Settings, value: &str) -> Result<(), String> {
+    pub fn set(&self, settings: &mut Settings, value: &str) -> Result<(), Refusal> {
         match &self.takes {
             Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
             Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
@@ -208,7 +244,7 @@ impl Row {
             Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}
-            Only(one) => return Err(format!("only {one} is supported")),
+            Only(one) => return Err(format!("only {one} is supported").into()),
             Digest(place) => {
                 let (digests, crc32c_first) =
                     digests(value).ok_or("it takes none, crc32c, or both with a comma")?;
@@ -225,8 +261,10 @@ impl Row {
                 settings.algorithms = algorithms(value)
                     .ok_or("it takes md5, sha1, sha-256, sha3-256, or several with commas")?;
             }
-            Seconds(place) => *place(&mut settings.timeouts) = seconds(value, 0.001)?,
-            SecondsOrNone(place) => *place(&mut settings.timeouts) = seconds(value, 0.0)?,
+            Time(place) => *place(&mut settings.timeouts) = duration::within(value, SHORTEST..=LONGEST)?,
+            TimeOrNone(place) => {
+                *place(&mut settings.timeouts) = duration::within(value, Duration::ZERO..=LONGEST)?;
+            }
             Text(place) | Secret(place) if !value.is_empty() => {
                 *place(&mut settings.texts) = Some(value.to_owned());
             }
@@ -258,12 +296,6 @@ where
 {
     let read = value.parse().ok().filter(|n| range.contains(n) && !value.starts_with('+'));
     read.ok_or_else(|| format!("it takes a number from {} to {}", range.start(), range.end()))
-}
-
-fn seconds(value: &str, least: f64) -> Result<Duration, String> {
-    let read = value.parse().ok().filter(|s| (least..=LONGEST).contains(s));
-    let what = || format!("it takes seconds, {least} to {LONGEST}");
-    read.map(Duration::from_secs_f64).ok_or_else(what)
 }
 
 /// As libiscsi writes them, and whether CRC32C is preferred.

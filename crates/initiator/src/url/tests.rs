@@ -69,9 +69,9 @@ fn what_is_wrong_is_told_with_what_to_do() {
         ("iscsi://h?commands=0", "1 to 4096"),
         ("iscsi://h?initial_r2t=maybe", "yes or no"),
         ("iscsi://h?max_burst_length=511", "512 to 16777215"),
-        ("iscsi://h?login_timeout=0", "seconds"),
-        ("iscsi://h?login_timeout=inf", "seconds"),
-        ("iscsi://h?login_timeout=nan", "seconds"),
+        ("iscsi://h?login_timeout=0", "1ms to 30d"),
+        ("iscsi://h?login_timeout=inf", "is not a time; write seconds"),
+        ("iscsi://h?login_timeout=5x", "\"5x\" is not a time; write seconds"),
         ("iscsi://h?data_digest=md5", "crc32c"),
         ("iscsi://h?auth=rot13", "sha3-256"),
         ("iscsi://h?error_recovery_level=1", "only 0"),
@@ -96,6 +96,23 @@ fn settings_go_where_they_belong() {
     assert_eq!(s.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
     assert_eq!((s.late_writes, defaults().late_writes), (LateWrites::Risk, LateWrites::Wait));
     assert_eq!(s.isid, Some([0x80, 0xab, 0, 0, 0, 1]));
+}
+
+/// Every row with a time reads the same forms, and refuses what is none in the same words.
+#[test]
+fn every_time_of_a_url_takes_the_same_forms() {
+    let times = settings::TABLE.iter().filter(|row| row.is_time()).map(|row| row.name);
+    let named = |name: &&str| name.ends_with("_timeout") || name.ends_with("_interval");
+    let expected = settings::TABLE.iter().map(|row| row.name).filter(named);
+    assert!(times.clone().eq(expected), "a key that is named as a time is one");
+    let refusal = proto::duration::any("5x").expect_err("it is no time");
+    for key in times {
+        for value in ["5", "5s", "500ms", "2m", "0.5"] {
+            url(&format!("iscsi://h?{key}={value}"));
+        }
+        let said = error(&format!("iscsi://h?{key}=5x"));
+        assert_eq!(said, format!("{key}=5x in the URL: {}; {}", refusal.what, refusal.hint));
+    }
 }
 
 /// A value that every row takes, so that none is forgotten.

@@ -1,7 +1,7 @@
 //! The options of disktest v1.1.12, and what is to be done because of them.
 
 use super::lines::Wanted;
-use super::numbers::{SECTOR, duration, fixed, number, sizes};
+use super::numbers::{SECTOR, fixed, number, sizes};
 use crate::faces::refused;
 use crate::job::{Fill, Job, Order, Way, Weighted};
 use crate::{Error, Target};
@@ -12,7 +12,7 @@ pub const THREADS: u32 = 4;
 
 /// What the help says besides the options.
 const ABOUT: &str = "\
-Numbers take k, m, g (powers of 1024) and, but for -B, K, M, G (powers of 1000); times take s, m, h, d. \
+Numbers take k, m, g (powers of 1024) and, but for -B, K, M, G (powers of 1000); times are seconds, or take ms, s, m, h, d. \
 Several targets are tested at once, each as by a process of its own, and summed up at the end.
 
 MB/s in the lines is 2^20 bytes a second, as disktest has it. A heartbeat value is the average since the start of the \
@@ -55,8 +55,8 @@ pub struct Args {
     #[arg(short = 'f', value_name = "BYTES", conflicts_with_all = ["numbers", "random"])]
     pub fixed: Option<String>,
     /// Heartbeat: tell how it goes every so often
-    #[arg(short = 'h', value_name = "TIME")]
-    pub heartbeat: Option<String>,
+    #[arg(short = 'h', value_name = "TIME", value_parser = proto::duration::positive)]
+    pub heartbeat: Option<Duration>,
     /// r raw, b block, f file; with d (or r) past the page cache [default: b]
     #[arg(short = 'I', value_name = "TYPE")]
     pub kind: Option<String>,
@@ -97,8 +97,8 @@ pub struct Args {
     #[arg(short = 'S', value_name = "A[:B]", conflicts_with = "lba")]
     pub block_range: Option<String>,
     /// Run time: passes repeat until it is over
-    #[arg(short = 'T', value_name = "TIME")]
-    pub time: Option<String>,
+    #[arg(short = 'T', value_name = "TIME", value_parser = proto::duration::positive)]
+    pub time: Option<Duration>,
     /// Print the version
     #[arg(short = 'v')]
     pub version: bool,
@@ -168,8 +168,7 @@ impl Plan {
         }
         let (reads, writes) = (args.read || !args.write, args.write);
         let sizes = sizes(args.blocks.as_deref().unwrap_or("1"))?;
-        let time = args.time.as_deref().map(duration).transpose()?;
-        let heartbeat = args.heartbeat.as_deref().map(duration).transpose()?;
+        let (time, heartbeat) = (args.time, args.heartbeat);
         let wanted = wanted(args.tell.as_deref().unwrap_or(""))?;
         check_heartbeat(heartbeat, time, wanted)?;
         let job = Job {
@@ -481,8 +480,6 @@ pub mod tests {
             "-P P",
             "-h 1",
             "-P T -h 5 -T 4",
-            "-T 0",
-            "-T 3y",
             "-B 0",
             "-B 3:1",
             "-B x",
@@ -499,7 +496,15 @@ pub mod tests {
             let error = Plan::of(&args(&format!("{line} null:1M"))).expect_err(line);
             assert!(!error.hint.is_empty(), "{line}");
         }
-        for line in ["", "-K 0 null:1M", "-K 65537 null:1M", "-n -z null:1M", "-s 1 -S 1 null:1M"] {
+        for line in [
+            "",
+            "-T 0 null:1M",
+            "-T 3y null:1M",
+            "-K 0 null:1M",
+            "-K 65537 null:1M",
+            "-n -z null:1M",
+            "-s 1 -S 1 null:1M",
+        ] {
             let words = ["bench", "disktest"].into_iter().chain(line.split_whitespace());
             assert!(Cli::try_parse_from(words).is_err(), "{line}");
         }

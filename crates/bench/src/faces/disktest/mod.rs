@@ -157,17 +157,25 @@ fn told(args: &Args) -> Vec<String> {
         ("-D", args.duty.clone()),
         ("-E", args.compare.clone()),
         ("-f", args.fixed.clone()),
-        ("-h", args.heartbeat.clone()),
+        ("-h", args.heartbeat.map(written)),
         ("-L", args.seeks.clone()),
         ("-N", args.sectors.clone()),
         ("-P", args.tell.clone()),
         ("-s", args.lba.clone()),
         ("-S", args.block_range.clone()),
-        ("-T", args.time.clone()),
+        ("-T", args.time.map(written)),
     ];
     let flags = flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0.to_owned());
     let valued = valued.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
     flags.chain(valued).collect()
+}
+
+/// A time as disktest has it: whole seconds without a unit.
+fn written(time: Duration) -> String {
+    match time.subsec_nanos() {
+        0 => time.as_secs().to_string(),
+        _ => proto::duration::show(time),
+    }
 }
 
 /// What was not said, each in parentheses, in the order of the tool.

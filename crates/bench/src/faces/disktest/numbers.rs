@@ -4,7 +4,6 @@ use crate::Error;
 use crate::faces::refused;
 use crate::job::Weighted;
 use crate::words;
-use std::time::Duration;
 
 /// Bytes of a sector.
 pub const SECTOR: u64 = 512;
@@ -61,28 +60,6 @@ fn size(text: &str) -> Result<u64, Error> {
     match bytes {
         1..=0x4000_0000 => Ok(bytes),
         _ => Err(refused(format!("-B {text} is no transfer size"), "use 1 sector to 1g")),
-    }
-}
-
-/// `30`, `90s`, `5m`, `2h`, `1d`.
-///
-/// # Errors
-/// When it is no time.
-pub fn duration(text: &str) -> Result<Duration, Error> {
-    let (digits, unit) = split(text);
-    let factor = match unit {
-        "" | "s" => Some(1),
-        "m" => Some(60),
-        "h" => Some(3600),
-        "d" => Some(86_400),
-        _ => None,
-    };
-    let seconds = factor.zip(digits.parse::<u64>().ok()).and_then(|(f, n)| n.checked_mul(f));
-    match seconds.filter(|s| (1..=1 << 32).contains(s)) {
-        Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => {
-            Err(refused(format!("\"{}\" is no time", text.escape_debug()), "write 30, 90s, 5m, 2h or 1d"))
-        }
     }
 }
 

@@ -1,0 +1,117 @@
+//! Times as people write them on command lines, in URLs and in files.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+const DAY_S: u64 = 86_400;
+/// No time is longer.
+const LONGEST: Duration = Duration::from_secs(366 * DAY_S);
+/// The shortest that is above 0.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// How a time is written.
+const FORMS: &str = "write seconds, or a number with a unit: 5, 500ms, 90s, 2m, 1h";
+
+/// Why a text cannot be used as a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The fault, with the text.
+    pub what: String,
+    /// What to write.
+    pub hint: String,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  hint: {}", self.what, self.hint)
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+/// A time of this range: seconds as in `5` and `0.5`, or numbers with units as in `500ms`, `90s`, `2m`, `1h 30m`.
+///
+/// # Errors
+/// When the text is not a time, or the time is out of range.
+pub fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, Unfit> {
+    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    let Some(time) = seconds.or_else(|| humantime::parse_duration(text).ok()) else {
+        return Err(Unfit { what: format!("\"{}\" is not a time", text.escape_debug()), hint: FORMS.into() });
+    };
+    if range.contains(&time) {
+        return Ok(time);
+    }
+    let what = format!("the time \"{}\" is out of range", text.escape_debug());
+    Err(Unfit { what, hint: format!("it can be {} to {}", show(*range.start()), show(*range.end())) })
+}
+
+/// A time above 0.
+///
+/// # Errors
+/// As [`within`].
+pub fn positive(text: &str) -> Result<Duration, Unfit> {
+    within(text, SHORTEST..=LONGEST)
+}
+
+/// A time, or 0.
+///
+/// # Errors
+/// As [`within`].
+pub fn any(text: &str) -> Result<Duration, Unfit> {
+    within(text, Duration::ZERO..=LONGEST)
+}
+
+/// A time as [`within`] reads it.
+pub fn show(time: Duration) -> String {
+    match (time.as_secs(), time.subsec_nanos()) {
+        (s, 0) if s > 0 && s.is_multiple_of(DAY_S) => format!("{}d", s / DAY_S),
+        _ => humantime::format_duration(time).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_or_have_units() {
+        for (text, ms) in [
+            ("5", 5000),
+            ("0.5", 500),
+            ("5s", 5000),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h 30m", 5_400_000),
+            ("1d", 86_400_000),
+        ] {
+            assert_eq!(positive(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        assert_eq!(any("0"), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused_with_the_forms() {
+        for text in ["", "5x", "-1", "soon", "NaN", "inf", "ms"] {
+            let unfit = any(text).expect_err(text);
+            assert_eq!(unfit.to_string(), format!("\"{text}\" is not a time\n  hint: {FORMS}"));
+        }
+    }
+
+    #[test]
+    fn a_time_out_of_range_is_refused_with_the_range() {
+        for (text, range) in [("0", positive as fn(&str) -> _), ("9000000000", any)]
+            .map(|(text, read)| (text, read(text).expect_err(text).to_string()))
+        {
+            assert!(range.starts_with(&format!("the time \"{text}\" is out of range")), "{range}");
+            assert!(range.ends_with("to 366d"), "{range}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_is_shown_can_be_read() {
+        for ms in [1, 500, 1500, 90_000, 86_400_000, 30 * 86_400_000] {
+            let time = Duration::from_millis(ms);
+            assert_eq!(any(&show(time)), Ok(time));
+        }
+    }
+}
