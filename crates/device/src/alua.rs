@@ -109,17 +109,23 @@ pub(crate) struct State {
 
 impl Lu {
     /// The states of target port groups from here on; groups that are none of this target's own are told beside
-    /// them. Every nexus hears ASYMMETRIC ACCESS STATE CHANGED if it is a change.
+    /// them. Every nexus hears ASYMMETRIC ACCESS STATE CHANGED if it is a change. A group without a state is active/optimized.
     pub fn set_access(&self, groups: &[Group]) {
         let mut state = self.change();
-        let now = groups.iter().map(|g| (g.tag, g.access)).collect();
+        let now: BTreeMap<u16, Access> = groups.iter().map(|g| (g.tag, g.access)).collect();
         let preferred = groups.iter().filter(|g| g.preferred).map(|g| g.tag).collect();
-        let changed = state.alua.groups != now;
+        let before = &state.alua.groups;
+        let changed =
+            before.keys().chain(now.keys()).any(|tag| access_of(before, *tag) != access_of(&now, *tag));
         state.alua = State { groups: now, implicit: true, preferred };
         if changed {
             state.raise(Sense::ACCESS_STATE_CHANGED, |_, _| true);
         }
     }
+}
+
+fn access_of(groups: &BTreeMap<u16, Access>, tag: u16) -> Access {
+    groups.get(&tag).copied().unwrap_or(Access::Optimized)
 }
 
 impl State {
@@ -317,6 +323,16 @@ mod tests {
         assert!(run(&mut n, READ_ONE).is_ok());
         let none = [op::MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(run(&mut n, &none), Ok(Plan::Done));
+    }
+
+    #[test]
+    fn first_states_that_are_optimized_are_no_change() {
+        let lu = lu(Settings { explicit_access: false, ..disk() });
+        let mut n = nexus(&lu, "a");
+        lu.set_access(&[Group { tag: 1, access: Access::Optimized, preferred: false }]);
+        assert!(run(&mut n, READ_ONE).is_ok());
+        lu.set_access(&[]);
+        assert!(run(&mut n, READ_ONE).is_ok());
     }
 
     #[test]

@@ -11,6 +11,8 @@ const SPAN: u64 = 2 << 20;
 const BLOCKS: u64 = SPAN / 4096;
 /// Bytes that the state grows by for each write.
 const RECORD_LEN: u64 = 48;
+/// The exit status of `lunar bench` after SIGTERM.
+const TERMINATED: i32 = 143;
 /// Pings that tell soon when nobody is there.
 const QUICK: &str = "?noop_interval=1&noop_timeout=1";
 
@@ -43,16 +45,29 @@ fn await_writes(router: &Server, count: u64) {
     until("writes go on", || (writes(router) >= before + count).then_some(()));
 }
 
-/// Verified writes while `trouble` goes on; then all is read back, and once more by another process.
-fn under_writes(router: &Server, runtime: &str, trouble: impl FnOnce()) {
-    drop(session(router.portal(), T, &[0]));
-    let child: Child = bench(router, &["--runtime", runtime]).spawn().expect("lunar runs");
+/// Writes that go on until they are stopped: those that end before the trouble does say nothing of it.
+fn begin(router: &Server) -> Child {
+    let child = bench(router, &["--runtime", "600"]).spawn().expect("lunar runs");
     await_writes(router, BLOCKS);
-    trouble();
+    child
+}
+
+/// Stops them; then all that was acknowledged is read back by another process.
+fn stop(router: &Server, child: Child) {
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     let output = child.wait_with_output().expect("it ends");
-    assert!(verified(&output) > BLOCKS / 2);
-    let again = bench(router, &["--verify-only"]).output().expect("lunar runs");
-    assert!(verified(&again) > BLOCKS / 2);
+    assert_eq!(output.status.code(), Some(TERMINATED), "{output:?}");
+    let read = bench(router, &["--verify-only"]).output().expect("lunar runs");
+    assert!(verified(&read) > BLOCKS / 2);
+}
+
+/// Verified writes for as long as `trouble` goes on; then all is read back.
+fn under_writes(router: &Server, trouble: impl FnOnce()) {
+    drop(session(router.portal(), T, &[0]));
+    let child = begin(router);
+    trouble();
+    stop(router, child);
 }
 
 fn one_disk() -> Server {
@@ -72,7 +87,7 @@ fn nothing_is_lost_when_upstream_dies_and_comes_back() {
     for path in ["block", "pass"] {
         let mut storage = one_disk();
         let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
-        under_writes(&router, "8", || {
+        under_writes(&router, || {
             for away in [0, 1500] {
                 storage.kill9();
                 sleep(Duration::from_millis(away));
@@ -89,12 +104,11 @@ fn nothing_is_lost_when_the_router_dies_and_comes_back() {
         let storage = one_disk();
         let mut router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
         drop(session(router.portal(), T, &[0]));
-        let child = bench(&router, &["--runtime", "6"]).spawn().expect("lunar runs");
-        await_writes(&router, BLOCKS);
+        let child = begin(&router);
         router.kill9();
         router.restart();
         await_writes(&router, BLOCKS / 2);
-        assert!(verified(&child.wait_with_output().expect("it ends")) > BLOCKS / 2);
+        stop(&router, child);
     }
 }
 
@@ -104,7 +118,7 @@ fn a_slow_upstream_only_makes_it_slow() {
     for path in ["block", "pass"] {
         let storage = storage_of(&target(A, &(disk(0, "a0") + slow)));
         let router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
-        under_writes(&router, "4", || ());
+        under_writes(&router, || await_writes(&router, BLOCKS));
         assert!(!router.log().contains("no path is left"), "{}", router.log());
     }
 }
@@ -115,7 +129,7 @@ fn nothing_is_lost_when_upstream_falls_silent() {
         let storage = one_disk();
         let relay = Relay::to(storage.portal());
         let router = router_to(&via(&relay, QUICK), &format!("path = \"{path}\"\n"));
-        under_writes(&router, "8", || {
+        under_writes(&router, || {
             relay.silence();
             sleep(Duration::from_secs(3));
             relay.restore();
@@ -133,7 +147,7 @@ fn with_two_paths_one_may_always_be_cut() {
         let urls = format!("[router.r1.upstream.a]\nurls = [\"{first}\", \"{second}\"]\n");
         let head = format!("path = \"{path}\"\n");
         let router = Server::start(&router_text(&head, &(urls + &map_target(T, "a"))));
-        under_writes(&router, "8", || {
+        under_writes(&router, || {
             for relay in [&relays[0], &relays[1], &relays[0]] {
                 relay.cut();
                 await_writes(&router, BLOCKS / 2);
