@@ -104,7 +104,7 @@ fn an_image_that_qemu_writes_is_refused_by_name() {
     for command in commands {
         let (status, said) = lunar(command);
         assert!(said.contains(&by), "{command:?}: {said}");
-        assert_eq!(status == 0, command[0] == "check", "{command:?}: {said}");
+        assert_ne!(status, 0, "{command:?}: {said}");
     }
     drop(qemu);
     Server::start_in(folder, &toml);

@@ -77,6 +77,13 @@ fn deleted_and_replaced_images_are_handled_as_set() {
     fs::rename(dir.join("kept"), dir.join("b.img")).expect("back");
     until("back", || raw.simple(1, &[0; 6]).status == 0);
     raw.write(1, &write10(0, 1), &[7; 512]).good();
+    let back = |line: &&str| line.contains("its medium is at its path again");
+    until("a line", || server.log().lines().filter(back).count() == 1);
+    assert!(
+        server.log().lines().find(back).is_some_and(|line| line.contains("LUN 1 of")),
+        "{}",
+        server.log()
+    );
     let before = server.log().matches(&save).count();
     assert_eq!(server.stop().code(), Some(1));
     assert_eq!(server.log().matches(&save).count(), before + 2, "said once more");
@@ -108,7 +115,11 @@ fn a_shrunk_image_never_grows_again_by_a_write() {
     one.write(0, &write10(7, 1), &[8; 512]).good();
     let capacity = other.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).good();
     assert_eq!((capacity[..4].to_vec(), size()), (vec![0, 0, 0, 7], 4096));
-    until("a line in the log", || server.log().contains("has another size now: 4096 bytes"));
+    let sizes = "has another size now: 4096 bytes; it had 1048576";
+    until("a warning", || server.log().lines().any(|line| line.contains("WARN") && line.contains(sizes)));
+    File::options().write(true).open(&path).and_then(|file| file.set_len(2 * MIB)).expect("grown");
+    let sizes = "has another size now: 2097152 bytes; it had 4096";
+    until("a line", || server.log().lines().any(|line| line.contains("INFO") && line.contains(sizes)));
 }
 
 #[test]
@@ -165,5 +176,25 @@ fn a_device_is_served_in_its_blocks_and_keeps_them() {
         server.restart();
         assert_eq!(block_size(&server), bytes);
     }
+    drop(server);
+}
+
+#[test]
+fn a_link_switched_to_another_device_is_refused_by_a_reload() {
+    let folder = Folder::fresh();
+    let loops = ["a.img", "b.img"].map(|name| {
+        file(&folder.join(name), 16 * MIB);
+        Loop::new(&folder.join(name))
+    });
+    let [Some(one), Some(other)] = loops else { return println!("skipped: needs root and loop devices") };
+    let link = folder.join("link");
+    std::os::unix::fs::symlink(&one.0, &link).expect("a link");
+    let server =
+        Server::start_in(folder, &configuration(&lun(0, "link", "").replace("\"file\"", "\"device\"")));
+    fs::remove_file(&link).and_then(|()| std::os::unix::fs::symlink(&other.0, &link)).expect("switched");
+    server.signal(1);
+    until("refused", || server.log().contains("is not used: everything stays as it was"));
+    let log = server.log();
+    assert!(log.contains("link leads to another device (device 7:"), "{log}");
     drop(server);
 }

@@ -273,26 +273,33 @@ fn files_change_places_and_luns_leave() {
 }
 
 #[test]
-fn a_file_that_was_moved_to_where_the_old_one_had_been_is_served_and_told() {
+fn a_reload_keeps_the_served_file_when_another_took_its_path() {
     let disk = lun(0, "disk.img", "");
     let mut server = Server::start(&configuration(&disk));
     let (mut holder, _other) = reserved(&server);
     holder.write_blocks(0, 0, &pattern(512, 1)).good();
     let path = |name: &str| server.dir().join(name);
-    let (served, new) = (path("disk.img"), path("new.img"));
+    let (served, kept, new) = (path("disk.img"), path("kept.img"), path("new.img"));
     let mut bytes = vec![0; std::fs::metadata(&served).expect("it is served").len() as usize];
     bytes[..512].copy_from_slice(&pattern(512, 2));
     std::fs::write(&new, bytes).expect("a file");
+    std::fs::rename(&served, &kept).expect("it has another name");
     std::fs::rename(new, &served).expect("it takes the place");
-    assert!(reload(&mut server, &disk));
-    assert_eq!(attentions(&mut holder), [MEDIUM]);
-    assert!(holder.read_blocks(0, 0, 1) == pattern(512, 2));
+    for keys in ["", "read_only = true", "serial = \"9\""] {
+        assert!(!reload(&mut server, &lun(0, "disk.img", keys)), "{keys}");
+        assert_eq!(attentions(&mut holder), [], "{keys}");
+        assert!(holder.read_blocks(0, 0, 1) == pattern(512, 1), "{keys}");
+    }
+    assert!(!server.log().contains("at its path again"), "{}", server.log());
+    std::fs::remove_file(&served).expect("it is not wanted");
+    assert!(reload(&mut server, &disk), "nothing is in its place");
+    std::fs::rename(&kept, &served).expect("back");
+    assert!(reload(&mut server, &lun(0, "disk.img", "serial = \"9\"")));
+    assert_eq!(attentions(&mut holder), [INQUIRY]);
     assert_eq!(read_keys(&mut holder, 0), [KEY]);
-    std::fs::remove_file(&served).expect("it was there");
-    assert!(reload(&mut server, &disk), "what is gone is served as long as it is open");
-    assert_eq!(attentions(&mut holder), []);
-    assert!(holder.read_blocks(0, 0, 1) == pattern(512, 2));
-    assert!(server.log().contains("gives up for good"), "{}", server.log());
+    holder.write_blocks(0, 0, &pattern(512, 3)).good();
+    server.stop();
+    assert!(std::fs::read(&served).expect("there").starts_with(&pattern(512, 3)), "it is the old file");
 }
 
 /// Writes wait for their data while two disks change their numbers: none reaches any medium. They were

@@ -62,15 +62,6 @@ pub trait Backend: Send + Sync {
         false
     }
 
-    /// What is found now where the medium was opened is the same: a path may lead to another file by now.
-    ///
-    /// # Errors
-    ///
-    /// Nothing is found there.
-    fn is_in_place(&self) -> io::Result<bool> {
-        Ok(true)
-    }
-
     /// How the medium is missing from the path that it was opened by; None while it is there.
     fn missing(&self) -> Option<Missing> {
         None

@@ -17,9 +17,9 @@ pub mod range;
 pub mod testing;
 
 pub use backend::{Backend, Extent, Facts, Finished, Future, Inline, Queue};
-pub use file::next_turn;
-pub use missing::Missing;
-pub use open::{Found, Kind, OpenError, Spec, examine, open};
+pub use file::{next_turn, users};
+pub use missing::{FileId, Missing};
+pub use open::{Found, InUse, Kind, OpenError, Spec, examine, open};
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,37 @@
 //! A medium that is open while its path leads elsewhere.
 
 use std::fmt;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
+
+/// One file or device, whatever leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileId {
+    /// A file: the device of its file system, and its inode.
+    File(u64, u64),
+    /// A block device by its number, whatever its node.
+    Device(u64),
+}
+
+impl FileId {
+    pub(crate) fn of(found: &Metadata) -> FileId {
+        match found.file_type().is_block_device() {
+            true => FileId::Device(found.rdev()),
+            false => FileId::File(found.dev(), found.ino()),
+        }
+    }
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |of: u64| format!("device {}:{}", rustix::fs::major(of), rustix::fs::minor(of));
+        match self {
+            FileId::File(device, inode) => write!(f, "inode {inode} of {}", number(*device)),
+            FileId::Device(device) => f.write_str(&number(*device)),
+        }
+    }
+}
 
 /// How a medium is missing from the path that it was opened by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,8 +40,12 @@ pub struct Missing {
     pub path: PathBuf,
     /// The medium is a block device.
     pub is_device: bool,
-    /// Something else is at the path now.
-    pub is_replaced: bool,
+    /// The medium that is open; None: the system does not say.
+    pub served: Option<FileId>,
+    /// Something else that is at the path now.
+    pub there: Option<FileId>,
+    /// The path is a symbolic link.
+    pub is_link: bool,
     /// No name leads to the file any more: it ends with its last descriptor.
     pub is_unlinked: bool,
     /// The name that the file has now, as far as the system knows it.
@@ -21,6 +55,11 @@ pub struct Missing {
 }
 
 impl Missing {
+    /// Something else is at the path now.
+    pub fn is_replaced(&self) -> bool {
+        self.there.is_some()
+    }
+
     /// How to keep the data: a command where a copy is needed, otherwise what to do about the path.
     pub fn remedy(&self) -> String {
         let path = self.path.display();
@@ -33,26 +72,39 @@ impl Missing {
                 std::process::id(),
                 self.descriptor
             ),
+            Some(now) if self.is_link => format!("point the link back: ln -sfn {} {path}", now.display()),
             Some(now) => format!("move it back: mv {} {path}", now.display()),
-            None => format!("move it back to {path}"),
+            None => format!(
+                "move it back to {path}, or copy it: cp --sparse=always /proc/{}/fd/{} {path}.saved",
+                std::process::id(),
+                self.descriptor
+            ),
         }
     }
 }
 
-/// The fault, with its object.
+/// The fault, with its object; of something else at the path both are named.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
-        match (self.is_unlinked, &self.name_now) {
-            _ if self.is_device && self.is_replaced => write!(f, "{path} leads to another device"),
-            _ if self.is_device => write!(f, "{path} does not exist any more"),
-            (true, _) if self.is_replaced => write!(f, "{path} was replaced by another file"),
-            (true, _) => write!(f, "{path} was deleted"),
-            (false, Some(now)) if self.is_replaced => {
-                write!(f, "{path} was moved to {} and replaced by another file", now.display())
+        match (self.there, &self.name_now) {
+            (Some(FileId::File(..)), _) if self.is_device => write!(f, "{path} is no block device any more")?,
+            (Some(_), _) if self.is_device => write!(f, "{path} leads to another device")?,
+            (None, _) if self.is_device => write!(f, "{path} does not exist any more")?,
+            (None, _) if self.is_unlinked => write!(f, "{path} was deleted")?,
+            (Some(_), Some(now)) if self.is_link => {
+                write!(f, "{path} leads to another file than {}", now.display())?;
             }
-            (false, Some(now)) => write!(f, "{path} was moved to {}", now.display()),
-            (false, None) => write!(f, "{path} leads to another file, or to none"),
+            (Some(_), Some(now)) => {
+                write!(f, "{path} was moved to {} and replaced by another file", now.display())?;
+            }
+            (None, Some(now)) => write!(f, "{path} was moved to {}", now.display())?,
+            (Some(_), None) => write!(f, "{path} was replaced by another file")?,
+            (None, None) => write!(f, "{path} was removed, and its file has another name")?,
+        }
+        match (self.served, self.there) {
+            (Some(served), Some(there)) => write!(f, " ({served} is served, {there} is at the path)"),
+            _ => Ok(()),
         }
     }
 }
@@ -66,20 +118,41 @@ mod tests {
         let gone = Missing {
             path: "/d/a.img".into(),
             is_device: false,
-            is_replaced: false,
+            served: Some(FileId::File(0x801, 12)),
+            there: None,
+            is_link: false,
             is_unlinked: true,
             name_now: None,
             descriptor: 7,
         };
-        let (replaced, now) = (true, Some("/d/b.img".into()));
+        let (there, now) = (Some(FileId::File(0x801, 34)), Some("/d/b.img".into()));
         let copy = format!("cp --sparse=always /proc/{}/fd/7 /d/a.img.saved", std::process::id());
         let moved = Missing { is_unlinked: false, name_now: now, ..gone.clone() };
-        let device = Missing { is_device: true, is_unlinked: false, ..gone.clone() };
+        let linked = Missing { is_link: true, there, ..moved.clone() };
+        let device = Missing {
+            is_device: true,
+            is_unlinked: false,
+            served: Some(FileId::Device(0x810)),
+            ..gone.clone()
+        };
+        let both = "(inode 12 of device 8:1 is served, inode 34 of device 8:1 is at the path)";
+        let replaced = format!("/d/a.img was replaced by another file {both}");
+        let after = format!("/d/a.img was moved to /d/b.img and replaced by another file {both}");
+        let switched = format!("/d/a.img leads to another file than /d/b.img {both}");
+        let other = "/d/a.img leads to another device (device 8:16 is served, device 8:32 is at the path)";
         for (missing, what, remedy) in [
             (gone.clone(), "/d/a.img was deleted", copy.as_str()),
-            (Missing { is_replaced: replaced, ..gone }, "/d/a.img was replaced by another file", &copy),
-            (moved, "/d/a.img was moved to /d/b.img", "mv /d/b.img /d/a.img"),
-            (device, "/d/a.img does not exist any more", "attach the device again"),
+            (Missing { there, ..gone }, &replaced, &copy),
+            (moved.clone(), "/d/a.img was moved to /d/b.img", "mv /d/b.img /d/a.img"),
+            (Missing { there, ..moved }, &after, "mv /d/b.img /d/a.img"),
+            (
+                Missing { name_now: None, there: None, ..linked.clone() },
+                "/d/a.img was removed, and its file has another name",
+                "cp --sparse=always",
+            ),
+            (linked, &switched, "ln -sfn /d/b.img /d/a.img"),
+            (device.clone(), "/d/a.img does not exist any more", "attach the device again"),
+            (Missing { there: Some(FileId::Device(0x820)), ..device }, other, "attach the device again"),
         ] {
             assert_eq!(missing.to_string(), what);
             assert!(missing.remedy().contains(remedy), "{}", missing.remedy());

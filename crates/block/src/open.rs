@@ -108,10 +108,19 @@ impl OpenError {
 pub struct Found {
     /// Bytes; None for a file that opening would make.
     pub size: Option<u64>,
-    /// Somebody else has it, and opening would be refused for that: "is in use by" whom.
-    pub in_use: Option<String>,
+    /// Somebody else has it, and opening would be refused for that.
+    pub in_use: Option<InUse>,
     /// Bytes of a logical block of a device.
     pub block_size: Option<u32>,
+}
+
+/// Who has what would be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// As opening would say it.
+    pub error: OpenError,
+    /// The processes that have it, as far as this user can see them; None: it is in use by no process.
+    pub pids: Option<Vec<i32>>,
 }
 
 /// Looks at what `spec` describes, and changes nothing.

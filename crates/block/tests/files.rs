@@ -64,7 +64,6 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
     let scratch = Scratch::new();
     let spec = scratch.spec(MIB);
     let found = |spec: &Spec| examine(spec).map_err(|e| e.what);
-    let used = |how: &str| Some(format!("{how} another server"));
     assert_eq!(found(&spec), Ok(Found { size: None, in_use: None, block_size: None }));
     assert!(!scratch.0.exists(), "it is not made");
     let e = examine(&Spec { create: false, ..spec.clone() }).expect_err("missing");
@@ -72,12 +71,13 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
     let nowhere = Spec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
     assert!(examine(&nowhere).is_err());
     let disk = open(&spec).expect("open");
-    assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: used("is in use by"), block_size: None }));
     let reader = Spec { read_only: true, ..spec.clone() };
-    assert_eq!(
-        found(&reader),
-        Ok(Found { size: Some(MIB), in_use: used("is being written by"), block_size: None })
-    );
+    for (spec, how) in [(&spec, "is in use by"), (&reader, "is being written by")] {
+        let found = examine(spec).expect("it is there");
+        let in_use = found.in_use.expect("it is in use");
+        assert_eq!((in_use.error.what.as_str(), found.size), (&*format!("{how} another server"), Some(MIB)));
+        assert_eq!(in_use.error, refused(spec), "as opening says it");
+    }
     drop(disk);
     assert_eq!(found(&spec), Ok(Found { size: Some(MIB), in_use: None, block_size: None }));
     open(&spec).expect("the look has let go");

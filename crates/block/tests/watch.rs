@@ -51,7 +51,7 @@ fn a_deleted_file_is_missing_and_can_be_saved() {
     assert_eq!(disk.missing(), None);
     fs::remove_file(&path).expect("removed");
     let missing = missing(&disk);
-    assert!(missing.is_unlinked && !missing.is_replaced, "{missing:?}");
+    assert!(missing.is_unlinked && !missing.is_replaced(), "{missing:?}");
     let remedy = missing.remedy();
     let (_, command) = remedy.split_once("ends: ").expect("a command");
     assert!(Command::new("sh").args(["-c", command]).status().expect("a shell").success());
@@ -66,12 +66,58 @@ fn a_replaced_file_is_missing_until_it_is_back() {
     let kept = folder.0.join("kept");
     fs::rename(&path, &kept).expect("moved");
     let moved = missing(&disk);
-    assert!(!moved.is_unlinked && !moved.is_replaced);
+    assert!(!moved.is_unlinked && !moved.is_replaced());
     assert_eq!(moved.name_now, Some(kept.canonicalize().expect("there")));
     fs::rename(&other, &path).expect("replaced");
-    assert!(missing(&disk).is_replaced);
+    assert!(missing(&disk).is_replaced());
     fs::rename(&kept, &path).expect("back");
     assert_eq!(disk.missing(), None);
+}
+
+#[test]
+fn the_lost_name_of_a_replaced_file_is_not_hinted() {
+    let folder = Folder::new("second-name");
+    let [path, other] = ["a", "b"].map(|name| folder.file(name, MIB));
+    fs::hard_link(&path, folder.0.join("second")).expect("a link");
+    let disk = disk(&path);
+    fs::rename(&other, &path).expect("replaced");
+    let missing = missing(&disk);
+    assert!(missing.is_replaced() && !missing.is_unlinked && missing.name_now.is_none(), "{missing:?}");
+    assert!(missing.remedy().contains("cp --sparse=always /proc/"), "{}", missing.remedy());
+}
+
+#[test]
+fn a_switched_link_is_replaced_and_can_be_pointed_back() {
+    let folder = Folder::new("switched");
+    let [path, other] = ["a", "b"].map(|name| folder.file(name, MIB));
+    let link = folder.0.join("link");
+    let point = |to: &Path| {
+        _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(to, &link).expect("a link");
+    };
+    point(&path);
+    let disk = disk(&link);
+    point(&other);
+    let missing = missing(&disk);
+    let ids = [missing.served, missing.there].map(|id| id.expect("known").to_string());
+    assert!(ids.iter().all(|id| id.starts_with("inode ") && missing.to_string().contains(id)), "{missing}");
+    let command = missing.remedy().split_once(": ").expect("a command").1.to_owned();
+    assert!(Command::new("sh").args(["-c", &command]).status().expect("a shell").success());
+    assert_eq!(disk.missing(), None);
+}
+
+#[test]
+fn a_renamed_folder_takes_the_file_with_it() {
+    let folder = Folder::new("folder");
+    fs::create_dir(folder.0.join("d")).expect("a folder");
+    let path = folder.file("d/a", MIB);
+    let disk = disk(&path);
+    fs::rename(folder.0.join("d"), folder.0.join("e")).expect("renamed");
+    let moved = missing(&disk);
+    assert!(!moved.is_replaced() && moved.name_now == folder.0.join("e/a").canonicalize().ok(), "{moved:?}");
+    fs::create_dir(folder.0.join("d")).expect("another folder");
+    folder.file("d/a", MIB);
+    assert!(missing(&disk).is_replaced(), "another file of the same name");
 }
 
 #[test]

@@ -47,7 +47,8 @@ Examples:
   lunar serve disk.img --srp 192.0.2.10:5555
   lunar serve --config lunar.toml --cores 0,2-3
 
-SIGINT and SIGTERM stop it in good order; SIGHUP reads the configuration file again.
+SIGINT and SIGTERM stop it in good order; SIGHUP reads the configuration file again. It never takes
+another file at the path of a served one: for that, stop and start.
 Once it serves, it prints `ready`.";
 
 fn after_help() -> String {
@@ -95,8 +96,8 @@ pub enum Command {
         /// The file, such as lunar.toml
         file: PathBuf,
 
-        /// Look at files, devices and saved state too: are they there, may they be used, does anybody else
-        /// use them? Nothing is changed
+        /// Look at files, devices, saved state, portals and cores too, and report what `serve` would refuse now.
+        /// What a server of this file has in use is a warning. Nothing is changed
         #[arg(long)]
         media: bool,
     },
@@ -145,7 +146,7 @@ pub struct Serve {
     #[arg(value_name = "LUN")]
     pub luns: Vec<String>,
 
-    /// Create files that are missing, sparse, at this size
+    /// Create files that are missing, sparse, at this size; one that was served before is not created again
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
 

@@ -1,9 +1,10 @@
 //! `lunar check`: is a configuration right, and what does it have?
 
 use crate::say::{self, count};
+use crate::serve::cannot_serve;
 use control::config::router::{From, Map, Router, RouterTarget};
 use control::config::{self, Config};
-use control::{Problem, folders};
+use control::{Cause, Problem, folders};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -14,18 +15,25 @@ pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let notes = notes.chain(config::exposed(&config));
     notes.for_each(|note| say::line(format_args!("warning: {note}")));
     if media {
-        check_media(&config)?;
+        check_media(&config, file)?;
     }
     Ok(format!("{} is fine: {}\n{}", file.display(), counts(&config), routes(&config.routers)))
 }
 
 /// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
-fn check_media(config: &Config) -> Result<(), Vec<Problem>> {
-    config.server.cores.usable().map_err(|problem| vec![problem])?;
+fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
-    let (problems, notes) = control::examine(config, &state_dir.map_err(|problem| vec![problem])?);
-    notes.iter().for_each(|note| say::line(format_args!("warning: {note}")));
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    let mut found = control::examine(config, &state_dir.map_err(|problem| vec![problem])?, file);
+    found.problems.extend(config.server.cores.usable().err());
+    for e in target::cannot_bind(&config.portal_groups) {
+        let problem = cannot_serve(&e);
+        match problem.cause {
+            Cause::InUse => found.in_use(problem),
+            _ => found.problems.push(problem),
+        }
+    }
+    found.notes.iter().for_each(|note| say::line(format_args!("warning: {note}")));
+    if found.problems.is_empty() { Ok(()) } else { Err(found.problems) }
 }
 
 fn counts(config: &Config) -> String {

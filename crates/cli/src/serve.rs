@@ -270,7 +270,8 @@ fn of_argument(argument: &str, problem: Problem) -> Problem {
     Problem { what: format!("{argument}: {}", problem.what), ..problem.because(Cause::Argument) }
 }
 
-fn cannot_serve(e: &io::Error) -> Problem {
+/// Why a server cannot start.
+pub fn cannot_serve(e: &io::Error) -> Problem {
     let hint = match e.kind() {
         io::ErrorKind::AddrInUse => {
             "something listens there already: stop it, or choose another address or port"

@@ -11,6 +11,7 @@ pub use session::{Counters, Session, Srp, table};
 
 pub use crate::Difference;
 use crate::{Cause, Problem, folders, io_text};
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -190,24 +191,34 @@ fn cannot(path: &Path, e: &io::Error) -> Problem {
     )
 }
 
-fn bind(path: &Path) -> Result<UnixListener, Problem> {
+/// Looks whether a server could listen at this path. Nothing is changed.
+///
+/// # Errors
+/// As a server says it.
+pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
     if UnixStream::connect(path).is_ok() {
-        return Err(Problem::new(
+        let problem = Problem::new(
             format!("another server answers at the admin socket {}", path.display()),
             "stop it, or set admin_socket in the configuration to another path",
+        );
+        return Err(problem.because(Cause::InUse));
+    }
+    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Err(Problem::new(
+            format!("the admin socket {} is a file", path.display()),
+            "move it away, or set admin_socket in the configuration to another path",
         ));
     }
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => {
-            std::fs::remove_file(path).map_err(|e| cannot(path, &e))?;
-        }
-        Ok(_) => {
-            return Err(Problem::new(
-                format!("the admin socket {} is a file", path.display()),
-                "move it away, or set admin_socket in the configuration to another path",
-            ));
-        }
-        Err(_) => {}
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let may = rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK);
+    may.map_err(|e| cannot(path, &e.into()))
+}
+
+fn bind(path: &Path) -> Result<UnixListener, Problem> {
+    can_bind(path)?;
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot(path, &e)),
+        _ => {}
     }
     // Before the mode is set, the check of credentials alone keeps others out.
     let listener = UnixListener::bind(path).map_err(|e| cannot(path, &e))?;

@@ -9,7 +9,7 @@ mod settings;
 mod unlinked;
 
 use filters::filtered;
-pub(crate) use hold::holders;
+pub(crate) use hold::{Held, has_identity, held, serial_twice};
 pub(crate) use record::Past;
 pub(crate) use remedy::cannot_open;
 use settings::passing;
@@ -25,6 +25,7 @@ use device::{Lu, Passes, Settings};
 use hold::{Hold, Holds};
 use router::limited;
 use router::routes::{Opened, Routes, Served};
+use rustix::fs::Access;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
@@ -60,8 +61,6 @@ struct Open {
     unit: Arc<Unit>,
     /// Its state and its serial number are nobody else's.
     _holds: Vec<Arc<Hold>>,
-    /// At the latest look something else had come to where the medium was opened.
-    replaced: bool,
 }
 
 /// What stands behind a logical unit.
@@ -141,16 +140,6 @@ impl Units {
         Units { routes: Some(routes), ..self }
     }
 
-    /// Looks which files have taken the place of those that are open: who has a configuration read again means these, and the
-    /// next setup opens them.
-    pub fn look_again(&mut self, config: &Config) {
-        let wanted = wanted(config);
-        for (name, open) in &mut self.open {
-            let is_wanted = wanted.get(name).is_some_and(|lun| lun.source == open.lun.source);
-            open.replaced = was_replaced(name, open, is_wanted);
-        }
-    }
-
     /// Opens what is new, changes what is not as before, and forgets the rest. After an error everything is
     /// as it was.
     ///
@@ -162,7 +151,6 @@ impl Units {
         let stays = |name: &Name, open: &Open| {
             wanted.get(name).is_some_and(|lun| **lun == open.lun)
                 && open.max_registrants == config.max_registrants
-                && !open.replaced
                 && is_led_to(open, routes.as_deref())
         };
         let (staying, leaving): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -172,8 +160,7 @@ impl Units {
         match result {
             Ok(next) => self.open.extend(next),
             Err(problems) => {
-                self.open
-                    .extend(leaving.into_iter().map(|(name, open)| (name, Open { replaced: false, ..open })));
+                self.open.extend(leaving);
                 return Err(problems);
             }
         }
@@ -189,7 +176,7 @@ impl Units {
         leaving: &BTreeMap<Name, Open>,
         rest: Rest<'_>,
     ) -> Result<BTreeMap<Name, Open>, Vec<Problem>> {
-        hold::serial_twice(wanted)?;
+        serial_twice(wanted)?;
         let lost = unlinked::lost(leaving, staying, wanted);
         if !lost.is_empty() {
             return Err(lost);
@@ -234,8 +221,9 @@ impl Units {
                 (None, None) => continue,
             };
             unit.set_on_missing(next.lun.on_missing_file);
+            hold::sign(&next.holds, &name, &next.lun);
             let (lun, medium, holds) = (next.lun, next.medium, next.holds);
-            open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds, replaced: false });
+            open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds });
         }
         resting.into_values().for_each(Resting::retire);
         Ok(open)
@@ -250,8 +238,7 @@ impl Units {
         media: &Media<'_>,
         before: Option<&Open>,
     ) -> Result<Next, Problem> {
-        let medium = self.medium(name, &lun, media)?;
-        let before = before.filter(|open| open.medium.passes_as(&medium));
+        // First, so that one who is refused neither makes a file nor replaces the record of the other server.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
             // It has no data that two servers could mix.
             Err(problem) if matches!(lun.source, Source::Null { .. }) && lun.serial.is_none() => {
@@ -260,6 +247,8 @@ impl Units {
             }
             other => Some(other?),
         };
+        let medium = self.medium(name, &lun, media)?;
+        let before = before.filter(|open| open.medium.passes_as(&medium));
         let known = known(&lun, before)?;
         let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
@@ -502,7 +491,7 @@ impl Next {
     /// The unit at rest goes on as this.
     fn succeed(&self, open: &Open, resting: &Resting) {
         let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
-        let reopened = is_reached_anew && same_place(&open.lun, &self.lun) && !open.replaced;
+        let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
         let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
         let backend = self.medium.filtered(&self.lun);
         if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
@@ -540,11 +529,16 @@ impl<'a> Media<'a> {
 
     /// The medium of a LUN if it is open in the same way already.
     fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
-        let same = |open: &&Open| same_way(&open.lun, lun) && !open.replaced;
+        let same = |open: &&Open| same_way(&open.lun, lun);
         let here = self.leaving.get(name).filter(same);
         // Two LUNs of memory are not one.
         let all = || self.leaving.values().chain(self.staying.values()).find(same);
         here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
+    }
+
+    /// What is open by the path of a LUN is still there.
+    fn in_place(&self, lun: &Lun) -> Result<(), Problem> {
+        unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
     }
 
     /// `raw`: no image format is looked for.
@@ -599,32 +593,12 @@ pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
 }
 
 /// The LUNs of a configuration.
-fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
+pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
     let luns = config
         .targets
         .iter()
         .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)));
     luns.collect()
-}
-
-/// Whether another file has come to where the medium was opened. If nothing is there, and it `is_wanted`, that is told.
-fn was_replaced(name: &Name, open: &Open, is_wanted: bool) -> bool {
-    match open.medium.blocks.is_in_place() {
-        Ok(is) => !is,
-        Err(e) => {
-            if is_wanted {
-                tracing::warn!(
-                    "LUN {} of {}: {}: {}; it goes on with what it has open, which a stop of the server gives up for good: \
-                     let a host copy it first",
-                    name.1,
-                    name.0,
-                    open.lun.source,
-                    io_text(&e)
-                );
-            }
-            false
-        }
-    }
 }
 
 fn has_path(lun: &Lun) -> bool {
@@ -639,15 +613,33 @@ pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
 
 /// Makes a folder, and those above it, that only the user can enter.
 pub fn create_folder(folder: &Path) -> Result<(), Problem> {
-    let hint = "set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write";
-    create_folder_or(folder, hint)
+    create_folder_or(folder, STATE_FOLDER_HINT)
 }
 
 /// Creates a folder for this user alone, if it is not there; the hint is for whoever hears that it cannot be.
 pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Problem> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| {
-        Problem::new(format!("cannot create the folder {}: {}", folder.display(), io_text(&e)), hint)
-    })
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|e| cannot_create(folder, &e, hint))
+}
+
+/// Looks whether [`create_folder`] would make a folder.
+pub(crate) fn can_create(folder: &Path) -> Result<(), Problem> {
+    let Some(there) = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok()) else {
+        return Ok(());
+    };
+    let may = match there.is_dir() {
+        true if there == folder => Ok(()),
+        true => rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK),
+        false => Err(rustix::io::Errno::NOTDIR),
+    };
+    may.map_err(|e| cannot_create(folder, &e.into(), STATE_FOLDER_HINT))
+}
+
+const STATE_FOLDER_HINT: &str =
+    "set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write";
+
+fn cannot_create(folder: &Path, e: &std::io::Error, hint: &str) -> Problem {
+    Problem::new(format!("cannot create the folder {}: {}", folder.display(), io_text(e)), hint)
 }
 
 /// A problem of a logical unit names it.

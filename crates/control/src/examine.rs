@@ -1,35 +1,66 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
 use crate::build::{
-    Name, Past, cannot_open, holders, load, notes_of_size, of_lun, settings, spec, state_path,
+    Held, Name, Past, can_create, cannot_open, has_identity, held, load, notes_of_size, of_lun, serial_twice,
+    settings, spec, state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
-use crate::{Cause, Problem, io_text};
-use block::{Facts, Spec};
+use crate::{Cause, Problem, admin, folders, io_text};
+use block::{Facts, InUse, Spec};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// What is wrong with the media and the state files of a configuration, and what is only to be known. State
-/// is below `state_dir`. Of upstreams those of this host are looked at.
-pub fn examine(config: &Config, state_dir: &Path) -> (Vec<Problem>, Vec<String>) {
-    let whole = match expand(config, &Found::default()) {
-        Ok(whole) => whole,
-        Err(problems) => return (problems, Vec::new()),
-    };
-    let (mut problems, mut notes): (Vec<Problem>, _) =
-        (config.routers.iter().flat_map(devices).collect(), Vec::new());
-    for target in &whole.targets {
-        for (number, lun) in &target.luns {
-            let name = (target.name.clone(), *number);
-            let mut note = |text: String| notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
-            if let Err(problem) = one(&name, lun, config.max_registrants, state_dir, &mut note) {
-                problems.push(of_lun(&name, problem));
-            }
+/// What a look has found.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// For these a server would not start.
+    pub problems: Vec<Problem>,
+    /// These are only to be known.
+    pub notes: Vec<String>,
+    /// A server runs by this configuration: what it has is in use as it should be.
+    pub server: Option<u32>,
+    /// Nothing of this configuration has an identity that a server of it could be known by.
+    pub is_nameless: bool,
+}
+
+impl Examined {
+    /// Takes note of a thing that is in use: a mistake, unless the server of this configuration has it.
+    pub fn in_use(&mut self, problem: Problem) {
+        match self.server.is_some() || self.is_nameless {
+            true => self.notes.push(problem.what),
+            false => self.problems.push(problem),
         }
     }
-    (problems, notes)
+}
+
+/// Looks at the media and the state files of a configuration, and at its admin socket. State is below `state_dir`. Of
+/// upstreams those of this host are looked at. `file` is where the configuration stands.
+pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
+    let whole = match expand(config, &Found::default()) {
+        Ok(whole) => whole,
+        Err(problems) => return Examined { problems, ..Examined::default() },
+    };
+    let luns = wanted(&whole);
+    let (max_registrants, file) = (config.max_registrants, file.canonicalize().unwrap_or(file.to_path_buf()));
+    let mut look = Look { state_dir, file, max_registrants, found: Examined::default() };
+    look.found.is_nameless = !luns.values().any(|lun| has_identity(lun));
+    look.found.problems = config.routers.iter().flat_map(devices).collect();
+    look.found.problems.extend(serial_twice(&luns).err().into_iter().flatten());
+    for (name, lun) in luns {
+        if let Err(problem) = look.at(&name, lun) {
+            look.found.problems.push(of_lun(&name, problem));
+        }
+    }
+    let mut found = look.found;
+    if let Some(Err(problem)) = config.server.admin_socket.as_deref().map(admin::can_bind) {
+        match problem.cause {
+            Cause::InUse => found.in_use(problem),
+            _ => found.problems.push(problem),
+        }
+    }
+    found
 }
 
 /// What is wrong with the SCSI devices of a router.
@@ -57,31 +88,79 @@ fn devices(router: &Router) -> Vec<Problem> {
     upstreams.filter_map(look).collect()
 }
 
-fn one(
-    name: &Name,
-    lun: &Lun,
+struct Look<'a> {
+    state_dir: &'a Path,
+    /// The configuration.
+    file: PathBuf,
     max_registrants: usize,
-    state_dir: &Path,
-    note: &mut impl FnMut(String),
-) -> Result<(), Problem> {
-    let Some(spec) = spec(lun) else { return Ok(()) };
-    let state_file = state_path(state_dir, name, lun);
-    let past = Past::read(&state_file)?;
-    let found = block::examine(&Spec { raw: spec.raw || past.is_raw(lun), ..spec.clone() });
-    let found = found.map_err(|e| cannot_open(lun, e))?;
-    let path = spec.path.display();
-    if let Some(in_use) = &found.in_use {
-        note(format!("{path} {in_use}"));
+    found: Examined,
+}
+
+impl Look<'_> {
+    /// In the order in which a server finds it.
+    fn at(&mut self, name: &Name, lun: &Lun) -> Result<(), Problem> {
+        let mut note = |text: String| self.found.notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
+        let Some(spec) = spec(lun) else { return Ok(()) };
+        let mut server = None;
+        for held in held(self.state_dir, name, lun) {
+            match server_of(&self.file, &held) {
+                // A null disk without a serial number has nothing that two servers could mix.
+                None if spec.kind == block::Kind::Null && lun.serial.is_none() => {}
+                None => return Err(held.problem),
+                Some(pid) => server = Some(pid),
+            }
+            note(held.problem.what);
+        }
+        self.found.server = self.found.server.or(server);
+        let state_file = state_path(self.state_dir, name, lun);
+        if has_identity(lun) {
+            can_create(state_file.parent().unwrap_or(self.state_dir))?;
+        }
+        let past = Past::read(&state_file)?;
+        past.check_there(lun)?;
+        let raw = spec.raw || past.is_raw(lun);
+        let journal = Some(folders::journal(self.state_dir, &spec.path));
+        let found =
+            block::examine(&Spec { raw, journal, ..spec.clone() }).map_err(|e| cannot_open(lun, e))?;
+        match found.in_use {
+            Some(in_use) if is_of(&in_use, server) => {
+                note(format!("{} {}", in_use.error.subject, in_use.error.what));
+            }
+            Some(in_use) => return Err(cannot_open(lun, in_use.error)),
+            None => {}
+        }
+        match past.replaced(lun) {
+            Some(problem) if server.is_some() => return Err(refused_by_reload(problem)),
+            other => other.iter().for_each(|problem| note(problem.line())),
+        }
+        // What is to be made gets the size that was asked for.
+        let capacity = found.size.or(spec.size).unwrap_or_default();
+        let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
+        let blocks = past.blocks(lun, found.block_size);
+        let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };
+        let settings = settings(name, lun, facts, self.max_registrants)?;
+        blocks.note().into_iter().chain(notes_of_size(lun, capacity)).for_each(note);
+        load(settings, &state_file).map(drop)
     }
-    // What is to be made gets the size that was asked for.
-    let capacity = found.size.or(spec.size).unwrap_or_default();
-    let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
-    let blocks = past.blocks(lun, found.block_size);
-    let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };
-    let settings = settings(name, lun, facts, max_registrants)?;
-    let notes = blocks.note().into_iter().chain(notes_of_size(lun, capacity));
-    notes.chain(holders(state_dir, name, lun)).for_each(note);
-    load(settings, &state_file).map(drop)
+}
+
+/// The process that has a lock, if it is a server of this configuration. One that was started by arguments is known by
+/// what it serves.
+fn server_of(file: &Path, held: &Held) -> Option<u32> {
+    let (pid, runs_by) = held.by.as_ref()?;
+    runs_by.as_ref().map_or(held.is_same, |runs_by| runs_by == file).then_some(*pid)
+}
+
+/// What is in use is so by the server of this configuration, as far as this user can see.
+fn is_of(in_use: &InUse, server: Option<u32>) -> bool {
+    let (Some(pids), Some(server)) = (&in_use.pids, server) else { return false };
+    pids.iter().all(|pid| pid.unsigned_abs() == server)
+}
+
+fn refused_by_reload(problem: Problem) -> Problem {
+    let hint =
+        "a reload refuses it: the log of the server names the ways to keep the old file or to serve this one";
+    Problem { hint: Some(hint.into()), ..problem }
 }
 
 #[cfg(test)]
@@ -96,7 +175,8 @@ mod tests {
             "[[target]]\nname = \"iqn.2026-11.org.example:d\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\n";
         let config = parse(&format!("{head}{keys}"), &folder.0.join("t.toml"));
         let config = config.map_err(|list| list[0].to_string()).unwrap();
-        let (problems, notes) = examine(&config, &folder.0.join("state"));
+        let Examined { problems, notes, .. } =
+            examine(&config, &folder.0.join("state"), &folder.0.join("t.toml"));
         let problems: Vec<String> = problems.into_iter().map(|problem| problem.what).collect();
         let plain = |list: Vec<String>| {
             let text = list.join("\n").replace("LUN 0 of iqn.2026-11.org.example:d: ", "");
@@ -150,7 +230,8 @@ mod tests {
             [[router.r.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:d\"\naccess = \"all\"\n\
             lun = [{ lun = 0, upstream = \"a\" }, { lun = 1, upstream = \"b\" }, { lun = 2, upstream = \"f\" }]\n";
         let config = parse(source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();
-        let (problems, notes) = examine(&config, &folder.0.join("state"));
+        let Examined { problems, notes, .. } =
+            examine(&config, &folder.0.join("state"), &folder.0.join("t.toml"));
         let plain = |text: &str| text.replace(&format!("{}/", folder.0.display()), "");
         let problems: Vec<String> = problems.iter().map(|problem| plain(&problem.what)).collect();
         let none = "LUN 0 of iqn.2026-11.org.example:d: none.img: no such file or directory";
@@ -181,7 +262,7 @@ mod tests {
             );
             let config =
                 parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();
-            let (problems, _) = examine(&config, &state);
+            let problems = examine(&config, &state, &folder.0.join("t.toml")).problems;
             let told = problems[0].hint.as_deref().unwrap_or_default();
             assert_eq!(told.replace(&format!("{}/", folder.0.display()), ""), hint);
             let whole = expand(&config, &Found::default()).unwrap();
@@ -191,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_in_use_is_no_mistake_and_damaged_state_is() {
+    fn a_medium_in_use_and_damaged_state_are_problems() {
         let folder = Folder::new("examine-use");
         let disk = folder.file("disk.img", vec![0; 8192], 0o600);
         let held = block::open(&block::Spec::path(&disk)).unwrap();
-        let in_use = "disk.img is in use by another server";
-        assert_eq!(told(&folder, "path = \"disk.img\""), (String::new(), in_use.into()));
+        let in_use = "disk.img: is in use by another server";
+        assert_eq!(told(&folder, "path = \"disk.img\""), (in_use.into(), String::new()));
         drop(held);
         let lu = folder.0.join("state/lu/iqn.2026-11.org.example:d");
         crate::create_folder(&lu).unwrap();
@@ -204,5 +285,23 @@ mod tests {
         let damaged = "the saved state state/lu/iqn.2026-11.org.example:d/0.state is damaged: \
             not the saved state of a logical unit";
         assert_eq!(told(&folder, "path = \"disk.img\""), (damaged.into(), String::new()));
+    }
+
+    #[test]
+    fn a_process_of_no_known_configuration_is_told_by_its_place() {
+        let folder = Folder::new("examine-server");
+        let file = folder.file("t.toml", "", 0o600);
+        let other = folder.file("other.toml", "", 0o600);
+        for (runs_by, is_same, is_own) in [
+            (Some(&file), false, true),
+            (Some(&other), true, false),
+            (None, true, true),
+            (None, false, false),
+        ] {
+            let by = Some((7, runs_by.cloned()));
+            let held = Held { problem: Problem::new("", ""), by, is_same };
+            assert_eq!(server_of(&file, &held), is_own.then_some(7), "{runs_by:?} {is_same}");
+        }
+        assert_eq!(server_of(&file, &Held { problem: Problem::new("", ""), by: None, is_same: true }), None);
     }
 }

@@ -18,7 +18,7 @@ pub use arguments::{Arguments, Place};
 pub(crate) use build::create_folder_or;
 pub use build::{Rest, Units, create_folder};
 pub use difference::{Change, Difference, diff};
-pub use examine::examine;
+pub use examine::{Examined, examine};
 pub use problem::{Cause, Position, Problem};
 pub use proto::nearest::nearest;
 

@@ -84,6 +84,11 @@ impl Problem {
         Problem { file: None, position: None, what, hint, cause: Cause::Other }
     }
 
+    /// All on one line, for a log.
+    pub(crate) fn line(&self) -> String {
+        self.to_string().replace("\n  hint: ", "; hint: ")
+    }
+
     /// The same with a cause.
     pub fn because(self, cause: Cause) -> Problem {
         Problem { cause, ..self }

@@ -376,6 +376,17 @@ fn leave_unpaced(socket: impl AsFd, address: SocketAddr) {
     }
 }
 
+/// A socket at an address; an IPv6 one takes IPv6 only.
+fn bound(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
 /// A listening socket, of TCP or Unix.
 pub struct Listener {
     fd: PollFd<Socket>,
@@ -390,15 +401,18 @@ impl Listener {
     /// # Errors
     /// Those of bind: the address is in use, or not ours.
     pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&address.into())?;
+        let socket = bound(address)?;
         leave_unpaced(&socket, address);
         socket.listen(BACKLOG)?;
         Ok(socket.into())
+    }
+
+    /// Looks whether [`Listener::bind`] would fail now. Nobody can connect meanwhile.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn can_bind(address: SocketAddr) -> io::Result<()> {
+        bound(address).map(drop)
     }
 
     /// Binds a Unix socket at a path. What a process that is gone has left there is replaced.

@@ -5,6 +5,7 @@ use crate::{iser, srp};
 use net::Cores;
 use rdma::verbs::{self, Listener, Options, Pending};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Listens at the address of a portal, on one of the cores; connections are dealt out over all of them.
@@ -13,17 +14,26 @@ use std::sync::Arc;
 /// When no device has the address, or there is nothing to use devices with: for people.
 pub fn listen(shared: &Arc<Shared>, cores: &Arc<Cores>, at: usize, portal: usize) -> io::Result<()> {
     let address = shared.portals[portal].address;
-    let named = move |e: io::Error| {
-        let why = rdma::explained(&e);
-        io::Error::new(e.kind(), format!("cannot listen on {address} with RDMA devices: {why}"))
-    };
     let (shared, to) = (shared.clone(), cores.clone());
     let begun = cores.wait(at, move || async move {
         let listener = verbs::listen(address, Options::default())?;
         net::spawn(accept(shared, to, listener, portal));
         Ok(())
     })?;
-    begun.map_err(named)
+    begun.map_err(|e| named(address, &e))
+}
+
+/// Looks whether [`listen`] would fail. Nothing is taken.
+///
+/// # Errors
+/// As [`listen`].
+pub fn can_listen(address: SocketAddr) -> io::Result<()> {
+    verbs::can_listen(address).map_err(|e| named(address, &e))
+}
+
+fn named(address: SocketAddr, e: &io::Error) -> io::Error {
+    let why = rdma::explained(e);
+    io::Error::new(e.kind(), format!("cannot listen on {address} with RDMA devices: {why}"))
 }
 
 async fn serve(shared: Arc<Shared>, request: Pending, portal: usize, count: Counted) {

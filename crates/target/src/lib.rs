@@ -29,7 +29,7 @@ pub use instance::{Instance, Visit};
 pub use missing::OnMissing;
 pub use passage::{Data, Passage, Passed, Reply, Way};
 pub use rest::Resting;
-pub use server::{Bound, Server};
+pub use server::{Bound, Server, cannot_bind};
 pub use session::{Count, Counters, Info, Transport};
 pub use state_file::{remove_leftovers, replace as replace_file};
 pub use told::Told;

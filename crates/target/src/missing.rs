@@ -1,10 +1,10 @@
 //! Units whose medium is missing from its path: hosts go on, are write protected, or find the unit not ready.
 
 use crate::Unit;
-use block::Missing;
+use block::{Backend, Missing};
 use device::Withheld;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The behaviour of a unit while its file is deleted or replaced, or its device is gone.
@@ -71,6 +71,8 @@ impl Drop for Look<'_> {
 }
 
 struct Seen {
+    /// Of this medium: a unit may have another one when its path is looked at again.
+    medium: Weak<dyn Backend>,
     missing: Missing,
     /// When the log said so.
     logged: Instant,
@@ -83,7 +85,7 @@ pub(crate) enum News {
     None,
     /// The medium is missing, in another way than before or still.
     Missing(Missing),
-    /// The medium is at its path again.
+    /// The very medium that was missing is at its path again.
     Back,
 }
 
@@ -92,17 +94,19 @@ impl Watch {
         OnMissing::ALL[usize::from(self.on_missing.load(Relaxed)) % OnMissing::ALL.len()]
     }
 
-    /// Takes what was found and says what is new of it.
-    fn news(&self, found: Option<Missing>, now: Instant) -> News {
+    /// Takes what was found of a medium and says what is new of it.
+    fn news(&self, medium: &Arc<dyn Backend>, found: Option<Missing>, now: Instant) -> News {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen.take().filter(|seen| std::ptr::addr_eq(seen.medium.as_ptr(), Arc::as_ptr(medium)));
         let Some(missing) = found else {
-            return if seen.take().is_some() { News::Back } else { News::None };
+            return if before.is_some() { News::Back } else { News::None };
         };
         let is_known = |seen: &Seen| seen.missing == missing && now.duration_since(seen.logged) < REMIND;
-        if seen.as_ref().is_some_and(is_known) {
+        if before.as_ref().is_some_and(is_known) {
+            *seen = before;
             return News::None;
         }
-        *seen = Some(Seen { missing: missing.clone(), logged: now });
+        *seen = Some(Seen { medium: Arc::downgrade(medium), missing: missing.clone(), logged: now });
         News::Missing(missing)
     }
 }
@@ -128,7 +132,7 @@ impl Unit {
         }
         let on_missing = self.watch.on_missing();
         self.lu.withhold(found.as_ref().map_or(Withheld::Nothing, |_| on_missing.withheld()));
-        self.watch.news(found, now)
+        self.watch.news(&backend, found, now)
     }
 
     /// As [`Unit::look_at_path`]; the log says what is new.
@@ -154,23 +158,44 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::FileId;
 
-    fn missing(is_replaced: bool) -> Missing {
-        let (path, is_device, is_unlinked) = ("a.img".into(), false, true);
-        Missing { path, is_device, is_replaced, is_unlinked, name_now: None, descriptor: 3 }
+    fn missing(there: Option<FileId>) -> Missing {
+        Missing {
+            path: "a.img".into(),
+            is_device: false,
+            served: Some(FileId::File(1, 2)),
+            there,
+            is_link: false,
+            is_unlinked: true,
+            name_now: None,
+            descriptor: 3,
+        }
     }
 
     #[test]
     fn a_missing_medium_is_news_once_and_each_minute() {
+        let (watch, now, disk) = (Watch::default(), Instant::now(), block::nothing());
+        let news = |found, now| watch.news(&disk, found, now);
+        assert_eq!(news(None, now), News::None);
+        let deleted = || Some(missing(None));
+        assert_eq!(news(deleted(), now), News::Missing(missing(None)));
+        assert_eq!(news(deleted(), now + REMIND / 2), News::None);
+        assert_eq!(news(deleted(), now + REMIND), News::Missing(missing(None)));
+        let replaced = || missing(Some(FileId::File(1, 3)));
+        assert_eq!(news(Some(replaced()), now + REMIND), News::Missing(replaced()));
+        assert_eq!(news(None, now + REMIND), News::Back);
+        assert_eq!(news(None, now + REMIND), News::None);
+    }
+
+    #[test]
+    fn another_medium_is_not_the_missing_one_come_back() {
         let (watch, now) = (Watch::default(), Instant::now());
-        assert_eq!(watch.news(None, now), News::None);
-        let deleted = || Some(missing(false));
-        assert_eq!(watch.news(deleted(), now), News::Missing(missing(false)));
-        assert_eq!(watch.news(deleted(), now + REMIND / 2), News::None);
-        assert_eq!(watch.news(deleted(), now + REMIND), News::Missing(missing(false)));
-        assert_eq!(watch.news(Some(missing(true)), now + REMIND), News::Missing(missing(true)));
-        assert_eq!(watch.news(None, now + REMIND), News::Back);
-        assert_eq!(watch.news(None, now + REMIND), News::None);
+        let [one, other] = [(); 2].map(|()| block::nothing());
+        assert_eq!(watch.news(&one, Some(missing(None)), now), News::Missing(missing(None)));
+        assert_eq!(watch.news(&other, None, now), News::None);
+        assert_eq!(watch.news(&other, Some(missing(None)), now), News::Missing(missing(None)));
+        assert_eq!(watch.news(&other, None, now), News::Back);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::devices;
 use crate::iscsi;
 use crate::registry::{Letter, Registry};
 use crate::session::Info;
-use crate::setup::{Setup, Target, Transports};
+use crate::setup::{Portal, PortalGroup, Setup, Target, Transports};
 use crate::share::{Crowd, Origin};
 use crate::{Resting, Unit};
 use device::{Protocol, TargetPort};
@@ -297,13 +297,33 @@ async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
     result
 }
 
+/// Says why portals cannot be bound now, as a server that starts does. Nothing is taken.
+pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<io::Error> {
+    let portals = groups.iter().flat_map(|group| &group.portals);
+    let refused = |portal: &Portal| {
+        let address = portal.listen;
+        let by_tcp = match portal.transports.by_tcp() {
+            true => Listener::can_bind(address).map_err(|e| not_bound(address, &e)),
+            false => Ok(()),
+        };
+        let by_devices = || match portal.transports.by_devices() {
+            true => devices::can_listen(address),
+            false => Ok(()),
+        };
+        by_tcp.and_then(|()| by_devices()).err()
+    };
+    portals.filter_map(refused).collect()
+}
+
+fn not_bound(address: SocketAddr, e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"))
+}
+
 /// The portals, and the sockets of those that take TCP.
 fn bind(setup: &Setup) -> io::Result<(Vec<Bound>, Vec<Option<TcpListener>>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
     for (tag, portal) in setup.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
-        let named =
-            |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", portal.listen));
-        let bind = || bind_one(portal.listen).map_err(named);
+        let bind = || bind_one(portal.listen).map_err(|e| not_bound(portal.listen, &e));
         let socket = portal.transports.by_tcp().then(bind).transpose()?;
         let address = socket.as_ref().map_or(Ok(portal.listen), |socket| socket.local_addr())?;
         let advertise = portal.advertise.clone();
@@ -493,8 +513,7 @@ fn look_at_media(shared: &Shared) {
         if !unit.refresh() {
             continue;
         }
-        let bytes = unit.backend().facts().capacity;
-        tracing::info!("LUN {lun} of {name} has another size now: {bytes} bytes");
+        unit.log_size(name, *lun);
         shared.registry.tell_each(|_| Some(Letter::Attention(unit.clone())));
     }
 }

@@ -9,7 +9,7 @@ use device::{Answer, Commit, Draft, Invalid, Lu};
 use net::Seldom;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -33,6 +33,8 @@ pub struct Unit {
     pub(crate) watch: Watch,
     /// A command has found that the medium became shorter, and the next look at its size says so.
     has_shrunk: AtomicBool,
+    /// Bytes of the medium as the log knows them.
+    logged_size: AtomicU64,
     /// Lines about state that cannot be kept.
     pub(crate) unkept: Seldom,
 }
@@ -53,9 +55,22 @@ impl Unit {
             lu.set_volatile();
         }
         let gate = Arc::new(Gate::new(lu.clone()));
+        let logged_size = AtomicU64::new(backend.facts().capacity);
         let (backend, passage, saved) = (RwLock::new(backend), None, Mutex::default());
         let (failures, unkept, watch, has_shrunk) = Default::default();
-        Unit { lu, state_file, gate, backend, passage, saved, failures, unkept, watch, has_shrunk }
+        Unit {
+            lu,
+            state_file,
+            gate,
+            backend,
+            passage,
+            saved,
+            failures,
+            unkept,
+            watch,
+            has_shrunk,
+            logged_size,
+        }
     }
 
     /// A logical unit elsewhere: its device server is one that passes ([`device::Passes`]).
@@ -170,6 +185,19 @@ impl Unit {
         self.lu.resized(backend.facts().capacity) | self.has_shrunk.swap(false, Relaxed)
     }
 
+    /// Logs the size that the medium has now, beside the one that was logged before.
+    pub(crate) fn log_size(&self, target: &str, lun: u16) {
+        let bytes = self.backend().facts().capacity;
+        let before = self.logged_size.swap(bytes, Relaxed);
+        let what = format!("LUN {lun} of {target} has another size now: {bytes} bytes; it had {before}");
+        match bytes < before {
+            true => tracing::warn!(
+                "{what}; hint: stop the hosts, and restore the medium unless it was to be smaller"
+            ),
+            false => tracing::info!("{what}"),
+        }
+    }
+
     /// A command came to an end of the medium that hosts do not know of yet: they hear of it with their next command.
     /// Whether the access at this offset is beyond the end, or was.
     pub(crate) fn ends_before(&self, offset: u64) -> bool {
@@ -186,6 +214,7 @@ impl Unit {
     ) -> Result<(), Invalid> {
         let mut now = self.backend.write().unwrap_or_else(PoisonError::into_inner);
         with(&self.lu)?;
+        self.logged_size.store(backend.facts().capacity, Relaxed);
         *now = backend;
         Ok(())
     }

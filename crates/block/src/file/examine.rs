@@ -1,5 +1,6 @@
 //! A look at what stands behind a path, which changes nothing.
 
+use super::journal::Journal;
 use super::lock::{self, Refusal, Use};
 use super::medium::{Fault, claims, direct_align};
 use crate::{Found, Kind, OpenError, Spec, format};
@@ -30,13 +31,13 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     let file = match open(spec) {
         Ok(file) => file,
         Err(e) if device && e.kind() == io::ErrorKind::ResourceBusy => {
-            found.in_use = Some(fault.open(&e).what);
+            found.in_use = Some(fault.busy(&e));
             File::open(&spec.path).map_err(|e| fault.open(&e))?
         }
         Err(e) => return Err(fault.open(&e)),
     };
     match lock::probe(&file, Use::of(spec.read_only)) {
-        Err(refusal @ Refusal::InUse(_)) => _ = found.in_use.get_or_insert(fault.lock(refusal).what),
+        Err(Refusal::InUse(by)) => _ = found.in_use.get_or_insert_with(|| fault.locked(by)),
         other => other.map_err(|e| fault.lock(e))?,
     }
     let size = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| fault.open(&e.into()))?;
@@ -46,6 +47,9 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     let align =
         if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
     fault.check_size(size, align)?;
+    if spec.read_only && spec.journal.clone().is_some_and(|path| Journal::new(path).is_pending()) {
+        return Err(fault.cut_off());
+    }
     if !spec.raw {
         format::check(spec, &file, size)?;
     }

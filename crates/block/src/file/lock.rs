@@ -9,13 +9,13 @@
 //! opens a file in another way without giving anything up.
 
 use super::users::{self, User};
+use crate::FileId;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -104,22 +104,6 @@ fn kinds_of(file: &File, device: bool) -> io::Result<Kinds> {
     Ok(Kinds { bytes: kinds.bytes && !(can_do_without && lacks_bytes()), ..kinds })
 }
 
-/// What is locked: a file by device and inode, a device by its number, whatever its node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
-    File(u64, u64),
-    Device(u64),
-}
-
-impl Key {
-    pub(super) fn of(found: &std::fs::Metadata) -> Key {
-        match found.file_type().is_block_device() {
-            true => Key::Device(found.rdev()),
-            false => Key::File(found.dev(), found.ino()),
-        }
-    }
-}
-
 /// Why a lock is not to be had.
 #[derive(Debug)]
 pub(super) enum Refusal {
@@ -148,7 +132,7 @@ impl From<io::Error> for Refusal {
 
 /// What one medium holds. It ends when the claim is dropped.
 pub(super) struct Claim {
-    key: Key,
+    key: FileId,
     id: u64,
 }
 
@@ -171,7 +155,7 @@ struct Holder {
 
 #[derive(Default)]
 struct Table {
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<FileId, Entry>,
     last_id: u64,
 }
 
@@ -183,7 +167,7 @@ fn table() -> MutexGuard<'static, Table> {
 
 /// Takes the locks of an open file or device, and waits for them a moment.
 pub(super) fn claim(file: &File, purpose: Use) -> Result<Claim, Refusal> {
-    let key = Key::of(&file.metadata()?);
+    let key = FileId::of(&file.metadata()?);
     free_of_system(&key, purpose)?;
     let end = Instant::now() + PATIENCE;
     loop {
@@ -196,17 +180,17 @@ pub(super) fn claim(file: &File, purpose: Use) -> Result<Claim, Refusal> {
 
 /// Looks whether [`claim`] would be refused now, and holds nothing.
 pub(super) fn probe(file: &File, purpose: Use) -> Result<(), Refusal> {
-    let key = Key::of(&file.metadata()?);
+    let key = FileId::of(&file.metadata()?);
     free_of_system(&key, purpose)?;
     try_claim(file, key, purpose).map(drop).map_err(|refusal| named(refusal, &key))
 }
 
-fn free_of_system(key: &Key, purpose: Use) -> Result<(), Refusal> {
+fn free_of_system(key: &FileId, purpose: Use) -> Result<(), Refusal> {
     let user = users::of_system(key, purpose == Use::Write);
     user.map_or(Ok(()), |user| Err(Refusal::InUse(By::Known(user))))
 }
 
-fn named(refusal: Refusal, key: &Key) -> Refusal {
+fn named(refusal: Refusal, key: &FileId) -> Refusal {
     let user = match refusal {
         Refusal::InUse(By::Server) => users::lockers(key, users::SERVER),
         Refusal::InUse(By::Program) => users::lockers(key, users::PROGRAM),
@@ -215,13 +199,13 @@ fn named(refusal: Refusal, key: &Key) -> Refusal {
     Refusal::InUse(By::Known(user))
 }
 
-fn try_claim(file: &File, key: Key, purpose: Use) -> Result<Claim, Refusal> {
+fn try_claim(file: &File, key: FileId, purpose: Use) -> Result<Claim, Refusal> {
     let mut table = table();
     let id = table.last_id + 1;
     let holder = Holder { id, file: file.try_clone()?, purpose, offered: false };
     match table.entries.get_mut(&key) {
         Some(entry) => entry.join(holder)?,
-        None => _ = table.entries.insert(key, Entry::begin(holder, matches!(key, Key::Device(_)))?),
+        None => _ = table.entries.insert(key, Entry::begin(holder, matches!(key, FileId::Device(_)))?),
     }
     table.last_id = id;
     Ok(Claim { key, id })
@@ -254,7 +238,7 @@ impl Drop for Claim {
 }
 
 /// Tries again what [`Entry::downgrade`] could not do, for a moment.
-fn downgrade(key: Key) {
+fn downgrade(key: FileId) {
     let end = Instant::now() + PATIENCE;
     let is_down = || table().entries.get_mut(&key).is_none_or(Entry::downgrade);
     while !is_down() && Instant::now() < end {

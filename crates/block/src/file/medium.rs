@@ -3,7 +3,7 @@
 use super::journal::{Journal, Replayed};
 use super::lock::{self, By, Claim, PATIENCE, PAUSE, Refusal, Use};
 use super::users;
-use crate::{Kind, OpenError, Spec};
+use crate::{FileId, InUse, Kind, OpenError, Spec};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -144,12 +144,6 @@ impl Medium {
         let result = work(file);
         rustix::fs::fcntl_setfl(file, flags)?;
         result
-    }
-
-    /// The path leads to what is open here.
-    pub(super) fn is_in_place(&self) -> io::Result<bool> {
-        let (ours, there) = (self.files.plain.metadata()?, std::fs::metadata(&self.path)?);
-        Ok(self.is_at(&ours, &there))
     }
 
     /// Lets this process open it in another way meanwhile.
@@ -345,6 +339,9 @@ impl Fault<'_> {
     }
 
     pub(super) fn open(&self, e: &io::Error) -> OpenError {
+        if e.kind() == io::ErrorKind::ResourceBusy {
+            return self.busy(e).error;
+        }
         let hint = match e.kind() {
             io::ErrorKind::NotFound if self.spec.kind == Kind::Device => {
                 "check the path; lsblk lists the disks"
@@ -354,37 +351,41 @@ impl Fault<'_> {
             io::ErrorKind::PermissionDenied if self.spec.read_only => "run as a user who may read it",
             io::ErrorKind::PermissionDenied => "run as a user who may write it, or serve it read-only",
             io::ErrorKind::ReadOnlyFilesystem => "serve it read-only",
-            io::ErrorKind::ResourceBusy => {
-                "unmount it and stop what uses it (lsblk, fuser -v), or serve it read-only"
-            }
             io::ErrorKind::InvalidInput if self.spec.direct => {
                 "its file system may not know O_DIRECT: leave direct out"
             }
             _ => "check that it is a disk or a disk image in good order",
         };
-        let found = || std::fs::metadata(&self.spec.path).ok();
-        let user = match e.kind() {
-            io::ErrorKind::ResourceBusy => found().and_then(|found| users::of_device(found.rdev())),
-            _ => None,
-        };
-        match user {
-            Some(user) => self.error(format!("is in use: {user}"), hint),
-            None => self.error(e, hint),
+        self.error(e, hint).of(e.kind())
+    }
+
+    /// Who has a device that is busy: the kernel gives it to one user at a time.
+    pub(super) fn busy(&self, e: &io::Error) -> InUse {
+        let hint = "unmount it and stop what uses it (lsblk, fuser -v), or serve it read-only";
+        let error = |what: String, pids| InUse { error: self.error(what, hint).of(e.kind()), pids };
+        let number = std::fs::metadata(&self.spec.path).map_or(0, |found| found.rdev());
+        if let Some(user) = users::of_busy(number) {
+            return error(format!("is in use: {user}"), None);
         }
-        .of(e.kind())
+        let user = users::lockers(&FileId::Device(number), users::SERVER);
+        match user.pids.as_ref().is_some_and(|pids| !pids.is_empty()) {
+            true => self.locked(By::Known(user)),
+            false => error(e.to_string(), Some(Vec::new())),
+        }
     }
 
     pub(super) fn lock(&self, refusal: Refusal) -> OpenError {
-        let user = match refusal {
-            Refusal::InUse(By::Known(user)) => user,
-            Refusal::InUse(_) => users::unknown(),
-            Refusal::Failed(e) => {
-                return self.error(
-                    format!("cannot be locked: {e}"),
-                    "put it on a file system with locks, so that two servers cannot write it at once",
-                );
-            }
-        };
+        match refusal {
+            Refusal::InUse(by) => self.locked(by).error,
+            Refusal::Failed(e) => self.error(
+                format!("cannot be locked: {e}"),
+                "put it on a file system with locks, so that two servers cannot write it at once",
+            ),
+        }
+    }
+
+    pub(super) fn locked(&self, by: By) -> InUse {
+        let By::Known(user) = by else { return self.locked(By::Known(users::unknown())) };
         let (how, hint) = match self.spec.read_only {
             true => ("is being written by", "stop that server (fuser -v tells which)"),
             false => (
@@ -393,7 +394,8 @@ impl Fault<'_> {
             ),
         };
         let hint = user.remedy.as_deref().unwrap_or(hint);
-        self.error(format!("{how} {}", user.who), hint).of(io::ErrorKind::ResourceBusy)
+        let error = self.error(format!("{how} {}", user.who), hint).of(io::ErrorKind::ResourceBusy);
+        InUse { error, pids: user.pids }
     }
 
     /// While the lock was waited for, who had it may have removed the file, or put another in its place.
@@ -409,7 +411,7 @@ impl Fault<'_> {
         }
     }
 
-    fn cut_off(&self) -> OpenError {
+    pub(super) fn cut_off(&self) -> OpenError {
         self.error("has an atomic write that was cut off", "serve it writable once: that ends the write")
     }
 

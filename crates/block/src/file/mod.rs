@@ -12,7 +12,7 @@ mod ops;
 mod space;
 mod sync;
 mod underway;
-mod users;
+pub mod users;
 mod watch;
 
 use crate::range::{Ranges, Share};
@@ -210,10 +210,6 @@ impl Backend for File {
             Ok(size) => self.capacity.swap(size, Relaxed) != size,
             Err(_) => false,
         }
-    }
-
-    fn is_in_place(&self) -> io::Result<bool> {
-        self.medium.is_in_place()
     }
 
     fn missing(&self) -> Option<Missing> {

@@ -1,7 +1,8 @@
 //! Programs and parts of the system that use a file or a device, in words.
 
-use super::lock::Key;
+use crate::FileId;
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Who uses it.
@@ -11,19 +12,28 @@ pub(super) struct User {
     pub(super) who: String,
     /// How it is made to end; None: as a server is.
     pub(super) remedy: Option<String>,
+    /// The processes, as far as this user can see them; None: it is no process.
+    pub(super) pids: Option<Vec<i32>>,
+}
+
+impl User {
+    fn of_system(who: impl Into<String>, remedy: String) -> User {
+        User { who: who.into(), remedy: Some(remedy), pids: None }
+    }
 }
 
 /// What of the system uses it without a lock: a loop device or swap. A loop device that only reads leaves readers alone.
-pub(super) fn of_system(key: &Key, write: bool) -> Option<User> {
-    loop_devices(key).find_map(|block| used_by_loop(&block, write)).or_else(|| is_swap(key))
+pub(super) fn of_system(id: &FileId, write: bool) -> Option<User> {
+    let over = |(block, path): (PathBuf, String)| is_at(id, path).then_some(block);
+    loops().filter_map(over).find_map(|block| used_by_loop(&block, write)).or_else(|| is_swap(id))
 }
 
-/// Loop devices over it.
-fn loop_devices(key: &Key) -> impl Iterator<Item = PathBuf> {
+/// Loop devices by their folders in /sys, each with the path of its file.
+fn loops() -> impl Iterator<Item = (PathBuf, String)> {
     let of_loop = |block: &PathBuf| name(block).starts_with("loop");
-    entries("/sys/block").into_iter().filter(of_loop).filter(move |block| {
-        let path = fs::read_to_string(block.join("loop/backing_file")).unwrap_or_default();
-        is_at(key, path.trim_end_matches('\n'))
+    entries("/sys/block").into_iter().filter(of_loop).filter_map(|block| {
+        let path = fs::read_to_string(block.join("loop/backing_file")).ok()?;
+        Some((block, path.trim_end_matches('\n').to_owned()))
     })
 }
 
@@ -33,107 +43,149 @@ fn used_by_loop(block: &Path, write: bool) -> Option<User> {
         return None;
     }
     let device = format!("/dev/{}", name(block));
-    Some(match of_disk(block) {
-        Some(user) => User {
-            who: format!("the loop device {device}, which is {user}"),
-            remedy: Some(format!("end that use, then detach it: losetup -d {device}")),
-        },
-        None => User {
-            who: format!("the loop device {device}"),
-            remedy: Some(format!("detach it: losetup -d {device}")),
-        },
+    Some(match of_disk(block).first() {
+        Some(user) => User::of_system(
+            format!("the loop device {device}, which is {user}"),
+            format!("end that use, then detach it: losetup -d {device}"),
+        ),
+        None => {
+            User::of_system(format!("the loop device {device}"), format!("detach it: losetup -d {device}"))
+        }
     })
 }
 
-fn is_swap(key: &Key) -> Option<User> {
+fn is_swap(id: &FileId) -> Option<User> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut paths = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped);
-    let path = paths.find(|path| is_at(key, path))?;
-    Some(User {
-        who: "the system, which swaps to it".into(),
-        remedy: Some(format!("take it out of use: swapoff {path}")),
-    })
+    let path = paths.find(|path| is_at(id, path))?;
+    Some(User::of_system("the system, which swaps to it", format!("take it out of use: swapoff {path}")))
 }
 
 /// Where a device is mounted, or what is made of it: what keeps it from being opened alone.
-pub(super) fn of_device(number: u64) -> Option<String> {
+pub(super) fn of_busy(number: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    of_disk(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
-        .or_else(|| is_swap(&Key::Device(number)).map(|_| "the system swaps to it".into()))
+    let of_disk = of_disk(Path::new(&format!("/sys/dev/block/{major}:{minor}")));
+    let swap = || is_swap(&FileId::Device(number)).map(|_| "the system swaps to it".into());
+    of_disk.into_iter().next().or_else(swap)
 }
 
-/// A disk by its folder in /sys, with its partitions.
-fn of_disk(block: &Path) -> Option<String> {
+/// Mounts of a disk by its folder in /sys and what is made of it, with its partitions.
+fn of_disk(block: &Path) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let parts = entries(block).into_iter().filter(|entry| entry.join("partition").exists());
-    let mut folders = std::iter::once(block.to_path_buf()).chain(parts);
-    folders.find_map(|folder| {
+    let folders = std::iter::once(block.to_path_buf()).chain(parts);
+    let users = folders.flat_map(|folder| {
         let number = fs::read_to_string(folder.join("dev")).unwrap_or_default();
-        let holder =
-            entries(folder.join("holders")).first().map(|holder| format!("part of /dev/{}", name(holder)));
-        mounted(&mounts, number.trim()).or(holder)
-    })
+        let holders = entries(folder.join("holders"));
+        let holders = holders.iter().map(|holder| format!("part of /dev/{}", name(holder)));
+        mounted(&mounts, number.trim()).into_iter().chain(holders).collect::<Vec<_>>()
+    });
+    users.collect()
 }
 
-/// The mount point of a device by its number, `MAJOR:MINOR` (proc(5), mountinfo).
-fn mounted(mountinfo: &str, number: &str) -> Option<String> {
-    mountinfo.lines().find_map(|line| {
+/// The mount points of a device by its number, `MAJOR:MINOR` (proc(5), mountinfo).
+fn mounted(mountinfo: &str, number: &str) -> Vec<String> {
+    let place = |line: &str| {
         let mut words = line.split(' ').skip(2);
         let is_it = words.next() == Some(number);
         is_it.then(|| words.nth(1)).flatten().map(|dir| format!("mounted on {}", unescaped(dir)))
-    })
+    };
+    mountinfo.lines().filter_map(place).collect()
 }
 
 pub(super) const SERVER: &str = "another server";
 pub(super) const PROGRAM: &str = "another program";
 
 /// Who holds locks on it, as far as /proc lets this user see that; `kind` says what else is known of them.
-pub(super) fn lockers(key: &Key, kind: &str) -> User {
-    programs(&processes().filter(|pid| has_lock(*pid, key)).map(in_words).collect::<Vec<_>>(), kind)
+pub(super) fn lockers(id: &FileId, kind: &str) -> User {
+    programs(with_open(|fd| has_lock(fd, id)).collect(), kind)
 }
 
 /// A process that holds a lock.
 pub(super) fn process(pid: i32) -> User {
-    programs(&[in_words(pid)], PROGRAM)
+    programs(vec![pid], PROGRAM)
 }
 
 /// A program that nobody can name.
 pub(super) fn unknown() -> User {
-    programs(&[], SERVER)
+    programs(Vec::new(), SERVER)
 }
 
-fn programs(holders: &[String], kind: &str) -> User {
+fn programs(pids: Vec<i32>, kind: &str) -> User {
+    let holders: Vec<String> = pids.iter().map(|pid| in_words(*pid)).collect();
     let is_server = !holders.is_empty() && holders.iter().all(|program| program.starts_with("lunar "));
     let kind = if is_server { SERVER } else { kind };
     let who = if holders.is_empty() { kind.into() } else { format!("{kind}: {}", holders.join(", ")) };
     let remedy = "stop that program (fuser -v tells which), or let both only read the file";
-    User { who, remedy: (kind == PROGRAM).then(|| remedy.into()) }
+    User { who, remedy: (kind == PROGRAM).then(|| remedy.into()), pids: Some(pids) }
+}
+
+/// Programs that look at every new device for a moment.
+const PASSING: [&str; 2] = ["systemd-udevd", "(udev-worker)"];
+
+/// Other processes that have a file open, and loop devices over it. Its file system is not asked for anything.
+pub fn of_file(path: &Path) -> Vec<String> {
+    let mut users = others(path);
+    let over = loops().filter(|(_, file)| Path::new(file) == path);
+    users.extend(over.map(|(block, _)| format!("/dev/{}", name(&block))));
+    users
+}
+
+/// Where a block device is mounted, devices that are made of it, processes that have it open, or somebody else.
+pub fn of_device(path: &Path) -> Vec<String> {
+    let mut users = of_disk(&Path::new("/sys/block").join(name(path)));
+    users.extend(others(path));
+    if users.is_empty() && is_exclusive(path) {
+        users.push("another user, exclusively".into());
+    }
+    users
+}
+
+/// A mount in another namespace, swap.
+fn is_exclusive(path: &Path) -> bool {
+    let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
+    let opened = fs::File::options().read(true).custom_flags(exclusive).open(path);
+    opened.is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy)
+}
+
+/// Other processes that have it open.
+fn others(path: &Path) -> Vec<String> {
+    let us = std::process::id();
+    let open = with_open(|fd| fs::read_link(fd).is_ok_and(|open| open == path));
+    let others = open
+        .filter(|pid| pid.unsigned_abs() != us && comm(*pid).is_some_and(|comm| !PASSING.contains(&&*comm)));
+    others.map(in_words).collect()
 }
 
 /// `qemu-io (process 7)`
 fn in_words(pid: i32) -> String {
-    match fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(program) => format!("{} (process {pid})", program.trim_end()),
-        Err(_) => format!("process {pid}"),
+    match comm(pid) {
+        Some(program) => format!("{program} (process {pid})"),
+        None => format!("process {pid}"),
     }
 }
 
-fn processes() -> impl Iterator<Item = i32> {
-    entries("/proc").into_iter().filter_map(|folder| name(&folder).parse().ok())
+/// The name of a program.
+fn comm(pid: i32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
-/// One of its descriptors of this file holds a lock.
-fn has_lock(pid: i32, key: &Key) -> bool {
-    let folder = PathBuf::from(format!("/proc/{pid}"));
-    entries(folder.join("fd")).iter().any(|fd| {
-        // First what needs no answer of a file system.
-        let known = fs::read_to_string(folder.join("fdinfo").join(name(fd))).unwrap_or_default();
-        known.lines().any(|line| line.starts_with("lock:")) && is_at(key, fd)
-    })
+/// Processes with such a descriptor: `/proc/PID/fd/N`.
+fn with_open(is_such: impl Fn(&Path) -> bool) -> impl Iterator<Item = i32> {
+    let pids = entries("/proc").into_iter().filter_map(|folder| name(&folder).parse().ok());
+    pids.filter(move |pid: &i32| entries(format!("/proc/{pid}/fd")).iter().any(|fd| is_such(fd)))
 }
 
-fn is_at(key: &Key, path: impl AsRef<Path>) -> bool {
-    fs::metadata(path).is_ok_and(|found| Key::of(&found) == *key)
+/// A descriptor of this file holds a lock.
+fn has_lock(fd: &Path, id: &FileId) -> bool {
+    // First what needs no answer of a file system.
+    let known = fd.parent().map(|folder| folder.with_file_name("fdinfo").join(name(fd)));
+    let known = known.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    known.lines().any(|line| line.starts_with("lock:")) && is_at(id, fd)
+}
+
+fn is_at(id: &FileId, path: impl AsRef<Path>) -> bool {
+    fs::metadata(path).is_ok_and(|found| FileId::of(&found) == *id)
 }
 
 /// Blanks in the names of /proc are octal (proc(5)).
@@ -157,17 +209,34 @@ mod tests {
     fn mounts_are_found_by_number() {
         let text =
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 259:3 / /mnt/a\\040b rw - xfs /dev/nvme0n1 rw\n";
-        assert_eq!(mounted(text, "259:3").as_deref(), Some("mounted on /mnt/a b"));
-        assert_eq!(mounted(text, "259:30"), None);
+        assert_eq!(mounted(text, "259:3"), ["mounted on /mnt/a b"]);
+        assert_eq!(mounted(text, "259:30"), Vec::<String>::new());
     }
 
     #[test]
     fn a_file_that_nobody_uses_has_no_user() {
         let path = std::env::temp_dir().join(format!("lunar-unused-{}", std::process::id()));
         fs::write(&path, "x").expect("a file");
-        let key = Key::of(&fs::metadata(&path).expect("there"));
+        let key = FileId::of(&fs::metadata(&path).expect("there"));
         assert_eq!(of_system(&key, true), None);
         assert_eq!(lockers(&key, PROGRAM).who, "another program");
+        fs::remove_file(path).expect("its name");
+    }
+
+    #[test]
+    fn a_process_with_the_file_open_is_named() {
+        let path = std::env::temp_dir().join(format!("lunar-users-{}", std::process::id()));
+        fs::write(&path, "x").expect("a file");
+        assert_eq!(of_file(&path), Vec::<String>::new());
+        let file = fs::File::open(&path).expect("there");
+        let mut sleeper = std::process::Command::new("sleep").arg("60").stdin(file).spawn().expect("sleep");
+        let named = format!("sleep (process {})", sleeper.id());
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while of_file(&path) != [named.clone()] {
+            assert!(std::time::Instant::now() < end, "{:?} is not {named}", of_file(&path));
+        }
+        sleeper.kill().expect("it sleeps");
+        sleeper.wait().expect("its end");
         fs::remove_file(path).expect("its name");
     }
 }

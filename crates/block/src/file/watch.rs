@@ -2,7 +2,7 @@
 
 use super::File;
 use super::medium::{Medium, is_same_file};
-use crate::Missing;
+use crate::{FileId, Missing};
 use net::Recheck;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
@@ -23,19 +23,24 @@ impl Medium {
                 // A server of NFS has no such file any more.
                 Err(e) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
             };
-        let is_replaced = match (&ours, &there) {
+        let there = match (&ours, &there) {
             (Ok(ours), Ok(there)) if self.is_at(ours, there) => return None,
-            (_, Ok(_)) => true,
-            (_, Err(e)) if is_unlinked || is_gone(e.kind()) => false,
+            (_, Ok(there)) => Some(FileId::of(there)),
+            (_, Err(e)) if is_unlinked || is_gone(e.kind()) => None,
             (_, Err(_)) => return None,
         };
+        let served = ours.as_ref().ok().map(FileId::of);
+        let is_link = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink());
         let descriptor = self.files.plain.as_raw_fd();
+        let is_ours = |found: &Metadata| ours.as_ref().is_ok_and(|ours| self.is_at(ours, found));
         let name_now = match self.device || is_unlinked {
             true => None,
             false => std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok(),
         };
+        // The kernel knows the name that it was opened by, also when only another one is left.
+        let name_now = name_now.filter(|name| std::fs::metadata(name).is_ok_and(|found| is_ours(&found)));
         let (path, is_device) = (self.path.clone(), self.device);
-        Some(Missing { path, is_device, is_replaced, is_unlinked, name_now, descriptor })
+        Some(Missing { path, is_device, served, there, is_link, is_unlinked, name_now, descriptor })
     }
 
     /// Both are one file, or one device, however many nodes that has.

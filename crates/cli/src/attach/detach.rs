@@ -2,10 +2,11 @@
 
 use super::claim::{left_behind, same_disk};
 use super::export::failed;
-use super::{absolute, open_attached, users};
+use super::{absolute, open_attached};
 use crate::client::json;
 use crate::exit::{Exit, Failure};
 use crate::say;
+use block::users;
 use clap::Args;
 use control::Problem;
 use control::attached::{Attached, Record};

@@ -2,8 +2,8 @@
 
 use super::disk::Disk;
 use super::process::unstable;
-use super::users;
 use crate::exit::{Exit, Failure};
+use block::users;
 use control::attached::{Attached, Record};
 use control::config::attachment::How;
 use export::{fuse, nbd, ublk};

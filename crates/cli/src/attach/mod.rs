@@ -9,7 +9,6 @@ pub mod list;
 mod notify;
 mod path;
 mod process;
-mod users;
 mod written;
 
 use crate::client::{Asked, json};

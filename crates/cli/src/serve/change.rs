@@ -31,6 +31,11 @@ impl Trial {
 impl<S: Server> Service<S> {
     /// Uses a configuration. After an error everything stays as it was.
     pub(super) fn apply(&mut self, config: Config) -> Result<(), Vec<Problem>> {
+        self.replace(config, true)
+    }
+
+    /// `is_asked`: somebody has a configuration read, and means the files that are there now.
+    fn replace(&mut self, config: Config, is_asked: bool) -> Result<(), Vec<Problem>> {
         // Before anything is looked at: a loop is to be seen.
         for ((router, upstream), targets) in users(&config) {
             self.routes.uses(&router, &upstream, targets);
@@ -38,7 +43,7 @@ impl<S: Server> Service<S> {
         self.routes.try_out();
         self.routes.pairs(pairs(&config));
         self.routes.set(specs(&config));
-        if let Err(problems) = self.make(&config, true) {
+        if let Err(problems) = self.make(&config, is_asked) {
             self.routes.give_up();
             self.route();
             return Err(problems);
@@ -50,12 +55,11 @@ impl<S: Server> Service<S> {
         Ok(())
     }
 
-    /// Serves what a configuration comes to by what was found. `is_asked`: somebody has it read again, and means the files that
-    /// are there now.
+    /// Serves what a configuration comes to by what was found. `is_asked` as for [`Service::replace`].
     fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Problem>> {
         let whole = self.expanded(config)?;
         if is_asked {
-            self.units.look_again(&whole);
+            self.units.look_at_paths(&whole)?;
         }
         let server = self.server.clone();
         let setup = self.units.setup(&whole, &|units| server.rest(units))?;
@@ -176,7 +180,8 @@ impl<S: Server> Service<S> {
             return Problem::new("there is nothing to roll back to", "lunar apply FILE --confirm-within 60s")
                 .into();
         };
-        match self.apply(before) {
+        // Nothing that happened to a file keeps hosts from what worked before.
+        match self.replace(before, false) {
             Ok(()) => {
                 self.trial.is_over();
                 tracing::info!("the applied configuration is rolled back");

@@ -40,7 +40,8 @@ struct Wanted {
 }
 
 impl Holds {
-    /// Takes what a unit needs.
+    /// Takes what a unit needs. What another definition of the unit has already is to be signed ([`sign`]) once the new
+    /// one is in force.
     pub(super) fn take(&self, state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<Arc<Hold>>, Problem> {
         let place = place(name, lun);
         wanted(state_dir, name, lun).into_iter().filter_map(|one| self.one(one, &place).transpose()).collect()
@@ -49,33 +50,62 @@ impl Holds {
     fn one(&self, wanted: Wanted, place: &str) -> Result<Option<Arc<Hold>>, Problem> {
         let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         holds.retain(|_, hold| hold.strong_count() > 0);
-        let hold = match holds.get(&wanted.path).and_then(Weak::upgrade) {
-            Some(hold) => hold,
-            None => match patiently(&wanted.path) {
-                Ok(Some(file)) => Arc::new(Hold { path: wanted.path.clone(), file }),
-                Ok(None) => return Err(wanted.refused(place)),
-                Err(e) => {
-                    tracing::warn!("{} is not locked against other servers: {}", wanted.what, io_text(&e));
-                    return Ok(None);
-                }
-            },
-        };
-        if let Err(e) = hold.sign(place) {
-            tracing::warn!("{}: {}", wanted.path.display(), io_text(&e));
+        if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
+            return Ok(Some(hold));
         }
+        let hold = match patiently(&wanted.path) {
+            Ok(Some(file)) => Arc::new(Hold { path: wanted.path.clone(), file }),
+            Ok(None) => return Err(wanted.refused(place)),
+            Err(e) => {
+                tracing::warn!("{} is not locked against other servers: {}", wanted.what, io_text(&e));
+                return Ok(None);
+            }
+        };
+        hold.sign(place);
         holds.insert(wanted.path, Arc::downgrade(&hold));
         Ok(Some(hold))
     }
 }
 
-/// Says which other server holds what a unit needs, and takes nothing.
-pub(crate) fn holders(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<String> {
+/// Writes into the locks of a unit what it is served from.
+pub(super) fn sign(holds: &[Arc<Hold>], name: &Name, lun: &Lun) {
+    let place = place(name, lun);
+    holds.iter().for_each(|hold| hold.sign(&place));
+}
+
+/// A lock of a unit that another process has.
+pub(crate) struct Held {
+    /// As a server says it.
+    pub(crate) problem: Problem,
+    /// The process, and the configuration that it runs by; None: it does not say.
+    pub(crate) by: Option<(u32, Option<PathBuf>)>,
+    /// It has the lock for this unit on this medium.
+    pub(crate) is_same: bool,
+}
+
+/// The locks that a unit needs and others have. Nothing is taken.
+pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Held> {
     let is_held = |path: &Path| {
         let lock = File::open(path).map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     };
+    let place = place(name, lun);
     let held = wanted(state_dir, name, lun).into_iter().filter(|one| is_held(&one.path));
-    held.map(|one| one.holder().0).collect()
+    let one = |wanted: Wanted| {
+        let signed = wanted.signed();
+        let is_same = signed.as_ref().is_some_and(|(_, of)| *of == place);
+        Held {
+            problem: wanted.refused(&place),
+            by: signed.map(|(pid, _)| (pid, configuration(pid))),
+            is_same,
+        }
+    };
+    held.map(one).collect()
+}
+
+/// A unit has an identity that it holds: the server that has it is known by that.
+pub(crate) fn has_identity(lun: &Lun) -> bool {
+    !super::is_nameless(lun)
 }
 
 /// The serial number by which hosts know a medium of this host; None: it has none that stays, or it is that of an upstream.
@@ -85,7 +115,7 @@ fn serial(name: &Name, lun: &Lun) -> Option<String> {
 }
 
 /// Hosts take two disks with one serial number for one, whether it is written or made of names.
-pub(super) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Problem>> {
+pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Problem>> {
     let mut first = BTreeMap::new();
     for (name, lun) in wanted {
         let Some(serial) = serial(name, lun) else { continue };
@@ -126,31 +156,49 @@ fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Wanted> {
 
 impl Wanted {
     fn refused(&self, place: &str) -> Problem {
-        let (held, pid) = self.holder();
-        let stop = pid.map_or("stop the other server".into(), |pid| format!("stop process {pid}"));
+        let (held, stop) = match self.signed() {
+            Some((pid, of)) => {
+                let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
+                let held = format!("{} is in use by process {pid}{command} for {of}", self.what);
+                (held, format!("stop process {pid}"))
+            }
+            None => (format!("{} is in use by another server", self.what), "stop the other server".into()),
+        };
         let hint = format!("hosts take both for one disk: {}, or {stop}", self.remedy);
         Problem::new(format!("{held}; here it is for {place}"), hint).because(Cause::InUse)
     }
 
-    /// Who has it, in words, and the process.
-    fn holder(&self) -> (String, Option<u32>) {
+    /// The process that has it, and for what.
+    fn signed(&self) -> Option<(u32, String)> {
         let mut text = String::new();
-        let read =
-            File::open(&self.path).and_then(|file| file.take(MAX_TEXT_BYTES).read_to_string(&mut text));
-        let signed = read.ok().and_then(|_| text.split_once('\n'));
-        let Some((Ok(pid), place)) = signed.map(|(pid, place)| (pid.parse(), place.trim_end())) else {
-            return (format!("{} is in use by another server", self.what), None);
-        };
-        let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
-        (format!("{} is in use by process {pid}{command} for {place}", self.what), Some(pid))
+        let file = File::open(&self.path).ok()?;
+        file.take(MAX_TEXT_BYTES).read_to_string(&mut text).ok()?;
+        let (pid, place) = text.split_once('\n')?;
+        Some((pid.parse().ok()?, place.trim_end().to_owned()))
     }
+}
+
+/// The arguments of a process.
+fn arguments(pid: u32) -> Option<Vec<String>> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|bytes| !bytes.is_empty())?;
+    let text = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned();
+    Some(text.split('\0').map(str::to_owned).collect())
 }
 
 /// The command line of a process.
 fn command(pid: u32) -> Option<String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|bytes| !bytes.is_empty())?;
-    let text = String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ");
-    Some(text.chars().filter(|c| !c.is_control()).take(200).collect())
+    Some(arguments(pid)?.join(" ").chars().filter(|c| !c.is_control()).take(200).collect())
+}
+
+/// The configuration file that a server was started with, as far as this user can see that.
+fn configuration(pid: u32) -> Option<PathBuf> {
+    let arguments = arguments(pid)?;
+    let named = arguments.iter().find_map(|argument| argument.strip_prefix("--config="));
+    let next =
+        || arguments.iter().position(|argument| argument == "--config").and_then(|at| arguments.get(at + 1));
+    let file = named.or_else(|| next().map(String::as_str))?;
+    let folder = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    folder.join(file).canonicalize().ok()
 }
 
 /// None: another server has it all the time.
@@ -179,12 +227,14 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Hold {
-    /// Writes who has it.
-    fn sign(&self, place: &str) -> io::Result<()> {
+    /// Writes the process and the place. Without that the lock holds all the same.
+    fn sign(&self, place: &str) {
         let mut file = &self.file;
-        file.set_len(0)?;
-        file.rewind()?;
-        file.write_all(format!("{}\n{place}\n", std::process::id()).as_bytes())
+        let written = file.set_len(0).and_then(|()| file.rewind());
+        let text = format!("{}\n{place}\n", std::process::id());
+        if let Err(e) = written.and_then(|()| file.write_all(text.as_bytes())) {
+            tracing::warn!("{}: {}", self.path.display(), io_text(&e));
+        }
     }
 }
 
@@ -253,8 +303,10 @@ mod tests {
         let after = holds.take(&folder.0, &name, &lun("/b.img", None)).ok().unwrap();
         assert!(before.iter().zip(&after).all(|(a, b)| Arc::ptr_eq(a, b)));
         drop(before);
-        let problem = refused(take(&folder, TARGET, 0, &lun("/c.img", None)));
-        assert!(problem.what.contains(" for /b.img, LUN 0"), "{}", problem.what);
+        let held_for = || refused(take(&folder, TARGET, 0, &lun("/c.img", None))).what;
+        assert!(held_for().contains(" for /a.img, LUN 0"), "the other is not in force yet: {}", held_for());
+        sign(&after, &name, &lun("/b.img", None));
+        assert!(held_for().contains(" for /b.img, LUN 0"), "{}", held_for());
     }
 
     #[test]

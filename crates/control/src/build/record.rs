@@ -3,11 +3,12 @@
 
 use super::{MAX_STATE_BYTES, Media, Name, Units, notes_of_size};
 use crate::config::{Lun, Source, one_name};
-use crate::{Problem, io_text};
+use crate::{Cause, Problem, io_text};
 use block::Backend;
 use device::Kind;
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -60,6 +61,12 @@ pub(crate) enum Blocks {
     OfBefore(u32, u32),
 }
 
+impl Record {
+    fn place(&self) -> Place {
+        Place { path: self.path.clone(), inode: self.inode, birth_ns: self.birth_ns }
+    }
+}
+
 impl Units {
     /// The medium of a path, opened unless it is open in the same way, and the size of the blocks that hosts see.
     pub(super) fn at_path(
@@ -71,18 +78,33 @@ impl Units {
         let past = Past::read(&self.state_file(name, lun)?)?;
         let (blocks, is_new) = match media.find(name, lun) {
             Some(blocks) => (blocks, false),
-            None => (media.open(lun, past.is_raw(lun), &self.state_dir)?, true),
+            None => (self.open_anew(lun, media, &past)?, true),
         };
         let own = blocks.device_block_size();
         let seen = past.blocks(lun, own);
-        past.keep(lun, own, seen);
+        let replaced = past.replaced(lun);
+        // What is open goes on also without its path, and the record stays that of it.
+        if blocks.missing().is_none() {
+            past.keep(lun, own, seen);
+        }
         if is_new {
             let lun = Lun { block_size: seen.bytes(), ..lun.clone() };
-            for note in seen.note().into_iter().chain(notes_of_size(&lun, blocks.facts().capacity)) {
+            let notes = replaced.map(|problem| problem.line()).into_iter().chain(seen.note());
+            for note in notes.chain(notes_of_size(&lun, blocks.facts().capacity)) {
                 tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
             }
         }
         Ok((blocks, seen.bytes()))
+    }
+
+    /// Opens a path that leads to nothing else than before.
+    fn open_anew(&self, lun: &Lun, media: &Media<'_>, past: &Past) -> Result<Arc<dyn Backend>, Problem> {
+        media.in_place(lun)?;
+        past.check_there(lun)?;
+        let opened = media.open(lun, past.is_raw(lun), &self.state_dir)?;
+        // Another file may have come to the path meanwhile.
+        media.in_place(lun)?;
+        Ok(opened)
     }
 }
 
@@ -99,10 +121,42 @@ impl Past {
         lun.raw || self.of(lun).is_some()
     }
 
+    /// Refuses a file that is not there, or is empty, though this unit was served from its path: an empty disk under the
+    /// identity of the old one would look to hosts as if all data were lost.
+    pub(crate) fn check_there(&self, lun: &Lun) -> Result<(), Problem> {
+        let Source::File { path, .. } = &lun.source else { return Ok(()) };
+        let Some(record) = self.record.as_ref().filter(|record| record.path == one_name(path)) else {
+            return Ok(());
+        };
+        let fault = match std::fs::metadata(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => io_text(&e),
+            Ok(found) if found.is_file() && found.len() == 0 => "is empty".into(),
+            _ => return Ok(()),
+        };
+        let (path, file, before) = (path.display(), self.file.display(), record.place());
+        let what = format!("{path}: {fault}; this LUN was served from it before ({before})");
+        let hint = format!(
+            "restore the image (is its file system mounted?); to begin with an empty disk on purpose, remove the record {file}"
+        );
+        Err(Problem::new(what, hint).because(Cause::NotFound))
+    }
+
+    /// Another file is at the path of the one that was served.
+    pub(crate) fn replaced(&self, lun: &Lun) -> Option<Problem> {
+        let (now, before) = (Place::of(lun)?, self.record.as_ref()?.place());
+        let is_other = now.path == before.path && now.inode.is_some() && !now.is(&before);
+        let path = now.path.display();
+        let what = format!(
+            "{path} is another file than the one that was served before: that was {before}, this is {now}"
+        );
+        let hint = "if nobody has replaced it on purpose, stop the server and restore the old file";
+        is_other.then(|| Problem::new(what, hint))
+    }
+
     /// The record, if it is about the medium of a LUN.
     fn of(&self, lun: &Lun) -> Option<&Record> {
         let now = Place::of(lun)?;
-        self.record.as_ref().filter(|record| now.is_of(record))
+        self.record.as_ref().filter(|record| now.is(&record.place()))
     }
 
     /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
@@ -187,10 +241,22 @@ impl Place {
         Some(Place { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })
     }
 
-    /// A record of an older version has no time of birth.
-    fn is_of(&self, record: &Record) -> bool {
-        let is_as_old = record.birth_ns.is_none() || record.birth_ns == self.birth_ns;
-        record.path == self.path && record.inode == self.inode && is_as_old
+    /// A record of an older version has no time of birth, and some file systems keep none.
+    fn is(&self, other: &Place) -> bool {
+        let is_as_old = self.birth_ns.zip(other.birth_ns).is_none_or(|(a, b)| a == b);
+        self.path == other.path && self.inode == other.inode && is_as_old
+    }
+}
+
+/// `inode 12, created @1764179403`: in seconds since 1970, as `stat -c %W` and `date -d` have it.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.inode {
+            Some(inode) => write!(f, "inode {inode}")?,
+            None => f.write_str("a device")?,
+        }
+        let created = self.birth_ns.map(|birth_ns| birth_ns.div_euclid(1_000_000_000));
+        created.map_or(Ok(()), |created| write!(f, ", created @{created}"))
     }
 }
 
@@ -299,6 +365,54 @@ mod tests {
         assert!(!past(&folder).is_raw(&lun), "the file of the record is gone");
         keep(None);
         assert!(past(&folder).is_raw(&lun), "an older version has written the record");
+    }
+
+    #[test]
+    fn a_birth_that_one_side_does_not_know_is_no_difference() {
+        let place = |birth_ns| Place { path: "/a".into(), inode: Some(7), birth_ns };
+        for (a, b, is) in
+            [(None, None, true), (Some(1), None, true), (None, Some(1), true), (Some(1), Some(2), false)]
+        {
+            assert_eq!(place(a).is(&place(b)), is, "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_empty_file_of_a_served_lun_is_refused() {
+        let folder = Folder::new("record-there");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let link = folder.0.join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let of = |path: &Path| Lun::new(Source::File { path: path.into(), size: Some(8192) }, Kind::Disk);
+        assert!(past(&folder).check_there(&of(&path)).is_ok());
+        past(&folder).keep(&of(&path), None, Blocks::Defined(512));
+        assert!(past(&folder).check_there(&of(&path)).is_ok());
+        let refused = |path: &Path| past(&folder).check_there(&of(path)).err().unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(refused(&path).what.contains("disk: is empty; this LUN was served"), "{}", refused(&path));
+        std::fs::remove_file(&path).unwrap();
+        for path in [&path, &link] {
+            let problem = refused(path);
+            assert!(problem.what.contains(": no such file or directory; this LUN was served"), "{problem}");
+            assert!(problem.hint.as_ref().unwrap().contains("0.medium"), "{problem}");
+            assert_eq!(problem.cause, Cause::NotFound);
+        }
+        assert!(past(&folder).check_there(&of(&folder.0.join("other"))).is_ok(), "it was never served");
+    }
+
+    #[test]
+    fn another_file_at_the_path_is_named_beside_the_one_before() {
+        let folder = Folder::new("record-other");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        assert!(past(&folder).replaced(&lun).is_none());
+        std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
+        let (before, now) = (past(&folder).record.unwrap().place(), Place::of(&lun).unwrap());
+        let note = past(&folder).replaced(&lun).unwrap().line();
+        assert!(note.contains(&format!("that was {before}, this is {now}; hint: ")), "{note}");
+        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        assert!(past(&folder).replaced(&lun).is_none(), "said once");
     }
 
     #[test]

@@ -115,45 +115,112 @@ fn a_second_null_disk_of_a_name_keeps_no_state() {
 
 /// Somebody has the configuration read again.
 fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
-    units.look_again(config);
+    units.look_at_paths(config)?;
     units.setup(config, &rest)
 }
 
-#[test]
-fn a_file_that_took_the_place_of_the_one_before_is_served_by_the_same_unit() {
-    let folder = Folder::new("took-its-place");
-    let mut units = Units::new(folder.0.join("state"));
-    let both = config(&folder, &format!("{DISK}{NULL}"));
-    let old = units.setup(&both, &rest).ok().unwrap();
-    let before = [0, 1].map(|lun| unit(&old, lun).backend());
-    let other = folder.0.join("other.img");
-    std::fs::write(&other, vec![7; 2 << 20]).unwrap();
-    std::fs::rename(&other, folder.0.join("disk.img")).unwrap();
-    let found = units.setup(&both, &rest).ok().unwrap();
-    assert!(Arc::ptr_eq(&before[0], &unit(&found, 0).backend()), "nobody has it read again");
-    let new = again(&mut units, &both).ok().unwrap();
-    let after = [0, 1].map(|lun| unit(&new, lun).backend());
-    assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)) && Arc::ptr_eq(&before[1], &after[1]));
-    assert_eq!(after[0].facts().capacity, 2 << 20);
-    let mut first = [0];
-    assert!(matches!(after[0].read_now(0, &mut first), block::Inline::Done(Ok(()))));
-    assert_eq!(first, [7]);
-    assert_eq!(locked(&folder), "is in use by another server");
-    let third = again(&mut units, &both).ok().unwrap();
-    assert!(Arc::ptr_eq(&after[0], &unit(&third, 0).backend()), "it is in its place");
+/// The path of the disk leads to another file, the old one has this name, or none; what is said then.
+fn replace(folder: &Folder, keep: Option<&str>) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let disk = folder.0.join("disk.img");
+    let served = std::fs::metadata(&disk).unwrap().ino();
+    keep.iter().for_each(|name| std::fs::rename(&disk, folder.0.join(name)).unwrap());
+    std::fs::write(folder.0.join("other.img"), vec![7; 2 << 20]).unwrap();
+    std::fs::rename(folder.0.join("other.img"), &disk).unwrap();
+    let there = std::fs::metadata(&disk).unwrap().ino();
+    assert_ne!(served, there);
+    format!("LUN 0 of iqn.2026-11.org.example:disks: disk.img {served} {there}")
 }
 
 #[test]
-fn a_file_that_took_a_place_is_served_also_under_another_number() {
-    let folder = Folder::new("took-its-place-elsewhere");
+fn a_reload_refuses_another_file_at_the_path_of_a_served_one() {
+    let changes = [
+        format!("{DISK}{NULL}"),
+        format!("{DISK}read_only = true\n{NULL}"),
+        format!("{DISK}serial = \"9\"\n{NULL}"),
+        format!("{}{NULL}", DISK.replace("lun = 0", "lun = 7")),
+    ];
+    for (keep, remedies) in [
+        (None, ["cp --sparse=always /proc/", "stop the server and start it"]),
+        (Some("kept.img"), ["move it back: mv kept.img disk.img", "once without this LUN and once with it"]),
+    ] {
+        let folder = Folder::new("replaced");
+        let mut units = Units::new(folder.0.join("state"));
+        let both = config(&folder, &format!("{DISK}{NULL}"));
+        let old = units.setup(&both, &rest).ok().unwrap();
+        let before = unit(&old, 0).backend();
+        let names = replace(&folder, keep);
+        for change in &changes {
+            let refused = told(again(&mut units, &config(&folder, change)), &folder);
+            assert!(names.split(' ').all(|word| refused.contains(word)), "{refused}");
+            assert!(remedies.iter().all(|remedy| refused.contains(remedy)), "{refused}");
+            assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
+        }
+        let found = units.setup(&both, &rest).ok().unwrap();
+        assert!(Arc::ptr_eq(&before, &unit(&found, 0).backend()), "nobody has it read again");
+        let Some(keep) = keep else { continue };
+        again(&mut units, &config(&folder, NULL)).ok().unwrap();
+        let new = again(&mut units, &both).ok().unwrap();
+        assert_eq!(unit(&new, 0).backend().facts().capacity, 2 << 20);
+        std::fs::rename(folder.0.join(keep), folder.0.join("disk.img")).unwrap();
+        assert!(again(&mut units, &both).is_err(), "the new one is served now");
+    }
+}
+
+#[test]
+fn a_file_that_was_moved_is_not_made_anew_by_a_reload() {
+    let folder = Folder::new("moved-away");
     let mut units = Units::new(folder.0.join("state"));
     let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
-    assert_eq!(unit(&old, 0).backend().facts().capacity, 1 << 20);
-    let other = folder.0.join("other.img");
-    std::fs::write(&other, vec![7; 2 << 20]).unwrap();
-    std::fs::rename(&other, folder.0.join("disk.img")).unwrap();
-    let new = again(&mut units, &config(&folder, &DISK.replace("lun = 0", "lun = 1"))).ok().unwrap();
-    assert_eq!(unit(&new, 1).backend().facts().capacity, 2 << 20);
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    let before = std::fs::read(&record).unwrap();
+    std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
+    let changed = config(&folder, &format!("{DISK}read_only = true\n"));
+    let refused = told(again(&mut units, &changed), &folder);
+    assert!(refused.contains("disk.img was moved to aside.img\n  hint: move it back"), "{refused}");
+    assert!(unit(&old, 0).lu.refuses().is_none());
+    for goes_on in [format!("{DISK}serial = \"9\"\n"), DISK.replace("lun = 0", "lun = 7")] {
+        again(&mut units, &config(&folder, &goes_on)).ok().unwrap();
+        assert_eq!(std::fs::read(&record).unwrap(), before, "it is about the file that is open");
+    }
+    assert!(!folder.0.join("disk.img").exists(), "no other file was made");
+}
+
+#[test]
+fn a_missing_image_is_not_made_anew_under_the_old_identity() {
+    let folder = Folder::new("not-anew");
+    let state = || Units::new(folder.0.join("state"));
+    let disk = folder.0.join("disk.img");
+    drop(state().setup(&config(&folder, DISK), &rest).ok().unwrap());
+    let mut running = state();
+    running.setup(&config(&folder, NULL), &rest).ok().unwrap();
+    std::fs::remove_file(&disk).unwrap();
+    let both = config(&folder, &format!("{DISK}{NULL}"));
+    let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img: no such file or directory; this LUN was served from it";
+    let started = told(state().setup(&config(&folder, DISK), &rest), &folder);
+    let reloaded = told(again(&mut running, &both), &folder);
+    let record = "remove the record state/lu/iqn.2026-11.org.example:disks/0.medium";
+    for refused in [started, reloaded] {
+        assert!(refused.starts_with(start) && refused.contains(record), "{refused}");
+    }
+    assert!(!disk.exists(), "nothing was made");
+    std::fs::remove_file(folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium")).unwrap();
+    again(&mut running, &both).ok().unwrap();
+    assert_eq!(std::fs::metadata(&disk).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_server_that_is_refused_leaves_the_record_alone() {
+    let folder = Folder::new("record-alone");
+    let [mut first, mut second] = [0; 2].map(|_| Units::new(folder.0.join("state")));
+    first.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    let before = std::fs::read(&record).unwrap();
+    let copied = config(&folder, &DISK.replace("disk.img", "copy.img"));
+    let refused = told(second.setup(&copied, &rest), &folder);
+    assert!(refused.contains("0.state is in use by process "), "{refused}");
+    assert_eq!(std::fs::read(&record).unwrap(), before);
+    assert!(!folder.0.join("copy.img").exists(), "nothing was made");
 }
 
 #[test]
@@ -203,10 +270,8 @@ fn a_place_that_something_else_has_taken_leaves_the_old_one_serving() {
     let before = unit(&old, 0).backend();
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     std::fs::create_dir(folder.0.join("disk.img")).unwrap();
-    assert_eq!(
-        told(again(&mut units, &good), &folder),
-        "LUN 0 of iqn.2026-11.org.example:disks: disk.img: is a directory\n  hint: name a file in it"
-    );
+    let refused = told(again(&mut units, &good), &folder);
+    assert!(refused.contains("disk.img was moved to aside.img and replaced by another file ("), "{refused}");
     assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
     std::fs::remove_dir(folder.0.join("disk.img")).unwrap();
     let gone = again(&mut units, &good).ok().unwrap();

@@ -127,14 +127,24 @@ impl OneFile {
     }
 }
 
-/// The path by which a file is known, also before it is there.
+/// The path by which a file is known, also before it is there: a link counts as what it leads to.
 pub(crate) fn one_name(path: &Path) -> PathBuf {
-    if let Ok(path) = path.canonicalize() {
-        return path;
+    /// No path of Linux has more links one behind the other.
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_path_buf();
+    for _ in 0..MOST_LINKS {
+        if let Ok(path) = path.canonicalize() {
+            return path;
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder.canonicalize().unwrap_or(folder.to_path_buf());
+        path = path.file_name().map_or(folder.clone(), |name| folder.join(name));
+        match path.read_link() {
+            Ok(leads_to) => path = folder.join(leads_to),
+            Err(_) => break,
+        }
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = folder.canonicalize().unwrap_or(folder.to_path_buf());
-    path.file_name().map_or(folder.clone(), |name| folder.join(name))
+    path
 }
 
 /// Where blocks live.

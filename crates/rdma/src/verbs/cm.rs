@@ -266,15 +266,23 @@ impl Id {
         done(status, "set an option of an RDMA id")
     }
 
-    /// Takes connections at an address.
+    /// Takes an address, and no connections.
     ///
     /// # Errors
     /// When it is in use, or not ours.
-    pub fn listen(&self, at: SocketAddr, backlog: c_int) -> io::Result<()> {
+    pub fn bind(&self, at: SocketAddr) -> io::Result<()> {
         let mut bytes = sockaddr(at);
         // SAFETY: an address with its family, in a place that is long enough for all of them.
         let status = unsafe { (self.library.rdma_bind_addr)(self.as_ptr(), (&raw mut bytes).cast()) };
-        done(status, &format!("bind {at} for RDMA"))?;
+        done(status, &format!("bind {at} for RDMA"))
+    }
+
+    /// Takes connections at an address.
+    ///
+    /// # Errors
+    /// As [`Id::bind`].
+    pub fn listen(&self, at: SocketAddr, backlog: c_int) -> io::Result<()> {
+        self.bind(at)?;
         // SAFETY: the id lives.
         let status = unsafe { (self.library.rdma_listen)(self.as_ptr(), backlog) };
         done(status, &format!("listen at {at} for RDMA"))

@@ -45,6 +45,24 @@ pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
     Ok(Listener { door: Some(door), addr, options })
 }
 
+/// Looks whether [`listen`] would fail now. Nobody can connect meanwhile.
+///
+/// # Errors
+/// As [`listen`].
+pub fn can_listen(addr: SocketAddr) -> io::Result<()> {
+    door(addr)?.bind(addr)
+}
+
+/// An id to listen with.
+fn door(addr: SocketAddr) -> io::Result<Id> {
+    let id = Id::new()?;
+    id.set(OPTION_ID_REUSEADDR)?;
+    if addr.is_ipv6() {
+        id.set(OPTION_ID_AFONLY)?;
+    }
+    Ok(id)
+}
+
 impl Listener {
     /// Where it listens, with the port that was found if none was asked for.
     pub fn local_addr(&self) -> SocketAddr {
@@ -83,11 +101,7 @@ struct Door {
 
 impl Door {
     fn open(addr: SocketAddr, options: Options) -> io::Result<Door> {
-        let id = Id::new()?;
-        id.set(OPTION_ID_REUSEADDR)?;
-        if addr.is_ipv6() {
-            id.set(OPTION_ID_AFONLY)?;
-        }
+        let id = door(addr)?;
         let watch = id.watch()?;
         id.listen(addr, options.backlog.into())?;
         Ok(Door { watch, id })

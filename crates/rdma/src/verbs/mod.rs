@@ -47,4 +47,4 @@ mod manager_tests;
 pub use connect::connect;
 pub use devices::{Device, Port, Transport, devices};
 pub use library::Missing;
-pub use listener::{Listener, Options, Pending, listen};
+pub use listener::{Listener, Options, Pending, can_listen, listen};

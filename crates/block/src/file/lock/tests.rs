@@ -34,7 +34,7 @@ fn stranger(file: &File, purpose: Use) -> Result<Entry, Refusal> {
 }
 
 fn try_it(file: &File, purpose: Use) -> Result<Claim, Refusal> {
-    try_claim(file, Key::of(&file.metadata()?), purpose)
+    try_claim(file, FileId::of(&file.metadata()?), purpose)
 }
 
 fn is_in_use<T>(result: Result<T, Refusal>) -> bool {

@@ -1,0 +1,263 @@
+//! `lunar check --media` refuses what `lunar serve` refuses, in the same words, and leaves a running server alone.
+
+use interop::command::lunar;
+use interop::{Folder, Server, TARGET};
+use std::any::Any;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const OTHER: &str = "iqn.2026-11.org.example:other";
+const LOCAL: &str = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
+const MIB: u64 = 1 << 20;
+
+/// A configuration, and what makes it one to refuse, for as long as that is there. None: this host cannot show it.
+type Case = Option<(String, Box<dyn Any>)>;
+
+fn target(name: &str, luns: &str) -> String {
+    format!("[[target]]\nname = \"{name}\"\n{luns}")
+}
+
+fn lun(path: &str, keys: &str) -> String {
+    format!("[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"{path}\"\n{keys}\n")
+}
+
+/// One LUN on a.img.
+fn disk(keys: &str) -> String {
+    LOCAL.to_owned() + &target(TARGET, &lun("a.img", keys))
+}
+
+fn image(folder: &Path, name: &str) {
+    File::create(folder.join(name)).and_then(|file| file.set_len(MIB)).expect("an image");
+}
+
+fn plain(toml: String) -> Case {
+    Some((toml, Box::new(())))
+}
+
+/// The portal is at this address.
+fn listening(address: &str, keys: &str) -> String {
+    let portal = format!("[[portal_group]]\ntag = 1\nportals = [{{ listen = \"{address}\"{keys} }}]\n");
+    portal + &target(TARGET, "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1M\"\n")
+}
+
+/// a.img was served from this folder.
+fn served(folder: &Path) {
+    let toml = format!("[server]\nstate_dir = \"{}\"\n{}", folder.display(), disk("size = \"1M\""));
+    let toml = toml.replace("a.img", &folder.join("a.img").display().to_string());
+    assert!(Server::start(&toml).stop().success());
+}
+
+/// Another server has this LUN, with the state of this folder.
+fn other_server(folder: &Path, name: &str, keys: &str) -> Box<dyn Any> {
+    image(folder, "b.img");
+    let lun = lun(&folder.join("b.img").display().to_string(), keys);
+    let state = format!("[server]\nstate_dir = \"{}\"\n", folder.display());
+    Box::new(Server::start(&(state + LOCAL + &target(name, &lun))))
+}
+
+fn run(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// What is undone at the end of a case.
+struct Undo(&'static str, Vec<String>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        _ = Command::new(self.0).args(&self.1).output();
+    }
+}
+
+fn loop_device(folder: &Path) -> Option<(String, Undo)> {
+    image(folder, "a.img");
+    let device = run("losetup", &["--find", "--show", folder.join("a.img").to_str()?])?;
+    Some((device.clone(), Undo("losetup", vec!["--detach".into(), device])))
+}
+
+fn swap(folder: &Path) -> Case {
+    fs::write(folder.join("a.img"), vec![0; 4 * MIB as usize]).ok()?;
+    let path = folder.join("a.img").display().to_string();
+    run("mkswap", &[&path])?;
+    run("swapon", &[&path])?;
+    Some((disk(""), Box::new(Undo("swapoff", vec![path]))))
+}
+
+fn busy_device(folder: &Path) -> Case {
+    const O_EXCL: i32 = 0o200;
+    let (device, undo) = loop_device(folder)?;
+    let exclusive = File::options().read(true).custom_flags(O_EXCL).open(&device).ok()?;
+    let lun = lun(&device, "").replace("\"file\"", "\"device\"");
+    Some((LOCAL.to_owned() + &target(TARGET, &lun), Box::new((exclusive, undo))))
+}
+
+type SetUp = fn(&Folder) -> Case;
+
+/// Each with a word of the message: the object.
+const CASES: [(&str, SetUp); 24] = [
+    ("4096 cores are wanted", |_| plain(format!("[server]\ncores = 4096\n{}", listening("127.0.0.1:0", "")))),
+    ("0.0.0.0:3333 and 127.0.0.1:3333 overlap", |_| {
+        plain(listening("0.0.0.0:3333", "").replace(" }]", " }, \"127.0.0.1:3333\"]"))
+    }),
+    ("cannot listen on 127.0.0.1:", |_| {
+        let taken = TcpListener::bind("127.0.0.1:0").ok()?;
+        Some((listening(&taken.local_addr().ok()?.to_string(), ""), Box::new(taken)))
+    }),
+    ("cannot listen on 192.0.2.1:3260", |_| plain(listening("192.0.2.1:3260", ""))),
+    ("with RDMA devices: this host has no RDMA device", |_| {
+        let has_devices = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut list| list.next().is_some());
+        let keys = ", transport = [\"iser\"], provider = \"verbs\"";
+        (!has_devices).then(|| plain(listening("127.0.0.1:3260", keys)))?
+    }),
+    ("admin.file is a file", |folder| {
+        image(folder, "admin.file");
+        let socket = folder.join("admin.file").display().to_string();
+        plain(format!("[server]\nadmin_socket = \"{socket}\"\n{}", listening("127.0.0.1:0", "")))
+    }),
+    ("cannot create the folder", |folder| {
+        image(folder, "state");
+        let state = folder.join("state").display().to_string();
+        plain(format!("[server]\nstate_dir = \"{state}\"\n{}", listening("127.0.0.1:0", "")))
+    }),
+    ("a.img: no such file or directory", |_| plain(disk(""))),
+    ("a.img: no such file or directory; this LUN was served from it", |folder| {
+        served(folder);
+        fs::remove_file(folder.join("a.img")).ok()?;
+        plain(disk("size = \"1M\""))
+    }),
+    ("a.img: is empty; this LUN was served from it", |folder| {
+        served(folder);
+        File::create(folder.join("a.img")).ok()?;
+        plain(disk("size = \"1M\""))
+    }),
+    ("a.img: is a directory", |folder| {
+        fs::create_dir(folder.join("a.img")).ok()?;
+        plain(disk(""))
+    }),
+    ("a.img: is a disk image in the format qcow2", |folder| {
+        fs::write(folder.join("a.img"), [&b"QFI\xfb\0\0\0\x03"[..], &[0; 8192]].concat()).ok()?;
+        plain(disk(""))
+    }),
+    ("a.img: is a disk image in the format VHDX", |folder| {
+        fs::write(folder.join("a.img"), [&b"vhdxfile"[..], &[0; 8192]].concat()).ok()?;
+        plain(disk(""))
+    }),
+    ("the medium has 1024 bytes, less than a block of 4096", |folder| {
+        fs::write(folder.join("a.img"), [0; 1024]).ok()?;
+        plain(disk("block_size = 4096"))
+    }),
+    ("a.img: is in use by another", |folder| {
+        image(folder, "a.img");
+        let file = File::open(folder.join("a.img")).ok()?;
+        file.try_lock().ok()?;
+        Some((disk(""), Box::new(file)))
+    }),
+    ("a.img: is being written by another", |folder| {
+        image(folder, "a.img");
+        let file = File::open(folder.join("a.img")).ok()?;
+        file.try_lock().ok()?;
+        Some((disk("read_only = true"), Box::new(file)))
+    }),
+    ("a.img: is in use by another server: lunar (process ", |folder| {
+        let elsewhere = Folder::fresh();
+        let server = other_server(&elsewhere, TARGET, "");
+        fs::hard_link(elsewhere.join("b.img"), folder.join("a.img")).ok()?;
+        Some((disk(""), Box::new((server, elsewhere))))
+    }),
+    ("a.img: is in use by the loop device", |folder| {
+        let (_, undo) = loop_device(folder)?;
+        Some((disk(""), Box::new(undo)))
+    }),
+    ("a.img: is in use by the system, which swaps to it", |folder| swap(folder)),
+    ("device or resource busy", |folder| busy_device(folder)),
+    ("0.state is in use by process ", |folder| {
+        image(folder, "a.img");
+        Some((disk(""), other_server(folder, TARGET, "")))
+    }),
+    ("the serial number 7 is in use by process ", |folder| {
+        image(folder, "a.img");
+        Some((disk("serial = \"7\""), other_server(folder, OTHER, "serial = \"7\"")))
+    }),
+    ("serial number 7", |folder| {
+        image(folder, "a.img");
+        image(folder, "b.img");
+        let second = lun("b.img", "serial = \"7\"").replace("lun = 0", "lun = 1");
+        plain(disk("serial = \"7\"") + &second)
+    }),
+    ("0.state is damaged", |folder| {
+        image(folder, "a.img");
+        let state = folder.join("lu").join(TARGET);
+        fs::create_dir_all(&state).and_then(|()| fs::write(state.join("0.state"), "no state")).ok()?;
+        plain(disk(""))
+    }),
+];
+
+/// The errors among what a command has said.
+fn errors(said: &str) -> Vec<&str> {
+    said.lines().filter(|line| line.starts_with("error: ")).collect()
+}
+
+#[test]
+fn check_media_refuses_what_serve_refuses_in_its_words() {
+    for (object, set_up) in CASES {
+        let folder = Folder::fresh();
+        let Some((toml, _still)) = set_up(&folder) else {
+            println!("skipped: {object}");
+            continue;
+        };
+        let refused = Server::refused(&folder, &toml);
+        let file = folder.join("lunar.toml").display().to_string();
+        let (_, checked, status) = lunar(&["check", "--media", &file]);
+        assert_eq!(errors(&checked), errors(&refused), "{object}");
+        assert!(status != 0 && checked.contains(object), "{object}: {status}: {checked}");
+    }
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn check_media_before_a_reload_tells_what_the_reload_does() {
+    let folder = Folder::fresh();
+    image(&folder, "a.img");
+    let mut server = Server::start_in(folder, &disk(""));
+    let dir = server.dir().to_path_buf();
+    let file = dir.join("lunar.toml").display().to_string();
+    let check = || lunar(&["check", "--media", &file]);
+    let (_, said, status) = check();
+    let by = format!(" is in use by process {} (", server.pid());
+    assert!(
+        status == 0 && said.contains(&by) && said.contains("a.img is in use by another server"),
+        "{said}"
+    );
+    image(&dir, "b.img");
+    server.rewrite(&disk("").replace("a.img", "b.img"));
+    assert_eq!(check().2, 0, "{}", check().1);
+    server.rewrite(&disk(""));
+    let served = fs::metadata(dir.join("a.img")).expect("there").ino();
+    fs::rename(dir.join("b.img"), dir.join("a.img")).expect("replaced");
+    let there = fs::metadata(dir.join("a.img")).expect("there").ino();
+    let inodes = [format!("inode {served}"), format!("inode {there}")];
+    let (_, said, status) = check();
+    assert!(status != 0 && inodes.iter().all(|inode| said.contains(inode)), "{said}");
+    server.signal(1);
+    until("refused", || server.log().contains("is not used: everything stays as it was"));
+    let log = server.log();
+    let refused =
+        log.lines().find(|line| line.contains("ERROR") && inodes.iter().all(|inode| line.contains(inode)));
+    assert!(refused.is_some(), "{log}");
+    server.stop();
+    server.restart();
+    let log = server.log();
+    let warned = log.lines().find(|line| line.contains("WARN") && line.contains("is another file than"));
+    assert!(inodes.iter().all(|inode| warned.is_some_and(|line| line.contains(inode))), "{log}");
+}
