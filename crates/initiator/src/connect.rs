@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
+use wire::srp::PortId;
 
 /// Redirections that are followed, one after another.
 const REDIRECTIONS: u32 = 5;
@@ -41,6 +42,29 @@ pub struct Connected {
     pub portal: Portal,
     /// What came of the login.
     pub login: Box<LoggedIn>,
+}
+
+impl Connected {
+    /// The target port of its nexus, where that can be known.
+    pub fn target_port(&self, goal: &Goal) -> Option<TargetPort> {
+        match (&self.wire, self.login.portal_group_tag) {
+            (Wire::Srp(_), _) => goal.target.as_deref().and_then(srp::target_port).map(TargetPort::Srp),
+            (_, Some(tag)) => Some(TargetPort::Group(tag)),
+            (Wire::Tcp(wire), None) => wire.stream.peer().ok().map(TargetPort::Portal),
+            (Wire::Iser(wire), None) => Some(TargetPort::Portal(wire.peer())),
+        }
+    }
+}
+
+/// The target's end of an I_T nexus. Of iSCSI it is a portal group (RFC 7143 section 4.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetPort {
+    /// A target portal group tag.
+    Group(u16),
+    /// An address of a target that names no portal group: another address may be of another one.
+    Portal(SocketAddr),
+    /// A target port of SRP.
+    Srp(PortId),
 }
 
 /// An ISID of the random format (RFC 7143 section 11.12.5).

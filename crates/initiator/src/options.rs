@@ -60,6 +60,9 @@ pub struct Timeouts {
     pub target_reset: Duration,
     /// A lost session, until its commands fail: Open-iSCSI's replacement_timeout.
     pub recovery: Duration,
+    /// Writes of a lost session, until LOGICAL UNIT RESET ends them through another path, or at another portal group:
+    /// fast_io_fail_tmo of dm-multipath.
+    pub fast_io_fail: Duration,
     /// The longest pause between two tries to connect anew.
     pub pause: Duration,
     /// A logical unit that is busy or becoming ready, until its commands fail.
@@ -86,6 +89,7 @@ impl Default for Timeouts {
             lun_reset: s(30),
             target_reset: s(30),
             recovery: s(120),
+            fast_io_fail: s(5),
             pause: s(8),
             busy: s(120),
             transition: None,

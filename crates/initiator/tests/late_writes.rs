@@ -77,7 +77,7 @@ async fn logs_in_again(target: &Target) {
 fn a_write_is_not_sent_on_another_path_before_the_login() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
-    let urls = urls([&first, &second], "login_timeout=60");
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60");
     let targets = [Arc::new(first), Arc::new(second)];
     let [first, second] = targets.clone();
     run(LIMIT, move || async move {
@@ -119,7 +119,7 @@ fn a_write_goes_elsewhere_once_a_reset_there_is_answered() {
         Turn::Usual
     });
     let (first, second) = (stalls(&lets), second.listen());
-    let urls = urls([&first, &second], "login_timeout=0.5");
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=0.5");
     run(LIMIT, move || async move {
         joined(urls).await.write(0, filled(1), false).await.0.expect("not sent before the reset");
     });
@@ -137,7 +137,7 @@ fn a_reset_that_a_path_refuses_goes_through_the_next() {
     });
     let (first, second) = (stalls(&lets), refuses.listen());
     let third = Script::new().answer("ImmediateData", "Yes").listen();
-    let urls = urls([&first, &second, &third], "login_timeout=0.5");
+    let urls = urls([&first, &second, &third], "login_timeout=0.5&fast_io_fail_timeout=0.5");
     run(LIMIT, move || async move {
         joined(urls).await.write(0, filled(1), false).await.0.expect("the third path has reset it");
     });
@@ -155,7 +155,7 @@ fn resets_that_all_fail_are_tried_again() {
         Turn::Done
     });
     let (first, second) = (stalls(&lets), second.listen());
-    let urls = urls([&first, &second], "login_timeout=0.5");
+    let urls = urls([&first, &second], "login_timeout=0.5&fast_io_fail_timeout=0.5");
     run(LIMIT, move || async move {
         joined(urls).await.write(0, filled(1), false).await.0.expect("it was reset in the end");
     });
@@ -167,7 +167,7 @@ fn resets_that_all_fail_are_tried_again() {
 fn who_takes_the_risk_has_it_done_elsewhere_at_once() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
-    let urls = urls([&first, &second], "login_timeout=60&late_writes=risk");
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60&late_writes=risk");
     run(LIMIT, move || async move {
         joined(urls).await.write(0, filled(1), false).await.0.expect("on the other path");
     });
@@ -179,7 +179,8 @@ fn who_takes_the_risk_has_it_done_elsewhere_at_once() {
 fn a_session_that_is_closed_says_what_it_leaves_behind() {
     let lets = Arc::new(AtomicBool::new(false));
     let target = stalls(&lets);
-    let settings = format!("{WAITS}&login_timeout=60&logout_timeout=1&operation_timeout=1");
+    let settings =
+        format!("{WAITS}&login_timeout=60&fast_io_fail_timeout=60&logout_timeout=1&operation_timeout=1");
     let (closed, written) = with_disk(LIMIT, &target, &settings, |lun| async move {
         let other = lun.clone();
         let write = compio::runtime::spawn(async move { other.write(0, filled(1), false).await.0 });
@@ -198,7 +199,7 @@ fn a_session_that_is_closed_says_what_it_leaves_behind() {
 fn a_write_that_is_left_behind_goes_on_no_other_path() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
-    let urls = urls([&first, &second], "login_timeout=60&logout_timeout=1");
+    let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60&logout_timeout=1");
     let target = Arc::new(first);
     let first = target.clone();
     run(LIMIT, move || async move {
@@ -220,7 +221,8 @@ fn a_write_that_is_left_behind_goes_on_no_other_path() {
 fn an_abort_fails_when_its_write_is_left_behind() {
     let lets = Arc::new(AtomicBool::new(false));
     let target = Arc::new(stalls(&lets));
-    let settings = format!("{WAITS}&login_timeout=60&logout_timeout=1&abort_timeout=1");
+    let settings =
+        format!("{WAITS}&login_timeout=60&fast_io_fail_timeout=60&logout_timeout=1&abort_timeout=1");
     let first = target.clone();
     with_disk(LIMIT, &target, &settings, |lun| async move {
         let command = Command::new(0, cdb::write_10(0, 1, false), Direction::Out(filled(1)));
@@ -256,9 +258,14 @@ fn a_write_of_another_portal_group_ends_by_a_reset() {
         Turn::Done
     });
     let target = script.listen();
-    with_disk(LIMIT, &target, &format!("{WAITS}&login_timeout=0.5"), |lun| async move {
-        lun.write(0, filled(1), false).await.0.expect("written once more");
-    });
+    with_disk(
+        LIMIT,
+        &target,
+        &format!("{WAITS}&login_timeout=0.5&fast_io_fail_timeout=0.5"),
+        |lun| async move {
+            lun.write(0, filled(1), false).await.0.expect("written once more");
+        },
+    );
     let all = target.seen().into_iter().map(|seen| seen.pdu);
     let steps = all.filter(|pdu| pdu.opcode() == op::TMF || is(pdu, WRITE_10));
     let steps: Vec<bool> = steps.map(|pdu| pdu.opcode() == op::TMF).collect();

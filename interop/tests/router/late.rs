@@ -37,7 +37,7 @@ fn router_before(target: &Target, path: &str, more: &str) -> Server {
 /// A router before these portals.
 fn router_at(portals: &[&Target], path: &str, more: &str) -> Server {
     let waits = "noop_interval=1&noop_timeout=1&command_timeout=2&abort_timeout=1&lun_reset_timeout=1\
-                 &target_reset_timeout=1&operation_timeout=3&login_timeout=60";
+                 &target_reset_timeout=1&operation_timeout=3&login_timeout=60&fast_io_fail_timeout=60";
     let place = |portal: &&Target| format!("iscsi://{}/{}?{waits}", portal.address(), interop::TARGET);
     let places = portals.iter().map(place).collect::<Vec<_>>().join("\", \"");
     let keys = format!("path = \"{path}\"\nhold_s = 1\n");

@@ -1,6 +1,7 @@
 //! The session over RDMA, against a target that is played here.
 
 use super::Mover;
+use crate::connect::TargetPort;
 use crate::session::carrier::{Line, Mover as _, Out};
 use crate::session::machine::{Machine, Online};
 use crate::session::numbers::Numbers;
@@ -52,7 +53,8 @@ struct Peer {
 
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
-        let machine = Machine::new(32, Instant::now);
+        let mut machine = Machine::new(32, Instant::now);
+        machine.port = Some(TargetPort::Group(1));
         let (mover, end, faults) = connection();
         let mut peer = Peer { machine, mover, end, faults, stat_sn: 7 };
         peer.begin(parameters);

@@ -86,6 +86,11 @@ impl Wire {
         &self.endpoint.facts().provider
     }
 
+    /// The address of the other side.
+    pub fn peer(&self) -> SocketAddr {
+        self.endpoint.facts().peer
+    }
+
     /// Sends a PDU.
     pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
         let data = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };

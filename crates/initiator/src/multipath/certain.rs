@@ -10,6 +10,9 @@ use wire::iscsi::request::Function;
 /// Function complete (RFC 7143 section 11.6.1).
 const COMPLETE: u8 = 0;
 
+/// After so long it is looked again whether a logical unit can be reset.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Logical units that this process is resetting, by identity.
 static RESETTING: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
@@ -43,34 +46,43 @@ impl Multipath {
     }
 }
 
-/// Resets the logical unit through another path if writes of this one have waited for longer than a login takes: their
-/// session does not come back soon. A reset ends commands of other hosts, too, so the login has the first chance. `failed`:
-/// when all paths have failed to reset it; they are tried again after the time of a login.
-pub async fn end_orphans(way: &dyn Way, others: Vec<Arc<dyn Way>>, failed: &mut Option<Instant>) {
-    let Some(lun) = way.lun() else { return };
-    let limit = lun.session().options().timeouts.login;
-    if !are_due(*failed, Instant::now(), limit) || others.is_empty() || !waits(lun).await {
-        return;
+/// Resets the logical unit through another path if writes of this one have waited for `fast_io_fail`: their session does not
+/// come back soon. A reset ends commands of other hosts, too, so the login has the first chance. `failed`: when all paths have
+/// failed to reset it; they are tried again after that time. None: nothing waits; else it is to be called again after this.
+pub async fn end_orphans(
+    way: &dyn Way,
+    others: Vec<Arc<dyn Way>>,
+    failed: &mut Option<Instant>,
+) -> Option<Duration> {
+    let lun = way.lun()?;
+    let left = left(oldest(lun).await?, failed.map(|at| at.elapsed()), limit(lun));
+    if !left.is_zero() {
+        return Some(left);
     }
-    let Some(_turn) = Turn::take(way.identity()) else { return };
-    for other in others {
-        if !waits(lun).await || reset(lun, &*other).await {
+    let Some(_turn) = Turn::take(way.identity()) else { return Some(AGAIN) };
+    for other in &others {
+        if oldest(lun).await.is_none() || reset(lun, &**other).await {
             *failed = None;
-            return;
+            return oldest(lun).await.map(|_| AGAIN);
         }
     }
-    *failed = Some(Instant::now());
+    *failed = (!others.is_empty()).then(Instant::now);
+    Some(AGAIN)
 }
 
-/// Resets that failed at this time may be tried again.
-fn are_due(failed: Option<Instant>, now: Instant, pause: Duration) -> bool {
-    failed.is_none_or(|at| now.duration_since(at) >= pause)
+/// How long a path that is lost has to come back: writes have waited for so long, and so long ago all resets failed.
+fn left(waited: Duration, failed: Option<Duration>, limit: Duration) -> Duration {
+    let since = failed.map_or(waited, |failed| failed.min(waited));
+    limit.saturating_sub(since)
 }
 
-/// Writes have waited for longer than a login takes.
-async fn waits(lun: &Lun) -> bool {
-    let limit = lun.session().options().timeouts.login;
-    lun.session().oldest_orphan(Some(lun.address())).await.is_some_and(|waited| waited >= limit)
+fn limit(lun: &Lun) -> Duration {
+    lun.session().options().timeouts.fast_io_fail
+}
+
+/// How long the oldest write has waited.
+async fn oldest(lun: &Lun) -> Option<Duration> {
+    lun.session().oldest_orphan(Some(lun.address())).await
 }
 
 /// Resets a logical unit through another path; false if that fails.
@@ -94,9 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resets_that_failed_are_not_due_before_a_pause() {
-        let (failed, pause) = (Instant::now(), Duration::from_secs(15));
-        assert!(are_due(None, failed, pause) && are_due(Some(failed), failed + pause, pause));
-        assert!(!are_due(Some(failed), failed + pause - Duration::from_millis(1), pause));
+    fn a_reset_is_due_once_writes_and_failures_are_old() {
+        let s = Duration::from_secs;
+        for (waited, failed, wanted) in [
+            (s(0), None, s(5)),
+            (s(4), None, s(1)),
+            (s(9), None, s(0)),
+            (s(9), Some(s(2)), s(3)),
+            (s(9), Some(s(5)), s(0)),
+        ] {
+            assert_eq!(left(waited, failed, s(5)), wanted, "{waited:?} {failed:?}");
+        }
     }
 }

@@ -26,10 +26,10 @@ async fn gone(joined: &Weak<Multipath>) {
 
 async fn keep_looking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
     let Some(news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
-    let mut resets_failed = None;
+    let (mut resets_failed, mut orphans_due) = (None, None);
     let mut reasons = Reasons { news, doubts, doubted: None };
     while let Some(pause) = joined.upgrade().map(|joined| joined.pause(at)) {
-        reasons.next(pause).await;
+        reasons.next(orphans_due.map_or(pause, |due| pause.min(due))).await;
         // A look may take long: who drops the paths meanwhile has dropped them.
         let Some(way) = joined.upgrade().map(|joined| joined.ways[at].clone()) else { return };
         let state = way.check().await;
@@ -42,7 +42,7 @@ async fn keep_looking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiv
             reasons.news = way.news();
         }
         drop(joined);
-        certain::end_orphans(&*way, others, &mut resets_failed).await;
+        orphans_due = certain::end_orphans(&*way, others, &mut resets_failed).await;
     }
 }
 

@@ -5,6 +5,7 @@ use super::carrier::Out;
 use super::orphans::Proof;
 use super::task::{CONTROL, State, TRIES, Task, Tasks, Waiter};
 use super::{Event, control::Control, numbers::Numbers, order::Order, talk::Talk, unseen::Unseen};
+use crate::connect::TargetPort;
 use crate::options::LateWrites;
 use crate::{Command, Completion, Error, Kind};
 use net::iscsi::out::{Digests, Payload};
@@ -52,8 +53,8 @@ pub struct Machine {
     pub unseen: Unseen,
     /// What happens to commands that change the medium when their connection is lost.
     pub late_writes: LateWrites,
-    /// The portal group of the present connection, or of the last one.
-    pub group: Option<u16>,
+    /// The target port of the present connection, or of the last one; None where it cannot be known.
+    pub port: Option<TargetPort>,
     /// The connection was logged out of in order, which has ended all tasks (RFC 7143 section 11.14).
     pub parted: bool,
     /// The time for recovery is over: commands are to end.
@@ -123,7 +124,7 @@ impl Machine {
             online: Online::No,
             unseen: Unseen::default(),
             late_writes: LateWrites::default(),
-            group: None,
+            port: None,
             parted: false,
             gave_up: false,
             doubts: 0,
@@ -143,9 +144,11 @@ impl Machine {
         }
     }
 
-    /// A login has succeeded, at the portal group that was set.
+    /// A login has succeeded, at the target port that was set.
     pub fn connect(&mut self, parameters: Parameters, numbers: Numbers, out: Out) {
-        self.prove(Proof::Login(self.group));
+        if let Some(port) = self.port {
+            self.prove(Proof::Login(port));
+        }
         self.digests = Digests { header: parameters.header_digest, data: parameters.data_digest };
         self.time2wait_s = parameters.default_time2wait;
         self.parameters = parameters;

@@ -31,7 +31,7 @@ mod violations;
 pub use batch::Batch;
 pub use checks::IDENTITY_LEN;
 
-use crate::connect::{self, Goal};
+use crate::connect::{self, Goal, TargetPort};
 use crate::lun::{self, Patience};
 use crate::made::{self, Make};
 use crate::options::Transport;
@@ -48,6 +48,7 @@ use std::time::{Duration, Instant};
 use wire::iscsi::request::Function;
 use wire::scsi::cdb::Cdb;
 use wire::scsi::{Sense, Status};
+use wire::srp::PortId;
 
 /// What happened to a session without being asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub struct Facts {
     pub alias: Option<String>,
     /// Portal group of the target.
     pub portal_group_tag: Option<u16>,
+    /// The target port of its nexus, where that can be known.
+    pub port: Option<TargetPort>,
     /// Our part of the session's identifier.
     pub isid: [u8; 6],
     /// The target's part.
@@ -168,8 +171,7 @@ impl Session {
     }
 
     fn begin(goal: Goal, options: Options, connected: connect::Connected) -> Session {
-        let target = goal.target.as_deref().unwrap_or_default();
-        let facts = Arc::new(Mutex::new(facts(&connected, target, goal.isid)));
+        let facts = Arc::new(Mutex::new(facts(&connected, &goal)));
         let listeners = Arc::new(Listeners::default());
         let (mail, inbox) = flume::unbounded();
         let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
@@ -271,6 +273,13 @@ impl Session {
         home::about_now(&self.0).unwrap_or_else(Instant::now)
     }
 
+    /// The initiator's end of its nexus, and the target.
+    fn initiator_port(&self) -> (String, [u8; 6], String, Option<PortId>) {
+        let (Facts { isid, target, .. }, options) = (self.facts(), self.options());
+        let srp = (options.transport == Transport::Srp).then(|| options.srp_port(isid));
+        (options.initiator.to_ascii_lowercase(), isid, target, srp)
+    }
+
     /// How it was opened.
     pub fn options(&self) -> &Options {
         &self.0.options
@@ -358,11 +367,14 @@ impl Session {
         }
     }
 
-    /// Another session with the same name and ISID has logged in at this portal group: that has ended what the target had of
-    /// this one there (RFC 7143 section 6.3.5).
-    pub async fn was_reinstated(&self, group: u16) {
+    /// Another session, with the same name and ISID, has logged in: that has ended what the target had of this one at the
+    /// same target port (RFC 7143 section 6.3.5).
+    pub async fn was_reinstated(&self, by: &Session) {
+        let Some(port) = by.facts().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
+            return;
+        };
         let (reply, answer) = flume::bounded(1);
-        if self.mail(Mail::Prove(Proof::Login(Some(group)), reply)).is_ok() {
+        if self.mail(Mail::Prove(Proof::Login(port), reply)).is_ok() {
             // The session is over: nothing waits any more.
             let _ = answer.recv_async().await;
         }
@@ -398,13 +410,14 @@ fn closed() -> Error {
     Error::new(Kind::Closed, "the session is closed")
 }
 
-fn facts(c: &connect::Connected, target: &str, isid: [u8; 6]) -> Facts {
+fn facts(c: &connect::Connected, goal: &Goal) -> Facts {
     Facts {
         portal: c.portal.clone(),
-        target: target.to_owned(),
+        target: goal.target.clone().unwrap_or_default(),
         alias: c.login.target_alias.clone(),
         portal_group_tag: c.login.portal_group_tag,
-        isid,
+        port: c.target_port(goal),
+        isid: goal.isid,
         tsih: c.login.tsih,
         carrier: c.wire.carrier(),
         parameters: c.login.parameters.clone(),

@@ -5,6 +5,7 @@ use super::escalate::{COMPLETE, carry_out};
 use super::home::Home;
 use super::machine::{Machine, Online};
 use super::task::{State, Task};
+use crate::connect::TargetPort;
 use crate::options::LateWrites;
 use crate::{Error, Kind};
 use std::rc::Rc;
@@ -18,9 +19,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Why the target carries some orphans out no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// A login with the same name and ISID has succeeded at this portal group. Before it answers, a target ends the session
-    /// of the same nexus with its tasks (RFC 7143 section 6.3.5). Another portal group means another nexus.
-    Login(Option<u16>),
+    /// A login with the same name and ISID has succeeded at this target port. Before it answers, a target ends the session
+    /// of the same nexus with its tasks (RFC 7143 section 6.3.5). Another target port means another nexus.
+    Login(TargetPort),
     /// A logical unit, or with None all of the target, was reset by a function that was sent at this time: that ends the
     /// tasks of all nexuses (SAM-5 section 7.7). What was lost later may have arrived after the reset.
     Reset(Option<u64>, Instant),
@@ -31,7 +32,7 @@ pub enum Proof {
 impl Proof {
     fn covers(self, task: &Task) -> bool {
         match self {
-            Proof::Login(group) => task.group == group,
+            Proof::Login(port) => task.port.as_deref() == Some(&port),
             Proof::Reset(lun, at) => lun.is_none_or(|lun| task.lun == lun) && task.sent <= at,
             Proof::Aborted(tag) => task.tag == tag,
         }
@@ -53,10 +54,10 @@ impl Machine {
     /// Makes orphans of these commands, which were sent on the connection that is lost. Newer writes of the same bytes wait
     /// for them.
     pub(super) fn orphan(&mut self, tags: &[u32]) {
-        let (group, now) = (self.group, (self.clock)());
+        let (port, now) = (self.port, (self.clock)());
         for tag in tags {
             let Some(task) = self.tasks.get(*tag) else { continue };
-            (task.state, task.group, task.sent) = (State::Orphaned, group, now);
+            (task.state, task.port, task.sent) = (State::Orphaned, port.map(Box::new), now);
             if let Some(hold) = &task.hold {
                 hold.bar();
             }
@@ -162,10 +163,10 @@ impl Home {
         self.left_behind().map_or(Ok(()), Err)
     }
 
-    /// Orphans are there though there is a connection: it is at another portal group, and no login ends them. Their logical
-    /// units are reset once they have waited for longer than a login takes, and again after that time.
+    /// Orphans are there though there is a connection: it is at another target port, and no login ends them. Their logical
+    /// units are reset once they have waited for `fast_io_fail`, and again after that time.
     pub(super) fn may_end_orphans(self: &Rc<Self>, now: Instant) {
-        let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
+        let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.fast_io_fail;
         if self.reset.get().is_some_and(|at| !is_late(at)) {
             return;
         }

@@ -46,6 +46,7 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
 
 impl Home {
     fn install(&self, connected: Connected) -> Incoming {
+        let port = connected.target_port(&self.goal.borrow());
         let Connected { wire, portal, login } = connected;
         let carrier = wire.carrier();
         let (line, begun) = wire.into_line();
@@ -55,14 +56,14 @@ impl Home {
             max_cmd_sn: login.max_cmd_sn,
             exp_stat_sn: login.exp_stat_sn,
         };
-        let group = login.portal_group_tag;
         let mut facts = lock(&self.facts);
         (facts.portal, facts.tsih) = (portal, login.tsih);
         (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
+        facts.port = port;
         (facts.carrier, facts.parameters) = (carrier, login.parameters.clone());
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
-        machine.group = group;
+        machine.port = port;
         machine.connect(login.parameters, numbers, line.out());
         // Should it fail, a reset is asked for again at the end.
         _ = line.reset_on_close(true);

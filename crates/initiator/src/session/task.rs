@@ -2,6 +2,7 @@
 
 use super::batch::Ends;
 use crate::command::Rest;
+use crate::connect::TargetPort;
 use crate::{Command, Completion, Error, Finished};
 use block::range::Hold;
 use net::Buf;
@@ -115,8 +116,8 @@ pub struct Task {
     pub waiter: Waiter,
     /// Of a write: what nobody else may write while this is there.
     pub hold: Option<Hold>,
-    /// Of an orphan: the portal group of the connection that is lost.
-    pub group: Option<u16>,
+    /// Of an orphan: the target port of the connection that is lost, where that is known.
+    pub port: Option<Box<TargetPort>>,
     /// Its owner wants its end: it is not sent again.
     pub aborting: bool,
     /// Its owner is to hear that its time is over.
@@ -273,7 +274,7 @@ impl Tasks {
             queued: Duration::ZERO,
             waiter,
             hold: command.hold,
-            group: None,
+            port: None,
             aborting: false,
             expired: None,
             overdue: None,

@@ -5,6 +5,7 @@ use super::machine::{Machine, Online};
 use super::numbers::Numbers;
 use super::talk::Told;
 use super::task::Waiter;
+use crate::connect::TargetPort;
 use crate::{Command, Direction, Error, Kind};
 use net::Buf;
 use net::iscsi::out::Digests;
@@ -42,6 +43,7 @@ impl Session {
             commands: Vec::new(),
             told: Vec::new(),
         };
+        session.machine.port = Some(TargetPort::Group(1));
         session.log_in();
         session
     }

@@ -4,6 +4,7 @@ use super::carrier::Out;
 use super::machine::{Machine, Online};
 use super::numbers::Numbers;
 use super::task::Waiter;
+use crate::connect::TargetPort;
 use crate::{Command, Completion, Direction, Error, Finished, Kind};
 use net::Buf;
 use net::iscsi::out::Digests;
@@ -48,6 +49,7 @@ fn parameters() -> Parameters {
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
         let mut machine = Machine::new(128, Instant::now);
+        machine.port = Some(TargetPort::Group(1));
         let mut peer = Peer {
             receiver: Receiver::new(Digests::default(), 65536, Vec::new()),
             stat_sn: 7,

@@ -140,6 +140,7 @@ pub static TABLE: &[Row] = &[
     row("lun_reset_timeout", Time(|t| &mut t.lun_reset)),
     row("target_reset_timeout", Time(|t| &mut t.target_reset)),
     row("recovery_timeout", Time(|t| &mut t.recovery)),
+    row("fast_io_fail_timeout", Time(|t| &mut t.fast_io_fail)),
     row("transition_timeout", TimeOrNone(|t| t.transition.get_or_insert_default())),
     row("operation_timeout", Time(|t| &mut t.operation)),
     row("late_writes", Late),

@@ -133,12 +133,10 @@ impl Line {
         session.facts().connected.then_some(Ok(session))
     }
 
-    /// A session has logged in: that is the end of what was lost at the same portal group, as all paths have one ISID.
+    /// A session has logged in: that is the end of what was lost at the same target port, as all paths have one ISID.
     async fn has_logged_in(&self, session: &Session) {
-        if let Some(group) = session.facts().portal_group_tag {
-            for lost in self.all_lost() {
-                lost.was_reinstated(group).await;
-            }
+        for lost in self.all_lost() {
+            lost.was_reinstated(session).await;
         }
         self.close_ended().await;
     }

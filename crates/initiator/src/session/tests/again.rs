@@ -6,6 +6,7 @@ use super::*;
 fn narrow(limit: u16) -> Peer {
     let mut peer = Peer::new(parameters());
     peer.machine = Machine::new(limit, Instant::now);
+    peer.machine.port = Some(TargetPort::Group(1));
     peer.log_in(parameters());
     peer
 }

@@ -249,7 +249,7 @@ impl Path {
         self.connections.retain(|connection| connection.group != group);
         self.connections.push(Connection { group, has: VecDeque::new() });
         (self.peer.exp_cmd_sn, self.peer.max_cmd_sn) = (1, 10_000);
-        self.peer.machine.group = Some(group);
+        self.peer.machine.port = Some(TargetPort::Group(group));
         self.peer.log_in(parameters());
         self.peer.machine.gave_up = false;
     }

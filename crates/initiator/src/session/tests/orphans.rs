@@ -16,7 +16,7 @@ fn lost(peer: &mut Peer) {
 /// Logs in at a portal group.
 fn log_in_at(peer: &mut Peer, group: u16) {
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
-    peer.machine.group = Some(group);
+    peer.machine.port = Some(TargetPort::Group(group));
     peer.log_in(parameters());
 }
 
@@ -136,4 +136,29 @@ fn after_a_logout_in_order_nothing_waits() {
     assert!(peer.end(once).is_some() && peer.machine.orphans(None).is_none());
     log_in_at(&mut peer, 1);
     assert!(!peer.machine.parted, "the next connection is another one");
+}
+
+#[test]
+fn a_portal_of_no_group_proves_nothing_for_another_one() {
+    let portal = |n: u8| Some(TargetPort::Portal(([192, 0, 2, n], 3260).into()));
+    let mut peer = Peer::new(parameters());
+    let log_in = |peer: &mut Peer, port: Option<TargetPort>| {
+        (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
+        peer.machine.port = port;
+        peer.log_in(parameters());
+    };
+    for (lost_at, proofs) in [(None, vec![]), (portal(1), vec![portal(1)])] {
+        log_in(&mut peer, lost_at);
+        let write = once(&mut peer);
+        lost(&mut peer);
+        for other in [None, portal(2), Some(TargetPort::Group(1))] {
+            log_in(&mut peer, other);
+            assert!(peer.end(write).is_none(), "{lost_at:?}: {other:?} may be another nexus");
+            lost(&mut peer);
+        }
+        for port in proofs {
+            log_in(&mut peer, port);
+            assert_eq!(peer.end(write).expect("it ended").0.expect_err("unknown").kind, Kind::Lost);
+        }
+    }
 }

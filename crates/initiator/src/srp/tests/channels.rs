@@ -35,6 +35,7 @@ impl Two {
             exp_stat_sn: login.exp_stat_sn,
         };
         let (mover, mut machine) = (first.into_mover(), Machine::new(options.commands, Instant::now));
+        machine.port = Some(TargetPort::Srp(::wire::srp::PortId::default()));
         machine.connect(login.parameters, numbers, Out::Moved(mover.clone()));
         machine.online = Online::Yes;
         Two { machine, mover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }

@@ -10,7 +10,7 @@ mod sessions;
 
 use super::login::{finish, request, terms};
 use super::mover::Mover;
-use crate::connect::Goal;
+use crate::connect::{Goal, TargetPort};
 use crate::options::{Options, Portal, Transport};
 use crate::session::carrier::{Mover as _, Out};
 use crate::session::machine::{Machine, Online};
@@ -112,6 +112,7 @@ impl Peer {
             exp_stat_sn: login.exp_stat_sn,
         };
         let mut machine = Machine::new(options.commands, Instant::now);
+        machine.port = Some(TargetPort::Srp(::wire::srp::PortId::default()));
         machine.connect(login.parameters, numbers, Out::Moved(mover.clone()));
         machine.online = Online::Yes;
         let [faults, _] = faults;
