@@ -222,11 +222,6 @@ impl Stream {
         Ok(Hangup(self.fd.as_fd().try_clone_to_owned()?))
     }
 
-    /// The peer has closed, or is gone. What it has sent before may still be unread.
-    pub fn is_hung_up(&self) -> bool {
-        is_hung_up(&self.fd)
-    }
-
     /// Waits until something can be sent.
     pub async fn writable(&self) -> io::Result<()> {
         self.fd.write_ready().await

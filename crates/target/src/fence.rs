@@ -13,17 +13,17 @@ const CLOSED: u32 = 1 << 31;
 pub struct Fence(AtomicU32);
 
 /// Something that may carry out commands is under way while this lives.
-pub struct UnderWay<F: Deref<Target = Fence>>(F);
+pub struct InFlight<F: Deref<Target = Fence>>(F);
 
 /// Begins something that may carry out commands. None once the fence is closed.
 #[inline]
-pub fn enter<F: Deref<Target = Fence>>(fence: F) -> Option<UnderWay<F>> {
+pub fn enter<F: Deref<Target = Fence>>(fence: F) -> Option<InFlight<F>> {
     let before = fence.0.fetch_add(1, SeqCst);
-    let entered = UnderWay(fence);
+    let entered = InFlight(fence);
     (before & CLOSED == 0).then_some(entered)
 }
 
-impl<F: Deref<Target = Fence>> Drop for UnderWay<F> {
+impl<F: Deref<Target = Fence>> Drop for InFlight<F> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, SeqCst);
     }

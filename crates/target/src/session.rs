@@ -61,6 +61,12 @@ impl Info {
     pub fn is_beside(&self, other: &Info) -> bool {
         (&self.initiator, &self.target, self.tag) == (&other.initiator, &other.target, other.tag)
     }
+
+    /// Both may be sessions of one host. An SRP initiator port names no host: each HCA port of one has another.
+    pub fn may_be_of_host(&self, other: &Info) -> bool {
+        let is_srp = |info: &Info| matches!(info.transport, Transport::Srp(_));
+        self.initiator == other.initiator || is_srp(self) || is_srp(other)
+    }
 }
 
 /// Counters of a session. Written by one core alone.

@@ -3,8 +3,10 @@
 //! section 3): Data-In becomes RDMA Writes, R2T an RDMA Read that comes back as Data-Out.
 
 use super::connection::Session;
+use super::inlet::Inlet;
 use super::out::{self, Digests, MAX_SEGMENT, Payload};
 use super::receive::{Broken, Received, Receiver};
+use crate::registry::Which;
 use net::{PeerState, Stream};
 use rdma::Wait;
 use std::cell::RefCell;
@@ -19,14 +21,21 @@ const MOST_EVENTS: u64 = 1 << 16;
 
 /// A data mover that is no stream of bytes.
 pub trait Mover {
+    /// Its receiving side.
+    fn inlet(&self) -> &Inlet;
+
     /// Takes a PDU that is to go, with the length of its data not filled in.
     fn push(&self, header: Bhs, payload: Payload);
 
     /// Bytes that wait, and what holds them.
-    fn waiting(&self) -> usize;
+    fn waiting(&self) -> usize {
+        self.inlet().endpoint().waiting()
+    }
 
     /// Whether anything has left since the last call.
-    fn has_moved(&self) -> bool;
+    fn has_moved(&self) -> bool {
+        self.inlet().endpoint().has_moved()
+    }
 
     /// Whether it may say something before it is asked.
     fn may_speak(&self) -> bool {
@@ -46,22 +55,37 @@ pub trait Mover {
     fn receive(&self, session: &mut Session) -> Result<Received, Broken>;
 
     /// Waits until there may be something to take.
-    fn readable(&self) -> Wait<'_, io::Result<()>>;
+    fn readable(&self) -> Wait<'_, io::Result<()>> {
+        self.inlet().readable()
+    }
 
     /// Waits until more can be sent.
-    fn writable(&self) -> Wait<'_, io::Result<()>>;
+    fn writable(&self) -> Wait<'_, io::Result<()>> {
+        self.inlet().endpoint().writable()
+    }
 
     /// The connection has ended, whatever it has brought before and was not taken yet.
-    fn has_ended(&self) -> bool;
+    fn has_ended(&self) -> bool {
+        self.inlet().ends()
+    }
 
     /// What [`Mover::has_ended`] has found holds no longer.
-    fn look_anew(&self);
+    fn look_anew(&self) {
+        self.inlet().endpoint().look_anew();
+    }
 
     /// Messages and ends of RDMA Reads that were taken so far.
-    fn taken(&self) -> u64;
+    fn taken(&self) -> u64 {
+        self.inlet().taken()
+    }
 
     /// Nothing more is taken; what is queued still goes.
-    fn stop_receiving(&self);
+    fn stop_receiving(&self) {
+        self.inlet().stop();
+    }
+
+    /// Commands that it has taken and keeps do not begin after a function of another session about these.
+    fn recall(&self, _session: &mut Session, _which: &Which) {}
 
     /// RDMA Reads, and what waits for their end, as of now.
     fn coming(&self) -> Coming;
@@ -70,10 +94,14 @@ pub trait Mover {
     fn has_come(&self, coming: Coming) -> bool;
 
     /// A mark behind what was sent and written so far.
-    fn mark(&self) -> u64;
+    fn mark(&self) -> u64 {
+        self.inlet().endpoint().mark()
+    }
 
     /// Nothing from before this mark is on its way any more.
-    fn is_delivered(&self, mark: u64) -> bool;
+    fn is_delivered(&self, mark: u64) -> bool {
+        self.inlet().endpoint().is_delivered(mark)
+    }
 
     /// Waits until nothing is held back any more that is to go behind something else; to be flushed after that.
     fn settled<'a>(&'a self, _session: &'a RefCell<Session>) -> Wait<'a, ()> {
@@ -90,10 +118,14 @@ pub trait Mover {
     fn farewell(&self, _why: Option<&'static str>) {}
 
     /// Ends the connection.
-    fn close(&self);
+    fn close(&self) {
+        self.inlet().close();
+    }
 
     /// Ends the connection, and throws away what is on its way.
-    fn reset(&self);
+    fn reset(&self) {
+        self.inlet().reset();
+    }
 }
 
 /// RDMA Reads, and what waits for their end, at some time.

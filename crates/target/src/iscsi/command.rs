@@ -11,7 +11,7 @@ use super::respond::{Sent, Source};
 use super::task::{Attribute, Command, Task};
 use crate::Unit;
 use crate::exec::{self, Ended, Outcome};
-use crate::fence::{Fence, UnderWay};
+use crate::fence::{Fence, InFlight};
 use crate::gate::{Entry, Inside, Member};
 use crate::registry::Which;
 use block::Inline;
@@ -388,7 +388,7 @@ impl Run {
         member: &Member,
         entry: Entry,
         waited: &Waited,
-    ) -> Option<(Inside, UnderWay<Arc<Fence>>)> {
+    ) -> Option<(Inside, InFlight<Arc<Fence>>)> {
         let inside = conn.unless_aborted(&self.command, self.serial, member.step_in(entry));
         let inside = waited.at(inside).await?;
         let is_aborted = conn.session.borrow().is_aborted(self.command.itt, self.serial);

@@ -29,7 +29,12 @@ impl Held {
         self.header.itt()
     }
 
-    /// A function of another session comes before it.
+    /// Its LUN field.
+    pub fn lun(&self) -> u64 {
+        self.header.lun()
+    }
+
+    /// A function of another session about these, which include its logical unit, comes before it.
     pub fn recall(&mut self, which: &Which) {
         self.recalled = Some(which.clone());
     }
@@ -120,7 +125,8 @@ impl Session {
             return self.is_over("too much waits for a command that does not come");
         };
         data.copy_from_slice(bytes);
-        self.held.insert(header.cmd_sn(), Held { header, ahs: ahs.to_vec(), data, recalled: None });
+        let recalled = self.recalling.clone();
+        self.held.insert(header.cmd_sn(), Held { header, ahs: ahs.to_vec(), data, recalled });
     }
 
     /// Takes the requests whose turn has come.
@@ -128,8 +134,7 @@ impl Session {
         while let Some(cmd_sn) = self.window.next_held() {
             match self.held.remove(&cmd_sn) {
                 Some(h) => {
-                    let outer = self.recalling.clone();
-                    self.recalling = h.recalled.or(outer.clone());
+                    let outer = std::mem::replace(&mut self.recalling, h.recalled);
                     self.request(&h.header, &h.ahs, Data::Bytes(&h.data));
                     self.recalling = outer;
                 }

@@ -133,9 +133,9 @@ impl Inlet {
         self.ended.get() || self.ends.get() || self.endpoint.has_ended()
     }
 
-    /// What [`Inlet::ends`] has found holds no longer.
-    pub fn look_anew(&self) {
-        self.endpoint.look_anew();
+    /// What it receives from.
+    pub fn endpoint(&self) -> &dyn Endpoint {
+        &*self.endpoint
     }
 
     /// Events that were taken so far.

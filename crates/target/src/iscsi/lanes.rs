@@ -5,7 +5,7 @@ use super::connection::Connection;
 use super::straight::Work;
 use crate::Unit;
 use crate::exec::{self, Ended};
-use crate::fence::{Fence, UnderWay};
+use crate::fence::{Fence, InFlight};
 use crate::gate::Shared;
 use block::{Finished, Queue};
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ pub struct Begun {
     /// Its place inside the gate.
     pub inside: Shared,
     /// The end of the session waits for it.
-    pub _under_way: UnderWay<Arc<Fence>>,
+    pub _under_way: InFlight<Arc<Fence>>,
     /// Bytes of Data-Out.
     pub written: u32,
 }

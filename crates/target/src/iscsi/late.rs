@@ -6,9 +6,10 @@
 
 use super::carrier::Line;
 use super::connection::{Connection, Life, Session};
-use super::receive::{Received, last_opcode};
+use super::luns::Found;
+use super::receive::{Arrived, Received, Sink, last_opcode};
 use super::task::Aborted;
-use crate::fence::{self, Fence, UnderWay};
+use crate::fence::{self, Fence, InFlight};
 use crate::registry::{LOGGED_IN_AGAIN, Which};
 use crate::session::Info;
 use net::PeerState;
@@ -72,9 +73,37 @@ impl Session {
     /// of other initiators do not: nobody has repeated them elsewhere.
     fn is_recalled(&mut self, which: &Which, from: &Info) -> bool {
         match which {
-            Which::Units(_) => self.info.initiator == from.initiator,
+            Which::Units(_) => self.info.may_be_of_host(from),
             Which::Nexuses(list) => self.luns.used().any(|h| list.contains(&h.nexus.id())),
         }
+    }
+}
+
+impl Session {
+    /// Whether a function about these ends commands with this LUN field.
+    pub fn is_about(&mut self, which: &Which, lun: u64) -> bool {
+        match self.luns.find(lun) {
+            Found::Unit(handle) => which.names(&handle.unit, handle.nexus.id()),
+            Found::WellKnown | Found::Absent => false,
+        }
+    }
+
+    /// Commands that wait for their turn do not begin after a function of another session about these.
+    fn recall_held(&mut self, which: &Which) {
+        let mut held = std::mem::take(&mut self.held);
+        for held in held.values_mut().filter(|held| self.is_about(which, held.lun())) {
+            held.recall(which);
+        }
+        self.held = held;
+    }
+
+    /// Takes a command that a data mover has kept; with `recalled`, a function of another session comes before it.
+    pub fn take_kept(&mut self, pdu: Arrived<'_>, recalled: Option<Which>) -> bool {
+        let outer = self.recalling.clone();
+        self.recalling = recalled.or(self.recalling.take());
+        let more = self.take(pdu);
+        self.recalling = outer;
+        more
     }
 }
 
@@ -110,7 +139,7 @@ impl Connection {
     }
 
     /// Begins a task, which is under way while what comes back lives. None: it may not begin any more, and the session is over.
-    pub fn lets_begin(&self, serial: u64, waited: &Waited) -> Option<UnderWay<Arc<Fence>>> {
+    pub fn lets_begin(&self, serial: u64, waited: &Waited) -> Option<InFlight<Arc<Fence>>> {
         if waited.0.get() {
             self.line.look_anew();
         }
@@ -140,10 +169,13 @@ impl Connection {
         if session.life == Life::Over || !session.is_recalled(which, from) {
             return;
         }
+        session.recall_held(which);
+        if let Some(mover) = session.out.mover() {
+            mover.recall(&mut session, which);
+        }
         session.recalling = Some(which.clone());
         let received = self.incoming.borrow_mut().take_arrived(&self.line, &mut session);
         session.recalling = None;
-        session.held.values_mut().for_each(|held| held.recall(which));
         match received {
             Ok(Received::More | Received::Full) => return,
             Ok(Received::End) => session.is_over(CLOSED),

@@ -300,7 +300,7 @@ impl Tcp {
 
 impl Fresh for Tcp {
     async fn gone(&self) {
-        while !self.stream.is_hung_up() {
+        while self.stream.peer_state() == PeerState::Open {
             compio::time::sleep(LOOK).await;
         }
     }

@@ -241,6 +241,10 @@ fn is_busy(coming: &HashMap<u64, Coming>, header: &Bhs) -> bool {
 }
 
 impl carrier::Mover for Mover {
+    fn inlet(&self) -> &Inlet {
+        &self.inlet
+    }
+
     fn push(&self, header: Bhs, payload: Payload) {
         let mut state = self.state.borrow_mut();
         if header.opcode() == opcode::ASYNC {
@@ -253,14 +257,6 @@ impl carrier::Mover for Mover {
         if state.held.is_too_much(state.most_tasks) {
             self.endpoint.close();
         }
-    }
-
-    fn waiting(&self) -> usize {
-        self.endpoint.waiting()
-    }
-
-    fn has_moved(&self) -> bool {
-        self.endpoint.has_moved()
     }
 
     fn takes_event(&self) -> bool {
@@ -276,30 +272,6 @@ impl carrier::Mover for Mover {
         self.inlet.receive(session, |session, came| self.came(session, came))
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
-        self.inlet.readable()
-    }
-
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
-        self.endpoint.writable()
-    }
-
-    fn has_ended(&self) -> bool {
-        self.inlet.ends()
-    }
-
-    fn look_anew(&self) {
-        self.inlet.look_anew();
-    }
-
-    fn taken(&self) -> u64 {
-        self.inlet.taken()
-    }
-
-    fn stop_receiving(&self) {
-        self.inlet.stop();
-    }
-
     fn coming(&self) -> carrier::Coming {
         let state = self.state.borrow();
         carrier::Coming { latest_read: state.reads, held: state.held.mark() }
@@ -310,14 +282,6 @@ impl carrier::Mover for Mover {
         let has_ended = self.inlet.has_ended();
         has_ended
             || state.held.has_passed(before.held) && !state.coming.keys().any(|id| *id <= before.latest_read)
-    }
-
-    fn mark(&self) -> u64 {
-        self.endpoint.mark()
-    }
-
-    fn is_delivered(&self, mark: u64) -> bool {
-        self.endpoint.is_delivered(mark)
     }
 
     fn settled<'a>(&'a self, session: &'a RefCell<Session>) -> Wait<'a, ()> {
@@ -332,14 +296,6 @@ impl carrier::Mover for Mover {
                 }
             }
         })
-    }
-
-    fn close(&self) {
-        self.inlet.close();
-    }
-
-    fn reset(&self) {
-        self.inlet.reset();
     }
 }
 

@@ -10,10 +10,10 @@ use crate::iscsi::connection::{Life, Session};
 use crate::iscsi::held::Held;
 use crate::iscsi::inlet::{Came, Inlet, broken};
 use crate::iscsi::receive::{Arrived, Broken, Data, Received, Sink};
-use crate::registry::LOGGED_IN_AGAIN;
+use crate::registry::{LOGGED_IN_AGAIN, Which};
 use net::Buf;
 use net::out::Payload;
-use rdma::{Endpoint, Events, Piece, Wait};
+use rdma::{Endpoint, Events, Piece};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -252,7 +252,8 @@ impl Mover {
             if let (Some(table), Some(Some(buf))) = (table, room) {
                 let len = table.len as usize;
                 self.endpoint.read(itt.into(), memory::remote(table), buf, 0, len);
-                state.slots.begin(itt, Coming::Table { header, ahs, len });
+                let recalled = session.recalling.clone();
+                state.slots.begin(itt, Coming::Table { header, ahs, len, recalled });
                 return Ok(true);
             }
             request::pieces(&data, &mut slot.pieces);
@@ -279,9 +280,11 @@ impl Mover {
     fn arrived(&self, session: &mut Session, itt: u32, buf: Buf) -> Result<bool, Broken> {
         let coming = self.state.borrow_mut().slots.came(itt);
         let more = match coming {
-            Some(Coming::Table { header, ahs, len }) => {
+            Some(Coming::Table { header, ahs, len, recalled }) => {
                 self.table(itt, header.word20(), &buf[..len])?;
-                session.take(Arrived { header, ahs: &ahs, data: Data::Bytes(&[]), intact: true, behind: &[] })
+                let command =
+                    Arrived { header, ahs: &ahs, data: Data::Bytes(&[]), intact: true, behind: &[] };
+                session.take_kept(command, recalled)
             }
             Some(Coming::Data { header, lands }) if session.awaits(itt, header.word20()) => {
                 let data = if lands { Data::Landed(buf) } else { Data::Buf(buf) };
@@ -374,6 +377,10 @@ fn is_busy(slots: &mut Slots, header: &Bhs) -> bool {
 }
 
 impl carrier::Mover for Mover {
+    fn inlet(&self) -> &Inlet {
+        &self.inlet
+    }
+
     fn push(&self, header: Bhs, payload: Payload) {
         let mut state = self.state.borrow_mut();
         // The answer to a task management function brings the credits of the commands that it has ended.
@@ -386,14 +393,6 @@ impl carrier::Mover for Mover {
             return;
         }
         self.put(&mut state, header, payload);
-    }
-
-    fn waiting(&self) -> usize {
-        self.endpoint.waiting()
-    }
-
-    fn has_moved(&self) -> bool {
-        self.endpoint.has_moved()
     }
 
     /// The first word is the initiator's, as iWARP demands it (RFC 5044 section 7.1). A channel of several may never say one.
@@ -415,28 +414,9 @@ impl carrier::Mover for Mover {
         self.inlet.receive(session, |session, came| self.came(session, came))
     }
 
-    fn readable(&self) -> Wait<'_, io::Result<()>> {
-        self.inlet.readable()
-    }
-
-    fn writable(&self) -> Wait<'_, io::Result<()>> {
-        self.endpoint.writable()
-    }
-
-    fn has_ended(&self) -> bool {
-        self.inlet.ends()
-    }
-
-    fn look_anew(&self) {
-        self.inlet.look_anew();
-    }
-
-    fn taken(&self) -> u64 {
-        self.inlet.taken()
-    }
-
-    fn stop_receiving(&self) {
-        self.inlet.stop();
+    /// Those whose table is being read.
+    fn recall(&self, session: &mut Session, which: &Which) {
+        self.state.borrow_mut().slots.recall(which, |lun| session.is_about(which, lun));
     }
 
     fn coming(&self) -> carrier::Coming {
@@ -448,14 +428,6 @@ impl carrier::Mover for Mover {
         let state = self.state.borrow();
         let has_ended = self.inlet.has_ended();
         has_ended || state.held.has_passed(before.held) && !state.slots.reads_up_to(before.latest_read)
-    }
-
-    fn mark(&self) -> u64 {
-        self.endpoint.mark()
-    }
-
-    fn is_delivered(&self, mark: u64) -> bool {
-        self.endpoint.is_delivered(mark)
     }
 
     fn notifies(&self) -> bool {
@@ -470,14 +442,6 @@ impl carrier::Mover for Mover {
         if let Some(unit) = reason.and_then(|reason| state.asking.logout(reason)) {
             self.send(&unit);
         }
-    }
-
-    fn close(&self) {
-        self.inlet.close();
-    }
-
-    fn reset(&self) {
-        self.inlet.reset();
     }
 }
 

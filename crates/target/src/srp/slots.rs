@@ -1,5 +1,6 @@
 //! The requests of an initiator that are not answered, and its credits (SRP r16a section 4.6).
 
+use crate::registry::Which;
 use wire::iscsi::Bhs;
 use wire::srp::Descriptor;
 
@@ -15,17 +16,16 @@ pub enum Kind {
 }
 
 /// What is being read from the memory of the initiator.
-#[derive(Debug)]
 pub enum Coming {
-    /// The table of descriptors of a command, which waits for it: so many bytes.
-    Table { header: Bhs, ahs: Vec<u8>, len: usize },
+    /// The table of descriptors of a command, which waits for it: so many bytes. With `recalled`, a function of another
+    /// session comes before the command.
+    Table { header: Bhs, ahs: Vec<u8>, len: usize, recalled: Option<Which> },
     /// Data that was asked for: the header of the Data-Out that it will be, and whether it goes into the buffer of its
     /// task, or into one of its own.
     Data { header: Bhs, lands: bool },
 }
 
 /// A request that is not answered. Its place in the list is its Initiator Task Tag.
-#[derive(Debug)]
 pub struct Slot {
     /// What it is.
     pub kind: Kind,
@@ -146,6 +146,18 @@ impl Slots {
         self.commands
     }
 
+    /// Has the commands whose table is being read and that are chosen, by their LUN field, come behind a function of
+    /// another session.
+    pub fn recall(&mut self, which: &Which, mut is_chosen: impl FnMut(u64) -> bool) {
+        for slot in &mut self.list {
+            if let Some(Coming::Table { header, recalled, .. }) = &mut slot.coming
+                && is_chosen(header.lun())
+            {
+                *recalled = Some(which.clone());
+            }
+        }
+    }
+
     /// Something is being read from the initiator.
     pub fn is_reading(&self) -> bool {
         self.reads > 0
@@ -226,7 +238,8 @@ mod tests {
     fn the_credit_of_a_command_without_an_answer_comes_back_with_the_next() {
         let mut slots = Slots::new(3);
         let [aborted, reading, known] = [1, 2, 3].map(|n| slots.take(Kind::Command(n), n.into(), 0).unwrap());
-        slots.begin(reading, Coming::Table { header: Bhs([0; 48]), ahs: Vec::new(), len: 16 });
+        slots
+            .begin(reading, Coming::Table { header: Bhs([0; 48]), ahs: Vec::new(), len: 16, recalled: None });
         slots.forget(|itt| itt == known);
         assert!(slots.get(aborted).is_none() && slots.get(reading).is_some() && slots.is_reading());
         // The initiator has not heard of it yet.

@@ -4,6 +4,7 @@ mod asking;
 mod bad;
 mod cache;
 mod data;
+mod late;
 mod login;
 mod manage;
 mod order;
