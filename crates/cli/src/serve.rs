@@ -14,6 +14,7 @@ use control::routes::{Found, expand_early};
 use control::{Arguments, Cause, Place, Problem, Units, folders};
 use routed::{Desk, tell};
 use router::loops::Loops;
+use router::ports::Ports;
 use router::routes::Routes;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
@@ -164,12 +165,15 @@ impl<S: Server> Service<S> {
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let found = Mutex::new(events.clone());
         // Who routes nothing is in no loop, and needs no name that lasts.
-        let loops = match config.routers.is_empty() {
-            true => Loops::default(),
-            false => Loops::kept_in(&state_dir.join("router.id")),
+        let (loops, ports) = match config.routers.is_empty() {
+            true => Default::default(),
+            false => (
+                Loops::kept_in(&state_dir.join("router.id")),
+                Ports::kept_in(&state_dir.join("router.isids")),
+            ),
         };
-        let routes =
-            Routes::start(loops, move || tell(&found, Event::Found)).map_err(|e| vec![cannot_serve(&e)])?;
+        let routes = Routes::start(loops, ports, move || tell(&found, Event::Found));
+        let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
         let routes = Arc::new(routes);
         let mut units = Units::new(state_dir).with(routes.clone());
         // What routers lead to is found while it serves.

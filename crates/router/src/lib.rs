@@ -10,6 +10,7 @@ mod limited;
 pub mod loops;
 pub mod pair;
 pub mod pass;
+pub mod ports;
 pub mod routes;
 pub mod sg;
 mod swapped;

@@ -85,3 +85,36 @@ fn the_window_is_not_wider_than_what_upstream_takes() {
     let (exp, max) = raw.window.expect("a window");
     assert_eq!(max.wrapping_sub(exp).wrapping_add(1), 5);
 }
+
+/// The ISIDs that a router has recorded for its sessions.
+fn isids(router: &Server) -> Vec<String> {
+    let text = std::fs::read_to_string(router.dir().join("router.isids")).unwrap_or_default();
+    text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+}
+
+/// One of these ISIDs has a session at this storage.
+fn has_one_of(storage: &Server, isids: &[String]) -> bool {
+    let sessions = told(storage, &["session", "list"]);
+    let isid = |session: &Value| session["isid"].as_str().is_some_and(|isid| isids.iter().any(|i| i == isid));
+    sessions.as_array().is_some_and(|all| all.iter().any(isid))
+}
+
+#[test]
+fn a_killed_router_comes_back_with_its_isids() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let to_storage = url(&storage, &format!("/{A}"));
+    let mut router = router_to(&to_storage, "");
+    let read = |router: &Server| drop(session(router.portal(), T, &[0]).read_blocks(0, 0, 8));
+    read(&router);
+    let before = isids(&router);
+    assert!(!before.is_empty() && has_one_of(&storage, &before), "{before:?}");
+    router.kill9();
+    until("its sessions are gone", || (!has_one_of(&storage, &before)).then_some(()));
+    router.restart();
+    read(&router);
+    assert!(has_one_of(&storage, &before), "{before:?} {:?}", isids(&router));
+    let other = router_to(&to_storage, "");
+    read(&other);
+    let others = isids(&other);
+    assert!(has_one_of(&storage, &others) && others.iter().all(|isid| !before.contains(isid)), "{others:?}");
+}

@@ -3,6 +3,7 @@
 use super::health::Pulse;
 use crate::FoundLun;
 use crate::pair::Guard;
+use crate::ports::Ports;
 use crate::swapped::Swapped;
 use block::Facts;
 use event_listener::Event as Bell;
@@ -39,6 +40,8 @@ pub struct Known {
     pub pulse: Pulse,
     /// What lets commands through, in a failover pair.
     pub guard: Option<Arc<Guard>>,
+    /// The ISIDs of its sessions.
+    pub ports: Option<Arc<Ports>>,
     capacity: AtomicU64,
     flags: AtomicU8,
 }
@@ -57,6 +60,7 @@ impl Known {
             doubts: upstream.doubts.clone(),
             resets: flume::bounded(1),
             pulse: Pulse::default(),
+            ports: upstream.ports.clone(),
             guard: upstream.fence.map(|key| Arc::new(Guard::new(key))),
             capacity: AtomicU64::new(found.capacity),
             flags: AtomicU8::new(flags),

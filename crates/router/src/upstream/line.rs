@@ -1,11 +1,12 @@
 //! One path of one core to a logical unit elsewhere: opened when it can be, and from then on kept by its session.
 
 use super::known::Known;
+use crate::ports::{Isid, Ports};
 use crate::swapped;
 use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
 use initiator::multipath::{State, Way};
-use initiator::{Error, Event, Kind, Lun, Session, Url};
+use initiator::{Error, Event, Kind, LateWrites, Lun, Options, Session, Url};
 use net::Buf;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,6 +25,8 @@ pub struct Line {
     known: Arc<Known>,
     url: Url,
     lun: OnceLock<Arc<Lun>>,
+    /// That of its session, where it is recorded.
+    isid: OnceLock<Isid>,
     /// Why it is not open.
     obstacle: Mutex<Option<Error>>,
     /// It leads to another logical unit.
@@ -42,6 +45,7 @@ impl Line {
             known,
             url,
             lun: OnceLock::new(),
+            isid: OnceLock::new(),
             obstacle: Mutex::default(),
             is_changed: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
@@ -78,10 +82,13 @@ impl Line {
     }
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
-        let options = self.url.options()?;
+        let mut options = self.url.options()?;
         let number = self.url.lun.unwrap_or(self.known.lun);
         let url = self.found(&options).await?;
         let target = url.target.as_deref().unwrap_or(&self.known.target);
+        if let (Some(ports), None) = (&self.known.ports, options.isid) {
+            options.isid = Some(self.isid(ports, &url, target, &options).await.map_err(|e| url.explain(e))?);
+        }
         let session = Session::open(url.portal.clone(), target, options).await;
         let session = session.map_err(|e| url.explain(e))?;
         let events = session.events();
@@ -99,6 +106,22 @@ impl Line {
         }
     }
 
+    /// The ISID of its session, whatever comes of it. Sessions that a router before this one left behind are ended first.
+    async fn isid(
+        &self,
+        ports: &Arc<Ports>,
+        url: &Url,
+        target: &str,
+        options: &Options,
+    ) -> Result<Isid, Error> {
+        if let Some(isid) = self.isid.get() {
+            return Ok(*isid);
+        }
+        let path = format!("{}/{} {}", self.known.router, self.known.upstream, self.place());
+        let isid = ports.isid(&path, async |old| replace(&old, url, target, options).await).await?;
+        Ok(*self.isid.get_or_init(|| isid))
+    }
+
     async fn recognised(&self, session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
         let lun = Lun::open(session, number).await?;
         self.known.recognise(&lun.properties().into())?;
@@ -106,7 +129,7 @@ impl Line {
     }
 
     /// The URL of the target: a portal is asked where it has it.
-    async fn found(&self, options: &initiator::Options) -> Result<Url, Error> {
+    async fn found(&self, options: &Options) -> Result<Url, Error> {
         if self.url.target.is_some() {
             return Ok(self.url.clone());
         }
@@ -180,6 +203,23 @@ impl Line {
         let kind = if self.is_changed.load(Relaxed) { Kind::Identity } else { Kind::Unreachable };
         Error::new(kind, "the path is not open")
     }
+}
+
+/// Replaces sessions with these ISIDs, and ends what they were replaced by.
+///
+/// # Errors
+/// Those of a login.
+async fn replace(old: &[Isid], url: &Url, target: &str, options: &Options) -> Result<(), Error> {
+    if options.late_writes == LateWrites::Risk {
+        return Ok(());
+    }
+    for isid in old {
+        let options = Options { isid: Some(*isid), ..options.clone() };
+        let session = Session::open(url.portal.clone(), target, options).await?;
+        // Without an answer it ends with its connection: it has done nothing.
+        _ = session.close().await;
+    }
+    Ok(())
 }
 
 pub fn is_about_luns(sense: &Sense) -> bool {

@@ -19,6 +19,7 @@ pub use look::look;
 pub use remote::{PathFacts, Remote};
 pub use told::{MANUAL_INTERVENTION, told};
 
+use crate::ports::Ports;
 use event_listener::Event as Bell;
 use initiator::{Error, Url};
 use std::sync::{Arc, Mutex};
@@ -68,6 +69,8 @@ pub struct Upstream {
     pub obstacle: Arc<Mutex<Option<String>>>,
     /// The reservation key with which this router of a failover pair keeps the other one off.
     pub fence: Option<u64>,
+    /// The ISIDs of sessions that carry blocks; None: random ones, which nobody records.
+    pub ports: Option<Arc<Ports>>,
 }
 
 impl Upstream {
@@ -84,6 +87,7 @@ impl Upstream {
             doubts: Arc::default(),
             obstacle: Arc::default(),
             fence: None,
+            ports: None,
         }
     }
 
