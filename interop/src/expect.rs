@@ -2,7 +2,7 @@
 
 use crate::login::Login;
 use crate::pdu::{Pdu, op};
-use crate::raw::{Got, PATIENCE, Raw};
+use crate::raw::{Got, Raw, patience};
 use std::net::SocketAddr;
 
 /// What a PDU led to.
@@ -35,7 +35,7 @@ impl Raw {
     /// Waits for what comes next; asynchronous messages are passed over.
     pub fn next_outcome(&mut self) -> Outcome {
         loop {
-            match self.get(PATIENCE) {
+            match self.get(patience()) {
                 Got::Pdu(pdu) if pdu.opcode() == op::ASYNC => {}
                 Got::Pdu(pdu) if pdu.opcode() == op::REJECT => return Outcome::Rejected(pdu.bhs[2]),
                 Got::Pdu(pdu) => return Outcome::Answered(pdu),

@@ -6,11 +6,24 @@ use crate::pdu::{NONE, Pdu, op};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long a read waits before it is a failure.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+static PATIENCE_CHOSEN: OnceLock<Duration> = OnceLock::new();
+
+/// How long a read waits in this process: [`PATIENCE`] unless chosen.
+pub fn patience() -> Duration {
+    PATIENCE_CHOSEN.get().copied().unwrap_or(PATIENCE)
+}
+
+/// Chooses how long a read waits, for the whole process; the first choice stays.
+pub fn choose_patience(limit: Duration) {
+    let _ = PATIENCE_CHOSEN.set(limit);
+}
+
 /// How long silence must last to count as silence.
 pub const QUIET: Duration = Duration::from_millis(150);
 
@@ -54,7 +67,7 @@ pub struct Raw {
 impl Raw {
     /// Opens a connection; nothing is sent.
     pub fn connect(address: SocketAddr) -> Raw {
-        Raw::of(TcpStream::connect_timeout(&address, PATIENCE).expect("connect"))
+        Raw::of(TcpStream::connect_timeout(&address, patience()).expect("connect"))
     }
 
     /// Opens a connection from this address.
@@ -142,7 +155,7 @@ impl Raw {
 
     /// The next PDU, whatever it is.
     pub fn recv(&mut self) -> Pdu {
-        match self.get(PATIENCE) {
+        match self.get(patience()) {
             Got::Pdu(pdu) => pdu,
             other => panic!("expected a PDU, got {other:?}"),
         }
@@ -162,7 +175,7 @@ impl Raw {
         if let Some(at) = self.stash.iter().position(&wanted) {
             return self.stash.remove(at).expect("position");
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         loop {
             match self.fresh(end) {
                 Got::Pdu(pdu) if wanted(&pdu) => return pdu,
@@ -192,7 +205,7 @@ impl Raw {
     pub fn until_close(&mut self) -> Vec<Pdu> {
         let mut seen = Vec::new();
         loop {
-            match self.get(PATIENCE) {
+            match self.get(patience()) {
                 Got::Pdu(pdu) => seen.push(pdu),
                 Got::Closed => return seen,
                 Got::Nothing => panic!("the connection was not closed; seen: {seen:?}"),

@@ -1,16 +1,16 @@
 //! What is routed is there when it was found upstream: waiting for it.
 
 use crate::login::Login;
-use crate::raw::Raw;
+use crate::raw::{Raw, patience};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Longer than a router takes to look again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits until something is there; after 30 s it fails, and says `what` was waited for.
+/// Waits until something is there; after 30 s, or [`patience`], it fails, and says `what` was waited for.
 pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + PATIENCE.max(patience());
     loop {
         if let Some(found) = look() {
             return found;

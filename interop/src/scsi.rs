@@ -269,7 +269,7 @@ impl Raw {
     }
 }
 
-fn place(data: &mut Vec<u8>, pdu: &Pdu) {
+pub(crate) fn place(data: &mut Vec<u8>, pdu: &Pdu) {
     let end = pdu.get32(40) as usize + pdu.data.len();
     if data.len() < end {
         data.resize(end, 0);

@@ -6,14 +6,25 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-const START: Duration = Duration::from_secs(30);
+/// How long a server may take to start or to stop.
+const START: Duration = Duration::from_secs(60);
 
-/// The program under test: `$LUNAR_BIN`, or `lunar` of the workspace's release build.
+static CHOSEN: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes this the program under test, for the whole process; the first choice stays.
+pub fn choose_lunar(path: PathBuf) {
+    let _ = CHOSEN.set(path);
+}
+
+/// The program under test: the one of [`choose_lunar`], `$LUNAR_BIN`, or `lunar` of the workspace's release build.
 pub fn lunar_bin() -> PathBuf {
+    if let Some(path) = CHOSEN.get() {
+        return path.clone();
+    }
     if let Some(path) = std::env::var_os("LUNAR_BIN") {
         return path.into();
     }
@@ -26,7 +37,10 @@ pub fn lunar_bin() -> PathBuf {
 }
 
 /// A fresh folder below the system's temporary one, removed on drop.
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    is_kept: bool,
+}
 
 impl Folder {
     /// Makes the folder.
@@ -36,20 +50,28 @@ impl Folder {
         let dir = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).expect("a temporary folder");
-        Folder(dir)
+        Folder { path: dir, is_kept: false }
+    }
+
+    /// Makes the folder at this path; it stays, and the caller removes it.
+    pub fn kept(path: PathBuf) -> Folder {
+        fs::create_dir_all(&path).expect("a folder");
+        Folder { path, is_kept: true }
     }
 }
 
 impl std::ops::Deref for Folder {
     type Target = Path;
     fn deref(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        if !self.is_kept {
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! stable is proved by the tests of the executor, on a disk that loses its cache.
 
 use interop::scsi::{WRITE, cdb10, read_keys, reserve_out, write10};
-use interop::{Folder, Got, Login, Raw, Server, TARGET, op};
+use interop::{Folder, Got, Login, Random, Raw, Server, TARGET, op};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::thread;
@@ -29,18 +29,6 @@ fn configuration(keys: &str) -> String {
         "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\n\
          name = \"{TARGET}\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n{keys}\n"
     )
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % n
-    }
 }
 
 /// The contents of a block: owner, LBA and generation, over and over.
@@ -95,7 +83,7 @@ impl Writer {
         Writer {
             owner,
             cached,
-            random: Random(owner as u64),
+            random: Random::new(owner as u64),
             slots,
             fua_done: 0,
             flushes_done: 0,
@@ -191,7 +179,7 @@ impl Writer {
 
 fn kill_in_rounds(server: &mut Server, cached: bool, seed: u64) -> Vec<Writer> {
     let mut writers: Vec<Writer> = (0..WRITERS).map(|owner| Writer::new(owner, cached)).collect();
-    let mut moments = Random(seed);
+    let mut moments = Random::new(seed);
     for round in 0..ROUNDS {
         let begin = |w: Writer| {
             let raw = Raw::session(server.portal(), &[]);
@@ -265,7 +253,7 @@ fn write_atomically(mut raw: Raw, mut generation: u64) -> u64 {
 fn an_atomic_write_that_was_killed_is_whole_or_not_there() {
     for keys in ["", "direct = true"] {
         let mut server = Server::start_in(Folder::fresh(), &configuration(keys));
-        let (mut moments, mut acknowledged) = (Random(3), 0);
+        let (mut moments, mut acknowledged) = (Random::new(3), 0);
         for round in 0..ROUNDS {
             let raw = Raw::session(server.portal(), &[]);
             let writer = thread::spawn(move || write_atomically(raw, acknowledged));

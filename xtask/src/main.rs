@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod campaign;
 mod conformance;
 mod interop;
 mod lab;
@@ -28,6 +29,13 @@ enum Task {
     Tidy,
     /// Run every test, with real peers and a real kernel
     Test(test::Options),
+    /// Run test campaigns for a long time: `campaign kills linear --minutes 60`, `campaign --help`
+    #[command(disable_help_flag = true)]
+    Campaign {
+        /// For interop/src/bin/campaign
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Which rules of RFC 7143 have a test; checks that those tests exist
     Conformance(conformance::Options),
     /// Whom Lunar speaks RDMA with, by which provider: runs the lab's tests and prints the matrix
@@ -57,6 +65,7 @@ fn run(task: &Task) -> Result<Step> {
     match task {
         Task::Tidy => tidy::run(),
         Task::Test(options) => test::run(options),
+        Task::Campaign { arguments } => campaign::run(arguments),
         Task::Conformance(options) => conformance::run(options),
         Task::Interop(options) => interop::run(options),
         Task::Lab { arguments } => lab::run(arguments),

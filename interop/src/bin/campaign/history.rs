@@ -1,0 +1,311 @@
+//! Is what sessions saw possible when each block is an atomic register?
+//!
+//! Each write has a value of its own, so the write that a read saw is known. Then a register is linearizable exactly
+//! when its zones are in order (Gibbons and Korach, Testing Shared Memories, 1997): see [`zones`].
+
+use std::collections::{HashMap, HashSet};
+
+/// An end that was never seen.
+pub const NEVER: u64 = u64::MAX;
+
+/// What an operation did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The value that each block showed
+    Read(Vec<u64>),
+    /// One value for all blocks
+    Write(u64),
+    /// A write whose blocks appear together
+    Atomic(u64),
+    /// COMPARE AND WRITE that found these values, and wrote the other
+    Swap(Vec<u64>, u64),
+}
+
+/// One operation of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    pub session: usize,
+    /// Its place among the commands of its session
+    pub order: u64,
+    pub is_ordered: bool,
+    pub is_head: bool,
+    pub first: u64,
+    pub blocks: u64,
+    /// Before it was sent, in nanoseconds
+    pub start: u64,
+    /// After its status came; [`NEVER`] when that is unknown
+    pub end: u64,
+    pub kind: Kind,
+}
+
+impl Op {
+    fn covers(&self, block: u64) -> bool {
+        (self.first..self.first + self.blocks).contains(&block)
+    }
+
+    /// The value that it wrote.
+    fn wrote(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Read(_) => None,
+            Kind::Write(value) | Kind::Atomic(value) | Kind::Swap(_, value) => Some(*value),
+        }
+    }
+
+    /// The value that it found in this block.
+    fn found(&self, block: u64) -> Option<u64> {
+        match &self.kind {
+            Kind::Read(values) | Kind::Swap(values, _) => values.get((block - self.first) as usize).copied(),
+            Kind::Write(_) | Kind::Atomic(_) => None,
+        }
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(self.kind, Kind::Atomic(_) | Kind::Swap(..))
+    }
+
+    fn text(&self) -> String {
+        let what = match &self.kind {
+            Kind::Read(_) => "read".into(),
+            Kind::Write(value) => format!("write of {value:#x}"),
+            Kind::Atomic(value) => format!("atomic write of {value:#x}"),
+            Kind::Swap(_, value) => format!("compare and write of {value:#x}"),
+        };
+        let order = if self.is_ordered { " ORDERED" } else { "" };
+        let end = if self.end == NEVER { "?".into() } else { (self.end / 1000).to_string() };
+        let (first, last) = (self.first, self.first + self.blocks - 1);
+        format!(
+            "session {}:{order} {what}, LBA {first} to {last}, {} to {end} us",
+            self.session,
+            self.start / 1000
+        )
+    }
+}
+
+/// Checks a history of `blocks` blocks that were all 0; the first fault.
+pub fn check(ops: &[Op], blocks: u64) -> Result<(), String> {
+    let writes: HashMap<u64, &Op> = ops.iter().filter_map(|op| Some((op.wrote()?, op))).collect();
+    for block in 0..blocks {
+        let here: Vec<&Op> = ops.iter().filter(|op| op.covers(block)).collect();
+        zones(&here, block)
+            .and_then(|()| swaps(&here, block))
+            .and_then(|()| orders(&here, &writes, block))?;
+    }
+    ops.iter().try_for_each(|op| whole(op, &writes))
+}
+
+/// All operations of one value in one block.
+#[derive(Clone, Copy, Debug)]
+struct Zone<'a> {
+    first_end: u64,
+    last_start: u64,
+    /// The operation that ended first and the one that began last
+    ops: [Option<&'a Op>; 2],
+}
+
+impl Zone<'_> {
+    /// The value was there during all of the zone.
+    fn is_forward(&self) -> bool {
+        self.first_end < self.last_start
+    }
+
+    fn low(&self) -> u64 {
+        self.first_end.min(self.last_start)
+    }
+
+    fn high(&self) -> u64 {
+        self.first_end.max(self.last_start)
+    }
+
+    fn text(&self) -> String {
+        let texts: Vec<String> = self.ops.iter().flatten().map(|op| op.text()).collect();
+        if texts.is_empty() { "the zeros of the beginning".into() } else { texts.join("; ") }
+    }
+}
+
+/// The zone of a value lies between the first end and the last start of its operations. When it is a forward one, the
+/// value held all the time between: two of them must not overlap, and no backward zone may lie in one.
+fn zones(here: &[&Op], block: u64) -> Result<(), String> {
+    let zones = of_values(here, block)?;
+    let (mut forward, backward): (Vec<_>, Vec<_>) = zones.into_iter().partition(Zone::is_forward);
+    forward.sort_by_key(Zone::low);
+    for pair in forward.windows(2) {
+        if pair[1].low() < pair[0].high() {
+            return Err(disorder(block, &pair[0], &pair[1]));
+        }
+    }
+    for zone in &backward {
+        let around = forward[..forward.partition_point(|f| f.low() < zone.low())].last();
+        if let Some(around) = around.filter(|around| zone.high() < around.high()) {
+            return Err(disorder(block, around, zone));
+        }
+    }
+    Ok(())
+}
+
+fn disorder(block: u64, one: &Zone, other: &Zone) -> String {
+    format!("LBA {block} held two values at a time, or one again.\n  {}\n  {}", one.text(), other.text())
+}
+
+fn of_values<'a>(here: &[&'a Op], block: u64) -> Result<Vec<Zone<'a>>, String> {
+    let mut zones: HashMap<u64, Zone> = HashMap::new();
+    zones.insert(0, Zone { first_end: 0, last_start: 0, ops: [None; 2] });
+    for op in here {
+        if let Some(value) = op.wrote() {
+            zones.insert(value, Zone { first_end: op.end, last_start: op.start, ops: [Some(op); 2] });
+        }
+    }
+    for op in here.iter().copied() {
+        let Some(value) = op.found(block) else { continue };
+        let zone = zones
+            .get_mut(&value)
+            .ok_or_else(|| format!("LBA {block} was never written so: {value:#x}; {}", op.text()))?;
+        let write_start =
+            zone.ops[0].filter(|write| write.wrote() == Some(value)).map_or(0, |write| write.start);
+        if op.end < write_start {
+            return Err(format!("LBA {block} shows {value:#x} before it was written: {}", op.text()));
+        }
+        if op.end < zone.first_end {
+            (zone.first_end, zone.ops[0]) = (op.end, Some(op));
+        }
+        if op.start > zone.last_start {
+            (zone.last_start, zone.ops[1]) = (op.start, Some(op));
+        }
+    }
+    // A write whose end is unknown and that nobody saw may not have happened.
+    Ok(zones.into_values().filter(|zone| zone.first_end != NEVER).collect())
+}
+
+/// A value is written once: only one COMPARE AND WRITE can find and replace it.
+fn swaps(here: &[&Op], block: u64) -> Result<(), String> {
+    let mut found = HashMap::new();
+    for op in here.iter().filter(|op| matches!(op.kind, Kind::Swap(..))) {
+        let value = op.found(block).expect("a swap finds values");
+        if let Some(other) = found.insert(value, op) {
+            let (one, two) = (other.text(), op.text());
+            return Err(format!("LBA {block}: two replaced {value:#x}\n  {one}\n  {two}"));
+        }
+    }
+    Ok(())
+}
+
+/// Nothing of a session passes an ORDERED command of it (SAM-5 section 8.6), but HEAD OF QUEUE: what a read finds is
+/// not what such a write before it replaced.
+fn orders(here: &[&Op], writes: &HashMap<u64, &Op>, block: u64) -> Result<(), String> {
+    let mut sessions: HashMap<usize, Vec<&Op>> = HashMap::new();
+    here.iter().for_each(|op| sessions.entry(op.session).or_default().push(op));
+    for ops in sessions.values_mut() {
+        ops.sort_by_key(|op| op.order);
+        let (mut last, mut last_ordered): (Option<&Op>, Option<&Op>) = (None, None);
+        for op in ops {
+            if let (Some(value), false) = (op.found(block), op.is_head) {
+                let before = if op.is_ordered { last } else { last_ordered };
+                let end = writes.get(&value).map_or(0, |write| write.end);
+                if let Some(before) = before.filter(|before| before.end != NEVER && end < before.start) {
+                    let (one, two) = (before.text(), op.text());
+                    return Err(format!(
+                        "LBA {block}: a command passed another\n  {one}\n  {two}, found {value:#x}"
+                    ));
+                }
+            }
+            if op.wrote().is_some() {
+                last = Some(op);
+                last_ordered = if op.is_ordered { Some(op) } else { last_ordered };
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A read that shows a block of an atomic write shows it in all blocks that both cover, but for newer writes.
+fn whole(op: &Op, writes: &HashMap<u64, &Op>) -> Result<(), String> {
+    let (Kind::Read(values) | Kind::Swap(values, _)) = &op.kind else { return Ok(()) };
+    let shown: HashSet<u64> = values.iter().copied().collect();
+    for atomic in shown.iter().filter_map(|value| writes.get(value)).filter(|write| write.is_atomic()) {
+        let wrote = atomic.wrote();
+        for (block, value) in (op.first..).zip(values).filter(|(block, _)| atomic.covers(*block)) {
+            let is_older = || match writes.get(value) {
+                None => true,
+                Some(other) => {
+                    let both = |(at, seen): (u64, &u64)| Some(*seen) == wrote && other.covers(at);
+                    other.end < atomic.start || (other.is_atomic() && (op.first..).zip(values).any(both))
+                }
+            };
+            if Some(*value) != wrote && is_older() {
+                let (one, two) = (atomic.text(), op.text());
+                return Err(format!("torn: LBA {block} shows {value:#x} beside\n  {one}\n  {two}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operation of session 0 on blocks from 0 on.
+    fn op(kind: Kind, blocks: u64, start: u64, end: u64) -> Op {
+        Op { session: 0, order: start, is_ordered: false, is_head: false, first: 0, blocks, start, end, kind }
+    }
+
+    fn read(value: u64, start: u64, end: u64) -> Op {
+        op(Kind::Read(vec![value]), 1, start, end)
+    }
+
+    fn write(value: u64, start: u64, end: u64) -> Op {
+        op(Kind::Write(value), 1, start, end)
+    }
+
+    fn fault(ops: &[Op]) -> String {
+        check(ops, 2).expect_err("a fault")
+    }
+
+    #[test]
+    fn overlapping_operations_in_any_order_are_good() {
+        let ops = [write(1, 10, 20), write(2, 15, 25), read(2, 26, 30), read(0, 5, 12), read(1, 14, 24)];
+        assert_eq!(check(&ops, 2), Ok(()));
+        assert_eq!(check(&[write(1, 10, NEVER), read(0, 20, 30), read(1, 40, 50)], 2), Ok(()));
+        assert_eq!(check(&[write(1, 10, NEVER), read(0, 20, 30)], 2), Ok(()));
+    }
+
+    #[test]
+    fn a_stale_read_is_found() {
+        assert!(fault(&[write(1, 10, 20), read(0, 30, 40)]).contains("LBA 0"));
+        assert!(fault(&[write(1, 10, 20), write(2, 30, 40), read(1, 50, 60)]).contains("LBA 0"));
+    }
+
+    #[test]
+    fn a_value_that_returns_is_found() {
+        let ops = [write(1, 10, 100), write(2, 11, 100), read(1, 20, 21), read(2, 30, 31), read(1, 40, 41)];
+        assert!(fault(&ops).contains("LBA 0"));
+    }
+
+    #[test]
+    fn a_value_before_its_write_is_found() {
+        assert!(fault(&[read(1, 1, 2), write(1, 10, 20)]).contains("before it was written"));
+        assert!(fault(&[read(9, 1, 2)]).contains("never written"));
+    }
+
+    #[test]
+    fn a_torn_atomic_write_is_found() {
+        let torn = op(Kind::Read(vec![1, 0]), 2, 12, 18);
+        assert!(fault(&[op(Kind::Atomic(1), 2, 10, 20), torn.clone()]).starts_with("torn"));
+        assert_eq!(check(&[op(Kind::Write(1), 2, 10, 20), torn], 2), Ok(()));
+        let two = [op(Kind::Atomic(1), 2, 10, 20), op(Kind::Atomic(2), 2, 10, 20)];
+        let mixed = [&two[..], &[op(Kind::Read(vec![1, 2]), 2, 12, 18)]].concat();
+        assert!(fault(&mixed).starts_with("torn"));
+    }
+
+    #[test]
+    fn two_swaps_of_one_value_are_found() {
+        let swap = |value| op(Kind::Swap(vec![0], value), 1, 10, 20);
+        assert!(fault(&[swap(1), swap(2)]).contains("two replaced"));
+    }
+
+    #[test]
+    fn a_read_that_passes_an_ordered_write_is_found() {
+        let ordered = Op { is_ordered: true, ..write(1, 10, 30) };
+        assert!(fault(&[ordered, read(0, 11, 29)]).contains("passed"));
+        assert_eq!(check(&[write(1, 10, 30), read(0, 11, 29)], 2), Ok(()));
+    }
+}

@@ -1,0 +1,98 @@
+//! `kill -9` of a storage, or of the router before it, under writers.
+//!
+//! The page cache outlives a process, so every acknowledged write must be there afterwards: of WRITE with and without
+//! FUA, WRITE ATOMIC, COMPARE AND WRITE, WRITE SAME and UNMAP. A write in flight may be there or not, block by block; an
+//! atomic one only as a whole. Registrations and a reservation with APTPL are as acknowledged.
+
+use crate::keys::Keys;
+use crate::site::{self, Site, Way};
+use crate::slots::Writer;
+use crate::tally::{Tally, joined};
+use interop::{Random, Server};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Writers at the same time, each with slots of its own; they are the hosts 0 to 2.
+const WRITERS: usize = 3;
+/// The host that only looks.
+const READER: usize = 9;
+
+/// How sessions reach the storage, whether the router is killed and not the storage, keys of the LUN.
+type Variant = (Way, bool, &'static str);
+
+const VARIANTS: [Variant; 8] = [
+    (Way::Direct, false, ""),
+    (Way::Direct, false, "direct = true"),
+    (Way::Pass, false, ""),
+    (Way::Pass, true, ""),
+    (Way::Direct, false, "write_cache = false"),
+    (Way::Direct, false, "block_size = 4096"),
+    (Way::Block, false, ""),
+    (Way::Block, true, "direct = true"),
+];
+
+/// Some kills of one variant; seeds in a row go through all of them.
+pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let (way, kills_router, keys) = VARIANTS[(seed % VARIANTS.len() as u64) as usize];
+    let luns = site::lun(0, &site::file("disk.img", keys)) + &site::lun(1, &site::file("keys.img", ""));
+    let mut site = Site::start(tally, way, &luns, OPTIONS);
+    let block = if keys.contains("4096") { 4096 } else { 512 };
+    let mut writers: Vec<Writer> =
+        (0..WRITERS).map(|host| Writer::new(host, block, way != Way::Block, random.fork())).collect();
+    let mut reservation = Keys::establish(&site)?;
+    for kill in 0..if tally.is_short() { 2 } else { 8 } {
+        let moment = Duration::from_millis(20 + random.below(if tally.is_short() { 200 } else { 1500 }));
+        one(&mut site, kills_router, moment, &mut writers, &mut reservation, tally)
+            .map_err(|fault| format!("{way:?}, {}, {keys:?}, kill {kill}: {fault}", victim(kills_router)))?;
+    }
+    Ok(())
+}
+
+/// Time-outs of a router's upstream, so that it soon finds a storage that is back.
+const OPTIONS: &str = "?noop_interval=1&noop_timeout=5&login_timeout=10";
+
+fn victim(is_router: bool) -> &'static str {
+    if is_router { "router" } else { "storage" }
+}
+
+/// A kill, a restart, and a look at everything.
+fn one(
+    site: &mut Site,
+    kills_router: bool,
+    moment: Duration,
+    writers: &mut [Writer],
+    reservation: &mut Keys,
+    tally: &Tally,
+) -> Result<(), String> {
+    let sessions: Vec<_> = writers.iter().map(|w| site.session(&site.login(w.host), &[0, 1])).collect();
+    let registrant = site.session(&site.login(crate::keys::HOST), &[0, 1]);
+    let stop = &AtomicBool::new(false);
+    let keys = &mut *reservation;
+    thread::scope(|scope| {
+        let write = |(writer, raw): (_, _)| {
+            let writer: &mut Writer = writer;
+            scope.spawn(move || writer.write_on(raw, stop, tally))
+        };
+        let mut threads: Vec<_> = writers.iter_mut().zip(sessions).map(write).collect();
+        threads.push(scope.spawn(move || keys.change_on(registrant, stop, tally)));
+        thread::sleep(moment);
+        kill(site, kills_router);
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().try_for_each(joined)
+    })?;
+    tally.add("kills", 1);
+    let mut raw = site.session(&site.login(READER), &[0, 1]);
+    writers.iter_mut().try_for_each(|writer| writer.check(&mut raw, tally))?;
+    reservation.check(site, &mut raw, tally)
+}
+
+/// Kills one and starts it again.
+fn kill(site: &mut Site, kills_router: bool) {
+    let server: &mut Server = match &mut site.router {
+        Some(router) if kills_router => router,
+        _ => &mut site.storage,
+    };
+    server.restart();
+}

@@ -1,0 +1,209 @@
+//! Each block is an atomic register for all sessions, and an atomic write is seen whole or not at all.
+//!
+//! Sessions write and read overlapping ranges of a few blocks at depth, with all task attributes, with immediate data
+//! and by R2T. Every write has a value of its own. What the reads saw is checked by [`crate::history`].
+
+use crate::NO_ANSWER;
+use crate::history::{self, Kind, NEVER, Op};
+use crate::site::{self, Site, Way};
+use crate::tally::{Tally, joined};
+use interop::depth::{Command, Depth, End, HEAD_OF_QUEUE, Next, ORDERED, SIMPLE};
+use interop::scsi::{read10, write10};
+use interop::{Random, Raw};
+use std::collections::HashMap;
+use std::thread;
+use std::time::Instant;
+
+const BLOCK: usize = 512;
+const BLOCKS: u64 = 48;
+const SESSIONS: usize = 4;
+const DEPTH: usize = 8;
+/// MISCOMPARE DURING VERIFY OPERATION.
+const MISCOMPARE: u32 = 0x0e_1d00;
+
+/// One history over one way to one backend; seeds in a row go through all of them.
+pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let backends = [
+        ("memory", "backend = \"memory\"\nsize = \"16MiB\"\nserial = \"m\"".to_owned()),
+        ("file", site::file("disk.img", "")),
+        ("direct file", site::file("disk.img", "direct = true")),
+    ];
+    let way = Way::ALL[(seed % 3) as usize];
+    let (backend, keys) = &backends[(seed / 3 % 3) as usize];
+    let delay = *random.pick(&["", "", "filters = [{ kind = \"delay\", read_us = 300, write_us = 300 }]"]);
+    let site = Site::start(tally, way, &site::lun(0, &format!("{keys}\n{delay}")), "");
+    let commands = if tally.is_short() { 300 } else { 3000 };
+    let (epoch, tally) = (Instant::now(), &*tally);
+    let sessions: Vec<Session> =
+        (0..SESSIONS).map(|number| Session::open(&site, number, way, random.fork(), epoch)).collect();
+    let ops = thread::scope(|scope| {
+        let threads: Vec<_> =
+            sessions.into_iter().map(|s| scope.spawn(move || s.run(commands, tally))).collect();
+        threads.into_iter().map(joined).collect::<Result<Vec<_>, String>>()
+    })?;
+    let ops = ops.concat();
+    tally.add("operations", ops.len() as u64);
+    let read = |op: &Op| if matches!(op.kind, Kind::Read(_)) { op.blocks } else { 0 };
+    tally.add("blocks read", ops.iter().map(read).sum());
+    history::check(&ops, BLOCKS).map_err(|fault| format!("{way:?}, {backend}, {delay:?}: {fault}"))
+}
+
+struct Session {
+    number: usize,
+    depth: Depth,
+    random: Random,
+    epoch: Instant,
+    /// The block path of a router does not offer it
+    has_atomic: bool,
+    sent: u64,
+    flying: HashMap<u32, Op>,
+    done: Vec<Op>,
+    /// Where a read saw which values: what a COMPARE AND WRITE expects
+    seen: (u64, Vec<u64>),
+}
+
+impl Session {
+    fn open(site: &Site, number: usize, way: Way, mut random: Random, epoch: Instant) -> Session {
+        let login = site.login(number + 1);
+        let login = login.key("ImmediateData", random.pick(&["Yes", "Yes", "No"]));
+        let login = login.key("FirstBurstLength", random.pick(&["512", "2048", "65536"]));
+        let raw: Raw = site.session(&login, &[0]);
+        let (depth, has_atomic) = (Depth::new(raw), way != Way::Block);
+        let (flying, done, seen) = (HashMap::new(), Vec::new(), (0, Vec::new()));
+        Session { number, depth, random, epoch, has_atomic, sent: 0, flying, done, seen }
+    }
+
+    /// What it did; an answer that is none of those that may be is an error.
+    fn run(mut self, commands: u64, tally: &Tally) -> Result<Vec<Op>, String> {
+        while self.sent < commands || self.depth.flying() > 0 {
+            while self.sent < commands && self.depth.flying() < DEPTH && self.depth.has_room() {
+                self.send();
+            }
+            match self.depth.next(NO_ANSWER) {
+                Next::End(end) => self.ended(&end, tally)?,
+                Next::Nothing => return Err("no answer".into()),
+                Next::Closed => return Err("the connection was closed".into()),
+            }
+        }
+        Ok(self.done)
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64 + 1
+    }
+
+    fn send(&mut self) {
+        let attribute = match self.random.below(10) {
+            0 => ORDERED,
+            1 => HEAD_OF_QUEUE,
+            _ => SIMPLE,
+        };
+        let value = (self.number as u64 + 1) << 32 | self.sent;
+        let (first, blocks, kind) = self.choose(value);
+        let command = command(first, blocks, &kind);
+        let is_immediate = !self.random.one_in(3);
+        let start = self.now();
+        let tag = self.depth.send(Command { attribute, is_immediate, ..command });
+        let (is_ordered, is_head) = (attribute == ORDERED, attribute == HEAD_OF_QUEUE);
+        let (session, order, end) = (self.number, self.sent, NEVER);
+        self.flying.insert(tag, Op { session, order, is_ordered, is_head, first, blocks, start, end, kind });
+        self.sent += 1;
+    }
+
+    /// Place, length and kind of the next command; that of a read has no values yet.
+    fn choose(&mut self, value: u64) -> (u64, u64, Kind) {
+        let kind = self.random.below(20);
+        let longest = if matches!(kind, 0 | 18) { BLOCKS } else { 16 };
+        let blocks = if kind == 0 { BLOCKS } else { 1 + self.random.below(longest) };
+        let first = self.random.below(BLOCKS - blocks + 1);
+        match kind {
+            0..10 => (first, blocks, Kind::Read(Vec::new())),
+            10..12 if !self.seen.1.is_empty() => {
+                let (first, mut seen) = std::mem::take(&mut self.seen);
+                seen.truncate(1 + self.random.below(4) as usize);
+                (first, seen.len() as u64, Kind::Swap(seen, value))
+            }
+            17..20 if self.has_atomic => (first, blocks, Kind::Atomic(value)),
+            _ => (first, blocks, Kind::Write(value)),
+        }
+    }
+
+    fn ended(&mut self, end: &End, tally: &Tally) -> Result<(), String> {
+        let mut op = self.flying.remove(&end.tag).expect("a tag of ours");
+        op.end = self.now();
+        if matches!(op.kind, Kind::Swap(..)) && end.sense == MISCOMPARE {
+            tally.add("miscompares", 1);
+            return Ok(());
+        }
+        if !end.is_good() {
+            return Err(format!("{}: {op:?}", end.text()));
+        }
+        match &mut op.kind {
+            Kind::Read(values) => {
+                *values = values_of(op.first, op.blocks, &end.data)?;
+                self.seen = (op.first, values.clone());
+            }
+            Kind::Swap(..) => tally.add("swaps", 1),
+            Kind::Atomic(_) => tally.add("atomic writes", 1),
+            Kind::Write(_) => {}
+        }
+        self.done.push(op);
+        Ok(())
+    }
+}
+
+fn command(first: u64, blocks: u64, kind: &Kind) -> Command {
+    let (lba, count) = (first as u32, blocks as u16);
+    match kind {
+        Kind::Read(_) => Command::new(&read10(lba, count)).reads(blocks as u32 * BLOCK as u32),
+        Kind::Write(value) => {
+            Command::new(&write10(lba, count)).writes(stamps(first, &vec![*value; blocks as usize]))
+        }
+        Kind::Atomic(value) => {
+            Command::new(&write_atomic(lba, count)).writes(stamps(first, &vec![*value; blocks as usize]))
+        }
+        Kind::Swap(expected, value) => {
+            let out = [stamps(first, expected), stamps(first, &vec![*value; expected.len()])].concat();
+            Command::new(&compare_and_write(lba, expected.len() as u8)).writes(out)
+        }
+    }
+}
+
+fn write_atomic(lba: u32, blocks: u16) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x9c;
+    cdb[6..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[12..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+fn compare_and_write(lba: u32, blocks: u8) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x89;
+    cdb[6..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[13] = blocks;
+    cdb
+}
+
+/// Blocks of these values: value and LBA, over and over; zeros for value 0.
+fn stamps(first: u64, values: &[u64]) -> Vec<u8> {
+    let stamp = |(lba, value): (u64, &u64)| match value {
+        0 => vec![0; BLOCK],
+        value => [value.to_be_bytes(), lba.to_be_bytes()].concat().repeat(BLOCK / 16),
+    };
+    (first..).zip(values).flat_map(stamp).collect()
+}
+
+/// The values of blocks, each of which must be whole.
+fn values_of(first: u64, blocks: u64, data: &[u8]) -> Result<Vec<u64>, String> {
+    if data.len() as u64 != blocks * BLOCK as u64 {
+        return Err(format!("LBA {first}: {} bytes for {blocks} blocks", data.len()));
+    }
+    let value = |(lba, block): (u64, &[u8])| {
+        let value = u64::from_be_bytes(block[..8].try_into().expect("8 bytes"));
+        let is_whole = block == stamps(lba, &[value]);
+        is_whole.then_some(value).ok_or_else(|| format!("LBA {lba} is torn or of another: {block:02x?}"))
+    };
+    (first..).zip(data.chunks(BLOCK)).map(value).collect()
+}

@@ -1,0 +1,109 @@
+//! Runs rounds until the time is over.
+
+use crate::Campaign;
+use crate::tally::{Counters, Tally};
+use std::any::Any;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Instant;
+
+/// Failed rounds of one campaign whose files are kept: disks are finite.
+const KEPT: usize = 5;
+
+/// What all campaigns have in common.
+#[derive(Debug)]
+pub struct Plan {
+    /// Seed of the first round
+    pub seed: u64,
+    /// No round begins later
+    pub end: Instant,
+    /// Rounds of each campaign at most
+    pub rounds: u64,
+    pub is_short: bool,
+    /// The folder of all files
+    pub folder: PathBuf,
+}
+
+/// What a campaign came to.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub name: &'static str,
+    pub rounds: u64,
+    pub counters: Counters,
+    pub failures: Vec<Failure>,
+}
+
+/// A round that failed.
+#[derive(Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub reason: String,
+    /// Its files, if they are kept
+    pub folder: Option<PathBuf>,
+}
+
+/// Each campaign in a thread of its own.
+pub fn at_once(campaigns: &[Campaign], plan: &Plan) -> Vec<Outcome> {
+    let outcomes = thread::scope(|scope| {
+        let threads: Vec<_> =
+            campaigns.iter().map(|c| scope.spawn(|| in_turns(std::slice::from_ref(c), plan))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a campaign catches panics")).collect()
+    });
+    let _ = fs::remove_dir(&plan.folder); // it stays when something in it is kept
+    outcomes
+}
+
+/// A round of each campaign, then the next one of each.
+pub fn in_turns(campaigns: &[Campaign], plan: &Plan) -> Vec<Outcome> {
+    let mut outcomes: Vec<Outcome> =
+        campaigns.iter().map(|c| Outcome { name: c.0, ..Outcome::default() }).collect();
+    for number in 0..plan.rounds {
+        for (campaign, outcome) in campaigns.iter().zip(&mut outcomes) {
+            if number > 0 && Instant::now() >= plan.end {
+                return outcomes;
+            }
+            outcome.add(campaign, plan, plan.seed.wrapping_add(number));
+        }
+    }
+    let _ = fs::remove_dir(&plan.folder);
+    outcomes
+}
+
+impl Outcome {
+    /// Runs a round.
+    fn add(&mut self, campaign: &Campaign, plan: &Plan, seed: u64) {
+        let folder = plan.folder.join(format!("{}-{seed}", self.name));
+        let mut tally = Tally::new(folder.clone(), plan.is_short);
+        let round = AssertUnwindSafe(|| campaign.2(seed, &mut tally));
+        let ended = catch_unwind(round).unwrap_or_else(|panic| Err(words(&*panic)));
+        self.rounds += 1;
+        for (counter, n) in tally.counters() {
+            *self.counters.entry(counter).or_default() += n;
+        }
+        let is_kept = ended.is_err() && self.failures.len() < KEPT;
+        if !is_kept {
+            let _ = fs::remove_dir_all(&folder);
+        }
+        if let Err(reason) = ended {
+            let failure = Failure { seed, reason, folder: is_kept.then_some(folder) };
+            eprintln!("{}", failure.text(self.name));
+            self.failures.push(failure);
+        }
+    }
+}
+
+impl Failure {
+    /// The reason, where its files are, and how to repeat it.
+    pub fn text(&self, name: &str) -> String {
+        let Failure { seed, reason, folder } = self;
+        let files = folder.as_ref().map(|f| format!("\n  files: {}", f.display())).unwrap_or_default();
+        format!("{name}: {reason}{files}\n  again: cargo xtask campaign {name} --seed {seed} --rounds 1")
+    }
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string())).unwrap_or_else(|| "a panic".into())
+}

@@ -1,0 +1,96 @@
+//! Servers as the campaigns need them: a storage, and perhaps a router before it.
+
+use crate::tally::Tally;
+use interop::routed::{session, until};
+use interop::{Login, Raw, Server, TARGET};
+use std::net::SocketAddr;
+
+/// The target of a router.
+pub const ROUTED: &str = "iqn.2026-11.org.example:routed";
+
+/// How sessions reach the storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Direct,
+    Block,
+    Pass,
+}
+
+impl Way {
+    pub const ALL: [Way; 3] = [Way::Direct, Way::Block, Way::Pass];
+}
+
+/// What every configuration begins with: no keepalive that a campaign would have to answer.
+pub const HEAD: &str =
+    "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
+
+/// A LUN with more keys.
+pub fn lun(number: u16, keys: &str) -> String {
+    format!("[[target.lun]]\nlun = {number}\n{keys}\n")
+}
+
+/// A file of 64 MiB with more keys.
+pub fn file(name: &str, keys: &str) -> String {
+    format!("backend = \"file\"\npath = \"{name}\"\nsize = \"64MiB\"\nserial = \"{name}\"\n{keys}")
+}
+
+/// A storage and what stands before it.
+pub struct Site {
+    pub storage: Server,
+    pub router: Option<Server>,
+}
+
+impl Site {
+    /// Starts both; `options` are those of the upstream's URL.
+    pub fn start(tally: &Tally, way: Way, luns: &str, options: &str) -> Site {
+        let target = format!("[server]\ncores = 2\n{HEAD}[[target]]\nname = \"{TARGET}\"\n{luns}");
+        let storage = Server::start_in(tally.folder(), &target);
+        let path = match way {
+            Way::Direct => return Site { storage, router: None },
+            Way::Block => "block",
+            Way::Pass => "pass",
+        };
+        let url = format!("iscsi://{}/{TARGET}{options}", storage.portal());
+        let router = format!("{HEAD}{}", router(path, &[url], ""));
+        let router = Server::start_in(tally.folder(), &router);
+        Site { storage, router: Some(router) }
+    }
+
+    fn front(&self) -> &Server {
+        self.router.as_ref().unwrap_or(&self.storage)
+    }
+
+    /// Where sessions log in.
+    pub fn portal(&self) -> SocketAddr {
+        self.front().portal()
+    }
+
+    /// A login of this host.
+    pub fn login(&self, host: usize) -> Login {
+        let target = if self.router.is_some() { ROUTED } else { TARGET };
+        login(host).target(target)
+    }
+
+    /// A session of this host as soon as these LUNs are there and ready.
+    pub fn session(&self, login: &Login, luns: &[u16]) -> Raw {
+        let mut raw = session(login, self.portal(), luns);
+        let mut is_ready = |lun: &u16| raw.simple(*lun, &[0; 6]).status == 0;
+        until("all LUNs are ready", || luns.iter().all(&mut is_ready).then_some(()));
+        raw
+    }
+}
+
+/// A login of this host: always the same initiator port.
+pub fn login(host: usize) -> Login {
+    let name = format!("iqn.2026-11.org.example:host-{host}");
+    Login::new().initiator(&name).isid([0x80, 0, 0, 0, 0, host as u8])
+}
+
+/// The tables of router r, which shows the target at these URLs as [`ROUTED`].
+pub fn router(path: &str, urls: &[String], upstream: &str) -> String {
+    let urls = urls.join("\", \"");
+    format!(
+        "[router.r]\npath = \"{path}\"\nhold_s = 3\n[router.r.upstream.a]\nurls = [\"{urls}\"]\n{upstream}\
+         [[router.r.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\nupstream = \"a\"\naccess = \"all\"\n"
+    )
+}

@@ -1,0 +1,236 @@
+//! A writer whose every block can be told apart, and what its blocks may hold.
+
+use crate::NO_ANSWER;
+use crate::tally::Tally;
+use interop::depth::{Command, Depth, End, Next};
+use interop::scsi::{cdb10, read10};
+use interop::{Random, Raw};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SLOTS: usize = 40;
+/// Blocks of a slot at most.
+const SLOT_BLOCKS: u64 = 128;
+const DEPTH: usize = 12;
+const FUA: u8 = 0x08;
+const UNMAP: u8 = 0x08;
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Zero,
+    /// The stamp of this generation
+    Of(u64),
+}
+
+/// Some blocks that one command writes at a time.
+#[derive(Clone, Debug)]
+struct Slot {
+    lba: u64,
+    blocks: u64,
+    sent: u64,
+    /// What was acknowledged last, then what may have been written since
+    may_hold: Vec<Content>,
+    /// The last of these is an atomic write
+    is_atomic: bool,
+}
+
+/// How a slot is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    Write,
+    Fua,
+    Atomic,
+    Compare,
+    Same,
+    SameUnmap,
+    Unmap,
+}
+
+const MEANS: [Means; 10] = [
+    Means::Write,
+    Means::Write,
+    Means::Write,
+    Means::Fua,
+    Means::Atomic,
+    Means::Atomic,
+    Means::Compare,
+    Means::Same,
+    Means::SameUnmap,
+    Means::Unmap,
+];
+
+/// Writes slots of its own, over any number of sessions.
+pub struct Writer {
+    pub host: usize,
+    block: usize,
+    has_atomic: bool,
+    random: Random,
+    slots: Vec<Slot>,
+    flying: HashMap<u32, Option<usize>>,
+}
+
+impl Writer {
+    /// A writer of LUN 0 with blocks of this size. Most slots are small, and some are so large that R2Ts ask for them.
+    pub fn new(host: usize, block: usize, has_atomic: bool, mut random: Random) -> Writer {
+        let slot = |number: usize| {
+            let lba = (host * SLOTS + number) as u64 * SLOT_BLOCKS;
+            let blocks = *random.pick(&[1, 8, 8, 8, 16, SLOT_BLOCKS]);
+            Slot { lba, blocks, sent: 0, may_hold: vec![Content::Zero], is_atomic: false }
+        };
+        let slots = (0..SLOTS).map(slot).collect();
+        Writer { host, block, has_atomic, random, slots, flying: HashMap::new() }
+    }
+
+    /// Writes until the connection ends, or until all commands have ended after `stop`.
+    pub fn write_on(&mut self, raw: Raw, stop: &AtomicBool, tally: &Tally) -> Result<(), String> {
+        let mut depth = Depth::new(raw);
+        self.flying.clear();
+        loop {
+            let is_over = stop.load(Ordering::Relaxed);
+            while !is_over && depth.flying() < DEPTH && depth.has_room() {
+                self.send(&mut depth);
+            }
+            if depth.flying() == 0 {
+                return Ok(());
+            }
+            match depth.next(NO_ANSWER) {
+                Next::End(end) => self.ended(&end, tally)?,
+                Next::Closed => return Ok(()),
+                Next::Nothing => return Err("no answer".into()),
+            }
+        }
+    }
+
+    fn send(&mut self, depth: &mut Depth) {
+        let is_busy = |slot: usize| self.flying.values().any(|other| *other == Some(slot));
+        let free: Vec<usize> = (0..SLOTS).filter(|slot| !is_busy(*slot)).collect();
+        if self.random.one_in(16) {
+            let tag = depth.send(Command::new(&cdb10(0x35, 0, 0)));
+            self.flying.insert(tag, None);
+            return;
+        }
+        let slot = *self.random.pick(&free);
+        let command = self.command(slot);
+        self.flying.insert(depth.send(command), Some(slot));
+    }
+
+    /// The next command of a slot. After one whose end is unknown comes one that writes all of its blocks.
+    fn command(&mut self, number: usize) -> Command {
+        let mut means = *self.random.pick(&MEANS);
+        let is_immediate = !self.random.one_in(4);
+        let slot = &mut self.slots[number];
+        let is_known = slot.may_hold.len() == 1;
+        if !is_known || (means == Means::Atomic && !self.has_atomic) {
+            means = Means::Write;
+        }
+        slot.sent += 1;
+        let before = slot.may_hold[0];
+        let content = match means {
+            Means::SameUnmap | Means::Unmap => Content::Zero,
+            _ => Content::Of(slot.sent),
+        };
+        slot.may_hold.push(content);
+        slot.is_atomic = means == Means::Atomic;
+        let slot = slot.clone();
+        let data = |content| fill(self.block, self.host, number, content).repeat(slot.blocks as usize);
+        let (cdb, out) = match means {
+            Means::Write => (cdb16(0x8a, 0, &slot), data(content)),
+            Means::Fua => (cdb16(0x8a, FUA, &slot), data(content)),
+            Means::Atomic => (atomic(&slot), data(content)),
+            Means::Compare => (compare(&slot), [data(before), data(content)].concat()),
+            Means::Same => (cdb16(0x93, 0, &slot), fill(self.block, self.host, number, content)),
+            Means::SameUnmap => (cdb16(0x93, UNMAP, &slot), vec![0; self.block]),
+            Means::Unmap => unmap(&slot),
+        };
+        Command { is_immediate, ..Command::new(&cdb).writes(out) }
+    }
+
+    /// The end of a command: a failure leaves open what the slot holds.
+    fn ended(&mut self, end: &End, tally: &Tally) -> Result<(), String> {
+        let Some(number) = self.flying.remove(&end.tag).expect("a tag of ours") else {
+            tally.add("flushes", end.is_good().into());
+            return Ok(());
+        };
+        let slot = &mut self.slots[number];
+        if end.sense >> 16 == 0x0e {
+            return Err(format!(
+                "LBA {}: COMPARE AND WRITE found something else than {:?}",
+                slot.lba, slot.may_hold
+            ));
+        }
+        if end.sense >> 16 == 5 {
+            return Err(format!("LBA {}: refused with {}", slot.lba, end.text()));
+        }
+        if end.is_good() {
+            let last = slot.may_hold.pop().expect("what was sent");
+            (slot.may_hold, slot.is_atomic) = (vec![last], false);
+            tally.add("writes acknowledged", 1);
+        } else {
+            tally.add("writes failed", 1);
+        }
+        Ok(())
+    }
+
+    /// Every block holds what it may.
+    pub fn check(&mut self, raw: &mut Raw, tally: &Tally) -> Result<(), String> {
+        for number in 0..SLOTS {
+            let Slot { lba, blocks, ref may_hold, is_atomic, .. } = self.slots[number];
+            let length = blocks as usize * self.block;
+            let data = raw.read(0, &read10(lba as u32, blocks as u16), length as u32).good();
+            if data.len() != length {
+                return Err(format!("LBA {lba}: {} bytes, not {length}", data.len()));
+            }
+            let is = |block: &[u8], content: &Content| block == fill(self.block, self.host, number, *content);
+            let what = |block: &[u8]| may_hold.iter().rposition(|content| is(block, content));
+            let found: Vec<Option<usize>> = data.chunks(self.block).map(what).collect();
+            if let Some(at) = found.iter().position(Option::is_none) {
+                let block = &data[at * self.block..][..32];
+                return Err(format!(
+                    "LBA {} of the slot at {lba} holds {block:02x?}, which is none of {may_hold:?}",
+                    lba + at as u64
+                ));
+            }
+            let newest = Some(may_hold.len() - 1);
+            if is_atomic && found.contains(&newest) && found.iter().any(|at| *at != newest) {
+                return Err(format!(
+                    "LBA {lba}: a part of an atomic write of {blocks} blocks is there: {found:?}"
+                ));
+            }
+            tally.add("blocks compared", blocks);
+        }
+        Ok(())
+    }
+}
+
+/// A block: host, slot and generation, over and over.
+fn fill(block: usize, host: usize, slot: usize, content: Content) -> Vec<u8> {
+    match content {
+        Content::Zero => vec![0; block],
+        Content::Of(generation) => {
+            let place = ((host as u64 + 1) << 32 | slot as u64).to_be_bytes();
+            [place, generation.to_be_bytes()].concat().repeat(block / 16)
+        }
+    }
+}
+
+/// A CDB of 16 bytes with address and length at the usual places.
+fn cdb16(opcode: u8, flags: u8, slot: &Slot) -> Vec<u8> {
+    let (lba, blocks) = (slot.lba.to_be_bytes(), (slot.blocks as u32).to_be_bytes());
+    [&[opcode, flags][..], &lba, &blocks, &[0, 0]].concat()
+}
+
+fn atomic(slot: &Slot) -> Vec<u8> {
+    let (lba, blocks) = (slot.lba.to_be_bytes(), (slot.blocks as u16).to_be_bytes());
+    [&[0x9c, 0][..], &lba, &[0, 0], &blocks, &[0, 0]].concat()
+}
+
+fn compare(slot: &Slot) -> Vec<u8> {
+    [&[0x89, 0][..], &slot.lba.to_be_bytes(), &[0, 0, 0, slot.blocks as u8, 0, 0]].concat()
+}
+
+fn unmap(slot: &Slot) -> (Vec<u8>, Vec<u8>) {
+    let (lba, blocks) = (slot.lba.to_be_bytes(), (slot.blocks as u32).to_be_bytes());
+    let list = [&[0, 22, 0, 16, 0, 0, 0, 0][..], &lba, &blocks, &[0; 4]].concat();
+    (vec![0x42, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0], list)
+}

@@ -1,0 +1,272 @@
+//! A core of the storage stands still for longer than the time-outs of its initiators: `lunar attach` over two portals,
+//! and routers with one URL and with two.
+//!
+//! Writes that were in flight end by other ways, newer ones of the same blocks are acknowledged, then the core goes on:
+//! what it still has of the old writes must not land. See [`crate::stamps`] for what a block may hold.
+
+use crate::NO_ANSWER;
+use crate::attach::Attach;
+use crate::site::{self, HEAD, ROUTED, router};
+use crate::stamps::Stamps;
+use crate::tally::Tally;
+use interop::depth::{Command, Depth, Next};
+use interop::hold::{Held, threads};
+use interop::nbd::{self, Answer, Nbd};
+use interop::routed::{session, until};
+use interop::scsi::write10;
+use interop::{Random, Raw, Server, TARGET};
+use std::collections::HashMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of a block here, and their sectors.
+const BLOCK: usize = 4096;
+const SECTORS: u32 = 8;
+/// Hosts of a router.
+const HOSTS: usize = 4;
+/// Longer than the time-outs of [`OPTIONS`] together: what has not ended then waits for the core.
+const OLD: Duration = Duration::from_secs(9);
+/// What the core still has may come within this time. It decides only how likely a fault is seen.
+const SETTLE: Duration = Duration::from_millis(1500);
+const OPTIONS: &str = "?noop_interval=1&noop_timeout=1&login_timeout=1&command_timeout=2&abort_timeout=1\
+                       &lun_reset_timeout=1&target_reset_timeout=1";
+
+/// Who writes: an attachment, or hosts of a router with this path and number of URLs.
+const VARIANTS: [(&str, usize); 5] = [("attach", 2), ("block", 1), ("pass", 1), ("block", 2), ("pass", 2)];
+
+/// Some stalls of one variant; seeds in a row go through all of them.
+pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
+    let (kind, urls) = VARIANTS[(seed % VARIANTS.len() as u64) as usize];
+    let mut random = Random::new(seed);
+    let storage = storage(tally);
+    let urls: Vec<String> = storage.portals()[..urls]
+        .iter()
+        .map(|portal| format!("iscsi://{portal}/{TARGET}{OPTIONS}"))
+        .collect();
+    let mut front = Front::open(kind, &urls, tally)?;
+    let cores = threads(storage.pid(), "core");
+    for stall in 0..if tally.is_short() { 1 } else { 3 } {
+        let core = *random.pick(&cores);
+        one(&storage, &mut front, core, &mut random, tally)
+            .map_err(|fault| format!("{kind}, {} URLs, stall {stall}: {fault}", urls.len()))?;
+    }
+    Ok(())
+}
+
+fn storage(tally: &Tally) -> Server {
+    let second = "[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:0\"]\n";
+    let lun = site::lun(0, &site::file("disk.img", ""));
+    let toml = format!("[server]\ncores = 2\n{HEAD}{second}[[target]]\nname = \"{TARGET}\"\n{lun}");
+    Server::start_in(tally.folder(), &toml)
+}
+
+/// One stall.
+fn one(
+    storage: &Server,
+    front: &mut Front,
+    core: i32,
+    random: &mut Random,
+    tally: &Tally,
+) -> Result<(), String> {
+    let mut stamps = Stamps::default();
+    let blocks: Vec<u64> = (0..16).map(|n| n * 64 + random.below(64)).collect();
+    for block in &blocks {
+        if !surely(front, &mut stamps, *block)? {
+            return Err(format!("block {block} cannot be written though nothing stands still"));
+        }
+    }
+    let before = random.below(blocks.len() as u64 / 2) as usize;
+    for block in &blocks[..before] {
+        front.send(&mut stamps, *block, None);
+    }
+    let held = Held::hold(core)?;
+    for block in &blocks[before..] {
+        front.send(&mut stamps, *block, None);
+    }
+    front.wait(&mut stamps, if tally.is_short() { OLD / 3 } else { OLD })?;
+    let ended: Vec<u64> = blocks.iter().copied().filter(|block| !stamps.is_flying(*block)).collect();
+    for block in ended {
+        let is_acknowledged = surely(front, &mut stamps, block)?;
+        tally.add("newer writes acknowledged", is_acknowledged.into());
+    }
+    held.go_on();
+    tally.add("stalls", 1);
+    front.wait(&mut stamps, NO_ANSWER)?;
+    if let Some(block) = blocks.iter().find(|block| stamps.is_flying(**block)) {
+        return Err(format!("no answer to a write of block {block}"));
+    }
+    thread::sleep(SETTLE);
+    check(storage, &stamps, &blocks, tally)?;
+    front.repair()
+}
+
+/// Writes a block until that is acknowledged; false when it is not after some tries.
+fn surely(front: &mut Front, stamps: &mut Stamps, block: u64) -> Result<bool, String> {
+    for attempt in 0..20 {
+        let newest = front.send(stamps, block, Some(attempt));
+        front.wait_for(stamps, newest, Duration::from_secs(4))?;
+        if stamps.is_acknowledged(newest) {
+            return Ok(true);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(false)
+}
+
+fn check(storage: &Server, stamps: &Stamps, blocks: &[u64], tally: &Tally) -> Result<(), String> {
+    let file = fs::read(storage.dir().join("disk.img")).map_err(|e| format!("disk.img: {e}"))?;
+    let mut raw = session(&site::login(20), storage.portal(), &[0]);
+    for block in blocks {
+        let read = raw.read_blocks(0, *block as u32 * SECTORS, SECTORS as u16);
+        let at = *block as usize * BLOCK;
+        for data in [&file[at..at + BLOCK], &read] {
+            stamps.check(*block, data)?;
+            tally.add("blocks compared", 1);
+        }
+    }
+    Ok(())
+}
+
+/// Who writes.
+enum Front {
+    Attach(Box<(Attach, Nbd, HashMap<u64, u64>)>),
+    Router(Hosts),
+}
+
+impl Front {
+    fn open(kind: &str, urls: &[String], tally: &Tally) -> Result<Front, String> {
+        if kind == "attach" {
+            let attach = Attach::start(tally, urls, &["--policy", "round-robin"])?;
+            let nbd = attach.connect()?;
+            return Ok(Front::Attach(Box::new((attach, nbd, HashMap::new()))));
+        }
+        let policy = if urls.len() > 1 && kind == "block" { "policy = \"round-robin\"\n" } else { "" };
+        let router = Server::start_in(tally.folder(), &format!("{HEAD}{}", router(kind, urls, policy)));
+        let hosts = (0..HOSTS).map(|host| open(host, router.portal())).collect();
+        Ok(Front::Router(Hosts { router, hosts, flying: HashMap::new(), next: 0 }))
+    }
+
+    /// Sends a write with a new stamp, by this host of a router or by each in turn.
+    fn send(&mut self, stamps: &mut Stamps, block: u64, host: Option<usize>) -> u64 {
+        let stamp = stamps.send(block);
+        let data = crate::stamps::data(block, stamp, BLOCK);
+        match self {
+            Front::Attach(attach) => {
+                let cookie = attach.1.send(nbd::WRITE, block * BLOCK as u64, BLOCK as u32, &data);
+                attach.2.insert(cookie, stamp);
+            }
+            Front::Router(hosts) => {
+                if !hosts.send(block, stamp, data, host) {
+                    stamps.ended(stamp, false); // no session is left
+                }
+            }
+        }
+        stamp
+    }
+
+    /// Waits until all writes have ended, or for this time.
+    fn wait(&mut self, stamps: &mut Stamps, limit: Duration) -> Result<(), String> {
+        self.wait_until(stamps, limit, Stamps::none_flies)
+    }
+
+    /// Waits until this write has ended, or for this time.
+    fn wait_for(&mut self, stamps: &mut Stamps, stamp: u64, limit: Duration) -> Result<(), String> {
+        self.wait_until(stamps, limit, |stamps| stamps.has_ended(stamp))
+    }
+
+    fn wait_until(
+        &mut self,
+        stamps: &mut Stamps,
+        limit: Duration,
+        is_over: impl Fn(&Stamps) -> bool,
+    ) -> Result<(), String> {
+        let end = Instant::now() + limit;
+        while !is_over(stamps) && Instant::now() < end {
+            match self {
+                Front::Attach(attach) => match attach.1.next(Duration::from_millis(20)) {
+                    Answer::End(cookie, error, _) => {
+                        stamps.ended(attach.2.remove(&cookie).ok_or("a reply to nothing")?, error == 0);
+                    }
+                    Answer::Closed => return Err("lunar attach closed the connection".into()),
+                    Answer::Nothing => {}
+                },
+                Front::Router(hosts) => hosts.take(stamps),
+            }
+        }
+        Ok(())
+    }
+
+    /// New sessions in the place of those that have ended.
+    fn repair(&mut self) -> Result<(), String> {
+        let Front::Router(hosts) = self else { return Ok(()) };
+        let portal = hosts.router.portal();
+        for (number, host) in hosts.hosts.iter_mut().enumerate() {
+            let depth = host.take().map(|mut depth| {
+                depth.raw.clear_attentions(0);
+                depth
+            });
+            *host = depth.or_else(|| open(number, portal));
+        }
+        Ok(())
+    }
+}
+
+/// Hosts of a router. One whose session has ended is none until the stall is over.
+struct Hosts {
+    router: Server,
+    hosts: Vec<Option<Depth>>,
+    /// Stamps by host and tag
+    flying: HashMap<(usize, u32), u64>,
+    next: usize,
+}
+
+impl Hosts {
+    /// By the first from this host on that has a session; false when none has.
+    fn send(&mut self, block: u64, stamp: u64, data: Vec<u8>, host: Option<usize>) -> bool {
+        let first = host.unwrap_or_else(|| {
+            self.next += 1;
+            self.next
+        });
+        let count = self.hosts.len();
+        let number = (first..first + count).map(|n| n % count).find(|n| self.hosts[*n].is_some());
+        let Some(number) = number else { return false };
+        let depth = self.hosts[number].as_mut().expect("found");
+        let command = Command::new(&write10(block as u32 * SECTORS, SECTORS as u16)).writes(data);
+        let tag = depth.send(command);
+        self.flying.insert((number, tag), stamp);
+        true
+    }
+
+    /// Takes what has come for any host.
+    fn take(&mut self, stamps: &mut Stamps) {
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            let Some(depth) = host.as_mut().filter(|depth| depth.flying() > 0) else { continue };
+            match depth.next(Duration::from_millis(5)) {
+                Next::End(end) => {
+                    let stamp = self.flying.remove(&(number, end.tag)).expect("a tag of ours");
+                    stamps.ended(stamp, end.is_good());
+                }
+                // Nobody hears of the ends of its writes.
+                Next::Closed => {
+                    *host = None;
+                    self.flying.retain(|(of, _), stamp| {
+                        if *of == number {
+                            stamps.lost(*stamp);
+                        }
+                        *of != number
+                    });
+                }
+                Next::Nothing => {}
+            }
+        }
+    }
+}
+
+fn open(host: usize, portal: SocketAddr) -> Option<Depth> {
+    let login = site::login(host).target(ROUTED);
+    let mut raw: Raw = session(&login, portal, &[0]);
+    until("the LUN is ready", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
+    Some(Depth::new(raw))
+}

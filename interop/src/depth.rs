@@ -1,0 +1,170 @@
+//! Many commands of one session in flight.
+
+use crate::pdu::op;
+use crate::raw::{Got, Raw};
+use crate::scsi::{READ, WRITE, place, sense};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Task attributes (RFC 7143 section 11.3.1).
+pub const SIMPLE: u8 = 1;
+pub const ORDERED: u8 = 2;
+pub const HEAD_OF_QUEUE: u8 = 3;
+
+/// A command to send.
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub lun: u16,
+    pub attribute: u8,
+    pub cdb: Vec<u8>,
+    pub out: Vec<u8>,
+    /// Bytes that it reads
+    pub expected: u32,
+    /// It brings as much immediate data as the session allows; otherwise R2Ts ask for all of them
+    pub is_immediate: bool,
+}
+
+impl Command {
+    /// A SIMPLE command without data for LUN 0.
+    pub fn new(cdb: &[u8]) -> Command {
+        let (out, cdb) = (Vec::new(), cdb.to_vec());
+        Command { lun: 0, attribute: SIMPLE, cdb, out, expected: 0, is_immediate: true }
+    }
+
+    /// It writes these bytes.
+    pub fn writes(self, out: Vec<u8>) -> Command {
+        Command { out, ..self }
+    }
+
+    /// It reads this many bytes.
+    pub fn reads(self, expected: u32) -> Command {
+        Command { expected, ..self }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    pub tag: u32,
+    /// 0xff when the target failed without a SCSI status
+    pub status: u8,
+    pub sense: u32,
+    pub data: Vec<u8>,
+}
+
+impl End {
+    /// Did it do what it should?
+    pub fn is_good(&self) -> bool {
+        self.status == 0
+    }
+
+    /// Status and sense in words.
+    pub fn text(&self) -> String {
+        format!("status {:#04x}, sense {:06x}", self.status, self.sense)
+    }
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Next {
+    End(End),
+    Closed,
+    /// Nothing came in time.
+    Nothing,
+}
+
+/// A session with its tasks.
+pub struct Depth {
+    pub raw: Raw,
+    tasks: HashMap<u32, Task>,
+}
+
+struct Task {
+    out: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Depth {
+    /// Of a session that is in full feature phase.
+    pub fn new(raw: Raw) -> Depth {
+        Depth { raw, tasks: HashMap::new() }
+    }
+
+    /// Commands in flight.
+    pub fn flying(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Does the command window let one more in (RFC 7143 section 4.2.2.1)?
+    pub fn has_room(&self) -> bool {
+        self.raw.window.is_none_or(|(_, max)| !crate::check::before(max, self.raw.cmd_sn))
+    }
+
+    /// Sends a command; its tag.
+    pub fn send(&mut self, command: Command) -> u32 {
+        let Command { lun, attribute, cdb, out, expected, is_immediate } = command;
+        let (flags, length) = match out.len() {
+            0 if expected == 0 => (0x80, 0),
+            0 => (0x80 | READ, expected),
+            length => (0x80 | WRITE, length as u32),
+        };
+        let limit = self.raw.first_burst.min(self.raw.send_max);
+        let now = if is_immediate && self.raw.immediate_data { out.len().min(limit) } else { 0 };
+        let pdu = self.raw.request(op::SCSI).flags(flags | attribute).lun(lun);
+        let pdu = pdu.set32(20, length).bytes(32, &cdb).data(&out[..now]);
+        self.raw.send(&pdu);
+        self.tasks.insert(pdu.tag(), Task { out, data: Vec::new() });
+        pdu.tag()
+    }
+
+    /// Waits for the end of any command.
+    pub fn next(&mut self, limit: Duration) -> Next {
+        loop {
+            let pdu = match self.raw.get(limit) {
+                Got::Pdu(pdu) => pdu,
+                Got::Closed => return Next::Closed,
+                Got::Nothing => return Next::Nothing,
+            };
+            if pdu.opcode() == op::ASYNC {
+                continue;
+            }
+            let tag = pdu.tag();
+            let task = self.tasks.get_mut(&tag).unwrap_or_else(|| panic!("of no task: {pdu:?}"));
+            match pdu.opcode() {
+                op::R2T => self.raw.answer(&pdu, &task.out),
+                op::DATA_IN => place(&mut task.data, &pdu),
+                op::SCSI_RESPONSE => {}
+                _ => panic!("not of a SCSI task: {pdu:?}"),
+            }
+            let has_status = pdu.opcode() == op::SCSI_RESPONSE || is_last(&pdu);
+            if has_status {
+                let data = self.tasks.remove(&tag).expect("found before").data;
+                return Next::End(ended(&pdu, data));
+            }
+        }
+    }
+
+    /// Sends a command and waits for its end; `Err` is why there is none.
+    pub fn ask(&mut self, command: Command, limit: Duration) -> Result<End, &'static str> {
+        let tag = self.send(command);
+        loop {
+            match self.next(limit) {
+                Next::End(end) if end.tag == tag => return Ok(end),
+                Next::End(_) => {}
+                Next::Closed => return Err("the connection is closed"),
+                Next::Nothing => return Err("no answer"),
+            }
+        }
+    }
+}
+
+fn is_last(pdu: &crate::Pdu) -> bool {
+    pdu.opcode() == op::DATA_IN && pdu.bhs[1] & 1 != 0
+}
+
+fn ended(pdu: &crate::Pdu, data: Vec<u8>) -> End {
+    let is_response = pdu.opcode() == op::SCSI_RESPONSE;
+    let status = if is_response && pdu.bhs[2] != 0 { 0xff } else { pdu.bhs[3] };
+    let sense = if is_response { pdu.data.get(2..).map_or(0, sense) } else { 0 };
+    End { tag: pdu.tag(), status, sense, data }
+}

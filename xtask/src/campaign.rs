@@ -1,0 +1,16 @@
+//! `cargo xtask campaign`: builds the program of the campaigns and the one under test, and runs it.
+
+use anyhow::{Context, Result};
+
+use crate::root::{self, Step};
+
+/// Runs campaigns. `lunar` is built unless `--lunar` or `$LUNAR_BIN` names another.
+pub fn run(arguments: &[String]) -> Result<Step> {
+    let program = root::build("interop", "campaign")?;
+    let mut command = root::command(&program.display().to_string());
+    if !arguments.iter().any(|a| a.starts_with("--lunar") || a == "--help") {
+        command.env("LUNAR_BIN", root::lunar()?);
+    }
+    let status = command.args(arguments).status().with_context(|| format!("run {}", program.display()))?;
+    Ok(if status.success() { Step::Ok } else { Step::Failed("campaign".into()) })
+}
