@@ -66,8 +66,8 @@ struct Session {
 impl Session {
     fn open(site: &Site, number: usize, way: Way, mut random: Random, epoch: Instant) -> Session {
         let login = site.login(number + 1);
-        let login = login.key("ImmediateData", random.pick(&["Yes", "Yes", "No"]));
-        let login = login.key("FirstBurstLength", random.pick(&["512", "2048", "65536"]));
+        let login = login.key("ImmediateData", random.pick::<&str>(&["Yes", "Yes", "No"]));
+        let login = login.key("FirstBurstLength", random.pick::<&str>(&["512", "2048", "65536"]));
         let raw: Raw = site.session(&login, &[0]);
         let (depth, has_atomic) = (Depth::new(raw), way != Way::Block);
         let (flying, done, seen) = (HashMap::new(), Vec::new(), (0, Vec::new()));
