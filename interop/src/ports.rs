@@ -11,9 +11,10 @@ const COUNT: u16 = 20_000;
 /// A port of 127.0.0.1 that is free and that no other test of this process is given.
 pub fn free() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let start = u16::try_from(std::process::id() % u32::from(COUNT)).expect("less than COUNT");
+    // Processes that start together have neighbouring ids: their ports are far apart.
+    let start = u64::from(std::process::id()) * 7919;
     for _ in 0..COUNT {
-        let at = (u32::from(start) + u32::from(TAKEN.fetch_add(1, Ordering::Relaxed))) % u32::from(COUNT);
+        let at = (start + u64::from(TAKEN.fetch_add(1, Ordering::Relaxed))) % u64::from(COUNT);
         let port = FIRST + u16::try_from(at).expect("less than COUNT");
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;

@@ -42,8 +42,8 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut writers: Vec<Writer> =
         (0..WRITERS).map(|host| Writer::new(host, block, way != Way::Block, random.fork())).collect();
     let mut reservation = Keys::establish(&site)?;
-    for kill in 0..if tally.is_short() { 2 } else { 8 } {
-        let moment = Duration::from_millis(20 + random.below(if tally.is_short() { 200 } else { 1500 }));
+    for kill in 0..if tally.is_short() { 2 } else { 16 } {
+        let moment = Duration::from_millis(20 + random.below(if tally.is_short() { 200 } else { 600 }));
         one(&mut site, kills_router, moment, &mut writers, &mut reservation, tally)
             .map_err(|fault| format!("{way:?}, {}, {keys:?}, kill {kill}: {fault}", victim(kills_router)))?;
     }

@@ -203,7 +203,18 @@ fn values_of(first: u64, blocks: u64, data: &[u8]) -> Result<Vec<u64>, String> {
     let value = |(lba, block): (u64, &[u8])| {
         let value = u64::from_be_bytes(block[..8].try_into().expect("8 bytes"));
         let is_whole = block == stamps(lba, &[value]);
-        is_whole.then_some(value).ok_or_else(|| format!("LBA {lba} is torn or of another: {block:02x?}"))
+        is_whole
+            .then_some(value)
+            .ok_or_else(|| format!("LBA {lba} is torn or of another: {:x?}", words(block)))
     };
     (first..).zip(data.chunks(BLOCK)).map(value).collect()
+}
+
+/// The different pairs of value and LBA in a block, in order.
+fn words(block: &[u8]) -> Vec<[u64; 2]> {
+    let word = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("8 bytes"));
+    let mut words: Vec<[u64; 2]> =
+        block.chunks(16).map(|pair| [word(&pair[..8]), word(&pair[8..])]).collect();
+    words.dedup();
+    words
 }

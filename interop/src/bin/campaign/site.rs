@@ -29,9 +29,9 @@ pub fn lun(number: u16, keys: &str) -> String {
     format!("[[target.lun]]\nlun = {number}\n{keys}\n")
 }
 
-/// A file of 64 MiB with more keys.
+/// A file of 160 MiB with more keys.
 pub fn file(name: &str, keys: &str) -> String {
-    format!("backend = \"file\"\npath = \"{name}\"\nsize = \"64MiB\"\nserial = \"{name}\"\n{keys}")
+    format!("backend = \"file\"\npath = \"{name}\"\nsize = \"160MiB\"\nserial = \"{name}\"\n{keys}")
 }
 
 /// A storage and what stands before it.

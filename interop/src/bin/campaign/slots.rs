@@ -9,8 +9,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SLOTS: usize = 40;
-/// Blocks of a slot at most.
-const SLOT_BLOCKS: u64 = 128;
+/// The last of them are large, for R2Ts and for atomic writes that take their time.
+const LARGE: usize = 3;
+const LARGE_BYTES: usize = 1 << 20;
+/// From one slot to the next, and from one writer to the next, in blocks.
+const SPACE: u64 = 64;
+const WRITER_SPACE: u64 = 12288;
+/// COMPARE AND WRITE has a byte for the number of blocks.
+const COMPARE_MAX: u64 = 255;
 const DEPTH: usize = 12;
 const FUA: u8 = 0x08;
 const UNMAP: u8 = 0x08;
@@ -65,21 +71,31 @@ pub struct Writer {
     pub host: usize,
     block: usize,
     has_atomic: bool,
+    /// Large atomic writes are in flight all the time
+    is_storm: bool,
     random: Random,
     slots: Vec<Slot>,
     flying: HashMap<u32, Option<usize>>,
 }
 
 impl Writer {
-    /// A writer of LUN 0 with blocks of this size. Most slots are small, and some are so large that R2Ts ask for them.
+    /// A writer of LUN 0 with blocks of this size.
     pub fn new(host: usize, block: usize, has_atomic: bool, mut random: Random) -> Writer {
+        let large = (LARGE_BYTES / block) as u64;
+        let first_large = (SLOTS - LARGE) as u64 * SPACE;
         let slot = |number: usize| {
-            let lba = (host * SLOTS + number) as u64 * SLOT_BLOCKS;
-            let blocks = *random.pick(&[1, 8, 8, 8, 16, SLOT_BLOCKS]);
+            let at = match number.checked_sub(SLOTS - LARGE) {
+                None => number as u64 * SPACE,
+                Some(n) => first_large + n as u64 * large,
+            };
+            let small = *random.pick(&[1, 8, 8, 8, 16, SPACE]);
+            let blocks = if at < first_large { small } else { large };
+            let lba = host as u64 * WRITER_SPACE + at;
             Slot { lba, blocks, sent: 0, may_hold: vec![Content::Zero], is_atomic: false }
         };
         let slots = (0..SLOTS).map(slot).collect();
-        Writer { host, block, has_atomic, random, slots, flying: HashMap::new() }
+        let is_storm = has_atomic && random.one_in(2);
+        Writer { host, block, has_atomic, is_storm, random, slots, flying: HashMap::new() }
     }
 
     /// Writes until the connection ends, or until all commands have ended after `stop`.
@@ -110,18 +126,31 @@ impl Writer {
             self.flying.insert(tag, None);
             return;
         }
-        let slot = *self.random.pick(&free);
+        // Large ones more often: they are in flight for longer when the kill comes.
+        let large = free
+            .iter()
+            .copied()
+            .find(|slot| *slot >= SLOTS - LARGE)
+            .filter(|_| self.is_storm || self.random.one_in(3));
+        let slot = large.unwrap_or_else(|| *self.random.pick(&free));
         let command = self.command(slot);
         self.flying.insert(depth.send(command), Some(slot));
     }
 
     /// The next command of a slot. After one whose end is unknown comes one that writes all of its blocks.
     fn command(&mut self, number: usize) -> Command {
-        let mut means = *self.random.pick(&MEANS);
+        let is_large = number >= SLOTS - LARGE;
+        let mut means =
+            if is_large && self.random.one_in(2) { Means::Atomic } else { *self.random.pick(&MEANS) };
         let is_immediate = !self.random.one_in(4);
         let slot = &mut self.slots[number];
         let is_known = slot.may_hold.len() == 1;
-        if !is_known || (means == Means::Atomic && !self.has_atomic) {
+        let may_be = match means {
+            Means::Atomic => self.has_atomic,
+            Means::Compare => slot.blocks <= COMPARE_MAX,
+            _ => true,
+        };
+        if !is_known || !may_be {
             means = Means::Write;
         }
         slot.sent += 1;

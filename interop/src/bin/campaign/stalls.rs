@@ -16,8 +16,9 @@ use interop::routed::{session, until};
 use interop::scsi::write10;
 use interop::{Random, Raw, Server, TARGET};
 use std::collections::HashMap;
-use std::fs;
+use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -116,13 +117,14 @@ fn surely(front: &mut Front, stamps: &mut Stamps, block: u64) -> Result<bool, St
 }
 
 fn check(storage: &Server, stamps: &Stamps, blocks: &[u64], tally: &Tally) -> Result<(), String> {
-    let file = fs::read(storage.dir().join("disk.img")).map_err(|e| format!("disk.img: {e}"))?;
+    let file = File::open(storage.dir().join("disk.img")).map_err(|e| format!("disk.img: {e}"))?;
     let mut raw = session(&site::login(20), storage.portal(), &[0]);
     for block in blocks {
         let read = raw.read_blocks(0, *block as u32 * SECTORS, SECTORS as u16);
-        let at = *block as usize * BLOCK;
-        for data in [&file[at..at + BLOCK], &read] {
-            stamps.check(*block, data)?;
+        let mut data = vec![0; BLOCK];
+        file.read_exact_at(&mut data, *block * BLOCK as u64).map_err(|e| format!("disk.img: {e}"))?;
+        for data in [data, read] {
+            stamps.check(*block, &data)?;
             tally.add("blocks compared", 1);
         }
     }

@@ -1,0 +1,26 @@
+//! Each campaign of `cargo xtask campaign` still runs, and checks something: one short round of each, all at once.
+#![forbid(unsafe_code)]
+
+use interop::lunar_bin;
+use interop::tool;
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+/// A campaign, and a counter of what a round must have checked.
+const CAMPAIGNS: [(&str, &str); 3] =
+    [("kills", "blocks compared"), ("linear", "blocks read"), ("stalls", "blocks compared")];
+
+#[test]
+fn a_short_round_of_each_campaign_checks_and_passes() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_campaign"));
+    command.args(["--rounds", "1", "--short", "--seed", "0", "--json", "--lunar"]).arg(lunar_bin());
+    let ran = tool::run(command.args(CAMPAIGNS.map(|(name, _)| name)), Duration::from_secs(300));
+    assert!(ran.ok(), "{:?}: {}", ran.status, ran.said);
+    let result: Value = serde_json::from_str(&ran.said).expect("JSON");
+    for (name, counter) in CAMPAIGNS {
+        let campaigns = result["campaigns"].as_array().expect("a list");
+        let campaign = campaigns.iter().find(|c| c["name"] == name).expect("it ran");
+        assert!(campaign["counters"][counter].as_u64() > Some(0), "{name} counted no {counter}: {campaign}");
+    }
+}
