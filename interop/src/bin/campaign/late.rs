@@ -1,5 +1,344 @@
-use crate::tally::Tally;
+//! Late bytes of sessions that were replaced, reset or closed: none of them lands on newer data.
+//!
+//! A trial leaves old commands behind: in the socket of a server that stands still, or on a connection that the network held
+//! back. The old session then ends, newer data are acknowledged, and the rest of the old bytes comes. The newer data must
+//! stay. A second region, which nobody writes again, shows whether an old command was carried out at all.
 
-pub fn round(_seed: u64, _tally: &mut Tally) -> Result<(), String> {
-    Err("this campaign is not written yet".into())
+use crate::late_paths;
+use crate::left::{BLOCK, KINDS, Kind, Old, stamped};
+use crate::tally::Tally;
+use interop::scsi::{WRITE, cdb10, write10};
+use interop::{Login, NONE, Random, Raw, Server, TARGET, op};
+use std::net::Shutdown;
+use std::time::Duration;
+
+const DISK_BLOCKS: u32 = 8192;
+/// Regions that nobody writes again lie here.
+const CONTROL: u32 = DISK_BLOCKS / 2;
+const LUNS: [u16; 2] = [0, 1];
+const LUN_RESET: u8 = 5;
+const TARGET_WARM_RESET: u8 = 6;
+const TRIALS: u32 = 300;
+const TRIALS_SHORT: u32 = 8;
+
+/// How the old session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Reset,
+    Close,
+    Login,
+    LunReset,
+    TargetReset,
+}
+
+const ENDS: [End; 5] = [End::Reset, End::Close, End::Login, End::LunReset, End::TargetReset];
+
+#[derive(Debug)]
+struct Trial {
+    lun: u16,
+    lba: u32,
+    blocks: u16,
+    kind: Kind,
+    end: End,
+    /// The server stands still while the old bytes and the end come.
+    is_paused: bool,
+    /// So many of a thousand parts of the old bytes come before the end.
+    early: u64,
+    digests: [bool; 2],
+}
+
+impl Trial {
+    fn choose(random: &mut Random) -> Trial {
+        let (kind, end) = (*random.pick(&KINDS), *random.pick(&ENDS));
+        let blocks = match kind {
+            Kind::CompareAndWrite => 1,
+            Kind::Immediate | Kind::Extended | Kind::BehindHole => *random.pick(&[1, 8, 16]),
+            _ => *random.pick(&[1, 8, 64]),
+        };
+        let is_task_function = matches!(end, End::LunReset | End::TargetReset);
+        let waits = matches!(kind, Kind::Solicited | Kind::BehindHole);
+        let is_paused = match end {
+            End::Reset | End::Close => true,
+            End::Login => random.one_in(2),
+            // On a connection that lives, only what the server has, or knows of, is ended by a reset.
+            End::LunReset | End::TargetReset => !waits,
+        };
+        let early = match random.below(3) {
+            _ if is_task_function && is_paused => 1000,
+            _ if is_task_function => 0,
+            0 => 1000,
+            1 => 0,
+            _ => random.below(1000),
+        };
+        let lba = random.below(u64::from(CONTROL) - 64) as u32;
+        let digests = [random.one_in(2), random.one_in(2)];
+        Trial { lun: *random.pick(&LUNS), lba, blocks, kind, end, is_paused, early, digests }
+    }
+
+    fn is_task_function(&self) -> bool {
+        matches!(self.end, End::LunReset | End::TargetReset)
+    }
+
+    /// No old command can have begun in time: the bytes came together with the end, or behind it.
+    fn begins_nothing(&self) -> bool {
+        match self.end {
+            End::Reset | End::Close => true,
+            End::Login => self.early == 0,
+            End::LunReset | End::TargetReset => !self.is_paused,
+        }
+    }
+}
+
+/// The server, two hosts of it, and what the disks must hold.
+struct Stage {
+    server: Server,
+    /// Another initiator.
+    host: Raw,
+    /// The initiator of the old sessions, over another session.
+    mate: Raw,
+    disks: [Vec<u8>; 2],
+    stamp: u64,
+}
+
+pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    if random.one_in(4) {
+        return late_paths::round(&mut random, tally);
+    }
+    let mut stage = Stage::set(tally);
+    for number in 0..if tally.is_short() { TRIALS_SHORT } else { TRIALS } {
+        let trial = Trial::choose(&mut random);
+        stage.perform(&trial, tally).map_err(|why| format!("trial {number}, {trial:?}: {why}"))?;
+        tally.add("trials", 1);
+    }
+    LUNS.iter().try_for_each(|lun| stage.is_whole(*lun))?;
+    tally.add("disks checked", LUNS.len() as u64);
+    if stage.server.lives() { Ok(()) } else { Err("the server has ended".into()) }
+}
+
+fn disk(lun: u16, keys: &str) -> String {
+    format!("[[target.lun]]\nlun = {lun}\nsize = \"{}KiB\"\n{keys}\n", DISK_BLOCKS / 2)
+}
+
+impl Stage {
+    fn set(tally: &Tally) -> Stage {
+        let luns = disk(0, "backend = \"memory\"") + &disk(1, "backend = \"file\"\npath = \"disk.img\"");
+        let toml = format!(
+            "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
+             [[target]]\nname = \"{TARGET}\"\n{luns}"
+        );
+        let server = Server::start_in(tally.folder(), &toml);
+        let host = Login::new().initiator("iqn.2026-11.org.example:other").on(server.portal());
+        let mate = Login::new().on(server.portal());
+        let size = DISK_BLOCKS as usize * BLOCK;
+        Stage { server, host, mate, disks: [vec![0; size], vec![0; size]], stamp: 0 }
+    }
+
+    fn next_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    /// What a region holds from now on.
+    fn holds(&mut self, lun: u16, lba: u32, data: &[u8]) {
+        self.disks[usize::from(lun)][lba as usize * BLOCK..][..data.len()].copy_from_slice(data);
+    }
+
+    fn perform(&mut self, trial: &Trial, tally: &Tally) -> Result<(), String> {
+        let [base, old_stamp, newer] = std::array::from_fn(|_| self.next_stamp());
+        let (lun, blocks) = (trial.lun, trial.blocks);
+        let places = [trial.lba, trial.lba + CONTROL];
+        for lba in places {
+            put(&mut self.host, lun, lba, &stamped(base, blocks))?;
+            self.holds(lun, lba, &stamped(base, blocks));
+        }
+        [&mut self.host, &mut self.mate].into_iter().for_each(|raw| raw.clear_attentions(lun));
+        let (login, mut old) = self.old_session(trial);
+        // COMPARE AND WRITE compares with what is there if it comes late.
+        let compared = [newer, base];
+        let bytes = left_behind(&mut old, trial, places, compared, old_stamp);
+        let early = bytes.len() as u64 * trial.early / 1000;
+        let (early, late) = bytes.split_at(early as usize);
+        if trial.is_paused {
+            self.server.pause();
+        }
+        old.send_bytes(early);
+        let (left, next) = self.end(trial, &login, old, &stamped(newer, blocks))?;
+        self.holds(lun, places[0], &stamped(newer, blocks));
+        tally.add("newer writes acknowledged", 1);
+        self.come_late(trial, left, late);
+        tally.add("late bytes", late.len() as u64);
+        drop(next);
+        self.check(trial, places, old_stamp, tally)
+    }
+
+    /// The session that leaves something behind.
+    fn old_session(&self, trial: &Trial) -> (Login, Raw) {
+        let digest = |wanted: bool| if wanted { "CRC32C" } else { "None" };
+        let unasked = trial.kind == Kind::Unsolicited;
+        let login = Login::new().with(&[
+            ("HeaderDigest", digest(trial.digests[0])),
+            ("DataDigest", digest(trial.digests[1])),
+            ("ImmediateData", if trial.kind == Kind::Solicited || unasked { "No" } else { "Yes" }),
+            ("InitialR2T", if unasked { "No" } else { "Yes" }),
+        ]);
+        let mut old = login.on(self.server.portal());
+        old.clear_attentions(trial.lun);
+        (login, old)
+    }
+
+    /// Ends the old session, and has newer data acknowledged. What of the connections is to stay open comes back.
+    fn end(
+        &mut self,
+        trial: &Trial,
+        login: &Login,
+        old: Raw,
+        data: &[u8],
+    ) -> Result<(Option<Raw>, Option<Raw>), String> {
+        let Trial { lun, lba, .. } = *trial;
+        match trial.end {
+            End::Reset | End::Close => {
+                let left = leave(old, trial.end);
+                let count = (data.len() / BLOCK) as u16;
+                let now = data.len().min(self.host.send_max);
+                let write = self.host.command(lun, 0x80 | WRITE, &write10(lba, count), data.len() as u32);
+                let write = write.data(&data[..now]);
+                self.host.send(&write);
+                self.go_on(trial);
+                let reply = self.host.collect(write.tag(), data);
+                (reply.status == 0).then_some((left, None)).ok_or(format!("the newer write: {reply:?}"))
+            }
+            End::Login => {
+                let mut next = Raw::connect(self.server.portal());
+                next.send(&plain(login).request(1, Some(3)));
+                self.go_on(trial);
+                let answer = next.recv_op(op::LOGIN_RESPONSE);
+                if answer.status() != 0 {
+                    return Err(format!("the next login: {answer:?}"));
+                }
+                put(&mut next, lun, lba, data)?;
+                Ok((Some(old), Some(next)))
+            }
+            End::LunReset | End::TargetReset => {
+                let function = if trial.end == End::LunReset { LUN_RESET } else { TARGET_WARM_RESET };
+                let function = self.mate.tmf(function, lun, NONE, 0);
+                self.mate.send(&function);
+                self.go_on(trial);
+                let answer = self.mate.recv_for(function.tag());
+                if answer.bhs[2] != 0 {
+                    return Err(format!("the reset: {answer:?}"));
+                }
+                put(&mut self.mate, lun, lba, data)?;
+                Ok((Some(old), None))
+            }
+        }
+    }
+
+    fn go_on(&self, trial: &Trial) {
+        if trial.is_paused {
+            self.server.go_on();
+        }
+    }
+
+    /// The rest of the old bytes comes, and the server has time to do wrong.
+    fn come_late(&self, trial: &Trial, left: Option<Raw>, late: &[u8]) {
+        let Some(mut old) = left else { return };
+        if trial.end != End::Close {
+            old.send_bytes(late);
+        }
+        if trial.is_task_function() {
+            old.ping();
+            let _ = old.logout(0, 0);
+        } else {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn check(&mut self, trial: &Trial, places: [u32; 2], old: u64, tally: &Tally) -> Result<(), String> {
+        let (lun, blocks) = (trial.lun, trial.blocks);
+        let found = get(&mut self.host, lun, places[0], blocks)?;
+        self.compare(lun, places[0], &found).map_err(|why| format!("after a newer write, {why}"))?;
+        let found = get(&mut self.host, lun, places[1], blocks)?;
+        tally.add("regions checked", 2);
+        let Err(why) = self.compare(lun, places[1], &found) else { return Ok(()) };
+        if trial.begins_nothing() {
+            return Err(format!("an old command was carried out: {why}"));
+        }
+        let carried_out = if trial.kind == Kind::Unmap { stamped(0, blocks) } else { stamped(old, blocks) };
+        if found != carried_out {
+            return Err(format!("an old command was carried out in part: {why}"));
+        }
+        tally.add("old commands carried out in time", 1);
+        self.holds(lun, places[1], &found);
+        Ok(())
+    }
+
+    fn compare(&self, lun: u16, lba: u32, found: &[u8]) -> Result<(), String> {
+        let expected = &self.disks[usize::from(lun)][lba as usize * BLOCK..][..found.len()];
+        let Some(at) = expected.iter().zip(found).position(|(a, b)| a != b) else { return Ok(()) };
+        let stamp = |bytes: &[u8]| u64::from_be_bytes(bytes[at / 8 * 8..][..8].try_into().expect("8 bytes"));
+        Err(format!("LUN {lun}, byte {at} from LBA {lba}: {} instead of {}", stamp(found), stamp(expected)))
+    }
+
+    fn is_whole(&mut self, lun: u16) -> Result<(), String> {
+        for lba in (0..DISK_BLOCKS).step_by(128) {
+            let found = get(&mut self.host, lun, lba, 128)?;
+            self.compare(lun, lba, &found).map_err(|why| format!("at the end of the round, {why}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The login without keys that would change how PDUs look.
+fn plain(login: &Login) -> Login {
+    ["HeaderDigest", "DataDigest", "ImmediateData", "InitialR2T"]
+        .iter()
+        .fold(login.clone(), |l, k| l.without(k))
+}
+
+fn leave(old: Raw, end: End) -> Option<Raw> {
+    if end == End::Reset {
+        rustix::net::sockopt::set_socket_linger(&old.stream, Some(Duration::ZERO)).expect("a socket");
+        return None;
+    }
+    old.stream.shutdown(Shutdown::Write).expect("a socket");
+    Some(old)
+}
+
+/// The old bytes of a trial: one command for each place. What has to be at the server before is sent.
+fn left_behind(raw: &mut Raw, trial: &Trial, places: [u32; 2], compared: [u64; 2], stamp: u64) -> Vec<u8> {
+    let Trial { lun, blocks, kind, .. } = *trial;
+    let hole = (kind == Kind::BehindHole).then(|| raw.command(lun, 0x80, &[0; 6], 0));
+    let mut pdus = Vec::new();
+    for (lba, compared) in places.into_iter().zip(compared) {
+        pdus.extend(Old { kind, lun, lba, blocks, compared, stamp }.pdus(raw));
+    }
+    if let Some(hole) = hole {
+        raw.send_all(&pdus);
+        pdus = vec![hole];
+    }
+    pdus.iter().flat_map(|pdu| pdu.encode(raw.header_digest, raw.data_digest)).collect()
+}
+
+/// Writes, past unit attentions.
+pub fn put(raw: &mut Raw, lun: u16, lba: u32, data: &[u8]) -> Result<(), String> {
+    again(lun, || raw.write_blocks(lun, lba, data)).map(drop)
+}
+
+/// Reads, past unit attentions.
+fn get(raw: &mut Raw, lun: u16, lba: u32, blocks: u16) -> Result<Vec<u8>, String> {
+    again(lun, || raw.read(lun, &cdb10(0x28, lba, blocks), u32::from(blocks) * BLOCK as u32))
+}
+
+fn again(lun: u16, mut command: impl FnMut() -> interop::Reply) -> Result<Vec<u8>, String> {
+    for _ in 0..16 {
+        let reply = command();
+        match (reply.status, reply.sense() >> 16) {
+            (0, _) => return Ok(reply.data),
+            // A unit attention.
+            (2, 6) => {}
+            _ => return Err(format!("LUN {lun}: status {}, sense {:06x}", reply.status, reply.sense())),
+        }
+    }
+    Err(format!("unit attentions of LUN {lun} do not end"))
 }

@@ -5,10 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod gate;
 mod history;
 mod keys;
 mod kills;
 mod late;
+mod late_paths;
+mod left;
 mod linear;
 mod logins;
 mod logs;
@@ -45,7 +48,7 @@ const CAMPAIGNS: [Campaign; 6] = [
     ("kills", "kill -9 under writers: no acknowledged write is lost, none is torn", kills::round),
     ("stalls", "a core that stands still: no old write lands on a newer one", stalls::round),
     ("linear", "blocks are atomic registers, and atomic writes are whole", linear::round),
-    ("late", "what comes late lands nowhere", late::round),
+    ("late", "bytes of sessions that were replaced, reset or closed land on no newer data", late::round),
     ("logins", "storms of logins, logouts and cut connections", logins::round),
     ("logs", "logs that cannot be written hold nothing up", logs::round),
 ];

@@ -1,0 +1,208 @@
+//! A way to a portal that holds bytes back in both directions, and brings them later, or never.
+
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+/// Login Response with T, from any stage to full feature phase.
+const LOGGED_IN: [u8; 2] = [0x23, 0x83];
+
+/// How the two connections of a link are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    Reset,
+    Close,
+}
+
+/// A portal that passes connections on. Its threads end with their connections, the one that listens with the process.
+pub struct Gate {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    logins: AtomicU32,
+}
+
+#[derive(Default)]
+struct State {
+    refuses: bool,
+    links: Vec<Link>,
+}
+
+/// A connection here, and the one to the portal.
+#[derive(Default)]
+struct Link {
+    is_held: bool,
+    cut: Option<Cut>,
+    lanes: [Lane; 2],
+}
+
+/// Bytes on their way in one direction.
+#[derive(Default)]
+struct Lane {
+    bytes: Vec<u8>,
+    has_ended: bool,
+}
+
+/// The directions, which are indices of lanes.
+const THERE: usize = 0;
+const BACK: usize = 1;
+
+impl Gate {
+    /// A gate before this portal.
+    pub fn to(portal: SocketAddr) -> Gate {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let shared =
+            Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), logins: AtomicU32::new(0) });
+        let own = shared.clone();
+        thread::spawn(move || listener.incoming().flatten().for_each(|client| pass(client, portal, &own)));
+        Gate { address, shared }
+    }
+
+    /// Where to connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Logins that the portal has answered.
+    pub fn logins(&self) -> u32 {
+        self.shared.logins.load(SeqCst)
+    }
+
+    /// Nothing passes any more, and new connections are closed.
+    pub fn hold(&self) {
+        let mut state = self.shared.state();
+        state.refuses = true;
+        state.links.iter_mut().for_each(|link| link.is_held = true);
+    }
+
+    /// New connections pass.
+    pub fn open(&self) {
+        self.shared.state().refuses = false;
+    }
+
+    /// What was held comes now, and the ends of the connections behind it. How many bytes that were.
+    pub fn release(&self) -> u64 {
+        let mut state = self.shared.state();
+        let held = state.links.iter_mut().filter(|link| link.is_held);
+        let bytes = held.map(|link| {
+            link.is_held = false;
+            link.lanes[THERE].bytes.len() as u64
+        });
+        let bytes = bytes.sum();
+        drop(state);
+        self.shared.changed.notify_all();
+        bytes
+    }
+
+    /// What was held is lost, and its connections end.
+    pub fn cut(&self, how: Cut) {
+        self.shared
+            .state()
+            .links
+            .iter_mut()
+            .filter(|link| link.is_held)
+            .for_each(|link| link.cut = Some(how));
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.refuses = true;
+        state.links.iter_mut().for_each(|link| link.cut = Some(Cut::Reset));
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics with it")
+    }
+}
+
+fn pass(client: TcpStream, portal: SocketAddr, shared: &Arc<Shared>) {
+    let mut state = shared.state();
+    if state.refuses {
+        return;
+    }
+    // A portal that is not there is one that closes at once.
+    let Ok(server) = TcpStream::connect(portal) else { return };
+    let number = state.links.len();
+    state.links.push(Link::default());
+    drop(state);
+    let (client, server) = (Arc::new(client), Arc::new(server));
+    for stream in [&client, &server] {
+        stream.set_nodelay(true).expect("a socket");
+    }
+    for (lane, from, to) in [(THERE, &client, &server), (BACK, &server, &client)] {
+        let (from, to) = (from.clone(), to.clone());
+        let (taker, bringer) = (shared.clone(), shared.clone());
+        thread::spawn(move || take(&from, &taker, number, lane));
+        thread::spawn(move || bring(&to, &bringer, number, lane));
+    }
+}
+
+/// Takes what comes.
+fn take(mut from: &TcpStream, shared: &Shared, number: usize, lane: usize) {
+    let (mut chunk, mut is_in) = ([0; 65536], lane == THERE);
+    loop {
+        let count = from.read(&mut chunk).unwrap_or(0);
+        if !is_in && count >= 48 && chunk[0] == LOGGED_IN[0] && chunk[1] & 0x83 == LOGGED_IN[1] {
+            is_in = chunk[36] == 0;
+            shared.logins.fetch_add(u32::from(is_in), SeqCst);
+        }
+        let mut state = shared.state();
+        let lane = &mut state.links[number].lanes[lane];
+        lane.bytes.extend_from_slice(&chunk[..count]);
+        lane.has_ended = count == 0;
+        drop(state);
+        shared.changed.notify_all();
+        if count == 0 {
+            return;
+        }
+    }
+}
+
+/// Brings it on, as long as it may.
+fn bring(mut to: &TcpStream, shared: &Shared, number: usize, lane: usize) {
+    loop {
+        let state = shared.state();
+        let waits = |state: &mut State| {
+            let link = &state.links[number];
+            let lane = &link.lanes[lane];
+            link.cut.is_none() && (link.is_held || lane.bytes.is_empty() && !lane.has_ended)
+        };
+        let mut state = shared.changed.wait_while(state, waits).expect("no thread panics with it");
+        let link = &mut state.links[number];
+        if let Some(how) = link.cut {
+            drop(state);
+            if how == Cut::Reset {
+                // The reset leaves with the last descriptor, when the one who takes has seen the end.
+                let _ = set_socket_linger(to, Some(Duration::ZERO));
+            }
+            let _ = to.shutdown(Shutdown::Both);
+            return;
+        }
+        let bytes = std::mem::take(&mut link.lanes[lane].bytes);
+        let has_ended = link.lanes[lane].has_ended;
+        drop(state);
+        let is_gone = to.write_all(&bytes).is_err();
+        if has_ended {
+            let _ = to.shutdown(Shutdown::Write);
+        }
+        if has_ended || is_gone {
+            return;
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Late bytes of `lunar attach` and of a router, whose ways to the storage hold them back.
+//!
+//! What a way has held back comes when the initiator has logged in there again: the storage has ended the old session by
+//! then. Bytes that come earlier, on a connection that lives for the storage, nobody can tell from those in time
+//! (docs/attach.md); the raw sessions of the other rounds try what has arrived.
+
+use crate::NO_ANSWER;
+use crate::attach::Attach;
+use crate::gate::{Cut, Gate};
+use crate::site::{self, HEAD, ROUTED};
+use crate::tally::Tally;
+use interop::depth::{Command, Depth, Next};
+use interop::nbd::{self, Answer, Nbd};
+use interop::routed::{session, until};
+use interop::scsi::{read10, write10};
+use interop::{Login, Random, Server, TARGET};
+use std::collections::HashMap;
+use std::time::Duration;
+
+const BLOCK: u32 = 4096;
+const DISK_BLOCKS: u64 = 2048;
+/// Blocks of a trial.
+const AT_ONCE: usize = 12;
+const TRIALS: u32 = 3;
+const TRIES: u32 = 500;
+/// The time-outs of the initiator, which are short.
+const WAITS: &str = "noop_interval=1&noop_timeout=1&login_timeout=1&command_timeout=2&abort_timeout=1\
+                     &lun_reset_timeout=1&target_reset_timeout=1";
+
+/// What stands before the storage, and the ends of commands that nobody has asked for yet.
+struct Front {
+    side: Side,
+    ends: HashMap<u64, (bool, Vec<u8>)>,
+}
+
+enum Side {
+    Attached(Nbd, #[expect(dead_code, reason = "it ends with its owner")] Attach),
+    Routed(Box<Depth>, #[expect(dead_code, reason = "it ends with its owner")] Server),
+}
+
+pub fn round(random: &mut Random, tally: &Tally) -> Result<(), String> {
+    let server = Server::start_in(tally.folder(), &storage());
+    let ways = 1 + random.below(2) as usize;
+    let gates: Vec<Gate> = server.portals()[..ways].iter().map(|portal| Gate::to(*portal)).collect();
+    let kind = *random.pick(&["attach", "block", "pass"]);
+    let mut front = Front::before(&gates, kind, tally)?;
+    let mut last = HashMap::new();
+    for number in 0..if tally.is_short() { 1 } else { TRIALS } {
+        let trial = trial(&mut front, &gates, random, &mut last, tally);
+        trial.map_err(|why| format!("{kind} over {ways} ways, trial {number}: {why}"))?;
+        tally.add("trials of initiators", 1);
+    }
+    Ok(())
+}
+
+/// One portal group with two portals.
+fn storage() -> String {
+    format!(
+        "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
+         [[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\n\
+         size = \"8MiB\"\n"
+    )
+}
+
+/// A way is silent while writes are in flight; they end; newer ones are acknowledged; the old bytes come.
+fn trial(
+    front: &mut Front,
+    gates: &[Gate],
+    random: &mut Random,
+    last: &mut HashMap<u64, u64>,
+    tally: &Tally,
+) -> Result<(), String> {
+    let mut stamp = last.values().max().copied().unwrap_or(0);
+    let mut blocks: Vec<u64> = (0..AT_ONCE).map(|_| random.below(DISK_BLOCKS)).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    let mut next = || {
+        stamp += 1;
+        stamp
+    };
+    for block in &blocks {
+        last.insert(*block, next());
+        front.surely(*block, last[block])?;
+    }
+    let gate = random.pick(gates);
+    let logins = gate.logins();
+    gate.hold();
+    let old: Vec<u64> = blocks.iter().map(|block| front.begin(*block, next())).collect();
+    // With one way nothing ends before a login.
+    if gates.len() == 1 || random.one_in(2) {
+        std::thread::sleep(Duration::from_millis(random.below(1500)));
+        gate.open();
+    }
+    old.into_iter().try_for_each(|write| front.end(write).map(drop))?;
+    for block in &blocks {
+        last.insert(*block, next());
+        front.surely(*block, last[block])?;
+    }
+    tally.add("newer writes acknowledged", blocks.len() as u64);
+    gate.open();
+    until("the way is used again", || (gate.logins() > logins).then_some(()));
+    match random.below(4) {
+        0 => gate.cut(Cut::Reset),
+        1 => gate.cut(Cut::Close),
+        _ => tally.add("late bytes", gate.release()),
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    for (block, stamp) in last.iter() {
+        let found = front.read(*block)?;
+        if found != *stamp {
+            return Err(format!("block {block} holds {found}; {stamp} was acknowledged"));
+        }
+    }
+    tally.add("blocks checked", last.len() as u64);
+    Ok(())
+}
+
+fn routed(urls: &[String], path: &str, tally: &Tally) -> Side {
+    let urls: Vec<String> = urls.iter().map(|url| url.replace("/0?", "?")).collect();
+    let router = Server::start_in(tally.folder(), &format!("{HEAD}{}", site::router(path, &urls, "")));
+    let raw = session(&Login::new().target(ROUTED), router.portal(), &[0]);
+    Side::Routed(Box::new(Depth::new(raw)), router)
+}
+
+impl Front {
+    fn before(gates: &[Gate], kind: &str, tally: &Tally) -> Result<Front, String> {
+        let urls: Vec<String> =
+            gates.iter().map(|gate| format!("iscsi://{}/{TARGET}/0?{WAITS}", gate.address())).collect();
+        if kind != "attach" {
+            return Ok(Front { side: routed(&urls, kind, tally), ends: HashMap::new() });
+        }
+        let attach =
+            Attach::start(tally, &urls, if urls.len() > 1 { &["--policy", "round-robin"] } else { &[] })?;
+        Ok(Front { side: Side::Attached(attach.connect()?, attach), ends: HashMap::new() })
+    }
+
+    /// Begins a write.
+    fn begin(&mut self, block: u64, stamp: u64) -> u64 {
+        let data = stamp.to_be_bytes().repeat(BLOCK as usize / 8);
+        match &mut self.side {
+            Side::Attached(nbd, _) => nbd.send(nbd::WRITE, block * u64::from(BLOCK), BLOCK, &data),
+            Side::Routed(depth, _) => {
+                depth.send(Command::new(&write10(block as u32 * 8, 8)).writes(data)).into()
+            }
+        }
+    }
+
+    /// Waits for the end of a command: whether it was good, and what it has read.
+    fn end(&mut self, command: u64) -> Result<(bool, Vec<u8>), String> {
+        loop {
+            if let Some(end) = self.ends.remove(&command) {
+                return Ok(end);
+            }
+            let (command, end) = self.wait()?;
+            self.ends.insert(command, end);
+        }
+    }
+
+    fn wait(&mut self) -> Result<(u64, (bool, Vec<u8>)), String> {
+        match &mut self.side {
+            Side::Attached(nbd, _) => match nbd.next(NO_ANSWER) {
+                Answer::End(cookie, error, data) => Ok((cookie, (error == 0, data))),
+                Answer::Closed => Err("the attachment closed its socket".into()),
+                Answer::Nothing => Err("no answer of the attachment".into()),
+            },
+            Side::Routed(depth, _) => match depth.next(NO_ANSWER) {
+                Next::End(end) => Ok((end.tag.into(), (end.is_good(), end.data))),
+                Next::Closed => Err("the router closed the session".into()),
+                Next::Nothing => Err("no answer of the router".into()),
+            },
+        }
+    }
+
+    /// Writes, again and again until it is acknowledged.
+    fn surely(&mut self, block: u64, stamp: u64) -> Result<(), String> {
+        self.again(|front| front.begin(block, stamp)).map(drop)
+    }
+
+    /// The stamp of a block, which is the same all over it.
+    fn read(&mut self, block: u64) -> Result<u64, String> {
+        let data = self.again(|front| match &mut front.side {
+            Side::Attached(nbd, _) => nbd.send(nbd::READ, block * u64::from(BLOCK), BLOCK, &[]),
+            Side::Routed(depth, _) => {
+                depth.send(Command::new(&read10(block as u32 * 8, 8)).reads(BLOCK)).into()
+            }
+        })?;
+        let stamp: [u8; 8] = data[..8].try_into().expect("8 bytes");
+        match data.chunks_exact(8).all(|part| part == stamp) {
+            true => Ok(u64::from_be_bytes(stamp)),
+            false => Err(format!("block {block} holds parts of several writes")),
+        }
+    }
+
+    fn again(&mut self, begin: impl Fn(&mut Front) -> u64) -> Result<Vec<u8>, String> {
+        for _ in 0..TRIES {
+            let command = begin(self);
+            let (is_good, data) = self.end(command)?;
+            if is_good {
+                return Ok(data);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err(format!("a command has failed {TRIES} times"))
+    }
+}

@@ -1,0 +1,140 @@
+//! The commands that sessions leave behind.
+
+use interop::scsi::{WRITE, cdb10, write10};
+use interop::{NONE, Pdu, Raw, op};
+
+/// Bytes of a block.
+pub const BLOCK: usize = 512;
+
+/// What an old command is, and how its data come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Immediate,
+    /// With an additional header segment.
+    Extended,
+    Unsolicited,
+    /// The R2T has come in time.
+    Solicited,
+    /// It waits for a command with a lower CmdSN.
+    BehindHole,
+    Atomic,
+    CompareAndWrite,
+    Unmap,
+    WriteSame,
+}
+
+/// All of them.
+pub const KINDS: [Kind; 9] = [
+    Kind::Immediate,
+    Kind::Extended,
+    Kind::Unsolicited,
+    Kind::Solicited,
+    Kind::BehindHole,
+    Kind::Atomic,
+    Kind::CompareAndWrite,
+    Kind::Unmap,
+    Kind::WriteSame,
+];
+
+/// A command with Data-Out, or one that writes in another way.
+#[derive(Clone, Copy, Debug)]
+pub struct Old {
+    pub kind: Kind,
+    pub lun: u16,
+    pub lba: u32,
+    pub blocks: u16,
+    /// The stamp that COMPARE AND WRITE compares with
+    pub compared: u64,
+    /// What it writes
+    pub stamp: u64,
+}
+
+/// Blocks that hold this stamp over and over.
+pub fn stamped(stamp: u64, blocks: u16) -> Vec<u8> {
+    stamp.to_be_bytes().repeat(usize::from(blocks) * BLOCK / 8)
+}
+
+fn cdb16(opcode: u8, lba: u32, blocks: u16) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = opcode;
+    cdb[6..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[12..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+fn compare_and_write(lba: u32) -> [u8; 16] {
+    let mut cdb = cdb16(0x89, lba, 0);
+    cdb[13] = 1;
+    cdb
+}
+
+fn write_same(lba: u32, blocks: u16) -> [u8; 16] {
+    let mut cdb = cdb16(0x93, lba, 0);
+    cdb[12..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+fn unmap(lba: u32, blocks: u16) -> Vec<u8> {
+    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0];
+    list.extend(lba.to_be_bytes());
+    list.extend(u32::from(blocks).to_be_bytes());
+    list.extend([0; 4]);
+    list
+}
+
+impl Old {
+    /// Its PDUs. What has to be at the server before is sent.
+    pub fn pdus(&self, raw: &mut Raw) -> Vec<Pdu> {
+        let Old { kind, lun, lba, blocks, compared, stamp } = *self;
+        let data = &stamped(stamp, blocks)[..];
+        let length = data.len() as u32;
+        let with = |raw: &mut Raw, cdb: &[u8], data: &[u8]| {
+            whole(raw.command(lun, 0x80 | WRITE, cdb, data.len() as u32), raw, data)
+        };
+        match kind {
+            Kind::Immediate | Kind::BehindHole => with(raw, &write10(lba, blocks), data),
+            Kind::Extended => {
+                // A bidirectional expected read length, of which a WRITE makes nothing (RFC 7143 section 11.2.2.4).
+                let command = raw.command(lun, 0x80 | WRITE, &write10(lba, blocks), length);
+                whole(command.ahs(&[0, 5, 2, 0, 0, 0, 0, 0]), raw, data)
+            }
+            Kind::Unsolicited => {
+                let command = raw.command(lun, WRITE, &write10(lba, blocks), length);
+                let mut pdus = vec![command.clone()];
+                pdus.extend(data_outs(raw, command.tag(), NONE, data, raw.first_burst));
+                pdus
+            }
+            Kind::Solicited => {
+                let command = raw.command(lun, 0x80 | WRITE, &write10(lba, blocks), length);
+                raw.send(&command);
+                let r2t = raw.recv_for(command.tag());
+                assert_eq!((r2t.opcode(), r2t.get32(44)), (op::R2T, length), "{r2t:?}");
+                let lun: [u8; 8] = r2t.bhs[8..16].try_into().expect("8 bytes");
+                let pdus = data_outs(raw, command.tag(), r2t.transfer_tag(), data, usize::MAX);
+                pdus.into_iter().map(|pdu| pdu.bytes(8, &lun)).collect()
+            }
+            Kind::Atomic => with(raw, &cdb16(0x9c, lba, blocks), data),
+            Kind::CompareAndWrite => {
+                with(raw, &compare_and_write(lba), &[&stamped(compared, 1), data].concat())
+            }
+            Kind::Unmap => with(raw, &cdb10(0x42, 0, 24), &unmap(lba, blocks)),
+            Kind::WriteSame => with(raw, &write_same(lba, blocks), &data[..BLOCK]),
+        }
+    }
+}
+
+/// A command with its first data, and no data behind them: what is missing, nobody will send.
+fn whole(command: Pdu, raw: &Raw, data: &[u8]) -> Vec<Pdu> {
+    vec![command.data(&data[..data.len().min(raw.send_max).min(raw.first_burst)])]
+}
+
+fn data_outs(raw: &Raw, itt: u32, ttt: u32, data: &[u8], most: usize) -> Vec<Pdu> {
+    let data = &data[..data.len().min(most)];
+    let pieces = data.chunks(raw.send_max).enumerate();
+    let last = data.len().div_ceil(raw.send_max) - 1;
+    let piece = |(sn, part): (usize, &[u8])| {
+        let pdu = raw.data_out(itt, ttt, sn as u32, (sn * raw.send_max) as u32, part);
+        pdu.flags(if sn == last { 0x80 } else { 0 })
+    };
+    pieces.map(piece).collect()
+}
