@@ -1,5 +1,242 @@
-use crate::tally::Tally;
+//! Floods of hostile logins, texts and discovery sessions: an honest host always gets in, and its data are right. The server
+//! grows without bound in nothing.
 
-pub fn round(_seed: u64, _tally: &mut Tally) -> Result<(), String> {
-    Err("this campaign is not written yet".into())
+use crate::NO_ANSWER;
+use crate::attacks::{Attacker, reset};
+use crate::tally::{Tally, joined};
+use interop::{Chap, Folder, Got, Login, Pdu, Random, Raw, Server, TARGET, chap};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub const HONEST: &str = "iqn.2026-11.org.example:alice";
+pub const HONEST_ISID: [u8; 6] = [0x40, 0, 0, 0xa1, 0, 1];
+const ALICE: &[u8] = b"alice's secret 1";
+pub const MALLORY: &[u8] = b"mallory's secret";
+/// A target that everybody may use.
+pub const OPEN: &str = "iqn.2026-11.org.example:open";
+const THREADS: u64 = 4;
+const ATTACKS: u64 = 4000;
+const ATTACKS_SHORT: u64 = 400;
+const CELLS: u32 = 64;
+/// What the server may have grown by while a flood lasts.
+const GROWTH_KIB: u64 = 512 << 10;
+/// `connections` of [limits], and what the server has open besides.
+const FILES: usize = 4096 + 256;
+
+pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
+    more_files();
+    let mut random = Random::new(seed);
+    let attacks = if tally.is_short() { ATTACKS_SHORT } else { ATTACKS };
+    let mut server = Server::start_in(folder(tally), &configuration());
+    let mut honest = Honest::new(&server, &mut random);
+    honest.visit(tally)?;
+    let before = Size::of(&server);
+    flood(&server, &mut honest, &mut random, attacks, tally)?;
+    honest.leave();
+    settles(&server, &before)?;
+    honest.visit(tally)?;
+    log_is_bounded(&server.log(), attacks)?;
+    if !server.lives() {
+        return Err("the server has ended".into());
+    }
+    server.signal(15);
+    let status = server.wait(NO_ANSWER).code();
+    if status == Some(0) { Ok(()) } else { Err(format!("the server ended with {status:?}")) }
+}
+
+/// The soft limit on open files becomes the hard one: thousands of connections are kept.
+fn more_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+fn folder(tally: &Tally) -> Folder {
+    let folder = tally.folder();
+    for (name, secret) in [("alice", ALICE), ("mallory", MALLORY)] {
+        let file = folder.join(name);
+        fs::write(&file, secret).expect("a secret");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("its mode");
+    }
+    folder
+}
+
+fn configuration() -> String {
+    let lun = |lun: u16| {
+        format!("[[target.lun]]\nlun = {lun}\nbackend = \"memory\"\nsize = \"1MiB\"\nserial = \"l{lun}\"\n")
+    };
+    let user = |name: &str| format!("[[chap_user]]\nname = \"{name}\"\nsecret_file = \"{name}\"\n");
+    format!(
+        "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
+         [[target]]\nname = \"{TARGET}\"\n{}{}\
+         [[target.access]]\ninitiators = [\"{HONEST}\"]\nchap = [\"alice\"]\nluns = [0]\n\
+         [[target.access]]\nchap = [\"mallory\"]\nluns = [1]\n\
+         [[target]]\nname = \"{OPEN}\"\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1GiB\"\n{}{}",
+        lun(0),
+        lun(1),
+        user("alice"),
+        user("mallory")
+    )
+}
+
+/// Runs the attacks, while the honest host comes again and again.
+fn flood(
+    server: &Server,
+    honest: &mut Honest,
+    random: &mut Random,
+    attacks: u64,
+    tally: &Tally,
+) -> Result<(), String> {
+    let portal = server.portal();
+    let sources = sources(random);
+    let begun = AtomicU64::new(0);
+    let begun = &begun;
+    thread::scope(|scope| {
+        let crowd: Vec<_> = (0..THREADS)
+            .map(|_| Attacker::new(portal, sources.clone(), random.fork()))
+            .map(|mut attacker| scope.spawn(move || attacker.run(begun, attacks)))
+            .collect();
+        let mut result = Ok(());
+        while result.is_ok() && !crowd.iter().all(|thread| thread.is_finished()) {
+            result = honest.visit(tally).and_then(|()| Size::of(server).is_bounded());
+        }
+        crowd.into_iter().map(joined).for_each(|n| tally.add("answers to attacks", n));
+        tally.add("attacks", attacks);
+        result
+    })
+}
+
+/// One address, or several.
+fn sources(random: &mut Random) -> Vec<IpAddr> {
+    let count = *random.pick(&[1, 1, 3, 8]);
+    (0..count).map(|n| Ipv4Addr::new(127, 9, random.below(250) as u8, n + 1).into()).collect()
+}
+
+/// The host that must always get in.
+struct Honest {
+    portal: SocketAddr,
+    random: Random,
+    cells: Vec<u64>,
+    stamp: u64,
+    session: Option<Raw>,
+}
+
+impl Honest {
+    fn new(server: &Server, random: &mut Random) -> Honest {
+        let cells = vec![0; CELLS as usize];
+        Honest { portal: server.portal(), random: random.fork(), cells, stamp: 0, session: None }
+    }
+
+    /// Logs in, writes, and reads all that it has written. The session before has been left, or is replaced.
+    fn visit(&mut self, tally: &Tally) -> Result<(), String> {
+        let mut raw = self.log_in().map_err(|why| format!("the honest host does not get in: {why}"))?;
+        tally.add("honest logins", 1);
+        raw.clear_attentions(0);
+        for _ in 0..4 {
+            self.stamp += 1;
+            let cell = self.random.below(u64::from(CELLS)) as u32;
+            raw.write_blocks(0, cell * 8, &self.stamp.to_be_bytes().repeat(512)).good();
+            self.cells[cell as usize] = self.stamp;
+        }
+        self.check(&mut raw)?;
+        tally.add("honest reads checked", u64::from(CELLS));
+        match self.random.below(4) {
+            0 => self.session = Some(raw),
+            1 => drop(raw.logout(0, 0)),
+            2 => raw.cut(),
+            _ => reset(&raw.stream),
+        }
+        Ok(())
+    }
+
+    fn log_in(&mut self) -> Result<Raw, String> {
+        let login =
+            Login::new().initiator(HONEST).isid(HONEST_ISID).source(Ipv4Addr::new(127, 8, 0, 1).into());
+        let mut raw = login.connect(self.portal);
+        let algorithm = *self.random.pick(&["5", "6", "7", "8"]);
+        asks(&mut raw, &login.clone().key("AuthMethod", "CHAP").request(0, None))?;
+        let challenge = asks(&mut raw, &login.empty(0, None).keys(&[("CHAP_A", algorithm)]))?;
+        let response = chap::hex(&Chap::read(&challenge).response(ALICE));
+        let keys = [("CHAP_N", "alice"), ("CHAP_R", &response[..])];
+        asks(&mut raw, &login.empty(0, Some(1)).keys(&keys))?;
+        let refused = |status| format!("login status {status:#06x}");
+        login.finish(&mut raw, login.empty(1, Some(3))).map_err(refused)?;
+        Ok(raw)
+    }
+
+    fn check(&self, raw: &mut Raw) -> Result<(), String> {
+        let disk = raw.read_blocks(0, 0, (CELLS * 8) as u16);
+        let expected = self.cells.iter().flat_map(|stamp| stamp.to_be_bytes().repeat(512));
+        let wrong = expected.zip(&disk).position(|(a, b)| a != *b);
+        wrong.map_or(Ok(()), |at| Err(format!("the honest host's cell {} is wrong", at / 4096)))
+    }
+
+    fn leave(&mut self) {
+        self.session = None;
+    }
+}
+
+/// The Login Response to a request, which is none that refuses.
+fn asks(raw: &mut Raw, request: &Pdu) -> Result<Pdu, String> {
+    let request = request.clone().exp_stat_sn(raw.exp_stat_sn);
+    raw.send(&request);
+    match raw.get(NO_ANSWER) {
+        Got::Pdu(answer) if answer.status() == 0 => Ok(answer),
+        Got::Pdu(answer) => Err(format!("login status {:#06x}", answer.status())),
+        Got::Closed => Err("the connection was closed".into()),
+        Got::Nothing => Err("no answer".into()),
+    }
+}
+
+/// What the server takes.
+struct Size {
+    rss_kib: u64,
+    files: usize,
+    grown_to_kib: u64,
+}
+
+impl Size {
+    fn of(server: &Server) -> Size {
+        let files = fs::read_dir(format!("/proc/{}/fd", server.pid())).map_or(0, Iterator::count);
+        let rss_kib = server.rss_kib();
+        Size { rss_kib, files, grown_to_kib: rss_kib + GROWTH_KIB }
+    }
+
+    fn is_bounded(&self) -> Result<(), String> {
+        match self.files > FILES || self.rss_kib > 2 * GROWTH_KIB {
+            true => Err(format!("the server has {} files open and {} KiB", self.files, self.rss_kib)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// When all attackers have gone, what they took comes back.
+fn settles(server: &Server, before: &Size) -> Result<(), String> {
+    let end = Instant::now() + NO_ANSWER;
+    loop {
+        let now = Size::of(server);
+        if now.files <= before.files + 4 && now.rss_kib <= before.grown_to_kib {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            let Size { rss_kib, files, .. } = now;
+            return Err(format!("{files} files and {rss_kib} KiB stay, {} files were", before.files));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn log_is_bounded(log: &str, attacks: u64) -> Result<(), String> {
+    if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
+        return Err(format!("the log has: {line}"));
+    }
+    let (lines, most) = (log.lines().count() as u64, attacks / 4 + 400);
+    if lines <= most && log.len() as u64 <= most * 400 {
+        return Ok(());
+    }
+    Err(format!("the log has {lines} lines and {} bytes after {attacks} attacks", log.len()))
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod attacks;
 mod gate;
 mod history;
 mod keys;
@@ -49,7 +50,7 @@ const CAMPAIGNS: [Campaign; 6] = [
     ("stalls", "a core that stands still: no old write lands on a newer one", stalls::round),
     ("linear", "blocks are atomic registers, and atomic writes are whole", linear::round),
     ("late", "bytes of sessions that were replaced, reset or closed land on no newer data", late::round),
-    ("logins", "storms of logins, logouts and cut connections", logins::round),
+    ("logins", "under hostile logins an honest host gets in, and nothing grows without bound", logins::round),
     ("logs", "logs that cannot be written hold nothing up", logs::round),
 ];
 
