@@ -22,6 +22,7 @@ mod site;
 mod slots;
 mod stalls;
 mod stamps;
+mod streams;
 mod tally;
 
 use clap::Parser;
