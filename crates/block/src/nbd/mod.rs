@@ -119,7 +119,8 @@ impl Disk {
         if let Err(e) = self.check_write(offset, len as u64) {
             return (Err(e), buf);
         }
-        let fua = stable && self.export.can_fua();
+        // Where there is no FLUSH, nothing else makes stable what a flush is asked for later.
+        let fua = (stable || !self.export.can_flush()) && self.export.can_fua();
         let mut result = if self.is_one(&buf) {
             let write = Command::Write { stable: fua };
             let (result, back) = self.submit(write, offset, len as u64, Some(buf)).await;

@@ -31,8 +31,17 @@ fn answer(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
     [&OptionReply { option, reply, len: data.len() as u32 }.encode()[..], data].concat()
 }
 
+/// FLUSH, FUA, TRIM and WRITE_ZEROES; and the same without FLUSH.
+const ALL: u16 = 0x6d;
+const NO_FLUSH: u16 = 0x69;
+
 /// Agrees on an export; with chunks or without.
 fn shake(client: &mut TcpStream, structured: bool) {
+    shake_with(client, structured, ALL);
+}
+
+/// The same, with these transmission flags.
+fn shake_with(client: &mut TcpStream, structured: bool, flags: u16) {
     client.write_all(&greeting(3)).expect("greeted");
     take(client, 4 + 16);
     if structured {
@@ -45,7 +54,7 @@ fn shake(client: &mut TcpStream, structured: bool) {
         client.write_all(&answer(option::STRUCTURED_REPLY, reply::ERR_UNSUP, b"")).expect("said");
     }
     take(client, 16 + 4 + 4 + 2 + 2);
-    let size = [&info::EXPORT.to_be_bytes()[..], &SIZE.to_be_bytes(), &0x6du16.to_be_bytes()].concat();
+    let size = [&info::EXPORT.to_be_bytes()[..], &SIZE.to_be_bytes(), &flags.to_be_bytes()].concat();
     client.write_all(&answer(option::GO, reply::INFO, &size)).expect("said");
     client.write_all(&answer(option::GO, reply::ACK, b"")).expect("said");
 }
@@ -134,6 +143,25 @@ fn a_write_that_is_answered_before_its_data_has_left_keeps_its_buffer() {
         buf.fill(0);
     });
     assert!(thread.join().expect("the script runs"), "what was sent is what was written");
+}
+
+/// What is written is stable when a flush ends, also where there is no FLUSH to ask for.
+#[test]
+fn server_without_flush_is_asked_for_fua() {
+    let (url, thread) = server(|mut client| {
+        shake_with(&mut client, false, NO_FLUSH);
+        let request = take(&mut client, REQUEST_LEN);
+        take(&mut client, 512);
+        let cookie = u64::from_be_bytes(request[8..16].try_into().expect("eight bytes"));
+        client.write_all(&SimpleReply { error: 0, cookie }.encode()).expect("said");
+        u16::from_be_bytes([request[4], request[5]])
+    });
+    on_a_core(move || async move {
+        let disk = open(&url).await;
+        disk.write(0, net::Buf::zeroed(512), false).await.0.expect("written");
+        disk.flush().await.expect("flushed");
+    });
+    assert_eq!(thread.join().expect("the script runs"), 1, "NBD_CMD_FLAG_FUA");
 }
 
 #[test]
