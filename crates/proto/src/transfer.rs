@@ -85,6 +85,10 @@ pub struct Incoming {
     max_burst: u32,
     max_open: u16,
     in_order: bool,
+    /// R2Ts ask for nothing from here on yet.
+    allowed: u32,
+    /// No R2T asks for bytes on both sides of a multiple of this.
+    piece: u32,
 }
 
 impl Incoming {
@@ -109,6 +113,8 @@ impl Incoming {
             max_burst: p.max_burst_length.max(1),
             max_open: p.max_outstanding_r2t.max(1),
             in_order: p.data_pdu_in_order,
+            allowed: u32::MAX,
+            piece: u32::MAX,
         };
         // Without the F bit more follows, but not after all that may come unsolicited has come.
         if !is_final && (immediate_len < unsolicited || failure.is_some()) {
@@ -170,16 +176,48 @@ impl Incoming {
     /// MaxOutstandingR2T.
     pub fn next_r2t(&mut self) -> Option<R2t> {
         let announced = self.open.iter().any(|s| s.index.is_none());
-        if announced || self.failure.is_some() || self.asked >= self.wanted {
+        let end = self.wanted.min(self.allowed);
+        if announced || self.failure.is_some() || self.asked >= end {
             return None;
         }
         let ttt_index = (0..self.max_open).find(|i| self.open.iter().all(|s| s.index != Some(*i)))?;
-        let (offset, len) = (self.asked, self.max_burst.min(self.wanted - self.asked));
+        let to_piece_end = self.piece - self.asked % self.piece;
+        let (offset, len) = (self.asked, self.max_burst.min(end - self.asked).min(to_piece_end));
         let r2t = R2t { ttt_index, r2t_sn: self.r2t_sn, offset, len };
         self.open(Some(ttt_index), offset, len);
         self.r2t_sn = self.r2t_sn.wrapping_add(1);
         self.asked += len;
         Some(r2t)
+    }
+
+    /// The data are taken in pieces of so many bytes, each when [`Incoming::allow`] has let it in.
+    pub fn in_pieces(&mut self, piece: u32) {
+        (self.piece, self.allowed) = (piece.max(1), 0);
+    }
+
+    /// R2Ts may ask for bytes up to here.
+    pub fn allow(&mut self, end: u32) {
+        self.allowed = self.allowed.max(end);
+    }
+
+    /// The command is to have no more than so many bytes.
+    pub fn cut(&mut self, wanted: u32) {
+        self.wanted = self.wanted.min(wanted);
+    }
+
+    /// Bytes asked for or announced so far, from the start.
+    pub fn asked(&self) -> u32 {
+        self.asked
+    }
+
+    /// Bytes from the start that are all here.
+    pub fn arrived(&self) -> u32 {
+        self.open.iter().map(|s| s.start).min().unwrap_or(self.asked)
+    }
+
+    /// Data were asked for or announced, and are not all here.
+    pub fn is_awaited(&self) -> bool {
+        !self.open.is_empty()
     }
 
     /// The device wants no more data (an early error): no further R2T. The answer still waits until

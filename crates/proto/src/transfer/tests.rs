@@ -70,6 +70,40 @@ fn immediate_data_alone() {
     assert_eq!(w.next_r2t(), r2t(0, 0, 512, 1488), "F bit: the rest by R2T");
 }
 
+/// DAT-018, DAT-019: each R2T lies in one piece, and in no piece that was not let in.
+#[test]
+fn pieces_bound_what_r2ts_ask_for() {
+    let mut w = Incoming::new(7000, 7000, 500, true, &parameters(true, true));
+    w.in_pieces(3000);
+    assert_eq!((w.next_r2t(), w.arrived(), w.is_awaited()), (None, 500, false));
+    w.allow(6000);
+    assert_eq!([w.next_r2t(), w.next_r2t()], [r2t(0, 0, 500, 2048), r2t(1, 1, 2548, 452)]);
+    assert_eq!(w.data_out(Some(1), &pdu(0, 2548, 452, true)), accept(2548));
+    assert_eq!((w.next_r2t(), w.arrived()), (r2t(1, 2, 3000, 2048), 500), "the first burst is missing");
+    assert_eq!(w.data_out(Some(0), &pdu(0, 500, 2048, true)), accept(500));
+    assert_eq!((w.next_r2t(), w.arrived()), (r2t(0, 3, 5048, 952), 3000));
+    assert_eq!(w.data_out(Some(1), &pdu(0, 3000, 2048, true)), accept(3000));
+    assert_eq!(w.data_out(Some(0), &pdu(0, 5048, 952, true)), accept(5048));
+    assert_eq!((w.next_r2t(), w.arrived(), w.is_complete()), (None, 6000, false), "the last is not let in");
+    w.allow(9000);
+    assert_eq!(w.next_r2t(), r2t(0, 4, 6000, 1000));
+    assert_eq!(w.data_out(Some(0), &pdu(0, 6000, 1000, true)), accept(6000));
+    assert_eq!((w.is_complete(), w.is_awaited(), w.arrived()), (true, false, 7000));
+}
+
+#[test]
+fn stop_between_two_pieces_completes_the_write() {
+    let mut w = Incoming::new(7000, 7000, 0, true, &parameters(true, true));
+    w.in_pieces(2000);
+    w.allow(2000);
+    assert_eq!([w.next_r2t(), w.next_r2t()], [r2t(0, 0, 0, 2000), None]);
+    w.stop();
+    assert!(!w.is_complete());
+    assert_eq!(w.data_out(Some(0), &pdu(0, 0, 2000, true)), accept(0));
+    w.allow(4000);
+    assert_eq!((w.is_complete(), w.next_r2t()), (true, None));
+}
+
 /// What the CDB does not want is taken if it comes unsolicited, but not asked for.
 #[test]
 fn less_wanted_than_expected() {
