@@ -38,11 +38,14 @@ fn stranger(server: &Server, name: &str) -> Raw {
     raw
 }
 
-/// Announces four writes of 8 MiB, and sends nothing of them or the first bytes. Gives what they are asked for.
+/// Announces four WRITE AND VERIFY(10) of 8 MiB, which are taken as a whole, and sends nothing of them or the first bytes.
+/// Gives what they are asked for.
 fn announces(raw: &mut Raw, begins: bool) -> Vec<Pdu> {
     const BLOCKS: u16 = 16384;
     let announced = |n: u32, raw: &mut Raw| {
-        let write = raw.command(0, 0x80 | WRITE, &write10(n * 16384, BLOCKS), u32::from(BLOCKS) * 512);
+        let mut cdb = write10(n * 16384, BLOCKS);
+        cdb[0] = 0x2e;
+        let write = raw.command(0, 0x80 | WRITE, &cdb, u32::from(BLOCKS) * 512);
         raw.send(&write);
         let answer = raw.recv_for(write.tag());
         if begins && answer.opcode() == op::R2T {
@@ -73,6 +76,34 @@ fn announced_writes_without_data_take_no_memory() {
     let grown = server.rss_kib().saturating_sub(before) / 1024;
     assert!(grown < 8, "{grown} MiB for announcements");
     moves_much(&mut session(&server, 2));
+}
+
+/// More than there is memory for, if they were taken as a whole.
+#[test]
+fn long_writes_on_their_way_hold_a_few_pieces_each() {
+    const BLOCKS: u16 = 16384;
+    let server = server();
+    let before = server.rss_kib();
+    let mut data = vec![0; usize::from(BLOCKS) * 512];
+    let begins = |n: u32| {
+        let mut raw = stranger(&server, &format!("host{n}"));
+        let write = raw.command(0, 0x80 | WRITE, &write10(n * 16384, BLOCKS), u32::from(BLOCKS) * 512);
+        raw.send(&write);
+        let r2t = raw.recv_for(write.tag());
+        assert_eq!(r2t.opcode(), op::R2T);
+        raw.answer(&r2t, &data);
+        (raw, write.tag())
+    };
+    let mut all: Vec<(Raw, u32)> = (0..16).map(begins).collect();
+    all.iter_mut().for_each(|(raw, _)| raw.ping());
+    let grown = server.rss_kib().saturating_sub(before) / 1024;
+    // The disk has what was written.
+    assert!(grown < 2 * 16 + 16 + 8, "{grown} MiB for {} writes", all.len());
+    for ((raw, tag), n) in all.iter_mut().zip(1..) {
+        data.fill(n);
+        raw.collect(*tag, &data).good();
+    }
+    assert!(all[15].0.read_blocks(0, 16384 * 15 + 16383, 1) == [16; 512]);
 }
 
 #[test]

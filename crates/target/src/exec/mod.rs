@@ -227,7 +227,7 @@ async fn write_atomic(unit: &Arc<Unit>, offset: u64, data: Buf) -> Ended {
 }
 
 /// Writes a buffer and gives it back.
-async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<Buf, Failure> {
+pub async fn put(unit: &Arc<Unit>, offset: u64, data: Buf, stable: bool) -> Result<Buf, Failure> {
     if data.is_empty() {
         return Ok(data);
     }

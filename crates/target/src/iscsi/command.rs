@@ -6,6 +6,7 @@ use super::letters::Around;
 use super::luns::{Found, Handle};
 use super::parts::{self, Room};
 use super::pass::passes;
+use super::pieces;
 use super::receive::Data;
 use super::respond::{Sent, Source};
 use super::task::{Attribute, Command, Task};
@@ -193,7 +194,8 @@ impl Session {
         data: Data<'_>,
     ) {
         let mut answer = answer;
-        let receiving = self.receive_for(&c, &mut answer, data);
+        let in_pieces = pieces::suits(&c, place.as_ref().map(|(unit, ..)| &**unit), answer.as_ref());
+        let receiving = self.receive_for(&c, &mut answer, data, in_pieces);
         let itt = c.itt;
         self.serial += 1;
         let receiving = Some(receiving);
@@ -266,10 +268,14 @@ impl Session {
             medium: task.medium,
             gate: None,
             began: task.began,
+            in_pieces: task.receiving.is_some(),
         };
         let Some(conn) = self.conn.upgrade() else { return };
         net::spawn(async move {
             let (ended, moved) = run.perform(&conn, data).await;
+            if run.in_pieces {
+                conn.rest_of_data(run.command.itt, run.serial).await;
+            }
             conn.end_task(run.command.itt, run.serial, ended, moved);
         });
     }
@@ -289,12 +295,19 @@ pub struct Run {
     gate: Option<(Member, Entry)>,
     /// When its command arrived, if that is counted.
     began: Option<Instant>,
+    /// Its data come piece by piece while it runs.
+    in_pieces: bool,
 }
 
+/// What holds a command's place among others while it is carried out.
+pub type Within = (Inside, InFlight<Arc<Fence>>);
+
 /// What the command table says of a command, where it waits for others and for data.
-struct Standing {
-    member: Member,
-    entry: Entry,
+pub struct Standing {
+    /// Its core's place at the gate.
+    pub member: Member,
+    /// How it steps in.
+    pub entry: Entry,
     /// It takes as much Data-Out as its CDB asks for, or none.
     exact: bool,
 }
@@ -318,7 +331,7 @@ impl Run {
             Err(status) => return (Err(status.into()), 0),
         };
         let inside = self.step_in(conn, &member, entry, &waited).await;
-        let Some((inside, _under_way)) = inside else { return untold(answer) };
+        let Some((inside, under_way)) = inside else { return untold(answer) };
         if let Err(failure) = self.is_still_meant(&unit) {
             return (Err(failure), 0);
         }
@@ -336,6 +349,11 @@ impl Run {
         }
         if let Some(sense) = misfit(&self.command, needed, exact) {
             return (Err(sense.into()), needed.into());
+        }
+        if let (true, &Plan::Write { offset, len, stable }) = (self.in_pieces, &plan) {
+            let (write, within) = (pieces::Write { offset, len, stable }, (inside, under_way));
+            let work = self.write_in_pieces(conn, &unit, write, within);
+            return (Box::pin(work).await, needed.into());
         }
         cut(&mut data, needed as usize);
         let plan = match plan {
@@ -382,13 +400,13 @@ impl Run {
 
     /// Passes the gate; None when the command is aborted, or comes too late. It does not wait on then: what is inside may
     /// never come out by itself, and others wait behind it.
-    async fn step_in(
+    pub async fn step_in(
         &self,
         conn: &Connection,
         member: &Member,
         entry: Entry,
         waited: &Waited,
-    ) -> Option<(Inside, InFlight<Arc<Fence>>)> {
+    ) -> Option<Within> {
         let inside = conn.unless_aborted(&self.command, self.serial, member.step_in(entry));
         let inside = waited.at(inside).await?;
         let is_aborted = conn.session.borrow().is_aborted(self.command.itt, self.serial);
@@ -397,7 +415,7 @@ impl Run {
     }
 
     /// While it waited, the unit may have gone, or its medium may have become another one.
-    fn is_still_meant(&self, unit: &Unit) -> Result<(), Failure> {
+    pub fn is_still_meant(&self, unit: &Unit) -> Result<(), Failure> {
         if unit.lu.epoch() != self.epoch
             && let Some(status) = unit.lu.refuses()
         {
@@ -539,7 +557,7 @@ impl Connection {
     /// How a command stands to others of its logical unit, and to its data.
     ///
     /// None when its LUN is another logical unit by now, or none.
-    fn standing(&self, c: &Command, unit: &Arc<Unit>) -> Option<Standing> {
+    pub fn standing(&self, c: &Command, unit: &Arc<Unit>) -> Option<Standing> {
         let mut session = self.session.borrow_mut();
         let handle = session.luns.unit(c.lun, unit)?;
         let entry = match (c.attribute, handle.nexus.order(c.cdb())) {
@@ -574,7 +592,7 @@ impl Connection {
     }
 
     /// What a command comes to, with its parameter data if it has some.
-    fn decide(&self, c: &Command, unit: &Arc<Unit>, parameters: Option<&[u8]>) -> Answer {
+    pub fn decide(&self, c: &Command, unit: &Arc<Unit>, parameters: Option<&[u8]>) -> Answer {
         match (self.session.borrow_mut().luns.unit(c.lun, unit), parameters) {
             (Some(handle), None) => handle.begin(c.cdb()),
             (Some(handle), Some(data)) => handle.nexus.parameters(c.cdb(), data),

@@ -125,6 +125,8 @@ pub struct Session {
     pub ttt_base: u32,
     /// What arrives now had arrived before a function of another session: no command ends on the spot, and these do not begin.
     pub recalling: Option<Which>,
+    /// R2Ts that were sent.
+    pub r2ts: u64,
     /// It is looked whether data that were announced come.
     pub expecting: bool,
 }
@@ -270,6 +272,7 @@ impl Connection {
                 last_word: None,
                 serial: 0,
                 ttt_base: 0,
+                r2ts: 0,
                 expecting: false,
                 recalling: None,
                 shared,
@@ -485,7 +488,9 @@ impl Session {
             let how = *task.aborted.get_or_insert(how);
             if let Some(r) = &mut task.receiving {
                 r.incoming.stop();
-                if !wait || r.incoming.is_complete() {
+                r.is_left |= !wait;
+                // One that has begun ends by itself.
+                if !r.is_launched && (!wait || r.incoming.is_complete()) {
                     idle.push((task.command.itt, how));
                 }
             }

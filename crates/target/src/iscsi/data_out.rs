@@ -1,6 +1,7 @@
 //! Data-Out: from the command that announces it to the last byte, and the R2Ts in between.
 
 use super::connection::{Connection, Life, Session};
+use super::places::{PIECE, Places};
 use super::receive::Data;
 use super::task::{Aborted, Command, Receiving, Task};
 use device::{Answer, Failure};
@@ -25,7 +26,13 @@ fn sense_of(failure: transfer::Failure) -> Sense {
 
 impl Session {
     /// Makes ready for a command's Data-Out.
-    pub fn receive_for(&mut self, c: &Command, answer: &mut Option<Answer>, data: Data<'_>) -> Receiving {
+    pub fn receive_for(
+        &mut self,
+        c: &Command,
+        answer: &mut Option<Answer>,
+        data: Data<'_>,
+        in_pieces: bool,
+    ) -> Receiving {
         let needed = match answer {
             Some(Ok(plan)) => plan.data_out_len(),
             Some(Err(_)) => 0,
@@ -34,23 +41,40 @@ impl Session {
         let wanted = needed.min(c.offered());
         let immediate = data.bytes().len();
         let mut incoming = Incoming::new(c.offered(), wanted, immediate as u32, c.is_final, &self.parameters);
-        let buf = self.buffer_for(data, wanted as usize).unwrap_or_else(|failure| {
+        // What comes unasked comes to the first piece.
+        let in_pieces = in_pieces && incoming.asked() <= PIECE;
+        let first = if in_pieces { PIECE } else { wanted };
+        let buf = self.buffer_for(data, first as usize).unwrap_or_else(|failure| {
             // What the initiator sends unasked still comes, and is dropped, before it hears of it.
             incoming.stop();
             *answer = Some(Err(failure));
             None
         });
         self.ttt_base = (self.ttt_base + 1) % (NONE >> INDEX_BITS);
-        Receiving {
+        let places = Places::first(buf);
+        if in_pieces {
+            incoming.in_pieces(PIECE);
+            incoming.allow(places.end());
+        }
+        let mut receiving = Receiving {
             incoming,
-            buf,
+            places,
             wanted,
             ttt_base: self.ttt_base,
             damaged: false,
             full: false,
             moved: true,
             late: 0,
+            asked: self.r2ts,
+            in_pieces,
+            is_launched: false,
+            is_left: false,
+        };
+        // It has its first buffer.
+        if immediate > 0 || self.out.mover().is_some() {
+            receiving.grow(&self.pool);
         }
+        receiving
     }
 
     fn buffer_for(&self, data: Data<'_>, wanted: usize) -> Result<Option<Buf>, Failure> {
@@ -75,11 +99,19 @@ impl Session {
     pub fn progress(&mut self, itt: u32) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         let Some(receiving) = &mut task.receiving else { return };
+        if receiving.is_launched {
+            return self.goes_on(itt);
+        }
+        if receiving.may_begin() && task.aborted.is_none() {
+            receiving.is_launched = true;
+            self.launch(itt, None);
+            return self.ask(itt);
+        }
         if !receiving.incoming.is_complete() {
             return self.ask(itt);
         }
         let failure = receiving.failure();
-        let buf = task.receiving.take().and_then(|r| r.buf);
+        let buf = task.receiving.take().and_then(|mut r| r.places.take());
         match (task.aborted, failure) {
             (Some(how), _) => self.give_up(itt, how),
             (None, Some(failure)) => self.fail(itt, failure),
@@ -87,7 +119,17 @@ impl Session {
         }
     }
 
-    fn ask(&mut self, itt: u32) {
+    /// Some data of a task that runs have come.
+    fn goes_on(&mut self, itt: u32) {
+        self.ask(itt);
+        let receiving = self.tasks.get(&itt).and_then(|task| task.receiving.as_ref());
+        if receiving.is_some_and(Receiving::is_news) {
+            self.task_ended();
+        }
+    }
+
+    /// Sends the R2Ts that are due.
+    pub fn ask(&mut self, itt: u32) {
         if !std::mem::replace(&mut self.expecting, true) {
             net::spawn(expect_data(self.conn.clone(), self.door.setup.session.data_out_timeout / PARTS));
         }
@@ -95,6 +137,8 @@ impl Session {
             let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&itt) else { return };
             let Some(next) = r.incoming.next_r2t() else { return };
             let ttt = r.ttt_base << INDEX_BITS | next.ttt_index as u32;
+            self.r2ts += 1;
+            r.asked = self.r2ts;
             let header = pdu::r2t(command.lun, itt, ttt, next.r2t_sn, next.offset, next.len);
             self.notice(header);
         }
@@ -124,8 +168,7 @@ impl Session {
         let is_full = self.is_full();
         let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
         waiting.iter_mut().for_each(|(_, receiving)| receiving.moved |= is_full);
-        waiting.sort_unstable_by_key(|(serial, _)| *serial);
-        (!waiting.is_empty()).then(|| is_late(waiting.into_iter().map(|(_, receiving)| receiving)))
+        (!waiting.is_empty()).then(|| is_late(waiting))
     }
 
     /// A task waits for the data that was asked for by this Target Transfer Tag. One of a task that has ended is not that of
@@ -146,12 +189,11 @@ impl Session {
             return None;
         }
         let (offset, len) = (header.word(40), header.data_len() as u32);
-        let fits = offset.checked_add(len).is_some_and(|end| end <= receiving.wanted);
-        if !fits || !receiving.incoming.accepts(index, header) {
+        if !receiving.incoming.accepts(index, header) || !receiving.claim() {
             return None;
         }
-        let place = receiving.claim().then(|| receiving.buf.take()).flatten();
-        place.map(|b| (b, offset as usize))
+        receiving.grow(&self.pool);
+        receiving.places.land(offset, len)
     }
 
     /// Takes a Data-Out (RFC 7143 section 11.7).
@@ -170,18 +212,22 @@ impl Session {
                 // It was of another task, which ended while it was on its way, and left its tag to this one.
                 return;
             }
-            r.buf = Some(buf);
+            r.places.landed(header.word(40), buf);
             return self.data_landed(header, intact);
         }
         let index = index_of(ttt, r.ttt_base).filter(|i| i.is_none() || header.lun() == command.lun);
         let Some(index) = index else { return self.reject(RejectReason::InvalidField, header, ahs) };
         r.moved = true;
         match r.incoming.data_out(index, header) {
-            Verdict::Accept { offset } => copy(r, offset as usize, data.bytes()),
+            Verdict::Accept { offset } => {
+                r.claim();
+                r.grow(&self.pool);
+                r.places.copy(offset, data.bytes());
+            }
             Verdict::Discard => {}
             Verdict::Reject(reason) => return self.reject(reason, header, ahs),
         }
-        r.damaged |= !intact;
+        r.checked(intact);
         self.data_taken(header, ahs, intact);
     }
 
@@ -192,7 +238,7 @@ impl Session {
             r.incoming.data_out(index, header);
             r.moved = true;
         }
-        r.damaged |= !intact;
+        r.checked(intact);
         self.data_taken(header, &[], intact);
     }
 
@@ -204,11 +250,13 @@ impl Session {
     }
 }
 
-/// Looks at those that wait for data, the oldest first, every [`PARTS`]th part of the time that they may wait. Data come in
-/// the order in which they were asked for: who waits behind one that gets some is not late.
-fn is_late<'a>(waiting: impl Iterator<Item = &'a mut Receiving>) -> bool {
+/// Looks at those that wait for data, with their serials, every [`PARTS`]th part of the time that they may wait. Data come in
+/// the order in which they were asked for: who waits behind one that gets some is not late. One that has been asked for more
+/// was getting some just then.
+fn is_late(mut waiting: Vec<(u64, &mut Receiving)>) -> bool {
+    waiting.sort_unstable_by_key(|(serial, receiving)| (receiving.asked, *serial));
     let (mut moves, mut late) = (false, false);
-    for receiving in waiting {
+    for (_, receiving) in waiting {
         moves |= std::mem::take(&mut receiving.moved);
         receiving.late = if moves { 0 } else { receiving.late + 1 };
         late |= receiving.late >= PARTS;
@@ -245,8 +293,8 @@ fn index_of(ttt: u32, base: u32) -> Option<Option<u16>> {
 }
 
 impl Receiving {
-    /// Why the command cannot run.
-    fn failure(&self) -> Option<Failure> {
+    /// Why the command cannot run, or go on.
+    pub fn failure(&self) -> Option<Failure> {
         match (self.damaged, self.incoming.failure()) {
             (true, _) => Some(Sense::CRC_ERROR.into()),
             (false, Some(failure)) => Some(sense_of(failure).into()),
@@ -256,22 +304,20 @@ impl Receiving {
 
     /// The first of its data is here: its buffer counts from now on. Without room for it all of them are dropped.
     fn claim(&mut self) -> bool {
-        if self.buf.as_mut().is_some_and(|buf| !buf.claim()) {
-            self.buf = None;
+        if !self.places.claim() {
+            self.places = Places::default();
             self.full = true;
             self.incoming.stop();
         }
         !self.full
     }
-}
 
-/// What lies beyond the wanted length is dropped.
-fn copy(r: &mut Receiving, offset: usize, data: &[u8]) {
-    r.claim();
-    let Some(buf) = &mut r.buf else { return };
-    let n = data.len().min(buf.len().saturating_sub(offset));
-    if n > 0 {
-        buf[offset..offset + n].copy_from_slice(&data[..n]);
+    /// A digest was looked at. No piece behind damaged data is asked for.
+    fn checked(&mut self, intact: bool) {
+        self.damaged |= !intact;
+        if self.damaged && self.in_pieces {
+            self.incoming.stop();
+        }
     }
 }
 
@@ -282,19 +328,36 @@ mod tests {
 
     fn receiving() -> Receiving {
         let incoming = Incoming::new(4096, 4096, 0, true, &Parameters::default());
-        let (damaged, full) = (false, false);
-        Receiving { incoming, buf: None, wanted: 4096, ttt_base: 0, damaged, full, moved: true, late: 0 }
+        Receiving {
+            incoming,
+            places: Places::default(),
+            wanted: 4096,
+            ttt_base: 0,
+            damaged: false,
+            full: false,
+            moved: true,
+            late: 0,
+            asked: 0,
+            in_pieces: false,
+            is_launched: false,
+            is_left: false,
+        }
+    }
+
+    /// Whether data are late, of which the older was announced first.
+    fn look([older, younger]: &mut [Receiving; 2]) -> bool {
+        is_late(vec![(2, younger), (1, older)])
     }
 
     #[test]
     fn data_are_late_after_all_parts_without_any() {
         let mut waiting = [receiving(), receiving()];
         for _ in 0..PARTS {
-            assert!(!is_late(waiting.iter_mut()));
+            assert!(!look(&mut waiting));
         }
         // Data of the younger one are no excuse for the older one.
         waiting[1].moved = true;
-        assert!(is_late(waiting.iter_mut()));
+        assert!(look(&mut waiting));
         assert_eq!([waiting[0].late, waiting[1].late], [PARTS, 0]);
     }
 
@@ -303,8 +366,22 @@ mod tests {
         let mut waiting = [receiving(), receiving()];
         for _ in 0..=2 * PARTS {
             waiting[0].moved = true;
-            assert!(!is_late(waiting.iter_mut()));
+            assert!(!look(&mut waiting));
         }
+    }
+
+    /// The initiator sends what it was asked for first, of whatever write.
+    #[test]
+    fn older_write_waits_for_what_was_asked_for_before() {
+        let mut waiting = [receiving(), receiving()];
+        (waiting[0].asked, waiting[1].asked) = (9, 5);
+        for _ in 0..=2 * PARTS {
+            waiting[1].moved = true;
+            assert!(!look(&mut waiting));
+        }
+        waiting[0].moved = true;
+        assert!(!look(&mut waiting));
+        assert_eq!(waiting[1].late, 1);
     }
 
     #[test]

@@ -47,6 +47,11 @@ pub fn changes(header: &Bhs) -> bool {
 pub struct Waited(Cell<bool>);
 
 impl Waited {
+    /// It has waited for its data.
+    pub fn for_data() -> Waited {
+        Waited(Cell::new(true))
+    }
+
     /// Does this, and takes note if it waits.
     pub async fn at<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);

@@ -16,6 +16,8 @@ mod luns;
 mod manage;
 mod parts;
 mod pass;
+mod pieces;
+mod places;
 mod respond;
 mod services;
 mod straight;

@@ -1,9 +1,9 @@
 //! SCSI commands that did not end on the spot.
 
+use super::places::Places;
 use super::respond::Sent;
 use crate::Unit;
 use device::{Answer, Failure, NexusId};
-use net::Buf;
 use proto::transfer::Incoming;
 use std::sync::Arc;
 use std::time::Instant;
@@ -153,8 +153,8 @@ impl Aborted {
 pub struct Receiving {
     /// Its sequencing.
     pub incoming: Incoming,
-    /// Where it goes; None when it is to be dropped, or while a segment is landing in it.
-    pub buf: Option<Buf>,
+    /// Where it goes.
+    pub places: Places,
     /// Bytes that the command is to have.
     pub wanted: u32,
     /// Upper bits of its Target Transfer Tags.
@@ -167,6 +167,14 @@ pub struct Receiving {
     pub moved: bool,
     /// How often no data had come when it was looked.
     pub late: u32,
+    /// R2Ts of the session up to its latest one.
+    pub asked: u64,
+    /// It is taken piece by piece.
+    pub in_pieces: bool,
+    /// Its command has begun, and ends this.
+    pub is_launched: bool,
+    /// Its command ends without the data that were asked for.
+    pub is_left: bool,
 }
 
 /// A command that did not end on the spot.
@@ -185,7 +193,7 @@ pub struct Task {
     pub medium: u64,
     /// It is to end without an answer of its own.
     pub aborted: Option<Aborted>,
-    /// Data-Out on its way; None: it runs.
+    /// Data-Out on its way; None: it is all here, and the command runs.
     pub receiving: Option<Receiving>,
     /// What it comes to; None: to be decided when its turn has come, or it runs.
     pub answer: Option<Answer>,
@@ -196,9 +204,10 @@ pub struct Task {
 }
 
 impl Task {
-    /// Its serial, and its Data-Out if that is on its way.
+    /// Its serial, and its Data-Out if the initiator is to send some.
     pub fn waits_for_data(&mut self) -> Option<(u64, &mut Receiving)> {
-        self.receiving.as_mut().map(|receiving| (self.serial, receiving))
+        let receiving = self.receiving.as_mut().filter(|receiving| receiving.incoming.is_awaited());
+        receiving.map(|receiving| (self.serial, receiving))
     }
 }
 

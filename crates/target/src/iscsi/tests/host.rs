@@ -9,13 +9,16 @@ use net::Stream;
 use std::future::{Future, ready};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use wire::iscsi::request::{self, Attribute};
+use wire::iscsi::request::{self, Attribute, Function};
 use wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
 use wire::scsi::cdb::{self, Cdb};
 
 const NO_DIGESTS: Digests = Digests { header: false, data: false };
 /// What it says at login, behind the name of the initiator.
-const KEYS: &str = "TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nInitialR2T=No\n";
+const KEYS: &str =
+    "TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nInitialR2T=No\nMaxOutstandingR2T=8\n";
+/// Bytes of a Data-Out: MaxRecvDataSegmentLength of the house.
+const SEGMENT: u32 = 65536;
 /// CSG, NSG and T of the only Login Request.
 const OPERATIONAL: u8 = 0x87;
 
@@ -95,8 +98,13 @@ impl Host {
 
     /// The header of the next command.
     pub fn command(&mut self, cdb: &Cdb) -> Bhs {
+        self.command_as(cdb, Attribute::Simple)
+    }
+
+    /// The same with this task attribute.
+    pub fn command_as(&mut self, cdb: &Cdb, attribute: Attribute) -> Bhs {
         self.itt += 1;
-        let mut header = request::scsi_command(0, self.itt, Attribute::Simple, cdb);
+        let mut header = request::scsi_command(0, self.itt, attribute, cdb);
         request::stamp(&mut header, self.cmd_sn, self.stat_sn);
         self.cmd_sn += 1;
         header
@@ -104,9 +112,49 @@ impl Host {
 
     /// Queues a WRITE of one block, of which every byte is this.
     pub fn write(&mut self, lba: u32, byte: u8) {
-        let mut header = self.command(&cdb::write_10(lba, 1, false));
+        self.write_as(lba, byte, Attribute::Simple);
+    }
+
+    /// The same with this task attribute.
+    pub fn write_as(&mut self, lba: u32, byte: u8, attribute: Attribute) {
+        let mut header = self.command_as(&cdb::write_10(lba, 1, false), attribute);
         request::writes(&mut header, 512, false);
         self.queue(header, &[byte; 512]);
+    }
+
+    /// Sends the data that an R2T asks for, every byte of them this.
+    pub async fn answer(&mut self, r2t: &Bhs, byte: u8) {
+        let burst = request::Burst { lun: 0, itt: r2t.itt(), ttt: r2t.word20() };
+        let (from, len) = (r2t.word(40), r2t.word(44));
+        for (at, data_sn) in (0..len).step_by(SEGMENT as usize).zip(0..) {
+            let n = SEGMENT.min(len - at);
+            let header = request::data_out(burst, data_sn, from + at, at + n == len, self.stat_sn);
+            self.queue(header, &vec![byte; n as usize]);
+        }
+        self.send_all().await;
+    }
+
+    /// Sends what is queued, also if the target has to take some of it meanwhile. A connection that has ended takes all.
+    async fn send_all(&mut self) {
+        let queued = std::mem::take(&mut self.queued);
+        let mut left = &queued[..];
+        while !left.is_empty() {
+            match self.socket.write(left) {
+                Ok(n) => left = &left[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => net::after_others().await,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Sends a task management function, for a task if it names one, which is immediate.
+    pub fn manage(&mut self, function: Function, task: Option<u32>) {
+        self.itt += 1;
+        let task = task.map(|itt| (itt, self.cmd_sn));
+        let mut header = request::task_management(0, self.itt, function, task);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.queue(header, &[]);
+        self.send();
     }
 
     /// Queues a Logout that closes the session.
@@ -153,6 +201,15 @@ impl Host {
                 Err(_) => return None,
             }
         }
+    }
+
+    /// The next PDU, if it is here.
+    pub fn next_now(&mut self) -> Option<Bhs> {
+        let mut bytes = [0; 4096];
+        if let Ok(n) = self.socket.read(&mut bytes) {
+            self.input.extend_from_slice(&bytes[..n]);
+        }
+        self.parse()
     }
 
     fn parse(&mut self) -> Option<Bhs> {

@@ -3,3 +3,4 @@
 
 mod host;
 mod late;
+mod pieces;

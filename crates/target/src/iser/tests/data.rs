@@ -35,9 +35,17 @@ fn reads(did: &[Operation], place: Remote) -> Vec<(u64, usize)> {
 fn what_was_written_is_read_back_in_whatever_pieces() {
     play(|house| async move {
         let mut host = house.session(1).await;
-        for (blocks, immediate) in
-            [(1, 0), (1, 512), (8, 512), (16, 8192), (64, 8192), (2048, 0), (2048, 4096)]
-        {
+        for (blocks, immediate) in [
+            (1, 0),
+            (1, 512),
+            (8, 512),
+            (16, 8192),
+            (64, 8192),
+            (2048, 0),
+            (2048, 4096),
+            (7000, 0),
+            (7000, 4096),
+        ] {
             let data = pattern(blocks * 512);
             let (itt, place) = host.write(&cdb::write_10(7, blocks as u16, false), &data, immediate);
             let told = host.answer(itt).await;
