@@ -123,6 +123,19 @@ fn a_shrunk_image_never_grows_again_by_a_write() {
 }
 
 #[test]
+fn an_image_that_shrank_while_nobody_served_it_is_warned_of() {
+    let folder = Folder::fresh();
+    file(&folder.join("a.img"), MIB);
+    let mut server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
+    server.stop();
+    file(&server.dir().join("a.img"), 4096);
+    server.restart();
+    let sizes = "a.img has 4096 bytes; it had 1048576 when it was served before";
+    let log = server.log();
+    assert!(log.lines().any(|line| line.contains("WARN") && line.contains(sizes)), "{log}");
+}
+
+#[test]
 fn an_image_format_is_served_only_as_raw() {
     let folder = Folder::fresh();
     fs::write(folder.join("a.img"), [&b"QFI\xfb\0\0\0\x03"[..], &[0; 8192]].concat()).expect("an image");

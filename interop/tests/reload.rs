@@ -302,6 +302,31 @@ fn a_reload_keeps_the_served_file_when_another_took_its_path() {
     assert!(std::fs::read(&served).expect("there").starts_with(&pattern(512, 3)), "it is the old file");
 }
 
+#[test]
+fn a_roll_back_goes_through_though_a_file_was_replaced() {
+    let server = Server::start(&configuration(&lun(0, "disk.img", "")));
+    let [socket, toml, new, disk] =
+        ["admin.sock", "lunar.toml", "new.toml", "disk.img"].map(|n| server.dir().join(n));
+    let changed = std::fs::read_to_string(toml).expect("a configuration") + "serial = \"9\"\n";
+    std::fs::write(&new, changed).expect("written");
+    let [socket, new] = [&socket, &new].map(|path| path.to_str().expect("a path"));
+    let apply = |arguments: &[&str]| {
+        interop::command::lunar(&[&["apply", "--socket", socket][..], arguments].concat())
+    };
+    let mut raw = session(&server);
+    raw.write_blocks(0, 0, &pattern(512, 1)).good();
+    assert_eq!(apply(&[new, "--confirm-within", "1h"]).2, 0);
+    assert_eq!(attentions(&mut raw), [INQUIRY]);
+    std::fs::rename(&disk, disk.with_extension("kept")).expect("moved");
+    std::fs::write(&disk, vec![0; 8 << 20]).expect("another file");
+    let (_, said, status) = apply(&[new]);
+    assert!(status != 0 && said.contains("replaced by another file (inode "), "{said}");
+    let (_, said, status) = apply(&["--rollback"]);
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(attentions(&mut raw), [INQUIRY]);
+    assert!(raw.read_blocks(0, 0, 1) == pattern(512, 1), "from the file that was open");
+}
+
 /// Writes wait for their data while two disks change their numbers: none reaches any medium. They were
 /// decided for the disk that had the number, and nobody asked for them on the one that has it now.
 #[test]

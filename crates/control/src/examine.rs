@@ -135,6 +135,7 @@ impl Look<'_> {
         }
         // What is to be made gets the size that was asked for.
         let capacity = found.size.or(spec.size).unwrap_or_default();
+        past.shrunk(lun, capacity).iter().for_each(|problem| note(problem.line()));
         let facts = Facts { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
         let blocks = past.blocks(lun, found.block_size);
         let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };

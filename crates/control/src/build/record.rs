@@ -31,6 +31,9 @@ struct Record {
     /// nothing, for it may be another after a restart.
     birth_ns: Option<i64>,
     format: Format,
+    /// Bytes when it was opened last. A record of an older version has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
     /// Of a device: its own blocks, and those that hosts see.
     device_block_size: Option<u32>,
     block_size: Option<u32>,
@@ -82,15 +85,16 @@ impl Units {
         };
         let own = blocks.device_block_size();
         let seen = past.blocks(lun, own);
-        let replaced = past.replaced(lun);
+        let size = blocks.facts().capacity;
+        let faults = past.replaced(lun).into_iter().chain(past.shrunk(lun, size));
         // What is open goes on also without its path, and the record stays that of it.
         if blocks.missing().is_none() {
-            past.keep(lun, own, seen);
+            past.keep(lun, own, seen, size);
         }
         if is_new {
             let lun = Lun { block_size: seen.bytes(), ..lun.clone() };
-            let notes = replaced.map(|problem| problem.line()).into_iter().chain(seen.note());
-            for note in notes.chain(notes_of_size(&lun, blocks.facts().capacity)) {
+            let notes = faults.map(|problem| problem.line()).chain(seen.note());
+            for note in notes.chain(notes_of_size(&lun, size)) {
                 tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
             }
         }
@@ -153,6 +157,14 @@ impl Past {
         is_other.then(|| Problem::new(what, hint))
     }
 
+    /// The medium has less than the one that was served from this path.
+    pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Problem> {
+        let (record, path) = (self.record.as_ref()?, Place::of(lun)?.path);
+        let before = record.size.filter(|before| size < *before && record.path == path)?;
+        let what = format!("{} has {size} bytes; it had {before} when it was served before", path.display());
+        Some(Problem::new(what, "stop the hosts, and restore the medium unless it was to be smaller"))
+    }
+
     /// The record, if it is about the medium of a LUN.
     fn of(&self, lun: &Lun) -> Option<&Record> {
         let now = Place::of(lun)?;
@@ -179,14 +191,15 @@ impl Past {
     }
 
     /// Records what is served now. The LUN is served also where the record cannot be written.
-    pub(crate) fn keep(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks) {
+    pub(crate) fn keep(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) {
         let Some(Place { path, inode, birth_ns }) = Place::of(lun) else { return };
         let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
         // One that is defined says nothing of the time after it.
         let before = self.of(lun).and_then(|record| record.block_size);
         let block_size = block_size.or(before);
         let (format, device_block_size) = (Format::Raw, of_device);
-        let record = Record { path, inode, birth_ns, format, device_block_size, block_size };
+        let record =
+            Record { path, inode, birth_ns, format, size: Some(size), device_block_size, block_size };
         if self.record.as_ref() == Some(&record) {
             return;
         }
@@ -315,9 +328,9 @@ mod tests {
         assert_eq!(fresh(16384), Blocks::OfDevice(4096));
         let defined = Lun { has_block_size: true, ..disk.clone() };
         assert_eq!(past(&folder).blocks(&defined, Some(4096)), Blocks::Defined(512));
-        past(&folder).keep(&disk, Some(4096), Blocks::OfBefore(512, 4096));
+        past(&folder).keep(&disk, Some(4096), Blocks::OfBefore(512, 4096), 8192);
         assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096));
-        past(&folder).keep(&defined, Some(4096), Blocks::Defined(512));
+        past(&folder).keep(&defined, Some(4096), Blocks::Defined(512), 8192);
         assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096), "what was defined is not kept");
         assert_eq!(fresh(512), Blocks::Defined(512), "it is another device");
     }
@@ -342,7 +355,7 @@ mod tests {
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
         assert!(!past(&folder).is_raw(&lun) && past(&folder).is_raw(&Lun { raw: true, ..lun.clone() }));
-        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).is_raw(&lun));
         let other = folder.file("other", vec![0; 8192], 0o600);
         std::fs::rename(other, path).unwrap();
@@ -354,7 +367,7 @@ mod tests {
         let folder = Folder::new("record-birth");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
-        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
         let mut record = past(&folder).record.unwrap();
         let Some(birth_ns) = record.birth_ns else { return println!("skipped: no time of birth") };
         let mut keep = |birth_ns| {
@@ -385,7 +398,7 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let of = |path: &Path| Lun::new(Source::File { path: path.into(), size: Some(8192) }, Kind::Disk);
         assert!(past(&folder).check_there(&of(&path)).is_ok());
-        past(&folder).keep(&of(&path), None, Blocks::Defined(512));
+        past(&folder).keep(&of(&path), None, Blocks::Defined(512), 8192);
         assert!(past(&folder).check_there(&of(&path)).is_ok());
         let refused = |path: &Path| past(&folder).check_there(&of(path)).err().unwrap();
         std::fs::write(&path, "").unwrap();
@@ -405,14 +418,32 @@ mod tests {
         let folder = Folder::new("record-other");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
-        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none());
         std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
         let (before, now) = (past(&folder).record.unwrap().place(), Place::of(&lun).unwrap());
         let note = past(&folder).replaced(&lun).unwrap().line();
         assert!(note.contains(&format!("that was {before}, this is {now}; hint: ")), "{note}");
-        past(&folder).keep(&lun, None, Blocks::Defined(512));
+        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none(), "said once");
+    }
+
+    #[test]
+    fn a_medium_that_shrank_between_two_starts_is_named_with_both_sizes() {
+        let folder = Folder::new("record-shrunk");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
+        assert!(past(&folder).shrunk(&lun, 8192).is_none() && past(&folder).shrunk(&lun, 9000).is_none());
+        let shrunk = past(&folder).shrunk(&lun, 4096).unwrap();
+        assert!(
+            shrunk.what.ends_with("disk has 4096 bytes; it had 8192 when it was served before"),
+            "{shrunk}"
+        );
+        let mut older = past(&folder).record.unwrap();
+        older.size = None;
+        folder.file("0.medium", serde_json::to_vec(&older).unwrap(), 0o600);
+        assert!(past(&folder).shrunk(&lun, 4096).is_none(), "it does not say");
     }
 
     #[test]
