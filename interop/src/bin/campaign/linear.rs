@@ -15,7 +15,10 @@ use std::thread;
 use std::time::Instant;
 
 const BLOCK: usize = 512;
+/// Blocks that all kinds of commands use.
 const BLOCKS: u64 = 48;
+/// Blocks behind them that only atomic writes write, and that reads see as a whole: two values in them are a fault more often.
+const ATOMIC_BLOCKS: u64 = 64;
 const SESSIONS: usize = 4;
 const DEPTH: usize = 8;
 /// MISCOMPARE DURING VERIFY OPERATION.
@@ -33,10 +36,10 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let (backend, keys) = &backends[(seed / 3 % 3) as usize];
     let delay = *random.pick(&["", "", "filters = [{ kind = \"delay\", read_us = 300, write_us = 300 }]"]);
     let site = Site::start(tally, way, &site::lun(0, &format!("{keys}\n{delay}")), "");
-    let commands = if tally.is_short() { 300 } else { 3000 };
-    let (epoch, tally) = (Instant::now(), &*tally);
+    let commands = if tally.is_short() { 300 } else { 10_000 };
+    let (start, tally) = ((Instant::now(), random.one_in(2)), &*tally);
     let sessions: Vec<Session> =
-        (0..SESSIONS).map(|number| Session::open(&site, number, way, random.fork(), epoch)).collect();
+        (0..SESSIONS).map(|number| Session::open(&site, number, way, random.fork(), start)).collect();
     let ops = thread::scope(|scope| {
         let threads: Vec<_> =
             sessions.into_iter().map(|s| scope.spawn(move || s.run(commands, tally))).collect();
@@ -46,7 +49,8 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     tally.add("operations", ops.len() as u64);
     let read = |op: &Op| if matches!(op.kind, Kind::Read(_)) { op.blocks } else { 0 };
     tally.add("blocks read", ops.iter().map(read).sum());
-    history::check(&ops, BLOCKS).map_err(|fault| format!("{way:?}, {backend}, {delay:?}: {fault}"))
+    history::check(&ops, BLOCKS + ATOMIC_BLOCKS)
+        .map_err(|fault| format!("{way:?}, {backend}, {delay:?}: {fault}"))
 }
 
 struct Session {
@@ -56,6 +60,9 @@ struct Session {
     epoch: Instant,
     /// The block path of a router does not offer it
     has_atomic: bool,
+    /// SIMPLE commands one at a time, and most of them atomic writes and reads of the same blocks: commands that must be
+    /// alone hold up those that would meet them
+    is_calm: bool,
     sent: u64,
     flying: HashMap<u32, Op>,
     done: Vec<Op>,
@@ -64,20 +71,22 @@ struct Session {
 }
 
 impl Session {
-    fn open(site: &Site, number: usize, way: Way, mut random: Random, epoch: Instant) -> Session {
+    fn open(site: &Site, number: usize, way: Way, mut random: Random, start: (Instant, bool)) -> Session {
         let login = site.login(number + 1);
-        let login = login.key("ImmediateData", random.pick::<&str>(&["Yes", "Yes", "No"]));
-        let login = login.key("FirstBurstLength", random.pick::<&str>(&["512", "2048", "65536"]));
+        let login = login.key("ImmediateData", random.pick::<&str>(&["Yes", "Yes", "Yes", "No"]));
+        let login = login.key("FirstBurstLength", random.pick::<&str>(&["1024", "65536", "65536", "65536"]));
+        let login = login.key("MaxRecvDataSegmentLength", random.pick::<&str>(&["8192", "262144", "262144"]));
         let raw: Raw = site.session(&login, &[0]);
-        let (depth, has_atomic) = (Depth::new(raw), way != Way::Block);
+        let ((epoch, is_calm), depth, has_atomic) = (start, Depth::new(raw), way != Way::Block);
         let (flying, done, seen) = (HashMap::new(), Vec::new(), (0, Vec::new()));
-        Session { number, depth, random, epoch, has_atomic, sent: 0, flying, done, seen }
+        Session { number, depth, random, epoch, has_atomic, is_calm, sent: 0, flying, done, seen }
     }
 
     /// What it did; an answer that is none of those that may be is an error.
     fn run(mut self, commands: u64, tally: &Tally) -> Result<Vec<Op>, String> {
         while self.sent < commands || self.depth.flying() > 0 {
-            while self.sent < commands && self.depth.flying() < DEPTH && self.depth.has_room() {
+            let most = if self.is_calm { 1 } else { DEPTH };
+            while self.sent < commands && self.depth.flying() < most && self.depth.has_room() {
                 self.send();
             }
             match self.depth.next(NO_ANSWER) {
@@ -95,6 +104,7 @@ impl Session {
 
     fn send(&mut self) {
         let attribute = match self.random.below(10) {
+            _ if self.is_calm => SIMPLE,
             0 => ORDERED,
             1 => HEAD_OF_QUEUE,
             _ => SIMPLE,
@@ -102,7 +112,7 @@ impl Session {
         let value = (self.number as u64 + 1) << 32 | self.sent;
         let (first, blocks, kind) = self.choose(value);
         let command = command(first, blocks, &kind);
-        let is_immediate = !self.random.one_in(3);
+        let is_immediate = !self.random.one_in(5);
         let start = self.now();
         let tag = self.depth.send(Command { attribute, is_immediate, ..command });
         let (is_ordered, is_head) = (attribute == ORDERED, attribute == HEAD_OF_QUEUE);
@@ -113,6 +123,13 @@ impl Session {
 
     /// Place, length and kind of the next command; that of a read has no values yet.
     fn choose(&mut self, value: u64) -> (u64, u64, Kind) {
+        if self.has_atomic && (self.is_calm && !self.random.one_in(16) || self.random.one_in(3)) {
+            let blocks =
+                if self.random.one_in(2) { ATOMIC_BLOCKS } else { 2 + self.random.below(ATOMIC_BLOCKS - 1) };
+            let first = BLOCKS + self.random.below(ATOMIC_BLOCKS - blocks + 1);
+            let kind = if self.random.one_in(2) { Kind::Atomic(value) } else { Kind::Read(Vec::new()) };
+            return (first, blocks, kind);
+        }
         let kind = self.random.below(20);
         let longest = if matches!(kind, 0 | 18) { BLOCKS } else { 16 };
         let blocks = if kind == 0 { BLOCKS } else { 1 + self.random.below(longest) };
@@ -142,7 +159,9 @@ impl Session {
         match &mut op.kind {
             Kind::Read(values) => {
                 *values = values_of(op.first, op.blocks, &end.data)?;
-                self.seen = (op.first, values.clone());
+                if op.first < BLOCKS {
+                    self.seen = (op.first, values.clone());
+                }
             }
             Kind::Swap(..) => tally.add("swaps", 1),
             Kind::Atomic(_) => tally.add("atomic writes", 1),
