@@ -72,8 +72,9 @@ impl Raw {
 
     /// Opens a connection from this address.
     pub fn connect_from(source: IpAddr, address: SocketAddr) -> Raw {
-        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+        let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+        let socket = socket_with(family, SocketType::STREAM, flags, None).expect("a socket");
         bind(&socket, &SocketAddr::new(source, 0)).expect("an address of this host");
         connect(&socket, &address).expect("connect");
         Raw::of(socket.into())
