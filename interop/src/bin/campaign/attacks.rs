@@ -97,9 +97,10 @@ impl Attacker {
     }
 
     fn connect(&mut self) -> Option<TcpStream> {
-        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
         let source = *self.random.pick(&self.sources);
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).ok()?;
+        let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+        let socket = socket_with(family, SocketType::STREAM, flags, None).ok()?;
         bind(&socket, &SocketAddr::new(source, 0)).ok()?;
         connect(&socket, &self.portal).ok()?;
         let stream = TcpStream::from(socket);

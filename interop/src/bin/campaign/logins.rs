@@ -133,8 +133,12 @@ impl Honest {
 
     /// Logs in, writes, and reads all that it has written. The session before has been left, or is replaced.
     fn visit(&mut self, tally: &Tally) -> Result<(), String> {
+        // Nobody but itself ends the session that it has left open.
+        let mut kept = self.session.take();
+        kept.iter_mut().try_for_each(|raw| self.check(raw))?;
         let mut raw = self.log_in().map_err(|why| format!("the honest host does not get in: {why}"))?;
         tally.add("honest logins", 1);
+        drop(kept);
         raw.clear_attentions(0);
         for _ in 0..4 {
             self.stamp += 1;
