@@ -3,7 +3,6 @@
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -27,7 +26,6 @@ pub struct Gate {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    logins: AtomicU32,
 }
 
 #[derive(Default)]
@@ -41,6 +39,8 @@ struct State {
 struct Link {
     is_held: bool,
     cut: Option<Cut>,
+    /// Of the login that was answered.
+    isid: Option<[u8; 6]>,
     lanes: [Lane; 2],
 }
 
@@ -60,8 +60,7 @@ impl Gate {
     pub fn to(portal: SocketAddr) -> Gate {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let shared =
-            Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), logins: AtomicU32::new(0) });
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
         let own = shared.clone();
         thread::spawn(move || listener.incoming().flatten().for_each(|client| pass(client, portal, &own)));
         Gate { address, shared }
@@ -72,9 +71,20 @@ impl Gate {
         self.address
     }
 
-    /// Logins that the portal has answered.
-    pub fn logins(&self) -> u32 {
-        self.shared.logins.load(SeqCst)
+    /// An initiator port whose connection is held, if there is one, has logged in again.
+    pub fn is_back(&self) -> bool {
+        let state = self.shared.state();
+        let ports = |is_held: bool| {
+            state.links.iter().filter(move |link| link.is_held == is_held).filter_map(|link| link.isid)
+        };
+        let mut held = ports(true).peekable();
+        held.peek().is_none() || held.any(|isid| ports(false).any(|other| other == isid))
+    }
+
+    /// Somebody is logged in over it.
+    pub fn is_used(&self) -> bool {
+        let is_used = |link: &Link| link.isid.is_some() && !link.lanes.iter().any(|lane| lane.has_ended);
+        self.shared.state().links.iter().any(is_used)
     }
 
     /// Nothing passes any more, and new connections are closed.
@@ -155,15 +165,15 @@ fn pass(client: TcpStream, portal: SocketAddr, shared: &Arc<Shared>) {
 
 /// Takes what comes.
 fn take(mut from: &TcpStream, shared: &Shared, number: usize, lane: usize) {
-    let (mut chunk, mut is_in) = ([0; 65536], lane == THERE);
+    let mut chunk = [0; 65536];
     loop {
         let count = from.read(&mut chunk).unwrap_or(0);
-        if !is_in && count >= 48 && chunk[0] == LOGGED_IN[0] && chunk[1] & 0x83 == LOGGED_IN[1] {
-            is_in = chunk[36] == 0;
-            shared.logins.fetch_add(u32::from(is_in), SeqCst);
-        }
         let mut state = shared.state();
-        let lane = &mut state.links[number].lanes[lane];
+        let link = &mut state.links[number];
+        if lane == BACK && count >= 48 && is_login(&chunk) && link.isid.is_none() {
+            link.isid = Some(chunk[8..14].try_into().expect("6 bytes"));
+        }
+        let lane = &mut link.lanes[lane];
         lane.bytes.extend_from_slice(&chunk[..count]);
         lane.has_ended = count == 0;
         drop(state);
@@ -172,6 +182,11 @@ fn take(mut from: &TcpStream, shared: &Shared, number: usize, lane: usize) {
             return;
         }
     }
+}
+
+/// A Login Response that ends the login phase with success.
+fn is_login(bytes: &[u8]) -> bool {
+    bytes[0] == LOGGED_IN[0] && bytes[1] & LOGGED_IN[1] == LOGGED_IN[1] && bytes[36] == 0
 }
 
 /// Brings it on, as long as it may.

@@ -7,8 +7,10 @@
 use crate::late_paths;
 use crate::left::{BLOCK, KINDS, Kind, Old, stamped};
 use crate::tally::Tally;
+use interop::routed::until;
 use interop::scsi::{WRITE, cdb10, write10};
 use interop::{Login, NONE, Random, Raw, Server, TARGET, op};
+use std::fs;
 use std::net::Shutdown;
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ const DISK_BLOCKS: u32 = 8192;
 /// Regions that nobody writes again lie here.
 const CONTROL: u32 = DISK_BLOCKS / 2;
 const LUNS: [u16; 2] = [0, 1];
+/// TCP_CLOSE_WAIT of Linux.
+const CLOSE_WAIT: u8 = 8;
 const LUN_RESET: u8 = 5;
 const TARGET_WARM_RESET: u8 = 6;
 const TRIALS: u32 = 300;
@@ -296,13 +300,30 @@ fn plain(login: &Login) -> Login {
         .fold(login.clone(), |l, k| l.without(k))
 }
 
+/// Resets a connection, or closes it in one direction, and waits until the other end knows.
 fn leave(old: Raw, end: End) -> Option<Raw> {
+    let port = old.stream.local_addr().expect("connected").port();
+    let portal = old.stream.peer_addr().expect("connected").port();
     if end == End::Reset {
-        rustix::net::sockopt::set_socket_linger(&old.stream, Some(Duration::ZERO)).expect("a socket");
+        // A close would wait for processes that are being started, which have the descriptor too.
+        rustix::net::connect_unspec(&old.stream).expect("a socket");
+        until("the reset has arrived", || state_of(portal, port).is_none().then_some(()));
         return None;
     }
     old.stream.shutdown(Shutdown::Write).expect("a socket");
+    until("the end has arrived", || (state_of(portal, port)? == CLOSE_WAIT).then_some(()));
     Some(old)
+}
+
+/// The state of the connection from one port to another, as the end of the first one sees it (proc_net_tcp(5)).
+fn state_of(from: u16, to: u16) -> Option<u8> {
+    let table = fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let (from, to) = (format!(":{from:04X}"), format!(":{to:04X}"));
+    table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields.len() > 3 && fields[1].ends_with(&from) && fields[2].ends_with(&to);
+        is_it.then(|| u8::from_str_radix(fields[3], 16).expect("a state"))
+    })
 }
 
 /// The old bytes of a trial: one command for each place. What has to be at the server before is sent.
