@@ -8,8 +8,14 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A campaign, and a counter of what a round must have checked.
-const CAMPAIGNS: [(&str, &str); 3] =
-    [("kills", "blocks compared"), ("linear", "blocks read"), ("stalls", "blocks compared")];
+const CAMPAIGNS: [(&str, &str); 6] = [
+    ("kills", "blocks compared"),
+    ("late", "regions checked"),
+    ("linear", "blocks read"),
+    ("logins", "honest reads checked"),
+    ("logs", "reads checked"),
+    ("stalls", "blocks compared"),
+];
 
 #[test]
 fn a_short_round_of_each_campaign_checks_and_passes() {
