@@ -200,11 +200,6 @@ impl Incoming {
         self.allowed = self.allowed.max(end);
     }
 
-    /// The command is to have no more than so many bytes.
-    pub fn cut(&mut self, wanted: u32) {
-        self.wanted = self.wanted.min(wanted);
-    }
-
     /// Bytes asked for or announced so far, from the start.
     pub fn asked(&self) -> u32 {
         self.asked

@@ -46,10 +46,7 @@ pub struct Write {
 impl Receiving {
     /// The next piece is here, or none will be.
     fn has_piece(&self) -> bool {
-        let arrived = self.incoming.arrived();
-        // The last piece may be shorter than its place.
-        let arrived = if arrived >= self.wanted { u32::MAX } else { arrived };
-        self.failure().is_some() || self.places.is_filled(arrived)
+        self.failure().is_some() || self.places.is_filled(self.incoming.arrived())
     }
 
     /// Its command can begin: it takes its data in pieces, and the first one is here.
@@ -60,12 +57,6 @@ impl Receiving {
     /// Somebody waits for what has come.
     pub fn is_news(&self) -> bool {
         self.has_piece() || self.incoming.is_complete()
-    }
-
-    /// The command is to have no more than so many bytes.
-    fn cut(&mut self, wanted: u32) {
-        self.wanted = self.wanted.min(wanted);
-        self.incoming.cut(wanted);
     }
 
     /// Takes one more buffer, if this command has too few and there is one.
@@ -147,12 +138,10 @@ impl Run {
         within: Within,
     ) -> Ended {
         let (itt, serial) = (self.command.itt, self.serial);
-        if let Some(receiving) = conn.session.borrow_mut().receiving_of(itt, serial) {
-            receiving.cut(write.len);
-        }
         let (mut at, mut within) = (0, within);
         let mut piece = conn.next_piece(itt, serial).await?;
         loop {
+            // What was offered beyond what the CDB asks for is left out.
             let len = piece.len().min((write.len - at) as usize);
             piece.set_visible(len);
             let stored = exec::put(unit, write.offset + u64::from(at), piece, false).await?;

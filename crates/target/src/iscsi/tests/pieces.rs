@@ -1,9 +1,11 @@
 //! Long writes, which are written piece by piece.
 
 use super::host::Host;
+use crate::gate::Entry;
 use crate::iser::tests::house::{self, House, play, play_with, quiet};
 use crate::setup::Setup;
 use block::{Backend, Facts, Finished, Future};
+use device::Shard;
 use net::Buf;
 use std::collections::BTreeMap;
 use std::io;
@@ -213,18 +215,40 @@ fn long_write_of_a_lost_connection_ends_in_the_middle() {
     });
 }
 
+#[test]
+fn piece_at_the_gate_does_not_begin_after_a_reset() {
+    play(|house| async move {
+        let mut host = Host::session(&house, 1).await;
+        let mut long = Long::begin(&mut host).await;
+        long.first_piece(&house, &mut host).await;
+        long.take_asked(&mut host).await;
+        let inside = house.disk().gate.member(Shard::mine()).step_in(Entry::Alone).await;
+        rest_comes(&mut host, &long).await;
+        quiet().await;
+        host.reset();
+        drop(inside);
+        while house.sessions() != 0 {
+            net::after_others().await;
+        }
+        quiet().await;
+        assert_eq!(pieces(&house), [OLD, 0, 0, 0]);
+    });
+}
+
 /// A disk that can be written up to a place, and counts.
 struct Watched {
     inner: Arc<dyn Backend>,
     end: u64,
     /// Writes, and flushes behind the last of them.
     counts: Mutex<[usize; 2]>,
+    /// Writes of the second piece end when the other end of this is dropped.
+    held: Mutex<Option<flume::Receiver<()>>>,
 }
 
 impl Watched {
     fn up_to(end: u32) -> Arc<Watched> {
         let inner = block::open(&block::Spec::sized(block::Kind::Memory, house::CAPACITY)).expect("memory");
-        Arc::new(Watched { inner, end: end.into(), counts: Mutex::default() })
+        Arc::new(Watched { inner, end: end.into(), counts: Mutex::default(), held: Mutex::default() })
     }
 
     fn counts(&self) -> [usize; 2] {
@@ -249,6 +273,13 @@ impl Backend for Watched {
         let mut counts = self.counts.lock().expect("counts");
         *counts = [counts[0] + 1, 0];
         match offset < self.end {
+            true if offset == PIECE.into() => Box::pin(async move {
+                let held = self.held.lock().expect("a hold").take();
+                if let Some(held) = held {
+                    _ = held.recv_async().await;
+                }
+                self.inner.write(offset, buf, stable).await
+            }),
             true => self.inner.write(offset, buf, stable),
             false => Box::pin(std::future::ready((Err(io::Error::other("a scratch")), buf))),
         }
@@ -296,6 +327,29 @@ fn long_write_with_fua_is_flushed_once_behind_its_last_piece() {
             assert_eq!(watched.counts(), [4, flushes], "{fua}");
         });
     }
+}
+
+#[test]
+fn abort_of_a_long_write_waits_for_what_has_begun() {
+    let (go_on, held) = flume::bounded(0);
+    let disk = Watched::up_to(u32::MAX);
+    *disk.held.lock().expect("a hold") = Some(held);
+    play_with(with(disk), move |house| async move {
+        let mut host = Host::session(&house, 1).await;
+        let mut long = Long::begin(&mut host).await;
+        long.first_piece(&house, &mut host).await;
+        long.take_asked(&mut host).await;
+        rest_comes(&mut host, &long).await;
+        quiet().await;
+        host.manage(Function::AbortTask, Some(long.itt));
+        quiet().await;
+        assert!(host.next_now().is_none(), "it is not answered yet");
+        drop(go_on);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0);
+        let then = pieces(&house);
+        quiet().await;
+        assert_eq!((then, pieces(&house)), ([OLD, OLD, 0, 0], [OLD, OLD, 0, 0]));
+    });
 }
 
 #[test]
@@ -408,8 +462,7 @@ fn long_write_of_another_length_is_refused_or_cut() {
         for (blocks, wanted) in [(BLOCKS + 1, 0), (BLOCKS - 3, OLD)] {
             // Behind an ORDERED command it is not decided yet when its data are asked for.
             let cdb = cdb::write_10(0, blocks as u16, false);
-            let inside =
-                house.disk().gate.member(device::Shard::mine()).step_in(crate::gate::Entry::Alone).await;
+            let inside = house.disk().gate.member(Shard::mine()).step_in(Entry::Alone).await;
             let mut long = Long::begin_as(&mut host, &cdb, Attribute::Simple).await;
             drop(inside);
             let answer = loop {
