@@ -64,7 +64,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What is undone at the end of a case.
+/// A command that undoes a case at its end.
 struct Undo(&'static str, Vec<String>);
 
 impl Drop for Undo {
@@ -226,7 +226,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 #[test]
-fn check_media_before_a_reload_tells_what_the_reload_does() {
+fn check_media_before_a_reload_reports_what_it_does() {
     let folder = Folder::fresh();
     image(&folder, "a.img");
     let mut server = Server::start_in(folder, &disk(""));

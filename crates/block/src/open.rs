@@ -114,7 +114,7 @@ pub struct Found {
     pub block_size: Option<u32>,
 }
 
-/// Who has what would be opened.
+/// The user of a medium that would be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InUse {
     /// As opening would say it.

@@ -97,7 +97,7 @@ pub enum Command {
         file: PathBuf,
 
         /// Look at files, devices, saved state, portals and cores too, and report what `serve` would refuse now.
-        /// What a server of this file has in use is a warning. Nothing is changed
+        /// Things that a server of this file has in use are warnings. Nothing is changed
         #[arg(long)]
         media: bool,
     },

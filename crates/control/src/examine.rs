@@ -12,7 +12,7 @@ use block::{Facts, InUse, Spec};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// What a look has found.
+/// The outcome of a look.
 #[derive(Debug, Default)]
 pub struct Examined {
     /// For these a server would not start.
@@ -152,7 +152,7 @@ fn server_of(file: &Path, held: &Held) -> Option<u32> {
     runs_by.as_ref().map_or(held.is_same, |runs_by| runs_by == file).then_some(*pid)
 }
 
-/// What is in use is so by the server of this configuration, as far as this user can see.
+/// The server of this configuration is the only user, as far as this user can see.
 fn is_of(in_use: &InUse, server: Option<u32>) -> bool {
     let (Some(pids), Some(server)) = (&in_use.pids, server) else { return false };
     pids.iter().all(|pid| pid.unsigned_abs() == server)
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_no_known_configuration_is_told_by_its_place() {
+    fn a_server_is_known_by_its_configuration_or_its_place() {
         let folder = Folder::new("examine-server");
         let file = folder.file("t.toml", "", 0o600);
         let other = folder.file("other.toml", "", 0o600);
