@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
-use target::{Data, Passage, Passed, Reply, Way};
+use target::{Data, Fate, Passage, Passed, Reply, Way};
 use wire::iscsi::request::Function;
 use wire::scsi::Status;
 
@@ -95,7 +95,8 @@ impl Way for LimitedWay {
                 true => self.way.submit(command).await,
                 // Nobody is told of it.
                 false => {
-                    Reply { status: Status::TaskAborted as u8, sense: Box::default(), data: None, moved: 0 }
+                    let (status, sense) = (Status::TaskAborted as u8, Box::default());
+                    Reply { status, sense, data: None, moved: 0, fate: Fate::Over }
                 }
             };
             self.aborted.borrow_mut().remove(&tag);
@@ -103,7 +104,7 @@ impl Way for LimitedWay {
         })
     }
 
-    fn abort(&self, tag: u64) -> Future<'_, ()> {
+    fn abort(&self, tag: u64) -> Future<'_, Fate> {
         self.aborted.borrow_mut().insert(tag);
         self.bell.notify(usize::MAX);
         self.way.abort(tag)
@@ -128,11 +129,12 @@ mod tests {
     impl Way for Seen {
         fn submit(&self, command: Passed) -> Future<'_, Reply> {
             self.0.borrow_mut().push(command.tag);
-            Box::pin(async { Reply { status: 0, sense: Box::default(), data: None, moved: 0 } })
+            let reply = Reply { status: 0, sense: Box::default(), data: None, moved: 0, fate: Fate::Over };
+            Box::pin(async { reply })
         }
 
-        fn abort(&self, _: u64) -> Future<'_, ()> {
-            Box::pin(async {})
+        fn abort(&self, _: u64) -> Future<'_, Fate> {
+            Box::pin(async { Fate::Over })
         }
 
         fn manage(&self, _: Function) -> Future<'_, bool> {

@@ -27,7 +27,7 @@ pub use iscsi::testing;
 
 pub use instance::{Instance, Visit};
 pub use missing::OnMissing;
-pub use passage::{Data, Passage, Passed, Reply, Way};
+pub use passage::{Data, Fate, Passage, Passed, Reply, Way};
 pub use rest::Resting;
 pub use server::{Bound, Server, cannot_bind};
 pub use session::{Count, Counters, Info, Transport};

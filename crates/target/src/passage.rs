@@ -22,12 +22,23 @@ pub trait Way {
     /// Hands a command over and waits for its end.
     fn submit(&self, command: Passed) -> Future<'_, Reply>;
 
-    /// Ends the command of this tag, there and here: its [`Way::submit`] ends soon, whatever the answer.
-    fn abort(&self, tag: u64) -> Future<'_, ()>;
+    /// Ends the command of this tag, there and here, and says what is known of it. Its [`Way::submit`] ends soon, whatever the
+    /// answer.
+    fn abort(&self, tag: u64) -> Future<'_, Fate>;
 
     /// A task management function on the logical unit: ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET. True
     /// when it is done there; commands that it ended are still to be aborted one by one.
     fn manage(&self, function: Function) -> Future<'_, bool>;
+}
+
+/// What is known of a command that has ended here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// It is not carried out any more.
+    #[default]
+    Over,
+    /// It may still be carried out.
+    Open,
 }
 
 /// A command on its way.
@@ -65,4 +76,6 @@ pub struct Reply {
     pub data: Option<Buf>,
     /// Bytes that the command had to move by its CDB: what came in or was taken, and what found no room.
     pub moved: u64,
+    /// Whether the command may still be carried out.
+    pub fate: Fate,
 }

@@ -8,6 +8,7 @@ use crate::{Unit, session::Info};
 use device::NexusId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use wire::iscsi::status::LoginStatus;
@@ -49,6 +50,8 @@ pub enum Letter {
         which: Which,
         /// The session that ends them.
         from: Arc<Info>,
+        /// Set where one of them may still be carried out elsewhere.
+        open_ended: OpenEnded,
         /// Dropped once no task is left.
         done: Done,
     },
@@ -62,6 +65,9 @@ pub enum Letter {
     /// A logical unit has something to tell (asynchronous SCSI event), where the access list asks for it.
     Attention(Arc<Unit>),
 }
+
+/// Tasks have ended here and may still be carried out elsewhere.
+pub type OpenEnded = Arc<AtomicBool>;
 
 /// A sender that is never used: its end is the news.
 pub type Done = flume::Sender<()>;

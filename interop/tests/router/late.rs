@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 const ABORT_TASK: u8 = 1;
+const ABORT_TASK_SET: u8 = 2;
+const CLEAR_TASK_SET: u8 = 4;
+const LUN_RESET: u8 = 5;
+/// Function rejected (RFC 7143 section 11.6.1).
+const REJECTED: u8 = 255;
 const CHECK_CONDITION: u8 = 2;
 /// Longer than the time-outs of the upstream and of the router together.
 const AFTER_ALL: Duration = Duration::from_secs(6);
@@ -68,6 +73,29 @@ fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
         lets.store(true, SeqCst);
         let answer = raw.recv_for(abort.tag());
         assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{path}: {answer:?}");
+        until("it goes on", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
+    }
+}
+
+/// Nobody knows when the storage ends the write, and hosts are not to take it for undone.
+#[test]
+fn functions_are_rejected_while_a_write_may_come_late() {
+    for path in ["block", "pass"] {
+        let lets = Arc::new(AtomicBool::new(false));
+        let target = stalls(&lets);
+        let router = router_before(&target, path, "");
+        let mut raw = session(router.portal(), T, &[0]);
+        let (tag, cmd_sn) = write(&mut raw, &target);
+        let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
+        let others = [ABORT_TASK_SET, CLEAR_TASK_SET, LUN_RESET].map(|f| raw.tmf(f, 0, interop::NONE, 0));
+        let asked: Vec<_> = [abort].into_iter().chain(others).collect();
+        asked.iter().for_each(|pdu| raw.send(pdu));
+        for _ in &asked {
+            let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("{path}: no answer") };
+            assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, REJECTED), "{path}: {answer:?}");
+            assert!(asked.iter().any(|pdu| pdu.tag() == answer.tag()), "{path}: {answer:?}");
+        }
+        lets.store(true, SeqCst);
         until("it goes on", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
     }
 }

@@ -106,6 +106,8 @@ pub struct Facts {
     pub connected: bool,
     /// Times that it was made anew.
     pub recoveries: u32,
+    /// Commands that it has left behind at its end: the target may still carry them out.
+    pub left_behind: usize,
 }
 
 /// What all handles of a session share.
@@ -423,5 +425,6 @@ fn facts(c: &connect::Connected, goal: &Goal) -> Facts {
         parameters: c.login.parameters.clone(),
         connected: true,
         recoveries: 0,
+        left_behind: 0,
     }
 }

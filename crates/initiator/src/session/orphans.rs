@@ -3,6 +3,7 @@
 
 use super::escalate::{COMPLETE, carry_out};
 use super::home::Home;
+use super::lock;
 use super::machine::{Machine, Online};
 use super::task::{State, Task};
 use crate::connect::TargetPort;
@@ -201,6 +202,7 @@ impl Home {
         let mut machine = self.machine.borrow_mut();
         let Some((count, _)) = machine.orphans(None) else { return };
         self.left_behind.set(count);
+        lock(&self.facts).left_behind = count;
         // Not one of the path: their owner must not send them on another one.
         if let Some(error) = self.left_behind_as(Kind::Aborted) {
             tracing::error!(target = %self.name(), "{error}");

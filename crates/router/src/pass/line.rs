@@ -7,7 +7,7 @@ use device::Port;
 use event_listener::Event as Bell;
 use initiator::command::{is_repeatable_on_blocks, only_reads, only_reads_on_blocks};
 use initiator::{
-    Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, Options, Session, Url,
+    Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, LateWrites, Options, Session, Url,
 };
 use net::Buf;
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use target::{Data, Passed, Reply, Way};
+use target::{Data, Fate, Passed, Reply, Way};
 use wire::iscsi::lun;
 use wire::iscsi::request::Function;
 use wire::scsi::cdb;
@@ -316,7 +316,8 @@ pub struct Lane {
 /// How far a command has come.
 enum Stage {
     Waiting,
-    Sent(Session, CommandId),
+    /// Whether it may change something.
+    Sent(Session, CommandId, bool),
     Aborted,
 }
 
@@ -342,7 +343,7 @@ impl Lane {
         command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
         let reads_alone = if self.shared.spec.is_disk { only_reads_on_blocks } else { only_reads };
         command.changes = !reads_alone(&command.cdb);
-        let repeatable = command.repeatable;
+        let (repeatable, changes) = (command.repeatable, command.changes);
         let arrived = Instant::now();
         let is_over = || self.is_aborted(tag);
         let spec = &self.shared.spec;
@@ -357,7 +358,7 @@ impl Lane {
         }
         let sent = Instant::now();
         let pending = session.submit(command);
-        self.live.borrow_mut().insert(tag, Stage::Sent(session, pending.id()));
+        self.live.borrow_mut().insert(tag, Stage::Sent(session.clone(), pending.id(), changes));
         let (result, buf) = pending.await;
         let queued = result.as_ref().map_or(Duration::ZERO, |c| c.queued);
         self.shared.hops.queue.add(sent - arrived + queued);
@@ -373,7 +374,8 @@ impl Lane {
             Err(e) => {
                 let is_changed = e.kind == initiator::Kind::Identity;
                 self.track.is_changed.fetch_or(is_changed, Relaxed);
-                reply::failed(&e, repeatable)
+                let fate = fate(&session, changes);
+                Reply { fate, ..reply::failed(&e, repeatable) }
             }
         }
     }
@@ -387,16 +389,22 @@ impl Lane {
         matches!(self.live.borrow().get(&tag), Some(Stage::Aborted))
     }
 
-    async fn end(&self, tag: u64) {
+    async fn end(&self, tag: u64) -> Fate {
         let stage = self.live.borrow_mut().insert(tag, Stage::Aborted);
         self.line.bell.notify(usize::MAX);
-        let Some(Stage::Sent(session, id)) = stage else { return };
-        if let Err(e) = session.abort(id).await {
-            // It may still be carried out: a login as the same nexus ends whatever is left of this one.
-            tracing::warn!(target = session.facts().target, "a command could not be aborted: {e}");
-            session.give_up_strays().await;
-        }
+        let Some(Stage::Sent(session, id, changes)) = stage else { return Fate::Over };
+        let Err(e) = session.abort(id).await else { return Fate::Over };
+        // A login as the same nexus ends whatever is left of this one, but is not waited for.
+        tracing::warn!(target = session.facts().target, "a command could not be aborted: {e}");
+        session.give_up_strays().await;
+        if changes { Fate::Open } else { Fate::Over }
     }
+}
+
+/// What is known of a command that has failed on this session.
+fn fate(session: &Session, changes: bool) -> Fate {
+    let is_known = session.options().late_writes == LateWrites::Wait && session.facts().left_behind == 0;
+    if is_known || !changes { Fate::Over } else { Fate::Open }
 }
 
 impl Way for Lane {
@@ -412,11 +420,10 @@ impl Way for Lane {
         })
     }
 
-    fn abort(&self, tag: u64) -> block::Future<'_, ()> {
+    fn abort(&self, tag: u64) -> block::Future<'_, Fate> {
         Box::pin(async move {
-            if self.live.borrow().contains_key(&tag) {
-                self.end(tag).await;
-            }
+            let is_live = self.live.borrow().contains_key(&tag);
+            if is_live { self.end(tag).await } else { Fate::Over }
         })
     }
 

@@ -2,7 +2,7 @@
 
 use initiator::{Completion, Error, Kind};
 use net::Buf;
-use target::Reply;
+use target::{Fate, Reply};
 use wire::scsi::{Sense, Status};
 
 /// ABORTED COMMAND, logical unit communication failure: it may have been carried out. Hosts repeat it where that does
@@ -14,7 +14,7 @@ const ANOTHER: Sense = Sense::new(0x02, 0x04, 0x03);
 /// An answer of sense data.
 pub fn sense(sense: Sense) -> Reply {
     let sense = sense.encode(false).into();
-    Reply { status: Status::CheckCondition as u8, sense, data: None, moved: 0 }
+    Reply { status: Status::CheckCondition as u8, sense, data: None, moved: 0, fate: Fate::Over }
 }
 
 /// There is no way to the logical unit now: hosts look for another path, or try again.
@@ -34,7 +34,7 @@ pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> Reply {
         buf.set_visible(c.transferred.min(buf.len()));
         buf
     });
-    Reply { status: c.status, sense: c.sense, data, moved }
+    Reply { status: c.status, sense: c.sense, data, moved, fate: Fate::Over }
 }
 
 /// There was no answer, and no other try that would do no harm (`repeatable`) had one in time.

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use target::{Data, Passage, Passed, Reply, Way};
+use target::{Data, Fate, Passage, Passed, Reply, Way};
 use translate::Answer;
 use wire::iscsi::request::Function;
 
@@ -192,10 +192,11 @@ impl Shared {
         ended
     }
 
-    /// As [`Shared::end`], and waits for the others.
-    async fn ended(&self, which: Which) {
+    /// As [`Shared::end`], and waits for the others. False: the device has gone, and has not said how they ended.
+    async fn ended(&self, which: Which) -> bool {
         // Nothing is sent, so that it ends with an error.
         let _ = self.end(which).recv_async().await;
+        !self.counters.gone.load(Relaxed)
     }
 
     async fn reset(&self, path: &Path) -> bool {
@@ -239,10 +240,12 @@ impl Way for SgWay {
         Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| Answer::GONE.reply()) })
     }
 
-    fn abort(&self, tag: u64) -> Future<'_, ()> {
+    fn abort(&self, tag: u64) -> Future<'_, Fate> {
         Box::pin(async move {
-            if let Some(device) = self.slot.now() {
-                device.ended(Which::Tag(self.number, tag)).await;
+            let Some(device) = self.slot.now() else { return Fate::Open };
+            match device.ended(Which::Tag(self.number, tag)).await {
+                true => Fate::Over,
+                false => Fate::Open,
             }
         })
     }
@@ -254,10 +257,9 @@ impl Way for SgWay {
                 Function::AbortTaskSet => device.ended(Which::Way(self.number)).await,
                 Function::ClearTaskSet => device.ended(Which::All).await,
                 // Commands that the reset ended come back on their own.
-                Function::LunReset => return device.reset(&self.slot.path).await,
-                _ => return false,
+                Function::LunReset => device.reset(&self.slot.path).await,
+                _ => false,
             }
-            true
         })
     }
 }

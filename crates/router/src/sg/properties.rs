@@ -112,6 +112,7 @@ mod tests {
     use super::*;
     use block::Future;
     use proptest::prelude::*;
+    use target::Fate;
     use wire::iscsi::request::Function;
 
     /// A device that says the same to every page.
@@ -123,12 +124,13 @@ mod tests {
             let len = buf.len().min(self.0.len());
             buf[..len].copy_from_slice(&self.0[..len]);
             buf.set_visible(len);
-            let reply = Reply { status: 0, sense: [].into(), moved: len as u64, data: Some(buf) };
+            let reply =
+                Reply { status: 0, sense: [].into(), moved: len as u64, data: Some(buf), fate: Fate::Over };
             Box::pin(async { reply })
         }
 
-        fn abort(&self, _tag: u64) -> Future<'_, ()> {
-            Box::pin(async {})
+        fn abort(&self, _tag: u64) -> Future<'_, Fate> {
+            Box::pin(async { Fate::Over })
         }
 
         fn manage(&self, _function: Function) -> Future<'_, bool> {

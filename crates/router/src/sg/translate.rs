@@ -7,7 +7,7 @@
 use super::kernel::{Order, Outcome};
 use rustix::io::Errno;
 use std::io;
-use target::{Data, Reply};
+use target::{Data, Fate, Reply};
 use wire::scsi::{Sense, Status};
 
 /// A device that cannot be reached is NOT READY: it may come back, and multipath software turns to another path.
@@ -84,7 +84,7 @@ pub(super) fn reply(order: Order, outcome: Outcome) -> Reply {
         _ => None,
     };
     let sense = if status == Status::CheckCondition { sense } else { Vec::new() };
-    Reply { status: status as u8, sense: sense.into(), data, moved }
+    Reply { status: status as u8, sense: sense.into(), data, moved, fate: Fate::Over }
 }
 
 /// The status that the device itself told, or what stands for it.
@@ -142,7 +142,7 @@ impl Answer {
             Answer::Status(status) => (status, Vec::new()),
             Answer::Check(sense) => (Status::CheckCondition, sense.encode(false)),
         };
-        Reply { status: status as u8, sense: sense.into(), data: None, moved: 0 }
+        Reply { status: status as u8, sense: sense.into(), data: None, moved: 0, fate: Fate::Over }
     }
 }
 

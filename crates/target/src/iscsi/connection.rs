@@ -21,7 +21,7 @@ use proto::parameters::{Parameters, TaskReporting};
 use proto::text::Exchange;
 use proto::window::CmdWindow;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -121,6 +121,8 @@ pub struct Session {
     pub last_word: Option<Bhs>,
     /// Of the latest task.
     pub serial: u64,
+    /// Serials of tasks that have ended here and may still be carried out elsewhere; the oldest are forgotten.
+    pub open_ended: VecDeque<u64>,
     /// Upper bits of the latest Target Transfer Tag.
     pub ttt_base: u32,
     /// What arrives now had arrived before a function of another session: no command ends on the spot, and these do not begin.
@@ -271,6 +273,7 @@ impl Connection {
                 farewells: Vec::new(),
                 last_word: None,
                 serial: 0,
+                open_ended: VecDeque::new(),
                 ttt_base: 0,
                 r2ts: 0,
                 expecting: false,

@@ -6,7 +6,7 @@ use super::luns::Found;
 use super::out::Payload;
 use super::task::{Aborted, Task};
 use crate::fence;
-use crate::registry::{Letter, Which};
+use crate::registry::{Letter, OpenEnded, Which};
 use crate::server::Shared;
 use crate::session::Info;
 use crate::{Unit, exec};
@@ -15,6 +15,7 @@ use proto::window::precedes;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use wire::iscsi::request::Function;
 use wire::iscsi::status::RejectReason;
@@ -39,6 +40,10 @@ const MANAGING: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same of a session that ends: it has forgotten which units it used, so it is waited for whatever it did.
 const AT_THE_END: Duration = Duration::from_millis(100);
+/// How long the end of tasks elsewhere is waited for: shorter than Open-iSCSI waits for ABORT TASK, which is 15 s.
+const CERTAINTY: Duration = Duration::from_secs(10);
+/// Tasks that may still be carried out elsewhere and are remembered. A function looks for its own as soon as they have ended.
+const OPEN_ENDED: usize = 4096;
 /// So often that time is given anew to who takes what it gets.
 const TURNS: usize = 5;
 /// So often it is looked whether data still travels.
@@ -93,6 +98,14 @@ impl Session {
     /// The logical unit of a LUN field, whether it was used or not.
     fn unit_at(&self, field: u64) -> Option<Arc<Unit>> {
         self.luns.map().get(&lun::of_request(field)?).map(|v| v.unit.clone())
+    }
+
+    /// A task ends that may still be carried out elsewhere.
+    pub fn leave_open(&mut self, serial: u64) {
+        if self.open_ended.len() >= OPEN_ENDED {
+            self.open_ended.pop_front();
+        }
+        self.open_ended.push_back(serial);
     }
 
     /// The nexus of a LUN field, if it was used.
@@ -159,8 +172,22 @@ impl Connection {
                 return NO_SUCH_TASK;
             }
         };
-        self.wait_for(&serials).await;
-        COMPLETE
+        let unit = self.session.borrow().unit_at(header.lun());
+        response(self.are_over(&serials, unit.iter().any(is_elsewhere)).await)
+    }
+
+    /// Waits for the end of aborted tasks. False: one of them may still be carried out, so that the function was not
+    /// performed (SAM-5 section 7).
+    async fn are_over(&self, serials: &[u64], are_elsewhere: bool) -> bool {
+        let ended = self.wait_for(serials);
+        let in_time = match are_elsewhere {
+            true => compio::time::timeout(CERTAINTY, ended).await.is_ok(),
+            false => {
+                ended.await;
+                true
+            }
+        };
+        in_time && !self.session.borrow().open_ended.iter().any(|serial| serials.contains(serial))
     }
 
     /// ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
@@ -170,10 +197,8 @@ impl Connection {
         // First, so that what the reset ends elsewhere is not taken for an answer, or tried again.
         let own = self.abort_own(&which, header.cmd_sn());
         let forwarded = self.forward(&which, function).await;
-        if function != ABORT_TASK_SET {
-            self.abort_others(which).await;
-        }
-        self.wait_for_own(&own).await;
+        let others = function == ABORT_TASK_SET || self.abort_others(which.clone()).await;
+        let are_over = self.wait_for_own(&own, &which).await && others;
         match function {
             ABORT_TASK_SET => {}
             // Another session may have the place of this one, and what it reserved stays.
@@ -181,7 +206,7 @@ impl Connection {
             CLEAR_TASK_SET => unit.lu.cleared(self.session.borrow_mut().nexus_at(header.lun())),
             _ => exec::reset(&unit).await,
         }
-        if forwarded { COMPLETE } else { REJECTED }
+        response(forwarded && are_over)
     }
 
     /// Does the same at logical units elsewhere, and tells whether it was done there.
@@ -210,20 +235,33 @@ impl Connection {
     }
 
     /// Waits for tasks of this session, and some time for data that was asked for: hosts may send none after
-    /// the function without having negotiated FastAbort.
-    async fn wait_for_own(&self, serials: &[u64]) {
+    /// the function without having negotiated FastAbort. False: one of them may still be carried out.
+    async fn wait_for_own(&self, serials: &[u64], which: &Which) -> bool {
         if compio::time::timeout(PATIENCE, self.wait_for(serials)).await.is_err() {
             let own = |t: &Task| serials.contains(&t.serial);
             self.session.borrow_mut().abort(own, Aborted::Silently, false);
-            self.wait_for(serials).await;
         }
+        self.are_over(serials, which.is_elsewhere()).await
     }
 
-    async fn abort_others(&self, which: Which) {
+    /// Ends the tasks of other sessions. False: one of them may still be carried out.
+    async fn abort_others(&self, which: Which) -> bool {
         let (shared, from) = self.origin();
         let tsih = self.session.borrow().tsih;
-        let letter = |done| Letter::Abort { which: which.clone(), from: from.clone(), done };
-        shared.registry.tell_all(Some(tsih), letter).await;
+        let (is_elsewhere, open_ended) = (which.is_elsewhere(), OpenEnded::default());
+        let letter = |done| {
+            let (which, from, open_ended) = (which.clone(), from.clone(), open_ended.clone());
+            Letter::Abort { which, from, open_ended, done }
+        };
+        let told = shared.registry.tell_all(Some(tsih), letter);
+        let in_time = match is_elsewhere {
+            true => compio::time::timeout(CERTAINTY, told).await.is_ok(),
+            false => {
+                told.await;
+                true
+            }
+        };
+        in_time && !open_ended.load(Relaxed)
     }
 
     /// What a letter to other sessions needs: how to reach them, and whom it is from.
@@ -237,8 +275,8 @@ impl Connection {
         let which = Which::units(self.session.borrow().luns.map().values().map(|v| v.unit.clone()));
         let own = self.abort_own(&which, header.cmd_sn());
         let forwarded = self.forward(&which, function).await;
-        self.abort_others(which.clone()).await;
-        self.wait_for_own(&own).await;
+        let others = self.abort_others(which.clone()).await;
+        let are_over = self.wait_for_own(&own, &which).await && others;
         let Which::Units(units) = which else { return COMPLETE };
         for unit in units.iter() {
             if self.session.borrow().life == Life::Over {
@@ -248,7 +286,7 @@ impl Connection {
             // Each of them tells all of its nexuses: others of this core come first.
             net::after_others().await;
         }
-        if forwarded { COMPLETE } else { REJECTED }
+        response(forwarded && are_over)
     }
 
     /// The rest of TARGET COLD RESET: every session of the target ends, this one too.
@@ -265,7 +303,7 @@ impl Connection {
     }
 
     /// Ends the tasks that another session has a say in.
-    pub async fn abort_for_others(self: &Rc<Self>, which: &Which, from: &Info) {
+    pub async fn abort_for_others(self: &Rc<Self>, which: &Which, from: &Info, open_ended: &OpenEnded) {
         self.recall(which, from);
         let (serials, concerns) = {
             let mut session = self.session.borrow_mut();
@@ -278,7 +316,9 @@ impl Connection {
             (serials, concerns)
         };
         self.flush();
-        self.wait_for(&serials).await;
+        if !self.are_over(&serials, false).await {
+            open_ended.store(true, Relaxed);
+        }
         // Also without tasks: data of those that somebody else has ended a moment ago may be on its way.
         if concerns {
             self.flush();
@@ -329,7 +369,20 @@ async fn look_until(is_so: impl Fn() -> bool) {
     }
 }
 
+fn response(is_done: bool) -> u8 {
+    if is_done { COMPLETE } else { REJECTED }
+}
+
+/// Its tasks are carried out by another target, which may be away.
+fn is_elsewhere(unit: &Arc<Unit>) -> bool {
+    unit.passage().is_some() || unit.backend().stride().is_some()
+}
+
 impl Which {
+    fn is_elsewhere(&self) -> bool {
+        matches!(self, Which::Units(units) if units.iter().any(is_elsewhere))
+    }
+
     /// A copy belongs to every nexus that it works through, too: who is preempted must not go on writing.
     fn names_task(&self, task: &Task) -> bool {
         let placed = task.place.as_ref().is_some_and(|(unit, nexus)| self.names(unit, *nexus));

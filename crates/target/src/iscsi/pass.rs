@@ -4,7 +4,7 @@ use super::command::Run;
 use super::connection::Connection;
 use super::task::Attribute;
 use crate::exec::{Ended, Outcome};
-use crate::passage::{Data, Passed};
+use crate::passage::{Data, Fate, Passed};
 use crate::{Unit, Way};
 use device::{NexusId, Op, Plan};
 use net::Buf;
@@ -51,13 +51,13 @@ impl Run {
         };
         let tag = self.serial;
         let mut submitted = pin!(way.submit(Passed { tag, cdb: c.cdb().into(), attribute, data }));
-        let reply = match conn.unless_aborted(c, self.serial, &mut submitted).await {
-            Some(reply) => reply,
-            None => {
-                way.abort(tag).await;
-                submitted.await
-            }
+        let (fate, reply) = match conn.unless_aborted(c, self.serial, &mut submitted).await {
+            Some(reply) => (reply.fate, reply),
+            None => (way.abort(tag).await, submitted.await),
         };
+        if fate == Fate::Open {
+            conn.session.borrow_mut().leave_open(self.serial);
+        }
         if let Some(sense) = Sense::decode(&reply.sense).filter(|sense| sense.key == ATTENTION) {
             unit.lu.heard(nexus, sense);
         }

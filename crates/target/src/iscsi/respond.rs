@@ -102,7 +102,7 @@ impl Session {
 
     /// Sends what a logical unit elsewhere answered: its data, whatever its status, and its sense data.
     fn passed(&mut self, c: &Command, reply: Reply) {
-        let Reply { status, sense, data, moved } = reply;
+        let Reply { status, sense, data, moved, fate: _ } = reply;
         let (room, whole) = (c.room() as usize, c.room().max(c.offered()));
         let sent = match data {
             Some(data) if c.reads && status == Status::Good as u8 => {

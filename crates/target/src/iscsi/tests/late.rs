@@ -137,7 +137,10 @@ async fn ended_by(house: &House, other: &str, which: Which) -> Host {
     let from = house.shared.registry.list().pop().expect("two sessions").1;
     (0..3).for_each(|_| one.write(0, OLD));
     one.send();
-    let letter = |done| Letter::Abort { which: which.clone(), from: from.clone(), done };
+    let letter = |done| {
+        let (which, from, open_ended) = (which.clone(), from.clone(), Default::default());
+        Letter::Abort { which, from, open_ended, done }
+    };
     house.shared.registry.tell_all(None, letter).await;
     drop(other);
     one

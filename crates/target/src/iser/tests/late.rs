@@ -28,7 +28,10 @@ fn a_reset_by_another_session_lets_begin_no_older_command() {
         let mut host = house.session(1).await;
         let from = house.shared.registry.list().pop().expect("a session").1;
         let which = Which::units([house.disk()]);
-        let letter = |done| Letter::Abort { which: which.clone(), from: from.clone(), done };
+        let letter = |done| {
+            let (which, from, open_ended) = (which.clone(), from.clone(), Default::default());
+            Letter::Abort { which, from, open_ended, done }
+        };
         let mut told = pin!(house.shared.registry.tell_all(None, letter));
         // The letter is there first: the mover is woken by what comes.
         assert!(poll_fn(|cx| Poll::Ready(told.as_mut().poll(cx).is_pending())).await);

@@ -8,6 +8,7 @@ mod late;
 mod login;
 mod manage;
 mod order;
+mod pass;
 mod reservations;
 mod watch;
 mod world;

@@ -2,7 +2,7 @@
 
 use crate::server::{Bound, Counted, Shared};
 use crate::setup::{self, Digests, Limits, Setup, Target, Transports};
-use crate::{Unit, srp};
+use crate::{Passage, Unit, srp};
 use block::Backend;
 use device::{Identity, Lu, Settings};
 use net::out::Payload;
@@ -76,6 +76,12 @@ pub fn memory() -> Arc<dyn Backend> {
 
 /// A disk; its state is kept in a file, if there is one to be.
 fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> Unit {
+    let saved = state.and_then(|path| std::fs::read(path).ok());
+    let lu = Lu::new(settings(write_cache, device::Passes::None), saved.as_deref());
+    Unit::new(Arc::new(lu.expect("settings")), medium, state.map(Path::to_path_buf))
+}
+
+fn settings(write_cache: bool, passes: device::Passes) -> Settings {
     let identity = Identity {
         vendor: "LUNAR".into(),
         product: "disk".into(),
@@ -84,7 +90,7 @@ fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> Un
         naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
         designators: None,
     };
-    let settings = Settings {
+    Settings {
         kind: device::Kind::Disk,
         identity,
         block_size: 512,
@@ -96,13 +102,10 @@ fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> Un
         thin: false,
         max_registrants: 4,
         reservable: true,
-        passes: device::Passes::None,
+        passes,
         max_atomic: 1 << 20,
         explicit_access: true,
-    };
-    let saved = state.and_then(|path| std::fs::read(path).ok());
-    let lu = Arc::new(Lu::new(settings, saved.as_deref()).expect("settings"));
-    Unit::new(lu, medium, state.map(Path::to_path_buf))
+    }
 }
 
 fn target() -> Target {
@@ -159,6 +162,12 @@ impl World {
     pub fn on_all(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> World {
         let units = media.into_iter().map(|medium| Arc::new(unit(medium, true, None)));
         World::with(|target| target.luns = (0..).zip(units).collect())
+    }
+
+    /// Its disk is elsewhere.
+    pub fn passing(to: Arc<dyn Passage>) -> World {
+        let lu = Lu::new(settings(true, device::Passes::Own), None).expect("settings");
+        World::serving(Unit::passing(Arc::new(lu), to, None))
     }
 
     fn serving(unit: Unit) -> World {
