@@ -27,6 +27,15 @@ pub struct Ports {
     bell: Bell,
 }
 
+/// A way to a logical unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Way<'a> {
+    /// The logical unit: how the names of all ways to it begin.
+    pub unit: &'a str,
+    /// The name of this one.
+    pub path: &'a str,
+}
+
 /// The ISIDs of one path to a logical unit.
 #[derive(Debug, Default)]
 struct Recorded {
@@ -67,30 +76,31 @@ impl Ports {
         Ports { file: Some(file.to_owned()), paths: Mutex::new(read(&text)), ..Ports::default() }
     }
 
-    /// An ISID for a new session over this path. Old sessions of it are replaced first: `replace` logs in with each of their
-    /// ISIDs.
+    /// An ISID for a new session over this path. Old sessions with the logical unit are replaced first: `replace` logs in
+    /// with each of their ISIDs. Those of other paths are among them, for theirs may be away: where both lead to one portal
+    /// group, a login over this path ends them.
     ///
     /// # Errors
     /// Those of `replace`: an old session may still be there.
     pub async fn isid(
         self: &Arc<Self>,
-        path: &str,
+        way: Way<'_>,
         replace: impl AsyncFnOnce(Vec<Isid>) -> Result<(), Error>,
     ) -> Result<Isid, Error> {
         let old = loop {
             let rings = self.bell.listen();
-            match self.find(path) {
+            match self.find(way) {
                 Found::Left(old) => break old,
                 Found::Wait => rings.await,
                 Found::Clear => break Vec::new(),
             }
         };
         if !old.is_empty() {
-            let mut replacing = Replacing { ports: self, path, end: Old::Left };
+            let mut replacing = Replacing { ports: self, path: way.path, end: Old::Left };
             replace(old).await?;
             replacing.end = Old::Replaced;
         }
-        let (isid, is_new) = self.take(path);
+        let (isid, is_new) = self.take(way.path);
         if is_new {
             self.clone().save().await;
         }
@@ -101,15 +111,25 @@ impl Ports {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, path: &str) -> Found {
+    /// No session of this process has used it.
+    pub fn is_unused(&self, isid: &Isid) -> bool {
+        self.lock().values().any(|recorded| recorded.unused.contains(isid))
+    }
+
+    fn find(&self, Way { unit, path }: Way<'_>) -> Found {
         let mut paths = self.lock();
-        let Some(recorded) = paths.get_mut(path) else { return Found::Clear };
+        let is_old = |(other, of): &(&String, &Recorded)| other.starts_with(unit) && of.old != Old::Replaced;
+        let old: Vec<Isid> = paths.iter().filter(is_old).flat_map(|(_, of)| of.unused.clone()).collect();
+        let recorded = paths.entry(path.to_owned()).or_insert_with(|| Recorded {
+            old: if old.is_empty() { Old::Replaced } else { Old::Left },
+            ..Recorded::default()
+        });
         match recorded.old {
             Old::Replaced => Found::Clear,
             Old::BeingReplaced => Found::Wait,
             Old::Left => {
                 recorded.old = Old::BeingReplaced;
-                Found::Left(recorded.unused.clone())
+                Found::Left(old)
             }
         }
     }
@@ -196,7 +216,12 @@ mod tests {
     use super::*;
     use initiator::Kind;
 
-    const PATH: &str = "r1/a iscsi://192.0.2.1/iqn.x:y/0";
+    const PATH: &str = "r1/a iqn.x:y 0 iscsi://192.0.2.1/iqn.x:y/0";
+    const BESIDE: &str = "r1/a iqn.x:y 0 iscsi://192.0.2.2/iqn.x:y/0";
+
+    fn way(path: &str) -> Way<'_> {
+        Way { unit: "r1/a iqn.x:y 0 ", path }
+    }
 
     fn on_core<T: Send + 'static, W: Future<Output = T> + 'static>(
         test: impl FnOnce() -> W + Send + 'static,
@@ -208,7 +233,7 @@ mod tests {
     async fn run(file: PathBuf) -> (Vec<Isid>, Vec<Isid>) {
         let (ports, mut replaced, mut isids) = (Arc::new(Ports::kept_in(&file)), Vec::new(), Vec::new());
         for path in [PATH, PATH, "r1/b"] {
-            let isid = ports.isid(path, async |old| {
+            let isid = ports.isid(Way { unit: path, path }, async |old| {
                 replaced.extend(old);
                 Ok(())
             });
@@ -241,12 +266,16 @@ mod tests {
         });
         on_core(move || async move {
             let fails = async |_| Err(Error::new(Kind::Unreachable, "away"));
-            assert!(ports.isid(PATH, fails).await.is_err());
-            let isid = ports.isid(PATH, async |old| {
-                assert_eq!(old, [[0x80, 0, 0, 0, 0, 1]]);
-                Ok(())
-            });
-            assert_eq!(isid.await, Ok([0x80, 0, 0, 0, 0, 1]));
+            assert!(ports.isid(way(PATH), fails).await.is_err());
+            let of_path = [[0x80, 0, 0, 0, 0, 1]];
+            for path in [BESIDE, PATH] {
+                let isid = ports.isid(way(path), async |old| {
+                    assert_eq!(old, of_path, "{path}");
+                    Ok(())
+                });
+                assert_eq!(isid.await == Ok(of_path[0]), path == PATH, "each path has its own ISIDs");
+            }
+            assert!(!ports.is_unused(&of_path[0]));
         });
     }
 

@@ -1,7 +1,7 @@
 //! One path of one core to a logical unit elsewhere: opened when it can be, and from then on kept by its session.
 
 use super::known::Known;
-use crate::ports::{Isid, Ports};
+use crate::ports::{self, Isid, Ports};
 use crate::swapped;
 use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
@@ -117,8 +117,11 @@ impl Line {
         if let Some(isid) = self.isid.get() {
             return Ok(*isid);
         }
-        let path = format!("{}/{} {}", self.known.router, self.known.upstream, self.place());
-        let isid = ports.isid(&path, async |old| replace(&old, url, target, options).await).await?;
+        let Known { router, upstream, lun, .. } = &*self.known;
+        let unit = format!("{router}/{upstream} {} {lun} ", self.known.target);
+        let path = format!("{unit}{}", self.place());
+        let way = ports::Way { unit: &unit, path: &path };
+        let isid = ports.isid(way, async |old| replace(ports, &old, url, target, options).await).await?;
         Ok(*self.isid.get_or_init(|| isid))
     }
 
@@ -209,11 +212,18 @@ impl Line {
 ///
 /// # Errors
 /// Those of a login.
-async fn replace(old: &[Isid], url: &Url, target: &str, options: &Options) -> Result<(), Error> {
+async fn replace(
+    ports: &Ports,
+    old: &[Isid],
+    url: &Url,
+    target: &str,
+    options: &Options,
+) -> Result<(), Error> {
     if options.late_writes == LateWrites::Risk {
         return Ok(());
     }
-    for isid in old {
+    // Another path may have replaced its own meanwhile, and use them.
+    for isid in old.iter().filter(|isid| ports.is_unused(isid)) {
         let options = Options { isid: Some(*isid), ..options.clone() };
         let session = Session::open(url.portal.clone(), target, options).await?;
         // Without an answer it ends with its connection: it has done nothing.
