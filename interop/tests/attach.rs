@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -225,6 +225,96 @@ fn what_is_in_use_is_not_taken_away() {
     host.ends(0, &["detach", "disks-0", "--force"]);
     client.kill().expect("end qemu-io");
     client.wait().expect("a child");
+}
+
+/// A client of NBD that sends writes and asks for no more (the NBD protocol, "Fixed newstyle" and "Transmission").
+struct Client(UnixStream);
+
+impl Client {
+    fn to(uri: &str) -> Client {
+        let path = uri.split("socket=").nth(1).expect("a socket");
+        let mut stream = UnixStream::connect(path).expect("a server");
+        stream.read_exact(&mut [0; 18]).expect("its greeting");
+        // Fixed newstyle, no zeroes; IHAVEOPT, EXPORT_NAME with an empty name.
+        let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &[0, 0, 0, 1], &[0; 4]].concat();
+        stream.write_all(&words).expect("an option");
+        stream.read_exact(&mut [0; 10]).expect("the export");
+        Client(stream)
+    }
+
+    /// Sends a write of the n-th block of 4 KiB.
+    fn write(&mut self, block: u64) {
+        let header =
+            [&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1][..], &block.to_be_bytes(), &(block << 12).to_be_bytes()];
+        let request = [&header.concat()[..], &4096_u32.to_be_bytes(), &[7; 4096]].concat();
+        self.0.write_all(&request).expect("a request");
+    }
+
+    /// The error of the next answer.
+    fn answer(&mut self) -> u32 {
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).expect("an answer");
+        u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"))
+    }
+}
+
+#[test]
+fn by_force_writes_that_wait_fail_and_are_counted() {
+    for paths in [1, 2] {
+        let (server, host) = (server(), Host::new());
+        let wires: Vec<_> = (0..paths).map(|_| Wire::to(server.portal())).collect();
+        let urls: Vec<String> = wires.iter().map(|wire| url_at(wire.address)).collect();
+        let more = urls[1..].iter().flat_map(|url| ["--path", url]);
+        let words: Vec<&str> = [&*urls[0], "--recovery-timeout", "20m"].into_iter().chain(more).collect();
+        let uri = host.attach(&words);
+        let mut client = Client::to(&uri);
+        client.write(0);
+        assert_eq!(client.answer(), 0);
+        assert!(host.ends(28, &["detach", "disks-0"]).contains("1 NBD client"), "it lives");
+        wires.iter().for_each(|wire| wire.cut());
+        (1..4).for_each(|block| client.write(block));
+        host.becomes("disks-0", "lost");
+        let end = Instant::now() + LIMIT;
+        while host.told("disks-0", "waiting_writes") != "3" {
+            assert!(Instant::now() < end, "the writes never came");
+        }
+        // It was killed, and nobody hears the answers.
+        drop(client);
+        let said = host.ends(8, &["detach", "disks-0", "--timeout", "1"]);
+        assert!(said.contains("with 3 writes on the way to its target"), "{said}");
+        let said = host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
+        assert!(said.contains("3 writes were not stored") && !said.contains("is killed"), "{said}");
+        let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
+        assert!(log.contains("what waits for its target fails"), "{log}");
+        assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    }
+}
+
+#[test]
+fn writes_that_waited_are_logged_with_their_counts() {
+    let (server, host) = (server(), Host::new());
+    let wire = Wire::to(server.portal());
+    let uri = host.attach(&[&format!("{}?login_timeout=500ms", url_at(wire.address))]);
+    let mut client = Client::to(&uri);
+    server.pause();
+    (0..2).for_each(|block| client.write(block));
+    let end = Instant::now() + LIMIT;
+    while host.told("disks-0", "waiting_writes") != "2" {
+        assert!(Instant::now() < end, "the writes never came");
+    }
+    wire.cut();
+    let logs = |words: &str| {
+        while !fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log").contains(words) {
+            assert!(Instant::now() < end, "{words} is not in the log");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    logs("writes wait: the target may still carry them out");
+    server.go_on();
+    wire.mend();
+    logs("the writes that waited have ended");
+    logs("failed=0");
+    assert_eq!((client.answer(), client.answer()), (0, 0));
 }
 
 #[test]

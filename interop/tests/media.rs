@@ -87,6 +87,8 @@ fn deleted_and_replaced_images_are_handled_as_set() {
     let before = server.log().matches(&save).count();
     assert_eq!(server.stop().code(), Some(1));
     assert_eq!(server.log().matches(&save).count(), before + 2, "said once more");
+    let last = server.log().lines().rfind(|line| line.contains("hint: ")).map(str::to_owned);
+    assert!(last.is_some_and(|hint| hint.contains("restore the file from a backup")), "{}", server.log());
 }
 
 #[test]

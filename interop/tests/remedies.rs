@@ -84,11 +84,27 @@ fn the_time_out_that_cut_is_named() {
         said
     };
     let taken = ["--in", "4096"];
-    assert!(read("operation_timeout=0.1", &taken).contains("operation_timeout=SECONDS"));
+    assert!(read("operation_timeout=0.1", &taken).contains("operation_timeout=TIME"));
     let stronger = "abort_timeout=0.2&lun_reset_timeout=0.2&target_reset_timeout=0.2&command_timeout=0.2";
-    assert!(read(stronger, &taken).contains("command_timeout=SECONDS"));
+    assert!(read(stronger, &taken).contains("command_timeout=TIME"));
     assert!(!read("operation_timeout=0.1", &taken).contains("--in BYTES"));
     assert!(read("operation_timeout=0.1", &[]).contains("say how much: --in BYTES"));
+}
+
+#[test]
+fn a_command_that_gives_up_names_what_it_waits_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let portal = silent.local_addr().expect("an address");
+    for url in
+        [format!("iscsi://{portal}"), format!("iser://{portal}"), format!("srp://{portal}/0002c90300a0b0c0")]
+    {
+        let what = format!("it waits for the login to {portal}");
+        assert_eq!(ends(&["ls", &url, "--timeout", "300ms"], &what, "--timeout"), 8, "{url}");
+    }
+    // TEST UNIT READY has no answer.
+    let target = Script::new().scsi(0x00, |_, _| Turn::Done).listen();
+    let arguments = ["scsi", &target.url("logout_timeout=0.3"), "000000000000", "--timeout", "300ms"];
+    assert_eq!(ends(&arguments, "to TEST UNIT READY", "--timeout"), 8);
 }
 
 #[test]

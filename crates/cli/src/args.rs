@@ -289,4 +289,6 @@ pub struct Asked {
 }
 
 #[cfg(test)]
+mod hints;
+#[cfg(test)]
 mod tests;

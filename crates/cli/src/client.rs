@@ -7,6 +7,7 @@ use initiator::Url;
 use net::Cores;
 use serde::Serialize;
 use std::net::Ipv6Addr;
+use std::pin::pin;
 use std::time::Duration;
 
 /// What every command that uses a target can be told.
@@ -33,15 +34,18 @@ where
     let cores = Cores::one().map_err(|e| cannot_start(&e))?;
     let ended = cores.wait(0, move || async move {
         let Some(limit) = asked.timeout else { return work().await };
-        let ended = compio::time::timeout(limit, work()).await;
-        ended.unwrap_or_else(|_| Err(late(limit)))
+        let mut work = pin!(work());
+        let ended = compio::time::timeout(limit, work.as_mut()).await;
+        // The work is still there, with what it waits for.
+        ended.unwrap_or_else(|_| Err(late(limit, initiator::waits::latest())))
     });
     ended.unwrap_or_else(|e| Err(cannot_start(&e)))
 }
 
-/// The time is over.
-pub fn late(limit: Duration) -> Failure {
-    let what = format!("not done within {}", humantime::format_duration(limit));
+/// The time is over; what was waited for, where that is known.
+pub fn late(limit: Duration, waited: Option<String>) -> Failure {
+    let waited = waited.map_or(String::new(), |waited| format!(": it waits for {waited}"));
+    let what = format!("not done within {}{waited}", humantime::format_duration(limit));
     Failure::new(
         Exit::TimedOut,
         what,
@@ -50,7 +54,8 @@ pub fn late(limit: Duration) -> Failure {
 }
 
 fn cannot_start(e: &std::io::Error) -> Failure {
-    Problem::new(format!("the event loop: {e}"), "look at the limits of this process: ulimit -a").into()
+    Problem::new(format!("cannot start an event loop: {e}"), "look at the limits of this process: ulimit -a")
+        .into()
 }
 
 /// A URL, or the host and port of a portal alone. A person waits for the answer: one try to log in, and no wait for writes

@@ -67,7 +67,7 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
 /// No target at all.
 pub fn none(portal: &Portal) -> Failure {
     let hint = "its access list may want another initiator name (initiator=IQN), or a CHAP user";
-    Failure::new(Exit::NotFound, format!("{portal} shows us no target"), hint)
+    Failure::new(Exit::NotFound, format!("the portal {portal} shows no target to this initiator"), hint)
 }
 
 /// A target without an address is where it was asked for.

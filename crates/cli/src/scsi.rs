@@ -198,7 +198,7 @@ fn cdb_len(cdb: &[u8]) -> Option<usize> {
 }
 
 fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
-    let hint = "such as 12:00:00:00:60:00, six bytes of an INQUIRY";
+    let hint = "write its bytes in hexadecimal, such as 12:00:00:00:60:00 for an INQUIRY";
     let bytes =
         hex::parse(text).map_err(|why| Failure::new(Exit::Invalid, format!("the CDB: {why}"), hint))?;
     if bytes.is_empty() || bytes.len() > MAX_CDB_LEN {
@@ -222,14 +222,17 @@ fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
 fn given(what: &str) -> Result<Vec<u8>, Failure> {
     let invalid = |why: String, hint: &str| Failure::new(Exit::Invalid, format!("--out: {why}"), hint);
     let bytes = match what.strip_prefix("hex:") {
-        Some(digits) => hex::parse(digits).map_err(|why| invalid(why, "such as hex:00ff"))?,
+        Some(digits) => hex::parse(digits)
+            .map_err(|why| invalid(why, "write two hexadecimal digits for each byte: hex:00ff"))?,
         None => read(what).map_err(|e| {
             invalid(format!("{}: {e}", what.escape_debug()), "name a file, - for stdin, or hex:BYTES")
         })?,
     };
     match bytes.len() as u64 {
         0 => Err(invalid("there is no data".into(), "leave --out away for a command without data")),
-        n if n > MOST => Err(invalid("there is too much data".into(), "a command takes up to 32 MiB")),
+        n if n > MOST => {
+            Err(invalid(format!("{n} bytes are too many"), "a command takes up to 32 MiB: send several"))
+        }
         _ => Ok(bytes),
     }
 }

@@ -202,7 +202,10 @@ impl<S: Server> Service<S> {
             return Err(vec![Problem::new("there is no LUN that the command could use by iSCSI", hint)]);
         };
         Captive::start(command, &reach, events).map_err(|e| {
-            vec![Problem::new(format!("cannot run the command: {e}"), "it is run by /bin/sh: is that there?")]
+            vec![Problem::new(
+                format!("cannot run the command: {e}"),
+                "it needs /bin/sh: install a shell there",
+            )]
         })
     }
 
@@ -252,7 +255,7 @@ impl<S: Server> Service<S> {
         let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
         let unstable = |e| vec![Problem::new(format!("not everything could be made stable: {e}"), hint)];
         result.map_err(unstable)?;
-        let hint = "copy such a file before the server stops: the log of the server names the command";
+        let hint = "restore the file from a backup; while a server runs, its log names the command that saves such a file";
         let gone = |problem: Problem| Problem { hint: Some(hint.into()), ..problem };
         if unlinked.is_empty() { Ok(()) } else { Err(unlinked.into_iter().map(gone).collect()) }
     }
@@ -304,7 +307,7 @@ fn admin(configured: Option<&Path>, server: Arc<dyn Running>) -> Result<Option<A
     match started {
         Ok((admin, path)) => {
             if admin.path() != path {
-                tracing::info!("lunar session asks this server at --socket {}", admin.path().display());
+                tracing::info!("lunar session list --socket {} asks this server", admin.path().display());
             }
             Ok(Some(admin))
         }

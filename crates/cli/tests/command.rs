@@ -418,7 +418,7 @@ fn a_second_server_has_a_socket_beside_the_first() {
     }
     let (status, _, log) = second.end(Signal::TERM);
     assert_eq!(status, 0);
-    assert!(log.contains(&format!("lunar session asks this server at --socket {}", sockets[1])), "{log}");
+    assert!(log.contains(&format!("lunar session list --socket {} asks this server", sockets[1])), "{log}");
     assert!(!Path::new(&sockets[1]).exists() && Path::new(&sockets[0]).exists(), "each its own");
     assert_eq!(folder.run(&["session", "list"]).1, "no sessions\n");
     assert_eq!(first.end(Signal::TERM).0, 0);

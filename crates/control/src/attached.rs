@@ -75,12 +75,18 @@ pub struct State {
     pub paths: Vec<PathState>,
     /// Who uses it, in words.
     pub users: Vec<String>,
+    /// Writes that have begun and not ended.
+    #[serde(default)]
+    pub waiting_writes: u64,
 }
 
 /// The longest answer of a process, in bytes.
 const MAX_STATE_BYTES: u64 = 1 << 20;
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The file that says that what waits is to fail.
+const FORCE: &str = "force";
 
 /// A time-out of a socket may not be zero.
 const LEAST: Duration = Duration::from_millis(1);
@@ -114,6 +120,20 @@ impl Attached {
     /// A file of an attachment: `log`, `ctl` (the socket where its process tells its state), `nbd`.
     pub fn file(&self, name: &str, kind: &str) -> PathBuf {
         self.folder.join(format!("{name}.{kind}"))
+    }
+
+    /// Asks the process of an attachment not to wait for a target that is away. It looks for that when it is told to end.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn force(&self, name: &str) -> Result<(), Problem> {
+        let path = self.file(name, FORCE);
+        open(&path).map(drop).map_err(|e| cannot("write", &path, &e))
+    }
+
+    /// That was asked for.
+    pub fn is_forced(&self, name: &str) -> bool {
+        self.file(name, FORCE).exists()
     }
 
     /// Waits until nobody else looks.
@@ -178,7 +198,11 @@ impl Look<'_> {
         let path = self.attached.file(name, "lock");
         let file = open(&path).map_err(|e| cannot("lock", &path, &e))?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Alive(file))),
+            Ok(()) => {
+                // It was for a process that is gone.
+                _ = std::fs::remove_file(self.attached.file(name, FORCE));
+                Ok(Some(Alive(file)))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(e)) => Err(cannot("lock", &path, &e)),
         }
@@ -198,7 +222,7 @@ impl Look<'_> {
 
     /// Removes all that is left of an attachment but its log.
     pub fn clear(&self, name: &str) {
-        for kind in ["json", "new", "ctl", "lock"] {
+        for kind in ["json", "new", "ctl", "lock", FORCE] {
             // What is not there needs no removal.
             _ = std::fs::remove_file(self.attached.file(name, kind));
         }

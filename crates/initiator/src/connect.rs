@@ -3,7 +3,7 @@
 pub use crate::addresses::resolve;
 use crate::options::{Portal, Transport};
 use crate::session::carrier::Line;
-use crate::{Error, Kind, Options, iser, srp};
+use crate::{Error, Kind, Options, iser, srp, waits};
 use net::Stream;
 use net::iscsi::out::{Digests, Out, Payload};
 use proto::Pdu;
@@ -97,6 +97,7 @@ pub async fn once(goal: &Goal, options: &Options) -> Result<Connected, Error> {
     let mut portal = goal.portal.clone();
     for _ in 0..=REDIRECTIONS {
         let limit = options.timeouts.login;
+        let _wait = waits::on(format!("the login to {portal}"));
         let tried = compio::time::timeout(limit, attempt(&portal, goal, options)).await;
         let late = || Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32()));
         match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {

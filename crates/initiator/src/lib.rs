@@ -26,6 +26,7 @@ mod speaks;
 mod srp;
 mod text;
 mod url;
+pub mod waits;
 
 pub use command::{Command, Completion, Direction, Finished, MAX_CDB_LEN};
 pub use connect::new_isid;

@@ -71,8 +71,11 @@ fn nearest_portal(asked: &Portal, told: &[crate::PortalAddress]) -> Portal {
 
 fn only_target(url: &Url, mut found: Vec<FoundTarget>) -> Result<FoundTarget, Error> {
     match found.len() {
-        0 => Err(Error::new(Kind::NotFound, format!("{} shows us no target", url.portal))
-            .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        0 => Err(Error::new(
+            Kind::NotFound,
+            format!("the portal {} shows no target to this initiator", url.portal),
+        )
+        .with_hint("the target's access list may want another initiator name: initiator=IQN")),
         1 => Ok(found.remove(0)),
         n => {
             let names = found.iter().map(|one| url.at(&one.name, None).plain());
@@ -86,7 +89,7 @@ async fn only_lun(url: &Url, session: &Session) -> Result<u16, Error> {
     let target = session.facts().target;
     let found: Vec<u16> = luns(session).await?.into_iter().filter_map(decode).collect();
     match found[..] {
-        [] => Err(Error::new(Kind::NotFound, format!("{target} shows us no LUN"))
+        [] => Err(Error::new(Kind::NotFound, format!("the target {target} shows no LUN to this initiator"))
             .with_hint("the target's access list may want another initiator name: initiator=IQN")),
         [one] => Ok(one),
         _ => {

@@ -5,7 +5,7 @@ use super::export::failed;
 use super::{absolute, open_attached};
 use crate::client::json;
 use crate::exit::{Exit, Failure};
-use crate::say;
+use crate::say::{self, count};
 use block::users;
 use clap::Args;
 use control::Problem;
@@ -30,7 +30,7 @@ pub struct Detach {
     #[arg(value_name = "NAME|DEVICE|DIR|URL")]
     what: String,
 
-    /// Also when it is in use; and when its process does not end in time, it is killed
+    /// Also when it is in use; what waits for a target that is away fails, and a process that does not end in time is killed
     #[arg(long)]
     force: bool,
 
@@ -103,25 +103,40 @@ fn is_meant(record: &Record, what: &str) -> bool {
 
 /// Asks its process to end, and waits for that; whether it had to be killed.
 fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instant>) -> Result<bool, Failure> {
-    // At most half of the time goes for the question.
-    let state = attached.ask(&record.name, left(limit) / 2);
-    let used = state.map(|state| state.users).unwrap_or_default();
-    if !used.is_empty() && !args.force {
-        return Err(in_use(record, &used));
-    }
+    let waiting = match args.force {
+        true => attached.force(&record.name).map(|()| 0)?,
+        false => unused(attached, record, limit)?,
+    };
     signal(attached, record, Signal::TERM)?;
     if is_over(attached, &record.name, left(limit))? {
         return Ok(false);
     }
     if !args.force {
         let time = humantime::format_duration(args.timeout);
-        let what = format!("process {} of {} has not ended within {time}", record.pid, record.name);
+        let writes = match waiting {
+            0 => String::new(),
+            _ => format!(", with {} on the way to its target", count(waiting as usize, "write")),
+        };
+        let what = format!("process {} of {} has not ended within {time}{writes}", record.pid, record.name);
         let hint = "it waits for what is in flight: look at the network, wait longer, or use --force";
         return Err(Failure::new(Exit::TimedOut, what, hint));
     }
     say::line(format_args!("process {} does not end, and is killed: what is in flight is lost", record.pid));
     signal(attached, record, Signal::KILL)?;
     is_over(attached, &record.name, KILLED).map(|_| true)
+}
+
+/// Writes on their way.
+///
+/// # Errors
+/// When somebody uses it.
+fn unused(attached: &Attached, record: &Record, limit: Option<Instant>) -> Result<u64, Failure> {
+    // At most half of the time goes for the question.
+    let Some(state) = attached.ask(&record.name, left(limit) / 2) else { return Ok(0) };
+    match state.users.is_empty() {
+        true => Ok(state.waiting_writes),
+        false => Err(in_use(record, &state.users)),
+    }
 }
 
 /// What is left of the time.

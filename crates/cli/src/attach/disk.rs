@@ -131,12 +131,33 @@ async fn look_after(lun: Weak<Lun>) {
     }
 }
 
+/// The waiting of a disk for its target.
+pub struct Patience {
+    paths: Vec<Arc<Path>>,
+    joined: Option<Arc<Multipath>>,
+}
+
+impl Patience {
+    /// What waits for a target that is away fails now.
+    pub fn end(&self) {
+        self.paths.iter().filter_map(|path| path.lun()).for_each(|lun| lun.session().give_up());
+        if let Some(joined) = &self.joined {
+            joined.give_up();
+        }
+    }
+}
+
 impl Disk {
     /// How its paths are.
     pub fn paths(&self) -> Vec<PathState> {
         let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
         let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
         self.paths.iter().enumerate().map(|(at, path)| path.state(state(at))).collect()
+    }
+
+    /// What ends all waiting for a target that is away.
+    pub fn patience(&self) -> Patience {
+        Patience { paths: self.paths.clone(), joined: self.joined.clone() }
     }
 
     /// Its logical unit as each path reaches it, to be closed.

@@ -89,7 +89,7 @@ impl Export {
     /// Who uses it, in words.
     pub fn users(&self) -> Vec<String> {
         match self {
-            Export::Nbd(handle) => match handle.connections() {
+            Export::Nbd(handle) => match handle.clients() {
                 0 => Vec::new(),
                 n => vec![crate::say::count(n, "NBD client")],
             },

@@ -115,7 +115,7 @@ fn died(child: &mut Child, attached: &Attached, name: &str) -> Failure {
     let said = last_lines(&attached.file(name, "log"), 5).join("\n  ");
     Failure::new(
         Exit::General,
-        format!("its process ended ({how})"),
+        format!("the process of {name} ended ({how})"),
         format!("the end of its log:\n  {said}"),
     )
 }

@@ -35,6 +35,8 @@ struct Told {
     state: &'static str,
     paths: Vec<PathState>,
     users: Vec<String>,
+    /// Writes on the way to the target.
+    waiting_writes: u64,
     log: PathBuf,
 }
 
@@ -68,18 +70,18 @@ fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<Told>, Failure
         let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         let state = if is_alive { attached.ask(&record.name, left) } else { None };
         let word = word(&record, is_alive, state.as_ref());
-        let (paths, users) = match state {
-            Some(State { size_bytes, paths, users }) => {
+        let (paths, users, waiting_writes) = match state {
+            Some(State { size_bytes, paths, users, waiting_writes }) => {
                 record.size_bytes = size_bytes;
-                (paths, users)
+                (paths, users, waiting_writes)
             }
             None => Default::default(),
         };
-        Told { record, state: word, paths, users, log }
+        Told { record, state: word, paths, users, waiting_writes, log }
     };
     let told = records.into_iter().map(told).collect();
     match (end, limit) {
-        (Some(end), Some(limit)) if Instant::now() > end => Err(client::late(limit)),
+        (Some(end), Some(limit)) if Instant::now() > end => Err(client::late(limit, None)),
         _ => Ok(told),
     }
 }
@@ -140,6 +142,7 @@ fn details(told: &Told) -> String {
         ("size", format!("{} ({size_bytes} bytes)", show_size(*size_bytes))),
         ("read only", if *read_only { "yes" } else { "no" }.to_owned()),
         ("used by", users),
+        ("writes under way", told.waiting_writes.to_string()),
         ("recovery timeout", format!("{} s", recovery_timeout.as_secs_f64())),
         ("process", pid.to_string()),
         ("since", format!("{} s", now.saturating_sub(*since_unix_s))),
@@ -202,7 +205,12 @@ mod tests {
             connected: *connected,
             recoveries: 0,
         };
-        State { size_bytes: 1, paths: connected.iter().map(path).collect(), users: Vec::new() }
+        State {
+            size_bytes: 1,
+            paths: connected.iter().map(path).collect(),
+            users: Vec::new(),
+            waiting_writes: 0,
+        }
     }
 
     #[test]
@@ -222,6 +230,7 @@ mod tests {
             state: "attached",
             paths: Vec::new(),
             users: Vec::new(),
+            waiting_writes: 0,
             log: PathBuf::new(),
         };
         assert_eq!(

@@ -1,7 +1,7 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
 use super::claim::{Claim, Left, claim, left_behind, with_isids};
-use super::disk::{self, Disk};
+use super::disk::{self, Disk, Patience as Waiting};
 use super::export::Export;
 use super::open_attached;
 use super::written::Written;
@@ -15,9 +15,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// So often the capacity is looked at.
@@ -64,9 +64,11 @@ pub fn serve(
 ) -> Result<(), Failure> {
     let stopping = Arc::new(AtomicBool::new(false));
     let (events, inbox) = channel();
-    let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal);
-    watched.map_err(|e| cannot("watch for signals", &e))?;
     let attached = open_attached()?;
+    let (name, waits) = (attachment.name.clone(), OnceLock::new());
+    let force = Arc::new(Force { attached: attached.clone(), name, waits, failed: OnceLock::new() });
+    let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal, force.clone());
+    watched.map_err(|e| cannot("watch for signals", &e))?;
     let Claim { alive, mut record, left } = claim(&attached, attachment)?;
     let name = record.name.clone();
     if let Err(failure) = (watch.claimed)(&record) {
@@ -89,6 +91,7 @@ pub fn serve(
         Ok(None) => return leave(&attached, &record, Ok(())),
         Err(failure) => return leave(&attached, &record, Err(failure)),
     };
+    _ = force.waits.set((service.disk.patience(), service.written.clone()));
     tracing::info!(device = record.device, "{name} is attached");
     // What was taken over has users, whether or not somebody waits for it here.
     if (watch.ready)(&record) || left.device.is_some() {
@@ -98,7 +101,7 @@ pub fn serve(
     }
     tracing::info!("{name} is being detached");
     stopping.store(true, Ordering::SeqCst);
-    let stopped = service.stop(&cores);
+    let stopped = service.stop(&cores, &force);
     cores.stop();
     if let Err(failure) = &stopped {
         failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
@@ -111,6 +114,30 @@ pub fn serve(
     // Whoever waits for the end waits for this.
     drop(alive);
     stopped
+}
+
+/// `lunar detach --force`: what waits for a target that is away fails.
+struct Force {
+    attached: Attached,
+    name: String,
+    /// The disk, once it is open, and its writes.
+    waits: OnceLock<(Waiting, Arc<Written>)>,
+    /// Writes that had failed before.
+    failed: OnceLock<u64>,
+}
+
+impl Force {
+    /// Does what was asked for, if it was.
+    fn obey(&self) {
+        if let Some((waiting, written)) = self.waits.get()
+            && self.attached.is_forced(&self.name)
+            && self.failed.set(written.failed()).is_ok()
+        {
+            let writes = written.waiting();
+            tracing::warn!(writes, "{} is detached by force: what waits for its target fails", self.name);
+            waiting.end();
+        }
+    }
 }
 
 /// Nothing is left of it, unless a device still has to be found.
@@ -127,6 +154,7 @@ fn watch_signals(
     events: Sender<Event>,
     stopping: &Arc<AtomicBool>,
     ends_with_terminal: bool,
+    force: Arc<Force>,
 ) -> io::Result<()> {
     signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, stopping.clone())?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -134,9 +162,11 @@ fn watch_signals(
         for signal in signals.forever() {
             if signal == SIGHUP && !ends_with_terminal {
                 tracing::info!("SIGHUP: there is nothing to read again");
-            } else if events.send(Event::Stop).is_err() {
-                return;
+                continue;
             }
+            // The main thread hears nothing while it waits for the target.
+            force.obey();
+            _ = events.send(Event::Stop);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
@@ -144,6 +174,17 @@ fn watch_signals(
 
 fn cannot(what: &str, e: &io::Error) -> Failure {
     Problem::new(format!("cannot {what}: {e}"), "look at the limits of this process: ulimit -a").into()
+}
+
+/// Writes of the host that have failed at the end.
+fn not_stored(count: u64) -> Option<Failure> {
+    let hint = "whoever wrote was told so, if still there: look at the target, and write again";
+    (count > 0).then(|| Problem::new(format!("{} not stored", were(count)), hint).into())
+}
+
+fn were(count: u64) -> String {
+    let verb = if count == 1 { "was" } else { "were" };
+    format!("{} {verb}", crate::say::count(count as usize, "write"))
 }
 
 /// What was written may not be there for good.
@@ -182,7 +223,8 @@ fn begin(
     if let Some(before) = &left.device {
         is_the_same(before, &disk)?;
     }
-    disk.backend = Written::over(disk.backend, left.is_unstable);
+    let written = Written::over(disk.backend, left.is_unstable);
+    disk.backend = written.clone();
     let export = Export::start(cores, &disk, record, left.device.as_ref(), attached)?;
     record.device = Some(export.device());
     record.place = export.place().or(record.place.take());
@@ -193,7 +235,7 @@ fn begin(
     record.recovery_timeout = disk.recovery;
     answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
     attached.look()?.write(record)?;
-    Ok(Some(Service { disk, export }))
+    Ok(Some(Service { disk, export, written }))
 }
 
 /// Waits for the disk; None when it is to stop before.
@@ -259,6 +301,7 @@ fn answer_questions(path: &Path, events: Sender<Event>) -> Result<(), Failure> {
 struct Service {
     disk: Disk,
     export: Export,
+    written: Arc<Written>,
 }
 
 impl Service {
@@ -288,6 +331,7 @@ impl Service {
             size_bytes: self.disk.backend.facts().capacity,
             paths: self.disk.paths(),
             users: self.export.users(),
+            waiting_writes: self.written.waiting(),
         };
         let told = serde_json::to_vec(&state).map_err(io::Error::other).and_then(|text| {
             asked.set_write_timeout(Some(PATIENCE))?;
@@ -297,7 +341,8 @@ impl Service {
     }
 
     /// Takes the disk from the host, flushes, and logs out.
-    fn stop(self, cores: &Cores) -> Result<(), Failure> {
+    fn stop(self, cores: &Cores, force: &Force) -> Result<(), Failure> {
+        let (written, failed) = (self.written.clone(), self.written.failed());
         let stopped = self.export.stop();
         // Who unmounts a file by other means has not flushed it.
         let disk = self.disk.backend.clone();
@@ -305,6 +350,8 @@ impl Service {
         let luns = self.disk.into_luns();
         let closed = cores.wait(0, move || Disk::close(luns));
         let left = closed.map_err(|e| cannot("log out", &e)).and_then(|left| left.map_err(Failure::from));
-        stopped.and(left).and(flushed.map_err(unstable))
+        let ended = stopped.and(left).and(flushed.map_err(unstable));
+        let before = force.failed.get().copied().unwrap_or(failed);
+        not_stored(written.failed() - before).map_or(ended, Err)
     }
 }

@@ -9,23 +9,55 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// Remembers whether there is anything to flush: a target that is gone loses no writes of a host that only read.
 pub struct Written {
     inner: Arc<dyn Backend>,
-    /// Begins and ends of writes.
-    written: AtomicU64,
-    /// What of them a flush has found.
+    /// Writes that have begun, and those that have ended.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Of those that have ended, those that have failed.
+    failed: AtomicU64,
+    /// Begins and ends that a flush has found.
     stable: AtomicU64,
+}
+
+/// A write that has begun. It has ended when this goes.
+struct Under<'a>(&'a Written);
+
+impl Drop for Under<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, SeqCst);
+    }
 }
 
 impl Written {
     /// Over this; `dirty`: something may have been written before.
     pub fn over(inner: Arc<dyn Backend>, dirty: bool) -> Arc<Written> {
-        Arc::new(Written { inner, written: u64::from(dirty).into(), stable: 0.into() })
+        let before = u64::from(dirty);
+        let (begun, ended) = (before.into(), before.into());
+        Arc::new(Written { inner, begun, ended, failed: 0.into(), stable: 0.into() })
+    }
+
+    /// Writes that have begun and not ended.
+    pub fn waiting(&self) -> u64 {
+        let ended = self.ended.load(SeqCst);
+        self.begun.load(SeqCst).saturating_sub(ended)
+    }
+
+    /// Writes that have failed.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(SeqCst)
+    }
+
+    fn written(&self) -> u64 {
+        self.begun.load(SeqCst) + self.ended.load(SeqCst)
     }
 
     /// A flush that began before a write has ended does not make it stable.
-    async fn writing<T>(&self, write: Future<'_, T>) -> T {
-        self.written.fetch_add(1, SeqCst);
+    async fn writing<T>(&self, write: Future<'_, T>, is_stored: fn(&T) -> bool) -> T {
+        self.begun.fetch_add(1, SeqCst);
+        let _under = Under(self);
         let ended = write.await;
-        self.written.fetch_add(1, SeqCst);
+        if !is_stored(&ended) {
+            self.failed.fetch_add(1, SeqCst);
+        }
         ended
     }
 }
@@ -48,9 +80,13 @@ impl Backend for Written {
     }
 
     fn write_now(&self, offset: u64, data: &[u8]) -> Inline {
-        let ended = self.inner.write_now(offset, data);
-        self.written.fetch_add(1, SeqCst);
-        ended
+        let written = self.inner.write_now(offset, data);
+        if let Inline::Done(result) = &written {
+            self.begun.fetch_add(1, SeqCst);
+            self.ended.fetch_add(1, SeqCst);
+            self.failed.fetch_add(u64::from(result.is_err()), SeqCst);
+        }
+        written
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Future<'_, Finished> {
@@ -58,12 +94,12 @@ impl Backend for Written {
     }
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
-        Box::pin(self.writing(self.inner.write(offset, buf, stable)))
+        Box::pin(self.writing(self.inner.write(offset, buf, stable), |ended| ended.0.is_ok()))
     }
 
     fn flush(&self) -> Future<'_, io::Result<()>> {
         Box::pin(async {
-            let written = self.written.load(SeqCst);
+            let written = self.written();
             if self.stable.load(SeqCst) >= written {
                 return Ok(());
             }
@@ -76,11 +112,11 @@ impl Backend for Written {
     }
 
     fn unmap(&self, offset: u64, len: u64) -> Future<'_, io::Result<()>> {
-        Box::pin(self.writing(self.inner.unmap(offset, len)))
+        Box::pin(self.writing(self.inner.unmap(offset, len), Result::is_ok))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
-        Box::pin(self.writing(self.inner.write_zeroes(offset, len, unmap)))
+        Box::pin(self.writing(self.inner.write_zeroes(offset, len, unmap), Result::is_ok))
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
@@ -113,6 +149,23 @@ mod tests {
     }
 
     #[test]
+    fn writes_that_wait_or_fail_are_counted() {
+        compio::runtime::Runtime::new().unwrap().block_on(async {
+            let memory = || block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap();
+            let disk = Written::over(memory(), false);
+            let write = disk.write(0, Buf::zeroed(512), false);
+            assert_eq!((disk.waiting(), disk.failed()), (0, 0), "it has not begun");
+            write.await.0.unwrap();
+            assert_eq!((disk.waiting(), disk.failed()), (0, 0));
+            let broken = Written::over(error(memory(), Op::Write, 1.0, None), false);
+            broken.write(0, Buf::zeroed(512), false).await.0.unwrap_err();
+            assert_eq!((broken.waiting(), broken.failed()), (0, 1));
+            drop(disk.writing(Box::pin(std::future::pending::<io::Result<()>>()), Result::is_ok));
+            assert_eq!(disk.waiting(), 0);
+        });
+    }
+
+    #[test]
     fn a_flush_without_a_write_asks_nobody() {
         compio::runtime::Runtime::new().unwrap().block_on(async {
             let disk = Written::over(broken(), false);
@@ -125,9 +178,9 @@ mod tests {
             taken_over.flush().await.unwrap_err();
             let sound = Written::over(block::open(&Spec::sized(Kind::Memory, 1 << 20)).unwrap(), false);
             sound.unmap(0, 512).await.unwrap();
-            assert!(sound.stable.load(SeqCst) < sound.written.load(SeqCst));
+            assert!(sound.stable.load(SeqCst) < sound.written());
             sound.flush().await.unwrap();
-            assert_eq!(sound.stable.load(SeqCst), sound.written.load(SeqCst));
+            assert_eq!(sound.stable.load(SeqCst), sound.written());
         });
     }
 }

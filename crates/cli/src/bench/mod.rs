@@ -251,8 +251,12 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
 /// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
 /// gone; a third one at once.
 fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
-    let cannot =
-        |e: std::io::Error| Problem::new(format!("signals cannot be heeded: {e}"), "look at ulimit -a");
+    let cannot = |e: std::io::Error| {
+        Problem::new(
+            format!("cannot watch for signals: {e}"),
+            "look at the limits of this process: ulimit -a",
+        )
+    };
     let (stopping, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())

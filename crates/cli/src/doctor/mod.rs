@@ -138,7 +138,9 @@ async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Pro
     });
     let looked = match number {
         Some(number) => look_at(&session, number, report).await,
-        None => Err(Error::new(Kind::NotFound, format!("{target} shows us no LUN"))),
+        None => {
+            Err(Error::new(Kind::NotFound, format!("the target {target} shows no LUN to this initiator")))
+        }
     };
     if let Err(e) = session.close().await {
         tracing::info!("logout: {e}");

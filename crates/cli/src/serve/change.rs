@@ -117,7 +117,10 @@ impl<S: Server> Service<S> {
 
     fn read(&self, file: Option<PathBuf>) -> Result<Config, Problem> {
         let Some(file) = file.or_else(|| self.file.clone()) else {
-            return Err(Problem::new("the server was started without a file", "name one"));
+            return Err(Problem::new(
+                "the server was started without a file",
+                "name the file: lunar apply FILE",
+            ));
         };
         config::load(&file).map_err(|problems| joined(&problems))
     }
@@ -220,5 +223,6 @@ fn joined(problems: &[Problem]) -> Problem {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
     let first = problems.first().map(|problem| problem.cause).unwrap_or_default();
     let cause = if problems.iter().all(|problem| problem.cause == first) { first } else { Cause::Other };
-    Problem::new(texts.join("\n"), "everything stays as it was").because(cause)
+    let what = format!("{}\neverything stays as it was", texts.join("\n"));
+    Problem::new(what, "mend the file, and ask again").because(cause)
 }

@@ -121,9 +121,14 @@ impl Handle {
         &self.addresses
     }
 
-    /// Clients that are connected now.
+    /// Connections that are open now. One whose client has gone stays open until its last write has ended.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
+    }
+
+    /// Clients that have chosen an export, and are there.
+    pub fn clients(&self) -> usize {
+        self.shared.turns.iter().map(Turns::clients).sum()
     }
 
     /// Takes no more clients and requests, finishes those in flight, closes, makes every backend stable. Not

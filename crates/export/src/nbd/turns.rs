@@ -36,6 +36,11 @@ impl Turns {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Connections whose client is there.
+    pub(super) fn clients(&self) -> usize {
+        self.lock().iter().filter(|entry| !entry.line.is_hung_up()).count()
+    }
+
     /// The place of a connection that has just come.
     pub(super) fn join(&self, line: Hangup) -> Turn<'_> {
         let mut all = self.lock();

@@ -23,6 +23,7 @@ use net::Buf;
 use net::tally::Tally;
 use queue::{Job, Lanes};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
@@ -65,6 +66,8 @@ pub struct Multipath {
     doubts: Vec<flume::Sender<()>>,
     /// Since when there is no path.
     outage: Mutex<Option<Instant>>,
+    /// No path is waited for any more.
+    gives_up: AtomicBool,
     queued: Tally,
     served: Tally,
     /// Who writes where, whatever the path: each command holds its range until the target has done with it.
@@ -90,6 +93,7 @@ impl Multipath {
             turned: Bell::new(),
             doubts,
             outage: Mutex::new(Some(Instant::now())),
+            gives_up: false.into(),
             queued: Tally::default(),
             served: Tally::default(),
             ranges: Arc::default(),
@@ -108,6 +112,12 @@ impl Multipath {
             .enumerate()
             .map(|(at, w)| (w.name(), self.paths.state(at), self.paths.load(at)))
             .collect()
+    }
+
+    /// Operations that wait for a path fail now, and later ones at once, while there is none.
+    pub fn give_up(&self) {
+        self.gives_up.store(true, SeqCst);
+        self.turned.notify(usize::MAX);
     }
 
     /// Since when there is no path that takes I/O; None while there is one.
@@ -270,6 +280,9 @@ impl Multipath {
         }
         if self.paths.all_changed() {
             return Err(Error::new(Kind::Identity, "every path leads to another logical unit than it did"));
+        }
+        if self.gives_up.load(SeqCst) {
+            return Err(Error::new(Kind::Closed, "no path is left, and none is waited for"));
         }
         let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
         let left = self.settings.queue.saturating_sub(gone);

@@ -46,6 +46,10 @@ async fn mail(home: Rc<Home>, inbox: flume::Receiver<Mail>) {
                 // Who has stopped to wait does not want it.
                 let _ = reply.send(());
             }
+            Mail::GiveUp => {
+                home.gives_up.set(true);
+                home.bell.notify(usize::MAX);
+            }
             Mail::Changed(lun, now) => home.mark(lun, checks::Seen::Changed(now)),
             Mail::LookAgain(lun, reply) => {
                 net::spawn(checks::look_again(home.clone(), lun, reply));

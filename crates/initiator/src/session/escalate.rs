@@ -68,10 +68,8 @@ impl Home {
             false if self.asked.get() => tracing::debug!("{what}"),
             false => tracing::warn!("{what}"),
         }
-        let mut machine = self.machine.borrow_mut();
-        machine.fail_queued(&error, |_| true);
-        machine.gave_up = true;
-        drop(machine);
+        self.fail_waiting(&error);
+        self.machine.borrow_mut().gave_up = true;
         *self.gave_up.borrow_mut() = Some(error);
         self.listeners.tell(&Event::GaveUp(what));
     }

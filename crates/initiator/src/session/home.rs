@@ -58,6 +58,8 @@ pub struct Home {
     pub reset: Cell<Option<Instant>>,
     /// People know that orphans wait.
     pub said_waits: Cell<bool>,
+    /// No other connection is made.
+    pub gives_up: Cell<bool>,
     /// It has ended.
     pub over: Cell<bool>,
     /// The logout on this connection was answered.
@@ -89,6 +91,7 @@ pub enum Mail {
     Orphans(Option<u64>, flume::Sender<Option<Duration>>),
     Prove(Proof, flume::Sender<()>),
     GiveUpStrays(flume::Sender<()>),
+    GiveUp,
     Close(flume::Sender<Result<(), Error>>),
 }
 
@@ -128,6 +131,7 @@ impl Home {
             left_behind: Cell::new(0),
             reset: Cell::new(None),
             said_waits: Cell::new(false),
+            gives_up: Cell::new(false),
             over: Cell::new(false),
             parted: Cell::new(false),
             leaving: Cell::new(false),

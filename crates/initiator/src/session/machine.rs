@@ -388,11 +388,13 @@ impl Machine {
         None
     }
 
-    /// Ends commands of which the target knows nothing.
-    pub fn fail_queued(&mut self, error: &Error, which: impl Fn(&Task) -> bool) {
-        let chosen: Vec<u32> =
-            self.tasks.iter().filter(|t| t.state == State::Queued && which(t)).map(|t| t.tag).collect();
-        chosen.into_iter().for_each(|tag| self.tasks.finish(tag, Err(error.clone())));
+    /// Ends commands of which the target knows nothing; how many of them were to change the medium.
+    pub fn fail_queued(&mut self, error: &Error, which: impl Fn(&Task) -> bool) -> usize {
+        let chosen = self.tasks.iter().filter(|t| t.state == State::Queued && which(t));
+        let chosen: Vec<(u32, bool)> = chosen.map(|t| (t.tag, t.changes)).collect();
+        let writes = chosen.iter().filter(|(_, changes)| *changes).count();
+        chosen.into_iter().for_each(|(tag, _)| self.tasks.finish(tag, Err(error.clone())));
+        writes
     }
 
     /// Looks whether a command has ended; if not, who is to be woken.

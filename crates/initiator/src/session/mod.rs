@@ -35,6 +35,7 @@ use crate::connect::{self, Goal, TargetPort};
 use crate::lun::{self, Patience};
 use crate::made::{self, Make};
 use crate::options::Transport;
+use crate::waits::{self, Wait};
 use crate::{Command, Direction, Error, Finished, Kind, Options, Portal, text};
 pub use home::{CommandId, Pending};
 use home::{Home, Mail};
@@ -47,7 +48,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use wire::iscsi::request::Function;
 use wire::scsi::cdb::Cdb;
-use wire::scsi::{Sense, Status};
+use wire::scsi::{Sense, Status, op};
 use wire::srp::PortId;
 
 /// What happened to a session without being asked for.
@@ -202,6 +203,7 @@ impl Session {
     /// # Errors
     /// What the logical unit answers, or that there was no answer; with the buffer.
     pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> Finished {
+        let _wait = self.waits_for(cdb[0]);
         lun::perform_within(Patience::of(self), self, lun, cdb, data).await
     }
 
@@ -210,8 +212,18 @@ impl Session {
     /// # Errors
     /// That there was no answer; with the buffer.
     pub async fn ask(&self, command: Command) -> Finished {
+        let _wait = self.waits_for(command.cdb[0]);
         let (result, buf) = lun::settle(Patience::of(self), self, command).await;
         (result.map(|(completion, _)| completion), buf)
+    }
+
+    fn waits_for(&self, opcode: u8) -> Wait {
+        let (target, portal) = {
+            let facts = lock(&self.0.facts);
+            (facts.target.clone(), facts.portal.clone())
+        };
+        let command = op::name(opcode).map_or_else(|| format!("command {opcode:02x}h"), str::to_owned);
+        waits::on(format!("the answer of {target} at {portal} to {command}"))
     }
 
     /// Asks for a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT
@@ -390,6 +402,12 @@ impl Session {
             // The session is over: it has no connection any more.
             let _ = answer.recv_async().await;
         }
+    }
+
+    /// Makes no other connection. A session that has one ends with it; one that has lost it ends now, and what waits fails.
+    pub fn give_up(&self) {
+        // The session is over: nothing waits.
+        _ = self.mail(Mail::GiveUp);
     }
 
     /// Logs out, after the commands in flight have ended; whatever is sent later fails.

@@ -58,7 +58,8 @@ impl Machine {
         let (port, now) = (self.port, (self.clock)());
         for tag in tags {
             let Some(task) = self.tasks.get(*tag) else { continue };
-            (task.state, task.port, task.sent) = (State::Orphaned, port.map(Box::new), now);
+            (task.state, task.port, task.sent, task.waited) =
+                (State::Orphaned, port.map(Box::new), now, true);
             if let Some(hold) = &task.hold {
                 hold.bar();
             }
@@ -105,6 +106,11 @@ impl Machine {
         all.reduce(|(count, oldest), (one, since)| (count + one, oldest.min(since)))
     }
 
+    /// Writes that were orphans are still on their way to their end.
+    pub(super) fn has_waiting(&mut self) -> bool {
+        self.tasks.iter().any(|t| t.waited && t.answer.is_none())
+    }
+
     /// Where another connection may take functions: logical units with orphans that are late.
     fn luns_of_orphans(&mut self, is_late: impl Fn(Instant) -> bool) -> Vec<u64> {
         if self.online != Online::Yes || self.parting {
@@ -149,7 +155,7 @@ impl Home {
 
     /// No other connection is to be made.
     pub(super) fn is_to_end(&self) -> bool {
-        self.closing.get() && (self.leaves_now.get() || !self.has_orphans())
+        self.gives_up.get() || self.closing.get() && (self.leaves_now.get() || !self.has_orphans())
     }
 
     /// Waits until the target carries this command out no more.
@@ -179,7 +185,7 @@ impl Home {
         }
     }
 
-    /// Logs once that writes wait for their end, and once that they wait no more.
+    /// Logs once that writes wait for their end, and once how they have ended.
     pub(super) fn say_what_waits(&self, now: Instant) {
         let orphans = self.machine.borrow_mut().orphans(None);
         let late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
@@ -190,10 +196,44 @@ impl Home {
                 "writes wait: the target may still carry them out; \
                  hint: they end when the session is back; late_writes=risk does not wait",
             ),
-            None if self.said_waits.replace(false) => {
-                tracing::info!(target = %self.name(), "the writes that waited have ended");
+            None => self.say_how_they_ended(),
+            Some(_) => {}
+        }
+    }
+
+    /// Of a wait that was too short to be logged nothing is logged.
+    fn say_how_they_ended(&self) {
+        let mut machine = self.machine.borrow_mut();
+        if machine.has_waiting() {
+            return;
+        }
+        let [succeeded, repeated, failed] = machine.tasks.count_waited();
+        drop(machine);
+        let target = self.name();
+        match self.said_waits.replace(false) {
+            false => {}
+            true if failed == 0 => {
+                tracing::info!(target, succeeded, repeated, failed, "the writes that waited have ended");
             }
-            _ => {}
+            // Of several paths another one may do better.
+            true => {
+                tracing::warn!(
+                    target,
+                    succeeded,
+                    repeated,
+                    failed,
+                    "writes that waited have failed on this path"
+                );
+            }
+        }
+    }
+
+    /// Commands that wait for a connection end with this error.
+    pub(super) fn fail_waiting(&self, error: &Error) {
+        let failed = self.machine.borrow_mut().fail_queued(error, |_| true);
+        // Where nothing is waited out, their owner has another path.
+        if failed > 0 && !self.options.timeouts.recovery.is_zero() {
+            tracing::error!(target = %self.name(), failed, "writes that waited have failed: {error}");
         }
     }
 
@@ -205,7 +245,7 @@ impl Home {
         lock(&self.facts).left_behind = count;
         // Not one of the path: their owner must not send them on another one.
         if let Some(error) = self.left_behind_as(Kind::Aborted) {
-            tracing::error!(target = %self.name(), "{error}");
+            tracing::error!(target = %self.name(), failed = count, "{error}");
             machine.leave_orphans(&error);
         }
     }

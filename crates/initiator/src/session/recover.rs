@@ -37,7 +37,9 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
         short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
         next = reconnect(&home, why, short_lives).await;
     }
-    home.machine.borrow_mut().fail_queued(&closed(), |_| true);
+    // What comes later is not taken in.
+    home.closing.set(true);
+    home.fail_waiting(&closed());
     home.leave_orphans();
     home.over.set(true);
     home.bell.notify(usize::MAX);

@@ -10,11 +10,14 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use wire::iscsi::request::Attribute;
+use wire::scsi::Status;
 use wire::scsi::cdb::Cdb;
 
 /// Bits of a tag that name its slot.
 const SLOT_BITS: u32 = 16;
 const SLOTS: u32 = (1 << SLOT_BITS) - 1;
+/// Sense key (SPC-5 section 4.4.8).
+const UNIT_ATTENTION: u8 = 6;
 /// Tries of a command that may be repeated.
 pub const TRIES: u8 = 6;
 /// Tags with this bit are those of requests that are no commands.
@@ -118,6 +121,8 @@ pub struct Task {
     pub hold: Option<Hold>,
     /// Of an orphan: the target port of the connection that is lost, where that is known.
     pub port: Option<Box<TargetPort>>,
+    /// It was an orphan.
+    pub waited: bool,
     /// Its owner wants its end: it is not sent again.
     pub aborting: bool,
     /// Its owner is to hear that its time is over.
@@ -207,6 +212,30 @@ fn copy_of(buf: &Buf) -> Buf {
     copy
 }
 
+/// How a command that was an orphan has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// GOOD.
+    Succeeded,
+    /// With an answer after which its owner sends it again: a unit attention, or that the target is busy (SAM-5 section 5.3).
+    Repeated,
+    /// With an error.
+    Failed,
+}
+
+impl End {
+    fn of(answer: &Result<Completion, Error>) -> End {
+        let Ok(completion) = answer else { return End::Failed };
+        let is = |status: Status| completion.status == status as u8;
+        let is_attention = completion.sense().is_some_and(|sense| sense.key == UNIT_ATTENTION);
+        match is(Status::Good) {
+            true => End::Succeeded,
+            false if is_attention || is(Status::Busy) || is(Status::TaskSetFull) => End::Repeated,
+            false => End::Failed,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     generation: u16,
@@ -219,6 +248,8 @@ pub struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u16>,
     count: usize,
+    /// How many commands that were orphans have ended in which way.
+    waited: [usize; 3],
 }
 
 fn place(tag: u32) -> (usize, u16) {
@@ -275,6 +306,7 @@ impl Tasks {
             waiter,
             hold: command.hold,
             port: None,
+            waited: false,
             aborting: false,
             expired: None,
             overdue: None,
@@ -315,11 +347,21 @@ impl Tasks {
     #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.get(tag) else { return };
+        let was_orphan = task.waited && task.answer.is_none();
+        let end = if was_orphan { End::of(&answer) } else { End::Failed };
         task.answer.get_or_insert(answer);
         task.state = State::Answered;
         if !task.is_leaving() {
             self.hand_over(tag);
         }
+        if was_orphan {
+            self.waited[end as usize] += 1;
+        }
+    }
+
+    /// How many commands that were orphans have ended in which way since this was asked last, by [`End`].
+    pub fn count_waited(&mut self) -> [usize; 3] {
+        std::mem::take(&mut self.waited)
     }
 
     /// Tells who waits for an answered task.

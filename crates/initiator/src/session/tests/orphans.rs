@@ -45,6 +45,28 @@ fn a_write_waits_for_a_login_at_its_own_portal_group() {
 }
 
 #[test]
+fn writes_that_waited_are_counted_by_their_end() {
+    let mut peer = at_group(1);
+    let (write, once) = (peer.write(512), once(&mut peer));
+    lost(&mut peer);
+    assert!(peer.machine.has_waiting());
+    log_in_at(&mut peer, 1);
+    assert!(peer.end(once).is_some() && peer.machine.has_waiting(), "the other is sent again");
+    peer.sent();
+    let good = Completion {
+        status: 0,
+        sense: Box::default(),
+        transferred: 512,
+        overflow: 0,
+        queued: Duration::ZERO,
+    };
+    peer.machine.finish(write, Ok(good));
+    assert!(!peer.machine.has_waiting());
+    assert_eq!(peer.machine.tasks.count_waited(), [1, 0, 1]);
+    assert_eq!(peer.machine.tasks.count_waited(), [0; 3], "it is told once");
+}
+
+#[test]
 fn after_the_time_for_recovery_a_write_ends_with_the_login() {
     let mut peer = at_group(1);
     let write = peer.write(512);

@@ -1,0 +1,53 @@
+//! What the tasks of a core wait for, in words for whoever loses patience.
+
+use std::cell::RefCell;
+
+thread_local! {
+    static WAITS: RefCell<Waits> = const { RefCell::new(Waits { last: 0, all: Vec::new() }) };
+}
+
+struct Waits {
+    last: u64,
+    /// Each with its number, the latest last.
+    all: Vec<(u64, String)>,
+}
+
+/// Something is waited for while this is there.
+pub(crate) struct Wait(u64);
+
+/// From now on this is waited for.
+pub(crate) fn on(what: String) -> Wait {
+    WAITS.with_borrow_mut(|waits| {
+        waits.last += 1;
+        waits.all.push((waits.last, what));
+        Wait(waits.last)
+    })
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        // The thread may be ending.
+        _ = WAITS.try_with(|waits| waits.borrow_mut().all.retain(|(number, _)| *number != self.0));
+    }
+}
+
+/// What was begun last of all that is waited for on this core.
+pub fn latest() -> Option<String> {
+    WAITS.with_borrow(|waits| waits.all.last().map(|(_, what)| what.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_wait_that_lasts_is_told() {
+        assert_eq!(latest(), None);
+        let first = on("a".into());
+        let second = on("b".into());
+        drop(first);
+        assert_eq!(latest().as_deref(), Some("b"));
+        drop(second);
+        assert_eq!(latest(), None);
+    }
+}
