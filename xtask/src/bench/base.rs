@@ -32,6 +32,8 @@ impl Files {
         let files = Files([path(0), path(1)]);
         for file in &files.0 {
             std::fs::write(file, vec![0x5a; FILE_BYTES])?;
+            // The kernel must not write them out while one is measured.
+            std::fs::File::open(file)?.sync_all()?;
         }
         Ok(files)
     }
