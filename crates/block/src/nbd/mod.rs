@@ -119,8 +119,7 @@ impl Disk {
         if let Err(e) = self.check_write(offset, len as u64) {
             return (Err(e), buf);
         }
-        // Where there is no FLUSH, nothing else makes stable what a flush is asked for later.
-        let fua = (stable || !self.export.can_flush()) && self.export.can_fua();
+        let fua = self.fua(stable);
         let mut result = if self.is_one(&buf) {
             let write = Command::Write { stable: fua };
             let (result, back) = self.submit(write, offset, len as u64, Some(buf)).await;
@@ -133,6 +132,12 @@ impl Disk {
             result = self.flush_all().await;
         }
         (result, buf)
+    }
+
+    /// Whether a command that changes something carries FUA. Where there is no FLUSH, nothing else makes stable what a flush is
+    /// asked for later.
+    fn fua(&self, stable: bool) -> bool {
+        (stable || !self.export.can_flush()) && self.export.can_fua()
     }
 
     /// A server without FLUSH promises nothing that could be waited for.
@@ -151,8 +156,8 @@ impl Disk {
         while at < end {
             let len = most.min(end - at);
             let (command, buf) = match zeroes {
-                true => (Command::WriteZeroes { stable: false, unmap, fast: false }, None),
-                false => (Command::Write { stable: false }, Some(Buf::zeroed(len as usize))),
+                true => (Command::WriteZeroes { stable: self.fua(false), unmap, fast: false }, None),
+                false => (Command::Write { stable: self.fua(false) }, Some(Buf::zeroed(len as usize))),
             };
             self.submit(command, at, len, buf).await.0?;
             at += len;

@@ -34,6 +34,8 @@ fn answer(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
 /// FLUSH, FUA, TRIM and WRITE_ZEROES; and the same without FLUSH.
 const ALL: u16 = 0x6d;
 const NO_FLUSH: u16 = 0x69;
+/// NBD_CMD_FLAG_FUA.
+const FUA: u16 = 1;
 
 /// Agrees on an export; with chunks or without.
 fn shake(client: &mut TcpStream, structured: bool) {
@@ -150,18 +152,22 @@ fn a_write_that_is_answered_before_its_data_has_left_keeps_its_buffer() {
 fn server_without_flush_is_asked_for_fua() {
     let (url, thread) = server(|mut client| {
         shake_with(&mut client, false, NO_FLUSH);
-        let request = take(&mut client, REQUEST_LEN);
-        take(&mut client, 512);
-        let cookie = u64::from_be_bytes(request[8..16].try_into().expect("eight bytes"));
-        client.write_all(&SimpleReply { error: 0, cookie }.encode()).expect("said");
-        u16::from_be_bytes([request[4], request[5]])
+        // A WRITE with its data, and a WRITE_ZEROES.
+        [512, 0].map(|data| {
+            let request = take(&mut client, REQUEST_LEN);
+            take(&mut client, data);
+            let cookie = u64::from_be_bytes(request[8..16].try_into().expect("eight bytes"));
+            client.write_all(&SimpleReply { error: 0, cookie }.encode()).expect("said");
+            u16::from_be_bytes([request[4], request[5]]) & FUA
+        })
     });
     on_a_core(move || async move {
         let disk = open(&url).await;
         disk.write(0, net::Buf::zeroed(512), false).await.0.expect("written");
+        disk.write_zeroes(0, 512, false).await.expect("zeroed");
         disk.flush().await.expect("flushed");
     });
-    assert_eq!(thread.join().expect("the script runs"), 1, "NBD_CMD_FLAG_FUA");
+    assert_eq!(thread.join().expect("the script runs"), [FUA; 2]);
 }
 
 #[test]
