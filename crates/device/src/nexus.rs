@@ -96,6 +96,12 @@ impl Nexus {
         self.dispatch(cdb, Some(data))
     }
 
+    /// What a command comes to that has begun and goes on behind a part of its data: it is neither busy nor told of unit
+    /// attentions any more, which are for commands that begin (SAM-5 section 5.14).
+    pub fn go_on(&mut self, cdb: &[u8]) -> Answer {
+        self.dispatch(cdb, Some(&[]))
+    }
+
     /// The epoch of its snapshot: it moves when [`Nexus::begin`] has looked again.
     #[inline]
     pub fn epoch(&self) -> u64 {

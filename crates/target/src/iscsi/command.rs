@@ -571,7 +571,8 @@ impl Connection {
     }
 
     /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the
-    /// ORDERED ones (SAM-5 section 8.6). The gate keeps that order among sessions.
+    /// ORDERED ones (SAM-5 section 8.6). The gate keeps that order among sessions, but
+    /// for what is in no gate between its parts: copies, and WRITEs in pieces.
     async fn in_order(&self, c: &Command, serial: u64) {
         let stands_before = |t: &Task| {
             let ordered = c.attribute == Attribute::Ordered || t.command.attribute == Attribute::Ordered;
@@ -598,6 +599,13 @@ impl Connection {
             (Some(handle), Some(data)) => handle.nexus.parameters(c.cdb(), data),
             (None, _) => Err(Sense::LUN_NOT_SUPPORTED.into()),
         }
+    }
+
+    /// What a command comes to that has begun, and goes on behind a part of its data.
+    pub fn go_on(&self, c: &Command, unit: &Arc<Unit>) -> Answer {
+        let mut session = self.session.borrow_mut();
+        let handle = session.luns.unit(c.lun, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
+        handle.nexus.go_on(c.cdb())
     }
 
     /// Waits for what outlives its command, or until the command is aborted: then None.

@@ -15,7 +15,7 @@ use device::{Answer, Failure, Plan};
 use net::{Buf, Pool};
 use std::rc::Rc;
 use std::sync::Arc;
-use wire::scsi::{Sense, op};
+use wire::scsi::{Sense, Status, op};
 
 const WRITES: [u8; 3] = [op::WRITE_10, op::WRITE_12, op::WRITE_16];
 
@@ -163,7 +163,7 @@ impl Run {
     }
 
     /// Steps in for a piece behind the first, which is decided anew: meanwhile a reservation, write protection, the size or the
-    /// write cache may have changed.
+    /// write cache may have changed. The command has begun, so no status says that it has not.
     async fn step_in_again(
         &self,
         conn: &Rc<Connection>,
@@ -174,8 +174,8 @@ impl Run {
         let waited = Waited::for_data();
         let inside = self.step_in(conn, &standing.member, standing.entry, &waited).await;
         let within = inside.ok_or_else(exec::gone)?;
-        self.is_still_meant(unit)?;
-        match conn.decide(&self.command, unit, None)? {
+        self.is_still_meant(unit).map_err(has_begun)?;
+        match conn.go_on(&self.command, unit).map_err(has_begun)? {
             Plan::Write { offset, len, stable } if (offset, len) == (write.offset, write.len) => {
                 write.stable |= stable;
                 Ok(within)
@@ -183,5 +183,14 @@ impl Run {
             // Its blocks have another size.
             _ => Err(Sense::MEDIUM_CHANGED.into()),
         }
+    }
+}
+
+/// How a command ends that has begun and may not go on. BUSY and RESERVATION CONFLICT mean that nothing was done (SAM-5 section
+/// 5.3.1): a host that sends it again gets them then.
+fn has_begun(failure: Failure) -> Failure {
+    match failure.status {
+        Status::Busy | Status::ReservationConflict => Sense::COMMAND_ABORTED.into(),
+        _ => failure,
     }
 }

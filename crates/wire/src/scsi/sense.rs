@@ -93,6 +93,7 @@ conditions! {
     TASKS_CLEARED_BY_TRANSPORT = 0x6 0x47 0x7f, "some commands cleared by iSCSI protocol event";
     WRITE_PROTECTED = 0x7 0x27 0x00, "write protected";
     SPACE_ALLOCATION_FAILED = 0x7 0x27 0x07, "space allocation failed write protect";
+    COMMAND_ABORTED = 0xb 0x00 0x00, "no additional sense information";
     CRC_ERROR = 0xb 0x47 0x05, "protocol service CRC error";
     UNEXPECTED_UNSOLICITED_DATA = 0xb 0x0c 0x0c, "write error - unexpected unsolicited data";
     NOT_ENOUGH_UNSOLICITED_DATA = 0xb 0x0c 0x0d, "write error - not enough unsolicited data";

@@ -450,8 +450,25 @@ fn reservation_in_the_middle_stops_a_long_write() {
                 next => break next,
             }
         };
-        assert_eq!(answer.0[3], Status::ReservationConflict as u8);
+        // It has begun: no status says that nothing was stored.
+        assert_eq!(answer.0[3], Status::CheckCondition as u8);
         assert_eq!(pieces(&house), [OLD, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn attention_in_the_middle_waits_for_the_next_command() {
+    play(|house| async move {
+        let mut host = Host::session(&house, 1).await;
+        let mut long = Long::begin(&mut host).await;
+        long.first_piece(&house, &mut host).await;
+        house.disk().lu.luns_changed();
+        long.send(&mut host, LEN, OLD).await;
+        assert_eq!(status(&mut host).await, GOOD);
+        assert_eq!(pieces(&house), [OLD; 4]);
+        host.write(0, NEW);
+        host.send();
+        assert_eq!(status(&mut host).await, Status::CheckCondition as u8);
     });
 }
 
