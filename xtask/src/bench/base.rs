@@ -14,13 +14,14 @@ const OF_BASE: f64 = 0.97;
 /// As large as the part of a LUN that `blast` uses.
 const FILE_BYTES: usize = 256 << 20;
 
-const LOADS: [(&str, Load); 6] = [
+const LOADS: [(&str, Load); 7] = [
     ("4 KiB random read, depth 32", Load::new("read", 4096, 32)),
     ("4 KiB random write, depth 32", Load::new("write", 4096, 32)),
     ("4 KiB random read, depth 1", Load::new("read", 4096, 1)),
     ("4 KiB random write, depth 1", Load::new("write", 4096, 1)),
     ("256 KiB read, depth 8", Load::new("read", 262_144, 8)),
     ("256 KiB write, depth 8", Load::new("write", 262_144, 8)),
+    ("4 MiB write, depth 4", Load::new("write", 4 << 20, 4)),
 ];
 
 /// The files that both builds serve from the page cache. They go away when this is dropped.
