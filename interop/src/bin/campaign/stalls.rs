@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 /// Bytes of a block here, and their sectors.
 const BLOCK: usize = 4096;
 const SECTORS: u32 = 8;
+/// The block from which on writes are long: the target takes them in pieces.
+const LONG: u64 = 2048;
+const LONG_BYTES: usize = 3 << 20;
 /// Hosts of a router.
 const HOSTS: usize = 4;
 /// Longer than the time-outs of [`OPTIONS`] together: what has not ended then waits for the core.
@@ -72,7 +75,7 @@ fn one(
     tally: &Tally,
 ) -> Result<(), String> {
     let mut stamps = Stamps::default();
-    let blocks: Vec<u64> = (0..16).map(|n| n * 64 + random.below(64)).collect();
+    let blocks: Vec<u64> = (0..16).map(|n| n * 64 + random.below(64)).chain([LONG]).collect();
     for block in &blocks {
         if !surely(front, &mut stamps, *block)? {
             return Err(format!("block {block} cannot be written though nothing stands still"));
@@ -87,6 +90,9 @@ fn one(
         front.send(&mut stamps, *block, None);
     }
     front.wait(&mut stamps, if tally.is_short() { OLD / 3 } else { OLD })?;
+    // Without an end nothing newer can be written, and nothing is tried.
+    front
+        .wait_until(&mut stamps, NO_ANSWER, |stamps| !blocks.iter().all(|block| stamps.is_flying(*block)))?;
     let ended: Vec<u64> = blocks.iter().copied().filter(|block| !stamps.is_flying(*block)).collect();
     for block in ended {
         let is_acknowledged = surely(front, &mut stamps, block)?;
@@ -120,15 +126,21 @@ fn check(storage: &Server, stamps: &Stamps, blocks: &[u64], tally: &Tally) -> Re
     let file = File::open(storage.dir().join("disk.img")).map_err(|e| format!("disk.img: {e}"))?;
     let mut raw = session(&site::login(20), storage.portal(), &[0]);
     for block in blocks {
-        let read = raw.read_blocks(0, *block as u32 * SECTORS, SECTORS as u16);
-        let mut data = vec![0; BLOCK];
+        let length = length(*block);
+        let read = raw.read_blocks(0, *block as u32 * SECTORS, (length / 512) as u16);
+        let mut data = vec![0; length];
         file.read_exact_at(&mut data, *block * BLOCK as u64).map_err(|e| format!("disk.img: {e}"))?;
-        for data in [data, read] {
-            stamps.check(*block, &data)?;
+        for data in [data, read].iter().flat_map(|data| data.chunks(BLOCK)) {
+            stamps.check(*block, data)?;
             tally.add("blocks compared", 1);
         }
     }
     Ok(())
+}
+
+/// Bytes of a write that begins at this block.
+fn length(block: u64) -> usize {
+    if block == LONG { LONG_BYTES } else { BLOCK }
 }
 
 /// Who writes.
@@ -153,10 +165,10 @@ impl Front {
     /// Sends a write with a new stamp, by this host of a router or by each in turn.
     fn send(&mut self, stamps: &mut Stamps, block: u64, host: Option<usize>) -> u64 {
         let stamp = stamps.send(block);
-        let data = crate::stamps::data(block, stamp, BLOCK);
+        let data = crate::stamps::data(block, stamp, length(block));
         match self {
             Front::Attach(attach) => {
-                let cookie = attach.1.send(nbd::WRITE, block * BLOCK as u64, BLOCK as u32, &data);
+                let cookie = attach.1.send(nbd::WRITE, block * BLOCK as u64, data.len() as u32, &data);
                 attach.2.insert(cookie, stamp);
             }
             Front::Router(hosts) => {
@@ -235,7 +247,8 @@ impl Hosts {
         let number = (first..first + count).map(|n| n % count).find(|n| self.hosts[*n].is_some());
         let Some(number) = number else { return false };
         let depth = self.hosts[number].as_mut().expect("found");
-        let command = Command::new(&write10(block as u32 * SECTORS, SECTORS as u16)).writes(data);
+        let sectors = (data.len() / 512) as u16;
+        let command = Command::new(&write10(block as u32 * SECTORS, sectors)).writes(data);
         let tag = depth.send(command);
         self.flying.insert((number, tag), stamp);
         true
