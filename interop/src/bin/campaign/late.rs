@@ -5,7 +5,7 @@
 //! stay. A second region, which nobody writes again, shows whether an old command was carried out at all.
 
 use crate::late_paths;
-use crate::left::{BLOCK, KINDS, Kind, Old, stamped};
+use crate::left::{BLOCK, KINDS, Kind, LONG_BLOCKS, Old, STORED_BLOCKS, stamped};
 use crate::tally::Tally;
 use interop::routed::until;
 use interop::scsi::{WRITE, cdb10, write10};
@@ -14,7 +14,7 @@ use std::fs;
 use std::net::Shutdown;
 use std::time::Duration;
 
-const DISK_BLOCKS: u32 = 8192;
+const DISK_BLOCKS: u32 = 16384;
 /// Regions that nobody writes again lie here.
 const CONTROL: u32 = DISK_BLOCKS / 2;
 const LUNS: [u16; 2] = [0, 1];
@@ -56,11 +56,12 @@ impl Trial {
         let (kind, end) = (*random.pick(&KINDS), *random.pick(&ENDS));
         let blocks = match kind {
             Kind::CompareAndWrite => 1,
+            Kind::Long => LONG_BLOCKS,
             Kind::Immediate | Kind::Extended | Kind::BehindHole => *random.pick(&[1, 8, 16]),
             _ => *random.pick(&[1, 8, 64]),
         };
         let is_task_function = matches!(end, End::LunReset | End::TargetReset);
-        let waits = matches!(kind, Kind::Solicited | Kind::BehindHole);
+        let waits = matches!(kind, Kind::Solicited | Kind::Long | Kind::BehindHole);
         let is_paused = match end {
             End::Reset | End::Close => true,
             End::Login => random.one_in(2),
@@ -74,7 +75,7 @@ impl Trial {
             1 => 0,
             _ => random.below(1000),
         };
-        let lba = random.below(u64::from(CONTROL) - 64) as u32;
+        let lba = random.below(u64::from(CONTROL) - u64::from(blocks)) as u32;
         let digests = [random.one_in(2), random.one_in(2)];
         Trial { lun: *random.pick(&LUNS), lba, blocks, kind, end, is_paused, early, digests }
     }
@@ -83,7 +84,12 @@ impl Trial {
         matches!(self.end, End::LunReset | End::TargetReset)
     }
 
-    /// No old command can have begun in time: the bytes came together with the end, or behind it.
+    /// Blocks that may be stored before the old bytes are held back.
+    fn stored_blocks(&self) -> usize {
+        if self.kind == Kind::Long { STORED_BLOCKS } else { 0 }
+    }
+
+    /// No old command can have begun in time, or gone on: the bytes came together with the end, or behind it.
     fn begins_nothing(&self) -> bool {
         match self.end {
             End::Reset | End::Close => true,
@@ -183,7 +189,7 @@ impl Stage {
         let login = Login::new().with(&[
             ("HeaderDigest", digest(trial.digests[0])),
             ("DataDigest", digest(trial.digests[1])),
-            ("ImmediateData", if trial.kind == Kind::Solicited || unasked { "No" } else { "Yes" }),
+            ("ImmediateData", if trial.kind.is_asked_for() || unasked { "No" } else { "Yes" }),
             ("InitialR2T", if unasked { "No" } else { "Yes" }),
         ]);
         let mut old = login.on(self.server.portal());
@@ -204,7 +210,7 @@ impl Stage {
             End::Reset | End::Close => {
                 let left = leave(old, trial.end);
                 let count = (data.len() / BLOCK) as u16;
-                let now = data.len().min(self.host.send_max);
+                let now = data.len().min(self.host.send_max).min(self.host.first_burst);
                 let write = self.host.command(lun, 0x80 | WRITE, &write10(lba, count), data.len() as u32);
                 let write = write.data(&data[..now]);
                 self.host.send(&write);
@@ -266,7 +272,13 @@ impl Stage {
         tally.add("regions checked", 2);
         let Err(why) = self.compare(lun, places[1], &found) else { return Ok(()) };
         if trial.begins_nothing() {
-            return Err(format!("an old command was carried out: {why}"));
+            let begun = trial.stored_blocks();
+            let behind = &found[begun * BLOCK..];
+            self.compare(lun, places[1] + begun as u32, behind)
+                .map_err(|why| format!("an old command was carried out: {why}"))?;
+        }
+        if trial.kind == Kind::Long {
+            return self.check_long(trial, places[1], old, &found, tally);
         }
         let carried_out = if trial.kind == Kind::Unmap { stamped(0, blocks) } else { stamped(old, blocks) };
         if found != carried_out {
@@ -274,6 +286,24 @@ impl Stage {
         }
         tally.add("old commands carried out in time", 1);
         self.holds(lun, places[1], &found);
+        Ok(())
+    }
+
+    /// A long write is carried out block by block, from the first on: its pieces land in order.
+    fn check_long(
+        &mut self,
+        trial: &Trial,
+        lba: u32,
+        old: u64,
+        found: &[u8],
+        tally: &Tally,
+    ) -> Result<(), String> {
+        let block = stamped(old, 1);
+        let stored = found.chunks(BLOCK).take_while(|chunk| *chunk == block).count();
+        self.compare(trial.lun, lba + stored as u32, &found[stored * BLOCK..])
+            .map_err(|why| format!("behind {stored} blocks of a long write, {why}"))?;
+        tally.add("long writes carried out in part", (stored < usize::from(trial.blocks)).into());
+        self.holds(trial.lun, lba, found);
         Ok(())
     }
 

@@ -5,6 +5,13 @@ use interop::{NONE, Pdu, Raw, op};
 
 /// Bytes of a block.
 pub const BLOCK: usize = 512;
+/// Blocks of a long write, of 2.5 MiB.
+pub const LONG_BLOCKS: u16 = 5120;
+/// Blocks of it that may be stored while its last bytes are missing: two pieces of 1 MiB.
+pub const STORED_BLOCKS: usize = 4096;
+/// Its data segments, and how many of them are held back. A server that stands still has room for them in its socket.
+const SEGMENT: usize = 8192;
+const HELD: usize = 4;
 
 /// What an old command is, and how its data come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +22,8 @@ pub enum Kind {
     Unsolicited,
     /// The R2T has come in time.
     Solicited,
+    /// Longer than what the target takes at once: pieces of it are stored, and its last R2T is answered in part.
+    Long,
     /// It waits for a command with a lower CmdSN.
     BehindHole,
     Atomic,
@@ -24,17 +33,25 @@ pub enum Kind {
 }
 
 /// All of them.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     Kind::Immediate,
     Kind::Extended,
     Kind::Unsolicited,
     Kind::Solicited,
+    Kind::Long,
     Kind::BehindHole,
     Kind::Atomic,
     Kind::CompareAndWrite,
     Kind::Unmap,
     Kind::WriteSame,
 ];
+
+impl Kind {
+    /// R2Ts ask for all of its data.
+    pub fn is_asked_for(self) -> bool {
+        matches!(self, Kind::Solicited | Kind::Long)
+    }
+}
 
 /// A command with Data-Out, or one that writes in another way.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +118,12 @@ impl Old {
             Kind::Unsolicited => {
                 let command = raw.command(lun, WRITE, &write10(lba, blocks), length);
                 let mut pdus = vec![command.clone()];
-                pdus.extend(data_outs(raw, command.tag(), NONE, data, raw.first_burst));
+                pdus.extend(data_outs(
+                    raw,
+                    [command.tag(), NONE],
+                    0,
+                    &data[..data.len().min(raw.first_burst)],
+                ));
                 pdus
             }
             Kind::Solicited => {
@@ -109,9 +131,23 @@ impl Old {
                 raw.send(&command);
                 let r2t = raw.recv_for(command.tag());
                 assert_eq!((r2t.opcode(), r2t.get32(44)), (op::R2T, length), "{r2t:?}");
-                let lun: [u8; 8] = r2t.bhs[8..16].try_into().expect("8 bytes");
-                let pdus = data_outs(raw, command.tag(), r2t.transfer_tag(), data, usize::MAX);
-                pdus.into_iter().map(|pdu| pdu.bytes(8, &lun)).collect()
+                asked_for(raw, &r2t, data)
+            }
+            Kind::Long => {
+                raw.send_max = raw.send_max.min(SEGMENT);
+                let command = raw.command(lun, 0x80 | WRITE, &write10(lba, blocks), length);
+                raw.send(&command);
+                loop {
+                    let r2t = raw.recv_for(command.tag());
+                    assert_eq!(r2t.opcode(), op::R2T, "{r2t:?}");
+                    let mut pdus = asked_for(raw, &r2t, data);
+                    let is_last = r2t.get32(40) + r2t.get32(44) == length;
+                    let held = pdus.split_off(pdus.len() - if is_last { HELD } else { 0 });
+                    raw.send_all(&pdus);
+                    if is_last {
+                        return held;
+                    }
+                }
             }
             Kind::Atomic => with(raw, &cdb16(0x9c, lba, blocks), data),
             Kind::CompareAndWrite => {
@@ -128,12 +164,20 @@ fn whole(command: Pdu, raw: &Raw, data: &[u8]) -> Vec<Pdu> {
     vec![command.data(&data[..data.len().min(raw.send_max).min(raw.first_burst)])]
 }
 
-fn data_outs(raw: &Raw, itt: u32, ttt: u32, data: &[u8], most: usize) -> Vec<Pdu> {
-    let data = &data[..data.len().min(most)];
+/// The data that an R2T asks for.
+fn asked_for(raw: &Raw, r2t: &Pdu, data: &[u8]) -> Vec<Pdu> {
+    let (from, length) = (r2t.get32(40) as usize, r2t.get32(44) as usize);
+    let lun: [u8; 8] = r2t.bhs[8..16].try_into().expect("8 bytes");
+    let pdus = data_outs(raw, [r2t.tag(), r2t.transfer_tag()], from, &data[from..from + length]);
+    pdus.into_iter().map(|pdu| pdu.bytes(8, &lun)).collect()
+}
+
+/// A sequence of Data-Out with these initiator and target transfer tags; its data have this offset in those of the command.
+fn data_outs(raw: &Raw, tags: [u32; 2], from: usize, data: &[u8]) -> Vec<Pdu> {
     let pieces = data.chunks(raw.send_max).enumerate();
     let last = data.len().div_ceil(raw.send_max) - 1;
     let piece = |(sn, part): (usize, &[u8])| {
-        let pdu = raw.data_out(itt, ttt, sn as u32, (sn * raw.send_max) as u32, part);
+        let pdu = raw.data_out(tags[0], tags[1], sn as u32, (from + sn * raw.send_max) as u32, part);
         pdu.flags(if sn == last { 0x80 } else { 0 })
     };
     pieces.map(piece).collect()

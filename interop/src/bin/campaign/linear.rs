@@ -1,7 +1,8 @@
 //! Each block is an atomic register for all sessions, and an atomic write is seen whole or not at all.
 //!
 //! Sessions write and read overlapping ranges of a few blocks at depth, with all task attributes, with immediate data
-//! and by R2T. Every write has a value of its own. What the reads saw is checked by [`crate::history`].
+//! and by R2T. Now and then comes a write that is so long that the target takes it in pieces. Every write has a value of
+//! its own. What the reads saw is checked by [`crate::history`].
 
 use crate::NO_ANSWER;
 use crate::history::{self, Kind, NEVER, Op};
@@ -19,6 +20,12 @@ const BLOCK: usize = 512;
 const BLOCKS: u64 = 48;
 /// Blocks behind them that only atomic writes write, and that reads see as a whole: two values in them are a fault more often.
 const ATOMIC_BLOCKS: u64 = 64;
+/// The first block of long writes, behind those, and their length of 2.5 MiB.
+const LONG: u64 = BLOCKS + ATOMIC_BLOCKS;
+const LONG_BLOCKS: u64 = 5120;
+/// Where a long write is looked at: around the ends of its pieces of 1 MiB, and of itself.
+const WINDOW: u64 = 16;
+const WINDOWS: [u64; 4] = [LONG, LONG + 2048 - 8, LONG + 4096 - 8, LONG + LONG_BLOCKS - WINDOW];
 const SESSIONS: usize = 4;
 const DEPTH: usize = 8;
 /// MISCOMPARE DURING VERIFY OPERATION.
@@ -37,7 +44,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let delay = *random.pick(&["", "", "filters = [{ kind = \"delay\", read_us = 300, write_us = 300 }]"]);
     let site = Site::start(tally, way, &site::lun(0, &format!("{keys}\n{delay}")), "");
     let commands = if tally.is_short() { 300 } else { 10_000 };
-    let (start, tally) = ((Instant::now(), random.one_in(2)), &*tally);
+    let (start, tally) = ((Instant::now(), *random.pick(&MOODS)), &*tally);
     let sessions: Vec<Session> =
         (0..SESSIONS).map(|number| Session::open(&site, number, way, random.fork(), start)).collect();
     let ops = thread::scope(|scope| {
@@ -49,9 +56,24 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     tally.add("operations", ops.len() as u64);
     let read = |op: &Op| if matches!(op.kind, Kind::Read(_)) { op.blocks } else { 0 };
     tally.add("blocks read", ops.iter().map(read).sum());
-    history::check(&ops, BLOCKS + ATOMIC_BLOCKS)
-        .map_err(|fault| format!("{way:?}, {backend}, {delay:?}: {fault}"))
+    let windows = WINDOWS.into_iter().flat_map(|first| first..first + WINDOW);
+    history::check(&ops, (0..LONG).chain(windows))
+        .map_err(|fault| format!("{way:?}, {backend}, {delay:?}, {:?}: {fault}", start.1))
 }
+
+/// What the sessions of a round do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    /// All kinds of commands at depth
+    Wild,
+    /// SIMPLE commands one at a time, and most of them atomic writes and reads of the same blocks: commands that must be
+    /// alone hold up those that would meet them
+    Calm,
+    /// The same, but every second session only writes, with all data immediate, and the others only read; always all blocks
+    Duel,
+}
+
+const MOODS: [Mood; 4] = [Mood::Wild, Mood::Wild, Mood::Calm, Mood::Duel];
 
 struct Session {
     number: usize,
@@ -60,9 +82,7 @@ struct Session {
     epoch: Instant,
     /// The block path of a router does not offer it
     has_atomic: bool,
-    /// SIMPLE commands one at a time, and most of them atomic writes and reads of the same blocks: commands that must be
-    /// alone hold up those that would meet them
-    is_calm: bool,
+    mood: Mood,
     sent: u64,
     flying: HashMap<u32, Op>,
     done: Vec<Op>,
@@ -71,21 +91,26 @@ struct Session {
 }
 
 impl Session {
-    fn open(site: &Site, number: usize, way: Way, mut random: Random, start: (Instant, bool)) -> Session {
+    fn open(site: &Site, number: usize, way: Way, mut random: Random, start: (Instant, Mood)) -> Session {
         let login = site.login(number + 1);
-        let login = login.key("ImmediateData", random.pick::<&str>(&["Yes", "Yes", "Yes", "No"]));
-        let login = login.key("FirstBurstLength", random.pick::<&str>(&["1024", "65536", "65536", "65536"]));
+        let (mut immediate, mut bursts) =
+            (&["Yes", "Yes", "Yes", "No"][..], &["1024", "65536", "65536", "65536"][..]);
+        if start.1 == Mood::Duel {
+            (immediate, bursts) = (&immediate[..1], &bursts[1..]);
+        }
+        let login = login.key("ImmediateData", random.pick::<&str>(immediate));
+        let login = login.key("FirstBurstLength", random.pick::<&str>(bursts));
         let login = login.key("MaxRecvDataSegmentLength", random.pick::<&str>(&["8192", "262144", "262144"]));
         let raw: Raw = site.session(&login, &[0]);
-        let ((epoch, is_calm), depth, has_atomic) = (start, Depth::new(raw), way != Way::Block);
+        let ((epoch, mood), depth, has_atomic) = (start, Depth::new(raw), way != Way::Block);
         let (flying, done, seen) = (HashMap::new(), Vec::new(), (0, Vec::new()));
-        Session { number, depth, random, epoch, has_atomic, is_calm, sent: 0, flying, done, seen }
+        Session { number, depth, random, epoch, has_atomic, mood, sent: 0, flying, done, seen }
     }
 
     /// What it did; an answer that is none of those that may be is an error.
     fn run(mut self, commands: u64, tally: &Tally) -> Result<Vec<Op>, String> {
         while self.sent < commands || self.depth.flying() > 0 {
-            let most = if self.is_calm { 1 } else { DEPTH };
+            let most = if self.mood == Mood::Wild { DEPTH } else { 1 };
             while self.sent < commands && self.depth.flying() < most && self.depth.has_room() {
                 self.send();
             }
@@ -104,7 +129,7 @@ impl Session {
 
     fn send(&mut self) {
         let attribute = match self.random.below(10) {
-            _ if self.is_calm => SIMPLE,
+            _ if self.mood != Mood::Wild => SIMPLE,
             0 => ORDERED,
             1 => HEAD_OF_QUEUE,
             _ => SIMPLE,
@@ -112,7 +137,7 @@ impl Session {
         let value = (self.number as u64 + 1) << 32 | self.sent;
         let (first, blocks, kind) = self.choose(value);
         let command = command(first, blocks, &kind);
-        let is_immediate = !self.random.one_in(5);
+        let is_immediate = self.mood == Mood::Duel || !self.random.one_in(5);
         let start = self.now();
         let tag = self.depth.send(Command { attribute, is_immediate, ..command });
         let (is_ordered, is_head) = (attribute == ORDERED, attribute == HEAD_OF_QUEUE);
@@ -123,7 +148,22 @@ impl Session {
 
     /// Place, length and kind of the next command; that of a read has no values yet.
     fn choose(&mut self, value: u64) -> (u64, u64, Kind) {
-        if self.has_atomic && (self.is_calm && !self.random.one_in(16) || self.random.one_in(3)) {
+        if self.has_atomic && self.mood == Mood::Duel {
+            let kind =
+                if self.number.is_multiple_of(2) { Kind::Atomic(value) } else { Kind::Read(Vec::new()) };
+            return (BLOCKS, ATOMIC_BLOCKS, kind);
+        }
+        if self.random.one_in(400) {
+            return (LONG, LONG_BLOCKS, Kind::Write(value));
+        }
+        if self.random.one_in(10) {
+            let blocks = 1 + self.random.below(WINDOW);
+            let first = *self.random.pick(&WINDOWS) + self.random.below(WINDOW - blocks + 1);
+            let kind = if self.random.one_in(4) { Kind::Write(value) } else { Kind::Read(Vec::new()) };
+            return (first, blocks, kind);
+        }
+        let is_calm = self.mood != Mood::Wild;
+        if self.has_atomic && (is_calm && !self.random.one_in(16) || self.random.one_in(3)) {
             let blocks =
                 if self.random.one_in(2) { ATOMIC_BLOCKS } else { 2 + self.random.below(ATOMIC_BLOCKS - 1) };
             let first = BLOCKS + self.random.below(ATOMIC_BLOCKS - blocks + 1);
@@ -165,7 +205,7 @@ impl Session {
             }
             Kind::Swap(..) => tally.add("swaps", 1),
             Kind::Atomic(_) => tally.add("atomic writes", 1),
-            Kind::Write(_) => {}
+            Kind::Write(_) => tally.add("long writes", (op.blocks == LONG_BLOCKS).into()),
         }
         self.done.push(op);
         Ok(())

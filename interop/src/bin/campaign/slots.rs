@@ -8,13 +8,16 @@ use interop::{Random, Raw};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const SLOTS: usize = 40;
-/// The last of them are large, for R2Ts and for atomic writes that take their time.
-const LARGE: usize = 3;
+const SLOTS: usize = 41;
+/// The last slots are large, for R2Ts and for atomic writes that take their time.
+const LARGE: usize = 4;
 const LARGE_BYTES: usize = 1 << 20;
+/// The target takes a plain write of the very last slot in pieces.
+const LONG: usize = SLOTS - 1;
+const LONG_BYTES: usize = 3 << 20;
 /// From one slot to the next, and from one writer to the next, in blocks.
 const SPACE: u64 = 64;
-const WRITER_SPACE: u64 = 12288;
+const WRITER_SPACE: u64 = 16384;
 /// COMPARE AND WRITE has a byte for the number of blocks.
 const COMPARE_MAX: u64 = 255;
 const DEPTH: usize = 12;
@@ -89,7 +92,11 @@ impl Writer {
                 Some(n) => first_large + n as u64 * large,
             };
             let small = *random.pick(&[1, 8, 8, 8, 16, SPACE]);
-            let blocks = if at < first_large { small } else { large };
+            let blocks = match number {
+                LONG => (LONG_BYTES / block) as u64,
+                _ if at < first_large => small,
+                _ => large,
+            };
             let lba = host as u64 * WRITER_SPACE + at;
             Slot { lba, blocks, sent: 0, may_hold: vec![Content::Zero], is_atomic: false }
         };
@@ -137,11 +144,17 @@ impl Writer {
         self.flying.insert(depth.send(command), Some(slot));
     }
 
+    fn means(&mut self, slot: usize) -> Means {
+        match slot {
+            LONG => *self.random.pick(&[Means::Write, Means::Fua]),
+            _ if slot >= SLOTS - LARGE && self.random.one_in(2) => Means::Atomic,
+            _ => *self.random.pick(&MEANS),
+        }
+    }
+
     /// The next command of a slot. After one whose end is unknown comes one that writes all of its blocks.
     fn command(&mut self, number: usize) -> Command {
-        let is_large = number >= SLOTS - LARGE;
-        let mut means =
-            if is_large && self.random.one_in(2) { Means::Atomic } else { *self.random.pick(&MEANS) };
+        let mut means = self.means(number);
         let is_immediate = !self.random.one_in(4);
         let slot = &mut self.slots[number];
         let is_known = slot.may_hold.len() == 1;
@@ -195,6 +208,7 @@ impl Writer {
             let last = slot.may_hold.pop().expect("what was sent");
             (slot.may_hold, slot.is_atomic) = (vec![last], false);
             tally.add("writes acknowledged", 1);
+            tally.add("long writes acknowledged", (number == LONG).into());
         } else {
             tally.add("writes failed", 1);
         }
