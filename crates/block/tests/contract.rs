@@ -249,7 +249,7 @@ fn a_device_keeps_its_promise() {
         let disk = open(&Spec { direct, ..Spec::path(&path) }).expect("a device");
         // It is waited for, so this is tried once.
         let in_use = open(&Spec::path(&path)).err().expect("alone");
-        assert!(in_use.hint.starts_with("unmount it and stop what uses it"), "{in_use}");
+        assert!(in_use.what.starts_with("is in use by"), "{in_use}");
         let read = open(&Spec { read_only: true, ..Spec::path(&path) }).err().expect("it is written");
         assert!(read.what.starts_with("is being written by"), "{read}");
         drop(disk);

@@ -168,11 +168,13 @@ impl Host {
     /// Ends the connection by a reset.
     pub fn reset(self) {
         Stream::new(self.socket).expect("a stream").reset();
+        grow_old();
     }
 
     /// Sends no more.
     pub fn finish(&self) {
         self.socket.shutdown(Shutdown::Write).expect("a connection");
+        grow_old();
     }
 
     /// The next PDU of this kind.
@@ -218,4 +220,9 @@ impl Host {
         (self.input.len() >= whole).then(|| drop(self.input.drain(..whole)))?;
         Some(header)
     }
+}
+
+/// What the target has seen of the connection is too old to be used after this (`net::Recheck`).
+fn grow_old() {
+    std::thread::sleep(std::time::Duration::from_millis(1));
 }
