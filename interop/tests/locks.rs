@@ -148,7 +148,11 @@ fn an_image_below_a_loop_device_is_refused() {
     let folder = Folder::fresh();
     let disk = image(&folder, "disk.img");
     let path = disk.to_str().expect("a path");
-    let device = Loop::over(path);
+    // Its own name is gone: the kernel still knows the file.
+    let alias = folder.join("alias.img");
+    std::fs::hard_link(&disk, &alias).expect("another name");
+    let device = Loop::over(alias.to_str().expect("a path"));
+    std::fs::remove_file(alias).expect("its name");
     let said = Server::refused(&folder, &configuration(TARGET, &disk, ""));
     let copied = lunar(&["copy", path, "null:1M"]);
     assert!(said.contains(&format!("is in use by the loop device {}", device.0)), "{said}");

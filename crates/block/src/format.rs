@@ -43,8 +43,10 @@ pub(crate) fn check(spec: &Spec, file: &File, size: u64) -> Result<(), OpenError
 fn refused(spec: &Spec, format: &str) -> OpenError {
     let path = spec.path.display();
     let hint = format!(
-        "convert it (qemu-img convert -O raw {path} disk.img), or export it (qemu-nbd) and use its nbd: URL; where these bytes \
-         themselves are the disk: --raw, in a configuration format = \"raw\""
+        "where these bytes themselves are the disk, as of a disk whose host has written them: --raw, in a configuration \
+         format = \"raw\"; an image of yours can be converted (qemu-img convert -f {} -O raw {path} disk.img), or exported \
+         (qemu-nbd) and used by its nbd: URL",
+        if format == "VHD" { "vpc".into() } else { format.to_lowercase() }
     );
     let what = format!("is a disk image in the format {format}, not raw");
     OpenError::new(path.to_string(), what, hint).of(ErrorKind::InvalidData)

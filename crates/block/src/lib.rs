@@ -1,7 +1,7 @@
 //! Where blocks live. A [`Backend`] is a line of bytes with a capacity; [`open`] makes one of a kind (null,
 //! memory, file, device), [`nbd`] one of an NBD server's export, and the filters of [`filter`] wrap any of them.
 //! [`mod@copy`] moves their bytes.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod backend;
 pub mod copy;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One file or device, whatever leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,26 +60,38 @@ impl Missing {
         self.there.is_some()
     }
 
+    /// The command that copies what only this process still has.
+    fn save(&self) -> String {
+        let (process, fd) = (std::process::id(), self.descriptor);
+        let mut saved = self.path.clone().into_os_string();
+        saved.push(".saved");
+        format!("cp --sparse=always /proc/{process}/fd/{fd} {}", shell_word(saved.as_ref()))
+    }
+
     /// How to keep the data: a command where a copy is needed, otherwise what to do about the path.
     pub fn remedy(&self) -> String {
-        let path = self.path.display();
+        let path = shell_word(&self.path);
         match &self.name_now {
             _ if self.is_device => {
                 format!("attach the device again, or have another path served than {path}")
             }
-            _ if self.is_unlinked => format!(
-                "stop the hosts from writing, and before the server ends: cp --sparse=always /proc/{}/fd/{} {path}.saved",
-                std::process::id(),
-                self.descriptor
-            ),
-            Some(now) if self.is_link => format!("point the link back: ln -sfn {} {path}", now.display()),
-            Some(now) => format!("move it back: mv {} {path}", now.display()),
-            None => format!(
-                "move it back to {path}, or copy it: cp --sparse=always /proc/{}/fd/{} {path}.saved",
-                std::process::id(),
-                self.descriptor
-            ),
+            _ if self.is_unlinked => {
+                format!("stop the hosts from writing, and before the server ends: {}", self.save())
+            }
+            Some(now) if self.is_link => format!("point the link back: ln -sfn {} {path}", shell_word(now)),
+            Some(now) => format!("move it back: mv {} {path}", shell_word(now)),
+            None => format!("move it back to {path}, or copy it: {}", self.save()),
         }
+    }
+}
+
+/// A path as one word of a shell command (POSIX.1, section 2.2.2 of Shell Command Language).
+fn shell_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
+    match text.chars().all(is_plain) && !text.starts_with('-') {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 
@@ -112,6 +124,15 @@ impl fmt::Display for Missing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn path_with_special_characters_is_one_shell_word() {
+        for path in ["/d/a.img", "/d/my disk.img", "/d/it's;touch x", "-f", "/d/$(x)\"\n"] {
+            let command = format!("printf %s {}", shell_word(Path::new(path)));
+            let said = std::process::Command::new("sh").args(["-c", &command]).output().expect("a shell");
+            assert_eq!(String::from_utf8_lossy(&said.stdout), path, "{command}");
+        }
+    }
 
     #[test]
     fn each_way_to_be_missing_names_object_and_remedy() {

@@ -7,6 +7,7 @@ mod atomic;
 mod examine;
 mod journal;
 mod lock;
+mod loops;
 mod medium;
 mod ops;
 mod space;

@@ -1,5 +1,6 @@
 //! Programs and parts of the system that use a file or a device, in words.
 
+use super::loops;
 use crate::FileId;
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,7 +25,7 @@ impl User {
 
 /// What of the system uses it without a lock: a loop device or swap. A loop device that only reads leaves readers alone.
 pub(super) fn of_system(id: &FileId, write: bool) -> Option<User> {
-    let over = |(block, path): (PathBuf, String)| is_at(id, path).then_some(block);
+    let over = |(block, path): (PathBuf, String)| is_over(&block, &path, id).then_some(block);
     loops().filter_map(over).find_map(|block| used_by_loop(&block, write)).or_else(|| is_swap(id))
 }
 
@@ -35,6 +36,15 @@ fn loops() -> impl Iterator<Item = (PathBuf, String)> {
         let path = fs::read_to_string(block.join("loop/backing_file")).ok()?;
         Some((block, path.trim_end_matches('\n').to_owned()))
     })
+}
+
+/// A loop device lies over this file or device. The path may have gone, or lead elsewhere in another mount namespace; it
+/// counts where the device may not be asked.
+fn is_over(block: &Path, path: &str, id: &FileId) -> bool {
+    match loops::backing(&Path::new("/dev").join(name(block))) {
+        Some(backing) => backing.contains(id),
+        None => is_at(id, path),
+    }
 }
 
 fn used_by_loop(block: &Path, write: bool) -> Option<User> {

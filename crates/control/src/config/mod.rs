@@ -100,9 +100,13 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// the file.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     let source = read(path).map_err(|problem| vec![problem])?;
-    // The same file is the same configuration, however its path is written. The system does not always know the
-    // folder in which this process is.
-    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    // The same file is the same configuration, however its path is written: by a link, or through other folders. The system
+    // does not always know the folder in which this process is.
+    let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let whole = folder
+        .canonicalize()
+        .map_or_else(|_| absolute(), |folder| folder.join(path.file_name().unwrap_or_default()));
     parse_at(&source, path, &whole)
 }
 
