@@ -8,6 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+const SIGTERM: i32 = 15;
 const MIB: u64 = 1 << 20;
 const LBA_OUT_OF_RANGE: u32 = 0x05_2100;
 const CAPACITY_CHANGED: u32 = 0x06_2a09;
@@ -85,10 +86,23 @@ fn deleted_and_replaced_images_are_handled_as_set() {
         server.log()
     );
     let before = server.log().matches(&save).count();
-    assert_eq!(server.stop().code(), Some(1));
+    server.signal(SIGTERM);
+    until("it waits", || server.log().contains("the data of deleted files are kept for"));
     assert_eq!(server.log().matches(&save).count(), before + 2, "said once more");
-    let last = server.log().lines().rfind(|line| line.contains("hint: ")).map(str::to_owned);
-    assert!(last.is_some_and(|hint| hint.contains("restore the file from a backup")), "{}", server.log());
+    let said = server.log();
+    let command = said
+        .lines()
+        .rfind(|line| line.contains("a.img.saved"))
+        .and_then(|line| line.find(&save).map(|at| &line[at..]));
+    let copied = Command::new("sh").args(["-c", command.expect("a command")]).status().expect("a shell");
+    assert!(copied.success());
+    assert_eq!(fs::read(dir.join("a.img.saved")).expect("a copy")[..512], [7; 512]);
+    server.signal(SIGTERM);
+    assert_eq!(
+        server.wait(Duration::from_secs(60)).code(),
+        Some(128 + SIGTERM),
+        "a second signal ends the wait"
+    );
 }
 
 #[test]

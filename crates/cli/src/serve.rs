@@ -23,7 +23,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use target::setup::Setup;
 
 /// What wakes the main thread.
@@ -42,6 +42,10 @@ pub enum Event {
     Unconfirmed(u64),
 }
 
+/// For so long a server that has served deleted files keeps them before it ends; less than the 90 s of systemd's
+/// TimeoutStopSec.
+const RESCUE: Duration = Duration::from_secs(60);
+
 /// Serves until a signal, or until the captive command ends.
 pub fn serve<S: Server>(
     args: Serve,
@@ -58,8 +62,8 @@ pub fn serve<S: Server>(
             None
         }
     };
-    let ended = wait(&inbox, &mut service, captive, &stopping);
-    service.stop()?;
+    let ended = wait(&inbox, &mut service, captive);
+    service.stop(args.run.is_none())?;
     Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
 }
 
@@ -68,7 +72,6 @@ fn wait<S: Server>(
     inbox: &Receiver<Event>,
     service: &mut Service<S>,
     captive: Option<Captive>,
-    stopping: &AtomicBool,
 ) -> Option<ExitStatus> {
     loop {
         match inbox.recv() {
@@ -81,7 +84,6 @@ fn wait<S: Server>(
             }
             Ok(Event::Unconfirmed(number)) => service.unconfirmed(number),
             Ok(Event::Stop) => {
-                stopping.store(true, Ordering::SeqCst);
                 match &captive {
                     // Its end is ours.
                     Some(captive) => captive.terminate(),
@@ -100,15 +102,17 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// A signal while it stops already ends the process at once.
+/// A signal while it stops already, or while what holds it up has it wait, ends the process at once.
 fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
     }
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let stopping = stopping.clone();
     let watch = move || {
         for signal in signals.forever() {
             let event = if signal == SIGHUP { Event::Reload } else { Event::Stop };
+            stopping.fetch_or(signal != SIGHUP, Ordering::SeqCst);
             if events.send(event).is_err() {
                 return;
             }
@@ -230,9 +234,11 @@ impl<S: Server> Service<S> {
             return;
         };
         let file = file.clone();
-        match config::load(&file).and_then(|config| self.apply(config)) {
-            Ok(()) => {
+        let read = config::load(&file).map(|config| (control::diff(&self.config, &config), config));
+        match read.and_then(|(changes, config)| self.apply(config).map(|()| changes)) {
+            Ok(changes) => {
                 self.trial.is_over();
+                changes.iter().for_each(|change| tracing::info!("applied: {change}"));
                 tracing::info!("{} read again", file.display());
             }
             Err(problems) => {
@@ -242,7 +248,8 @@ impl<S: Server> Service<S> {
         }
     }
 
-    fn stop(self) -> Result<(), Vec<Problem>> {
+    /// `may_wait`: somebody may come for the data of deleted files.
+    fn stop(self, may_wait: bool) -> Result<(), Vec<Problem>> {
         let unlinked = self.units.unlinked();
         for problem in &unlinked {
             // Whoever reads the log may still be in time.
@@ -255,10 +262,26 @@ impl<S: Server> Service<S> {
         let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
         let unstable = |e| vec![Problem::new(format!("not everything could be made stable: {e}"), hint)];
         result.map_err(unstable)?;
-        let hint = "restore the file from a backup; while a server runs, its log names the command that saves such a file";
+        if unlinked.is_empty() {
+            return Ok(());
+        }
+        if may_wait {
+            wait_for_rescue();
+        }
+        let hint = "restore the file from the copy that was made, or from a backup";
         let gone = |problem: Problem| Problem { hint: Some(hint.into()), ..problem };
-        if unlinked.is_empty() { Ok(()) } else { Err(unlinked.into_iter().map(gone).collect()) }
+        Err(unlinked.into_iter().map(gone).collect())
     }
+}
+
+/// Deleted files are there as long as this process is. Nobody writes to them any more, so that a copy is whole. A second signal
+/// ends the wait.
+fn wait_for_rescue() {
+    let wait_s = RESCUE.as_secs();
+    tracing::error!(
+        "the data of deleted files are kept for {wait_s} s; hint: copy them now, or send a second signal to end at once"
+    );
+    std::thread::sleep(RESCUE);
 }
 
 fn arguments(args: &Serve) -> Arguments {

@@ -527,7 +527,31 @@ fn diff_of_an_unchanged_file_by_relative_path_is_empty() {
     let lun = "[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"disk.img\"\n";
     folder.write("lunar.toml", &(config(1) + lun));
     let server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);
-    let (status, out, err) = folder.run(&["diff", "lunar.toml", "--socket", "a.sock", "--json"]);
-    assert_eq!((status, out.as_str()), (0, "[]\n"), "{err}");
+    std::fs::create_dir(folder.0.join("sub")).expect("a folder");
+    std::os::unix::fs::symlink(".", folder.0.join("link")).expect("a link");
+    for file in ["lunar.toml", "sub/../lunar.toml", "link/lunar.toml"] {
+        let (status, out, err) = folder.run(&["diff", file, "--socket", "a.sock", "--json"]);
+        assert_eq!((status, out.as_str()), (0, "[]\n"), "{file}: {err}");
+    }
     assert_eq!(server.end(Signal::TERM).0, 0);
+}
+
+/// The first signal finds the server at a file that nobody writes.
+#[test]
+fn second_signal_ends_a_server_whose_reload_hangs() {
+    let folder = Folder::new("hangs");
+    folder.write("lunar.toml", &config(1));
+    let mut server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);
+    std::fs::remove_file(folder.0.join("lunar.toml")).expect("a file");
+    let made = Command::new("mkfifo").arg(folder.0.join("lunar.toml")).status().expect("mkfifo");
+    assert!(made.success());
+    server.signal(Signal::HUP);
+    let start = Instant::now();
+    // Two that come at once are one.
+    while server.child.try_wait().expect("a child").is_none() {
+        assert!(start.elapsed() < Duration::from_secs(30), "it goes on: {}", server.log());
+        server.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(server.child.wait().expect("a child").code(), Some(128 + 15));
 }

@@ -112,10 +112,8 @@ fn events_reload_and_stop() {
     folder.config(3);
     events.send(Event::Reload).unwrap();
     events.send(Event::Stop).unwrap();
-    let stopping = AtomicBool::new(false);
-    assert!(wait(&inbox, &mut service, None, &stopping).is_none());
-    assert!(stopping.load(Ordering::SeqCst));
-    service.stop().unwrap();
+    assert!(wait(&inbox, &mut service, None).is_none());
+    service.stop(true).unwrap();
     assert_eq!(fake.notes(), ["reload 3", "stop"]);
     assert!(!folder.0.join("lunar.sock").exists());
 }
@@ -153,7 +151,7 @@ fn a_captive_command_is_ended_by_a_stop() {
     let captive = service.captive("exec sleep 60", events.clone()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     events.send(Event::Stop).unwrap();
-    let status = wait(&inbox, &mut service, Some(captive), &AtomicBool::new(false)).unwrap();
+    let status = wait(&inbox, &mut service, Some(captive)).unwrap();
     assert_eq!(exit_code(status), ExitCode::from(128 + 15));
 }
 
