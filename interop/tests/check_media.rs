@@ -261,3 +261,25 @@ fn check_media_before_a_reload_reports_what_it_does() {
     let warned = log.lines().find(|line| line.contains("WARN") && line.contains("is another file than"));
     assert!(inodes.iter().all(|inode| warned.is_some_and(|line| line.contains(inode))), "{log}");
 }
+
+#[test]
+fn check_media_only_notes_another_file_at_an_earlier_path() {
+    let folder = Folder::fresh();
+    ["a.img", "b.img", "c.img"].iter().for_each(|name| image(&folder, name));
+    let mut server = Server::start_in(folder, &disk(""));
+    let dir = server.dir().to_path_buf();
+    let file = dir.join("lunar.toml").display().to_string();
+    let read = |server: &Server, times: usize| {
+        server.signal(1);
+        until("read again", || server.log().matches("lunar.toml read again").count() == times);
+    };
+    server.rewrite(&disk("").replace("a.img", "b.img"));
+    read(&server, 1);
+    fs::rename(dir.join("c.img"), dir.join("a.img")).expect("replaced");
+    server.rewrite(&disk(""));
+    let (_, said, status) = lunar(&["check", "--media", &file]);
+    let noted = "a.img is another file than the one that was served before";
+    assert!(status == 0 && said.contains(noted), "{said}");
+    read(&server, 2);
+    assert!(server.log().contains(noted), "{}", server.log());
+}

@@ -3,6 +3,7 @@
 use interop::scsi::{read10, write10};
 use interop::{Folder, Login, Raw, Server, TARGET};
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -164,6 +165,22 @@ fn an_image_format_is_served_only_as_raw() {
     server.rewrite(&plain);
     server.restart();
     session(&server, 1).write(0, &write10(0, 1), &[7; 512]).good();
+}
+
+#[test]
+fn a_start_that_fails_leaves_the_record_of_the_medium() {
+    let folder = Folder::fresh();
+    ["a.img", "b.img"].iter().for_each(|name| file(&folder.join(name), MIB));
+    let mut server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
+    let (dir, record) = (server.dir().to_path_buf(), format!("lu/{TARGET}/0.medium"));
+    let before = fs::read(dir.join(&record)).expect("a record");
+    server.stop();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let wrong = configuration(&lun(0, "b.img", "")).replace("127.0.0.1:0", &address);
+    let refused = Server::refused(&dir, &wrong);
+    assert!(refused.contains("cannot serve: "), "{refused}");
+    assert_eq!(fs::read(dir.join(&record)).expect("a record"), before);
 }
 
 /// A loop device with blocks of 4096 bytes.

@@ -327,6 +327,27 @@ fn a_roll_back_goes_through_though_a_file_was_replaced() {
     assert!(raw.read_blocks(0, 0, 1) == pattern(512, 1), "from the file that was open");
 }
 
+#[test]
+fn a_roll_back_serves_a_disk_whatever_its_host_wrote() {
+    let server = Server::start(&configuration(&lun(0, "disk.img", "")));
+    let [socket, toml, new] = ["admin.sock", "lunar.toml", "new.toml"].map(|n| server.dir().join(n));
+    let changed = std::fs::read_to_string(toml).expect("a configuration").replace("disk.img", "other.img");
+    std::fs::write(&new, changed).expect("written");
+    let [socket, new] = [&socket, &new].map(|path| path.to_str().expect("a path"));
+    let apply = |arguments: &[&str]| {
+        interop::command::lunar(&[&["apply", "--socket", socket][..], arguments].concat())
+    };
+    let mut raw = session(&server);
+    let header = [&b"QFI\xfb\0\0\0\x03"[..], &[0; 504]].concat();
+    raw.write_blocks(0, 0, &header).good();
+    let (_, said, status) = apply(&[new, "--confirm-within", "1h"]);
+    assert_eq!(status, 0, "{said}");
+    let (_, said, status) = apply(&["--rollback"]);
+    assert_eq!(status, 0, "{said}");
+    raw.clear_attentions(0);
+    assert!(raw.read_blocks(0, 0, 1) == header, "from the disk of before");
+}
+
 /// Writes wait for their data while two disks change their numbers: none reaches any medium. They were
 /// decided for the disk that had the number, and nobody asked for them on the one that has it now.
 #[test]

@@ -184,6 +184,7 @@ impl<S: Server> Service<S> {
         let whole = expand_early(&config, &Found::default())?;
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
         let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
+        units.record();
         let server = Arc::new(server);
         let desk = Arc::new(Desk { server: server.clone(), events: Mutex::new(events.clone()) });
         let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;

@@ -73,16 +73,17 @@ struct Medium {
     rate: Option<Arc<Rate>>,
     /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
     block_size: Option<u32>,
+    /// Until it is written.
+    record: Option<record::Unwritten>,
 }
 
 impl Medium {
     fn of(rate: Option<Arc<Rate>>, opened: Opened) -> Medium {
-        match opened {
-            Opened::Blocks(blocks) => Medium { blocks, commands: None, rate, block_size: None },
-            Opened::Commands(passage, passes) => {
-                Medium { blocks: block::nothing(), commands: Some((passage, passes)), rate, block_size: None }
-            }
-        }
+        let (blocks, commands) = match opened {
+            Opened::Blocks(blocks) => (blocks, None),
+            Opened::Commands(passage, passes) => (block::nothing(), Some((passage, passes))),
+        };
+        Medium { blocks, commands, rate, block_size: None, record: None }
     }
 
     /// The passage, at the rate that it has a part in.
@@ -141,7 +142,7 @@ impl Units {
     }
 
     /// Opens what is new, changes what is not as before, and forgets the rest. After an error everything is
-    /// as it was.
+    /// as it was. When the result is served, [`Units::record`] follows.
     ///
     /// What is not as before rests from its first change to its last: nobody else is on its medium when it is
     /// opened in another way or handed to another unit. Units that are forgotten stay busy.
@@ -238,7 +239,7 @@ impl Units {
         media: &Media<'_>,
         before: Option<&Open>,
     ) -> Result<Next, Problem> {
-        // First, so that one who is refused neither makes a file nor replaces the record of the other server.
+        // First, so that one who is refused makes no file.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
             // It has no data that two servers could mix.
             Err(problem) if matches!(lun.source, Source::Null { .. }) && lun.serial.is_none() => {
@@ -299,13 +300,11 @@ impl Units {
                 Problem::new(format!("{}: {}", lun.source, e.what), hint)
             });
         }
-        let (commands, rate) = (None, self.rate(lun, false));
-        if !has_path(lun) {
-            let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true, &self.state_dir), Ok)?;
-            return Ok(Medium { blocks, commands, rate, block_size: None });
+        if has_path(lun) {
+            return self.at_path(name, lun, media);
         }
-        let (blocks, block_size) = self.at_path(name, lun, media)?;
-        Ok(Medium { blocks, commands, rate, block_size: Some(block_size) })
+        let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true, &self.state_dir), Ok)?;
+        Ok(Medium { blocks, commands: None, rate: self.rate(lun, false), block_size: None, record: None })
     }
 
     /// The file that keeps a unit's state, in a folder that exists.

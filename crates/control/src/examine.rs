@@ -130,7 +130,9 @@ impl Look<'_> {
             None => {}
         }
         match past.replaced(lun) {
-            Some(problem) if server.is_some() => return Err(refused_by_reload(problem)),
+            Some(problem) if server.is_some() && past.is_newest(lun) => {
+                return Err(refused_by_reload(problem));
+            }
             other => other.iter().for_each(|problem| note(problem.line())),
         }
         // What is to be made gets the size that was asked for.

@@ -64,6 +64,7 @@ impl<S: Server> Service<S> {
         let server = self.server.clone();
         let setup = self.units.setup(&whole, &|units| server.rest(units))?;
         self.server.reload(setup);
+        self.units.record();
         self.whole = whole;
         Ok(())
     }

@@ -1,7 +1,10 @@
 //! The record of a LUN's medium as it was first served, beside the state: `NAME.medium`. A host may write anything into
 //! its disk, also the first bytes of an image format; and it knows its disk by the size of its blocks.
+//!
+//! The record is written when the medium is served, and not before: a start or a reload that fails leaves it alone. It
+//! knows the paths of before too, because a LUN may go back to one.
 
-use super::{MAX_STATE_BYTES, Media, Name, Units, notes_of_size};
+use super::{MAX_STATE_BYTES, Media, Medium, Name, Units, notes_of_size};
 use crate::config::{Lun, Source, one_name};
 use crate::{Cause, Problem, io_text};
 use block::Backend;
@@ -18,6 +21,8 @@ use std::sync::Arc;
 const USUAL: u32 = 512;
 /// Hosts know no larger blocks, in bytes.
 const LARGEST: u32 = 4096;
+/// Paths that a record knows.
+const MAX_PATHS: usize = 8;
 /// Names one file of a path.
 const WANTED: StatxFlags = StatxFlags::INO.union(StatxFlags::BTIME);
 
@@ -37,6 +42,9 @@ struct Record {
     /// Of a device: its own blocks, and those that hosts see.
     device_block_size: Option<u32>,
     block_size: Option<u32>,
+    /// What the LUN had before, at other paths, newest first; these have none themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<Record>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -45,12 +53,19 @@ enum Format {
     Raw,
 }
 
-/// The past of a medium.
+/// The past of a LUN: its media by their paths.
 pub(crate) struct Past {
     file: PathBuf,
-    record: Option<Record>,
+    newest: Option<Record>,
     /// A server that kept no records has served it.
     has_state: bool,
+}
+
+/// A record that is to be written when its medium is served.
+#[derive(Clone)]
+pub(super) struct Unwritten {
+    file: PathBuf,
+    record: Record,
 }
 
 /// The blocks that hosts see, in bytes.
@@ -71,13 +86,15 @@ impl Record {
 }
 
 impl Units {
-    /// The medium of a path, opened unless it is open in the same way, and the size of the blocks that hosts see.
-    pub(super) fn at_path(
-        &self,
-        name: &Name,
-        lun: &Lun,
-        media: &Media<'_>,
-    ) -> Result<(Arc<dyn Backend>, u32), Problem> {
+    /// Records the media that a setup has brought. To be called when the setup is in force.
+    pub fn record(&mut self) {
+        for open in self.open.values_mut() {
+            open.medium.record.take().iter().for_each(Unwritten::write);
+        }
+    }
+
+    /// The medium of a path, opened unless it is open in the same way.
+    pub(super) fn at_path(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Problem> {
         let past = Past::read(&self.state_file(name, lun)?)?;
         let (blocks, is_new) = match media.find(name, lun) {
             Some(blocks) => (blocks, false),
@@ -88,9 +105,8 @@ impl Units {
         let size = blocks.facts().capacity;
         let faults = past.replaced(lun).into_iter().chain(past.shrunk(lun, size));
         // What is open goes on also without its path, and the record stays that of it.
-        if blocks.missing().is_none() {
-            past.keep(lun, own, seen, size);
-        }
+        let is_there = blocks.missing().is_none();
+        let record = is_there.then(|| past.followed_by(lun, own, seen, size)).flatten();
         if is_new {
             let lun = Lun { block_size: seen.bytes(), ..lun.clone() };
             let notes = faults.map(|problem| problem.line()).chain(seen.note());
@@ -98,7 +114,8 @@ impl Units {
                 tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
             }
         }
-        Ok((blocks, seen.bytes()))
+        let (commands, rate, block_size) = (None, self.rate(lun, false), Some(seen.bytes()));
+        Ok(Medium { blocks, commands, rate, block_size, record })
     }
 
     /// Opens a path that leads to nothing else than before.
@@ -116,8 +133,8 @@ impl Past {
     /// Of the LUN whose state is in this file.
     pub(crate) fn read(state_file: &Path) -> Result<Past, Problem> {
         let file = state_file.with_extension("medium");
-        let record = read(&file)?;
-        Ok(Past { file, record, has_state: state_file.exists() })
+        let newest = read(&file)?;
+        Ok(Past { file, newest, has_state: state_file.exists() })
     }
 
     /// The bytes of the medium are those of the disk: somebody said so, or it was served like this before.
@@ -129,9 +146,7 @@ impl Past {
     /// identity of the old one would look to hosts as if all data were lost.
     pub(crate) fn check_there(&self, lun: &Lun) -> Result<(), Problem> {
         let Source::File { path, .. } = &lun.source else { return Ok(()) };
-        let Some(record) = self.record.as_ref().filter(|record| record.path == one_name(path)) else {
-            return Ok(());
-        };
+        let Some(record) = self.at(&one_name(path)) else { return Ok(()) };
         let fault = match std::fs::metadata(path) {
             Err(e) if e.kind() == ErrorKind::NotFound => io_text(&e),
             Ok(found) if found.is_file() && found.len() == 0 => "is empty".into(),
@@ -147,8 +162,9 @@ impl Past {
 
     /// Another file is at the path of the one that was served.
     pub(crate) fn replaced(&self, lun: &Lun) -> Option<Problem> {
-        let (now, before) = (Place::of(lun)?, self.record.as_ref()?.place());
-        let is_other = now.path == before.path && now.inode.is_some() && !now.is(&before);
+        let now = Place::of(lun)?;
+        let before = self.at(&now.path)?.place();
+        let is_other = now.inode.is_some() && !now.is(&before);
         let path = now.path.display();
         let what = format!(
             "{path} is another file than the one that was served before: that was {before}, this is {now}"
@@ -159,16 +175,28 @@ impl Past {
 
     /// The medium has less than the one that was served from this path.
     pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Problem> {
-        let (record, path) = (self.record.as_ref()?, Place::of(lun)?.path);
-        let before = record.size.filter(|before| size < *before && record.path == path)?;
+        let path = Place::of(lun)?.path;
+        let before = self.at(&path)?.size.filter(|before| size < *before)?;
         let what = format!("{} has {size} bytes; it had {before} when it was served before", path.display());
         Some(Problem::new(what, "stop the hosts, and restore the medium unless it was to be smaller"))
     }
 
-    /// The record, if it is about the medium of a LUN.
+    /// The path of a LUN is the one that it was served from last.
+    pub(crate) fn is_newest(&self, lun: &Lun) -> bool {
+        let (now, newest) = (Place::of(lun), self.newest.as_ref());
+        now.zip(newest).is_some_and(|(now, newest)| now.path == newest.path)
+    }
+
+    /// The record of a path.
+    fn at(&self, path: &Path) -> Option<&Record> {
+        let newest = self.newest.as_ref()?;
+        std::iter::once(newest).chain(&newest.earlier).find(|record| record.path == path)
+    }
+
+    /// The record of the medium of a LUN.
     fn of(&self, lun: &Lun) -> Option<&Record> {
         let now = Place::of(lun)?;
-        self.record.as_ref().filter(|record| now.is(&record.place()))
+        self.at(&now.path).filter(|record| now.is(&record.place()))
     }
 
     /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
@@ -179,7 +207,7 @@ impl Past {
         let known = self.of(lun).filter(|record| record.device_block_size == Some(own));
         let before = match known.and_then(|record| record.block_size) {
             Some(size) => Some(size),
-            None if (self.record.is_none() && self.has_state) || has_table_of_usual(lun) => Some(USUAL),
+            None if (self.newest.is_none() && self.has_state) || has_table_of_usual(lun) => Some(USUAL),
             None => None,
         };
         let natural = own.clamp(USUAL, LARGEST);
@@ -190,22 +218,33 @@ impl Past {
         }
     }
 
-    /// Records what is served now. The LUN is served also where the record cannot be written.
-    pub(crate) fn keep(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) {
-        let Some(Place { path, inode, birth_ns }) = Place::of(lun) else { return };
+    /// What is to be recorded of the medium that follows; None: that is recorded already.
+    fn followed_by(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) -> Option<Unwritten> {
+        let Place { path, inode, birth_ns } = Place::of(lun)?;
         let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
         // One that is defined says nothing of the time after it.
         let before = self.of(lun).and_then(|record| record.block_size);
         let block_size = block_size.or(before);
-        let (format, device_block_size) = (Format::Raw, of_device);
-        let record =
-            Record { path, inode, birth_ns, format, size: Some(size), device_block_size, block_size };
-        if self.record.as_ref() == Some(&record) {
-            return;
-        }
+        let (format, device_block_size, size) = (Format::Raw, of_device, Some(size));
+        let earlier = self.without(&path);
+        let record = Record { path, inode, birth_ns, format, size, device_block_size, block_size, earlier };
+        (self.newest.as_ref() != Some(&record)).then(|| Unwritten { file: self.file.clone(), record })
+    }
+
+    /// The newest records of other paths, one less than a record knows.
+    fn without(&self, path: &Path) -> Vec<Record> {
+        let Some(newest) = &self.newest else { return Vec::new() };
+        let all = std::iter::once(newest).chain(&newest.earlier).filter(|record| record.path != path);
+        all.map(|record| Record { earlier: Vec::new(), ..record.clone() }).take(MAX_PATHS - 1).collect()
+    }
+}
+
+impl Unwritten {
+    /// The LUN is served also where the record cannot be written.
+    fn write(&self) {
         ::target::remove_leftovers(&self.file);
-        let kept = serde_json::to_vec(&record).map_err(std::io::Error::from);
-        if let Err(e) = kept.and_then(|bytes| ::target::replace_file(&self.file, &bytes)) {
+        let bytes = serde_json::to_vec(&self.record).map_err(std::io::Error::from);
+        if let Err(e) = bytes.and_then(|bytes| ::target::replace_file(&self.file, &bytes)) {
             let file = self.file.display();
             tracing::warn!(
                 "{file}: {}; what the medium is, is found out again at the next start",
@@ -318,6 +357,11 @@ mod tests {
         Past::read(&folder.0.join("0.state")).unwrap()
     }
 
+    /// A LUN is served.
+    fn keep(folder: &Folder, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) {
+        past(folder).followed_by(lun, of_device, blocks, size).iter().for_each(Unwritten::write);
+    }
+
     #[test]
     fn a_device_has_its_own_blocks_unless_it_had_others() {
         let folder = Folder::new("record-blocks");
@@ -328,9 +372,9 @@ mod tests {
         assert_eq!(fresh(16384), Blocks::OfDevice(4096));
         let defined = Lun { has_block_size: true, ..disk.clone() };
         assert_eq!(past(&folder).blocks(&defined, Some(4096)), Blocks::Defined(512));
-        past(&folder).keep(&disk, Some(4096), Blocks::OfBefore(512, 4096), 8192);
+        keep(&folder, &disk, Some(4096), Blocks::OfBefore(512, 4096), 8192);
         assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096));
-        past(&folder).keep(&defined, Some(4096), Blocks::Defined(512), 8192);
+        keep(&folder, &defined, Some(4096), Blocks::Defined(512), 8192);
         assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096), "what was defined is not kept");
         assert_eq!(fresh(512), Blocks::Defined(512), "it is another device");
     }
@@ -355,7 +399,7 @@ mod tests {
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
         assert!(!past(&folder).is_raw(&lun) && past(&folder).is_raw(&Lun { raw: true, ..lun.clone() }));
-        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).is_raw(&lun));
         let other = folder.file("other", vec![0; 8192], 0o600);
         std::fs::rename(other, path).unwrap();
@@ -367,16 +411,16 @@ mod tests {
         let folder = Folder::new("record-birth");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
-        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
-        let mut record = past(&folder).record.unwrap();
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
+        let mut record = past(&folder).newest.unwrap();
         let Some(birth_ns) = record.birth_ns else { return println!("skipped: no time of birth") };
-        let mut keep = |birth_ns| {
+        let mut of_birth = |birth_ns| {
             record.birth_ns = birth_ns;
             folder.file("0.medium", serde_json::to_vec(&record).unwrap(), 0o600);
         };
-        keep(Some(birth_ns - 1));
+        of_birth(Some(birth_ns - 1));
         assert!(!past(&folder).is_raw(&lun), "the file of the record is gone");
-        keep(None);
+        of_birth(None);
         assert!(past(&folder).is_raw(&lun), "an older version has written the record");
     }
 
@@ -398,7 +442,7 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let of = |path: &Path| Lun::new(Source::File { path: path.into(), size: Some(8192) }, Kind::Disk);
         assert!(past(&folder).check_there(&of(&path)).is_ok());
-        past(&folder).keep(&of(&path), None, Blocks::Defined(512), 8192);
+        keep(&folder, &of(&path), None, Blocks::Defined(512), 8192);
         assert!(past(&folder).check_there(&of(&path)).is_ok());
         let refused = |path: &Path| past(&folder).check_there(&of(path)).err().unwrap();
         std::fs::write(&path, "").unwrap();
@@ -418,13 +462,13 @@ mod tests {
         let folder = Folder::new("record-other");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
-        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none());
         std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
-        let (before, now) = (past(&folder).record.unwrap().place(), Place::of(&lun).unwrap());
+        let (before, now) = (past(&folder).newest.unwrap().place(), Place::of(&lun).unwrap());
         let note = past(&folder).replaced(&lun).unwrap().line();
         assert!(note.contains(&format!("that was {before}, this is {now}; hint: ")), "{note}");
-        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none(), "said once");
     }
 
@@ -433,17 +477,62 @@ mod tests {
         let folder = Folder::new("record-shrunk");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
-        past(&folder).keep(&lun, None, Blocks::Defined(512), 8192);
+        keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).shrunk(&lun, 8192).is_none() && past(&folder).shrunk(&lun, 9000).is_none());
         let shrunk = past(&folder).shrunk(&lun, 4096).unwrap();
         assert!(
             shrunk.what.ends_with("disk has 4096 bytes; it had 8192 when it was served before"),
             "{shrunk}"
         );
-        let mut older = past(&folder).record.unwrap();
+        let mut older = past(&folder).newest.unwrap();
         older.size = None;
         folder.file("0.medium", serde_json::to_vec(&older).unwrap(), 0o600);
         assert!(past(&folder).shrunk(&lun, 4096).is_none(), "it does not say");
+    }
+
+    #[test]
+    fn a_device_that_comes_back_keeps_its_blocks() {
+        let folder = Folder::new("record-back");
+        let [a, b] = ["a", "b"].map(|name| device(&folder.file(name, vec![0; 8192], 0o600)));
+        keep(&folder, &a, Some(4096), Blocks::OfBefore(512, 4096), 8192);
+        keep(&folder, &b, Some(4096), Blocks::OfDevice(4096), 8192);
+        assert!(past(&folder).is_newest(&b) && !past(&folder).is_newest(&a));
+        for _ in 0..2 {
+            assert_eq!(past(&folder).blocks(&a, Some(4096)), Blocks::OfBefore(512, 4096));
+            assert_eq!(past(&folder).blocks(&b, Some(4096)), Blocks::OfDevice(4096));
+            keep(&folder, &a, Some(4096), Blocks::OfBefore(512, 4096), 8192);
+        }
+        assert!(past(&folder).is_newest(&a) && !past(&folder).is_newest(&b));
+    }
+
+    #[test]
+    fn a_record_knows_the_newest_paths_once_each() {
+        let folder = Folder::new("record-paths");
+        let paths: Vec<_> = (0..MAX_PATHS + 2).map(|i| folder.file(&i.to_string(), "", 0o600)).collect();
+        let of = |path: &PathBuf| Lun::new(Source::File { path: path.clone(), size: None }, Kind::Disk);
+        for path in paths.iter().chain(&paths) {
+            keep(&folder, &of(path), None, Blocks::Defined(512), 8192);
+        }
+        for (i, path) in paths.iter().enumerate() {
+            assert_eq!(past(&folder).is_raw(&of(path)), i >= 2, "{i}");
+            assert_eq!(past(&folder).check_there(&of(path)).is_err(), i >= 2, "{i}");
+        }
+        let record = past(&folder).newest.unwrap();
+        assert!(record.earlier.len() == MAX_PATHS - 1 && record.earlier.iter().all(|r| r.earlier.is_empty()));
+    }
+
+    #[test]
+    fn a_record_of_one_path_of_an_older_version_is_read() {
+        let folder = Folder::new("record-older");
+        let path = folder.file("disk", vec![0; 8192], 0o600);
+        let lun = Lun::new(Source::File { path, size: None }, Kind::Disk);
+        let Place { path, inode, .. } = Place::of(&lun).unwrap();
+        let older = format!(
+            r#"{{"path":{path:?},"inode":{},"birth_ns":null,"format":"raw","device_block_size":null,"block_size":null}}"#,
+            inode.unwrap()
+        );
+        folder.file("0.medium", older, 0o600);
+        assert!(past(&folder).is_raw(&lun) && past(&folder).is_newest(&lun));
     }
 
     #[test]

@@ -116,7 +116,14 @@ fn a_second_null_disk_of_a_name_keeps_no_state() {
 /// Somebody has the configuration read again.
 fn again(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
     units.look_at_paths(config)?;
-    units.setup(config, &rest)
+    served(units, config)
+}
+
+/// A server starts, or goes on, with this configuration.
+fn served(units: &mut Units, config: &Config) -> Result<Setup, Vec<Problem>> {
+    let setup = units.setup(config, &rest)?;
+    units.record();
+    Ok(setup)
 }
 
 /// The path of the disk leads to another file, the old one has this name, or none; what is said then.
@@ -171,7 +178,7 @@ fn a_reload_refuses_another_file_at_the_path_of_a_served_one() {
 fn a_file_that_was_moved_is_not_made_anew_by_a_reload() {
     let folder = Folder::new("moved-away");
     let mut units = Units::new(folder.0.join("state"));
-    let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let old = served(&mut units, &config(&folder, DISK)).ok().unwrap();
     let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
     let before = std::fs::read(&record).unwrap();
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
@@ -191,7 +198,7 @@ fn a_missing_image_is_not_made_anew_under_the_old_identity() {
     let folder = Folder::new("not-anew");
     let state = || Units::new(folder.0.join("state"));
     let disk = folder.0.join("disk.img");
-    drop(state().setup(&config(&folder, DISK), &rest).ok().unwrap());
+    drop(served(&mut state(), &config(&folder, DISK)).ok().unwrap());
     let mut running = state();
     running.setup(&config(&folder, NULL), &rest).ok().unwrap();
     std::fs::remove_file(&disk).unwrap();
@@ -213,7 +220,7 @@ fn a_missing_image_is_not_made_anew_under_the_old_identity() {
 fn a_server_that_is_refused_leaves_the_record_alone() {
     let folder = Folder::new("record-alone");
     let [mut first, mut second] = [0; 2].map(|_| Units::new(folder.0.join("state")));
-    first.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    served(&mut first, &config(&folder, DISK)).ok().unwrap();
     let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
     let before = std::fs::read(&record).unwrap();
     let copied = config(&folder, &DISK.replace("disk.img", "copy.img"));
@@ -244,21 +251,79 @@ fn a_deleted_file_is_the_only_copy_and_its_lun_stays() {
     assert!(!folder.0.join("disk.img").exists(), "no other file was made");
 }
 
+/// A host writes the first bytes of an image format into its disk.
+fn write_qcow2(disk: &Path) {
+    let disk = std::fs::File::options().write(true).open(disk).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&disk, b"QFI\xfb\0\0\0\x03", 0).unwrap();
+}
+
 #[test]
 fn a_disk_once_served_stays_raw_whatever_hosts_write() {
-    const QCOW2: &[u8] = b"QFI\xfb\0\0\0\x03";
     let folder = Folder::new("stays-raw");
     let state = || Units::new(folder.0.join("state"));
-    drop(state().setup(&config(&folder, DISK), &rest).ok().unwrap());
-    let disk = std::fs::File::options().write(true).open(folder.0.join("disk.img")).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&disk, QCOW2, 0).unwrap();
+    drop(served(&mut state(), &config(&folder, DISK)).ok().unwrap());
+    write_qcow2(&folder.0.join("disk.img"));
     assert!(state().setup(&config(&folder, DISK), &rest).is_ok());
     let elsewhere = DISK.replace("lun = 0", "lun = 7");
     let refused = told(state().setup(&config(&folder, &elsewhere), &rest), &folder);
     assert!(refused.contains("disk.img: is a disk image in the format qcow2, not raw\n"), "{refused}");
     let raw = config(&folder, &format!("{elsewhere}format = \"raw\"\n"));
-    assert!(state().setup(&raw, &rest).is_ok());
+    assert!(served(&mut state(), &raw).is_ok());
     assert!(state().setup(&config(&folder, &elsewhere), &rest).is_ok(), "the record says so");
+}
+
+#[test]
+fn a_reload_that_fails_leaves_the_record_alone() {
+    let folder = Folder::new("record-failed");
+    let mut units = Units::new(folder.0.join("state"));
+    let good = config(&folder, &format!("{DISK}{NULL}"));
+    served(&mut units, &good).ok().unwrap();
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    let before = std::fs::read(&record).unwrap();
+    folder.file("small.img", vec![0; 1000], 0o600);
+    let missing = NULL.replace("\"null\"", "\"file\"\npath = \"none.img\"").replace("size = \"1TiB\"\n", "");
+    let of_another = DISK.replace("disk.img", "other.img") + &missing;
+    let of_itself = DISK.replace("disk.img", "small.img") + "block_size = 4096\n" + NULL;
+    for wrong in [of_another, of_itself] {
+        assert!(again(&mut units, &config(&folder, &wrong)).is_err(), "{wrong}");
+        assert_eq!(std::fs::read(&record).unwrap(), before, "{wrong}");
+    }
+    drop(units);
+    let mut units = Units::new(folder.0.join("state"));
+    std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
+    let refused = told(served(&mut units, &good), &folder);
+    assert!(refused.contains("disk.img: no such file or directory; this LUN was served"), "{refused}");
+    assert!(!folder.0.join("disk.img").exists(), "nothing was made");
+    std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
+    write_qcow2(&folder.0.join("disk.img"));
+    assert!(served(&mut units, &good).is_ok(), "it stays raw");
+}
+
+#[test]
+fn a_start_is_recorded_when_it_is_served() {
+    let folder = Folder::new("record-start");
+    let mut units = Units::new(folder.0.join("state"));
+    units.setup(&config(&folder, DISK), &rest).ok().unwrap();
+    let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
+    assert!(!record.exists());
+    units.record();
+    assert!(record.exists());
+}
+
+#[test]
+fn a_lun_that_goes_back_to_a_disk_knows_it() {
+    let folder = Folder::new("record-back-again");
+    let mut units = Units::new(folder.0.join("state"));
+    let (a, b) = (config(&folder, DISK), config(&folder, &DISK.replace("disk.img", "other.img")));
+    served(&mut units, &a).ok().unwrap();
+    write_qcow2(&folder.0.join("disk.img"));
+    for (config, disk) in [(&b, "other.img"), (&a, "disk.img"), (&b, "other.img")] {
+        again(&mut units, config).map_err(|list| list[0].to_string()).unwrap();
+        write_qcow2(&folder.0.join(disk));
+    }
+    std::fs::remove_file(folder.0.join("disk.img")).unwrap();
+    let refused = told(again(&mut units, &a), &folder);
+    assert!(refused.contains("disk.img: no such file or directory; this LUN was served"), "{refused}");
 }
 
 #[test]
