@@ -14,7 +14,7 @@ use control::routes::{Found, expand_early};
 use control::{Arguments, Cause, Place, Problem, Units, folders};
 use routed::{Desk, tell};
 use router::loops::Loops;
-use router::ports::Ports;
+use router::ports;
 use router::routes::Routes;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
@@ -169,13 +169,12 @@ impl<S: Server> Service<S> {
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let found = Mutex::new(events.clone());
         // Who routes nothing is in no loop, and needs no name that lasts.
-        let (loops, ports) = match config.routers.is_empty() {
-            true => Default::default(),
-            false => (
-                Loops::kept_in(&state_dir.join("router.id")),
-                Ports::kept_in(&state_dir.join("router.isids")),
-            ),
+        let loops = match config.routers.is_empty() {
+            true => Loops::default(),
+            false => Loops::kept_in(&state_dir.join("router.id")),
         };
+        // A reload may bring the first router.
+        let ports = ports::Routers::kept_in(&state_dir);
         let routes = Routes::start(loops, ports, move || tell(&found, Event::Found));
         let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
         let routes = Arc::new(routes);

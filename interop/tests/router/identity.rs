@@ -86,17 +86,17 @@ fn the_window_is_not_wider_than_what_upstream_takes() {
     assert_eq!(max.wrapping_sub(exp).wrapping_add(1), 5);
 }
 
-/// The ISIDs that a router has recorded for its sessions.
-fn isids(router: &Server) -> Vec<String> {
-    let text = std::fs::read_to_string(router.dir().join("router.isids")).unwrap_or_default();
-    text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+/// The sessions (TSIH) of these ISIDs at this storage.
+fn sessions_of(storage: &Server, isids: &[String]) -> Vec<u64> {
+    let sessions = told(storage, &["session", "list"]);
+    let isid =
+        |session: &&Value| session["isid"].as_str().is_some_and(|isid| isids.iter().any(|i| i == isid));
+    sessions.as_array().expect("a list").iter().filter(isid).filter_map(|s| s["tsih"].as_u64()).collect()
 }
 
 /// One of these ISIDs has a session at this storage.
 fn has_one_of(storage: &Server, isids: &[String]) -> bool {
-    let sessions = told(storage, &["session", "list"]);
-    let isid = |session: &Value| session["isid"].as_str().is_some_and(|isid| isids.iter().any(|i| i == isid));
-    sessions.as_array().is_some_and(|all| all.iter().any(isid))
+    !sessions_of(storage, isids).is_empty()
 }
 
 #[test]
@@ -117,4 +117,35 @@ fn a_killed_router_comes_back_with_its_isids() {
     read(&other);
     let others = isids(&other);
     assert!(has_one_of(&storage, &others) && others.iter().all(|isid| !before.contains(isid)), "{others:?}");
+}
+
+#[test]
+fn a_second_server_of_a_state_folder_ends_no_session() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let upstreams = |name: &str| upstream("a", &url(&storage, &format!("/{A}")), "") + &map_target(name, "a");
+    let first = Server::start(&router_text("", &upstreams(T)));
+    let state = format!("[server]\nstate_dir = \"{}\"\n", first.dir().display());
+    let mut host = session(first.portal(), T, &[0]);
+    host.read_blocks(0, 0, 8);
+    let recorded = isids(&first);
+    let before = sessions_of(&storage, &recorded);
+    let mut second = Server::start(&(state + &router_text("", &upstreams(U))));
+    for _ in 0..2 {
+        session(second.portal(), U, &[0]).read_blocks(0, 0, 8);
+        assert!(second.log().contains("r1.isids: another server uses it"), "{}", second.log());
+        second.restart();
+    }
+    host.read_blocks(0, 0, 8);
+    assert_eq!((isids(&first), sessions_of(&storage, &recorded)), (recorded, before));
+}
+
+#[test]
+fn a_router_that_a_reload_brings_records_its_isids() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let mut router = Server::start(&format!("{HEAD}{}", target(B, "")));
+    let upstreams = upstream("a", &url(&storage, &format!("/{A}")), "") + &map_target(T, "a");
+    router.rewrite(&router_text("", &upstreams));
+    router.signal(1);
+    session(router.portal(), T, &[0]).read_blocks(0, 0, 8);
+    assert!(has_one_of(&storage, &isids(&router)), "{}", router.log());
 }

@@ -112,3 +112,9 @@ fn told(server: &Server, words: &[&str]) -> Value {
 fn r1(server: &Server) -> Value {
     told(server, &["router", "show", "r1"])[0].clone()
 }
+
+/// The ISIDs that a router has recorded for its sessions.
+fn isids(router: &Server) -> Vec<String> {
+    let text = std::fs::read_to_string(router.dir().join("r1.isids")).unwrap_or_default();
+    text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+}

@@ -10,15 +10,9 @@ use crate::{Cause, Problem, create_folder, identity, io_text};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-/// A server that was killed may need a moment to end.
-const PATIENCE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(5);
 /// Nobody writes more into the file of a hold.
 const MAX_TEXT_BYTES: u64 = 16 << 10;
 
@@ -53,7 +47,7 @@ impl Holds {
         if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
             return Ok(Some(hold));
         }
-        let hold = match patiently(&wanted.path) {
+        let hold = match lock(&wanted.path) {
             Ok(Some(file)) => Arc::new(Hold { path: wanted.path.clone(), file }),
             Ok(None) => return Err(wanted.refused(place)),
             Err(e) => {
@@ -202,28 +196,9 @@ fn configuration(pid: u32) -> Option<PathBuf> {
 }
 
 /// None: another server has it all the time.
-fn patiently(path: &Path) -> io::Result<Option<File>> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match lock(path)? {
-            None if Instant::now() < end => sleep(PAUSE),
-            other => return Ok(other),
-        }
-    }
-}
-
 fn lock(path: &Path) -> io::Result<Option<File>> {
     path.parent().map_or(Ok(()), create_folder).map_err(|problem| io::Error::other(problem.what))?;
-    let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => return Ok(None),
-        Err(TryLockError::Error(e)) => return Err(e),
-        Ok(()) => {}
-    }
-    let (ours, there) = (file.metadata()?, std::fs::metadata(path));
-    let is_there = there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
-    Ok(is_there.then_some(file))
+    target::lock_file(path)
 }
 
 impl Hold {
@@ -250,6 +225,7 @@ mod tests {
     use super::*;
     use crate::config::tests::Folder;
     use device::Kind;
+    use std::os::unix::fs::MetadataExt;
 
     const TARGET: &str = "iqn.2026-11.org.example:d";
 

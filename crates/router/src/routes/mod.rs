@@ -13,7 +13,7 @@ pub use ways::{Opened, UnitFacts, UpstreamFacts};
 use crate::Found;
 use crate::loops::{Loops, name};
 use crate::pair::{self, Pair};
-use crate::ports::Ports;
+use crate::ports;
 use crate::upstream::Upstream;
 use crate::watch::{Pace, watch};
 use initiator::{Error, Kind};
@@ -34,7 +34,7 @@ pub struct Routes {
 
 struct Shared {
     loops: Arc<Loops>,
-    ports: Arc<Ports>,
+    ports: ports::Routers,
     state: Mutex<State>,
     changed: Box<dyn Fn() + Send + Sync>,
 }
@@ -87,18 +87,17 @@ impl Routes {
     /// When its event loop cannot be started.
     pub fn start(
         loops: Loops,
-        ports: Ports,
+        ports: ports::Routers,
         changed: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Routes> {
-        let (loops, ports) = (Arc::new(loops), Arc::new(ports));
-        let (state, changed) = (Mutex::default(), Box::new(changed));
+        let (loops, state, changed) = (Arc::new(loops), Mutex::default(), Box::new(changed));
         Ok(Routes { cores: Cores::one()?, shared: Arc::new(Shared { loops, ports, state, changed }) })
     }
 
     /// The upstreams from here on. What was found of those that stay stays known.
     pub fn set(&self, specs: Vec<Spec>) {
         let with_ports = |mut spec: Spec| {
-            spec.upstream.ports = Some(self.shared.ports.clone());
+            spec.upstream.ports = Some(self.shared.ports.of(&spec.upstream.router));
             (spec.key(), spec)
         };
         let specs: BTreeMap<_, _> = specs.into_iter().map(with_ports).collect();
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_was_ordered_holds_on_in_a_pair_that_is_set_up_anew() {
-        let routes = Routes::start(Loops::default(), Ports::default(), || {}).expect("routes");
+        let routes = Routes::start(Loops::default(), ports::Routers::default(), || {}).expect("routes");
         let eligible = || routes.pair("r1").expect("a pair").facts().eligible;
         routes.pairs(vec![pair(1)]);
         assert!(eligible());

@@ -65,7 +65,7 @@ mod tests {
     use super::super::{How, Opened, Place};
     use super::*;
     use crate::loops::Loops;
-    use crate::ports::Ports;
+    use crate::ports;
     use crate::upstream::Upstream;
     use crate::{FoundLun, FoundTarget};
     use block::Backend;
@@ -91,7 +91,7 @@ mod tests {
 
     /// Routes to a disk that was found.
     fn routes() -> Routes {
-        let routes = Routes::start(Loops::default(), Ports::default(), || {}).expect("routes");
+        let routes = Routes::start(Loops::default(), ports::Routers::default(), || {}).expect("routes");
         routes.pairs(vec![pair(1)]);
         routes.set(vec![upstream(1)]);
         let disk = FoundLun { block_size: 512, capacity: 1 << 20, ..FoundLun::default() };

@@ -121,7 +121,7 @@ impl Line {
         let unit = format!("{router}/{upstream} {} {lun} ", self.known.target);
         let path = format!("{unit}{}", self.place());
         let way = ports::Way { unit: &unit, path: &path };
-        let isid = ports.isid(way, async |old| replace(ports, &old, url, target, options).await).await?;
+        let isid = ports.isid(way, async |old| replace(old, url, target, options).await).await?;
         Ok(*self.isid.get_or_init(|| isid))
     }
 
@@ -208,27 +208,18 @@ impl Line {
     }
 }
 
-/// Replaces sessions with these ISIDs, and ends what they were replaced by.
+/// Replaces the session with this ISID, and ends what it was replaced by.
 ///
 /// # Errors
 /// Those of a login.
-async fn replace(
-    ports: &Ports,
-    old: &[Isid],
-    url: &Url,
-    target: &str,
-    options: &Options,
-) -> Result<(), Error> {
+async fn replace(old: Isid, url: &Url, target: &str, options: &Options) -> Result<(), Error> {
     if options.late_writes == LateWrites::Risk {
         return Ok(());
     }
-    // Another path may have replaced its own meanwhile, and use them.
-    for isid in old.iter().filter(|isid| ports.is_unused(isid)) {
-        let options = Options { isid: Some(*isid), ..options.clone() };
-        let session = Session::open(url.portal.clone(), target, options).await?;
-        // Without an answer it ends with its connection: it has done nothing.
-        _ = session.close().await;
-    }
+    let options = Options { isid: Some(old), ..options.clone() };
+    let session = Session::open(url.portal.clone(), target, options).await?;
+    // Without an answer it ends with its connection: it has done nothing.
+    _ = session.close().await;
     Ok(())
 }
 
