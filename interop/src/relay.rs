@@ -1,9 +1,9 @@
-//! A way to a server that a test can cut, silence and restore.
+//! A way to a server that a test can cut, silence, hold and restore.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 /// A portal that passes connections on to another one, while it is not cut.
@@ -18,7 +18,49 @@ struct State {
     is_cut: bool,
     /// What comes is swallowed: shared by the connections of one time between two silences.
     silence: Arc<AtomicBool>,
+    /// What comes from clients waits here: shared in the same way.
+    gate: Arc<Gate>,
     passing: Vec<TcpStream>,
+}
+
+/// Where the bytes of clients wait for [`Gate::open`].
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<Waiting>,
+    opened: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    is_shut: bool,
+    connections: usize,
+}
+
+impl Gate {
+    /// Connections whose bytes wait here.
+    pub fn waiting(&self) -> usize {
+        self.lock().connections
+    }
+
+    /// Lets all of them go on, also those whose clients have gone.
+    pub fn open(&self) {
+        self.lock().is_shut = false;
+        self.opened.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().expect("no thread panics with it")
+    }
+
+    /// Waits if it has to; true: it had to.
+    fn pass(&self) -> bool {
+        let mut waiting = self.lock();
+        let is_shut = waiting.is_shut;
+        waiting.connections += 1;
+        let mut waiting = self.opened.wait_while(waiting, |w| w.is_shut).expect("no thread panics with it");
+        waiting.connections -= 1;
+        is_shut
+    }
 }
 
 impl Relay {
@@ -51,10 +93,19 @@ impl Relay {
         self.state.lock().expect("no thread panics with it").silence.store(true, Ordering::Relaxed);
     }
 
-    /// Passes connections again; those that were silenced stay silent.
+    /// Holds what comes from clients from now on, on new connections too, until the gate opens. The server hears no more of
+    /// a client that goes away meanwhile.
+    pub fn hold(&self) -> Arc<Gate> {
+        let gate = self.state.lock().expect("no thread panics with it").gate.clone();
+        gate.lock().is_shut = true;
+        gate
+    }
+
+    /// Passes connections again; those that were silenced stay silent, and those that are held stay held.
     pub fn restore(&self) {
         let mut state = self.state.lock().expect("no thread panics with it");
         state.is_cut = false;
+        state.gate = Arc::default();
         if state.silence.load(Ordering::Relaxed) {
             state.silence = Arc::default();
         }
@@ -73,24 +124,27 @@ fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
         state.passing.push(stream.try_clone().expect("a descriptor"));
     }
     let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
-    let (there, back) = ((clone(&client), clone(&server)), (server, client));
-    for (mut from, mut to) in [there, back] {
+    let there = (clone(&client), clone(&server), state.gate.clone());
+    for (mut from, mut to, gate) in [there, (server, client, Arc::default())] {
         let silence = state.silence.clone();
         thread::spawn(move || {
-            copy(&mut from, &mut to, &silence);
+            let was_held = copy(&mut from, &mut to, &silence, &gate);
             // However it ends, the other side is to see the end too; unless nothing is to be seen.
-            if !silence.load(Ordering::Relaxed) {
+            if !was_held && !silence.load(Ordering::Relaxed) {
                 let _ = to.shutdown(Shutdown::Both);
             }
         });
     }
 }
 
-fn copy(from: &mut TcpStream, to: &mut TcpStream, silence: &AtomicBool) {
-    let mut chunk = [0; 65536];
+/// True: something had to wait.
+fn copy(from: &mut TcpStream, to: &mut TcpStream, silence: &AtomicBool, gate: &Gate) -> bool {
+    let (mut chunk, mut was_held) = ([0; 65536], false);
     while let Ok(n @ 1..) = from.read(&mut chunk) {
+        was_held |= gate.pass();
         if !silence.load(Ordering::Relaxed) && to.write_all(&chunk[..n]).is_err() {
-            return;
+            break;
         }
     }
+    was_held
 }

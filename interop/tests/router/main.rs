@@ -10,6 +10,7 @@ mod late;
 mod loops;
 mod mapping;
 mod pass;
+mod restart;
 mod tell;
 
 use interop::routed::{session as session_of, until};
