@@ -199,6 +199,8 @@ impl Connection {
         let forwarded = self.forward(&which, function).await;
         let others = function == ABORT_TASK_SET || self.abort_others(which.clone()).await;
         let are_over = self.wait_for_own(&own, &which).await && others;
+        // Also before FUNCTION REJECTED: tasks of other hosts have ended here without an answer, and the unit attention is all
+        // that they hear of it (SAM-5 sections 5.14 and 7).
         match function {
             ABORT_TASK_SET => {}
             // Another session may have the place of this one, and what it reserved stays.
