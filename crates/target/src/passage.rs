@@ -38,7 +38,7 @@ pub enum Fate {
     #[default]
     Over,
     /// It may still be carried out.
-    Open,
+    Indeterminate,
 }
 
 /// A command on its way.

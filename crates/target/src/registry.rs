@@ -51,7 +51,7 @@ pub enum Letter {
         /// The session that ends them.
         from: Arc<Info>,
         /// Set where one of them may still be carried out elsewhere.
-        open_ended: OpenEnded,
+        indeterminate: Indeterminate,
         /// Dropped once no task is left.
         done: Done,
     },
@@ -67,7 +67,7 @@ pub enum Letter {
 }
 
 /// Tasks have ended here and may still be carried out elsewhere.
-pub type OpenEnded = Arc<AtomicBool>;
+pub type Indeterminate = Arc<AtomicBool>;
 
 /// A sender that is never used: its end is the news.
 pub type Done = flume::Sender<()>;

@@ -397,14 +397,14 @@ impl Lane {
         // A login as the same nexus ends whatever is left of this one, but is not waited for.
         tracing::warn!(target = session.facts().target, "a command could not be aborted: {e}");
         session.give_up_strays().await;
-        if changes { Fate::Open } else { Fate::Over }
+        if changes { Fate::Indeterminate } else { Fate::Over }
     }
 }
 
 /// What is known of a command that has failed on this session.
 fn fate(session: &Session, changes: bool) -> Fate {
     let is_known = session.options().late_writes == LateWrites::Wait && session.facts().left_behind == 0;
-    if is_known || !changes { Fate::Over } else { Fate::Open }
+    if is_known || !changes { Fate::Over } else { Fate::Indeterminate }
 }
 
 impl Way for Lane {

@@ -242,10 +242,10 @@ impl Way for SgWay {
 
     fn abort(&self, tag: u64) -> Future<'_, Fate> {
         Box::pin(async move {
-            let Some(device) = self.slot.now() else { return Fate::Open };
+            let Some(device) = self.slot.now() else { return Fate::Indeterminate };
             match device.ended(Which::Tag(self.number, tag)).await {
                 true => Fate::Over,
-                false => Fate::Open,
+                false => Fate::Indeterminate,
             }
         })
     }

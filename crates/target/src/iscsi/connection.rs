@@ -122,7 +122,7 @@ pub struct Session {
     /// Of the latest task.
     pub serial: u64,
     /// Serials of tasks that have ended here and may still be carried out elsewhere; the oldest are forgotten.
-    pub open_ended: VecDeque<u64>,
+    pub indeterminate: VecDeque<u64>,
     /// Upper bits of the latest Target Transfer Tag.
     pub ttt_base: u32,
     /// What arrives now had arrived before a function of another session: no command ends on the spot, and these do not begin.
@@ -273,7 +273,7 @@ impl Connection {
                 farewells: Vec::new(),
                 last_word: None,
                 serial: 0,
-                open_ended: VecDeque::new(),
+                indeterminate: VecDeque::new(),
                 ttt_base: 0,
                 r2ts: 0,
                 expecting: false,

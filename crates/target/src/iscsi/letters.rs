@@ -28,10 +28,10 @@ pub async fn serve(conn: Weak<Connection>, letters: flume::Receiver<Letter>) {
         let Some(conn) = conn.upgrade() else { return };
         match letter {
             Letter::End { why, done } => conn.end(why, done),
-            Letter::Abort { which, from, open_ended, done } => {
+            Letter::Abort { which, from, indeterminate, done } => {
                 // Beside the next letters: a task may take its time to end.
                 net::spawn(async move {
-                    conn.abort_for_others(&which, &from, &open_ended).await;
+                    conn.abort_for_others(&which, &from, &indeterminate).await;
                     drop(done);
                 });
             }
@@ -144,8 +144,8 @@ impl Surroundings for Around<'_> {
         let (shared, from) = self.conn.origin();
         Box::pin(async move {
             let letter = |done| {
-                let (which, from, open_ended) = (which.clone(), from.clone(), Default::default());
-                Letter::Abort { which, from, open_ended, done }
+                let (which, from, indeterminate) = (which.clone(), from.clone(), Default::default());
+                Letter::Abort { which, from, indeterminate, done }
             };
             shared.registry.tell_all(None, letter).await;
         })

@@ -6,7 +6,7 @@ use super::luns::Found;
 use super::out::Payload;
 use super::task::{Aborted, Task};
 use crate::fence;
-use crate::registry::{Letter, OpenEnded, Which};
+use crate::registry::{Indeterminate, Letter, Which};
 use crate::server::Shared;
 use crate::session::Info;
 use crate::{Unit, exec};
@@ -43,7 +43,7 @@ const AT_THE_END: Duration = Duration::from_millis(100);
 /// How long the end of tasks elsewhere is waited for: shorter than Open-iSCSI waits for ABORT TASK, which is 15 s.
 const CERTAINTY: Duration = Duration::from_secs(10);
 /// Tasks that may still be carried out elsewhere and are remembered. A function looks for its own as soon as they have ended.
-const OPEN_ENDED: usize = 4096;
+const INDETERMINATE: usize = 4096;
 /// So often that time is given anew to who takes what it gets.
 const TURNS: usize = 5;
 /// So often it is looked whether data still travels.
@@ -101,11 +101,11 @@ impl Session {
     }
 
     /// A task ends that may still be carried out elsewhere.
-    pub fn leave_open(&mut self, serial: u64) {
-        if self.open_ended.len() >= OPEN_ENDED {
-            self.open_ended.pop_front();
+    pub fn leave_indeterminate(&mut self, serial: u64) {
+        if self.indeterminate.len() >= INDETERMINATE {
+            self.indeterminate.pop_front();
         }
-        self.open_ended.push_back(serial);
+        self.indeterminate.push_back(serial);
     }
 
     /// The nexus of a LUN field, if it was used.
@@ -187,7 +187,7 @@ impl Connection {
                 true
             }
         };
-        in_time && !self.session.borrow().open_ended.iter().any(|serial| serials.contains(serial))
+        in_time && !self.session.borrow().indeterminate.iter().any(|serial| serials.contains(serial))
     }
 
     /// ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
@@ -250,10 +250,10 @@ impl Connection {
     async fn abort_others(&self, which: Which) -> bool {
         let (shared, from) = self.origin();
         let tsih = self.session.borrow().tsih;
-        let (is_elsewhere, open_ended) = (which.is_elsewhere(), OpenEnded::default());
+        let (is_elsewhere, indeterminate) = (which.is_elsewhere(), Indeterminate::default());
         let letter = |done| {
-            let (which, from, open_ended) = (which.clone(), from.clone(), open_ended.clone());
-            Letter::Abort { which, from, open_ended, done }
+            let (which, from, indeterminate) = (which.clone(), from.clone(), indeterminate.clone());
+            Letter::Abort { which, from, indeterminate, done }
         };
         let told = shared.registry.tell_all(Some(tsih), letter);
         let in_time = match is_elsewhere {
@@ -263,7 +263,7 @@ impl Connection {
                 true
             }
         };
-        in_time && !open_ended.load(Relaxed)
+        in_time && !indeterminate.load(Relaxed)
     }
 
     /// What a letter to other sessions needs: how to reach them, and whom it is from.
@@ -305,7 +305,12 @@ impl Connection {
     }
 
     /// Ends the tasks that another session has a say in.
-    pub async fn abort_for_others(self: &Rc<Self>, which: &Which, from: &Info, open_ended: &OpenEnded) {
+    pub async fn abort_for_others(
+        self: &Rc<Self>,
+        which: &Which,
+        from: &Info,
+        indeterminate: &Indeterminate,
+    ) {
         self.recall(which, from);
         let (serials, concerns) = {
             let mut session = self.session.borrow_mut();
@@ -319,7 +324,7 @@ impl Connection {
         };
         self.flush();
         if !self.are_over(&serials, false).await {
-            open_ended.store(true, Relaxed);
+            indeterminate.store(true, Relaxed);
         }
         // Also without tasks: data of those that somebody else has ended a moment ago may be on its way.
         if concerns {

@@ -55,8 +55,8 @@ impl Run {
             Some(reply) => (reply.fate, reply),
             None => (way.abort(tag).await, submitted.await),
         };
-        if fate == Fate::Open {
-            conn.session.borrow_mut().leave_open(self.serial);
+        if fate == Fate::Indeterminate {
+            conn.session.borrow_mut().leave_indeterminate(self.serial);
         }
         if let Some(sense) = Sense::decode(&reply.sense).filter(|sense| sense.key == ATTENTION) {
             unit.lu.heard(nexus, sense);

@@ -138,8 +138,8 @@ async fn ended_by(house: &House, other: &str, which: Which) -> Host {
     (0..3).for_each(|_| one.write(0, OLD));
     one.send();
     let letter = |done| {
-        let (which, from, open_ended) = (which.clone(), from.clone(), Default::default());
-        Letter::Abort { which, from, open_ended, done }
+        let (which, from, indeterminate) = (which.clone(), from.clone(), Default::default());
+        Letter::Abort { which, from, indeterminate, done }
     };
     house.shared.registry.tell_all(None, letter).await;
     drop(other);

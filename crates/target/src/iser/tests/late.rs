@@ -29,8 +29,8 @@ fn a_reset_by_another_session_lets_begin_no_older_command() {
         let from = house.shared.registry.list().pop().expect("a session").1;
         let which = Which::units([house.disk()]);
         let letter = |done| {
-            let (which, from, open_ended) = (which.clone(), from.clone(), Default::default());
-            Letter::Abort { which, from, open_ended, done }
+            let (which, from, indeterminate) = (which.clone(), from.clone(), Default::default());
+            Letter::Abort { which, from, indeterminate, done }
         };
         let mut told = pin!(house.shared.registry.tell_all(None, letter));
         // The letter is there first: the mover is woken by what comes.

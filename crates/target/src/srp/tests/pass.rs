@@ -62,7 +62,7 @@ impl Way for Lane {
 
 #[test]
 fn a_function_says_whether_its_tasks_are_over_elsewhere() {
-    for (fate, how) in [(Fate::Over, task_status::COMPLETE), (Fate::Open, task_status::FAILED)] {
+    for (fate, how) in [(Fate::Over, task_status::COMPLETE), (Fate::Indeterminate, task_status::FAILED)] {
         on_core(async move || {
             let world = World::passing(Arc::new(Elsewhere(fate)));
             let mut host = world.host(1, false).await;
