@@ -244,9 +244,14 @@ impl Client {
 
     /// Sends a write of the n-th block of 4 KiB.
     fn write(&mut self, block: u64) {
+        self.write_bytes(block, 7);
+    }
+
+    /// Sends a write of this byte to the n-th block of 4 KiB.
+    fn write_bytes(&mut self, block: u64, byte: u8) {
         let header =
             [&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1][..], &block.to_be_bytes(), &(block << 12).to_be_bytes()];
-        let request = [&header.concat()[..], &4096_u32.to_be_bytes(), &[7; 4096]].concat();
+        let request = [&header.concat()[..], &4096_u32.to_be_bytes(), &[byte; 4096]].concat();
         self.0.write_all(&request).expect("a request");
     }
 
@@ -272,8 +277,9 @@ fn by_force_writes_that_wait_fail_and_are_counted() {
         assert_eq!(client.answer(), 0);
         assert!(host.ends(28, &["detach", "disks-0"]).contains("1 NBD client"), "it lives");
         wires.iter().for_each(|wire| wire.cut());
-        (1..4).for_each(|block| client.write(block));
+        // What is written now is sent to no target.
         host.becomes("disks-0", "lost");
+        (1..4).for_each(|block| client.write(block));
         let end = Instant::now() + LIMIT;
         while host.told("disks-0", "waiting_writes") != "3" {
             assert!(Instant::now() < end, "the writes never came");
@@ -288,6 +294,117 @@ fn by_force_writes_that_wait_fail_and_are_counted() {
         assert!(log.contains("what waits for its target fails"), "{log}");
         assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
     }
+}
+
+/// Writes a byte to block 0 over a wire that holds it, and cuts the wire: the target may get it at any time.
+fn leave_a_write(host: &Host, wire: &Wire, uri: &str, byte: u8) {
+    let mut client = Client::to(uri);
+    client.write_bytes(0, 7);
+    assert_eq!(client.answer(), 0);
+    wire.hold();
+    client.write_bytes(0, byte);
+    let end = Instant::now() + LIMIT;
+    while wire.held() < 4096 {
+        assert!(Instant::now() < end, "the write was never sent");
+        thread::sleep(Duration::from_millis(10));
+    }
+    wire.cut();
+    host.becomes("disks-0", "lost");
+    assert_eq!(host.told("disks-0", "waiting_writes"), "1");
+}
+
+/// A newer write of block 0 stays after the target has got what was left behind.
+fn newer_writes_stay(server: &Server, wire: &Wire, uri: &str) {
+    let mut client = Client::to(uri);
+    client.write_bytes(0, 9);
+    assert_eq!(client.answer(), 0);
+    let block = || fs::read(server.dir().join("disk.img")).expect("the disk")[..4096].to_vec();
+    assert_eq!(block(), [9; 4096]);
+    wire.deliver();
+    let end = Instant::now() + LIMIT;
+    while !wire.is_over() && block() == [9; 4096] {
+        assert!(Instant::now() < end, "the target neither takes the old write nor ends its connection");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(block(), [9; 4096], "the old write landed on the newer one");
+}
+
+#[test]
+fn writes_left_by_force_do_not_land_on_newer_ones() {
+    let (server, host) = (server(), Host::new());
+    let wire = Wire::to(server.portal());
+    let url = url_at(wire.address);
+    let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    let said = host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
+    assert!(said.contains("1 write failed; the target may still carry out 1 of them"), "{said}");
+    assert!(!said.contains("not stored") && said.contains("lunar detach disks-0 --forget"), "{said}");
+    assert!(host.is("disks-0", "unsettled"));
+    // While the target is away, nothing forgets them by accident.
+    for words in [&["detach", "disks-0"][..], &["detach", "disks-0", "--force"]] {
+        let said = host.ends(4, words);
+        assert!(said.contains("disks-0 stays: its target may still carry out writes"), "{said}");
+    }
+    host.ends(4, &["attach", &format!("{url}?login_tries=1"), "--name", "other"]);
+    assert!(host.is("disks-0", "unsettled"), "another start has failed");
+    let said =
+        host.ends(15, &["attach", "iscsi://127.0.0.1:1/iqn.2026-11.org.example:x/0", "--name", "disks-0"]);
+    assert!(said.contains("disks-0 has left writes at"), "{said}");
+    wire.mend();
+    let uri = host.attach(&[&url, "--name", "other"]);
+    host.ends(21, &["attached", "disks-0"]);
+    newer_writes_stay(&server, &wire, &uri);
+    host.ends(0, &["detach", "other"]);
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+}
+
+#[test]
+fn a_detach_replaces_the_session_of_a_killed_process() {
+    let (server, host) = (server(), Host::new());
+    let wire = Wire::to(server.portal());
+    let url = url_at(wire.address);
+    let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
+    host.becomes("disks-0", "ended");
+    host.ends(4, &["attach", &format!("{url}?login_tries=1")]);
+    assert!(host.is("disks-0", "unsettled"), "its start has failed");
+    wire.mend();
+    host.ends(0, &["detach", "disks-0"]);
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    let uri = host.attach(&[&url]);
+    newer_writes_stay(&server, &wire, &uri);
+    host.ends(0, &["detach", "disks-0"]);
+}
+
+#[test]
+fn writes_left_on_a_path_that_stays_away_are_ended_by_a_reset() {
+    let (server, host) = (server(), Host::new());
+    let wire = Wire::to(server.portal());
+    let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    // SIGTERM ends it, as systemd does; the file is that of detach --force, so that it does not wait.
+    let pid = host.pid("disks-0");
+    fs::write(host.path("run/attached/disks-0.force"), "").expect("a file");
+    tool::must("kill", &["-TERM", &pid.to_string()]);
+    host.becomes("disks-0", "unsettled");
+    // The same disk at another address, which only the identity shows.
+    let uri = host.attach(&[&url(&server), "--name", "other"]);
+    host.ends(21, &["attached", "disks-0"]);
+    let log = fs::read_to_string(host.path("run/attached/other.log")).expect("a log");
+    assert!(log.contains("the logical unit is reset"), "{log}");
+    newer_writes_stay(&server, &wire, &uri);
+}
+
+#[test]
+fn writes_left_behind_are_forgotten_on_purpose() {
+    let (server, host) = (server(), Host::new());
+    let wire = Wire::to(server.portal());
+    let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
+    host.ends(1, &["detach", "disks-0", "--forget"]);
+    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
 }
 
 #[test]
@@ -367,6 +484,17 @@ struct Cut {
     is_cut: AtomicBool,
     sockets: Mutex<Vec<TcpStream>>,
     bytes: std::sync::atomic::AtomicU64,
+    held: Mutex<Option<Held>>,
+}
+
+/// Bytes that are held back from the target: how many, and what to do with them. The target sees no end of their connection.
+#[derive(Default)]
+struct Held {
+    bytes: Vec<u8>,
+    to: Option<TcpStream>,
+    is_delivered: bool,
+    /// The target has answered what was delivered, or has ended the connection.
+    is_over: bool,
 }
 
 impl Wire {
@@ -374,7 +502,7 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let (is_cut, sockets) = (AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(Cut { to, is_cut, sockets, bytes: 0.into() });
+        let shared = Arc::new(Cut { to, is_cut, sockets, bytes: 0.into(), held: Mutex::default() });
         let cut = shared.clone();
         thread::spawn(move || listener.incoming().flatten().for_each(|from| cut.join(from)));
         Wire { address, shared }
@@ -382,8 +510,12 @@ impl Wire {
 
     fn cut(&self) {
         self.shared.is_cut.store(true, Ordering::SeqCst);
+        let held = self.shared.held.lock().expect("no panic");
+        let kept = held.as_ref().and_then(|held| held.to.as_ref()?.local_addr().ok());
         for socket in self.shared.sockets.lock().expect("no panic").drain(..) {
-            let _ = socket.shutdown(Shutdown::Both);
+            if kept.is_none() || socket.local_addr().ok() != kept {
+                let _ = socket.shutdown(Shutdown::Both);
+            }
         }
     }
 
@@ -394,9 +526,72 @@ impl Wire {
     fn bytes(&self) -> u64 {
         self.shared.bytes.load(Ordering::SeqCst)
     }
+
+    /// Holds from now on what is sent on the connection that is there, until it is delivered.
+    fn hold(&self) {
+        let [_, to] = &self.shared.sockets.lock().expect("no panic")[..] else { panic!("one connection") };
+        let to = Some(to.try_clone().expect("a socket"));
+        *self.shared.held.lock().expect("no panic") = Some(Held { to, ..Held::default() });
+    }
+
+    fn held(&self) -> usize {
+        self.shared.held.lock().expect("no panic").as_ref().map_or(0, |held| held.bytes.len())
+    }
+
+    /// Sends what was held. The target may have ended the connection.
+    fn deliver(&self) {
+        let mut held = self.shared.held.lock().expect("no panic");
+        let Some(Held { bytes, to: Some(to), is_delivered, .. }) = &mut *held else {
+            panic!("nothing is held")
+        };
+        let _ = to.write_all(bytes);
+        *is_delivered = true;
+    }
+
+    /// The target has answered what was delivered, or has ended the connection.
+    fn is_over(&self) -> bool {
+        self.shared.held.lock().expect("no panic").as_ref().is_some_and(|held| held.is_over)
+    }
 }
 
 impl Cut {
+    /// This is the socket of what is held.
+    fn is_held(&self, socket: &TcpStream) -> bool {
+        let held = self.held.lock().expect("no panic");
+        let to = held.as_ref().and_then(|held| held.to.as_ref()?.local_addr().ok());
+        to.is_some() && to == socket.local_addr().ok()
+    }
+
+    /// Keeps the bytes if they are to be held back from this socket.
+    fn holds(&self, to: &TcpStream, bytes: &[u8]) -> bool {
+        let holds = self.is_held(to);
+        if let Some(held) = self.held.lock().expect("no panic").as_mut().filter(|_| holds) {
+            held.bytes.extend_from_slice(bytes);
+        }
+        holds
+    }
+
+    /// The target has answered.
+    fn hears(&self, from: &TcpStream) {
+        let is_held = self.is_held(from);
+        if let Some(held) = self.held.lock().expect("no panic").as_mut().filter(|_| is_held) {
+            held.is_over |= held.is_delivered;
+        }
+    }
+
+    /// One side has ended: so does the other, but for a target from which bytes are held.
+    fn end(&self, from: &TcpStream, to: &TcpStream) {
+        if self.is_held(to) {
+            return;
+        }
+        if self.is_held(from)
+            && let Some(held) = self.held.lock().expect("no panic").as_mut()
+        {
+            held.is_over = true;
+        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+
     fn join(self: &Arc<Self>, from: TcpStream) {
         let Ok(to) = TcpStream::connect(self.to) else { return };
         if self.is_cut.load(Ordering::SeqCst) {
@@ -410,11 +605,13 @@ impl Cut {
                 let mut buffer = vec![0; 1 << 16];
                 while let Ok(n @ 1..) = a.read(&mut buffer) {
                     cut.bytes.fetch_add(n as u64, Ordering::SeqCst);
-                    if b.write_all(&buffer[..n]).is_err() {
+                    cut.hears(&a);
+                    if !cut.holds(&b, &buffer[..n]) && b.write_all(&buffer[..n]).is_err() && !cut.is_held(&a)
+                    {
                         break;
                     }
                 }
-                let _ = (a.shutdown(Shutdown::Both), b.shutdown(Shutdown::Both));
+                cut.end(&a, &b);
             });
         }
     }

@@ -48,9 +48,34 @@ pub struct Record {
     /// (RFC 7143 section 6.3.5), and no write of the dead comes behind those of the living.
     #[serde(default)]
     pub isids: Vec<String>,
+    /// Sessions that have ended while the target may still carry out writes of them. The next process ends those writes
+    /// before it serves the disk. `isids` is empty once the process has ended by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<LeftSession>,
     /// Why it did not end well, if its process has ended so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+}
+
+/// A session that is gone, of which the target may still carry out writes. A login with its ISID ends it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftSession {
+    /// Where it led, without secrets.
+    pub url: String,
+    /// Our part of its identifier, in hexadecimal.
+    pub isid: String,
+}
+
+impl Record {
+    /// Sessions of this record whose writes the target may still carry out if its process is gone. A process that was
+    /// killed may have left writes on each path.
+    pub fn sessions(&self) -> Vec<LeftSession> {
+        let mut sessions = self.left_behind.clone();
+        let own = self.urls.iter().zip(&self.isids).filter(|_| !self.read_only);
+        let own = own.map(|(url, isid)| LeftSession { url: url.clone(), isid: isid.clone() });
+        sessions.extend(own.filter(|session| !self.left_behind.contains(session)));
+        sessions
+    }
 }
 
 /// A path to the target, as its process tells.
@@ -266,6 +291,7 @@ mod tests {
             pid: std::process::id(),
             since_unix_s: 1,
             isids: vec!["800000000001".into()],
+            left_behind: Vec::new(),
             failure: None,
         }
     }
@@ -312,6 +338,25 @@ mod tests {
         assert_eq!(look.record("../a"), None);
         look.clear("a");
         assert_eq!(look.all().unwrap(), [record("b")]);
+    }
+
+    #[test]
+    fn sessions_of_a_record_are_those_that_may_have_written() {
+        let killed = record("a");
+        let [session] = &killed.sessions()[..] else { panic!("one path") };
+        assert_eq!((&session.url, &session.isid), (&killed.urls[0], &killed.isids[0]));
+        let read_only = Record { read_only: true, ..record("a") };
+        assert_eq!(read_only.sessions(), []);
+        let left_behind = vec![session.clone()];
+        let ended = Record { isids: Vec::new(), left_behind: left_behind.clone(), ..read_only };
+        assert_eq!(ended.sessions(), left_behind);
+        assert_eq!(
+            Record { left_behind: left_behind.clone(), ..killed }.sessions(),
+            left_behind,
+            "each once"
+        );
+        let text = serde_json::to_string(&ended).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), ended);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Who may attach what: nothing is attached twice, and a ublk device that was left behind is taken over.
 
 use crate::exit::{Exit, Failure};
-use control::attached::{Alive, Attached, Look, Record};
+use control::attached::{Alive, Attached, LeftSession, Look, Record};
 use control::config::attachment::{self, Attachment, How};
 use initiator::Url;
 use std::path::Path;
@@ -24,18 +24,21 @@ pub struct Left {
     pub device: Option<Record>,
     /// It had the disk: what it has written may not be stable.
     pub is_unstable: bool,
+    /// Sessions whose writes the target may still carry out.
+    pub sessions: Vec<LeftSession>,
 }
 
 /// Takes the name for this process.
 ///
 /// # Errors
-/// [`Exit::Exists`] when the name or the disk is attached already, or the name left a device behind that is of
-/// another disk.
+/// [`Exit::Exists`] when the name or the disk is attached already, or the name left a device or writes behind that are
+/// of another disk.
 pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Failure> {
     let look = attached.look()?;
     let mut record = record(attachment);
     let left = left(&look, &record)?;
     record.isids = isids(&look, &record)?;
+    record.left_behind.clone_from(&left.sessions);
     let Some(alive) = look.take(&attachment.name)? else { return Err(exists(&record)) };
     match &left.device {
         // Should this process die too, or end early, the device must still be found.
@@ -56,9 +59,11 @@ fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
     let (alive, dead): (Vec<Record>, Vec<Record>) =
         look.all()?.into_iter().partition(|other| look.is_alive(&other.name));
     let mut taken: Vec<String> = alive.into_iter().flat_map(|other| other.isids).collect();
-    let plain = |url: &String| Url::parse(url).map_or_else(|_| url.clone(), |url| url.plain());
+    let plain = |url: &String| plain(url);
+    let own = |other: &Record| other.urls.iter().map(plain).zip(other.isids.clone()).collect::<Vec<_>>();
+    let before = |other: &Record| other.left_behind.iter().map(|s| (plain(&s.url), s.isid.clone())).collect();
     let left: Vec<(String, String)> =
-        dead.iter().flat_map(|other| other.urls.iter().map(plain).zip(other.isids.iter().cloned())).collect();
+        dead.iter().flat_map(|other| [before(other), own(other)].concat()).collect();
     let mut isid_of = |url: &String| {
         let url = plain(url);
         let old = left.iter().find(|(of, isid)| *of == url && !taken.contains(isid));
@@ -83,12 +88,27 @@ fn left(look: &Look<'_>, record: &Record) -> Result<Left, Failure> {
         let had_it = same_disk(&other.urls, &record.urls);
         let is_same = other.how == record.how && had_it;
         if look.is_alive(&other.name) {
-            if is_same || other.name == record.name {
+            // Writes that were left behind are being ended.
+            let is_settling = had_it && !other.left_behind.is_empty();
+            if is_same || other.name == record.name || is_settling {
                 return Err(exists(&other));
             }
             continue;
         }
         left.is_unstable |= had_it;
+        let sessions = other.sessions();
+        if other.name == record.name && !had_it && !sessions.is_empty() {
+            let what = format!("{} has left writes at {}", other.name, other.urls.join(", "));
+            let hint = format!(
+                "attach that again, end them with lunar detach {}, or take another --name",
+                other.name
+            );
+            return Err(Failure::new(Exit::Exists, what, hint));
+        }
+        if had_it {
+            let new = sessions.into_iter().filter(|session| !left.sessions.contains(session));
+            left.sessions.extend(new.collect::<Vec<_>>());
+        }
         if let Some(id) = left_behind(look, &other)? {
             if let Some(which) = unfit(&other, record, is_same) {
                 let what = format!("{} left /dev/ublkb{id} behind, {which}", other.name);
@@ -154,9 +174,13 @@ pub fn left_behind(look: &Look<'_>, record: &Record) -> Result<Option<u32>, Fail
 
 /// Some path of the one is a path of the other, whatever their settings.
 pub fn same_disk(a: &[String], b: &[String]) -> bool {
-    let plain = |url: &String| Url::parse(url).map_or_else(|_| url.clone(), |url| url.plain());
-    let b: Vec<String> = b.iter().map(plain).collect();
-    a.iter().map(plain).any(|url| b.contains(&url))
+    let b: Vec<String> = b.iter().map(|url| plain(url)).collect();
+    a.iter().any(|url| b.contains(&plain(url)))
+}
+
+/// A URL without its settings.
+pub fn plain(url: &str) -> String {
+    Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.plain())
 }
 
 fn record(attachment: &Attachment) -> Record {
@@ -177,12 +201,14 @@ fn record(attachment: &Attachment) -> Record {
         pid: std::process::id(),
         since_unix_s: since,
         isids: Vec::new(),
+        left_behind: Vec::new(),
         failure: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::settle;
     use super::*;
 
     fn attachment(name: &str, url: &str, how: How) -> Attachment {
@@ -227,6 +253,35 @@ mod tests {
         let named = attachment("c", &format!("{A}?isid=800000000001"), How::Nbd);
         assert_eq!(with_isids(&named, &second.record).urls, named.urls);
         drop((second, other));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_next_one_owes_the_end_of_writes_left_behind() {
+        let folder = std::env::temp_dir().join(format!("lunar-owed-{}", std::process::id()));
+        let attached = Attached::at(folder.clone()).unwrap();
+        let claimed = |name, url: &str, how| claim(&attached, &attachment(name, url, how));
+        let refused = |name, url| claimed(name, url, How::Nbd).map(|_| ()).unwrap_err();
+        let first = claimed("a", A, How::Nbd).unwrap().record;
+        let owed = first.sessions();
+        let ended = Record { isids: Vec::new(), left_behind: owed.clone(), ..first };
+        attached.look().unwrap().write(&ended).unwrap();
+        assert!(refused("a", "iscsi://other").problems[0].what.contains("has left writes"));
+        let second = claimed("b", &format!("{A}?commands=3"), How::Fuse).unwrap();
+        assert_eq!((&second.record.left_behind, &second.record.isids[0]), (&owed, &owed[0].isid));
+        assert_eq!(refused("c", A).exit, Exit::Exists, "the writes have not ended");
+        drop(second.alive);
+        let look = attached.look().unwrap();
+        settle::hand_back(&look, &second.record).unwrap();
+        assert_eq!(look.all().unwrap(), [ended], "its start has failed");
+        drop(look);
+        let third = claimed("a", A, How::Nbd).unwrap().record;
+        let look = attached.look().unwrap();
+        settle::hand_back(&look, &third).unwrap();
+        assert_eq!(look.record("a").unwrap().sessions(), owed);
+        settle::settled(&look, &second.record).unwrap();
+        assert_eq!(look.all().unwrap(), [], "its start has succeeded");
+        drop(look);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -2,7 +2,7 @@
 
 use super::claim::{left_behind, same_disk};
 use super::export::failed;
-use super::{absolute, open_attached};
+use super::{absolute, open_attached, settle};
 use crate::client::json;
 use crate::exit::{Exit, Failure};
 use crate::say::{self, count};
@@ -33,6 +33,10 @@ pub struct Detach {
     /// Also when it is in use; what waits for a target that is away fails, and a process that does not end in time is killed
     #[arg(long)]
     force: bool,
+
+    /// Also when its target may still carry out writes that it has left: the target was restarted since, or is gone for good
+    #[arg(long)]
+    forget: bool,
 
     /// How long it may take (60, 60s, 2m)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = proto::duration::positive)]
@@ -67,7 +71,7 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     let attached = open_attached()?;
     let (record, is_alive) = find(&attached, &args.what)?;
     let killed = is_alive && end(&attached, &record, &args, limit)?;
-    finish(&attached, &record, args.force)?;
+    finish(&attached, &record, &args, (is_alive && !killed, limit))?;
     match args.json {
         true => Ok(json(&Told { name: record.name, device: record.device, killed })?),
         false => Ok(format!("{} is detached\n", record.name)),
@@ -121,7 +125,10 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         let hint = "it waits for what is in flight: look at the network, wait longer, or use --force";
         return Err(Failure::new(Exit::TimedOut, what, hint));
     }
-    say::line(format_args!("process {} does not end, and is killed: what is in flight is lost", record.pid));
+    say::line(format_args!(
+        "process {} does not end, and is killed: what is in flight may be lost, or be carried out",
+        record.pid
+    ));
     signal(attached, record, Signal::KILL)?;
     is_over(attached, &record.name, KILLED).map(|_| true)
 }
@@ -174,25 +181,57 @@ fn is_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Fai
     }
 }
 
-/// Removes what its process has left: a device that outlived it, and the record.
-fn finish(attached: &Attached, record: &Record, force: bool) -> Result<(), Failure> {
+/// Removes what its process has left: a device that outlived it, and the record. That stays while the target may still carry
+/// out writes.
+fn finish(
+    attached: &Attached,
+    record: &Record,
+    args: &Detach,
+    (ends_now, limit): (bool, Option<Instant>),
+) -> Result<(), Failure> {
     let look = attached.look()?;
     let left = look.record(&record.name).filter(|_| !look.is_alive(&record.name));
     let Some(left) = left else { return Ok(()) };
     if let Some(id) = left_behind(&look, &left)? {
         let used = users::of_device(Path::new(&format!("/dev/ublkb{id}")));
-        if !used.is_empty() && !force {
+        if !used.is_empty() && !args.force {
             return Err(in_use(&left, &used));
         }
         export::ublk::Device::remove(id).map_err(failed)?;
     }
-    look.clear(&left.name);
-    match left.failure {
-        None => Ok(()),
-        Some(what) => {
-            let log = attached.file(&left.name, "log");
-            let hint = format!("the last writes may be lost; its log is {}", log.display());
-            Err(Problem::new(format!("{}: {what}", left.name), hint).into())
+    drop(look);
+    let is_owed = !left.sessions().is_empty() && !args.forget;
+    match (is_owed, &left.failure) {
+        // It has just tried.
+        (true, Some(what)) if ends_now => Err(kept(attached, &left, what)),
+        (true, _) => {
+            let _alive = settle::replace(attached, &left, self::left(limit).max(KILLED))?;
+            attached.look()?.clear(&left.name);
+            Ok(())
         }
+        (false, _) => forget(attached, &left),
     }
+}
+
+/// Removes the record of a process that is gone.
+///
+/// # Errors
+/// Why it has not ended well.
+fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
+    let look = attached.look()?;
+    // Another process may have it by now.
+    if !look.is_alive(&record.name) {
+        look.clear(&record.name);
+    }
+    let Some(what) = &record.failure else { return Ok(()) };
+    let log = attached.file(&record.name, "log");
+    let hint = format!("the last writes may be lost; its log is {}", log.display());
+    Err(Problem::new(format!("{}: {what}", record.name), hint).into())
+}
+
+/// Its record stays.
+fn kept(attached: &Attached, record: &Record, what: &str) -> Failure {
+    let log = attached.file(&record.name, "log");
+    let hint = format!("{}; its log is {}", settle::HINT.replace("NAME", &record.name), log.display());
+    Problem::new(format!("{}: {what}", record.name), hint).into()
 }

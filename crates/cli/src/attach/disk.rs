@@ -3,7 +3,7 @@
 use super::path::Path;
 use crate::exit::{Exit, Failure};
 use block::Backend;
-use control::attached::PathState;
+use control::attached::{LeftSession, PathState};
 use control::config::attachment::{Attachment, Policy};
 use initiator::multipath::{Multipath, Settings, Way};
 use initiator::{Error, Kind, Lun, Url};
@@ -131,6 +131,31 @@ async fn look_after(lun: Weak<Lun>) {
     }
 }
 
+/// A logical unit as a path reaches it.
+pub struct Reached {
+    /// Which of the paths it is.
+    pub at: usize,
+    /// Where the path leads.
+    pub url: Url,
+    /// The logical unit, with the session of the path.
+    pub lun: Arc<Lun>,
+}
+
+impl Reached {
+    /// The session of the path, as a record keeps it.
+    pub fn session(&self) -> LeftSession {
+        let isid = crate::hex::digits(&self.lun.session().facts().isid);
+        LeftSession { url: without_isid(&self.url.to_string()), isid }
+    }
+}
+
+/// A URL as a record has it, to which no ISID was added.
+fn without_isid(url: &str) -> String {
+    let Some((head, query)) = url.split_once('?') else { return url.to_owned() };
+    let others: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("isid=")).collect();
+    if others.is_empty() { head.to_owned() } else { format!("{head}?{}", others.join("&")) }
+}
+
 /// The waiting of a disk for its target.
 pub struct Patience {
     paths: Vec<Arc<Path>>,
@@ -160,25 +185,28 @@ impl Disk {
         Patience { paths: self.paths.clone(), joined: self.joined.clone() }
     }
 
-    /// Its logical unit as each path reaches it, to be closed.
-    pub fn into_luns(self) -> Vec<Arc<Lun>> {
-        self.paths.iter().filter_map(|path| path.lun().cloned()).collect()
+    /// Its logical unit as each open path reaches it.
+    pub fn reached(&self) -> Vec<Reached> {
+        let reached = |(at, path): (usize, &Arc<Path>)| {
+            Some(Reached { at, url: path.url().clone(), lun: path.lun()?.clone() })
+        };
+        self.paths.iter().enumerate().filter_map(reached).collect()
     }
 
-    /// Logs out, on every path, inside the event loop.
-    ///
-    /// # Errors
-    /// When the target may still carry out writes.
-    pub async fn close(luns: Vec<Arc<Lun>>) -> Result<(), Error> {
-        let mut left = Ok(());
-        for lun in luns {
-            match lun.session().close().await {
-                Err(e) if e.kind == Kind::Lost => left = Err(e),
-                Err(e) => tracing::info!("logout: {e}"),
-                Ok(()) => {}
+    /// Logs out, on every path, inside the event loop. The sessions of which the target may still carry out writes, and how
+    /// many writes.
+    pub async fn close(reached: Vec<Reached>) -> (Vec<LeftSession>, usize) {
+        let (mut left, mut writes) = (Vec::new(), 0);
+        for path in reached {
+            if let Err(e) = path.lun.session().close().await {
+                tracing::info!("logout: {e}");
             }
+            // A session that was over before has left no less behind.
+            let count = path.lun.session().facts().left_behind;
+            writes += count;
+            left.extend((count > 0).then(|| path.session()));
         }
-        left
+        (left, writes)
     }
 }
 
@@ -193,6 +221,13 @@ mod tests {
         let asked = [Asked::Failover, Asked::RoundRobin, Asked::LeastQueue];
         assert_eq!(Policy::ALL.map(policy), asked);
         assert_eq!(policy(Policy::default()), Settings::default().policy);
+    }
+
+    #[test]
+    fn a_record_has_the_isid_beside_the_url() {
+        for (url, plain) in [("u", "u"), ("u?isid=8", "u"), ("u?a=1&isid=8&b=2", "u?a=1&b=2")] {
+            assert_eq!(without_isid(url), plain);
+        }
     }
 
     #[test]

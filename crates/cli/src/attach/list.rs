@@ -31,7 +31,8 @@ const LOG_LINES: usize = 10;
 struct Told {
     #[serde(flatten)]
     record: Record,
-    /// attached; degraded or lost when some or all paths are; starting; ended when its process is gone.
+    /// attached; degraded or lost when some or all paths are; starting; ended when its process is gone, and unsettled
+    /// when that has left writes behind.
     state: &'static str,
     paths: Vec<PathState>,
     users: Vec<String>,
@@ -89,6 +90,7 @@ fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<Told>, Failure
 fn word(record: &Record, is_alive: bool, state: Option<&State>) -> &'static str {
     let Some(state) = state else {
         return match (is_alive, record.device.is_some()) {
+            (false, _) if !record.left_behind.is_empty() => "unsettled",
             (false, _) => "ended",
             (true, false) => "starting",
             (true, true) => "silent",
@@ -157,6 +159,9 @@ fn details(told: &Told) -> String {
     for path in &told.paths {
         rows.push(("path", format!("{}: {}, made anew {} times", path.url, path.state, path.recoveries)));
     }
+    for session in &told.record.left_behind {
+        rows.push(("left behind", format!("writes of ISID {} at {}", session.isid, session.url)));
+    }
     if let Some(failure) = &told.record.failure {
         rows.push(("failure", failure.clone()));
     }
@@ -176,6 +181,7 @@ fn details(told: &Told) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::attached::LeftSession;
     use control::config::attachment::How;
 
     fn record(device: Option<&str>) -> Record {
@@ -194,6 +200,7 @@ mod tests {
             pid: 7,
             since_unix_s: 0,
             isids: Vec::new(),
+            left_behind: Vec::new(),
             failure: None,
         }
     }
@@ -217,6 +224,10 @@ mod tests {
     fn one_word_says_how_it_is() {
         let there = record(Some("nbd://h"));
         assert_eq!(word(&there, false, None), "ended");
+        let (url, isid) = (there.urls[0].clone(), "800000000001".into());
+        let left = Record { left_behind: vec![LeftSession { url, isid }], ..there.clone() };
+        assert_eq!(word(&left, false, None), "unsettled");
+        assert_eq!(word(&left, true, None), "silent");
         assert_eq!(word(&record(None), true, None), "starting");
         assert_eq!(word(&there, true, Some(&state(&[true]))), "attached");
         assert_eq!(word(&there, true, Some(&state(&[true, false]))), "degraded");

@@ -9,6 +9,7 @@ pub mod list;
 mod notify;
 mod path;
 mod process;
+mod settle;
 mod written;
 
 use crate::client::{Asked, json};

@@ -75,6 +75,11 @@ impl Path {
         self.open().await
     }
 
+    /// Where it leads.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
     /// What it has to be, should it be opened later; and then at the first try.
     pub fn expect(&self, identity: Vec<u8>, facts: Facts) {
         _ = self.expected.set((identity, facts));

@@ -3,11 +3,11 @@
 use super::claim::{Claim, Left, claim, left_behind, with_isids};
 use super::disk::{self, Disk, Patience as Waiting};
 use super::export::Export;
-use super::open_attached;
 use super::written::Written;
+use super::{open_attached, settle};
 use crate::exit::{Exit, Failure};
 use control::Problem;
-use control::attached::{Attached, Record, State};
+use control::attached::{Attached, LeftSession, Record, State};
 use control::config::attachment::Attachment;
 use initiator::Error;
 use net::Cores;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// So often the capacity is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a login may take that ends writes which were left behind on a path that is not open.
+const SETTLE: Duration = Duration::from_secs(5);
 /// How long one who asks may take to listen.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -103,8 +105,11 @@ pub fn serve(
     stopping.store(true, Ordering::SeqCst);
     let stopped = service.stop(&cores, &force);
     cores.stop();
+    let (stopped, left) = stopped;
     if let Err(failure) = &stopped {
         failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
+        record.left_behind = left.unwrap_or_else(|| record.sessions());
+        record.isids.clear();
         record.failure = failure.problems.first().map(|problem| problem.what.clone());
         let kept = attached.look().and_then(|look| look.write(&record));
         _ = kept.inspect_err(|problem| tracing::error!("{problem}"));
@@ -140,11 +145,11 @@ impl Force {
     }
 }
 
-/// Nothing is left of it, unless a device still has to be found.
+/// Nothing is left of it, unless a device still has to be found, or writes of others have not ended.
 fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
     let look = attached.look()?;
     if left_behind(&look, record)?.is_none() {
-        look.clear(&record.name);
+        settle::hand_back(&look, record)?;
     }
     end
 }
@@ -223,6 +228,8 @@ fn begin(
     if let Some(before) = &left.device {
         is_the_same(before, &disk)?;
     }
+    record.identity.clone_from(&disk.identity);
+    settle(cores, &disk, record, attached)?;
     let written = Written::over(disk.backend, left.is_unstable);
     disk.backend = written.clone();
     let export = Export::start(cores, &disk, record, left.device.as_ref(), attached)?;
@@ -230,12 +237,29 @@ fn begin(
     record.place = export.place().or(record.place.take());
     record.ublk_id = export.ublk_id();
     record.size_bytes = disk.backend.facts().capacity;
-    record.identity.clone_from(&disk.identity);
     record.read_only |= disk.backend.facts().read_only;
     record.recovery_timeout = disk.recovery;
     answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
     attached.look()?.write(record)?;
     Ok(Some(Service { disk, export, written }))
+}
+
+/// Ends writes that others have left behind, before anything is written here.
+fn settle(cores: &Cores, disk: &Disk, record: &mut Record, attached: &Attached) -> Result<(), Failure> {
+    let owed = settle::owed(&attached.look()?, record)?;
+    let reached = disk.reached();
+    for path in &reached {
+        // The URL may name another one than the record.
+        if let Some(isid) = record.isids.get_mut(path.at) {
+            *isid = path.session().isid;
+        }
+    }
+    let ended = cores.wait(0, move || async move { settle::settle(owed, &reached, SETTLE).await });
+    ended.map_err(|e| cannot("end old sessions", &e))??;
+    record.left_behind.clear();
+    let look = attached.look()?;
+    look.write(record)?;
+    settle::settled(&look, record)
 }
 
 /// Waits for the disk; None when it is to stop before.
@@ -340,18 +364,26 @@ impl Service {
         _ = told.inspect_err(|e| tracing::debug!("who asked has not listened: {e}"));
     }
 
-    /// Takes the disk from the host, flushes, and logs out.
-    fn stop(self, cores: &Cores, force: &Force) -> Result<(), Failure> {
+    /// Takes the disk from the host, flushes, and logs out. Also the sessions that have left writes behind, where that is
+    /// known.
+    fn stop(self, cores: &Cores, force: &Force) -> (Result<(), Failure>, Option<Vec<LeftSession>>) {
         let (written, failed) = (self.written.clone(), self.written.failed());
         let stopped = self.export.stop();
         // Who unmounts a file by other means has not flushed it.
         let disk = self.disk.backend.clone();
         let flushed = cores.wait(0, move || async move { disk.flush().await }).and_then(|flushed| flushed);
-        let luns = self.disk.into_luns();
-        let closed = cores.wait(0, move || Disk::close(luns));
-        let left = closed.map_err(|e| cannot("log out", &e)).and_then(|left| left.map_err(Failure::from));
-        let ended = stopped.and(left).and(flushed.map_err(unstable));
+        let reached = self.disk.reached();
+        drop(self.disk);
+        let closed = cores.wait(0, move || Disk::close(reached));
         let before = force.failed.get().copied().unwrap_or(failed);
-        not_stored(written.failed() - before).map_or(ended, Err)
+        let failed = written.failed() - before;
+        match closed {
+            Err(e) => (Err(cannot("log out", &e)), None),
+            Ok((left, writes)) if writes > 0 => (Err(settle::left_behind(failed, writes)), Some(left)),
+            Ok((left, _)) => {
+                let ended = stopped.and(flushed.map_err(unstable));
+                (not_stored(failed).map_or(ended, Err), Some(left))
+            }
+        }
     }
 }

@@ -1,0 +1,247 @@
+//! Writes that a process has left behind: the target may still carry them out. They are ended before the disk is served
+//! again, or its record is forgotten.
+
+use super::claim::{plain, same_disk};
+use super::disk::{Disk, Reached};
+use crate::exit::Failure;
+use control::Problem;
+use control::attached::{Alive, Attached, LeftSession, Look, Record};
+use control::config::attachment::{self, Attachment};
+use initiator::{Error, Kind, Url};
+use net::Cores;
+use std::io;
+use std::time::Duration;
+use wire::iscsi::request::Function;
+
+/// Of a task management function: it was carried out (RFC 7143 section 11.6.1).
+const COMPLETE: u8 = 0;
+
+/// How writes that were left behind are ended.
+pub const HINT: &str = "attach it before anything else writes to the disk: that ends those writes at the target. After a restart \
+                    of the target: lunar detach NAME --forget";
+
+/// Writes were left behind: how many of the host's have failed, and how many commands the target may still carry out.
+pub fn left_behind(failed: u64, left: usize) -> Failure {
+    let writes = |count: u64| crate::say::count(count as usize, "write");
+    let what = match failed {
+        0 => format!("the target may still carry out {}", writes(left as u64)),
+        // A write may have been sent as several commands.
+        _ => format!(
+            "{} failed; the target may still carry out {} of them",
+            writes(failed),
+            failed.min(left as u64)
+        ),
+    };
+    Problem::new(what, HINT).into()
+}
+
+/// A session that has left writes, and the URL of another one with its ISID.
+type Owed = (LeftSession, Url);
+
+/// Ends what these sessions have left. A login with the same ISID has ended a session before the target answered it (RFC
+/// 7143 section 6.3.5); where none succeeds in this time, LOGICAL UNIT RESET ends the commands of all (SAM-5 section 7.7).
+///
+/// # Errors
+/// When no login has ended a session, and no path takes the reset.
+pub async fn settle(mut left: Vec<Owed>, reached: &[Reached], limit: Duration) -> Result<(), Failure> {
+    retain_others(&mut left, reached);
+    if left.is_empty() {
+        return Ok(());
+    }
+    let (more, failure) = log_in(left.iter().map(|(_, url)| url.clone()), limit).await;
+    retain_others(&mut left, &more);
+    let ended = left.is_empty() || reset(reached.iter().chain(&more)).await;
+    Disk::close(more).await;
+    match (ended, failure) {
+        (true, _) => Ok(()),
+        (false, Some(e)) if reached.is_empty() => Err(e.into()),
+        (false, _) => Err(unsettled(&left)),
+    }
+}
+
+fn retain_others(left: &mut Vec<Owed>, reached: &[Reached]) {
+    let ours: Vec<LeftSession> = reached.iter().map(Reached::session).collect();
+    left.retain(|(session, _)| !ours.iter().any(|ours| is_replaced(session, ours)));
+}
+
+/// Resets the logical unit on the first path that takes it; false if none does.
+async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
+    for path in paths {
+        tracing::warn!(path = %path.url, "writes were left behind on another path: the logical unit is reset");
+        match path.lun.session().manage(Function::LunReset, path.lun.address()).await {
+            Ok(COMPLETE) => return true,
+            Ok(code) => tracing::warn!("the target refuses LOGICAL UNIT RESET (response {code})"),
+            Err(e) => tracing::warn!("LOGICAL UNIT RESET: {e}"),
+        }
+    }
+    false
+}
+
+fn unsettled(left: &[Owed]) -> Failure {
+    let urls: Vec<&str> = left.iter().map(|(session, _)| session.url.as_str()).collect();
+    let what = format!("the target may still carry out writes of an ended session at {}", urls.join(", "));
+    let hint = "make this path work, or let the target take LOGICAL UNIT RESET; after a restart of the target: lunar detach \
+                NAME --forget";
+    Problem::new(what, hint).into()
+}
+
+/// The login of this session has ended the other one.
+fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
+    plain(&left.url) == plain(&by.url) && left.isid.eq_ignore_ascii_case(&by.isid)
+}
+
+/// Records of processes that are gone, of this disk under other names.
+fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Problem> {
+    let has_it = |other: &Record| {
+        let is_same = !other.identity.is_empty() && other.identity == record.identity;
+        other.name != record.name && (is_same || same_disk(&other.urls, &record.urls))
+    };
+    Ok(look.all()?.into_iter().filter(|other| has_it(other) && !look.is_alive(&other.name)).collect())
+}
+
+/// All sessions that have left writes to this disk, also at other URLs.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn owed(look: &Look<'_>, record: &Record) -> Result<Vec<Owed>, Failure> {
+    let mut left = record.left_behind.clone();
+    let others = others(look, record)?;
+    for session in others.iter().flat_map(Record::sessions) {
+        if !left.iter().any(|known| is_replaced(known, &session)) {
+            left.push(session);
+        }
+    }
+    with_urls(record, left)
+}
+
+/// Those writes have ended: a record that was kept for them goes.
+///
+/// # Errors
+/// When a record cannot be read or written.
+pub fn settled(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
+    for mut other in others(look, record)? {
+        if other.sessions().is_empty() {
+            continue;
+        }
+        let was_kept = other.isids.is_empty() && super::claim::left_behind(look, &other)?.is_none();
+        if was_kept {
+            look.clear(&other.name);
+            continue;
+        }
+        other.isids.clear();
+        other.left_behind.clear();
+        look.write(&other)?;
+    }
+    Ok(())
+}
+
+/// A start has failed: what it had taken over stays in the record, unless another record has it.
+///
+/// # Errors
+/// When a record cannot be read or written.
+pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
+    let others: Vec<LeftSession> = others(look, record)?.iter().flat_map(Record::sessions).collect();
+    let is_ours = |session: &LeftSession| !others.iter().any(|other| is_replaced(session, other));
+    let left_behind: Vec<LeftSession> = record.left_behind.iter().filter(|s| is_ours(s)).cloned().collect();
+    if left_behind.is_empty() {
+        look.clear(&record.name);
+        return Ok(());
+    }
+    Ok(look.write(&Record { isids: Vec::new(), device: None, left_behind, ..record.clone() })?)
+}
+
+/// Ends what the process of this record has left, by logins with its ISIDs. Nobody attaches it while the lock is held.
+///
+/// # Errors
+/// When the target cannot be reached in this time, or does not end it: the record stays.
+pub fn replace(attached: &Attached, record: &Record, limit: Duration) -> Result<Alive, Failure> {
+    let left = record.sessions();
+    let look = attached.look()?;
+    let Some(alive) = look.take(&record.name)? else { return Err(super::claim::exists(record)) };
+    look.write(&Record { isids: Vec::new(), left_behind: left.clone(), ..record.clone() })?;
+    drop(look);
+    let owed = with_urls(record, left)?;
+    let cores = Cores::one().map_err(cannot)?;
+    let ended = cores.wait(0, move || async move { settle(owed, &[], limit).await });
+    cores.stop();
+    ended.map_err(cannot)?.map_err(|failure| named(&record.name, failure))?;
+    Ok(alive)
+}
+
+fn cannot(e: io::Error) -> Failure {
+    super::cannot("start an event loop", &e)
+}
+
+/// Why the record stays.
+fn named(name: &str, failure: Failure) -> Failure {
+    let why = failure.problems.first().map(|problem| problem.what.clone()).unwrap_or_default();
+    let what = format!(
+        "{name} stays: its target may still carry out writes of it, and cannot be made to end them: {why}"
+    );
+    let hint = format!(
+        "repeat this when the target is back, or attach it; after a restart of the target: lunar detach {name} --forget"
+    );
+    Failure::new(failure.exit, what, hint)
+}
+
+/// Each with the URL to log in at. Secrets are only in the file of a saved attachment.
+fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<Owed>, Failure> {
+    let saved = attachment::load(&record.name).ok().flatten();
+    let saved: Vec<String> = saved.into_iter().flat_map(|Attachment { urls, .. }| urls).collect();
+    let url = |session: LeftSession| {
+        let with_secret = saved.iter().find(|url| plain(url) == plain(&session.url));
+        let url = attachment::with_setting(with_secret.unwrap_or(&session.url), "isid", &session.isid);
+        Ok((session, Url::parse(&url)?))
+    };
+    left.into_iter().map(url).collect()
+}
+
+/// Logs in at all of them, each in this time; those that have succeeded, and why another one has not.
+async fn log_in(urls: impl Iterator<Item = Url>, limit: Duration) -> (Vec<Reached>, Option<Error>) {
+    let (mut reached, mut failure) = (Vec::new(), None);
+    let tasks: Vec<_> = urls.map(|url| compio::runtime::spawn(open(url, limit))).collect();
+    for task in tasks {
+        match task.await {
+            Ok(Ok(path)) => reached.push(path),
+            Ok(Err(e)) => failure = failure.or(Some(e)),
+            Err(_) => {}
+        }
+    }
+    (reached, failure)
+}
+
+async fn open(mut url: Url, limit: Duration) -> Result<Reached, Error> {
+    url.timeouts_mut().login_tries = 1;
+    let late = |_| {
+        let time = humantime::format_duration(limit);
+        Error::new(Kind::TimedOut, format!("{url} has not answered within {time}"))
+    };
+    let lun = compio::time::timeout(limit, initiator::open(&url)).await.map_err(late)??;
+    Ok(Reached { at: 0, url, lun })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_left_behind_are_not_called_lost() {
+        let what = |failed, left| left_behind(failed, left).problems[0].what.clone();
+        assert_eq!(what(3, 1), "3 writes failed; the target may still carry out 1 of them");
+        assert_eq!(what(1, 4), "1 write failed; the target may still carry out 1 of them");
+        assert_eq!(what(0, 2), "the target may still carry out 2 writes");
+    }
+
+    #[test]
+    fn a_session_is_replaced_by_its_own_isid_at_its_portal() {
+        let of = |host: &str, isid: &str| LeftSession {
+            url: format!("iscsi://{host}:3260/iqn.2026-11.org.example:a/0"),
+            isid: isid.into(),
+        };
+        let left = of("h", "80000000000a");
+        let same = LeftSession { url: left.url.clone() + "?commands=3", isid: "80000000000A".into() };
+        assert!(is_replaced(&left, &same));
+        assert!(!is_replaced(&left, &of("i", "80000000000a")), "another portal");
+        assert!(!is_replaced(&left, &of("h", "80000000000b")), "another ISID");
+    }
+}
