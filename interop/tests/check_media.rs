@@ -255,7 +255,7 @@ fn check_media_before_a_reload_reports_what_it_does() {
     let refused =
         log.lines().find(|line| line.contains("ERROR") && inodes.iter().all(|inode| line.contains(inode)));
     assert!(refused.is_some(), "{log}");
-    server.stop();
+    server.kill9();
     server.restart();
     let log = server.log();
     let warned = log.lines().find(|line| line.contains("WARN") && line.contains("is another file than"));

@@ -72,10 +72,18 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     let (record, is_alive) = find(&attached, &args.what)?;
     let killed = is_alive && end(&attached, &record, &args, limit)?;
     finish(&attached, &record, &args, (is_alive && !killed, limit))?;
-    match args.json {
-        true => Ok(json(&Told { name: record.name, device: record.device, killed })?),
-        false => Ok(format!("{} is detached\n", record.name)),
+    let name = record.name.clone();
+    let text = match args.json {
+        true => json(&Told { name: record.name, device: record.device, killed })?,
+        false => format!("{name} is detached\n"),
+    };
+    if killed {
+        say::out(text)?;
+        let hint = "compare what was written last, or write it again";
+        let what = format!("{name}: its process was killed, and writes that were in flight may be lost");
+        return Err(Problem::new(what, hint).into());
     }
+    Ok(text)
 }
 
 /// What was meant, and whether its process lives.

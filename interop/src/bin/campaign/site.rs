@@ -90,7 +90,7 @@ pub fn login(host: usize) -> Login {
 pub fn router(path: &str, urls: &[String], upstream: &str) -> String {
     let urls = urls.join("\", \"");
     format!(
-        "[router.r]\npath = \"{path}\"\nhold_s = 3\n[router.r.upstream.a]\nurls = [\"{urls}\"]\n{upstream}\
+        "[router.r]\npath = \"{path}\"\nhold_s = 60\n[router.r.upstream.a]\nurls = [\"{urls}\"]\n{upstream}\
          [[router.r.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\nupstream = \"a\"\naccess = \"all\"\n"
     )
 }
