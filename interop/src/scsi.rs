@@ -187,6 +187,11 @@ impl Raw {
         self.read(lun, &read10(lba, blocks), blocks as u32 * 512).good()
     }
 
+    /// The first answer that is no unit attention: a server may hear later than its host what happened to its storage.
+    pub fn settled(&mut self, mut command: impl FnMut(&mut Raw) -> Reply) -> Reply {
+        (0..8).map(|_| command(self)).find(|reply| reply.sense() >> 16 != 6).expect("unit attentions end")
+    }
+
     /// TEST UNIT READY until there is no unit attention; a LUN that is not there is left alone.
     pub fn clear_attentions(&mut self, lun: u16) {
         for _ in 0..8 {

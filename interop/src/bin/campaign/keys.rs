@@ -78,12 +78,12 @@ impl Keys {
             ));
         }
         (self.key, self.next) = (keys[0], keys[0]);
-        let status = other.write_blocks(LUN, 0, &[1; 512]).status;
+        let status = other.settled(|raw| raw.write_blocks(LUN, 0, &[1; 512])).status;
         if status != CONFLICT {
             return Err(format!("a write beside a reservation ended with status {status:#x}"));
         }
         let mut holder = site.session(&site.login(HOST), &[0, LUN]);
-        let status = holder.write_blocks(LUN, 0, &[2; 512]).status;
+        let status = holder.settled(|raw| raw.write_blocks(LUN, 0, &[2; 512])).status;
         tally.add("reservations checked", 1);
         if status == 0 { Ok(()) } else { Err(format!("the holder's write ended with status {status:#x}")) }
     }

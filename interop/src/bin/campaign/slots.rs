@@ -220,7 +220,8 @@ impl Writer {
         for number in 0..SLOTS {
             let Slot { lba, blocks, ref may_hold, is_atomic, .. } = self.slots[number];
             let length = blocks as usize * self.block;
-            let data = raw.read(0, &read10(lba as u32, blocks as u16), length as u32).good();
+            let cdb = read10(lba as u32, blocks as u16);
+            let data = raw.settled(|raw| raw.read(0, &cdb, length as u32)).good();
             if data.len() != length {
                 return Err(format!("LBA {lba}: {} bytes, not {length}", data.len()));
             }
