@@ -234,11 +234,9 @@ impl<S: Server> Service<S> {
             return;
         };
         let file = file.clone();
-        let read = config::load(&file).map(|config| (control::diff(&self.config, &config), config));
-        match read.and_then(|(changes, config)| self.apply(config).map(|()| changes)) {
-            Ok(changes) => {
+        match config::load(&file).and_then(|config| self.apply(config)) {
+            Ok(_) => {
                 self.trial.is_over();
-                changes.iter().for_each(|change| tracing::info!("applied: {change}"));
                 tracing::info!("{} read again", file.display());
             }
             Err(problems) => {

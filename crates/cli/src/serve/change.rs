@@ -6,7 +6,7 @@ use crate::server::Server;
 use control::admin::Response;
 use control::config::{self, Config};
 use control::routes::{expand, expand_early, pairs, specs, users};
-use control::{Cause, Problem};
+use control::{Cause, Difference, Problem};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -29,9 +29,12 @@ impl Trial {
 }
 
 impl<S: Server> Service<S> {
-    /// Uses a configuration. After an error everything stays as it was.
-    pub(super) fn apply(&mut self, config: Config) -> Result<(), Vec<Problem>> {
-        self.replace(config, true)
+    /// Uses a configuration, and logs and returns what it changes. After an error everything stays as it was.
+    pub(super) fn apply(&mut self, config: Config) -> Result<Vec<Difference>, Vec<Problem>> {
+        let changes = control::diff(&self.config, &config);
+        self.replace(config, true)?;
+        changes.iter().for_each(|change| tracing::info!("applied: {change}"));
+        Ok(changes)
     }
 
     /// `is_asked`: somebody has a configuration read, and means the files that are there now.
@@ -133,11 +136,10 @@ impl<S: Server> Service<S> {
             Ok(config) => config,
             Err(problem) => return problem.into(),
         };
-        let changes = control::diff(&before, &config);
-        if let Err(problems) = self.apply(config) {
-            return joined(&problems).into();
-        }
-        changes.iter().for_each(|change| tracing::info!("applied: {change}"));
+        let changes = match self.apply(config) {
+            Ok(changes) => changes,
+            Err(problems) => return joined(&problems).into(),
+        };
         let mut text: String = changes.iter().map(|change| format!("{change}\n")).collect();
         match within_s {
             None => {
