@@ -35,10 +35,6 @@ fn stalls(lets: &Arc<AtomicBool>) -> Target {
     script.listen()
 }
 
-fn router_before(target: &Target, path: &str, more: &str) -> Server {
-    router_at(&[target], path, more)
-}
-
 /// A router before these portals.
 fn router_at(portals: &[&Target], path: &str, more: &str) -> Server {
     let waits = "noop_interval=1&noop_timeout=1&command_timeout=2&abort_timeout=1&lun_reset_timeout=1\
@@ -58,14 +54,28 @@ fn write(raw: &mut Raw, target: &Target) -> (u32, u32) {
     (write.tag(), write.get32(24))
 }
 
+/// A host whose write storage has that says nothing more before it is let to.
+struct Stalled {
+    lets: Arc<AtomicBool>,
+    raw: Raw,
+    tag: u32,
+    cmd_sn: u32,
+    _servers: (Target, Server),
+}
+
+fn stalled_write(path: &str, more: &str) -> Stalled {
+    let lets = Arc::new(AtomicBool::new(false));
+    let target = stalls(&lets);
+    let router = router_at(&[&target], path, more);
+    let mut raw = session(router.portal(), T, &[0]);
+    let (tag, cmd_sn) = write(&mut raw, &target);
+    Stalled { lets, raw, tag, cmd_sn, _servers: (target, router) }
+}
+
 #[test]
 fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
     for path in ["block", "pass"] {
-        let lets = Arc::new(AtomicBool::new(false));
-        let target = stalls(&lets);
-        let router = router_before(&target, path, "");
-        let mut raw = session(router.portal(), T, &[0]);
-        let (tag, cmd_sn) = write(&mut raw, &target);
+        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(path, "");
         assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{path}: it may still be carried out");
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
         raw.send(&abort);
@@ -81,11 +91,7 @@ fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
 #[test]
 fn functions_are_rejected_while_a_write_may_come_late() {
     for path in ["block", "pass"] {
-        let lets = Arc::new(AtomicBool::new(false));
-        let target = stalls(&lets);
-        let router = router_before(&target, path, "");
-        let mut raw = session(router.portal(), T, &[0]);
-        let (tag, cmd_sn) = write(&mut raw, &target);
+        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(path, "");
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
         let others = [ABORT_TASK_SET, CLEAR_TASK_SET, LUN_RESET].map(|f| raw.tmf(f, 0, interop::NONE, 0));
         let asked: Vec<_> = [abort].into_iter().chain(others).collect();
@@ -132,11 +138,7 @@ fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
 #[test]
 fn a_router_that_takes_the_risk_answers_in_time() {
     for path in ["block", "pass"] {
-        let lets = Arc::new(AtomicBool::new(false));
-        let target = stalls(&lets);
-        let router = router_before(&target, path, "late_writes = \"risk\"\n");
-        let mut raw = session(router.portal(), T, &[0]);
-        let (tag, _) = write(&mut raw, &target);
+        let Stalled { lets, mut raw, tag, _servers, .. } = stalled_write(path, "late_writes = \"risk\"\n");
         let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("{path}: no answer") };
         let is_refused = (answer.opcode(), answer.bhs[3]) == (op::SCSI_RESPONSE, CHECK_CONDITION);
         assert!(is_refused && answer.tag() == tag, "{path}: {answer:?}");
