@@ -2,6 +2,7 @@
 
 use interop::tool::{self, Tool};
 use interop::{Folder, Server, TARGET};
+use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -119,6 +120,34 @@ fn an_image_that_qemu_reads_is_served_to_read() {
     let disk = image(&folder, "vm.img");
     let _qemu = QemuIo::open(&disk, &["-r"]);
     Server::start_in(folder, &configuration(TARGET, &disk, "read_only = true"));
+}
+
+/// A backup or a database holds such a lock while it reads.
+#[test]
+fn a_whole_file_read_lock_leaves_readers_alone() {
+    let folder = Folder::fresh();
+    let disk = image(&folder, "disk.img");
+    let reader = File::open(&disk).expect("an image");
+    rustix::fs::fcntl_lock(&reader, FlockOperation::NonBlockingLockShared).expect("a lock");
+    let qemu = tool::have(&[QEMU_IO]).then(|| image(&folder, "qemu.img"));
+    let said = Server::refused(&folder, &configuration(TARGET, &disk, ""));
+    assert!(said.contains("is in use by another program: "), "a writer: {said}");
+    let (path, check) = (disk.to_str().expect("a path"), folder.join("check.toml"));
+    let toml = configuration(TARGET, &disk, "read_only = true");
+    std::fs::write(&check, &toml).expect("written");
+    for command in [["copy", path, "null:1M"], ["check", "--media", check.to_str().expect("a path")]] {
+        let (status, said) = lunar(&command);
+        assert_eq!(status, 0, "{command:?}: {said}");
+    }
+    if let Some(image) = qemu {
+        let _qemu = QemuIo::open(&image, &[]);
+        let locked = File::open(&image).expect("an image");
+        rustix::fs::fcntl_lock(&locked, FlockOperation::NonBlockingLockShared).expect("a lock");
+        let said = Server::refused(&folder, &configuration(TARGET, &image, "read_only = true"));
+        assert!(said.contains("is being written by another program"), "QEMU writes: {said}");
+    }
+    Server::start_in(folder, &toml);
+    drop(reader);
 }
 
 #[test]

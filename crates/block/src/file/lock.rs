@@ -8,14 +8,17 @@
 //! through it has ended. flock is held once for each file in the process, by reference from all its media. So a reload
 //! opens a file in another way without giving anything up.
 
+mod bytes;
+
 use super::users::{self, User};
 use crate::FileId;
-use nix::fcntl::{FcntlArg, fcntl};
+use bytes::{Found, conflict, set};
 use nix::libc;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -31,6 +34,8 @@ const PERMISSIONS: i64 = 64;
 /// Start and length of what the protocol does not use; 0: to the end.
 const OTHER_BYTES: [(i64, i64); 3] =
     [(0, USED), (USED + PERMISSIONS, UNSHARED - USED - PERMISSIONS), (UNSHARED + PERMISSIONS, 0)];
+/// A lock that covers more than these bytes has nothing to do with the protocol: its type says what its holder does.
+const PROTOCOL: RangeInclusive<i64> = USED..=UNSHARED + PERMISSIONS - 1;
 
 /// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment, until what it
 /// had begun is done.
@@ -354,18 +359,38 @@ impl Entry {
         if !self.kinds.bytes {
             return Ok(());
         }
-        let own = purpose.excluded().iter().map(|byte| (libc::F_WRLCK, *byte, 1));
-        let others = if purpose == Use::Write { libc::F_WRLCK } else { libc::F_RDLCK };
-        let rest = OTHER_BYTES.iter().map(|(start, len)| (others, *start, *len));
-        for (kind, start, len) in own.chain(rest) {
-            if let Some(pid) = conflict(file, kind, start, len)? {
-                // A lock of a description has no process.
-                let by = if pid > 0 { By::Known(users::process(pid)) } else { By::Program };
-                return Err(Refusal::InUse(by));
-            }
+        // A lock to write, wherever it is.
+        let mut found = conflict(file, libc::F_RDLCK, 0, 0)?;
+        if purpose == Use::Write {
+            let mut rest = OTHER_BYTES.iter().map(|(start, len)| conflict(file, libc::F_WRLCK, *start, *len));
+            found = found.or(rest.find_map(Result::transpose).transpose()?);
         }
-        Ok(())
+        match found.map_or_else(|| excluding(file, purpose), |found| Ok(Some(found)))? {
+            Some(Found { pid: Some(pid), .. }) => Err(Refusal::InUse(By::Known(users::process(pid)))),
+            Some(_) => Err(Refusal::InUse(By::Program)),
+            None => Ok(()),
+        }
     }
+}
+
+/// A lock of the protocol on a byte that nobody else may hold. A reader's lock of a wider range has this byte only by
+/// chance, and may hide one of the protocol.
+fn excluding(file: &File, purpose: Use) -> io::Result<Option<Found>> {
+    let is_protocol = |found: &Found| found.is_within(&PROTOCOL);
+    for byte in purpose.excluded() {
+        let is_here = |found: &Found| (found.first..=found.last).contains(byte);
+        let found = match conflict(file, libc::F_WRLCK, *byte, 1)? {
+            // Where the system does not list them, the file counts as used.
+            Some(found) if !is_protocol(&found) => bytes::all(file).map_or(Some(found), |all| {
+                all.into_iter().find(|found| is_protocol(found) && is_here(found))
+            }),
+            other => other,
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
 }
 
 /// The system has different words for "somebody else has it".
@@ -374,29 +399,6 @@ fn refused(e: io::Error, by: By) -> Refusal {
         Some(libc::EAGAIN | libc::EACCES) => Refusal::InUse(by),
         _ => Refusal::Failed(e),
     }
-}
-
-fn range(kind: i32, start: i64, len: i64) -> libc::flock {
-    libc::flock {
-        l_type: kind as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: start,
-        l_len: len,
-        // Must be 0 for locks of descriptions (fcntl(2)).
-        l_pid: 0,
-    }
-}
-
-fn set(file: &File, kind: i32, byte: i64) -> io::Result<()> {
-    fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind, byte, 1)))?;
-    Ok(())
-}
-
-/// The process of a lock in the way, or -1 where it has none.
-fn conflict(file: &File, kind: i32, start: i64, len: i64) -> io::Result<Option<i32>> {
-    let mut found = range(kind, start, len);
-    fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
-    Ok((i32::from(found.l_type) != libc::F_UNLCK).then_some(found.l_pid))
 }
 
 #[cfg(test)]

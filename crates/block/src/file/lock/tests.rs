@@ -1,5 +1,7 @@
 use super::*;
+use nix::fcntl::{FcntlArg, fcntl};
 use std::path::PathBuf;
+use std::process::Stdio;
 
 /// A file of one page that goes with the test.
 struct Scratch(PathBuf);
@@ -93,30 +95,137 @@ fn bytes_say_to_qemu_what_is_done() {
     assert_eq!(seen(), [100, 201, 203]);
 }
 
+/// A lock of this type on these bytes; 0 bytes: to the end of the file.
+type Foreign = (i32, i64, i64);
+
+const READ_LOCK: i32 = libc::F_RDLCK;
+const WRITE_LOCK: i32 = libc::F_WRLCK;
+
+/// A foreign lock, whether it refuses a reader, and whether it refuses a writer.
+const FOREIGN: [(Foreign, bool, bool); 25] = [
+    // By QEMU's protocol.
+    ((READ_LOCK, USED + READ, 1), false, false),
+    ((READ_LOCK, USED + WRITE, 1), true, true),
+    ((READ_LOCK, USED + READ, 2), true, true),
+    ((READ_LOCK, USED + RESIZE, 1), true, true),
+    ((READ_LOCK, UNSHARED + READ, 1), true, true),
+    ((READ_LOCK, UNSHARED + WRITE, 1), false, true),
+    ((READ_LOCK, UNSHARED + RESIZE, 1), false, true),
+    ((READ_LOCK, USED, UNSHARED + RESIZE - USED + 1), true, true),
+    ((WRITE_LOCK, USED + READ, 1), true, true),
+    // By type: a reader.
+    ((READ_LOCK, 0, 0), false, true),
+    ((READ_LOCK, 0, 1), false, true),
+    ((READ_LOCK, 0, USED), false, true),
+    ((READ_LOCK, 0, UNSHARED), false, true),
+    ((READ_LOCK, 0, 1 << 20), false, true),
+    ((READ_LOCK, USED + WRITE, 0), false, true),
+    ((READ_LOCK, USED - 1, 3), false, true),
+    ((READ_LOCK, UNSHARED + READ, 4096), false, true),
+    ((READ_LOCK, 512, 512), false, true),
+    ((READ_LOCK, 1 << 40, 1), false, true),
+    // By type: a writer.
+    ((WRITE_LOCK, 0, 0), true, true),
+    ((WRITE_LOCK, 0, 1), true, true),
+    ((WRITE_LOCK, USED + 40, 1), true, true),
+    ((WRITE_LOCK, USED - 1, 3), true, true),
+    ((WRITE_LOCK, 4096, 4096), true, true),
+    ((WRITE_LOCK, 1 << 40, 1), true, true),
+];
+
+/// Takes a lock: of the description, or of the process.
+fn take(file: &File, is_ofd: bool, (kind, start, len): Foreign) {
+    let lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    let how = if is_ofd { FcntlArg::F_OFD_SETLK(&lock) } else { FcntlArg::F_SETLK(&lock) };
+    fcntl(file, how).expect("locked");
+}
+
+/// Who is refused: a reader, a writer.
+fn refused(scratch: &Scratch) -> (bool, bool) {
+    let refused = |purpose| is_in_use(try_it(&scratch.open(), purpose));
+    (refused(Use::Read), refused(Use::Write))
+}
+
 #[test]
-fn bytes_of_others_are_seen() {
+fn ofd_locks_of_others_count_by_their_range_and_type() {
     let scratch = Scratch::new("others");
-    // A byte that is held, the kind of its lock, and who is refused.
-    let cases = [
-        (USED + READ, libc::F_RDLCK, false, false),
-        (USED + WRITE, libc::F_RDLCK, true, true),
-        (USED + RESIZE, libc::F_RDLCK, true, true),
-        (UNSHARED + READ, libc::F_RDLCK, true, true),
-        (UNSHARED + WRITE, libc::F_RDLCK, false, true),
-        (UNSHARED + RESIZE, libc::F_RDLCK, false, true),
-        (0, libc::F_RDLCK, false, true),
-        (0, libc::F_WRLCK, true, true),
-        (USED + READ, libc::F_WRLCK, true, true),
-        (1 << 40, libc::F_WRLCK, true, true),
-    ];
-    for (byte, kind, reader, writer) in cases {
-        let other = scratch.open();
-        set(&other, kind, byte).expect("locked");
+    for (lock, reader, writer) in FOREIGN {
         // A description keeps its bytes until it is closed.
-        let refused = |purpose| is_in_use(try_it(&scratch.open(), purpose));
-        let refused = (refused(Use::Read), refused(Use::Write));
-        assert_eq!(refused, (reader, writer), "{byte} {kind}");
+        let other = scratch.open();
+        take(&other, true, lock);
+        assert_eq!(refused(&scratch), (reader, writer), "{lock:?}");
     }
+}
+
+#[test]
+fn fcntl_locks_of_others_count_by_their_range_and_type() {
+    let scratch = Scratch::new("fcntl");
+    for (n, (lock, reader, writer)) in FOREIGN.into_iter().enumerate() {
+        let holder = Process::with(&scratch.0, n);
+        assert_eq!(refused(&scratch), (reader, writer), "{lock:?}");
+        drop(holder);
+    }
+}
+
+#[test]
+fn a_wide_read_lock_hides_no_lock_of_qemu() {
+    let scratch = Scratch::new("hidden");
+    let (wide, qemu) = (scratch.open(), scratch.open());
+    take(&wide, true, (READ_LOCK, 0, 0));
+    take(&qemu, true, (READ_LOCK, USED + READ, 1));
+    assert_eq!(refused(&scratch), (false, true), "both read");
+    take(&qemu, true, (READ_LOCK, USED + WRITE, 1));
+    assert_eq!(refused(&scratch), (true, true), "one writes");
+}
+
+/// Locks of a process end when it closes any descriptor of the file, so another process holds them.
+struct Process(std::process::Child);
+
+const PATH: &str = "LUNAR_TEST_LOCKED";
+const LOCK: &str = "LUNAR_TEST_LOCK";
+
+impl Process {
+    fn with(path: &std::path::Path, lock: usize) -> Process {
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this test"));
+        let command = command.args(["--exact", "file::lock::tests::a_process_holds_a_lock"]);
+        let command = command.env(PATH, path).env(LOCK, lock.to_string());
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a process");
+        let info = format!("/proc/{}/fdinfo", child.id());
+        let is_locked = || {
+            let files = std::fs::read_dir(&info).into_iter().flatten().flatten();
+            files
+                .filter_map(|file| std::fs::read_to_string(file.path()).ok())
+                .any(|info| info.contains("POSIX"))
+        };
+        let end = Instant::now() + Duration::from_secs(30);
+        while !is_locked() {
+            assert!(Instant::now() < end, "the process takes no lock");
+            sleep(PAUSE);
+        }
+        Process(child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        _ = self.0.wait();
+    }
+}
+
+/// Runs as the other process; by itself it has nothing to do.
+#[test]
+fn a_process_holds_a_lock() {
+    let (Ok(path), Ok(lock)) = (std::env::var(PATH), std::env::var(LOCK)) else { return };
+    let file = File::options().read(true).write(true).open(path).expect("open");
+    take(&file, false, FOREIGN[lock.parse::<usize>().expect("a number")].0);
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("the end");
 }
 
 #[test]
