@@ -95,10 +95,36 @@ fn busy_device(folder: &Path) -> Case {
     Some((LOCAL.to_owned() + &target(TARGET, &lun), Box::new((exclusive, undo))))
 }
 
+/// The state of a LUN that is there is to be kept in this folder.
+fn state_in(folder: &Folder, state: &str) -> String {
+    image(folder, "a.img");
+    format!("[server]\nstate_dir = \"{state}\"\n{}", disk(""))
+}
+
+/// The folder of state is a file system of its own.
+fn state_on(folder: &Folder, options: &str) -> Case {
+    let state = folder.join("state").display().to_string();
+    fs::create_dir(&state).ok()?;
+    run("mount", &["-t", "tmpfs", "-o", options, "none", &state])?;
+    Some((state_in(folder, &state), Box::new(Undo("umount", vec![state]))))
+}
+
+/// Nobody may make anything in the folder of state. Root needs a flag of the file system for that.
+fn closed_state(folder: &Folder) -> Case {
+    let state = folder.join("state").display().to_string();
+    fs::create_dir(&state).ok()?;
+    let (program, close, open) = match rustix::process::geteuid().is_root() {
+        true => ("chattr", "+i", "-i"),
+        false => ("chmod", "0500", "0700"),
+    };
+    run(program, &[close, &state])?;
+    Some((state_in(folder, &state), Box::new(Undo(program, vec![open.into(), state]))))
+}
+
 type SetUp = fn(&Folder) -> Case;
 
 /// Each with a word of the message: the object.
-const CASES: [(&str, SetUp); 24] = [
+const CASES: [(&str, SetUp); 29] = [
     ("4096 cores are wanted", |_| plain(format!("[server]\ncores = 4096\n{}", listening("127.0.0.1:0", "")))),
     ("0.0.0.0:3333 and 127.0.0.1:3333 overlap", |_| {
         plain(listening("0.0.0.0:3333", "").replace(" }]", " }, \"127.0.0.1:3333\"]"))
@@ -122,6 +148,17 @@ const CASES: [(&str, SetUp); 24] = [
         image(folder, "state");
         let state = folder.join("state").display().to_string();
         plain(format!("[server]\nstate_dir = \"{state}\"\n{}", listening("127.0.0.1:0", "")))
+    }),
+    ("cannot create the folder /proc/lu/", |folder| plain(state_in(folder, "/proc"))),
+    ("/state/lu/iqn.2026-11.org.example:disks: read-only file system", |folder| state_on(folder, "ro")),
+    ("/state/lu/iqn.2026-11.org.example:disks: no space left on device", |folder| {
+        state_on(folder, "nr_inodes=1")
+    }),
+    ("/state/lu/iqn.2026-11.org.example:disks: ", |folder| closed_state(folder)),
+    ("/state/atomic: ", |folder| {
+        let state = folder.join("state");
+        fs::create_dir(&state).and_then(|()| fs::write(state.join("atomic"), "")).ok()?;
+        plain(state_in(folder, &state.display().to_string()))
     }),
     ("a.img: no such file or directory", |_| plain(disk(""))),
     ("a.img: no such file or directory; this LUN was served from it", |folder| {

@@ -9,7 +9,7 @@ mod settings;
 mod unlinked;
 
 use filters::filtered;
-pub(crate) use hold::{Held, has_identity, held, serial_twice};
+pub(crate) use hold::{Held, has_identity, held, serial_twice, unlockable};
 pub(crate) use record::Past;
 pub(crate) use remedy::cannot_open;
 use settings::passing;
@@ -25,7 +25,6 @@ use device::{Lu, Passes, Settings};
 use hold::{Hold, Holds};
 use router::limited;
 use router::routes::{Opened, Routes, Served};
-use rustix::fs::Access;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
@@ -600,7 +599,7 @@ pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
     luns.collect()
 }
 
-fn has_path(lun: &Lun) -> bool {
+pub(crate) fn has_path(lun: &Lun) -> bool {
     matches!(lun.source, Source::File { .. } | Source::Device { .. })
 }
 
@@ -621,18 +620,30 @@ pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Problem>
     made.map_err(|e| cannot_create(folder, &e, hint))
 }
 
-/// Looks whether [`create_folder`] would make a folder.
+/// Looks whether [`create_folder`] would make a folder: a copy of what is missing is made beside it, and removed. Rights
+/// alone do not show it: /proc takes no folder, and a file system may be out of inodes.
 pub(crate) fn can_create(folder: &Path) -> Result<(), Problem> {
     let Some(there) = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok()) else {
         return Ok(());
     };
-    let may = match there.is_dir() {
+    let made = match there.is_dir() {
         true if there == folder => Ok(()),
-        true => rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK),
-        false => Err(rustix::io::Errno::NOTDIR),
+        true => {
+            let copy = there.join(TRIAL.to_owned() + &std::process::id().to_string());
+            let below: PathBuf = folder.strip_prefix(there).into_iter().flatten().skip(1).collect();
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(copy.join(below));
+            // Nothing was made, or all of it goes.
+            _ = std::fs::remove_dir_all(copy);
+            made
+        }
+        false if there == folder => Err(rustix::io::Errno::EXIST.into()),
+        false => Err(rustix::io::Errno::NOTDIR.into()),
     };
-    may.map_err(|e| cannot_create(folder, &e.into(), STATE_FOLDER_HINT))
+    made.map_err(|e| cannot_create(folder, &e, STATE_FOLDER_HINT))
 }
+
+/// How the name of a folder or a file begins that is only made to see whether it can be; the process follows.
+const TRIAL: &str = ".lunar-check-";
 
 const STATE_FOLDER_HINT: &str =
     "set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write";

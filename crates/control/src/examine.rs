@@ -1,8 +1,8 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
 use crate::build::{
-    Held, Name, Past, can_create, cannot_open, has_identity, held, load, notes_of_size, of_lun, serial_twice,
-    settings, spec, state_path, wanted,
+    Held, Name, Past, can_create, cannot_open, has_identity, has_path, held, load, notes_of_size, of_lun,
+    serial_twice, settings, spec, state_path, unlockable, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
@@ -115,11 +115,16 @@ impl Look<'_> {
         let state_file = state_path(self.state_dir, name, lun);
         if has_identity(lun) {
             can_create(state_file.parent().unwrap_or(self.state_dir))?;
+            unlockable(self.state_dir, name, lun).into_iter().for_each(&mut note);
         }
         let past = Past::read(&state_file)?;
         past.check_there(lun)?;
         let raw = spec.raw || past.is_raw(lun);
-        let journal = Some(folders::journal(self.state_dir, &spec.path));
+        let journal = folders::journal(self.state_dir, &spec.path);
+        if has_path(lun) {
+            journal.parent().map_or(Ok(()), can_create)?;
+        }
+        let journal = Some(journal);
         let found =
             block::examine(&Spec { raw, journal, ..spec.clone() }).map_err(|e| cannot_open(lun, e))?;
         match found.in_use {

@@ -4,7 +4,7 @@
 //! A hold is a lock (flock) on a file of its own, because state files are replaced by rename. The kernel ends it with the
 //! process. The file is removed by its holder alone, and a lock counts only while the file is at its path.
 
-use super::{Name, of_lun, state_path};
+use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{Lun, Source, one_name};
 use crate::{Cause, Problem, create_folder, identity, io_text};
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ impl Holds {
             Ok(Some(file)) => Arc::new(Hold { path: wanted.path.clone(), file }),
             Ok(None) => return Err(wanted.refused(place)),
             Err(e) => {
-                tracing::warn!("{} is not locked against other servers: {}", wanted.what, io_text(&e));
+                tracing::warn!("{}", wanted.unlocked(&e));
                 return Ok(None);
             }
         };
@@ -95,6 +95,27 @@ pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Held> {
         }
     };
     held.map(one).collect()
+}
+
+/// The locks of a unit that a server could not take, in its words. Nothing is left behind.
+pub(crate) fn unlockable(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<String> {
+    let lacking = |wanted: Wanted| {
+        let folder = wanted.path.parent()?;
+        Some(wanted.unlocked(&can_lock(folder).err()?))
+    };
+    wanted(state_dir, name, lun).into_iter().filter_map(lacking).collect()
+}
+
+/// Looks whether a file could be made and locked in this folder.
+fn can_lock(folder: &Path) -> io::Result<()> {
+    can_create(folder).map_err(|problem| io::Error::other(problem.what))?;
+    if !folder.exists() {
+        return Ok(());
+    }
+    let path = folder.join(TRIAL.to_owned() + &std::process::id().to_string());
+    let locked = target::lock_file(&path).map(drop);
+    _ = std::fs::remove_file(path);
+    locked
 }
 
 /// A unit has an identity that it holds: the server that has it is known by that.
@@ -149,6 +170,10 @@ fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Wanted> {
 }
 
 impl Wanted {
+    fn unlocked(&self, e: &io::Error) -> String {
+        format!("{} is not locked against other servers: {}", self.what, io_text(e))
+    }
+
     fn refused(&self, place: &str) -> Problem {
         let (held, stop) = match self.signed() {
             Some((pid, of)) => {
