@@ -167,6 +167,35 @@ fn an_image_format_is_served_only_as_raw() {
     session(&server, 1).write(0, &write10(0, 1), &[7; 512]).good();
 }
 
+/// Runs `lunar copy` with the folder of a server as that of this user's state: what it says, and its status.
+fn copy_with_state(state: &Path, source: &Path, destination: &Path) -> (String, Option<i32>) {
+    let home = Folder::fresh();
+    std::os::unix::fs::symlink(state, home.join("lunar")).expect("a link");
+    let mut command = Command::new(interop::lunar_bin());
+    let command = command.arg("copy").args([source, destination]).env("XDG_STATE_HOME", &*home);
+    let ran = command.output().expect("lunar runs");
+    (String::from_utf8_lossy(&ran.stderr).into_owned(), ran.status.code())
+}
+
+#[test]
+fn a_copy_reads_a_disk_whatever_its_host_wrote() {
+    let folder = Folder::fresh();
+    file(&folder.join("a.img"), MIB);
+    let mut server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
+    let header = [&b"QFI\xfb\0\0\0\x03"[..], &[0; 504]].concat();
+    session(&server, 1).write(0, &write10(0, 1), &header).good();
+    server.stop();
+    let [a, b, other] = ["a.img", "b.img", "other"].map(|name| server.dir().join(name));
+    let (said, status) = copy_with_state(&other, &a, &b);
+    assert!(status != Some(0) && said.contains("in the format qcow2"), "{said}");
+    assert!(said.contains("a disk whose host has written them: --raw"), "{said}");
+    let (said, status) = copy_with_state(server.dir(), &a, &b);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(fs::read(&b).expect("a copy").starts_with(&header));
+    let (said, status) = copy_with_state(server.dir(), &b, &other);
+    assert!(status != Some(0) && said.contains("b.img: is a disk image in the format qcow2"), "{said}");
+}
+
 #[test]
 fn a_start_that_fails_leaves_the_record_of_the_medium() {
     let folder = Folder::fresh();

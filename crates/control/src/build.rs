@@ -11,6 +11,7 @@ mod unlinked;
 use filters::filtered;
 pub(crate) use hold::{Held, has_identity, held, serial_twice, unlockable};
 pub(crate) use record::Past;
+pub use record::was_served;
 pub(crate) use remedy::cannot_open;
 use settings::passing;
 pub(crate) use settings::settings;

@@ -4,7 +4,7 @@ use crate::advice::with_name;
 use crate::client;
 use crate::exit::{Exit, Failure, invalid};
 use block::{Backend, Kind, OpenError, Spec, nbd};
-use control::{Cause, Problem, config};
+use control::{Cause, Problem, config, folders};
 use initiator::Lun;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
@@ -152,6 +152,8 @@ fn null(text: &str, size: u64, side: Side) -> Result<End, Problem> {
 }
 
 async fn at_path(text: &str, path: &Path, side: Side, raw: bool) -> Result<End, Failure> {
+    // What was served once stays raw, whatever its host has written.
+    let is_raw = || raw || folders::state().is_ok_and(|state| control::was_served(&state, path));
     let found = match std::fs::metadata(path) {
         Ok(found) => Some(found),
         Err(e) if e.kind() == io::ErrorKind::NotFound && side != Side::Source => None,
@@ -166,9 +168,9 @@ async fn at_path(text: &str, path: &Path, side: Side, raw: bool) -> Result<End, 
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
             Ok(stream(text, path, side)?)
         }
-        (_, Side::Source) => Ok(source(text, Spec { raw, ..Spec::path(path) })?),
+        (_, Side::Source) => Ok(source(text, Spec { raw: is_raw(), ..Spec::path(path) })?),
         (found, Side::Destination { size, overwrite }) => {
-            let spec = Spec { create: true, size: Some(size), raw, ..Spec::path(path) };
+            let spec = Spec { create: true, size: Some(size), raw: is_raw(), ..Spec::path(path) };
             destination(text, spec, found.as_ref(), overwrite).await
         }
     }

@@ -129,6 +129,23 @@ impl Units {
     }
 }
 
+/// A server that keeps its state in this folder has served the file or device: its bytes are those of a disk, whatever a
+/// host has written there. A record that cannot be read says nothing.
+pub fn was_served(state_dir: &Path, path: &Path) -> bool {
+    let path_buf = path.to_path_buf();
+    let source = match path.metadata() {
+        Ok(found) if found.is_file() => Source::File { path: path_buf, size: None },
+        Ok(_) => Source::Device { path: path_buf },
+        Err(_) => return false,
+    };
+    let lun = Lun::new(source, Kind::Disk);
+    let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries(state_dir.join("lu")).flat_map(|target| entries(target.path()));
+    let mut records =
+        files.map(|file| file.path()).filter(|file| file.extension() == Some("medium".as_ref()));
+    records.any(|file| Past::read(&file).is_ok_and(|past| past.of(&lun).is_some()))
+}
+
 impl Past {
     /// Of the LUN whose state is in this file.
     pub(crate) fn read(state_file: &Path) -> Result<Past, Problem> {
