@@ -1,6 +1,7 @@
 //! `lunar serve`: from arguments to a running server, and what happens to it until it ends.
 
 mod change;
+mod retry;
 mod routed;
 
 use crate::args::Serve;
@@ -12,6 +13,7 @@ use control::admin::{Admin, Request, Response, Running};
 use control::config::{self, Config, Cores};
 use control::routes::{Found, expand_early};
 use control::{Arguments, Cause, Place, Problem, Units, folders};
+use retry::Retry;
 use routed::{Desk, tell};
 use router::loops::Loops;
 use router::ports;
@@ -130,6 +132,8 @@ struct Service<S> {
     file: Option<PathBuf>,
     /// As it was read.
     config: Config,
+    /// What the process does: as `config`, but what needs a restart is as it was at the start.
+    in_force: Config,
     /// With what was found at the upstreams of its routers.
     whole: Config,
     units: Units,
@@ -137,6 +141,8 @@ struct Service<S> {
     server: Arc<S>,
     admin: Option<Admin>,
     trial: Trial,
+    /// Of what was found at upstreams and cannot be served yet.
+    retry: Retry,
     events: Sender<Event>,
     /// Until then hosts may be on their way back to what is not found again yet.
     early_until: Instant,
@@ -193,8 +199,22 @@ impl<S: Server> Service<S> {
         patience.iter().for_each(|patience| change::later(&events, *patience, Event::Found));
         let early_until = Instant::now() + patience.unwrap_or_default();
         let file = args.config.clone();
-        let service =
-            Service { file, config, whole, units, routes, server, admin, trial, events, early_until };
+        let in_force = config.clone();
+        let retry = Retry::default();
+        let service = Service {
+            file,
+            in_force,
+            config,
+            whole,
+            units,
+            routes,
+            server,
+            admin,
+            trial,
+            retry,
+            events,
+            early_until,
+        };
         service.route();
         Ok(service)
     }
@@ -236,7 +256,7 @@ impl<S: Server> Service<S> {
         let file = file.clone();
         match config::load(&file).and_then(|config| self.apply(config)) {
             Ok(_) => {
-                self.trial.is_over();
+                self.end_trial();
                 tracing::info!("{} read again", file.display());
             }
             Err(problems) => {
@@ -336,18 +356,6 @@ fn admin(configured: Option<&Path>, server: Arc<dyn Running>) -> Result<Option<A
             tracing::warn!("lunar session cannot ask this server: {}", problem.what);
             Ok(None)
         }
-    }
-}
-
-/// Some things are for the life of the process.
-fn warn_of_what_stays(old: &Config, new: &Config) {
-    let changed = [
-        ("[server]", old.server != new.server),
-        ("[[portal_group]]", old.portal_groups != new.portal_groups),
-        ("memory of [limits]", old.limits.memory != new.limits.memory),
-    ];
-    for (what, _) in changed.iter().filter(|(_, changed)| *changed) {
-        tracing::warn!("{what} changed: restart to use it");
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod filters;
 mod hold;
+mod kept;
 mod record;
 mod remedy;
 mod settings;
@@ -24,6 +25,7 @@ use block::filter::Rate;
 use block::{Backend, Spec};
 use device::{Lu, Passes, Settings};
 use hold::{Hold, Holds};
+use kept::Kept;
 use router::limited;
 use router::routes::{Opened, Routes, Served};
 use std::collections::BTreeMap;
@@ -44,6 +46,8 @@ pub struct Units {
     /// What routing instances let through.
     rates: Mutex<BTreeMap<String, Arc<Rate>>>,
     holds: Holds,
+    /// Memory that a change on trial has removed.
+    kept: Kept,
 }
 
 /// Target and LUN.
@@ -133,6 +137,7 @@ impl Units {
             routes: None,
             rates: Mutex::default(),
             holds: Holds::default(),
+            kept: Kept::default(),
         }
     }
 
@@ -159,7 +164,10 @@ impl Units {
         let result = self.change(&wanted, config.max_registrants, &staying, &leaving, rest);
         self.open = staying;
         match result {
-            Ok(next) => self.open.extend(next),
+            Ok(next) => {
+                self.open.extend(next);
+                self.kept.keep(leaving, &self.open);
+            }
             Err(problems) => {
                 self.open.extend(leaving);
                 return Err(problems);
@@ -185,10 +193,14 @@ impl Units {
         let mut resting = to_rest(leaving, wanted, rest)?;
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
         let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
-        let media = Media::offer(staying, leaving, changed.iter().map(|(name, lun)| (*name, lun)));
+        let media =
+            Media::offer(staying, leaving, &self.kept, changed.iter().map(|(name, lun)| (*name, lun)));
         let (mut next, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, lun) in changed {
-            if let Some(problem) = leaving.get(name).and_then(|open| would_forget(&open.lun, &lun)) {
+            let is_kept = self.kept.find(name, &lun).is_some();
+            if let Some(open) = leaving.get(name).filter(|_| !is_kept)
+                && let Some(problem) = would_forget(&open.lun, &lun)
+            {
                 problems.push(of_lun(name, problem));
                 continue;
             }
@@ -250,7 +262,7 @@ impl Units {
         };
         let medium = self.medium(name, &lun, media)?;
         let before = before.filter(|open| open.medium.passes_as(&medium));
-        let known = known(&lun, before)?;
+        let known = known(&lun, self.kept.find(name, &lun).or(before))?;
         let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
@@ -503,6 +515,7 @@ impl Next {
 struct Media<'a> {
     staying: &'a BTreeMap<Name, Open>,
     leaving: &'a BTreeMap<Name, Open>,
+    kept: &'a Kept,
     offered: Vec<Arc<dyn Backend>>,
 }
 
@@ -510,9 +523,10 @@ impl<'a> Media<'a> {
     fn offer<'l>(
         staying: &'a BTreeMap<Name, Open>,
         leaving: &'a BTreeMap<Name, Open>,
+        kept: &'a Kept,
         wanted: impl Iterator<Item = (&'l Name, &'l Lun)>,
     ) -> Media<'a> {
-        let mut media = Media { staying, leaving, offered: Vec::new() };
+        let mut media = Media { staying, leaving, kept, offered: Vec::new() };
         let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
         used.extend(staying.values().map(|open| open.medium.blocks.clone()));
         for open in leaving.values() {
@@ -529,7 +543,7 @@ impl<'a> Media<'a> {
     /// The medium of a LUN if it is open in the same way already.
     fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
         let same = |open: &&Open| same_way(&open.lun, lun);
-        let here = self.leaving.get(name).filter(same);
+        let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
         // Two LUNs of memory are not one.
         let all = || self.leaving.values().chain(self.staying.values()).find(same);
         here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())

@@ -68,6 +68,15 @@ pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
     differences
 }
 
+/// What a process does by `new` when it does `before`: what needs a restart stays.
+pub fn in_force(before: &Config, new: &Config) -> Config {
+    let mut config = new.clone();
+    config.server = before.server.clone();
+    config.portal_groups = before.portal_groups.clone();
+    config.limits.memory = before.limits.memory;
+    config
+}
+
 /// The settings of a part that are not the same.
 fn changes(old: &[Fact], new: &[Fact]) -> Vec<(&'static str, Change)> {
     let find = |list: &[Fact], key| list.iter().find(|fact| fact.key == key).cloned().unwrap_or_default();

@@ -17,7 +17,7 @@ mod seconds;
 pub use arguments::{Arguments, Place};
 pub(crate) use build::create_folder_or;
 pub use build::{Rest, Units, create_folder, was_served};
-pub use difference::{Change, Difference, diff};
+pub use difference::{Change, Difference, diff, in_force};
 pub use examine::{Examined, examine};
 pub use problem::{Cause, Position, Problem};
 pub use proto::nearest::nearest;

@@ -1,7 +1,8 @@
 //! Another configuration while it serves: by SIGHUP, by `lunar apply` for good or on trial, and by what is found at
 //! the upstreams of routers.
 
-use super::{Event, Service, warn_of_what_stays};
+use super::retry::Retry;
+use super::{Event, Service};
 use crate::server::Server;
 use control::admin::Response;
 use control::config::{self, Config};
@@ -16,24 +17,36 @@ use std::time::{Duration, Instant};
 pub struct Trial {
     /// What was before.
     before: Option<Config>,
-    /// Counts them.
+    /// Counts them, and the tries to roll one back: the time of an earlier one means nothing.
     number: u64,
+    retry: Retry,
 }
 
 impl Trial {
-    /// What holds now stays.
-    pub fn is_over(&mut self) {
+    fn is_over(&mut self) {
         self.before = None;
         self.number += 1;
+        self.retry = Retry::default();
     }
 }
 
 impl<S: Server> Service<S> {
+    /// What holds now stays.
+    pub(super) fn end_trial(&mut self) {
+        self.trial.is_over();
+        self.units.end_trial();
+    }
+
     /// Uses a configuration, and logs and returns what it changes. After an error everything stays as it was.
     pub(super) fn apply(&mut self, config: Config) -> Result<Vec<Difference>, Vec<Problem>> {
-        let changes = control::diff(&self.config, &config);
+        let changes = control::diff(&self.in_force, &config);
         self.replace(config, true)?;
-        changes.iter().for_each(|change| tracing::info!("applied: {change}"));
+        for change in &changes {
+            match change.needs_restart {
+                true => tracing::warn!("not applied: {change}"),
+                false => tracing::info!("applied: {change}"),
+            }
+        }
         Ok(changes)
     }
 
@@ -52,7 +65,7 @@ impl<S: Server> Service<S> {
             return Err(problems);
         }
         self.routes.keep();
-        warn_of_what_stays(&self.config, &config);
+        self.in_force = control::in_force(&self.in_force, &config);
         self.config = config;
         self.route();
         Ok(())
@@ -102,11 +115,16 @@ impl<S: Server> Service<S> {
         }
         let config = self.config.clone();
         match self.make(&config, false) {
-            Ok(()) => self.route(),
+            Ok(()) => {
+                if self.retry.succeeded() {
+                    tracing::info!("what was found at the upstreams is served now");
+                }
+                self.route()
+            }
             Err(problems) => {
-                tell_problems(&problems);
                 // What cannot be served now may be served when a command has ended.
-                later(&self.events, AGAIN, Event::Found);
+                let pause = self.retry.failed(&problems);
+                later(&self.events, pause, Event::Found);
             }
         }
     }
@@ -114,7 +132,7 @@ impl<S: Server> Service<S> {
     /// What another configuration would change.
     pub(super) fn diff(&self, file: Option<PathBuf>) -> Response {
         match self.read(file) {
-            Ok(config) => Response::Differences(control::diff(&self.config, &config)),
+            Ok(config) => Response::Differences(control::diff(&self.in_force, &config)),
             Err(problem) => problem.into(),
         }
     }
@@ -136,14 +154,22 @@ impl<S: Server> Service<S> {
             Ok(config) => config,
             Err(problem) => return problem.into(),
         };
+        if within_s.is_some() {
+            self.units.begin_trial();
+        }
         let changes = match self.apply(config) {
             Ok(changes) => changes,
-            Err(problems) => return joined(&problems).into(),
+            Err(problems) => {
+                if self.trial.before.is_none() {
+                    self.units.end_trial();
+                }
+                return joined(&problems).into();
+            }
         };
         let mut text: String = changes.iter().map(|change| format!("{change}\n")).collect();
         match within_s {
             None => {
-                self.trial.is_over();
+                self.end_trial();
                 text += "applied; to keep it over a restart, write it to the file that the server is started with";
             }
             Some(seconds) => {
@@ -167,20 +193,23 @@ impl<S: Server> Service<S> {
             return Problem::new("nothing waits to be confirmed", "lunar apply FILE --confirm-within 60s")
                 .into();
         }
-        self.trial.is_over();
+        self.end_trial();
         tracing::info!("the applied configuration is confirmed");
         Response::Done("confirmed".into())
     }
 
-    /// The time of a trial is over.
+    /// The time of a trial is over, or it is time to try again to roll it back.
     pub(super) fn unconfirmed(&mut self, number: u64) {
-        if number == self.trial.number && self.trial.before.is_some() {
-            tracing::warn!("the configuration was not confirmed: back to the one before");
-            self.roll_back();
+        if number != self.trial.number || self.trial.before.is_none() {
+            return;
         }
+        if !self.trial.retry.is_under_way() {
+            tracing::warn!("the configuration was not confirmed: back to the one before");
+        }
+        self.roll_back();
     }
 
-    /// Back to what was before.
+    /// Back to what was before. A failure is tried again until it works: a file that others use may come back.
     pub(super) fn roll_back(&mut self) -> Response {
         let Some(before) = self.trial.before.clone() else {
             return Problem::new("there is nothing to roll back to", "lunar apply FILE --confirm-within 60s")
@@ -189,22 +218,24 @@ impl<S: Server> Service<S> {
         // Nothing that happened to a file keeps hosts from what worked before.
         match self.replace(before, false) {
             Ok(()) => {
-                self.trial.is_over();
+                self.end_trial();
                 tracing::info!("the applied configuration is rolled back");
                 Response::Done("rolled back".into())
             }
             Err(problems) => {
-                tell_problems(&problems);
-                // It is tried again until it works.
-                self.wake(5, self.trial.number);
-                joined(&problems).into()
+                let pause = self.trial.retry.failed(&problems);
+                self.trial.number += 1;
+                later(&self.events, pause, Event::Unconfirmed(self.trial.number));
+                not_rolled_back(&problems).into()
             }
         }
     }
 }
 
-/// What is found and cannot be served is tried again after this time.
-const AGAIN: Duration = Duration::from_secs(10);
+fn not_rolled_back(problems: &[Problem]) -> Problem {
+    let hint = "the server tries again by itself; to keep what holds now: lunar apply --confirm";
+    Problem { hint: Some(hint.into()), ..joined(problems) }
+}
 
 pub(super) fn later(events: &Sender<Event>, time: Duration, event: Event) {
     let events = events.clone();

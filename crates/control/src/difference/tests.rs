@@ -179,3 +179,16 @@ fn a_difference_as_json() {
         })
     );
 }
+
+#[test]
+fn what_needs_a_restart_stays_different_until_then() {
+    let before = config(&format!("[server]\ncores = 1\n{BASE}"));
+    let text = "127.0.0.1:3260".to_owned();
+    let after = BASE.replace(&text, "127.0.0.1:3261").replace("\"memory\"", "\"null\"");
+    let after = config(&format!("[server]\ncores = 2\n[limits]\nmemory = \"64MiB\"\nsessions = 7\n{after}"));
+    let force = in_force(&before, &after);
+    assert_eq!(diff(&before, &after).len(), 5);
+    assert!(diff(&before, &force).iter().all(|one| !one.needs_restart));
+    assert!(diff(&force, &after).iter().all(|one| one.needs_restart));
+    assert_eq!((diff(&before, &force).len(), diff(&force, &after).len()), (2, 3));
+}
