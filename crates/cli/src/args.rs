@@ -226,6 +226,11 @@ pub struct Apply {
     /// The server's admin socket [default: lunar.sock in the folder of what runs, /run/lunar of root]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+
+    /// How long the server may take (5, 5s, 2m): commands of hosts have to end before a change; then it ends with exit
+    /// status 8
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = proto::duration::positive)]
+    pub timeout: Duration,
 }
 
 /// What to do about routers.
@@ -286,6 +291,10 @@ pub struct Asked {
     /// The server's admin socket [default: lunar.sock in the folder of what runs, /run/lunar of root]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+
+    /// How long the server may take to answer (5, 5s, 2m, 500ms); then it ends with exit status 8
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = proto::duration::positive)]
+    pub timeout: Duration,
 }
 
 #[cfg(test)]

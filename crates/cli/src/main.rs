@@ -97,6 +97,12 @@ fn panicked(info: &PanicHookInfo) {
     say::line(format_args!("thread '{}' {info}{backtrace}", thread.name().unwrap_or("<unnamed>")));
 }
 
+/// Prints what a command found out, also if something failed.
+fn said((text, failure): (String, Option<Failure>)) -> Result<ExitCode, Failure> {
+    say::out(text)?;
+    failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
 fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(args) => {
@@ -113,9 +119,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Doctor(args) => {
             log("warn")?;
-            let (text, failure) = doctor::doctor(args)?;
-            say::out(text)?;
-            return failure.map_or(Ok(ExitCode::SUCCESS), Err);
+            return said(doctor::doctor(args)?);
         }
         Command::Rdma(command) => say::out(rdma::rdma(&command)?)?,
         Command::Check { file, media } => say::out(check::check(&file, media)?)?,
@@ -151,7 +155,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             log("warn")?;
             say::out(attach::detach::detach(args)?)?
         }
-        Command::Session(command) => say::out(session::session(command)?)?,
+        Command::Session(command) => return said(session::session(command)?),
         Command::Router(command) => say::out(router::router(command)?)?,
         Command::Diff { file, asked } => say::out(router::diff(file.as_deref(), &asked)?)?,
         Command::Apply(args) => say::out(router::apply(&args)?)?,

@@ -3,7 +3,7 @@
 
 use crate::args::{Apply, Asked, OneRouter, Router, Steered};
 use crate::client::json;
-use crate::session::{one, servers};
+use crate::session::{of_each, one, servers};
 use control::admin::{self, Action, Difference, Request, Router as Told, Session};
 use control::{Cause, Problem};
 use proto::duration::{self, Unfit};
@@ -38,9 +38,20 @@ fn routing(name: Option<&str>, asked: &Asked) -> Result<PathBuf, Problem> {
         return one(all);
     }
     let is_meant = |told: &Told| name.is_none_or(|name| told.name == name);
-    let has = |path: &&PathBuf| admin::routers(path).is_ok_and(|routers| routers.iter().any(is_meant));
-    let meant: Vec<PathBuf> = all.iter().filter(has).cloned().collect();
-    one(if meant.is_empty() { all } else { meant })
+    let answers = of_each(&all, |path| admin::routers(path, asked.timeout));
+    let (mut meant, mut failed) = (Vec::new(), Vec::new());
+    for (path, answer) in all.iter().zip(answers) {
+        match answer {
+            Ok(routers) if routers.iter().any(is_meant) => meant.push(path.clone()),
+            Ok(_) => {}
+            Err(problem) => failed.push(problem),
+        }
+    }
+    match failed.into_iter().next() {
+        // It may be the one that is meant.
+        Some(problem) if meant.is_empty() => Err(problem),
+        _ => one(if meant.is_empty() { all } else { meant }),
+    }
 }
 
 fn told(which: &OneRouter, text: fn(&[Told]) -> String) -> Result<String, Problem> {
@@ -54,7 +65,7 @@ fn told(which: &OneRouter, text: fn(&[Told]) -> String) -> Result<String, Proble
 
 /// The routers that are asked about.
 fn chosen(which: &OneRouter, server: &Path) -> Result<Vec<Told>, Problem> {
-    let all = admin::routers(server)?;
+    let all = admin::routers(server, which.asked.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
@@ -78,7 +89,8 @@ fn sessions(which: &OneRouter) -> Result<String, Problem> {
         let targets = routers.iter().flat_map(|router| &router.targets);
         session.target.as_ref().is_some_and(|name| targets.into_iter().any(|target| target.name == *name))
     };
-    let sessions: Vec<Session> = admin::sessions(&server)?.into_iter().filter(ours).collect();
+    let sessions: Vec<Session> =
+        admin::sessions(&server, which.asked.timeout)?.into_iter().filter(ours).collect();
     match which.asked.json {
         true => json(&sessions),
         false if sessions.is_empty() => Ok("no sessions\n".into()),
@@ -89,7 +101,7 @@ fn sessions(which: &OneRouter) -> Result<String, Problem> {
 fn steer(which: Steered, action: Action) -> Result<String, Problem> {
     let server = routing(Some(&which.name), &which.asked)?;
     let router = which.name.clone();
-    let told = admin::tell(&server, &Request::Router { name: which.name, action })?;
+    let told = admin::tell(&server, &Request::Router { name: which.name, action }, which.asked.timeout)?;
     match which.asked.json {
         true => json(&BTreeMap::from([("router", router), ("told", told)])),
         false => Ok(told + "\n"),
@@ -98,7 +110,7 @@ fn steer(which: Steered, action: Action) -> Result<String, Problem> {
 
 /// What a configuration would change.
 pub fn diff(file: Option<&Path>, asked: &Asked) -> Result<String, Problem> {
-    let differences = admin::diff(&server(asked)?, absolute(file)?)?;
+    let differences = admin::diff(&server(asked)?, absolute(file)?, asked.timeout)?;
     match asked.json {
         true => json(&differences),
         false if differences.is_empty() => Ok("nothing would change\n".into()),
@@ -114,7 +126,7 @@ pub fn apply(args: &Apply) -> Result<String, Problem> {
         (_, true) => Request::Rollback {},
         _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) },
     };
-    said(admin::tell(&server, &request))
+    said(admin::tell(&server, &request, args.timeout))
 }
 
 fn said(answer: Result<String, Problem>) -> Result<String, Problem> {

@@ -1,19 +1,22 @@
 //! `lunar session`: what a running server tells of its sessions.
 
-use crate::args::Session;
+use crate::args::{Asked, Session};
 use crate::client::json;
+use crate::exit::Failure;
 use control::admin::{self, Session as Told};
 use control::{Cause, Problem, folders};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::thread::ScopedJoinHandle;
 
-/// The text to print.
-pub fn session(command: Session) -> Result<String, Problem> {
+/// The text to print, and what failed where other servers answered.
+pub fn session(command: Session) -> Result<(String, Option<Failure>), Failure> {
     match command {
-        Session::List(asked) if asked.json => json(&of_all(&servers(asked.socket.as_ref())?)?),
-        Session::List(asked) => list_all(&servers(asked.socket.as_ref())?),
+        Session::List(asked) => list_all(&servers(asked.socket.as_ref())?, &asked),
         Session::Show { id, asked } => {
-            show(admin::sessions(&one(servers(asked.socket.as_ref())?)?)?, id, asked.json)
+            let server = one(servers(asked.socket.as_ref())?)?;
+            Ok((show(admin::sessions(&server, asked.timeout)?, id, asked.json)?, None))
         }
     }
 }
@@ -24,15 +27,15 @@ pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
         return Ok(vec![path.clone()]);
     }
     let first = folders::admin_socket()?;
-    let answering = admin::answering(&first);
-    Ok(if answering.is_empty() { vec![first] } else { answering })
+    let listening = admin::listening(&first);
+    Ok(if listening.is_empty() { vec![first] } else { listening })
 }
 
 /// The server, if it is clear which is meant.
 pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
     if servers.len() > 1 {
         let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
-        let what = format!("{} servers answer: {}", servers.len(), sockets.join(", "));
+        let what = format!("{} servers run here: {}", servers.len(), sockets.join(", "));
         return Err(Problem::new(what, "name one of them with --socket"));
     }
     Ok(servers.swap_remove(0))
@@ -46,27 +49,53 @@ struct Placed {
     session: Told,
 }
 
-/// The sessions of every server, for programs.
-fn of_all(servers: &[PathBuf]) -> Result<Vec<Placed>, Problem> {
-    let mut all = Vec::new();
-    for server in servers {
-        let sessions = admin::sessions(server)?.into_iter();
-        all.extend(sessions.map(|session| Placed { server: server.clone(), session }));
-    }
-    Ok(all)
+/// What each server answers. All are asked at once: one that hangs keeps nobody from the answers of the others.
+pub fn of_each<T: Send>(
+    servers: &[PathBuf],
+    ask: impl Fn(&Path) -> Result<T, Problem> + Sync,
+) -> Vec<Result<T, Problem>> {
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = servers.iter().map(|server| scope.spawn(move || ask(server))).collect();
+        let answer = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|e| resume_unwind(e));
+        asked.into_iter().map(answer).collect()
+    })
 }
 
-/// The sessions of every server.
-fn list_all(servers: &[PathBuf]) -> Result<String, Problem> {
-    let mut text = String::new();
-    for path in servers {
-        let sessions = list(&admin::sessions(path)?);
-        match servers.len() {
-            1 => text += &sessions,
-            _ => text += &format!("[{}]\n{sessions}", path.display()),
+/// The sessions of every server that answers.
+fn list_all(servers: &[PathBuf], asked: &Asked) -> Result<(String, Option<Failure>), Failure> {
+    let (mut lists, mut problems) = (Vec::new(), Vec::new());
+    for (server, answer) in servers.iter().zip(of_each(servers, |path| admin::sessions(path, asked.timeout)))
+    {
+        match answer {
+            Ok(sessions) => lists.push((server, sessions)),
+            Err(problem) => problems.push(problem),
         }
     }
-    Ok(text)
+    if lists.is_empty() {
+        return Err(problems.into());
+    }
+    let text = match asked.json {
+        true => json(&placed(lists))?,
+        false => lists.iter().map(|(server, sessions)| listed(server, sessions, servers.len())).collect(),
+    };
+    Ok((text, (!problems.is_empty()).then(|| problems.into())))
+}
+
+/// For programs.
+fn placed(lists: Vec<(&PathBuf, Vec<Told>)>) -> Vec<Placed> {
+    let of_one = |(server, sessions): (&PathBuf, Vec<Told>)| {
+        let server = server.clone();
+        sessions.into_iter().map(move |session| Placed { server: server.clone(), session })
+    };
+    lists.into_iter().flat_map(of_one).collect()
+}
+
+fn listed(server: &Path, sessions: &[Told], servers: usize) -> String {
+    match servers {
+        1 => list(sessions),
+        _ => format!("[{}]\n{}", server.display(), list(sessions)),
+    }
 }
 
 fn list(sessions: &[Told]) -> String {

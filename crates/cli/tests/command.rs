@@ -378,7 +378,7 @@ fn of_several_servers_the_one_with_the_router_is_asked() {
     }
     assert_eq!(folder.run(&["router", "drain", "r1"]).1, "router r1: draining\n");
     let (status, _, why) = folder.run(&["router", "show", "r9"]);
-    assert!(status == 1 && why.contains("2 servers answer"), "{status} {why}");
+    assert!(status == 1 && why.contains("2 servers run here"), "{status} {why}");
     for server in [router, storage] {
         assert_eq!(server.end(Signal::TERM).0, 0);
     }
@@ -399,7 +399,7 @@ fn a_second_server_has_a_socket_beside_the_first() {
     let both = format!("[{}]\nno sessions\n[{}]\nno sessions\n", sockets[0], sockets[1]);
     assert_eq!((status, told), (0, both));
     let which = format!(
-        "error: 2 servers answer: {}, {}\n  hint: name one of them with --socket\n",
+        "error: 2 servers run here: {}, {}\n  hint: name one of them with --socket\n",
         sockets[0], sockets[1]
     );
     assert_eq!(folder.run(&["session", "show"]), (1, String::new(), which));

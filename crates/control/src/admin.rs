@@ -1,5 +1,6 @@
 //! The admin socket: a running server answers its own user. One JSON object a line, each way.
 
+mod connect;
 mod parameters;
 pub mod router;
 mod rows;
@@ -11,6 +12,7 @@ pub use session::{Counters, Session, Srp, table};
 
 pub use crate::Difference;
 use crate::{Cause, Problem, folders, io_text};
+use connect::{connect, is_answered};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
@@ -111,9 +113,6 @@ const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// Who asks must do so within this time; others wait for it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A reload waits for commands of hosts, and others that ask wait for it.
-const ANSWER: Duration = Duration::from_secs(60);
-
 /// The admin socket of a running server. It goes away when this is dropped.
 pub struct Admin {
     path: PathBuf,
@@ -160,7 +159,7 @@ impl Admin {
         }
         match Admin::start(first, server.clone()) {
             Ok(admin) => Ok(admin),
-            Err(problem) if UnixStream::connect(first).is_err() => Err(problem),
+            Err(problem) if !is_answered(first) => Err(problem),
             Err(_) => Admin::start(&folders::second_admin_socket(first), server),
         }
     }
@@ -175,7 +174,7 @@ impl Drop for Admin {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         // The thread wakes up by a connection; without one it ends with the process.
-        if UnixStream::connect(&self.path).is_ok()
+        if connect(&self.path, PATIENCE).is_ok()
             && let Some(thread) = self.thread.take()
         {
             _ = thread.join();
@@ -196,7 +195,7 @@ fn cannot(path: &Path, e: &io::Error) -> Problem {
 /// # Errors
 /// As a server says it.
 pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
-    if UnixStream::connect(path).is_ok() {
+    if is_answered(path) {
         let problem = Problem::new(
             format!("another server answers at the admin socket {}", path.display()),
             "stop it, or set admin_socket in the configuration to another path",
@@ -295,42 +294,39 @@ fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Opti
     }
 }
 
-/// The sockets at which a server answers: `first`, and those beside it.
-pub fn answering(first: &Path) -> Vec<PathBuf> {
+/// The sockets at which a server listens, also one that hangs: `first`, and those beside it.
+pub fn listening(first: &Path) -> Vec<PathBuf> {
     let others = folders::second_admin_sockets(first).into_iter().map(|(path, _)| path);
-    std::iter::once(first.to_path_buf())
-        .chain(others)
-        .filter(|path| UnixStream::connect(path).is_ok())
-        .collect()
+    std::iter::once(first.to_path_buf()).chain(others).filter(|path| is_answered(path)).collect()
 }
 
 /// Asks the server at `path` for its sessions.
-pub fn sessions(path: &Path) -> Result<Vec<Session>, Problem> {
-    match request(path, &Request::Sessions {})? {
+pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<Session>, Problem> {
+    match request(path, &Request::Sessions {}, timeout)? {
         Response::Sessions(sessions) => Ok(sessions),
         _ => Err(strange()),
     }
 }
 
 /// Asks the server at `path` for its SCSI routing instances.
-pub fn routers(path: &Path) -> Result<Vec<Router>, Problem> {
-    match request(path, &Request::Routers {})? {
+pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<Router>, Problem> {
+    match request(path, &Request::Routers {}, timeout)? {
         Response::Routers(routers) => Ok(routers),
         _ => Err(strange()),
     }
 }
 
 /// Asks the server at `path` what another configuration would change.
-pub fn diff(path: &Path, file: Option<PathBuf>) -> Result<Vec<Difference>, Problem> {
-    match request(path, &Request::Diff { file })? {
+pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec<Difference>, Problem> {
+    match request(path, &Request::Diff { file }, timeout)? {
         Response::Differences(differences) => Ok(differences),
         _ => Err(strange()),
     }
 }
 
 /// Asks the server at `path` to do something; what it says then.
-pub fn tell(path: &Path, what: &Request) -> Result<String, Problem> {
-    match request(path, what)? {
+pub fn tell(path: &Path, what: &Request, timeout: Duration) -> Result<String, Problem> {
+    match request(path, what, timeout)? {
         Response::Done(said) => Ok(said),
         _ => Err(strange()),
     }
@@ -340,39 +336,48 @@ fn strange() -> Problem {
     Problem::new("the server answers something else", "it may be of another version: restart it")
 }
 
-fn request(path: &Path, request: &Request) -> Result<Response, Problem> {
-    let failed = |e: io::Error| match e.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Problem::new(
-            format!("no server answers at {}", path.display()),
-            "start one with lunar serve, or name its socket with --socket",
-        )
-        .because(Cause::Unreachable),
-        ErrorKind::PermissionDenied => Problem::new(
-            format!("the server at {} belongs to another user", path.display()),
-            "ask as that user, or as root",
-        )
-        .because(Cause::NoAccess),
-        kind => Problem::new(
-            format!("the server at {} does not answer: {}", path.display(), io_text(&e)),
-            "look at its log",
-        )
-        .because(match kind {
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => Cause::TimedOut,
-            _ => Cause::Unreachable,
-        }),
-    };
-    match ask(path, request).map_err(failed)? {
+fn request(path: &Path, request: &Request, timeout: Duration) -> Result<Response, Problem> {
+    match ask(path, request, timeout).map_err(|e| no_answer(path, request, timeout, &e))? {
         Response::Error { what, hint, cause } => Err(Problem::new(what, hint).because(cause)),
         response => Ok(response),
     }
 }
 
-fn ask(path: &Path, request: &Request) -> io::Result<Response> {
-    let mut stream = UnixStream::connect(path)?;
+fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -> Problem {
+    let path = path.display();
+    match e.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Problem::new(
+            format!("no server answers at {path}"),
+            "start one with lunar serve, or name its socket with --socket",
+        )
+        .because(Cause::Unreachable),
+        ErrorKind::PermissionDenied => Problem::new(
+            format!("the server at {path} belongs to another user"),
+            "ask as that user, or as root",
+        )
+        .because(Cause::NoAccess),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            let what =
+                format!("the server at {path} does not answer within {}", proto::duration::show(timeout));
+            let hint = "it is stopped or overloaded: look at its process, or wait longer: --timeout";
+            let later = match request {
+                Request::Sessions {} | Request::Routers {} | Request::Diff { .. } => "",
+                _ => "; it may still do this later",
+            };
+            Problem::new(what, format!("{hint}{later}")).because(Cause::TimedOut)
+        }
+        _ => Problem::new(format!("the server at {path} does not answer: {}", io_text(e)), "look at its log")
+            .because(Cause::Unreachable),
+    }
+}
+
+fn ask(path: &Path, request: &Request, timeout: Duration) -> io::Result<Response> {
+    let until = Instant::now() + timeout;
+    let mut stream = connect(path, timeout)?;
     let mut bytes = serde_json::to_vec(request)?;
     bytes.push(b'\n');
     stream.write_all(&bytes)?;
-    let line = line(&mut stream, MAX_RESPONSE_BYTES, Instant::now() + ANSWER)?;
+    let line = line(&mut stream, MAX_RESPONSE_BYTES, until)?;
     Ok(serde_json::from_slice(&line.ok_or(ErrorKind::UnexpectedEof)?)?)
 }
 

@@ -22,9 +22,9 @@ fn routers_are_told_and_refusals_are_problems() {
     let folder = Folder::new("routers");
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
-    assert_eq!(routers(&path).unwrap()[0].name, "r1");
+    assert_eq!(routers(&path, PATIENCE * 2).unwrap()[0].name, "r1");
     let drain = Request::Router { name: "r1".into(), action: Action::Drain };
-    assert_eq!(tell(&path, &drain).unwrap_err().what, format!("{drain:?}"));
+    assert_eq!(tell(&path, &drain, PATIENCE).unwrap_err().what, format!("{drain:?}"));
     assert!(raw(&path, b"{\"command\":\"routers\"}\n").starts_with("{\"routers\":[{\"name\":\"r1\""));
 }
 
@@ -42,12 +42,15 @@ fn sessions_are_told() {
     let path = folder.0.join("lunar.sock");
     let admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(sessions(&path).unwrap(), [session(1), session(2)]);
+    assert_eq!(sessions(&path, PATIENCE * 2).unwrap(), [session(1), session(2)]);
     assert!(raw(&path, b"{\"command\":\"sessions\"}\n").starts_with("{\"sessions\":[{\"tsih\":1,"));
     drop(admin);
     assert!(!path.exists());
     assert_eq!(
-        sessions(&path).unwrap_err().to_string().replace(&format!("{}/", folder.0.display()), ""),
+        sessions(&path, PATIENCE * 2)
+            .unwrap_err()
+            .to_string()
+            .replace(&format!("{}/", folder.0.display()), ""),
         "no server answers at lunar.sock\n  hint: start one with lunar serve, or name its socket with --socket"
     );
 }
@@ -64,7 +67,7 @@ fn nonsense_is_answered_and_the_next_one_too() {
     let mut silent = UnixStream::connect(&path).unwrap();
     silent.write_all(b"no newline").unwrap();
     drop(silent);
-    assert_eq!(sessions(&path).unwrap().len(), 2);
+    assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);
 }
 
 #[test]
@@ -73,7 +76,7 @@ fn who_is_silent_is_cut() {
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     let _silent = UnixStream::connect(&path).unwrap();
-    assert_eq!(sessions(&path).unwrap().len(), 2, "after the other was cut");
+    assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2, "after the other was cut");
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
         "another server answers at the admin socket lunar.sock\n  \
          hint: stop it, or set admin_socket in the configuration to another path"
     );
-    assert_eq!(sessions(&path).unwrap().len(), 2);
+    assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);
     drop(first);
     folder.file("lunar.sock", "a file", 0o600);
     assert_eq!(
@@ -111,4 +114,30 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
         "cannot listen on the admin socket none/lunar.sock: no such file or directory\n  \
          hint: set admin_socket in the configuration to a path that this user can write"
     );
+}
+
+#[test]
+fn a_server_that_hangs_is_reported_when_the_time_is_over() {
+    let folder = Folder::new("hangs");
+    let path = folder.0.join("lunar.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let limit = Duration::from_millis(100);
+    let said = |result: Result<String, Problem>| {
+        let problem = result.unwrap_err();
+        assert_eq!(problem.cause, Cause::TimedOut);
+        problem.to_string().replace(&format!("{}/", folder.0.display()), "")
+    };
+    let hangs = "the server at lunar.sock does not answer within 100ms\n  \
+         hint: it is stopped or overloaded: look at its process, or wait longer: --timeout";
+    assert_eq!(said(sessions(&path, limit).map(|_| String::new())), hangs);
+    assert_eq!(
+        said(tell(&path, &Request::Confirm {}, limit)),
+        format!("{hangs}; it may still do this later")
+    );
+    // Its queue is full.
+    let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&path, limit).ok()).take(100_000).collect();
+    assert!(waiting.len() < 100_000);
+    assert_eq!(said(sessions(&path, limit).map(|_| String::new())), hangs);
+    assert_eq!(listening(&path).len(), 1);
+    drop(listener);
 }
