@@ -10,6 +10,7 @@ use proto::Pdu;
 use proto::chap::Algorithm;
 use proto::initiator::login::{Failure, LoggedIn, Login, Step, Wish};
 use proto::login::SessionType;
+use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -65,6 +66,16 @@ pub enum TargetPort {
     Portal(SocketAddr),
     /// A target port of SRP.
     Srp(PortId),
+}
+
+impl fmt::Display for TargetPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetPort::Group(tag) => write!(f, "group:{tag}"),
+            TargetPort::Portal(address) => write!(f, "portal:{address}"),
+            TargetPort::Srp(port) => write!(f, "srp:{port}"),
+        }
+    }
 }
 
 /// An ISID of the random format (RFC 7143 section 11.12.5).

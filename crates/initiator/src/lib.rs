@@ -12,6 +12,7 @@ mod connect;
 mod discovery;
 mod error;
 mod iser;
+pub mod late;
 mod lun;
 mod made;
 pub mod multipath;

@@ -48,6 +48,8 @@ pub struct Script {
     stat_sn: u32,
     /// Commands that it takes at a time.
     window: u32,
+    /// The tag of its portal group.
+    group: u16,
     hook: Box<Hook>,
 }
 
@@ -55,7 +57,7 @@ impl Script {
     /// A target without a fault.
     pub fn new() -> Script {
         let hook = Box::new(|_: &mut Link, _: &Pdu| Turn::Usual);
-        Script { answers: Vec::new(), says: Vec::new(), stat_sn: 0x0102_0304, window: 16, hook }
+        Script { answers: Vec::new(), says: Vec::new(), stat_sn: 0x0102_0304, window: 16, group: 1, hook }
     }
 
     /// Answers a key with this value.
@@ -73,6 +75,11 @@ impl Script {
     /// Begins with this StatSN.
     pub fn stat_sn(self, stat_sn: u32) -> Script {
         Script { stat_sn, ..self }
+    }
+
+    /// The tag of its portal group, where it is not 1.
+    pub fn group(self, group: u16) -> Script {
+        Script { group, ..self }
     }
 
     /// Takes so many commands at a time.

@@ -55,7 +55,8 @@ impl Link {
 
     fn login(&mut self, pdu: &Pdu) {
         if pdu.bhs[1] >> 2 & 3 == 0 {
-            let keys = [("TargetPortalGroupTag", "1"), ("AuthMethod", "None")];
+            let group = self.shared.script.group.to_string();
+            let keys = [("TargetPortalGroupTag", group.as_str()), ("AuthMethod", "None")];
             let answer = self.login_response(pdu, 0x81, &keys);
             return self.send(answer);
         }

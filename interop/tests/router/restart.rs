@@ -49,8 +49,13 @@ struct Stall {
 }
 
 fn stalling(stall: &Arc<Stall>) -> Target {
+    stalling_in(1, stall)
+}
+
+/// The same in this portal group.
+fn stalling_in(group: u16, stall: &Arc<Stall>) -> Target {
     let stall = stall.clone();
-    let script = Script::new().answer("ImmediateData", "Yes").hook(move |_, pdu| {
+    let script = Script::new().group(group).answer("ImmediateData", "Yes").hook(move |_, pdu| {
         while pdu.opcode() == op::LOGIN && stall.logins.load(SeqCst) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -97,6 +102,153 @@ fn a_restarted_router_logs_in_with_all_isids_before_it_serves() {
         let first = seen.iter().position(is_read_or_write).expect("a write");
         let logins = logged_in(&seen[..first]);
         assert!(recorded.iter().all(|isid| logins.contains(isid)), "{urls}: {recorded:?} {logins:?}");
+        stall.logins.store(false, SeqCst);
+    }
+}
+
+/// The names of the initiators that logged in with these ISIDs, each once.
+fn names(seen: &[Seen], isids: &[String]) -> Vec<String> {
+    let logins = seen.iter().filter(|seen| seen.pdu.opcode() == op::LOGIN);
+    let old =
+        logins.filter(|seen| logged_in(std::slice::from_ref(seen)).iter().any(|isid| isids.contains(isid)));
+    let keys = old.flat_map(|seen| {
+        String::from_utf8_lossy(&seen.pdu.data).split('\0').map(str::to_owned).collect::<Vec<_>>()
+    });
+    let mut names: Vec<String> =
+        keys.filter_map(|key| Some(key.strip_prefix("InitiatorName=")?.to_owned())).collect();
+    names.dedup();
+    names
+}
+
+/// An ISID makes another nexus under another name.
+#[test]
+fn a_router_with_a_new_name_ends_sessions_of_its_old_name() {
+    let [old, new] = ["old", "new"].map(|name| format!("iqn.2026-11.org.example:{name}"));
+    let target = stalling(&Arc::default());
+    let text = |name: &str| {
+        let url = format!("iscsi://{}/{}?initiator={name}", target.address(), interop::TARGET);
+        router_text("", &(upstream("a", &url, "") + &map_target(T, "a")))
+    };
+    let mut router = Server::start(&text(&old));
+    drop(session(router.portal(), T, &[0]).read_blocks(0, 0, 8));
+    let recorded = isids(&router);
+    router.rewrite(&text(&new));
+    let before = target.seen().len();
+    router.restart();
+    session(router.portal(), T, &[0]).write_blocks(0, 0, &pattern(LEN, NEWER)).good();
+    assert_eq!(names(&target.seen()[before..], &recorded), [old, new]);
+}
+
+/// Function rejected (RFC 7143 section 11.6.1).
+const REJECTED: u8 = 255;
+const LUN_RESET: u8 = 5;
+
+fn is_reset(pdu: &Pdu) -> bool {
+    pdu.opcode() == op::TMF && pdu.bhs[1] & 0x7f == LUN_RESET
+}
+
+/// Storage in portal group 2 that refuses LOGICAL UNIT RESET as long as it is to.
+fn refusing(refuses: &Arc<AtomicBool>) -> Target {
+    let refuses = refuses.clone();
+    let script = Script::new().group(2).hook(move |link, pdu| {
+        if !is_reset(pdu) || !refuses.load(SeqCst) {
+            return Turn::Usual;
+        }
+        let mut answer = Pdu::new(op::TMF_RESPONSE).itt(pdu.tag());
+        answer.bhs[2] = REJECTED;
+        link.send(answer);
+        Turn::Done
+    });
+    script.listen()
+}
+
+/// Ways in which LUNs are routed.
+const PATHS: [&str; 1] = ["block"];
+
+/// Storage with two portal groups, and a router that was killed with writes at the first one, where no login ends now.
+struct Grouped {
+    stall: Arc<Stall>,
+    stalled: Target,
+    serves: Target,
+    router: Server,
+    /// Requests that the second group had seen by then.
+    before: usize,
+}
+
+fn grouped(serves: Target, path: &str, more: &str) -> Grouped {
+    let stall = Arc::new(Stall::default());
+    let stalled = stalling_in(1, &stall);
+    let place = |target: &Target| {
+        format!("iscsi://{}/{}?login_timeout=2&fast_io_fail_timeout=1", target.address(), interop::TARGET)
+    };
+    let places = [&stalled, &serves].map(place).join("\", \"");
+    let keys = format!("path = \"{path}\"\nhold_s = 20\n");
+    let text = router_text(&keys, &(upstream("a", &places, more) + &map_target(T, "a")));
+    let mut router = Server::start(&text);
+    let mut raw = session(router.portal(), T, &[0]);
+    until("the first path is used", || {
+        drop(raw.read_blocks(0, 0, 8));
+        stalled.seen().iter().any(is_read_or_write).then_some(())
+    });
+    stall.writes.store(true, SeqCst);
+    writing(std::slice::from_mut(&mut raw));
+    until("the storage has the write", || stalled.requests(op::SCSI).iter().any(is_write).then_some(()));
+    router.kill9();
+    stall.logins.store(true, SeqCst);
+    let before = serves.seen().len();
+    router.restart();
+    Grouped { stall, stalled, serves, router, before }
+}
+
+#[test]
+fn a_restarted_router_resets_what_another_group_may_write() {
+    for path in PATHS {
+        let serves = stalling_in(2, &Arc::default());
+        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, path, "");
+        let mut raw = session(router.portal(), T, &[0]);
+        raw.write_blocks(0, 0, &pattern(LEN, NEWER)).good();
+        let seen = serves.seen().split_off(before);
+        let reset = seen.iter().position(|seen| is_reset(&seen.pdu)).expect("a reset");
+        let first = seen.iter().position(is_read_or_write).expect("a write");
+        assert!(reset < first, "{path}: {reset} {first}");
+        assert_eq!(
+            seen.iter().filter(|seen| is_reset(&seen.pdu)).count(),
+            1,
+            "{path}: it disturbs other hosts"
+        );
+        stall.logins.store(false, SeqCst);
+    }
+}
+
+#[test]
+fn a_restarted_router_waits_where_resets_are_refused() {
+    for path in PATHS {
+        let refuses = Arc::new(AtomicBool::new(true));
+        let Grouped { stall, stalled: _stalled, serves, router, before } =
+            grouped(refusing(&refuses), path, "");
+        let mut raw = session(router.portal(), T, &[0]);
+        let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(LEN, NEWER));
+        raw.send(&write);
+        let resets = || serves.seen()[before..].iter().filter(|seen| is_reset(&seen.pdu)).count();
+        until("it has tried twice", || (resets() > 1).then_some(()));
+        assert!(!serves.seen()[before..].iter().any(is_read_or_write), "{path}");
+        // The login there is proof as well.
+        stall.writes.store(false, SeqCst);
+        stall.logins.store(false, SeqCst);
+        let answer = raw.recv_for(write.tag());
+        assert_eq!((answer.opcode(), answer.bhs[3]), (op::SCSI_RESPONSE, 0), "{path}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_restarted_router_that_takes_the_risk_resets_nothing() {
+    for path in PATHS {
+        let serves = stalling_in(2, &Arc::default());
+        let risk = "late_writes = \"risk\"\n";
+        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, path, risk);
+        let mut raw = session(router.portal(), T, &[0]);
+        raw.write_blocks(0, 0, &pattern(LEN, NEWER)).good();
+        assert!(!serves.seen()[before..].iter().any(|seen| is_reset(&seen.pdu)), "{path}");
         stall.logins.store(false, SeqCst);
     }
 }

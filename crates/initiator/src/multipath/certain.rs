@@ -1,14 +1,10 @@
 //! Makes certain that a target carries out no write of a path that is lost, where its session does not come back.
 
 use super::{Multipath, Way};
-use crate::Lun;
+use crate::{Lun, late};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use wire::iscsi::request::Function;
-
-/// Function complete (RFC 7143 section 11.6.1).
-const COMPLETE: u8 = 0;
 
 /// After so long it is looked again whether a logical unit can be reset.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -88,17 +84,11 @@ async fn oldest(lun: &Lun) -> Option<Duration> {
 /// Resets a logical unit through another path; false if that fails.
 async fn reset(lun: &Lun, other: &dyn Way) -> bool {
     let Some(through) = other.lun() else { return false };
-    let (path, sent) = (other.name(), Instant::now());
-    tracing::warn!(path, "writes of a lost path wait: the logical unit is reset");
-    match through.session().manage(Function::LunReset, through.address()).await {
-        Ok(COMPLETE) => {
-            lun.session().was_reset(lun.address(), sent).await;
-            return true;
-        }
-        Ok(code) => tracing::warn!(path, "the target refuses LOGICAL UNIT RESET (response {code})"),
-        Err(e) => tracing::warn!(path, "LOGICAL UNIT RESET: {e}"),
+    let sent = late::reset(through.session(), through.address(), "writes of a lost path wait").await;
+    if let Some(sent) = sent {
+        lun.session().was_reset(lun.address(), sent).await;
     }
-    false
+    sent.is_some()
 }
 
 #[cfg(test)]

@@ -47,9 +47,7 @@ pub trait Way: Backend {
 
 impl Way for Lun {
     fn name(&self) -> String {
-        let facts = self.session().facts();
-        let scheme = self.session().transport().scheme();
-        format!("{scheme}://{}/{}/{}", facts.portal, facts.target, self.number())
+        self.session().place(self.address())
     }
 
     fn identity(&self) -> Vec<u8> {

@@ -111,6 +111,13 @@ pub struct Facts {
     pub left_behind: usize,
 }
 
+impl Facts {
+    /// The port of the target in its nexus, by a name that no other port has; None where that cannot be known. It has no spaces.
+    pub fn target_port(&self) -> Option<String> {
+        Some(format!("{},{}", self.port?, self.target.replace(char::is_whitespace, "_")))
+    }
+}
+
 /// What all handles of a session share.
 struct Shared {
     id: u64,

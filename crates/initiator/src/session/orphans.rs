@@ -1,14 +1,14 @@
 //! Commands that change the medium, of a connection that is lost: orphans. The target may carry one out until it has
 //! ended it, also after newer commands. Until that is certain, an orphan is neither sent again nor reported as ended.
 
-use super::escalate::{COMPLETE, carry_out};
+use super::escalate::carry_out;
 use super::home::Home;
 use super::lock;
 use super::machine::{Machine, Online};
 use super::task::{State, Task};
 use crate::connect::TargetPort;
 use crate::options::LateWrites;
-use crate::{Error, Kind};
+use crate::{Error, Kind, late};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use wire::iscsi::lun::shown;
@@ -268,12 +268,6 @@ async fn end_orphans(home: Rc<Home>, luns: Vec<u64>) {
     for lun in luns {
         let (target, number) = (home.name(), shown(lun));
         tracing::warn!(target, lun = %number, "writes of another portal group wait: the logical unit is reset");
-        match carry_out(&home, Function::LunReset, lun).await {
-            Ok(COMPLETE) => {}
-            Ok(code) => {
-                tracing::warn!(target, lun = %number, "the target refuses LOGICAL UNIT RESET (response {code})");
-            }
-            Err(e) => tracing::warn!(target, lun = %number, "LOGICAL UNIT RESET: {e}"),
-        }
+        late::is_done(carry_out(&home, Function::LunReset, lun).await, &format!("{target}/{number}"));
     }
 }

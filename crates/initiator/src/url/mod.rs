@@ -155,7 +155,23 @@ impl Url {
     /// # Errors
     /// [`Kind::Invalid`] when a secret cannot be read or is missing, or a name is wrong.
     pub fn options(&self) -> Result<Options, Error> {
-        who::options(self, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        who::options(self, &who::variable)
+    }
+
+    /// Our iSCSI name, as in [`Url::options`].
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when it is wrong.
+    pub fn initiator(&self) -> Result<String, Error> {
+        who::name(self, &who::variable)
+    }
+
+    /// Sessions have this name and ISID, also where the URL names others.
+    pub(crate) fn take_port(&mut self, initiator: Option<&str>, isid: [u8; 6]) {
+        self.settings.isid = Some(isid);
+        if let Some(name) = initiator {
+            self.settings.texts.initiator = Some(name.to_owned());
+        }
     }
 
     /// How long to wait for what; it may be changed before anything is opened.

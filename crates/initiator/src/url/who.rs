@@ -21,6 +21,16 @@ const SECRET_LEN: usize = 255;
 /// The environment: a variable that is set and not empty.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// A variable of this process.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Our name in sessions of a URL.
+pub fn name(url: &Url, env: Env<'_>) -> Result<String, Error> {
+    initiator(url.settings.texts.initiator.as_deref(), env, &|| std::fs::File::open(NAME_FILE).ok())
+}
+
 /// The options of a URL.
 pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
     let s = &url.settings;
@@ -28,7 +38,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
     // RFC 7143 section 13.14.
     offer.first_burst_length = offer.first_burst_length.min(offer.max_burst_length);
     let options = Options {
-        initiator: initiator(s.texts.initiator.as_deref(), env, &|| std::fs::File::open(NAME_FILE).ok())?,
+        initiator: name(url, env)?,
         // Those of the environment are for others.
         credentials: if url.transport == Transport::Srp { None } else { credentials(url, env)? },
         transport: url.transport,

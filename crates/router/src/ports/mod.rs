@@ -1,19 +1,24 @@
 //! ISIDs of the sessions with upstreams. They are recorded in a file, so that a router that was killed replaces the sessions
-//! that it has left behind before it serves: a login with the same ISID ends them, with their writes (RFC 7143 section
-//! 6.3.5). Each state folder has random ISIDs of its own, and an ISID is never given twice while a process runs: a session
-//! may outlive the configuration that it was opened for.
+//! that it has left behind before it serves: a login with the same name and ISID at the same portal group ends them, with their
+//! writes (RFC 7143 section 6.3.5). Where none succeeds in time, the logical unit is reset. Each state folder has random ISIDs
+//! of its own, and an ISID is never given twice while a process runs: a session may outlive the configuration that it was opened
+//! for.
 
 mod record;
 
 use event_listener::Event as Bell;
 use initiator::{Error, Kind};
 use record::{Paths, Record};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// ISIDs of a path that are recorded at most.
 const MOST: usize = 256;
+
+/// A port of a target that cannot be known.
+const UNKNOWN: &str = "?";
 
 /// An ISID (RFC 7143 section 11.12.5).
 pub type Isid = [u8; 6];
@@ -47,7 +52,9 @@ pub struct Ports {
     /// The file, from its first use on.
     record: OnceLock<Record>,
     paths: Mutex<Paths>,
-    /// Rings when the old sessions of a path were replaced, or could not be.
+    /// Logical units that are being reset.
+    resetting: Mutex<BTreeSet<String>>,
+    /// Rings when old sessions were replaced, or could not be, and when a reset has ended.
     bell: Bell,
 }
 
@@ -60,39 +67,99 @@ pub struct Way<'a> {
     pub path: &'a str,
 }
 
-/// The ISIDs of one path to a logical unit.
+/// The sessions of one path to a logical unit.
 #[derive(Debug, Default)]
 struct Recorded {
     /// All of them, the oldest first.
-    all: Vec<Isid>,
-    /// Those that this process has not used.
-    unused: Vec<Isid>,
+    all: Vec<Entry>,
     /// ISIDs, of this path and others, that a login over this one replaces: a login that was given up may still be carried
     /// out, and would end a session that has its ISID by then.
     logins: Vec<Isid>,
-    old: Old,
+    /// Old sessions are being replaced over this path.
+    is_replacing: bool,
+    /// Since when old sessions keep this path from being used, or were last reset over it in vain.
+    since: Option<Instant>,
 }
 
-/// The sessions that an earlier process may have left behind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Old {
-    /// There are none any more.
-    #[default]
-    Replaced,
-    /// Somebody replaces them.
-    BeingReplaced,
-    /// They may be there.
+/// A session, as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    isid: Isid,
+    /// The name of the initiator; None in records of older versions.
+    initiator: Option<String>,
+    /// The port of the target; None until it has logged in. Nothing is sent before it is recorded.
+    at: Option<String>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// An earlier process had it, and the target may still carry out commands of it.
     Left,
+    /// The target carries out nothing of it any more, and nobody uses the ISID.
+    Ended,
+    /// This process has it.
+    Used,
+}
+
+/// A session that an earlier process has left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Old {
+    /// Our part of its identifier.
+    pub isid: Isid,
+    /// The name of the initiator that it had, where that is known.
+    pub initiator: Option<String>,
+    path: String,
+    at: Option<String>,
+}
+
+impl Old {
+    /// A login over this path, which has led to this port of the target, has ended it. An ISID makes another nexus at another
+    /// port.
+    fn is_ended_at(&self, path: &str, port: Option<&str>) -> bool {
+        match &self.at {
+            Some(at) if at != UNKNOWN => port == Some(at),
+            _ => self.path == path,
+        }
+    }
 }
 
 /// What the opening of a session finds.
 enum Found {
-    /// The sessions with these ISIDs are to be replaced first.
-    Left(Vec<Isid>),
+    /// These sessions are to be replaced first.
+    Left(Vec<Old>),
     /// Somebody else does that now.
     Wait,
     /// There is nothing to replace.
     Clear,
+}
+
+/// The turn to reset a logical unit: one at a time has it.
+pub struct Turn<'a> {
+    ports: &'a Arc<Ports>,
+    way: Way<'a>,
+}
+
+impl Turn<'_> {
+    /// Its reset has ended what old sessions of the logical unit had left.
+    pub async fn has_ended(self) {
+        self.ports.end(|path, _| path.starts_with(self.way.unit));
+        self.ports.save().await;
+    }
+
+    /// It could not be reset: the next try is due after the same time again.
+    pub fn has_failed(self) {
+        if let Some(recorded) = self.ports.lock().get_mut(self.way.path) {
+            recorded.since = Some(Instant::now());
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.ports.resetting().remove(self.way.unit);
+        self.ports.bell.notify(usize::MAX);
+    }
 }
 
 impl Ports {
@@ -100,31 +167,76 @@ impl Ports {
         Ports { file, ..Ports::default() }
     }
 
-    /// An ISID for a new session over this path. Old sessions with the logical unit are replaced first: `replace` logs in
-    /// with each of their ISIDs. Those of other paths are among them, for theirs may be away: where both lead to one portal
-    /// group, a login over this path ends them.
+    /// Ends what old sessions with the logical unit have left, before this path is used: `log_in` logs in as each of them, and
+    /// returns the port of the target. Those of other paths are among them, for theirs may be away: where both lead to one
+    /// port, a login over this path ends them. True if that is not enough: the logical unit is to be reset over this path.
     ///
     /// # Errors
-    /// Those of `replace`: an old session may still be there. [`Kind::Unreachable`] when no thread can read the file.
-    pub async fn isid(
+    /// Those of `log_in`: an old session may still be there, and no reset is due before this `limit`. [`Kind::Unreachable`] when
+    /// no thread can read the file.
+    pub async fn settle(
         self: &Arc<Self>,
         way: Way<'_>,
-        replace: impl AsyncFn(Isid) -> Result<(), Error>,
-    ) -> Result<Isid, Error> {
+        limit: Duration,
+        log_in: impl AsyncFn(&Old) -> Result<Option<String>, Error>,
+    ) -> Result<bool, Error> {
         self.open().await?;
         loop {
             let rings = self.bell.listen();
             match self.find(way) {
-                Found::Left(old) => break self.replace(way.path, old, replace).await?,
+                Found::Left(old) => {
+                    let Err(e) = self.replace(way.path, old, log_in).await else { return Ok(false) };
+                    return if self.is_due(way, limit) { Ok(true) } else { Err(e) };
+                }
                 Found::Wait => rings.await,
-                Found::Clear => break,
+                Found::Clear => return Ok(false),
             }
         }
-        let (isid, is_new) = self.take(way.path);
-        if is_new {
+    }
+
+    /// Nothing is owed for old sessions with the logical unit.
+    ///
+    /// # Errors
+    /// [`Kind::Unreachable`] when no thread can read the file.
+    pub async fn forget(self: &Arc<Self>, way: Way<'_>) -> Result<(), Error> {
+        self.open().await?;
+        self.end(|path, _| path.starts_with(way.unit));
+        Ok(())
+    }
+
+    /// The turn to reset the logical unit, once nobody else does; None if old sessions have left nothing any more.
+    pub async fn turn<'a>(self: &'a Arc<Self>, way: Way<'a>) -> Option<Turn<'a>> {
+        loop {
+            let rings = self.bell.listen();
+            if self.left(way.unit).is_empty() {
+                return None;
+            }
+            if self.resetting().insert(way.unit.to_owned()) {
+                return Some(Turn { ports: self, way });
+            }
+            rings.await;
+        }
+    }
+
+    /// An ISID for a new session over this path, under this name.
+    pub async fn isid(self: &Arc<Self>, way: Way<'_>, initiator: &str) -> Isid {
+        let isid = self.take(way.path, initiator);
+        self.save().await;
+        isid
+    }
+
+    /// The session of this path with this ISID has logged in at this port of the target.
+    pub async fn is_at(self: &Arc<Self>, way: Way<'_>, isid: Isid, at: Option<String>) {
+        let at = at.or_else(|| Some(UNKNOWN.to_owned()));
+        if self.moves(way.path, isid, at) {
             self.save().await;
         }
-        Ok(isid)
+    }
+
+    fn moves(&self, path: &str, isid: Isid, at: Option<String>) -> bool {
+        let mut paths = self.lock();
+        let entry = paths.get_mut(path).and_then(|of| of.all.iter_mut().find(|entry| entry.isid == isid));
+        entry.is_some_and(|entry| std::mem::replace(&mut entry.at, at.clone()) != at)
     }
 
     /// Reads the file at its first use. All cores wait for that.
@@ -142,33 +254,85 @@ impl Ports {
         net::blocking(read).await.map_err(|e| Error::new(Kind::Unreachable, e.to_string()))
     }
 
-    /// Replaces old sessions over a path.
+    /// Replaces old sessions over a path, as far as a login over it does.
     async fn replace(
         &self,
         path: &str,
-        old: Vec<Isid>,
-        replace: impl AsyncFn(Isid) -> Result<(), Error>,
+        old: Vec<Old>,
+        log_in: impl AsyncFn(&Old) -> Result<Option<String>, Error>,
     ) -> Result<(), Error> {
-        let mut replacing = Replacing { ports: self, path, end: Old::Left };
-        for isid in old {
-            if self.reserve(path, isid) {
-                replace(isid).await?;
-                self.release(path, isid);
+        let _replacing = Replacing { ports: self, path };
+        let (mut port, mut others) = (None, Vec::new());
+        for old in old {
+            // Known from the first login on.
+            let is_elsewhere = port.is_some() && !old.is_ended_at(path, port.as_deref());
+            if is_elsewhere || !self.reserve(path, old.isid) {
+                others.extend(is_elsewhere.then_some(old.path));
+                continue;
+            }
+            port = log_in(&old).await?;
+            self.release(path, old.isid);
+            if old.is_ended_at(path, port.as_deref()) {
+                self.end(|of, entry| *of == old.path && entry.isid == old.isid);
+            } else {
+                others.push(old.path);
             }
         }
-        replacing.end = Old::Replaced;
-        Ok(())
+        others.retain(|other| self.lock().get(other).is_some_and(Recorded::is_left));
+        match others.first().map(|other| other.rsplit(' ').next().unwrap_or_default()) {
+            Some(other) => {
+                Err(Error::new(Kind::Lost, format!("old sessions at {other} may still have writes")))
+            }
+            None => Ok(()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Paths> {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an ISID for a login over a path; false: another path has replaced its own old sessions, and uses it.
+    fn resetting(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What these sessions have left has ended.
+    fn end(&self, which: impl Fn(&String, &Entry) -> bool) {
+        for (path, recorded) in self.lock().iter_mut() {
+            let ended =
+                recorded.all.iter_mut().filter(|entry| entry.state == State::Left && which(path, entry));
+            ended.for_each(|entry| entry.state = State::Ended);
+        }
+    }
+
+    /// Old sessions with a logical unit that may have left something.
+    fn left(&self, unit: &str) -> Vec<Old> {
+        let paths = self.lock();
+        let of_unit = paths.iter().filter(|(path, _)| path.starts_with(unit));
+        let entries = of_unit.flat_map(|(path, of)| of.all.iter().map(move |entry| (path, entry)));
+        let left = entries.filter(|(_, entry)| entry.state == State::Left);
+        let old = |(path, entry): (&String, &Entry)| Old {
+            isid: entry.isid,
+            initiator: entry.initiator.clone(),
+            path: path.clone(),
+            at: entry.at.clone(),
+        };
+        left.map(old).collect()
+    }
+
+    /// The time is over that logins have before a reset.
+    fn is_due(&self, way: Way<'_>, limit: Duration) -> bool {
+        let since = self.lock().get(way.path).and_then(|recorded| recorded.since);
+        since.is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// Keeps an ISID for a login over a path; false: another path uses it, and its old session was replaced.
     fn reserve(&self, path: &str, isid: Isid) -> bool {
         let mut paths = self.lock();
-        let is_unused = paths.values().any(|recorded| recorded.unused.contains(&isid));
-        if let (true, Some(recorded)) = (is_unused, paths.get_mut(path)) {
+        let is_it = |entry: &Entry| entry.isid == isid && entry.state != State::Used;
+        let is_unused = paths.values().any(|recorded| recorded.all.iter().any(is_it));
+        if let (true, Some(recorded)) = (is_unused, paths.get_mut(path))
+            && !recorded.logins.contains(&isid)
+        {
             recorded.logins.push(isid);
         }
         is_unused
@@ -182,43 +346,35 @@ impl Ports {
     }
 
     fn find(&self, Way { unit, path }: Way<'_>) -> Found {
-        let mut paths = self.lock();
-        let is_old = |(other, of): &(&String, &Recorded)| other.starts_with(unit) && of.old != Old::Replaced;
-        let old: Vec<Isid> = paths.iter().filter(is_old).flat_map(|(_, of)| of.unused.clone()).collect();
-        let recorded = paths.entry(path.to_owned()).or_insert_with(|| Recorded {
-            old: if old.is_empty() { Old::Replaced } else { Old::Left },
-            ..Recorded::default()
-        });
-        match recorded.old {
-            Old::Replaced => Found::Clear,
-            Old::BeingReplaced => Found::Wait,
-            // Other paths have replaced theirs meanwhile.
-            Old::Left if old.is_empty() => {
-                recorded.old = Old::Replaced;
-                Found::Clear
-            }
-            Old::Left => {
-                recorded.old = Old::BeingReplaced;
-                Found::Left(old)
-            }
+        let old = self.left(unit);
+        if old.is_empty() {
+            return Found::Clear;
         }
+        let mut paths = self.lock();
+        let recorded = paths.entry(path.to_owned()).or_default();
+        if recorded.is_replacing {
+            return Found::Wait;
+        }
+        recorded.is_replacing = true;
+        recorded.since.get_or_insert_with(Instant::now);
+        Found::Left(old)
     }
 
-    /// One that is not used, and whether it is a new one.
-    fn take(&self, path: &str) -> (Isid, bool) {
+    /// One that is not used.
+    fn take(&self, path: &str, initiator: &str) -> Isid {
         let mut paths = self.lock();
         let reserved: Vec<Isid> = paths.values().flat_map(|recorded| recorded.logins.clone()).collect();
         let recorded = paths.entry(path.to_owned()).or_default();
-        if let Some(at) = recorded.unused.iter().rposition(|isid| !reserved.contains(isid)) {
-            return (recorded.unused.remove(at), false);
+        let is_free = |entry: &&mut Entry| entry.state == State::Ended && !reserved.contains(&entry.isid);
+        let initiator = Some(initiator.to_owned());
+        if let Some(free) = recorded.all.iter_mut().rev().find(is_free) {
+            *free = Entry { isid: free.isid, initiator, at: None, state: State::Used };
+            return free.isid;
         }
-        if recorded.all.len() >= MOST {
-            // Of a session that has long been replaced by a reload.
-            recorded.all.remove(0);
-        }
+        recorded.make_room();
         let isid = initiator::new_isid();
-        recorded.all.push(isid);
-        (isid, true)
+        recorded.all.push(Entry { isid, initiator, at: None, state: State::Used });
+        isid
     }
 
     async fn save(self: &Arc<Self>) {
@@ -235,17 +391,31 @@ impl Ports {
     }
 }
 
-/// The old sessions of a path are being replaced. Who does it may give up.
+impl Recorded {
+    fn is_left(&self) -> bool {
+        self.all.iter().any(|entry| entry.state == State::Left)
+    }
+
+    /// Room for one more.
+    fn make_room(&mut self) {
+        if self.all.len() >= MOST {
+            // One that has long been replaced by a reload goes first.
+            let at = self.all.iter().position(|entry| entry.state != State::Left).unwrap_or_default();
+            self.all.remove(at);
+        }
+    }
+}
+
+/// Old sessions are being replaced over a path. Who does it may give up.
 struct Replacing<'a> {
     ports: &'a Ports,
     path: &'a str,
-    end: Old,
 }
 
 impl Drop for Replacing<'_> {
     fn drop(&mut self) {
         if let Some(recorded) = self.ports.lock().get_mut(self.path) {
-            recorded.old = self.end;
+            recorded.is_replacing = false;
         }
         self.ports.bell.notify(usize::MAX);
     }

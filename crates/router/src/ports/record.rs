@@ -1,7 +1,7 @@
 //! The file that keeps the ISIDs of a router. Only the process that holds its lock reads and writes it: for another one
 //! the sessions in it are alive.
 
-use super::{Isid, MOST, Old, Recorded};
+use super::{Entry, MOST, Recorded, State};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -78,36 +78,54 @@ fn load(file: &Path) -> (Paths, Option<String>) {
     }
 }
 
-/// A line for each: twelve hexadecimal digits, a space, and the path.
+/// The name of the initiator, and the port of the target, in a line.
+const INITIATOR: &str = "as=";
+const AT: &str = "at=";
+
+/// A line for each: twelve hexadecimal digits, the name of the initiator and the port of the target, and the path, with spaces
+/// between them. Lines of older versions have neither name nor port. What is over is left out.
 pub(super) fn written(paths: &Paths) -> String {
-    let line = |path: &str, isid: &Isid| {
-        let digits: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{digits} {path}\n")
+    let line = |path: &str, entry: &Entry| {
+        let digits: String = entry.isid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let word = |key: &str, value: &Option<String>| value.as_ref().map(|value| format!(" {key}{value}"));
+        let words = [word(INITIATOR, &entry.initiator), word(AT, &entry.at)].into_iter().flatten();
+        format!("{digits}{} {path}\n", words.collect::<String>())
     };
-    paths.iter().flat_map(|(path, of)| of.all.iter().map(move |isid| line(path, isid))).collect()
+    let entries = paths.iter().flat_map(|(path, of)| of.all.iter().map(move |entry| (path, entry)));
+    let kept = entries.filter(|(_, entry)| entry.state != State::Ended);
+    kept.map(|(path, entry)| line(path, entry)).collect()
 }
 
-/// The ISIDs of all lines, and the number of the first line that has none.
+/// The sessions of all lines, and the number of the first line that has none.
 pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
     let (mut paths, mut bad) = (Paths::new(), None);
     for (at, text) in text.lines().enumerate() {
-        let Some((isid, path)) = line(text) else {
+        let Some((entry, path)) = line(text) else {
             bad = bad.or(Some(at + 1));
             continue;
         };
         let recorded = paths.entry(path.to_owned()).or_default();
-        if recorded.all.len() < MOST && !recorded.all.contains(&isid) {
-            recorded.all.push(isid);
-            recorded.unused.push(isid);
-            recorded.old = Old::Left;
+        if recorded.all.len() < MOST && !recorded.all.iter().any(|other| other.isid == entry.isid) {
+            recorded.all.push(entry);
         }
     }
     (paths, bad)
 }
 
-fn line(text: &str) -> Option<(Isid, &str)> {
-    let (digits, path) = text.split_once(' ')?;
+fn line(text: &str) -> Option<(Entry, &str)> {
+    let (digits, rest) = text.split_once(' ')?;
     let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = is_plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
-    Some((number.to_be_bytes()[2..].try_into().ok()?, path))
+    let (initiator, rest) = word(INITIATOR, rest);
+    let (at, path) = word(AT, rest);
+    let isid = number.to_be_bytes()[2..].try_into().ok()?;
+    // With a name and without a port it has never logged in.
+    let state = if initiator.is_some() && at.is_none() { State::Ended } else { State::Left };
+    Some((Entry { isid, initiator, at, state }, path))
+}
+
+/// A word with this key, if the text begins with one, and what follows.
+fn word<'t>(key: &str, text: &'t str) -> (Option<String>, &'t str) {
+    let word = text.strip_prefix(key).and_then(|rest| rest.split_once(' '));
+    word.map_or((None, text), |(value, rest)| (Some(value.to_owned()), rest))
 }

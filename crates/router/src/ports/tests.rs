@@ -7,6 +7,14 @@ use std::task::Poll;
 const PATH: &str = "r1/a iqn.x:y 0 iscsi://192.0.2.1/iqn.x:y/0";
 const BESIDE: &str = "r1/a iqn.x:y 0 iscsi://192.0.2.2/iqn.x:y/0";
 const OLD: Isid = [0x80, 0, 0, 0, 0, 1];
+const NAME: &str = "iqn.2026-11.org.example:host";
+const NO_WAIT: Duration = Duration::ZERO;
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The port of the target of a login over any path.
+fn group(tag: u16) -> Result<Option<String>, Error> {
+    Ok(Some(format!("group:{tag},iqn.x:y")))
+}
 
 fn way(path: &str) -> Way<'_> {
     Way { unit: "r1/a iqn.x:y 0 ", path }
@@ -40,11 +48,15 @@ impl Drop for Folder {
 async fn sessions(ports: &Arc<Ports>, paths: &[&str]) -> (Vec<Isid>, Vec<Isid>) {
     let (replaced, mut isids) = (RefCell::new(Vec::new()), Vec::new());
     for path in paths {
-        let isid = ports.isid(Way { unit: path, path }, async |old| {
-            replaced.borrow_mut().push(old);
-            Ok(())
+        let way = Way { unit: path, path };
+        let owes = ports.settle(way, LONG, async |old| {
+            replaced.borrow_mut().push(old.isid);
+            group(1)
         });
-        isids.push(isid.await.expect("an ISID"));
+        assert_eq!(owes.await, Ok(false), "{path}");
+        let isid = ports.isid(way, NAME).await;
+        ports.is_at(way, isid, group(1).expect("a port")).await;
+        isids.push(isid);
     }
     let mut replaced = replaced.into_inner();
     replaced.sort_unstable();
@@ -123,49 +135,108 @@ fn a_record_that_cannot_be_read_whole_stays_as_it_is() {
     }
 }
 
+/// Settles over a path, as a login over it ends; then a session over it.
+async fn session(
+    ports: &Arc<Ports>,
+    path: &str,
+    login: Result<Option<String>, Error>,
+) -> Result<Isid, Error> {
+    assert!(!ports.settle(way(path), LONG, async |_| login.clone()).await?, "{path}");
+    Ok(ports.isid(way(path), NAME).await)
+}
+
 #[test]
 fn a_path_whose_old_sessions_stay_is_not_opened() {
     let ports = with_old();
     on_core(move || async move {
-        let fails = async |_| Err(Error::new(Kind::Unreachable, "away"));
-        assert!(ports.isid(way(PATH), fails).await.is_err());
-        for path in [BESIDE, PATH] {
-            let isid = ports.isid(way(path), async |old| {
-                assert_eq!(old, OLD, "{path}");
-                Ok(())
-            });
-            assert_eq!(isid.await == Ok(OLD), path == PATH, "each path has its own ISIDs");
-        }
+        let away = Err(Error::new(Kind::Unreachable, "away"));
+        assert_eq!(session(&ports, PATH, away.clone()).await, away.map(|_| OLD));
+        // A record of an older version has no port: a login over another path proves nothing.
+        assert!(session(&ports, BESIDE, group(1)).await.is_err());
+        assert_eq!(session(&ports, PATH, group(1)).await, Ok(OLD));
+        let none = async |_: &Old| panic!("there is none");
+        assert_eq!(ports.settle(way(BESIDE), LONG, none).await, Ok(false));
+        assert!(ports.isid(way(BESIDE), NAME).await != OLD, "each path has its own ISIDs");
         assert!(!ports.reserve(BESIDE, OLD), "it is in use");
     });
+}
+
+/// A record of an old session over the path with this name, at portal group 1.
+fn with_recorded() -> Arc<Ports> {
+    let paths = record::read(&format!("800000000001 as={NAME} at=group:1,iqn.x:y {PATH}\n")).0;
+    Arc::new(Ports { paths: Mutex::new(paths), ..Ports::default() })
+}
+
+#[test]
+fn a_login_at_another_portal_group_ends_no_old_session() {
+    for (tag, is_ended) in [(1, true), (2, false)] {
+        for path in [BESIDE, PATH] {
+            let ports = with_recorded();
+            on_core(move || async move {
+                let log_in = async |old: &Old| {
+                    assert_eq!(old.initiator.as_deref(), Some(NAME));
+                    group(tag)
+                };
+                let settled = ports.settle(way(path), LONG, log_in).await;
+                assert_eq!(settled.is_ok(), is_ended, "{tag} {path} {settled:?}");
+                assert_eq!(ports.left(way(path).unit).is_empty(), is_ended);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_reset_ends_all_old_sessions_once_logins_had_time() {
+    let ports = with_recorded();
+    on_core(move || async move {
+        let elsewhere = async |_: &Old| group(2);
+        assert!(ports.settle(way(BESIDE), LONG, elsewhere).await.is_err());
+        assert_eq!(ports.settle(way(BESIDE), NO_WAIT, elsewhere).await, Ok(true));
+        ports.turn(way(BESIDE)).await.expect("old sessions").has_failed();
+        assert!(ports.settle(way(BESIDE), LONG, elsewhere).await.is_err(), "the next try has to wait");
+        let turn = ports.turn(way(BESIDE)).await.expect("old sessions");
+        let mut other = Box::pin(ports.turn(way(PATH)));
+        let is_first = std::future::poll_fn(|cx| Poll::Ready(other.as_mut().poll(cx).is_pending()));
+        assert!(is_first.await, "one at a time");
+        turn.has_ended().await;
+        assert!(other.await.is_none(), "nothing is left");
+        assert_eq!(ports.settle(way(PATH), LONG, elsewhere).await, Ok(false));
+    });
+}
+
+#[test]
+fn a_session_that_never_logged_in_has_left_nothing() {
+    let (paths, bad) = record::read(&format!("800000000001 as={NAME} {PATH}\n"));
+    let ports = Ports { paths: Mutex::new(paths), ..Ports::default() };
+    assert_eq!((ports.left(way(PATH).unit), bad), (Vec::new(), None));
 }
 
 /// A login that stalls, or was given up, would end the session that has its ISID when it is carried out.
 #[test]
 fn an_isid_that_another_path_logs_in_with_is_not_used() {
     for is_given_up in [false, true] {
-        let ports = with_old();
+        let ports = with_recorded();
         on_core(move || async move {
             let (goes_on, ends) = flume::bounded::<()>(1);
-            let stalls = async |_| {
+            let stalls = async |_: &Old| {
                 _ = ends.recv_async().await;
-                Ok(())
+                group(1)
             };
-            let mut beside = Box::pin(ports.isid(way(BESIDE), stalls));
+            let mut beside = Box::pin(ports.settle(way(BESIDE), LONG, stalls));
             let begun = std::future::poll_fn(|cx| Poll::Ready(beside.as_mut().poll(cx).is_pending()));
             assert!(begun.await, "the login stalls");
-            let path = async || ports.isid(way(PATH), async |_| Ok(())).await;
-            assert!(path().await.is_ok_and(|isid| isid != OLD), "{is_given_up}");
+            assert!(session(&ports, PATH, group(1)).await.is_ok_and(|isid| isid != OLD), "{is_given_up}");
             if is_given_up {
                 drop(beside);
             } else {
                 goes_on.send(()).expect("it waits");
-                beside.await.expect("an ISID");
+                assert_eq!(beside.await, Ok(false));
             }
-            assert_eq!(path().await == Ok(OLD), !is_given_up);
+            assert_eq!(ports.isid(way(PATH), NAME).await == OLD, !is_given_up);
             // Nothing is left to be replaced: nobody waits for who replaces it.
             for _ in 0..2 {
-                ports.isid(way(BESIDE), async |_| panic!("there is none")).await.expect("an ISID");
+                let none = async |_: &Old| panic!("there is none");
+                assert_eq!(ports.settle(way(BESIDE), LONG, none).await, Ok(false));
             }
         });
     }
@@ -178,6 +249,7 @@ fn a_record_is_bounded_and_lines_that_are_none_are_left_out() {
     assert_eq!((paths.keys().collect::<Vec<_>>(), bad), (vec![&PATH.to_owned()], Some(2 * MOST + 1)));
     assert_eq!(paths[PATH].all.len(), MOST);
     let ports = Ports { paths: Mutex::new(paths), ..Ports::default() };
-    let isids: BTreeSet<Isid> = (0..2 * MOST).map(|_| ports.take(PATH).0).collect();
+    ports.end(|_, _| true);
+    let isids: BTreeSet<Isid> = (0..2 * MOST).map(|_| ports.take(PATH, NAME)).collect();
     assert_eq!((isids.len(), ports.lock()[PATH].all.len()), (2 * MOST, MOST));
 }

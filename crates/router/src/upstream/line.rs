@@ -5,6 +5,7 @@ use crate::ports::{self, Isid, Ports};
 use crate::swapped;
 use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
+use initiator::late::{self, OldPort};
 use initiator::multipath::{State, Way};
 use initiator::{Error, Event, Kind, LateWrites, Lun, Options, Session, Url};
 use net::Buf;
@@ -60,7 +61,7 @@ impl Line {
     pub fn place(&self) -> String {
         let known = &self.known;
         let target = self.url.target.as_deref().unwrap_or(&known.target);
-        self.url.at(target, Some(self.url.lun.unwrap_or(known.lun))).plain()
+        self.url.at(target, Some(self.number())).plain()
     }
 
     /// Its logical unit, once it is open.
@@ -83,50 +84,104 @@ impl Line {
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
         let mut options = self.url.options()?;
-        let number = self.url.lun.unwrap_or(self.known.lun);
         let url = self.found(&options).await?;
         let target = url.target.as_deref().unwrap_or(&self.known.target);
-        if let (Some(ports), None) = (&self.known.ports, options.isid) {
-            options.isid = Some(self.isid(ports, &url, target, &options).await.map_err(|e| url.explain(e))?);
+        let is_recorded = options.isid.is_none();
+        let owes =
+            is_recorded && self.settle(&url.at(target, None), &options).await.map_err(|e| url.explain(e))?;
+        if let (Some(ports), true) = (&self.known.ports, is_recorded) {
+            options.isid = Some(self.isid(ports, &options.initiator).await);
         }
         let session = Session::open(url.portal.clone(), target, options).await;
         let session = session.map_err(|e| url.explain(e))?;
         let events = session.events();
         // In a failover pair a session carries nothing before it is registered, and may not even hear of the capacity.
         let Some(guard) = &self.known.guard else {
-            return Ok((self.recognised(&session, number).await?, events));
+            return Ok((self.clean(&session, owes).await?, events));
         };
-        guard.admit(&session, encode(number)).await?;
-        match self.recognised(&session, number).await {
+        let lun = encode(self.number());
+        guard.admit(&session, lun).await?;
+        match self.clean(&session, owes).await {
             Ok(lun) => Ok((lun, events)),
             Err(e) => {
-                guard.dismiss(&session, encode(number)).await;
+                guard.dismiss(&session, lun).await;
                 Err(e)
             }
         }
     }
 
-    /// The ISID of its session, whatever comes of it. Sessions that a router before this one left behind are ended first.
-    async fn isid(
-        &self,
-        ports: &Arc<Ports>,
-        url: &Url,
-        target: &str,
-        options: &Options,
-    ) -> Result<Isid, Error> {
-        if let Some(isid) = self.isid.get() {
-            return Ok(*isid);
-        }
-        let Known { router, upstream, lun, .. } = &*self.known;
-        let unit = format!("{router}/{upstream} {} {lun} ", self.known.target);
-        let path = format!("{unit}{}", self.place());
-        let way = ports::Way { unit: &unit, path: &path };
-        let isid = ports.isid(way, async |old| replace(old, url, target, options).await).await?;
-        Ok(*self.isid.get_or_init(|| isid))
+    fn number(&self) -> u16 {
+        self.url.lun.unwrap_or(self.known.lun)
     }
 
-    async fn recognised(&self, session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
-        let lun = Lun::open(session, number).await?;
+    /// The names of the logical unit and of this path to it in the record.
+    fn way(&self) -> (String, String) {
+        let Known { router, upstream, target, lun, .. } = &*self.known;
+        let unit = format!("{router}/{upstream} {target} {lun} ");
+        let path = format!("{unit}{}", self.place());
+        (unit, path)
+    }
+
+    /// Ends sessions that a router before this one left behind. True if the logical unit is to be reset over this path.
+    async fn settle(&self, url: &Url, options: &Options) -> Result<bool, Error> {
+        let Some(ports) = &self.known.ports else { return Ok(false) };
+        let (unit, path) = self.way();
+        let way = ports::Way { unit: &unit, path: &path };
+        if options.late_writes == LateWrites::Risk {
+            return ports.forget(way).await.map(|()| false);
+        }
+        let log_in = async |old: &ports::Old| {
+            let port = OldPort { initiator: old.initiator.as_deref(), isid: old.isid };
+            late::replace(url, port).await
+        };
+        ports.settle(way, options.timeouts.fast_io_fail, log_in).await
+    }
+
+    /// The ISID of its session, whatever comes of it.
+    async fn isid(&self, ports: &Arc<Ports>, initiator: &str) -> Isid {
+        if let Some(isid) = self.isid.get() {
+            return *isid;
+        }
+        let (unit, path) = self.way();
+        let isid = ports.isid(ports::Way { unit: &unit, path: &path }, initiator).await;
+        *self.isid.get_or_init(|| isid)
+    }
+
+    /// The logical unit in this session, of which no old session has anything left.
+    async fn clean(&self, session: &Session, owes: bool) -> Result<Arc<Lun>, Error> {
+        self.is_at(session).await;
+        let lun = self.recognised(session).await?;
+        if owes {
+            self.reset(&lun).await?;
+        }
+        Ok(lun)
+    }
+
+    /// Records at which port of the target the session is.
+    async fn is_at(&self, session: &Session) {
+        let (Some(ports), Some(isid)) = (&self.known.ports, self.isid.get()) else { return };
+        let (unit, path) = self.way();
+        ports.is_at(ports::Way { unit: &unit, path: &path }, *isid, session.facts().target_port()).await;
+    }
+
+    /// Resets the logical unit: old sessions with it could not be replaced.
+    async fn reset(&self, lun: &Lun) -> Result<(), Error> {
+        let Some(ports) = &self.known.ports else { return Ok(()) };
+        let (unit, path) = self.way();
+        let Some(turn) = ports.turn(ports::Way { unit: &unit, path: &path }).await else { return Ok(()) };
+        let why = "a router before this one may have left writes at another portal group";
+        if late::reset(lun.session(), lun.address(), why).await.is_some() {
+            turn.has_ended().await;
+            return Ok(());
+        }
+        turn.has_failed();
+        let what = "the storage may still carry out writes of a router before this one, and does not take LOGICAL UNIT RESET";
+        let hint = "let the other paths work, or set late_writes = \"risk\" at the upstream";
+        Err(Error::new(Kind::Lost, what).with_hint(hint))
+    }
+
+    async fn recognised(&self, session: &Session) -> Result<Arc<Lun>, Error> {
+        let lun = Lun::open(session, self.number()).await?;
         self.known.recognise(&lun.properties().into())?;
         Ok(lun)
     }
@@ -208,21 +263,6 @@ impl Line {
     }
 }
 
-/// Replaces the session with this ISID, and ends what it was replaced by.
-///
-/// # Errors
-/// Those of a login.
-async fn replace(old: Isid, url: &Url, target: &str, options: &Options) -> Result<(), Error> {
-    if options.late_writes == LateWrites::Risk {
-        return Ok(());
-    }
-    let options = Options { isid: Some(old), ..options.clone() };
-    let session = Session::open(url.portal.clone(), target, options).await?;
-    // Without an answer it ends with its connection: it has done nothing.
-    _ = session.close().await;
-    Ok(())
-}
-
 pub fn is_about_luns(sense: &Sense) -> bool {
     (sense.asc, sense.ascq) == (Sense::LUNS_CHANGED.asc, Sense::LUNS_CHANGED.ascq)
 }
@@ -261,7 +301,13 @@ async fn keep(line: Weak<Line>) {
         .await;
         let Some(line) = line.upgrade() else { return };
         match event {
-            Ok(Some(event)) => line.heed(event),
+            Ok(Some(event)) => {
+                // A redirection or a change of the target may have led it to another portal group.
+                if let (Event::Connected, Some(lun)) = (&event, line.lun()) {
+                    line.is_at(lun.session()).await;
+                }
+                line.heed(event);
+            }
             Ok(None) => line.look_again().await,
             Err(_) => return,
         }
