@@ -2,6 +2,7 @@
 
 use proto::login::SessionType;
 use proto::text::{Exchange, SendTargets, TargetRecord, TextStep};
+use wire::iscsi::name::prepare;
 use wire::iscsi::text::{binary, number, pairs, push};
 use wire::iscsi::{Bhs, NONE, opcode};
 
@@ -25,8 +26,17 @@ fn read_and_write_back(text: &[u8]) {
         let bytes = binary(value, &mut buf).map_or(0, <[u8]>::len);
         assert!(bytes <= 64 && (bytes == 0 || value.len() >= 2 + bytes));
         let _ = number(value);
+        name(value);
     }
     assert!(pairs(&again).eq(pairs(text)));
+}
+
+/// The form of a name is its own form (RFC 3722).
+fn name(value: &str) {
+    if let Ok(prepared) = prepare(value) {
+        assert_eq!(prepare(&prepared).as_ref(), Ok(&prepared));
+    }
+    let _ = proto::name::check(value);
 }
 
 /// Sends the text, then asks for the rest of the answer until it ends.

@@ -31,6 +31,30 @@ fn nam_002_spellings_of_one_name_are_folded() {
     assert_eq!(status, Some(0x0202), "the pattern admits one character more");
 }
 
+/// RFC 3722 sections 5 to 7, RFC 7143 section 11.13.5: Initiator Error.
+#[test]
+fn name_that_rfc_3722_prohibits_is_refused() {
+    let server = Server::start(&config::standard());
+    let head = "iqn.1993-08.org.debian:";
+    for tail in ["a\u{202e}b", "a\u{200e}", "a b", "a\u{7}", "\u{1f600}", "\u{e000}", "a\u{3002}b", "\u{5d0}"]
+    {
+        let name = format!("{head}{tail}");
+        let status = Login::new().initiator(&name).try_on(server.portal()).err();
+        assert_eq!(status, Some(0x0200), "{name:?}");
+    }
+    let log = server.log();
+    assert!(log.contains("no iSCSI name: RFC 3722 prohibits '\\u{202e}'"), "{log}");
+    assert!(!log.contains('\u{202e}'), "{log}");
+    Login::new().initiator(&format!("{head}Host_1\u{ad}")).on(server.portal()).ping();
+}
+
+/// RFC 3722
+#[test]
+fn send_targets_names_a_target_in_capitals() {
+    let answer = Raw::discovery(shared().portal(), &[]).text(&[("SendTargets", &TARGET.to_uppercase())]);
+    assert!(answer.pairs().iter().any(|(key, value)| key == "TargetName" && value == TARGET));
+}
+
 /// NAM-003
 #[test]
 fn nam_003_types_of_names() {

@@ -1,39 +1,33 @@
 //! iSCSI names (RFC 7143 section 4.2.7).
 
-pub use wire::iscsi::name::fold;
+use std::borrow::Cow;
 
-/// The longest iSCSI name, in bytes.
-pub const NAME_LEN: usize = 223;
+pub use wire::iscsi::name::{NAME_LEN, fold, may_stand, prepare_with};
 
-/// Whether this is a well-formed iSCSI name: iqn., eui. or naa., in characters that stringprep leaves or folds.
-pub fn is_valid(name: &str) -> bool {
-    let name = fold(name);
-    if name.len() > NAME_LEN || !name.chars().all(may_stand) {
-        return false;
-    }
-    match name.split_at_checked(4) {
+/// An iSCSI name in the form in which names are compared (RFC 3722).
+///
+/// # Errors
+/// The reason why this is no iSCSI name, printable.
+pub fn check(name: &str) -> Result<Cow<'_, str>, String> {
+    let name = wire::iscsi::name::prepare(name)?;
+    let is_formed = match name.split_at_checked(4) {
         Some(("iqn.", rest)) => is_iqn(rest),
         Some(("eui.", rest)) => rest.len() == 16 && is_hex(rest),
         Some(("naa.", rest)) => (rest.len() == 16 || rest.len() == 32) && is_hex(rest),
         _ => false,
-    }
+    };
+    if is_formed { Ok(name) } else { Err("an iqn., eui. or naa. name of RFC 7143 section 4.2.7".into()) }
+}
+
+/// Whether this is an iSCSI name: iqn., eui. or naa., in characters that RFC 3722 leaves or folds.
+pub fn is_valid(name: &str) -> bool {
+    check(name).is_ok()
 }
 
 /// Whether a target of this name can be used: other targets let names through that are none by the rules, and
-/// their users are to get at them all the same.
+/// their users are to get at them all the same. None of them changes how the text around it is shown.
 pub fn is_usable(name: &str) -> bool {
-    (1..=NAME_LEN).contains(&name.len()) && !name.contains(char::is_control)
-}
-
-/// Whether a character may stand in an iSCSI name. Of ASCII: letters, digits, dash, dot, colon, and the underscore that
-/// some initiators use. Initiators in the field send capitals, which are folded before names are compared
-/// (RFC 3722). Beyond ASCII: neither controls nor spaces.
-pub fn may_stand(c: char) -> bool {
-    match c {
-        '-' | '.' | ':' => true,
-        c if c.is_ascii() => c.is_ascii_alphanumeric() || c == '_',
-        c => !c.is_control() && !c.is_whitespace(),
-    }
+    (1..=NAME_LEN).contains(&name.len()) && !name.contains(wire::iscsi::name::is_invisible)
 }
 
 /// yyyy-mm.reversed-domain[:suffix]
@@ -100,6 +94,8 @@ mod tests {
             "eui.02004567A425678G",
             "naa.0123",
             "disk\u{e9}",
+            "iqn.2026-11.org.example:a\u{202e}b",
+            "iqn.2026-11.org.example:a\u{1f600}",
             &too_long,
         ] {
             assert!(!is_valid(n), "{n}");
@@ -111,7 +107,7 @@ mod tests {
         for n in ["foo", "iqn.test:x", "a b", "disk\u{e9}", &"a".repeat(NAME_LEN)] {
             assert!(is_usable(n) && !is_valid(n), "{n}");
         }
-        for n in ["", "a\n", "\u{9b}2J", &"a".repeat(NAME_LEN + 1)] {
+        for n in ["", "a\n", "\u{9b}2J", "a\u{202e}b", &"a".repeat(NAME_LEN + 1)] {
             assert!(!is_usable(n), "{n:?}");
         }
     }

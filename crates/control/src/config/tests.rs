@@ -425,14 +425,14 @@ fn problems_of_targets() {
             (
                 "[[target]]\nname = \"iqn.2026-11.org.Example\"",
                 &[
-                    "t.toml:2:8: the iSCSI name \"iqn.2026-11.org.Example\" contains 'E'",
-                    "hint: lower-case letters, digits, '-', '.' and ':' are allowed",
+                    "t.toml:2:8: the iSCSI name \"iqn.2026-11.org.Example\" is not in its folded form (RFC 3722)",
+                    "hint: write \"iqn.2026-11.org.example\"",
                 ],
             ),
             (
                 "[[target]]\nname = \"iqn.2026-11.org.example:a\\u0007b\"",
                 &[
-                    "t.toml:2:8: the iSCSI name \"iqn.2026-11.org.example:a\\u{7}b\" contains '\\u{7}'",
+                    "t.toml:2:8: \"iqn.2026-11.org.example:a\\u{7}b\" is no iSCSI name: RFC 3722 prohibits '\\u{7}'",
                     "hint: lower-case letters, digits, '-', '.' and ':' are allowed",
                 ],
             ),
@@ -507,7 +507,7 @@ fn problems_of_targets() {
             (
                 "[[target.access]]\ninitiators = [\"iqn.a/*\"]",
                 &[
-                    "t.toml:4:15: the pattern \"iqn.a/*\" contains '/'",
+                    "t.toml:4:15: the pattern \"iqn.a/*\" matches no initiator name: RFC 3722 prohibits '/'",
                     "hint: initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
                 ],
             ),
@@ -963,6 +963,8 @@ mod values {
             "iqn.2026-11.org.example:a/b",
             "iqn.2026-11.org.example:Ü",
             "iqn.2026-11.org.example:\u{200b}",
+            "iqn.2026-11.org.example:a\u{202e}b",
+            "iqn.2026-11.org.example:mu\u{308}ller",
             "eui.02004567a425678",
             "eui.02004567a425678g",
             "naa.52004567ba64678d0",
@@ -981,6 +983,19 @@ mod values {
             ("iqn.2026-11.org.example:M\u{dc}LLER", "iqn.2026-11.org.example:m\u{fc}ller"),
         ] {
             assert_eq!(pattern(text), Ok(folded.to_string()));
+        }
+    }
+
+    #[test]
+    fn pattern_that_no_login_can_match_is_refused() {
+        for (text, named) in [
+            ("iqn.*:a\u{202e}b", "\\u{202e}"),
+            ("iqn.*:a b", "\\u{20}"),
+            ("iqn.\u{ff0a}", "\u{ff0a}"),
+            ("", "empty"),
+        ] {
+            let wrong = pattern(text).unwrap_err();
+            assert!(wrong.what.contains(named), "{}", wrong.what);
         }
     }
 

@@ -77,14 +77,20 @@ pub(crate) fn iscsi_name(text: &str) -> Result<String, Wrong> {
     let shown = text.escape_debug();
     let hint =
         "a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d";
+    let letters = "lower-case letters, digits, '-', '.' and ':' are allowed";
     if text.len() > 223 {
         return wrong(format!("the iSCSI name has {} bytes", text.len()), "it can have 223");
     }
-    if let Some(c) = text.chars().find(|c| !name_character(*c)) {
-        return wrong(
-            format!("the iSCSI name \"{shown}\" contains {c:?}"),
-            "lower-case letters, digits, '-', '.' and ':' are allowed",
-        );
+    match proto::name::prepare_with(text, proto::name::may_stand) {
+        Err(why) => return wrong(format!("\"{shown}\" is no iSCSI name: {why}"), letters),
+        Ok(folded) if folded != text => {
+            let what = format!("the iSCSI name \"{shown}\" is not in its folded form (RFC 3722)");
+            return wrong(what, format!("write \"{folded}\""));
+        }
+        Ok(_) => {}
+    }
+    if text.contains('_') {
+        return wrong(format!("the iSCSI name \"{shown}\" contains '_'"), letters);
     }
     let good = match text.get(..4) {
         Some("iqn.") => iqn(&text[4..]),
@@ -96,12 +102,6 @@ pub(crate) fn iscsi_name(text: &str) -> Result<String, Wrong> {
         Ok(()) => Ok(text.to_string()),
         Err(why) => wrong(format!("\"{shown}\" is no iSCSI name: {why}"), hint),
     }
-}
-
-/// The characters that stringprep for iSCSI names leaves (RFC 3722): no upper case, no spaces, no controls.
-fn name_character(c: char) -> bool {
-    matches!(c, 'a'..='z' | '0'..='9' | '-' | '.' | ':')
-        || (!c.is_ascii() && c.is_alphanumeric() && !c.is_uppercase())
 }
 
 /// What follows `iqn.`: year, month, a domain that is written backwards, and anything after a colon.
@@ -132,17 +132,25 @@ fn hex(digits: &str, lengths: &[usize]) -> Result<(), &'static str> {
 /// A pattern of initiator names, with `*` and `?`; folded, as the names of logins are (RFC 3722).
 pub(crate) fn pattern(text: &str) -> Result<String, Wrong> {
     check_port(text)?;
-    let allowed = |c: char| proto::name::may_stand(c) || matches!(c, '*' | '?');
-    match text.chars().find(|c| !allowed(*c)) {
-        Some(c) => wrong(
-            format!("the pattern \"{}\" contains {c:?}", text.escape_debug()),
+    if text.is_empty() {
+        return wrong("the pattern is empty and matches nobody", "\"*\" matches everybody");
+    }
+    let shown = text.escape_debug();
+    match proto::name::prepare_with(text, |c| proto::name::may_stand(c) || is_wildcard(c)) {
+        Err(why) => wrong(
+            format!("the pattern \"{shown}\" matches no initiator name: {why}"),
             "initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
         ),
-        None if text.is_empty() => {
-            wrong("the pattern is empty and matches nobody", "\"*\" matches everybody")
+        // Wide forms of the wildcards normalize to wildcards.
+        Ok(folded) if folded.matches(is_wildcard).count() != text.matches(is_wildcard).count() => {
+            wrong(format!("the pattern \"{shown}\" has a wildcard in another form"), "write * and ? in ASCII")
         }
-        None => Ok(proto::name::fold(text).into_owned()),
+        Ok(folded) => Ok(folded.into_owned()),
     }
+}
+
+fn is_wildcard(c: char) -> bool {
+    matches!(c, '*' | '?')
 }
 
 /// What begins as a port of SRP must be one.

@@ -3,14 +3,12 @@
 use super::registry::Registrant;
 use crate::Protocol;
 use wire::be;
-use wire::iscsi::name::fold;
+use wire::iscsi::name::{NAME_LEN, prepare};
 use wire::scsi::Sense;
 use wire::srp::PortId;
 
 const ISCSI: u8 = Protocol::Iscsi as u8;
 const SRP: u8 = Protocol::Srp as u8;
-/// The longest iSCSI name in bytes (RFC 7143 section 4.2.7.1).
-const MAX_NAME: usize = 223;
 /// What stands between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
 /// Bytes before the name.
@@ -21,7 +19,7 @@ const SRP_PORT: usize = 8;
 /// ADDITIONAL LENGTH at least.
 const MIN_ADDITIONAL: usize = 20;
 /// The longest TransportID: head, name, separator, 12 digits, NUL and padding.
-pub(super) const MAX: usize = HEAD + (MAX_NAME + SEPARATOR.len() + 12 + 1).next_multiple_of(4);
+pub(super) const MAX: usize = HEAD + (NAME_LEN + SEPARATOR.len() + 12 + 1).next_multiple_of(4);
 
 /// Initiator ports as a parameter list names them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,9 +70,8 @@ fn terminated(bytes: &[u8]) -> Option<&str> {
 
 /// An iSCSI name, folded as that of a login.
 fn name(text: &str) -> Option<String> {
-    let fits = (1..=MAX_NAME).contains(&text.len());
-    let plain = !text.chars().any(|c| c.is_control() || c.is_whitespace() || c == ',');
-    (fits && plain).then(|| fold(text).into_owned())
+    let name = prepare(text).ok().filter(|name| !name.is_empty())?;
+    Some(name.into_owned())
 }
 
 fn port(text: &str) -> Option<TransportId> {
@@ -168,6 +165,8 @@ mod tests {
             ("odd", edit(3, 22), Sense::parameter_field(102, 8)),
             ("beyond the list", edit(3, 24), Sense::PARAMETER_LIST_LENGTH),
             ("control character", edit(5, 7), Sense::parameter_field(104, 8)),
+            ("prohibited", id(0, "iqn.\u{202e}x".as_bytes()), Sense::parameter_field(104, 8)),
+            ("grows", id(0, "\u{3316}".repeat(70).as_bytes()), Sense::parameter_field(104, 8)),
             ("no UTF-8", edit(5, 0xff), Sense::parameter_field(104, 8)),
             ("no name", edit(4, 0), Sense::parameter_field(104, 8)),
             ("no ISID", id(1, b"iqn.x"), Sense::parameter_field(104, 8)),
@@ -187,7 +186,7 @@ mod tests {
     #[test]
     fn the_longest_fits_its_bound() {
         let who =
-            Registrant { initiator: "x".repeat(MAX_NAME), isid: [0xff; 6], tag: 1, user: String::new() };
+            Registrant { initiator: "x".repeat(NAME_LEN), isid: [0xff; 6], tag: 1, user: String::new() };
         assert_eq!(encode(&who).len(), MAX);
     }
 

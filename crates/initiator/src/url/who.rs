@@ -92,10 +92,8 @@ fn initiator(
             return Ok(file().and_then(kept).unwrap_or_else(|| name::of_host(&net::host::name())));
         }
     };
-    if name::is_valid(&name) {
-        return Ok(name);
-    }
-    let what = format!("{source}: \"{}\" is no iSCSI name", name.escape_debug());
+    let Err(why) = name::check(&name) else { return Ok(name) };
+    let what = format!("{source}: \"{}\" is no iSCSI name: {why}", name.escape_debug());
     Err(wrong(what, "an initiator is called iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hex digits"))
 }
 
@@ -126,8 +124,10 @@ fn name_in(text: &[u8]) -> Result<String, String> {
         (key.trim() == "InitiatorName").then(|| value.trim().to_owned())
     };
     match text.lines().find_map(value) {
-        Some(name) if name::is_valid(&name) => Ok(name),
-        Some(name) => Err(format!("InitiatorName \"{}\" is no iSCSI name", name.escape_debug())),
+        Some(name) => match name::check(&name) {
+            Ok(_) => Ok(name),
+            Err(why) => Err(format!("InitiatorName \"{}\" is no iSCSI name: {why}", name.escape_debug())),
+        },
         None => Err("no InitiatorName".into()),
     }
 }
@@ -317,6 +317,7 @@ mod tests {
             "",
             "#InitiatorName=iqn.2026-11.a:b\n",
             "InitiatorName=iqn.2026-11.a:my host\n",
+            "InitiatorName=iqn.2026-11.a:a\u{202e}b\n",
             "InitiatorName=\n",
         ] {
             assert!(name_in(text.as_bytes()).is_err(), "{text}");

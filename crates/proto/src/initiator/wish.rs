@@ -68,9 +68,7 @@ impl Wish {
     /// # Errors
     /// What is wrong, in words for people.
     pub fn check(&self) -> Result<(), String> {
-        let named =
-            |n: &String| if name::is_valid(n) { Ok(()) } else { Err(format!("no iSCSI name: {n:?}")) };
-        named(&self.initiator)?;
+        name::check(&self.initiator).map_err(|why| format!("no iSCSI name: {:?}: {why}", self.initiator))?;
         if let Some(target) = self.target.as_ref().filter(|target| !name::is_usable(target)) {
             return Err(format!("no name of a target: {target:?}"));
         }

@@ -5,6 +5,7 @@ mod security;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use wire::iscsi::status::LoginStatus;
@@ -541,12 +542,9 @@ pub(crate) fn stages(header: &Bhs) -> (u8, u8) {
 /// The names of a first text, well-formed, complete and folded: from here on they are compared byte by byte.
 fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginStatus, String)> {
     let value = |key| found.iter().find(|f| f.1 == key).map(|f| f.2);
-    let named = |key| match value(key) {
-        Some(n) if !name::is_valid(n) => {
-            let why = format!("{key}={}: an iqn., eui. or naa. name of RFC 7143 section 4.2.7", excerpt(n));
-            Err((LoginStatus::INITIATOR_ERROR, why))
-        }
-        n => Ok(n.map(|n| name::fold(n).into_owned())),
+    let named = |key| {
+        let check = |n| name::check(n).map(Cow::into_owned).map_err(|why| wrong_name(key, n, &why));
+        value(key).map(check).transpose()
     };
     let session_type = match value("SessionType") {
         None | Some("Normal") => SessionType::Normal,
@@ -565,6 +563,10 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginSta
     // It is shown to people: nothing in it may steer their terminal.
     let initiator_alias = value("InitiatorAlias").map(|a| a.replace(char::is_control, "?"));
     Ok(Identity { initiator, initiator_alias, target, session_type })
+}
+
+fn wrong_name(key: &str, name: &str, why: &str) -> (LoginStatus, String) {
+    (LoginStatus::INITIATOR_ERROR, format!("{key}={}: no iSCSI name: {why}", excerpt(name)))
 }
 
 /// Later texts may not change who wants what.

@@ -825,7 +825,8 @@ fn a_refusal_has_its_reason() {
         ("SessionType=Normal\0".to_owned(), "no InitiatorName".to_owned()),
         (
             "InitiatorName=me\0".to_owned(),
-            "InitiatorName=me: an iqn., eui. or naa. name of RFC 7143 section 4.2.7".to_owned(),
+            "InitiatorName=me: no iSCSI name: an iqn., eui. or naa. name of RFC 7143 section 4.2.7"
+                .to_owned(),
         ),
         (
             format!("{NAMES}InitialR2T=Yes"),

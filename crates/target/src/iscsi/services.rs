@@ -6,7 +6,9 @@ use super::task::{Aborted, Task};
 use crate::access::target_address;
 use crate::setup::Target;
 use proto::login::SessionType;
+use proto::name::fold;
 use proto::text::{SendTargets, TargetRecord, TextStep};
+use std::borrow::Cow;
 use std::rc::Weak;
 use std::time::{Duration, Instant};
 use wire::iscsi::status::RejectReason;
@@ -81,9 +83,10 @@ impl Session {
         let setup = self.shared.setup();
         let door = crate::access::Door { setup: setup.clone(), group: self.door.group, peer: self.door.peer };
         let own = self.info.target.as_deref();
+        let named = if let SendTargets::Named(name) = wanted { fold(name) } else { Cow::default() };
         let asked = |name: &str| match wanted {
             SendTargets::All => true,
-            SendTargets::Named(n) => n == name && (self.info.discovery || own == Some(name)),
+            SendTargets::Named(_) => named == name && (self.info.discovery || own == Some(name)),
             SendTargets::Empty => own == Some(name),
         };
         let visible =

@@ -1,13 +1,107 @@
 //! iSCSI names as they are compared (RFC 3722).
 
 use std::borrow::Cow;
+use stringprep::tables;
 
-/// The form of an iSCSI name in which two spellings of one name are equal: case folded, and normalized beyond ASCII. A
-/// name that the profile forbids is folded as far as its letters go, so that the caller can still refuse it.
-pub fn fold(name: &str) -> Cow<'_, str> {
-    if !name.is_ascii() {
-        return stringprep::nameprep(name).unwrap_or_else(|_| name.to_lowercase().into());
+/// The longest iSCSI name, in bytes (RFC 7143 section 4.2.7.1).
+pub const NAME_LEN: usize = 223;
+
+/// The form of an iSCSI name in which two spellings of one name are equal: mapped, case folded and normalized
+/// (RFC 3722 sections 3 to 4). The form of a result is the result itself.
+///
+/// # Errors
+/// The reason why this is no iSCSI name, printable: a character that sections 5 and 6 prohibit or Unicode 3.2 has not
+/// assigned, text of two directions, or more than 223 bytes. The underscore is taken: initiators send it.
+pub fn prepare(name: &str) -> Result<Cow<'_, str>, String> {
+    prepare_with(name, may_stand)
+}
+
+/// [`prepare`] for a text in which `may_stand` selects the characters that the result may contain.
+///
+/// # Errors
+/// As of [`prepare`].
+pub fn prepare_with(name: &str, may_stand: fn(char) -> bool) -> Result<Cow<'_, str>, String> {
+    // Before the work of normalization: it is bounded by what is read.
+    check_len(name)?;
+    let prepared = if name.is_ascii() { lower(name) } else { normalized(name)? };
+    check_len(&prepared)?;
+    match prepared.chars().find(|&c| !may_stand(c)) {
+        Some(c) => Err(prohibited(c)),
+        None => Ok(prepared),
     }
+}
+
+/// The form in which names are compared, for text that was saved or is no name: letters are folded where
+/// [`prepare`] fails.
+pub fn fold(name: &str) -> Cow<'_, str> {
+    prepare(name).unwrap_or_else(|_| if name.is_ascii() { lower(name) } else { name.to_lowercase().into() })
+}
+
+/// Whether a character may stand in an iSCSI name that is folded and normalized (RFC 3722 section 5). Of ASCII: letters,
+/// digits, dash, dot, colon, and the underscore that some initiators send.
+pub fn may_stand(c: char) -> bool {
+    match c {
+        '-' | '.' | ':' | '_' => true,
+        c if c.is_ascii() => c.is_ascii_alphanumeric(),
+        // Section 6.2 adds the ideographic full stop.
+        c => c != '\u{3002}' && !is_prohibited(c) && !tables::unassigned_code_point(c),
+    }
+}
+
+/// Whether a character changes how text around it is shown, or is not shown itself: no name has it, and a terminal does
+/// not get it.
+pub fn is_invisible(c: char) -> bool {
+    tables::ascii_control_character(c)
+        || tables::non_ascii_control_character(c)
+        || tables::change_display_properties_or_deprecated(c)
+        || tables::tagging_character(c)
+}
+
+/// The tables of RFC 3454 that RFC 3722 section 5 prohibits beyond ASCII. A `char` is no surrogate (C.5).
+fn is_prohibited(c: char) -> bool {
+    const TABLES: [fn(char) -> bool; 8] = [
+        tables::non_ascii_space_character,
+        tables::non_ascii_control_character,
+        tables::private_use,
+        tables::non_character_code_point,
+        tables::inappropriate_for_plain_text,
+        tables::inappropriate_for_canonical_representation,
+        tables::change_display_properties_or_deprecated,
+        tables::tagging_character,
+    ];
+    TABLES.iter().any(|table| table(c))
+}
+
+fn normalized(name: &str) -> Result<Cow<'_, str>, String> {
+    // The normalization knows characters of later versions of Unicode, and folding does not.
+    if let Some(c) = name.chars().find(|&c| tables::unassigned_code_point(c)) {
+        return Err(format!("'{}' is not assigned in Unicode 3.2 (RFC 3722)", c.escape_default()));
+    }
+    let nameprep = |text: &str| match stringprep::nameprep(text) {
+        Ok(prepared) => Ok(prepared.into_owned()),
+        Err(_) => Err(match text.chars().find(|&c| is_prohibited(c)) {
+            Some(c) => prohibited(c),
+            None => "it mixes text of two directions, or normalizes to what RFC 3722 prohibits".to_owned(),
+        }),
+    };
+    let once = nameprep(name)?;
+    match nameprep(&once)? == once {
+        true => Ok(once.into()),
+        false => Err("its normalization is not stable".into()),
+    }
+}
+
+fn prohibited(c: char) -> String {
+    let shown = if c.is_ascii_graphic() { c.to_string() } else { c.escape_unicode().to_string() };
+    format!("RFC 3722 prohibits '{shown}'")
+}
+
+fn check_len(name: &str) -> Result<(), String> {
+    let len = name.len();
+    if len > NAME_LEN { Err(format!("it has {len} bytes, and {NAME_LEN} are the most")) } else { Ok(()) }
+}
+
+fn lower(name: &str) -> Cow<'_, str> {
     match name.bytes().any(|b| b.is_ascii_uppercase()) {
         true => name.to_ascii_lowercase().into(),
         false => name.into(),
@@ -16,8 +110,100 @@ pub fn fold(name: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::fold;
+    use super::{NAME_LEN, fold, is_invisible, prepare};
+    use proptest::prelude::*;
     use std::borrow::Cow;
+
+    const HEAD: &str = "iqn.2026-11.org.example:";
+
+    /// One character of each table that RFC 3722 names, and of section 6.2.
+    #[test]
+    fn prohibited_character_is_refused_with_its_code() {
+        for (c, shown) in [
+            (' ', "\\u{20}"),
+            ('\u{7}', "\\u{7}"),
+            ('/', "'/'"),
+            ('=', "'='"),
+            ('@', "'@'"),
+            ('\u{7f}', "\\u{7f}"),
+            ('\u{a0}', "\\u{20}"),
+            ('\u{2003}', "\\u{20}"),
+            ('\u{85}', "\\u{85}"),
+            ('\u{2028}', "\\u{2028}"),
+            ('\u{e000}', "\\u{e000}"),
+            ('\u{fdd0}', "\\u{fdd0}"),
+            ('\u{fffd}', "\\u{fffd}"),
+            ('\u{2ff0}', "\\u{2ff0}"),
+            ('\u{202e}', "\\u{202e}"),
+            ('\u{e0001}', "\\u{e0001}"),
+            ('\u{3002}', "\\u{3002}"),
+            ('\u{ff61}', "\\u{3002}"),
+            ('\u{1f600}', "\\u{1f600}"),
+            ('\u{1f130}', "\\u{1f130}"),
+        ] {
+            let why = prepare(&format!("{HEAD}a{c}b")).unwrap_err();
+            assert!(why.contains(shown), "{c:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn character_that_normalizes_to_prohibited_is_refused() {
+        // To "a/c", and to a space with a mark.
+        for c in ['\u{2100}', '\u{a8}'] {
+            assert!(prepare(&format!("{HEAD}{c}")).is_err(), "{c:?}");
+        }
+    }
+
+    /// RFC 3722 section 7.
+    #[test]
+    fn text_of_two_directions_is_refused() {
+        assert!(prepare(&format!("{HEAD}\u{5d0}")).is_err());
+        assert_eq!(prepare("\u{5d0}:\u{5d0}").as_deref(), Ok("\u{5d0}:\u{5d0}"));
+    }
+
+    #[test]
+    fn character_mapped_to_nothing_is_left_out() {
+        for c in ['\u{ad}', '\u{200d}', '\u{feff}', '\u{fe0f}'] {
+            assert_eq!(prepare(&format!("{HEAD}a{c}b")), Ok(format!("{HEAD}ab").into()), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn name_that_grows_beyond_223_bytes_is_refused() {
+        let why = prepare(&"\u{3316}".repeat(70)).unwrap_err();
+        assert!(why.contains("1260 bytes"), "{why}");
+        assert!(prepare(&"a".repeat(NAME_LEN)).is_ok() && prepare(&"a".repeat(NAME_LEN + 1)).is_err());
+    }
+
+    #[test]
+    fn characters_that_steer_a_terminal_are_invisible() {
+        for c in ['\u{1b}', '\u{9b}', '\u{202e}', '\u{200f}', '\u{e0001}', '\u{feff}'] {
+            assert!(is_invisible(c), "{c:?}");
+        }
+        assert!(!['a', ' ', '\u{e9}', '\u{1f600}'].into_iter().any(is_invisible));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_prepares_once_and_for_all(name in "(iqn\\.)?\\PC{0,40}|[\\x00-\u{10ffff}]{0,40}") {
+            match prepare(&name) {
+                Ok(once) => {
+                    prop_assert_eq!(prepare(&once), Ok(Cow::Borrowed(&*once)));
+                    prop_assert_eq!(fold(&name), once.clone());
+                    prop_assert!(once.len() <= NAME_LEN && !once.chars().any(is_invisible));
+                }
+                Err(why) => prop_assert!(!why.contains(is_invisible), "{}", why),
+            }
+        }
+
+        #[test]
+        fn any_character_prepares_once_and_for_all(c: char) {
+            let name = format!("{HEAD}{c}x");
+            if let Ok(once) = prepare(&name) {
+                prop_assert_eq!(prepare(&once), Ok(Cow::Borrowed(&*once)));
+            }
+        }
+    }
 
     #[test]
     fn name_in_capitals_folds_to_lower_case() {
