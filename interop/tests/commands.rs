@@ -56,6 +56,25 @@ fn ls_lists_luns() {
     assert!(ran.out.contains("\"capacity_bytes\": 1073741824") && !ran.out.contains("\"lun\": 0"));
 }
 
+/// A target whose first portal advertises a closed port.
+#[test]
+fn unreachable_portal_is_a_warning_and_the_next_is_used() {
+    let closed = format!("127.0.0.1:{}", interop::ports::free());
+    let portals =
+        format!("portals = [{{ listen = \"127.0.0.2:0\", advertise = \"{closed}\" }}, \"127.0.0.1:0\"]");
+    let server = Server::start(&config::standard().replace("portals = [\"127.0.0.1:0\"]", &portals));
+    let [first, second] = [0, 1].map(|n| server.portals()[n].to_string());
+    let ran = lunar(&["ls", &first], &[]);
+    let warning = format!("warning: {}: {closed}, which {first} named: login to {closed}: ", config::TARGET);
+    assert!(ran.err.contains(&warning) && ran.err.contains("hint: let"), "{}", ran.err);
+    assert!(ran.out.contains(&format!("{} at {second}\n  LUN 0: disk", config::TARGET)), "{}", ran.out);
+    assert_eq!(ran.status, 0);
+    let ran = lunar(&["scsi", &format!("iscsi://{first}"), "000000000000"], &[]);
+    assert!(ran.err.contains("LUNs, and the URL names none"), "the login went through: {}", ran.err);
+    let ran = lunar(&["doctor", &first, "--json"], &[]);
+    assert!(ran.out.contains("\"usable\": true") && ran.out.contains(&closed), "{}", ran.out);
+}
+
 #[test]
 fn doctor_tells_all_and_finds_what_is_slow() {
     let server = shared();

@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use crate::say;
 use clap::Args;
 use control::config::show_size;
-use initiator::{Error, FoundTarget, Options, Session, Url};
+use initiator::{Error, Options, Session, Url};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
@@ -42,6 +42,9 @@ struct Target {
     luns: Vec<Lun>,
     /// Why it cannot be looked into.
     error: Option<String>,
+    /// The errors of its portals that cannot be reached.
+    #[serde(skip)]
+    unreachable: Vec<Error>,
 }
 
 /// One of its logical units.
@@ -72,15 +75,22 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
     let asked = url.clone();
     let targets = run(args.asked, move || async move { look(&asked).await });
     let targets = targets.map_err(|failure| with_name(&url, failure))?;
-    for target in &targets {
-        if let Some(error) = &target.error {
-            say::line(format_args!("warning: {}: {error}", target.target));
-        }
-    }
+    targets.iter().for_each(warn);
     if args.asked.json {
         return Ok(json(&targets)?);
     }
     Ok(targets.iter().map(text).collect())
+}
+
+/// Writes to stderr why a target is listed without LUNs, and which of its portals cannot be reached.
+fn warn(Target { target, error, unreachable, .. }: &Target) {
+    for e in unreachable {
+        let hint = e.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        say::line(format_args!("warning: {target}: {}{hint}", e.what));
+    }
+    if let Some(error) = error {
+        say::line(format_args!("warning: {target}: {error}"));
+    }
 }
 
 /// Every target that the URL means.
@@ -101,15 +111,15 @@ async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failur
     }
     let (mut targets, mut first) = (Vec::new(), None);
     for one in found {
-        let url = initiator::at(url, one.clone());
-        targets.push(match enter(&url, options).await {
-            Ok(target) => target,
-            Err(error) => {
-                let target = refused(&url, &one, &error);
-                first.get_or_insert(error);
-                target
-            }
+        let ways = initiator::ways(url, one);
+        let mut unreachable = Vec::new();
+        let entered = enter(&ways, options, &mut unreachable).await;
+        let target = entered.unwrap_or_else(|error| {
+            let target = refused(&ways[0], &error);
+            first.get_or_insert(error);
+            target
         });
+        targets.push(Target { unreachable, ..target });
     }
     match first {
         Some(error) if targets.iter().all(|target| target.error.is_some()) => Err(error.into()),
@@ -117,15 +127,19 @@ async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failur
     }
 }
 
-fn refused(url: &Url, found: &FoundTarget, error: &Error) -> Target {
-    let portal = url.portal.to_string();
-    Target { target: found.name.clone(), portal, luns: Vec::new(), error: Some(error.what.clone()) }
+fn refused(url: &Url, error: &Error) -> Target {
+    Target {
+        target: url.target.clone().unwrap_or_default(),
+        portal: url.portal.to_string(),
+        luns: Vec::new(),
+        error: Some(error.what.clone()),
+        unreachable: Vec::new(),
+    }
 }
 
-async fn enter(url: &Url, options: &Options) -> Result<Target, Error> {
-    let target = url.target.as_deref().unwrap_or_default();
-    let session = Session::open(url.portal.clone(), target, options.clone()).await;
-    of_session(url, session.map_err(|e| url.explain(e))?).await
+async fn enter(ways: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<Target, Error> {
+    let (url, session) = initiator::log_in(ways, options, |e| unreachable.push(e)).await?;
+    of_session(&url, session).await
 }
 
 async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {
@@ -141,7 +155,8 @@ async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {
     if let Err(e) = session.close().await {
         tracing::info!("{}: logout: {e}", facts.target);
     }
-    Ok(Target { target: facts.target, portal: facts.portal.to_string(), luns, error: None })
+    let portal = facts.portal.to_string();
+    Ok(Target { target: facts.target, portal, luns, error: None, unreachable: Vec::new() })
 }
 
 /// One logical unit. One that was asked for by name has to be there.
@@ -225,8 +240,13 @@ mod tests {
             ..Lun::default()
         };
         let away = Lun { lun: 1, error: Some("not ready".into()), ..Lun::default() };
-        let mut target =
-            Target { target: "iqn.x".into(), portal: "h:1".into(), luns: vec![lun, away], error: None };
+        let mut target = Target {
+            target: "iqn.x".into(),
+            portal: "h:1".into(),
+            luns: vec![lun, away],
+            error: None,
+            unreachable: Vec::new(),
+        };
         assert_eq!(
             text(&target),
             "iqn.x at h:1\n  LUN 0: cdrom, 1 GiB, LUNAR CD, naa.3, read-only\n  LUN 1: not ready\n"

@@ -21,10 +21,7 @@ impl Unit {
     pub async fn open(url: &Url, isid: Option<[u8; 6]>) -> Result<Unit, Error> {
         let mut options = url.options()?;
         options.isid = options.isid.or(isid);
-        let url = initiator::resolve(url, &options).await?;
-        let target = url.target.as_deref().unwrap_or_default();
-        let session = Session::open(url.portal.clone(), target, options).await;
-        let session = session.map_err(|e| url.explain(e))?;
+        let (url, session) = initiator::connect_with(url, &options).await?;
         let number = initiator::lun_of(&url, &session).await?;
         Ok(Unit { session, lun: encode(number), number })
     }

@@ -57,6 +57,11 @@ pub struct Details {
 }
 
 impl Error {
+    /// Whether the portal cannot be reached, or does not answer: another portal of the same target may.
+    pub fn is_away(&self) -> bool {
+        matches!(self.kind, Kind::Unreachable | Kind::UnknownHost | Kind::TimedOut | Kind::Lost)
+    }
+
     /// The one in the error of a backend, if it is one of ours.
     pub fn of(e: &io::Error) -> Option<&Error> {
         e.get_ref()?.downcast_ref()

@@ -36,7 +36,7 @@ pub use error::{Details, Error, Kind};
 pub use lun::{Lun, Properties, identity, inspect, is_named, naa, name_of, properties};
 pub use made::Make;
 pub use offload::ExtendedCopy;
-pub use open::{at, connect, lun_of, open, resolve};
+pub use open::{at, connect, connect_with, log_in, lun_of, open, resolve, ways};
 pub use options::{LateWrites, Options, Portal, Timeouts};
 pub use probe::{Exchange, Probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};

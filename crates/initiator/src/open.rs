@@ -13,22 +13,53 @@ const LISTED: usize = 8;
 /// Those of [`Url::options`] and [`Session::open`]; [`Kind::Invalid`] with a hint when the portal has several
 /// targets.
 pub async fn connect(url: &Url) -> Result<Session, Error> {
-    let options = url.options()?;
-    let url = resolve(url, &options).await?;
-    let target = url.target.as_deref().unwrap_or_default();
-    Session::open(url.portal.clone(), target, options).await.map_err(|e| url.explain(e))
+    Ok(connect_with(url, &url.options()?).await?.1)
 }
 
-/// The same URL with a target: one of a portal will do where the portal has one target.
+/// [`connect`] with other options than those of the URL: the URL of the portal and target that answered, and the session.
+///
+/// # Errors
+/// Those of [`resolve`] and [`Session::open`].
+pub async fn connect_with(url: &Url, options: &Options) -> Result<(Url, Session), Error> {
+    log_in(&resolve(url, options).await?, options, |e| tracing::warn!("{e}")).await
+}
+
+/// The same URL with a target, once for each portal of the target: one of a portal will do where the portal has one
+/// target.
 ///
 /// # Errors
 /// Those of [`discover`]; [`Kind::NotFound`] without a target, [`Kind::Invalid`] with several.
-pub async fn resolve(url: &Url, options: &Options) -> Result<Url, Error> {
+pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
     if url.target.is_some() {
-        return Ok(url.clone());
+        return Ok(vec![url.clone()]);
     }
     let found = discover(url.portal.clone(), options).await?;
-    Ok(at(url, only_target(url, found)?))
+    Ok(ways(url, only_target(url, found)?))
+}
+
+/// Logs in at the first of these URLs that can be reached; the errors of those before it go to `report`. No other error
+/// leads to another URL: all portals of a target give the same answer.
+///
+/// # Errors
+/// That of the last URL, if none can be reached; those of [`Session::open`]. [`Kind::Invalid`] without a URL.
+pub async fn log_in(
+    ways: &[Url],
+    options: &Options,
+    mut report: impl FnMut(Error),
+) -> Result<(Url, Session), Error> {
+    let mut last = Error::new(Kind::Invalid, "no URL to log in at");
+    for (n, url) in ways.iter().enumerate() {
+        if n > 0 {
+            report(last);
+        }
+        let target = url.target.as_deref().unwrap_or_default();
+        match Session::open(url.portal.clone(), target, options.clone()).await {
+            Ok(session) => return Ok((url.clone(), session)),
+            Err(e) if e.is_away() => last = url.explain(e),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
 }
 
 /// Opens the logical unit of a URL, with a session of its own. A URL without LUN will do where the target has
@@ -45,8 +76,20 @@ pub async fn open(url: &Url) -> Result<Arc<Lun>, Error> {
 
 /// The URL of a target that the portal of this URL told of. [`Url::explain`] adds the portal that named it to an error.
 pub fn at(url: &Url, found: FoundTarget) -> Url {
-    let portal = nearest_portal(&url.portal, &found.addresses);
-    url.at(found.name, url.lun).sent_to(portal)
+    ways(url, found).swap_remove(0)
+}
+
+/// The URLs of a target that the portal of this URL named, in the order in which they are tried: one for each portal of the
+/// target, and at least one. The portal of this URL is first, if it is one of the target's.
+pub fn ways(url: &Url, found: FoundTarget) -> Vec<Url> {
+    let there = url.at(found.name, url.lun);
+    let mut portals: Vec<Portal> = found.addresses.into_iter().map(Portal::from).collect();
+    match portals.iter().position(|portal| *portal == url.portal) {
+        Some(own) => portals[..=own].rotate_right(1),
+        None if portals.is_empty() => portals.push(url.portal.clone()),
+        None => {}
+    }
+    portals.into_iter().map(|portal| there.sent_to(portal)).collect()
 }
 
 /// The LUN of a URL. A URL without LUN will do where the target of this session has one logical unit.
@@ -57,15 +100,6 @@ pub async fn lun_of(url: &Url, session: &Session) -> Result<u16, Error> {
     match url.lun {
         Some(lun) => Ok(lun),
         None => only_lun(url, session).await,
-    }
-}
-
-/// Where to log in to a target that a portal told of: at that portal, if it is one of the target's.
-fn nearest_portal(asked: &Portal, told: &[crate::PortalAddress]) -> Portal {
-    let portals: Vec<Portal> = told.iter().map(|p| Portal { host: p.host.clone(), port: p.port }).collect();
-    match portals.first() {
-        Some(first) if !portals.contains(asked) => first.clone(),
-        _ => asked.clone(),
     }
 }
 
@@ -149,11 +183,15 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_used_where_it_was_asked_for_if_it_is_there() {
-        let portal = |host: &str| Portal { host: host.into(), port: 3260 };
-        let told = |host: &str| PortalAddress { host: host.into(), port: 3260, tag: Some(1) };
-        assert_eq!(nearest_portal(&portal("a"), &[]), portal("a"));
-        assert_eq!(nearest_portal(&portal("a"), &[told("b"), told("a")]), portal("a"));
-        assert_eq!(nearest_portal(&portal("a"), &[told("b"), told("c")]), portal("b"));
+    fn portals_of_a_target_are_tried_from_the_one_asked() {
+        let url = Url::parse("iscsi://a").unwrap();
+        let of = |hosts: &[&str]| {
+            let told = |host: &&str| PortalAddress { host: host.to_string(), port: 3260, tag: Some(1) };
+            let found = FoundTarget { name: "iqn.x".into(), addresses: hosts.iter().map(told).collect() };
+            ways(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(&[]), "a");
+        assert_eq!(of(&["b", "c", "a", "d"]), "a b c d");
+        assert_eq!(of(&["b", "c"]), "b c");
     }
 }

@@ -28,14 +28,19 @@ impl fmt::Display for Portal {
     }
 }
 
+impl From<PortalAddress> for Portal {
+    fn from(PortalAddress { host, port, .. }: PortalAddress) -> Portal {
+        Portal { host, port }
+    }
+}
+
 impl std::str::FromStr for Portal {
     type Err = Error;
 
     /// HOST[:PORT][,TAG], an IPv6 address in brackets; the tag means nothing here.
     fn from_str(text: &str) -> Result<Portal, Error> {
         let bad = |why| Error::new(Kind::Invalid, format!("\"{}\" is no portal: {why}", text.escape_debug()));
-        let PortalAddress { host, port, .. } = PortalAddress::parse(text).map_err(bad)?;
-        Ok(Portal { host, port })
+        PortalAddress::parse(text).map(Portal::from).map_err(bad)
     }
 }
 

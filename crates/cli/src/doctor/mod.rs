@@ -112,15 +112,36 @@ async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<L
     probe.login.clone().map_err(|e| e.during(format!("login to {portal}")))
 }
 
+/// Logs in at the first portal of the target that can be reached. The probe is that of the last login; each portal
+/// before it is a finding.
+async fn log_in_at_one(
+    probe: &mut Probe,
+    ways: &[Url],
+    options: &Options,
+    report: &mut Report,
+) -> Result<(Url, Box<LoggedIn>), Error> {
+    let mut ways = ways.iter().peekable();
+    loop {
+        let url = ways.next().ok_or_else(|| Error::new(Kind::NotFound, "the target has no portal"))?;
+        *probe = Probe::of(url.portal.clone());
+        match log_in(probe, url, options).await.map_err(|e| url.explain(e)) {
+            Err(e) if e.is_away() && ways.peek().is_some() => report.findings.push(Finding {
+                weight: Weight::Warning,
+                what: e.what.clone(),
+                hint: e.hint.clone().unwrap_or_default(),
+            }),
+            end => return end.map(|login| (url.clone(), login)),
+        }
+    }
+}
+
 /// Goes on until something fails. The probe is that of the last login.
 async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Probe) -> Result<(), Error> {
-    let mut url = url.clone();
     if url.target.is_none() {
-        log_in(probe, &url, options).await?;
-        url = initiator::resolve(&url, options).await?;
-        *probe = Probe::of(url.portal.clone());
+        log_in(probe, url, options).await?;
     }
-    let login = log_in(probe, &url, options).await.map_err(|e| url.explain(e))?;
+    let ways = initiator::resolve(url, options).await?;
+    let (url, login) = log_in_at_one(probe, &ways, options, report).await?;
     let target = url.target.clone().unwrap_or_default();
     let session = initiator::Session::open(url.portal.clone(), &target, options.clone()).await?;
     let luns: Vec<u16> = initiator::luns(&session).await?.into_iter().filter_map(decode).collect();

@@ -202,8 +202,7 @@ impl Url {
 
     /// An error of a login at this URL. Where its portal cannot be reached, it says which portal named it.
     pub fn explain(&self, e: Error) -> Error {
-        let is_away = matches!(e.kind, Kind::Unreachable | Kind::UnknownHost | Kind::TimedOut | Kind::Lost);
-        let Some(named_by) = self.named_by.as_ref().filter(|_| is_away) else { return e };
+        let Some(named_by) = self.named_by.as_ref().filter(|_| e.is_away()) else { return e };
         let e = e.during(format!("{}, which {named_by} named", self.portal));
         match e.hint {
             Some(_) => e,
