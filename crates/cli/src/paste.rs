@@ -2,6 +2,7 @@
 
 use control::config::router::Map;
 use control::config::{Config, Lun, Target};
+use proto::chap::Algorithm;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use target::Bound;
@@ -82,9 +83,19 @@ fn local(address: SocketAddr) -> SocketAddr {
 fn public(bound: &Bound) -> String {
     match (&bound.advertise, bound.address) {
         (None, address) if address.ip().is_unspecified() => {
-            outgoing(address).unwrap_or_else(|| local(address)).to_string()
+            anywhere(outgoing(address).unwrap_or_else(|| local(address)))
         }
         _ => told_address(bound),
+    }
+}
+
+/// An address as other hosts write it: the zone of a link-local one is the name of their own interface (RFC 4007).
+fn anywhere(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            format!("[{}%INTERFACE]:{}", v6.ip(), v6.port())
+        }
+        _ => address.to_string(),
     }
 }
 
@@ -114,15 +125,16 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
             _ = writeln!(text, "  and {} more", target.luns.len() - LISTED);
         }
     }
-    let reached =
-        config.targets.iter().filter_map(|target| reach_of(target, portals, chap_user(target), public));
+    // One that is offline refuses each login.
+    let served = config.targets.iter().filter(|target| !target.offline);
+    let reached = served.filter_map(|target| reach_of(target, portals, chap_user(target), public));
     let reached: Vec<Reach> = reached.take(TARGETS).collect();
-    text += &lines(&reached);
+    text += &lines(config, &reached);
     text + &srp(config, portals) + "\nready\n"
 }
 
 /// Lines to paste that lead to the first LUN of each target.
-fn lines(reached: &[Reach]) -> String {
+fn lines(config: &Config, reached: &[Reach]) -> String {
     if reached.is_empty() {
         return String::new();
     }
@@ -135,42 +147,60 @@ fn lines(reached: &[Reach]) -> String {
     };
     let mut text = "\nURL:\n".to_owned() + &reached.iter().map(urls).collect::<String>();
     if !by_tcp.is_empty() {
-        text += &format!("Linux (as root):\n{}", open_iscsi(&by_tcp, ""));
+        text += &format!("Linux (as root):\n{}", open_iscsi(config, &by_tcp, ""));
     }
     if !by_iser.is_empty() {
         // open-iscsi has an interface of this name.
-        text += &format!("Linux over iSER (as root):\n{}", open_iscsi(&by_iser, " -I iser"));
+        text += &format!("Linux over iSER (as root):\n{}", open_iscsi(config, &by_iser, " -I iser"));
     }
     // QEMU has no iSER.
-    let images: String = by_tcp.iter().map(|reach| qemu(reach)).collect();
+    let images: String = by_tcp.iter().map(|reach| qemu(config, reach)).collect();
     if images.is_empty() { text } else { text + "QEMU:\n" + &images }
 }
 
-/// QEMU takes a secret in the URL alone.
-fn qemu(Reach { url, user, .. }: &Reach) -> String {
+/// QEMU takes a secret in the URL alone, and its library has no CHAP algorithm but MD5.
+fn qemu(config: &Config, Reach { url, user, target, .. }: &Reach) -> String {
     let Some(user) = user else { return format!("  qemu-img info {url}\n") };
+    if !has_md5(config) {
+        return format!(
+            "  # {target}: QEMU proves itself by MD5 only, and `chap_algorithms` has no \"md5\"\n"
+        );
+    }
     let plain = url.split('?').next().unwrap_or(url);
     let with_secret = plain.replacen(&format!("{user}@"), &format!("{user}%SECRET@"), 1);
     format!("  qemu-img info \"{with_secret}\"\n")
 }
 
+fn has_md5(config: &Config) -> bool {
+    config.session.chap_algorithms.contains(&Algorithm::Md5)
+}
+
 /// Lines for open-iscsi, by the interface that an option names: discovery once for each portal, a login for each target.
-fn open_iscsi(reached: &[&Reach], interface: &str) -> String {
+/// Where discovery is not open to all, a line makes the record of the target.
+fn open_iscsi(config: &Config, reached: &[&Reach], interface: &str) -> String {
+    let can_discover = !config.discovery.disabled && config.discovery.chap.is_none();
     let mut text = String::new();
     for (n, Reach { portal, target, user, .. }) in reached.iter().enumerate() {
-        if reached[..n].iter().all(|before| before.portal != *portal) {
+        let node = format!("  iscsiadm -m node -T {target} -p {portal}{interface}");
+        if !can_discover {
+            _ = writeln!(text, "{node} -o new");
+        } else if reached[..n].iter().all(|before| before.portal != *portal) {
             _ = writeln!(text, "  iscsiadm -m discovery -t sendtargets -p {portal}{interface}");
         }
-        let node = format!("  iscsiadm -m node -T {target} -p {portal}{interface}");
-        let settings = user
-            .iter()
-            .flat_map(|user| [("authmethod", "CHAP"), ("username", user.as_str()), ("password", "SECRET")]);
-        settings.for_each(|(key, value)| {
+        for (key, value) in user.iter().flat_map(|user| chap_settings(config, user)) {
             _ = writeln!(text, "{node} -o update -n node.session.auth.{key} -v {value}");
-        });
+        }
         _ = writeln!(text, "{node} --login");
     }
     text
+}
+
+/// Settings of open-iscsi for a CHAP user. It offers MD5 alone unless it is set otherwise.
+fn chap_settings(config: &Config, user: &str) -> Vec<(&'static str, String)> {
+    let names = config.session.chap_algorithms.iter().map(|algorithm| algorithm.name().to_uppercase());
+    let algorithms = (!has_md5(config)).then(|| ("chap_algs", names.collect::<Vec<_>>().join(",")));
+    let basic = [("authmethod", "CHAP".into()), ("username", user.into()), ("password", "SECRET".into())];
+    basic.into_iter().chain(algorithms).collect()
 }
 
 /// A way to a target by SRP.
@@ -204,7 +234,7 @@ fn told_address(portal: &Bound) -> String {
     match &portal.advertise {
         Some(told) if told.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => told.clone(),
         Some(told) => format!("{told}:{}", portal.address.port()),
-        None => local(portal.address).to_string(),
+        None => anywhere(local(portal.address)),
     }
 }
 
@@ -225,7 +255,9 @@ fn srp(config: &Config, portals: &[Bound]) -> String {
 /// Names of the targets of a portal group that have LUNs, with the first of these; routers' whose LUNs are told upstream
 /// have none here, and those whose names are, are not among them.
 fn targets_of(config: &Config, tag: u16) -> Vec<(&str, Option<u16>)> {
-    let own = config.targets.iter().filter(|target| target.portal_groups.contains(&tag));
+    // SRP has no CHAP.
+    let is_open = |target: &&Target| !target.offline && chap_user(target).is_none();
+    let own = config.targets.iter().filter(|target| target.portal_groups.contains(&tag)).filter(is_open);
     let own = own.filter_map(|target| Some((target.name.as_str(), Some(*target.luns.keys().next()?))));
     let routers = config.routers.iter().filter(|router| router.portal_groups.contains(&tag));
     let routed = routers.flat_map(|router| &router.targets).filter_map(|target| match &target.map {
@@ -321,23 +353,27 @@ mod tests {
         );
     }
 
-    #[test]
-    fn banner_has_lines_for_every_target_and_its_chap_user() {
-        let folder = std::env::temp_dir().join(format!("lunar-paste-{}", std::process::id()));
+    /// The configuration of an open target a and a target b with CHAP, with more sections before them.
+    fn guarded(case: &str, more: &str) -> Config {
+        let folder = std::env::temp_dir().join(format!("lunar-paste-{case}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let secret = folder.join("ann.secret");
         std::fs::write(&secret, "sixteen bytes ok").unwrap();
         std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let lun = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
         let source = format!(
-            "[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann.secret\"\n\
+            "{more}[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann.secret\"\n\
              [[target]]\nname = \"iqn.2026-11.org.example:a\"\n{lun}\
              [[target]]\nname = \"iqn.2026-11.org.example:b\"\n{lun}[[target.access]]\nchap = [\"ann\"]\n"
         );
-        let config = control::config::parse(&source, &folder.join("t.toml"))
-            .map_err(|list| list[0].to_string())
-            .unwrap();
+        let config = control::config::parse(&source, &folder.join("t.toml"));
         std::fs::remove_dir_all(&folder).unwrap();
+        config.map_err(|list| list[0].to_string()).unwrap()
+    }
+
+    #[test]
+    fn banner_has_lines_for_every_target_and_its_chap_user() {
+        let config = guarded("chap", "");
         let portals = [bound("192.0.2.7:3260", 1, Transports::TCP)];
         let text = banner(&config, &portals);
         let b = "iqn.2026-11.org.example:b -p 192.0.2.7:3260";
@@ -354,6 +390,48 @@ mod tests {
         assert_eq!(text.matches("-m discovery").count(), 1, "{text}");
         assert!(!text.contains("sixteen"), "{text}");
         assert_eq!(reach(&config, &portals).unwrap().user, None);
+    }
+
+    #[test]
+    fn banner_without_md5_has_no_command_that_needs_it() {
+        let config = guarded("md5", "[session]\nchap_algorithms = [\"sha3-256\", \"sha1\"]\n");
+        let text = banner(&config, &[bound("192.0.2.7:3260", 1, Transports::TCP)]);
+        let why =
+            "  # iqn.2026-11.org.example:b: QEMU proves itself by MD5 only, and `chap_algorithms` has no";
+        for line in [why, "qemu-img info iscsi://", "node.session.auth.chap_algs -v SHA3-256,SHA1\n"] {
+            assert_eq!(text.matches(line).count(), 1, "{line}{text}");
+        }
+        assert_eq!(text.matches("qemu-img").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn banner_has_no_discovery_where_it_is_not_open() {
+        let portals = [bound("192.0.2.7:3260", 1, Transports::TCP)];
+        for (case, closed) in [("off", "enabled = false"), ("by-chap", "chap = [\"ann\"]")] {
+            let text = banner(&guarded(case, &format!("[discovery]\n{closed}\n")), &portals);
+            let new = "  iscsiadm -m node -T iqn.2026-11.org.example:a -p 192.0.2.7:3260 -o new\n";
+            assert!(text.contains(new) && !text.contains("-m discovery"), "{text}");
+        }
+    }
+
+    #[test]
+    fn banner_has_no_line_for_a_target_that_is_offline() {
+        let mut config = guarded("offline", "");
+        config.targets[0].offline = true;
+        let text = banner(&config, &[bound("192.0.2.7:3260", 1, Transports::TCP)]);
+        assert!(!text.contains("example:a/0") && text.contains("example:b/0"), "{text}");
+    }
+
+    #[test]
+    fn banner_has_no_line_by_srp_for_a_target_with_chap() {
+        let text = banner(&guarded("srp", ""), &[bound("192.0.2.7:5555", 1, Transports::SRP)]);
+        assert_eq!(text.matches("id_ext=").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn link_local_address_has_the_interface_of_the_reader() {
+        let bound = bound("[fe80::1%3]:3260", 1, Transports::TCP);
+        assert_eq!(public(&bound), "[fe80::1%INTERFACE]:3260");
     }
 
     #[test]

@@ -93,6 +93,11 @@ fn same_prefix(a: u128, b: u128, width: u32, bits: u8) -> bool {
     (a ^ b).checked_shr(width.saturating_sub(bits as u32)).unwrap_or(0) == 0
 }
 
+/// Whether a byte of UTF-8 is not the first of its character.
+fn is_inside(byte: u8) -> bool {
+    byte & 0xc0 == 0x80
+}
+
 /// Whether a name fits a pattern, in which * stands for any characters and ? for one.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (p, n) = (pattern.as_bytes(), name.as_bytes());
@@ -105,7 +110,12 @@ pub fn matches(pattern: &str, name: &str) -> bool {
                 retry = Some((i, j));
                 i += 1;
             }
-            Some(c) if *c == b'?' || *c == n[j] => (i, j) = (i + 1, j + 1),
+            // One character, whatever its length in UTF-8.
+            Some(b'?') if !is_inside(n[j]) => {
+                i += 1;
+                j += 1 + n[j + 1..].iter().take_while(|byte| is_inside(**byte)).count();
+            }
+            Some(c) if *c == n[j] => (i, j) = (i + 1, j + 1),
             _ => match retry {
                 Some((star, at)) => {
                     retry = Some((star, at + 1));
@@ -208,6 +218,9 @@ mod tests {
             ("a*b*c", "aXbYbZ", false),
             ("a?c", "abc", true),
             ("a?c", "ac", false),
+            ("m?ller", "m\u{fc}ller", true),
+            ("m??ller", "m\u{fc}ller", false),
+            ("*?ler", "m\u{fc}ler", true),
             ("abc", "abcd", false),
         ] {
             assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
