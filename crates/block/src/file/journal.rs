@@ -133,6 +133,12 @@ impl Journal {
     #[cfg(test)]
     pub(super) fn reopen(&self, writes: bool) {
         let file = OpenOptions::new().read(true).write(writes).open(&self.path).expect("a journal");
+        self.keep_in(file);
+    }
+
+    /// Keeps its records in this file.
+    #[cfg(test)]
+    pub(super) fn keep_in(&self, file: File) {
         *locked(&self.file) = Some(file);
     }
 
@@ -142,9 +148,11 @@ impl Journal {
     }
 }
 
+/// Keeps the space for the next record. Without space for a header, the file becomes empty: a file system that is full
+/// does that too.
 fn clear(file: &File) -> io::Result<()> {
-    file.write_all_at(&[0; HEADER], 0)?;
-    file.sync_data()
+    let overwritten = file.write_all_at(&[0; HEADER], 0).and_then(|()| file.sync_data());
+    overwritten.or_else(|_| file.set_len(0).and_then(|()| file.sync_all()))
 }
 
 /// Opens it; its name is stable when it was made.

@@ -370,6 +370,7 @@ mod tests {
     use super::*;
     use crate::Kind;
     use rustix::fs::{OFlags, fcntl_getfl};
+    use std::path::PathBuf;
 
     /// An open file of one page without a name.
     fn nameless() -> File {
@@ -411,8 +412,13 @@ mod tests {
 
     /// A file whose journal is in the same folder; both go at the end.
     fn with_journal(name: &str, test: impl AsyncFnOnce(&Spec, File)) {
+        with_journal_in(name, None, test);
+    }
+
+    /// The journal is this file, or in the folder of the other.
+    fn with_journal_in(name: &str, journal: Option<PathBuf>, test: impl AsyncFnOnce(&Spec, File)) {
         let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
-        let journal = Some(path.with_extension("journal"));
+        let journal = journal.or_else(|| Some(path.with_extension("journal")));
         let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, journal, ..Spec::path(&path) };
         let file = File::open(&spec).expect("a file");
         compio::runtime::Runtime::new().expect("a runtime").block_on(test(&spec, file));
@@ -502,6 +508,65 @@ mod tests {
             let file = File::open(spec).expect("again");
             assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
         });
+    }
+
+    /// An atomic write that cannot be recorded changes nothing, and stops no other write.
+    async fn has_no_record(file: &File) {
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space for its record");
+        assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+        assert!(!file.open.is_open());
+        file.write(0, of(3, 8192), true).await.0.expect("a plain write needs no record");
+        file.write_zeroes(0, 4096, false).await.expect("nor do zeros");
+    }
+
+    #[test]
+    fn a_record_without_space_stops_no_other_write() {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        with_journal("no-record", async |_, file| {
+            // Like an empty file on a full file system: it cannot grow, but it can become empty.
+            let full = rustix::fs::memfd_create("full", MemfdFlags::ALLOW_SEALING).expect("a file");
+            rustix::fs::fcntl_add_seals(&full, SealFlags::GROW).expect("sealed");
+            file.journal.as_ref().expect("a journal").keep_in(full.into());
+            has_no_record(&file).await;
+        });
+    }
+
+    #[test]
+    fn a_full_state_folder_stops_no_other_write() {
+        let Some(folder) = Tmpfs::mount("full-state", "64k") else { return };
+        let room = || std::fs::remove_file(folder.0.join("other"));
+        with_journal_in("full-state", Some(folder.0.join("a.journal")), async |_, file| {
+            std::fs::write(folder.0.join("other"), [0; 1 << 17]).expect_err("it is full");
+            has_no_record(&file).await;
+            room().expect("removed");
+            file.write_atomic(0, of(4, 8192)).await.0.expect("there is space again");
+        });
+    }
+
+    /// A small file system of its own; None, and `skipped`, without root.
+    struct Tmpfs(PathBuf);
+
+    impl Tmpfs {
+        fn mount(name: &str, size: &str) -> Option<Tmpfs> {
+            let path = std::env::temp_dir().join(format!("lunar-{name}-{}.mount", std::process::id()));
+            std::fs::create_dir_all(&path).expect("a folder");
+            let folder = Tmpfs(path);
+            let mut mount = std::process::Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&folder.0);
+            if mount.output().is_ok_and(|ran| ran.status.success()) {
+                return Some(folder);
+            }
+            println!("skipped: needs root and mount, for a small file system");
+            None
+        }
+    }
+
+    impl Drop for Tmpfs {
+        fn drop(&mut self) {
+            _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
+            _ = std::fs::remove_dir(&self.0);
+        }
     }
 
     /// A file of ones whose atomic write of twos finds no space.
