@@ -62,7 +62,7 @@ impl Sink for Session {
         }
         self.pings.heard();
         let Arrived { header, ahs, data, intact, behind } = pdu;
-        if late::changes(&header) && self.is_late(behind) {
+        if late::changes(&header) && self.is_late(Some(behind)) {
             return false;
         }
         match header.opcode() {
@@ -74,7 +74,7 @@ impl Sink for Session {
             _ if self.info.discovery && !matches!(header.opcode(), opcode::TEXT | opcode::LOGOUT) => {
                 self.reject(RejectReason::Protocol, &header, ahs)
             }
-            _ => self.in_turn(header, ahs, data),
+            _ => self.in_turn(header, ahs, data, behind),
         }
         self.life != Life::Over
     }
@@ -96,7 +96,7 @@ fn is_request(op: u8) -> bool {
 impl Session {
     /// Takes a request when its CmdSN is due, and then those that have waited for it.
     #[inline]
-    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: Data<'_>) {
+    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: Data<'_>, behind: &[u8]) {
         match self.window.receive(header.cmd_sn(), header.immediate()) {
             Admit::Deliver => self.request(&header, ahs, data),
             Admit::Ignore => return,
@@ -105,7 +105,7 @@ impl Session {
             }
         }
         if !self.held.is_empty() {
-            self.release_held();
+            self.release_held(Some(behind));
         }
         if !self.managing.is_empty() {
             self.task_ended();
@@ -129,10 +129,14 @@ impl Session {
         self.held.insert(header.cmd_sn(), Held { header, ahs: ahs.to_vec(), data, recalled });
     }
 
-    /// Takes the requests whose turn has come.
-    pub fn release_held(&mut self) {
-        while let Some(cmd_sn) = self.window.next_held() {
+    /// Takes the requests whose turn has come. `behind` was received and is not taken yet; None: that is with the receiver.
+    /// A request may have been held for long, and the one that releases it may change nothing: so each is checked here too.
+    pub fn release_held(&mut self, behind: Option<&[u8]>) {
+        while self.life != Life::Over
+            && let Some(cmd_sn) = self.window.next_held()
+        {
             match self.held.remove(&cmd_sn) {
+                Some(h) if late::changes(&h.header) && self.is_late(behind) => return,
                 Some(h) => {
                     let outer = std::mem::replace(&mut self.recalling, h.recalled);
                     self.request(&h.header, &h.ahs, Data::Bytes(&h.data));

@@ -65,11 +65,12 @@ impl Waited {
 }
 
 impl Session {
-    /// Whether a request comes too late to begin; then the session is over. `behind` was received behind it.
+    /// Whether a request comes too late to begin; then the session is over. `behind` was received and is not taken yet; None:
+    /// that is with the receiver.
     #[inline]
-    pub fn is_late(&mut self, behind: &[u8]) -> bool {
+    pub fn is_late(&mut self, behind: Option<&[u8]>) -> bool {
         let Some(conn) = self.conn.upgrade() else { return false };
-        let Some(why) = conn.why_late(self, Some(behind)) else { return false };
+        let Some(why) = conn.why_late(self, behind) else { return false };
         self.is_over(why);
         true
     }

@@ -164,7 +164,7 @@ impl Connection {
                 session.abort(same, Aborted::Silently, false)
             } else if session.may_plug(header) && session.window.plug(ref_cmd_sn) {
                 session.held.remove(&ref_cmd_sn);
-                session.release_held();
+                session.release_held(None);
                 // Functions wait for what came before them, too.
                 session.task_ended();
                 return COMPLETE;

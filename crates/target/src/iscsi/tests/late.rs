@@ -5,7 +5,7 @@ use crate::gate::Entry;
 use crate::iser::tests::house::{House, play, quiet};
 use crate::registry::{Letter, Which};
 use device::{NexusId, Shard};
-use wire::iscsi::{opcode, request};
+use wire::iscsi::{Bhs, NONE, opcode, request};
 use wire::scsi::{Status, cdb};
 
 const OLD: u8 = 1;
@@ -103,6 +103,42 @@ fn a_command_at_the_gate_does_not_begin_after_a_reset() {
         drop(inside);
         until_sessions(&house, 0).await;
         assert_eq!(house.on_medium(0), 0);
+    });
+}
+
+/// A WRITE is held for the turn of a request that changes nothing, which arrives before the end of the connection.
+fn held_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
+    play(move |house| async move {
+        let mut host = Host::session(&house, 1).await;
+        let awaited = first(&mut host);
+        host.write(0, OLD);
+        host.send();
+        quiet().await;
+        host.queue(awaited, &[]);
+        host.send();
+        host.reset();
+        until_sessions(&house, 0).await;
+        assert_eq!(house.on_medium(0), 0);
+    });
+}
+
+#[test]
+fn a_command_held_for_a_read_does_not_begin_after_a_reset() {
+    held_behind(|host| {
+        let mut read = host.command(&cdb::read_10(0, 1));
+        request::reads(&mut read, 512);
+        read
+    });
+}
+
+#[test]
+fn a_command_held_for_a_nop_does_not_begin_after_a_reset() {
+    held_behind(|host| {
+        let in_its_place = host.command(&cdb::test_unit_ready());
+        let mut nop = request::nop_out(0, in_its_place.itt(), NONE);
+        request::stamp(&mut nop, in_its_place.cmd_sn(), 0);
+        nop.0[0] = opcode::NOP_OUT;
+        nop
     });
 }
 
