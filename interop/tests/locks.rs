@@ -189,6 +189,44 @@ fn an_image_below_a_loop_device_is_refused() {
     assert_eq!(copied.0, 0, "two readers: {}", copied.1);
 }
 
+fn until_logged(server: &Server, text: &str, times: usize) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while server.log().matches(text).count() < times {
+        assert!(Instant::now() < end, "{}", server.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_deleted_state_folder_lets_no_second_server_in() {
+    let (folder, second) = (Folder::fresh(), Folder::fresh());
+    let (a, b, state) = (image(&folder, "a.img"), image(&folder, "b.img"), folder.join("state"));
+    let with = |path| {
+        format!("[server]\nstate_dir = \"{}\"\n", state.display())
+            + &configuration(TARGET, path, "serial = \"1\"")
+    };
+    let server = Server::start(&with(&a));
+    let process = format!("is in use by process {} (", server.pid());
+    let locks = [state.join("lu").join(TARGET).join("0.lock"), state.join("lu/serials")];
+    let refused = || {
+        let said = Server::refused(&second, &with(&b));
+        assert!(said.contains("is in use by "), "{said}");
+    };
+    std::fs::remove_dir_all(&state).expect("deleted");
+    refused();
+    until_logged(&server, "deleted or replaced this lock file; it is locked again", 2);
+    std::fs::remove_file(&locks[0]).expect("deleted");
+    std::fs::remove_dir_all(&locks[1]).expect("deleted");
+    refused();
+    until_logged(&server, "deleted or replaced this lock file; it is locked again", 4);
+    let log = server.log();
+    assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("0.lock")), "{log}");
+    let said = Server::refused(&second, &with(&b));
+    assert!(said.contains(&process), "by name again: {said}");
+    drop(server);
+    Server::start(&with(&b));
+}
+
 #[test]
 fn two_servers_of_one_identity_are_refused_with_both_places() {
     let (folder, second) = (Folder::fresh(), Folder::fresh());
@@ -210,11 +248,7 @@ fn two_servers_of_one_identity_are_refused_with_both_places() {
     }
     server.rewrite(&with(TARGET, &a, "serial = \"3\""));
     server.signal(1);
-    let end = Instant::now() + Duration::from_secs(30);
-    while !server.log().contains("lunar.toml read again") {
-        assert!(Instant::now() < end, "{}", server.log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_logged(&server, "lunar.toml read again", 1);
     let said = Server::refused(&second, &with(TARGET, &b, ""));
     assert!(said.contains(&process), "a reload keeps it: {said}");
     let _other = Server::start(&with(OTHER, &b, "serial = \"1\""));

@@ -4,12 +4,13 @@
 use crate::config::attachment::{How, Policy, check_name};
 use crate::{Problem, create_folder_or, io_text};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use target::lock_file;
 
 /// What is attached, and as what. It holds no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,8 +168,7 @@ impl Attached {
     /// When the folder cannot be locked.
     pub fn look(&self) -> Result<Look<'_>, Problem> {
         let path = self.folder.join("lock");
-        let lock = open(&path).and_then(|file| file.lock().map(|()| file));
-        Ok(Look { attached: self, _lock: lock.map_err(|e| cannot("lock", &path, &e))? })
+        Ok(Look { attached: self, _lock: lock_file::wait(&path).map_err(|e| cannot("lock", &path, &e))? })
     }
 
     /// Asks the process of an attachment how it is; None when it does not answer within 5 s, or in this time if
@@ -211,8 +211,7 @@ impl Look<'_> {
 
     /// The process of this attachment lives.
     pub fn is_alive(&self, name: &str) -> bool {
-        let Ok(file) = File::open(self.attached.file(name, "lock")) else { return false };
-        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+        lock_file::is_held(&self.attached.file(name, "lock"))
     }
 
     /// Takes the lock of an attachment for this process; None when another has it.
@@ -221,16 +220,12 @@ impl Look<'_> {
     /// When it cannot be locked.
     pub fn take(&self, name: &str) -> Result<Option<Alive>, Problem> {
         let path = self.attached.file(name, "lock");
-        let file = open(&path).map_err(|e| cannot("lock", &path, &e))?;
-        match file.try_lock() {
-            Ok(()) => {
-                // It was for a process that is gone.
-                _ = std::fs::remove_file(self.attached.file(name, FORCE));
-                Ok(Some(Alive(file)))
-            }
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(e)) => Err(cannot("lock", &path, &e)),
+        let lock = lock_file::try_lock(&path).map_err(|e| cannot("lock", &path, &e))?;
+        if lock.is_some() {
+            // It was for a process that is gone.
+            _ = std::fs::remove_file(self.attached.file(name, FORCE));
         }
+        Ok(lock.map(Alive))
     }
 
     /// Writes a record, whole or not at all.

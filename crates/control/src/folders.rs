@@ -1,6 +1,7 @@
 //! Where a user's state and sockets are.
 
 use crate::Problem;
+use proto::fnv::fnv1a;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -55,14 +56,7 @@ pub(crate) fn journal(state_dir: &Path, medium: &Path) -> PathBuf {
     let (folder, file) = (path.parent(), path.file_name());
     let folder = folder.and_then(|folder| folder.canonicalize().ok());
     let path = folder.zip(file).map_or(path.clone(), |(folder, file)| folder.join(file));
-    state_dir.join("atomic").join(format!("{:016x}.journal", hash(path.as_os_str().as_bytes())))
-}
-
-/// FNV-1a: the same for all time.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    state_dir.join("atomic").join(format!("{:016x}.journal", fnv1a(path.as_os_str().as_bytes())))
 }
 
 /// The admin socket of a server that finds the first place taken: `lunar-PID.sock` beside it.

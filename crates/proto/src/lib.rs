@@ -4,6 +4,7 @@
 
 pub mod chap;
 pub mod duration;
+pub mod fnv;
 mod gather;
 pub mod initiator;
 pub mod keys;

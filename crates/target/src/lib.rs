@@ -9,7 +9,7 @@ mod gate;
 mod instance;
 mod iscsi;
 mod iser;
-mod lock_file;
+pub mod lock_file;
 mod missing;
 mod passage;
 mod registry;
@@ -27,7 +27,7 @@ mod unit;
 pub use iscsi::testing;
 
 pub use instance::{Instance, Visit};
-pub use lock_file::lock as lock_file;
+pub use lock_file::LockFile;
 pub use missing::OnMissing;
 pub use passage::{Data, Fate, Passage, Passed, Reply, Way};
 pub use rest::Resting;

@@ -1,17 +1,18 @@
 //! The state and the serial number of a unit, which one server has at a time: hosts take what has one name for one
 //! disk, and of two servers that keep state in one file each replaces what the other kept.
 //!
-//! A hold is a lock (flock) on a file of its own, because state files are replaced by rename. The kernel ends it with the
-//! process. The file is removed by its holder alone, and a lock counts only while the file is at its path.
+//! A hold is a lock on a file of its own, because state files are replaced by rename. The file is removed by its holder
+//! alone, and a lock counts only while the file is at its path.
 
 use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{Lun, Source, one_name};
 use crate::{Cause, Problem, create_folder, identity, io_text};
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use target::lock_file::{self, LockFile};
 
 /// Nobody writes more into the file of a hold.
 const MAX_TEXT_BYTES: u64 = 16 << 10;
@@ -19,7 +20,7 @@ const MAX_TEXT_BYTES: u64 = 16 << 10;
 /// Held for as long as a unit is served.
 pub(super) struct Hold {
     path: PathBuf,
-    file: File,
+    lock: LockFile,
 }
 
 /// All holds of a process, shared by the units of before and after a reload.
@@ -48,7 +49,7 @@ impl Holds {
             return Ok(Some(hold));
         }
         let hold = match lock(&wanted.path) {
-            Ok(Some(file)) => Arc::new(Hold { path: wanted.path.clone(), file }),
+            Ok(Some(lock)) => Arc::new(Hold { path: wanted.path.clone(), lock }),
             Ok(None) => return Err(wanted.refused(place)),
             Err(e) => {
                 tracing::warn!("{}", wanted.unlocked(&e));
@@ -79,12 +80,8 @@ pub(crate) struct Held {
 
 /// The locks that a unit needs and others have. Nothing is taken.
 pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Held> {
-    let is_held = |path: &Path| {
-        let lock = File::open(path).map(|file| file.try_lock_shared());
-        matches!(lock, Ok(Err(TryLockError::WouldBlock)))
-    };
     let place = place(name, lun);
-    let held = wanted(state_dir, name, lun).into_iter().filter(|one| is_held(&one.path));
+    let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
     let one = |wanted: Wanted| {
         let signed = wanted.signed();
         let is_same = signed.as_ref().is_some_and(|(_, of)| *of == place);
@@ -113,7 +110,7 @@ fn can_lock(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     let path = folder.join(TRIAL.to_owned() + &std::process::id().to_string());
-    let locked = target::lock_file(&path).map(drop);
+    let locked = lock_file::try_lock(&path).map(drop);
     _ = std::fs::remove_file(path);
     locked
 }
@@ -221,18 +218,15 @@ fn configuration(pid: u32) -> Option<PathBuf> {
 }
 
 /// None: another server has it all the time.
-fn lock(path: &Path) -> io::Result<Option<File>> {
+fn lock(path: &Path) -> io::Result<Option<LockFile>> {
     path.parent().map_or(Ok(()), create_folder).map_err(|problem| io::Error::other(problem.what))?;
-    target::lock_file(path)
+    LockFile::lock(path)
 }
 
 impl Hold {
     /// Writes the process and the place. Without that the lock holds all the same.
     fn sign(&self, place: &str) {
-        let mut file = &self.file;
-        let written = file.set_len(0).and_then(|()| file.rewind());
-        let text = format!("{}\n{place}\n", std::process::id());
-        if let Err(e) = written.and_then(|()| file.write_all(text.as_bytes())) {
+        if let Err(e) = self.lock.sign(format!("{}\n{place}\n", std::process::id())) {
             tracing::warn!("{}: {}", self.path.display(), io_text(&e));
         }
     }
@@ -240,8 +234,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // While it is locked, so that nobody removes the file of another.
-        _ = std::fs::remove_file(&self.path);
+        self.lock.remove();
     }
 }
 
@@ -250,7 +243,6 @@ mod tests {
     use super::*;
     use crate::config::tests::Folder;
     use device::Kind;
-    use std::os::unix::fs::MetadataExt;
 
     const TARGET: &str = "iqn.2026-11.org.example:d";
 
@@ -308,18 +300,6 @@ mod tests {
         assert!(held_for().contains(" for /a.img, LUN 0"), "the other is not in force yet: {}", held_for());
         sign(&after, &name, &lun("/b.img", None));
         assert!(held_for().contains(" for /b.img, LUN 0"), "{}", held_for());
-    }
-
-    #[test]
-    fn a_file_that_was_removed_meanwhile_is_no_hold() {
-        let folder = Folder::new("hold-removed");
-        let path = folder.0.join("x.lock");
-        let first = Hold { path: path.clone(), file: lock(&path).unwrap().unwrap() };
-        let waits = File::options().read(true).write(true).open(&path).unwrap();
-        drop(first);
-        waits.try_lock().unwrap();
-        let second = lock(&path).unwrap().expect("another file");
-        assert_ne!(second.metadata().unwrap().ino(), waits.metadata().unwrap().ino());
     }
 
     #[test]

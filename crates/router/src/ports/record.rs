@@ -3,10 +3,11 @@
 
 use super::{Entry, MOST, Recorded, State};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use target::LockFile;
 
 /// The ISIDs by path.
 pub(super) type Paths = BTreeMap<String, Recorded>;
@@ -16,7 +17,7 @@ pub(super) type Paths = BTreeMap<String, Recorded>;
 pub(super) struct Record {
     file: PathBuf,
     /// Kept as long as the process lives. None: another process has it, or the file system has no locks.
-    _lock: Option<File>,
+    _lock: Option<LockFile>,
     /// Another process writes it, or it could not be read as a whole.
     is_left_alone: bool,
     /// Held during a write: what is written last is what was recorded last.
@@ -26,7 +27,7 @@ pub(super) struct Record {
 impl Record {
     /// The file, and the ISIDs in it.
     pub(super) fn open(file: PathBuf) -> (Record, Paths) {
-        let lock = match target::lock_file(&file.with_extension("isids.lock")) {
+        let lock = match LockFile::lock(&file.with_extension("isids.lock")) {
             Ok(None) => {
                 let hint = "give this server another state_dir, or the router another name";
                 warn(&file, "another server uses it", hint);

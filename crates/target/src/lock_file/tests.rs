@@ -1,0 +1,93 @@
+use super::*;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("lunar-lock-file-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.0.join("lu/a.lock")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lock(folder: &Folder) -> Option<LockFile> {
+    LockFile::lock(&folder.lock()).expect("a lock")
+}
+
+#[test]
+fn a_lock_is_held_by_one_and_signed() {
+    let folder = Folder::new("one");
+    assert!(!is_held(&folder.lock()) && !folder.lock().exists());
+    let first = lock(&folder).expect("free");
+    first.sign("first, long".into()).and_then(|()| first.sign("second".into())).expect("signed");
+    assert_eq!(std::fs::read_to_string(folder.lock()).expect("there"), "second");
+    assert!(is_held(&folder.lock()) && lock(&folder).is_none());
+    drop(first);
+    assert!(!is_held(&folder.lock()));
+    lock(&folder).expect("free again").remove();
+    assert!(!folder.lock().exists());
+}
+
+#[test]
+fn a_lock_of_a_file_that_was_removed_does_not_count() {
+    let folder = Folder::new("removed");
+    let first = lock(&folder).expect("free");
+    let waits = File::options().read(true).write(true).open(folder.lock()).expect("there");
+    first.remove();
+    drop(first);
+    waits.try_lock().expect("its holder is gone");
+    let second = try_lock(&folder.lock()).expect("a lock").expect("another file");
+    assert_ne!(second.metadata().expect("open").ino(), waits.metadata().expect("open").ino());
+}
+
+#[test]
+fn a_deleted_lock_file_still_keeps_others_out() {
+    let folder = Folder::new("deleted");
+    let _first = lock(&folder).expect("free");
+    std::fs::remove_dir_all(&folder.0).expect("deleted");
+    // The mark, as the file is not there.
+    assert!(Mark::take(&folder.lock()).is_err() && is_held(&folder.lock()));
+    assert!(lock(&folder).is_none());
+}
+
+#[test]
+fn a_deleted_lock_file_is_created_and_locked_again() {
+    let folder = Folder::new("again");
+    let first = lock(&folder).expect("free");
+    first.sign("mine".into()).expect("signed");
+    std::fs::remove_dir_all(&folder.0).expect("deleted");
+    first.0.keep();
+    assert_eq!(std::fs::read_to_string(folder.lock()).expect("there"), "mine");
+    assert!(try_lock(&folder.lock()).expect("a lock").is_none());
+    // Replaced by a copy, as some editors do.
+    std::fs::remove_file(folder.lock())
+        .and_then(|()| std::fs::write(folder.lock(), "other"))
+        .expect("replaced");
+    first.0.keep();
+    assert_eq!(std::fs::read_to_string(folder.lock()).expect("there"), "mine");
+    assert!(try_lock(&folder.lock()).expect("a lock").is_none());
+}
+
+#[test]
+fn a_lock_that_another_took_is_left_to_it() {
+    let folder = Folder::new("taken");
+    let first = lock(&folder).expect("free");
+    std::fs::remove_file(folder.lock()).expect("deleted");
+    // As from a container with a network of its own, which does not see the mark.
+    let other = try_lock(&folder.lock()).expect("a lock").expect("a new file");
+    first.0.keep();
+    assert!(is_at(&other, &folder.lock()).expect("there"), "it stays");
+    first.remove();
+    assert!(is_at(&other, &folder.lock()).expect("there"), "it is not removed");
+}
