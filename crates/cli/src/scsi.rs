@@ -225,7 +225,9 @@ fn given(what: &str) -> Result<Vec<u8>, Failure> {
         Some(digits) => hex::parse(digits)
             .map_err(|why| invalid(why, "write two hexadecimal digits for each byte: hex:00ff"))?,
         None => read(what).map_err(|e| {
-            invalid(format!("{}: {e}", what.escape_debug()), "name a file, - for stdin, or hex:BYTES")
+            let why = format!("{}: {e}", what.escape_debug());
+            let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Invalid };
+            Failure { exit, ..invalid(why, "name a file, - for stdin, or hex:BYTES") }
         })?,
     };
     match bytes.len() as u64 {

@@ -167,11 +167,10 @@ impl<S: Server> Service<S> {
             Some(text) => Cores::parse(text).map_err(|problem| vec![of_argument("--cores", problem)])?,
             None => config.server.cores.clone(),
         };
-        let of_cores = |problem: Problem| match &args.cores {
-            Some(_) => vec![problem.because(Cause::Argument)],
+        let cores = cores.usable().map_err(|problem| match &args.cores {
+            Some(_) => vec![of_argument("--cores", problem)],
             None => vec![problem],
-        };
-        let cores = cores.usable().map_err(of_cores)?;
+        })?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let found = Mutex::new(events.clone());
         // Who routes nothing is in no loop, and needs no name that lasts.

@@ -133,7 +133,7 @@ fn two_results_are_compared() {
     let rows = told["rows"].as_array().expect("rows");
     assert!(rows.iter().any(|row| row["unit"] == "1/s" && row["verdict"] == "better"), "{text}");
     let (status, _, complaint) = folder.run("compare a.json none.json");
-    assert!(status == 1 && complaint.contains("none.json"), "{complaint}");
+    assert!(status == 21 && complaint.contains("none.json"), "{complaint}");
 }
 
 #[test]
@@ -156,11 +156,11 @@ fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
         ("read no-such-disk", 21, "no-such-disk"),
         ("randread null:1M --bs 0", 7, "commands cannot have"),
         ("read iscsi://127.0.0.1:1/iqn.2026-11.org.example:x/0", 4, "127.0.0.1:1"),
-        ("read null:1M --runtime 10ms --report no/such/folder.html", 1, "cannot write the report"),
+        ("read null:1M --runtime 10ms --report no/such/folder.html", 21, "cannot write the report"),
         ("sgp_dd if=disk of=/dev/null bs=7", 7, "bs"),
         ("read null:1M --rate 1e-20", 7, "commands a second are no rate"),
         ("read null:1M --rounds 3", 7, "--rounds 3: without --steady"),
-        ("dd if=no-such-disk of=/dev/null", 1, "no such file"),
+        ("dd if=no-such-disk of=/dev/null", 21, "no such file"),
         ("read null:1M --target-pid 4294967295", 1, "no process 4294967295"),
         ("compare a b --report page.html", 7, "--report is of measurements"),
         ("compare a b --terse", 7, "--terse is of measurements"),

@@ -100,6 +100,114 @@ fn wrong_input_ends_with_the_status_of_the_table() {
     }
 }
 
+/// What each command says to a file that is missing, to something that is no file, and to an absurd number.
+#[test]
+fn each_command_ends_with_one_status_for_each_mistake() {
+    let folder = Folder::new("walk");
+    let lun = |file: &str, keys: &str, path: &str| {
+        let text = format!(
+            "[server]\n{keys}state_dir = \"s\"\nadmin_socket = \"a.sock\"\n[[target]]\n\
+             name = \"{NAME}\"\n[[target.lun]]\nlun = 0\nbackend = {path}\n"
+        );
+        fs::write(folder.0.join(file), text).unwrap();
+    };
+    lun("none.toml", "", "\"file\"\npath = \"none\"");
+    lun("dir.toml", "", "\"file\"\npath = \"dir\"");
+    lun("null.toml", "", "\"file\"\npath = \"/dev/null\"");
+    lun("type.toml", "", "\"device\"\npath = \"data\"");
+    lun("cores.toml", "cores = 999\n", "\"file\"\npath = \"data\"");
+    const NONE: &[&str] = &[
+        "serve none",
+        "serve none.iso",
+        "serve none/x --size 1M",
+        "serve --config none.toml",
+        "serve --config missing.toml",
+        "check missing.toml",
+        "check --media none.toml",
+        "copy none x",
+        "copy data none/x",
+        "bench read none",
+        "bench dd if=none of=/dev/null",
+        "bench sgp_dd if=none of=/dev/null bs=512",
+        "bench compare none none",
+        "bench read null:1M --runtime 10ms --report none/x",
+        "attach none",
+        "detach none",
+        "scsi iscsi://127.0.0.1:1/iqn.x:y/0 0a:00:00:00:01:00 --out none",
+    ];
+    const WRONG_TYPE: &[&str] = &[
+        "serve dir",
+        "serve /dev/null",
+        "serve data/x",
+        "serve --config dir",
+        "serve --config dir.toml",
+        "serve --config null.toml",
+        "serve --config type.toml",
+        "check dir",
+        "check --media dir.toml",
+        "check --media null.toml",
+        "check --media type.toml",
+        "copy dir x",
+        "copy data dir",
+        "copy data/x y",
+        "copy data x --journal dir",
+        "bench read dir",
+        "bench read /dev/null",
+        "bench dd if=dir of=/dev/null",
+        "bench compare dir dir",
+        "bench read null:1M --runtime 10ms --report dir",
+        "scsi iscsi://127.0.0.1:1/iqn.x:y/0 0a:00:00:00:01:00 --out dir",
+    ];
+    const ABSURD: &[&str] = &[
+        "serve null:999999999P",
+        "serve null:0",
+        "serve new --size 999999999P",
+        "serve null:1M --cores 999",
+        "serve null:1M --cores 99999999999",
+        "serve null:1M --listen 127.0.0.1:99999",
+        "serve --config cores.toml",
+        "check --media cores.toml",
+        "copy null:99999999P x",
+        "copy data x --block 0",
+        "bench read data --cores 999",
+        "bench read data --bs 0",
+        "bench read data --bs 99999999P",
+        "bench read data --rate 0",
+        "bench read data --amount 0",
+        "bench read data --interval 0",
+        "bench read data --latency-target 0",
+        "discover 127.0.0.1:99999",
+        "ls 127.0.0.1:99999",
+        "info iscsi://127.0.0.1:1/iqn.x:y/99999999",
+        "attach iscsi://127.0.0.1:1/iqn.x:y/99999999",
+        "pr iscsi://127.0.0.1:1/iqn.x:y/99999 read-keys",
+    ];
+    const NOT_UNDERSTOOD: &[&str] = &[
+        "copy data x --depth 0",
+        "copy data x --timeout 0",
+        "bench read data --runtime 0",
+        "bench read data --runtime 1us",
+        "bench read data --runtime 99999999999",
+        "bench read data --depth 0",
+        "bench read data --sessions 99999999",
+        "apply x --confirm-within 99999999",
+        "session list --timeout 0",
+        "session show 99999999",
+        "diff --timeout 5x",
+        "ls 127.0.0.1:1 --timeout 0",
+    ];
+    for (status, commands) in [(21, NONE), (7, WRONG_TYPE), (7, ABSURD)] {
+        commands.iter().for_each(|args| folder.ends(status, args, ""));
+    }
+    for args in NOT_UNDERSTOOD {
+        let ended = folder.lunar(args).output().unwrap();
+        assert_eq!((ended.status.code(), ended.stdout), (Some(2), Vec::new()), "{args}");
+    }
+    let ended = folder.lunar("bench read data --runtime 0").output().unwrap();
+    let err = String::from_utf8(ended.stderr).unwrap();
+    assert!(err.contains("the time \"0\" is out of range\n  hint: it can be 1ms"), "{err}");
+}
+
 #[test]
 fn wrong_names_at_a_server_end_with_their_status() {
     let folder = Folder::new("names");

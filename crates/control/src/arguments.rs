@@ -46,20 +46,19 @@ impl Arguments {
     /// The configuration that the arguments mean. Makes the folder of the default disk.
     pub fn config(&self, place: Place<'_>) -> Result<Config, Vec<Problem>> {
         let mut problems = Vec::new();
-        let mut note = |argument: &str, wrong: Wrong| {
-            let problem = Problem::new(format!("{argument}: {}", wrong.what), wrong.hint);
-            problems.push(problem.because(Cause::Argument));
+        let mut note = |argument: &str, wrong: Problem| {
+            problems.push(Problem { what: format!("{argument}: {}", wrong.what), ..wrong });
         };
         let size = self.size.as_deref().map(disk_size).transpose();
         let size = size.unwrap_or_else(|wrong| {
-            note("--size", wrong);
+            note("--size", wrong.into());
             // One was given: that files are to be created is not asked again.
             Some(DEFAULT_DISK_BYTES)
         });
         let portals = self.portals(&mut note);
         let name = match &self.target {
             Some(name) => config::iscsi_name(name).unwrap_or_else(|wrong| {
-                note("--target", wrong);
+                note("--target", wrong.into());
                 proto::name::of_host(place.host)
             }),
             None => proto::name::of_host(place.host),
@@ -68,7 +67,7 @@ impl Arguments {
         if problems.is_empty() { Ok(assemble(name, luns, portals)) } else { Err(problems) }
     }
 
-    fn portals(&self, note: &mut impl FnMut(&str, Wrong)) -> Vec<Portal> {
+    fn portals(&self, note: &mut impl FnMut(&str, Problem)) -> Vec<Portal> {
         let mut seen = BTreeSet::new();
         let mut portals = Vec::new();
         let default = [DEFAULT_PORTAL.to_string()];
@@ -82,8 +81,8 @@ impl Arguments {
                 Ok(listen) if listen.port() == 0 || seen.insert(listen) => {
                     portals.push(Portal { transports, ..Portal::tcp(listen) })
                 }
-                Ok(listen) => note(argument, twice(&listen.to_string())),
-                Err(wrong) => note(argument, wrong),
+                Ok(listen) => note(argument, twice(&listen.to_string()).into()),
+                Err(wrong) => note(argument, wrong.into()),
             }
         }
         portals
@@ -94,7 +93,7 @@ impl Arguments {
         target: &str,
         size: Option<u64>,
         place: Place<'_>,
-        note: &mut impl FnMut(&str, Wrong),
+        note: &mut impl FnMut(&str, Problem),
     ) -> Vec<Lun> {
         if self.luns.is_empty() {
             let path = place.state_dir.join("disk.img");
@@ -104,10 +103,7 @@ impl Arguments {
                     return vec![disk(target, path, None)];
                 }
                 Ok(()) => return vec![disk(target, path, Some(size.unwrap_or(DEFAULT_DISK_BYTES)))],
-                Err(problem) => note(
-                    "the default disk",
-                    Wrong { what: problem.what, hint: problem.hint.unwrap_or_default() },
-                ),
+                Err(problem) => note("the default disk", problem),
             }
         }
         let mut seen: BTreeMap<OneFile, (&str, bool)> = BTreeMap::new();
@@ -121,7 +117,7 @@ impl Arguments {
                     };
                     match seen.insert(OneFile::of(path), (text, lun.read_only)) {
                         Some((first, read_only)) if !(read_only && lun.read_only) => {
-                            note("LUN", one_file(first, text));
+                            note("LUN", one_file(first, text).into());
                         }
                         _ => luns.push(lun),
                     }
@@ -130,6 +126,13 @@ impl Arguments {
             }
         }
         luns
+    }
+}
+
+/// What is written on the command line is wrong.
+impl From<Wrong> for Problem {
+    fn from(wrong: Wrong) -> Problem {
+        Problem::new(wrong.what, wrong.hint).because(Cause::Argument)
     }
 }
 
@@ -164,9 +167,9 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
 }
 
 /// A LUN as it is written on the command line.
-fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
+fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
     if text.is_empty() {
-        return wrong("a LUN without a name", "write a path, null:SIZE or memory:SIZE");
+        wrong("a LUN without a name", "write a path, null:SIZE or memory:SIZE")?;
     }
     match text.split_once(':') {
         Some(("null", size)) => Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, Kind::Disk)),
@@ -193,7 +196,7 @@ fn disk_size(text: &str) -> Result<u64, Wrong> {
     }
 }
 
-fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
+fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Problem> {
     let path = PathBuf::from(text);
     let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
     match std::fs::metadata(&path) {
@@ -203,29 +206,27 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Wrong> {
         }
         Ok(_) => Ok(disk(target, path, size)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing(target, text, path, iso, size),
-        Err(e) => wrong(
-            format!("{}: {}", text.escape_debug(), crate::io_text(&e)),
-            "check the path and its permissions",
-        ),
+        Err(e) => {
+            let what = format!("{}: {}", text.escape_debug(), crate::io_text(&e));
+            Err(Problem::new(what, "check the path and its permissions").because(Cause::of(e.kind())))
+        }
     }
 }
 
-fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>) -> Result<Lun, Wrong> {
+fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>) -> Result<Lun, Problem> {
     let what = format!("{} does not exist", text.escape_debug());
     if let Some((kind, rest)) = text.split_once(':')
         && let Some(meant) = nearest(kind, ["null", "memory"])
     {
-        return wrong(what, format!("did you mean {meant}:{}?", rest.escape_debug()));
+        wrong(&what, format!("did you mean {meant}:{}?", rest.escape_debug()))?;
     }
     if matches!(text, "null" | "memory") {
-        return wrong(
-            what,
-            format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"),
-        );
+        wrong(&what, format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"))?;
     }
+    let none = |hint: &str| Err(Problem::new(what, hint).because(Cause::NotFound));
     match size {
-        _ if iso => wrong(what, "check the path; an ISO image cannot be created"),
-        None => wrong(what, "check the path, or add --size 10G to create it"),
+        _ if iso => none("check the path; an ISO image cannot be created"),
+        None => none("check the path, or add --size 10G to create it"),
         Some(_) => Ok(disk(target, path, size)),
     }
 }

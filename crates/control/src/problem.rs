@@ -51,7 +51,11 @@ impl Cause {
             ErrorKind::ResourceBusy | ErrorKind::AddrInUse => Cause::InUse,
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Cause::NoAccess,
             ErrorKind::NotFound => Cause::NotFound,
-            ErrorKind::AddrNotAvailable | ErrorKind::IsADirectory => Cause::Argument,
+            ErrorKind::AddrNotAvailable
+            | ErrorKind::FileTooLarge
+            | ErrorKind::InvalidInput
+            | ErrorKind::IsADirectory
+            | ErrorKind::NotADirectory => Cause::Argument,
             ErrorKind::ConnectionRefused
             | ErrorKind::ConnectionReset
             | ErrorKind::HostUnreachable

@@ -18,7 +18,8 @@ const LIMIT: u64 = 1 << 30;
 pub fn read(path: &Path) -> Result<Document, Error> {
     let name = path.display().to_string();
     let cannot = |e: std::io::Error| {
-        Error::new(Kind::System, format!("{name}: {e}"), "a file of lunar bench --json is read")
+        let kind = Kind::Medium(control::Cause::of(e.kind()));
+        Error::new(kind, format!("{name}: {e}"), "a file of lunar bench --json is read")
     };
     let mut text = String::new();
     let file = File::open(path).map_err(cannot)?;

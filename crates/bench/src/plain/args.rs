@@ -46,7 +46,7 @@ pub struct Args {
     pub sessions: u32,
 
     /// End after this time: seconds, or 500ms, 2m [default: 10, without --amount]
-    #[arg(long, value_name = "TIME", value_parser = duration::any)]
+    #[arg(long, value_name = "TIME", value_parser = duration::positive)]
     pub runtime: Option<Duration>,
 
     /// End after so many bytes, all sessions together
@@ -280,6 +280,13 @@ impl Args {
                 Kind::Invalid,
                 format!("--latency-percentile {percent}: without --latency-target no rate is looked for"),
                 "name the time in which they are to end, as in --latency-target 5ms",
+            ));
+        }
+        if self.latency_target.is_some_and(|time| time.is_zero()) {
+            return Err(Error::new(
+                Kind::Invalid,
+                "--latency-target 0: no command ends in no time",
+                "name a time above 0, as in --latency-target 5ms",
             ));
         }
         if !(percent > 0.0 && percent <= 100.0) {

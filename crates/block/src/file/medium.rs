@@ -326,16 +326,22 @@ impl Fault<'_> {
         let Ok(found) = std::fs::metadata(&self.spec.path) else { return Ok(()) };
         match found.file_type() {
             t if t.is_block_device() && !device => {
-                Err(self.error("is a block device, not a file", "use backend = \"device\""))
+                Err(self.type_error("is a block device, not a file", "use backend = \"device\""))
             }
             t if t.is_block_device() == device && t.is_file() != device => Ok(()),
-            t if t.is_file() => Err(self.error("is a file, not a block device", "use backend = \"file\"")),
+            t if t.is_file() => {
+                Err(self.type_error("is a file, not a block device", "use backend = \"file\""))
+            }
             t if t.is_dir() => {
                 let refused = self.error("is a directory", "name a file in it");
                 Err(refused.of(std::io::ErrorKind::IsADirectory))
             }
-            _ => Err(self.error("is neither a file nor a block device", "name a disk image or a disk")),
+            _ => Err(self.type_error("is neither a file nor a block device", "name a disk image or a disk")),
         }
+    }
+
+    fn type_error(&self, what: &str, hint: &str) -> OpenError {
+        self.error(what, hint).of(io::ErrorKind::InvalidInput)
     }
 
     pub(super) fn open(&self, e: &io::Error) -> OpenError {
@@ -423,7 +429,9 @@ impl Fault<'_> {
     }
 
     fn create(&self, e: &io::Error) -> OpenError {
-        self.error(format!("cannot be created: {e}"), "choose a smaller size or another file system")
+        let refused =
+            self.error(format!("cannot be created: {e}"), "choose a smaller size or another file system");
+        refused.of(e.kind())
     }
 
     /// `size` in bytes, and what O_DIRECT wants it to be a multiple of.

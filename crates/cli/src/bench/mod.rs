@@ -7,7 +7,7 @@ use crate::say;
 use bench::faces::{self, Stage};
 use bench::{Document, Watch, compare, overhead, people, plain, reproduce, terse, undo_all};
 use clap::{Args, Subcommand};
-use control::Problem;
+use control::{Cause, Problem};
 use progress::Progress;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::exit;
@@ -216,7 +216,7 @@ impl Report {
 
     fn cannot(path: &Path, e: &io::Error) -> Failure {
         let what = format!("cannot write the report {}: {e}", path.display());
-        Failure::new(Exit::General, what, "name a file that you may write")
+        Problem::new(what, "name a file that you may write").because(Cause::of(e.kind())).into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! How far a copy is, kept in a small file.
 
 use super::ends::End;
-use control::Problem;
+use control::{Cause, Problem};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -86,7 +86,7 @@ impl Journal {
         let text = match fs::metadata(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(found) if found.len() > LARGEST => return Err(damaged("it is too large".into())),
-            _ => fs::read(&self.path).map_err(|e| damaged(e.to_string()))?,
+            _ => fs::read(&self.path).map_err(|e| damaged(e.to_string()).because(Cause::of(e.kind())))?,
         };
         let state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         match state {

@@ -28,8 +28,8 @@ fn hint_of_upstream(lun: &Lun, kind: ErrorKind) -> Option<String> {
         ErrorKind::ReadOnlyFilesystem => "put it on a file system that can be written".into(),
         ErrorKind::ResourceBusy => "stop what uses it: lsblk and fuser -v tell what that is".into(),
         ErrorKind::InvalidData => format!("convert it: qemu-img convert -O raw {} disk.img", path.display()),
-        ErrorKind::Other if is_file && is_device => "write `device` instead of `file`".into(),
-        ErrorKind::Other if !is_file && found.as_ref().is_some_and(|found| found.is_file()) => {
+        ErrorKind::InvalidInput if is_file && is_device => "write `device` instead of `file`".into(),
+        ErrorKind::InvalidInput if !is_file && found.as_ref().is_some_and(|found| found.is_file()) => {
             "write `file` instead of `device`".into()
         }
         ErrorKind::Other

@@ -1,7 +1,7 @@
 //! What the strings of the configuration and of the command line mean.
 
-use crate::Problem;
 use crate::problem::{Wrong, wrong};
+use crate::{Cause, Problem};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use target::setup::{Network, Transports};
 
@@ -320,7 +320,8 @@ impl Cores {
         let set = set?;
         let usable: Vec<usize> =
             (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
-        self.resolve(&usable).map_err(|wrong| Problem::new(wrong.what, wrong.hint))
+        let too_many = |wrong: Wrong| Problem::new(wrong.what, wrong.hint).because(Cause::Argument);
+        self.resolve(&usable).map_err(too_many)
     }
 
     fn resolve(&self, usable: &[usize]) -> Result<Vec<usize>, Wrong> {
