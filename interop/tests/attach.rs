@@ -56,6 +56,14 @@ impl Host {
         said.lines().next().unwrap_or_default().to_owned()
     }
 
+    /// The same under this initiator name.
+    fn attach_as(&self, initiator: &str, arguments: &[&str]) -> String {
+        let mut command = self.command(lunar_bin());
+        let ran = tool::run(command.arg("attach").args(arguments).env("LUNAR_INITIATOR", initiator), LIMIT);
+        assert!(ran.status.is_some_and(|status| status.success()), "{}", ran.said);
+        ran.said.lines().next().unwrap_or_default().to_owned()
+    }
+
     /// The first value of a key in what `attached NAME --json` says.
     fn told(&self, name: &str, key: &str) -> String {
         let said = self.ends(0, &["attached", name, "--json"]);
@@ -375,6 +383,30 @@ fn a_detach_replaces_the_session_of_a_killed_process() {
     let uri = host.attach(&[&url]);
     newer_writes_stay(&server, &wire, &uri);
     host.ends(0, &["detach", "disks-0"]);
+}
+
+/// An ISID makes another nexus under another name.
+#[test]
+fn writes_of_an_old_name_do_not_land_on_newer_ones() {
+    for is_killed in [false, true] {
+        let (server, host) = (server(), Host::new());
+        let wire = Wire::to(server.portal());
+        let url = url_at(wire.address);
+        let [old, new] = ["old", "new"].map(|name| format!("iqn.2026-11.org.example:{name}"));
+        let uri = host.attach_as(&old, &[&url, "--recovery-timeout", "20m"]);
+        leave_a_write(&host, &wire, &uri, 8);
+        if is_killed {
+            tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
+            host.becomes("disks-0", "ended");
+        } else {
+            host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
+        }
+        wire.mend();
+        let uri = host.attach_as(&new, &[&url]);
+        newer_writes_stay(&server, &wire, &uri);
+        let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
+        assert!(!log.contains("the logical unit is reset"), "the login under the old name is proof: {log}");
+    }
 }
 
 #[test]

@@ -49,6 +49,10 @@ pub struct Record {
     /// (RFC 7143 section 6.3.5), and no write of the dead comes behind those of the living.
     #[serde(default)]
     pub isids: Vec<String>,
+    /// The initiator name of the session of each path; an ISID makes another nexus under another name. Records of older
+    /// versions have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub initiators: Vec<String>,
     /// Sessions that have ended while the target may still carry out writes of them. The next process ends those writes
     /// before it serves the disk. `isids` is empty once the process has ended by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -58,13 +62,16 @@ pub struct Record {
     pub failure: Option<String>,
 }
 
-/// A session that is gone, of which the target may still carry out writes. A login with its ISID ends it there.
+/// A session that is gone, of which the target may still carry out writes. A login with its name and ISID ends it there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftSession {
     /// Where it led, without secrets.
     pub url: String,
     /// Our part of its identifier, in hexadecimal.
     pub isid: String,
+    /// Our name in it; None in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initiator: Option<String>,
 }
 
 impl Record {
@@ -72,8 +79,12 @@ impl Record {
     /// killed may have left writes on each path.
     pub fn sessions(&self) -> Vec<LeftSession> {
         let mut sessions = self.left_behind.clone();
-        let own = self.urls.iter().zip(&self.isids).filter(|_| !self.read_only);
-        let own = own.map(|(url, isid)| LeftSession { url: url.clone(), isid: isid.clone() });
+        let own = self.urls.iter().zip(&self.isids).enumerate().filter(|_| !self.read_only);
+        let own = own.map(|(at, (url, isid))| LeftSession {
+            url: url.clone(),
+            isid: isid.clone(),
+            initiator: self.initiators.get(at).filter(|name| !name.is_empty()).cloned(),
+        });
         sessions.extend(own.filter(|session| !self.left_behind.contains(session)));
         sessions
     }
@@ -286,6 +297,7 @@ mod tests {
             pid: std::process::id(),
             since_unix_s: 1,
             isids: vec!["800000000001".into()],
+            initiators: vec!["iqn.2026-11.org.example:host".into()],
             left_behind: Vec::new(),
             failure: None,
         }
@@ -340,6 +352,11 @@ mod tests {
         let killed = record("a");
         let [session] = &killed.sessions()[..] else { panic!("one path") };
         assert_eq!((&session.url, &session.isid), (&killed.urls[0], &killed.isids[0]));
+        assert_eq!(session.initiator.as_ref(), Some(&killed.initiators[0]));
+        let older = Record { initiators: Vec::new(), ..killed.clone() };
+        let text = serde_json::to_string(&older).unwrap();
+        assert!(!text.contains("initiator"), "{text}");
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap().sessions()[0].initiator, None);
         let read_only = Record { read_only: true, ..record("a") };
         assert_eq!(read_only.sessions(), []);
         let left_behind = vec![session.clone()];

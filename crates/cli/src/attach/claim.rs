@@ -184,6 +184,8 @@ pub fn plain(url: &str) -> String {
 }
 
 fn record(attachment: &Attachment) -> Record {
+    // A path with a name that is wrong is never opened.
+    let name = |url: &String| Url::parse(url).and_then(|url| url.initiator()).unwrap_or_default();
     let shown = |url: &String| Url::parse(url).map_or_else(|_| String::new(), |url| url.to_string());
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Record {
@@ -201,6 +203,7 @@ fn record(attachment: &Attachment) -> Record {
         pid: std::process::id(),
         since_unix_s: since,
         isids: Vec::new(),
+        initiators: attachment.urls.iter().map(name).collect(),
         left_behind: Vec::new(),
         failure: None,
     }

@@ -144,8 +144,12 @@ pub struct Reached {
 impl Reached {
     /// The session of the path, as a record keeps it.
     pub fn session(&self) -> LeftSession {
-        let isid = crate::hex::digits(&self.lun.session().facts().isid);
-        LeftSession { url: without_isid(&self.url.to_string()), isid }
+        let session = self.lun.session();
+        LeftSession {
+            url: without_isid(&self.url.to_string()),
+            isid: crate::hex::digits(&session.facts().isid),
+            initiator: Some(session.options().initiator.clone()),
+        }
     }
 }
 

@@ -7,14 +7,11 @@ use crate::exit::Failure;
 use control::Problem;
 use control::attached::{Alive, Attached, LeftSession, Look, Record};
 use control::config::attachment::{self, Attachment};
-use initiator::{Error, Kind, Url};
+use initiator::late::{self, OldPort};
+use initiator::{Error, Kind, Lun, Url};
 use net::Cores;
 use std::io;
 use std::time::Duration;
-use wire::iscsi::request::Function;
-
-/// Of a task management function: it was carried out (RFC 7143 section 11.6.1).
-const COMPLETE: u8 = 0;
 
 /// How writes that were left behind are ended.
 pub const HINT: &str = "attach it before anything else writes to the disk: that ends those writes at the target. After a restart \
@@ -35,10 +32,10 @@ pub fn left_behind(failed: u64, left: usize) -> Failure {
     Problem::new(what, HINT).into()
 }
 
-/// A session that has left writes, and the URL of another one with its ISID.
+/// A session that has left writes, and the URL with its secrets.
 type Owed = (LeftSession, Url);
 
-/// Ends what these sessions have left. A login with the same ISID has ended a session before the target answered it (RFC
+/// Ends what these sessions have left. A login with the same name and ISID has ended a session before the target answered it (RFC
 /// 7143 section 6.3.5); where none succeeds in this time, LOGICAL UNIT RESET ends the commands of all (SAM-5 section 7.7).
 ///
 /// # Errors
@@ -48,7 +45,7 @@ pub async fn settle(mut left: Vec<Owed>, reached: &[Reached], limit: Duration) -
     if left.is_empty() {
         return Ok(());
     }
-    let (more, failure) = log_in(left.iter().map(|(_, url)| url.clone()), limit).await;
+    let (more, failure) = log_in(&left, limit).await;
     retain_others(&mut left, &more);
     let ended = left.is_empty() || reset(reached.iter().chain(&more)).await;
     Disk::close(more).await;
@@ -67,11 +64,9 @@ fn retain_others(left: &mut Vec<Owed>, reached: &[Reached]) {
 /// Resets the logical unit on the first path that takes it; false if none does.
 async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
     for path in paths {
-        tracing::warn!(path = %path.url, "writes were left behind on another path: the logical unit is reset");
-        match path.lun.session().manage(Function::LunReset, path.lun.address()).await {
-            Ok(COMPLETE) => return true,
-            Ok(code) => tracing::warn!("the target refuses LOGICAL UNIT RESET (response {code})"),
-            Err(e) => tracing::warn!("LOGICAL UNIT RESET: {e}"),
+        let (session, lun) = (path.lun.session(), path.lun.address());
+        if late::reset(session, lun, "writes were left behind on another path").await.is_some() {
+            return true;
         }
     }
     false
@@ -85,9 +80,20 @@ fn unsettled(left: &[Owed]) -> Failure {
     Problem::new(what, hint).into()
 }
 
-/// The login of this session has ended the other one.
+/// The login of this session has ended the other one. Which name a session of an older version had is not known.
 fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
-    plain(&left.url) == plain(&by.url) && left.isid.eq_ignore_ascii_case(&by.isid)
+    let is_same_name = left.initiator.is_none() || name_of(left) == name_of(by);
+    is_same_name && plain(&left.url) == plain(&by.url) && left.isid.eq_ignore_ascii_case(&by.isid)
+}
+
+/// Names are compared without regard to case (RFC 3722).
+fn name_of(session: &LeftSession) -> Option<String> {
+    session.initiator.as_deref().map(|name| proto::name::fold(name).into_owned())
+}
+
+/// Both are one session.
+fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
+    is_replaced(a, b) && name_of(a) == name_of(b)
 }
 
 /// Records of processes that are gone, of this disk under other names.
@@ -107,7 +113,7 @@ pub fn owed(look: &Look<'_>, record: &Record) -> Result<Vec<Owed>, Failure> {
     let mut left = record.left_behind.clone();
     let others = others(look, record)?;
     for session in others.iter().flat_map(Record::sessions) {
-        if !left.iter().any(|known| is_replaced(known, &session)) {
+        if !left.iter().any(|known| is_same(known, &session)) {
             left.push(session);
         }
     }
@@ -141,7 +147,7 @@ pub fn settled(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
 /// When a record cannot be read or written.
 pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
     let others: Vec<LeftSession> = others(look, record)?.iter().flat_map(Record::sessions).collect();
-    let is_ours = |session: &LeftSession| !others.iter().any(|other| is_replaced(session, other));
+    let is_ours = |session: &LeftSession| !others.iter().any(|other| is_same(session, other));
     let left_behind: Vec<LeftSession> = record.left_behind.iter().filter(|s| is_ours(s)).cloned().collect();
     if left_behind.is_empty() {
         look.clear(&record.name);
@@ -190,16 +196,16 @@ fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<Owed>, Failu
     let saved: Vec<String> = saved.into_iter().flat_map(|Attachment { urls, .. }| urls).collect();
     let url = |session: LeftSession| {
         let with_secret = saved.iter().find(|url| plain(url) == plain(&session.url));
-        let url = attachment::with_setting(with_secret.unwrap_or(&session.url), "isid", &session.isid);
-        Ok((session, Url::parse(&url)?))
+        let url = Url::parse(with_secret.unwrap_or(&session.url))?;
+        Ok((session, url))
     };
     left.into_iter().map(url).collect()
 }
 
 /// Logs in at all of them, each in this time; those that have succeeded, and why another one has not.
-async fn log_in(urls: impl Iterator<Item = Url>, limit: Duration) -> (Vec<Reached>, Option<Error>) {
+async fn log_in(left: &[Owed], limit: Duration) -> (Vec<Reached>, Option<Error>) {
     let (mut reached, mut failure) = (Vec::new(), None);
-    let tasks: Vec<_> = urls.map(|url| compio::runtime::spawn(open(url, limit))).collect();
+    let tasks: Vec<_> = left.iter().map(|owed| compio::runtime::spawn(open(owed.clone(), limit))).collect();
     for task in tasks {
         match task.await {
             Ok(Ok(path)) => reached.push(path),
@@ -210,14 +216,26 @@ async fn log_in(urls: impl Iterator<Item = Url>, limit: Duration) -> (Vec<Reache
     (reached, failure)
 }
 
-async fn open(mut url: Url, limit: Duration) -> Result<Reached, Error> {
-    url.timeouts_mut().login_tries = 1;
+async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
+    let bad =
+        || Error::new(Kind::Invalid, format!("the record has the ISID \"{}\"", session.isid.escape_debug()));
+    let isid = isid_of(&session.isid).ok_or_else(bad)?;
+    let port = OldPort { initiator: session.initiator.as_deref(), isid };
+    let opened = async {
+        let session = late::log_in(&url, port).await?;
+        Lun::open(&session, initiator::lun_of(&url, &session).await?).await
+    };
     let late = |_| {
         let time = humantime::format_duration(limit);
         Error::new(Kind::TimedOut, format!("{url} has not answered within {time}"))
     };
-    let lun = compio::time::timeout(limit, initiator::open(&url)).await.map_err(late)??;
+    let lun = compio::time::timeout(limit, opened).await.map_err(late)??;
     Ok(Reached { at: 0, url, lun })
+}
+
+fn isid_of(digits: &str) -> Option<[u8; 6]> {
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    number.to_be_bytes().strip_prefix(&[0, 0])?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -237,11 +255,20 @@ mod tests {
         let of = |host: &str, isid: &str| LeftSession {
             url: format!("iscsi://{host}:3260/iqn.2026-11.org.example:a/0"),
             isid: isid.into(),
+            initiator: Some("iqn.2026-11.org.example:a".into()),
         };
         let left = of("h", "80000000000a");
-        let same = LeftSession { url: left.url.clone() + "?commands=3", isid: "80000000000A".into() };
+        let same = LeftSession {
+            url: left.url.clone() + "?commands=3",
+            isid: "80000000000A".into(),
+            initiator: Some("iqn.2026-11.org.example:A".into()),
+        };
         assert!(is_replaced(&left, &same));
         assert!(!is_replaced(&left, &of("i", "80000000000a")), "another portal");
         assert!(!is_replaced(&left, &of("h", "80000000000b")), "another ISID");
+        let named = |name: Option<&str>| LeftSession { initiator: name.map(str::to_owned), ..left.clone() };
+        assert!(!is_replaced(&left, &named(Some("iqn.2026-11.org.example:b"))), "another name");
+        let older = named(None);
+        assert!(is_replaced(&older, &left) && !is_same(&older, &left));
     }
 }
