@@ -113,10 +113,14 @@ fn server() -> Server {
 }
 
 fn with_portals(portals: &str) -> Server {
-    Server::start(&format!(
+    Server::start(&configuration(portals))
+}
+
+fn configuration(portals: &str) -> String {
+    format!(
         "[[portal_group]]\ntag = 1\nportals = [{portals}]\n[[target]]\nname = \"{TARGET}\"\n\
          [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"64MiB\"\n"
-    ))
+    )
 }
 
 fn url_at(portal: SocketAddr) -> String {
@@ -409,6 +413,26 @@ fn writes_of_an_old_name_do_not_land_on_newer_ones() {
     }
 }
 
+/// One URL may lead to several ports of the target, as a name with several addresses does.
+#[test]
+fn a_login_at_another_target_port_proves_nothing() {
+    let second = "[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:0\"]\n";
+    let server = Server::start(&format!("{second}{}", configuration("\"127.0.0.1:0\"")));
+    let (host, &[there, here]) = (Host::new(), server.portals()) else { panic!("two portals") };
+    let wire = Wire::to(here);
+    let url = url_at(wire.address);
+    let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
+    host.becomes("disks-0", "ended");
+    wire.lead_to(there);
+    wire.mend();
+    let uri = host.attach(&[&url]);
+    newer_writes_stay(&server, &wire, &uri);
+    let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
+    assert!(log.contains("the logical unit is reset"), "{log}");
+}
+
 #[test]
 fn writes_left_on_a_path_that_stays_away_are_ended_by_a_reset() {
     let (server, host) = (server(), Host::new());
@@ -512,7 +536,7 @@ struct Wire {
 }
 
 struct Cut {
-    to: SocketAddr,
+    to: Mutex<SocketAddr>,
     is_cut: AtomicBool,
     sockets: Mutex<Vec<TcpStream>>,
     bytes: std::sync::atomic::AtomicU64,
@@ -534,7 +558,8 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let (is_cut, sockets) = (AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(Cut { to, is_cut, sockets, bytes: 0.into(), held: Mutex::default() });
+        let shared =
+            Arc::new(Cut { to: Mutex::new(to), is_cut, sockets, bytes: 0.into(), held: Mutex::default() });
         let cut = shared.clone();
         thread::spawn(move || listener.incoming().flatten().for_each(|from| cut.join(from)));
         Wire { address, shared }
@@ -549,6 +574,11 @@ impl Wire {
                 let _ = socket.shutdown(Shutdown::Both);
             }
         }
+    }
+
+    /// New connections go there.
+    fn lead_to(&self, to: SocketAddr) {
+        *self.shared.to.lock().expect("no panic") = to;
     }
 
     fn mend(&self) {
@@ -625,7 +655,8 @@ impl Cut {
     }
 
     fn join(self: &Arc<Self>, from: TcpStream) {
-        let Ok(to) = TcpStream::connect(self.to) else { return };
+        let there = *self.to.lock().expect("no panic");
+        let Ok(to) = TcpStream::connect(there) else { return };
         if self.is_cut.load(Ordering::SeqCst) {
             return;
         }

@@ -53,6 +53,10 @@ pub struct Record {
     /// versions have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initiators: Vec<String>,
+    /// The port of the target in the session of each path, as `initiator::Facts::target_port` gives it; empty for a path that
+    /// was not open yet. One URL may lead to several ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
     /// Sessions that have ended while the target may still carry out writes of them. The next process ends those writes
     /// before it serves the disk. `isids` is empty once the process has ended by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -72,6 +76,9 @@ pub struct LeftSession {
     /// Our name in it; None in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initiator: Option<String>,
+    /// The port of the target in it; None where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
 }
 
 impl Record {
@@ -80,10 +87,12 @@ impl Record {
     pub fn sessions(&self) -> Vec<LeftSession> {
         let mut sessions = self.left_behind.clone();
         let own = self.urls.iter().zip(&self.isids).enumerate().filter(|_| !self.read_only);
+        let known = |of: &[String], at: usize| of.get(at).filter(|text| !text.is_empty()).cloned();
         let own = own.map(|(at, (url, isid))| LeftSession {
             url: url.clone(),
             isid: isid.clone(),
-            initiator: self.initiators.get(at).filter(|name| !name.is_empty()).cloned(),
+            initiator: known(&self.initiators, at),
+            port: known(&self.ports, at),
         });
         sessions.extend(own.filter(|session| !self.left_behind.contains(session)));
         sessions
@@ -298,6 +307,7 @@ mod tests {
             since_unix_s: 1,
             isids: vec!["800000000001".into()],
             initiators: vec!["iqn.2026-11.org.example:host".into()],
+            ports: vec!["group:1,iqn.2026-11.org.example:a".into()],
             left_behind: Vec::new(),
             failure: None,
         }
@@ -353,10 +363,15 @@ mod tests {
         let [session] = &killed.sessions()[..] else { panic!("one path") };
         assert_eq!((&session.url, &session.isid), (&killed.urls[0], &killed.isids[0]));
         assert_eq!(session.initiator.as_ref(), Some(&killed.initiators[0]));
-        let older = Record { initiators: Vec::new(), ..killed.clone() };
+        assert_eq!(session.port.as_ref(), Some(&killed.ports[0]));
+        let older = Record { initiators: Vec::new(), ports: Vec::new(), ..killed.clone() };
         let text = serde_json::to_string(&older).unwrap();
-        assert!(!text.contains("initiator"), "{text}");
-        assert_eq!(serde_json::from_str::<Record>(&text).unwrap().sessions()[0].initiator, None);
+        assert!(!text.contains("initiator") && !text.contains("port"), "{text}");
+        let [session] = &serde_json::from_str::<Record>(&text).unwrap().sessions()[..] else {
+            panic!("one path")
+        };
+        assert_eq!((&session.initiator, &session.port), (&None, &None));
+        let [session] = &killed.sessions()[..] else { panic!("one path") };
         let read_only = Record { read_only: true, ..record("a") };
         assert_eq!(read_only.sessions(), []);
         let left_behind = vec![session.clone()];

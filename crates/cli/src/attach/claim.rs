@@ -204,6 +204,7 @@ fn record(attachment: &Attachment) -> Record {
         since_unix_s: since,
         isids: Vec::new(),
         initiators: attachment.urls.iter().map(name).collect(),
+        ports: vec![String::new(); attachment.urls.len()],
         left_behind: Vec::new(),
         failure: None,
     }

@@ -149,6 +149,7 @@ impl Reached {
             url: without_isid(&self.url.to_string()),
             isid: crate::hex::digits(&session.facts().isid),
             initiator: Some(session.options().initiator.clone()),
+            port: session.facts().target_port(),
         }
     }
 }

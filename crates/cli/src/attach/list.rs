@@ -201,6 +201,7 @@ mod tests {
             since_unix_s: 0,
             isids: Vec::new(),
             initiators: Vec::new(),
+            ports: Vec::new(),
             left_behind: Vec::new(),
             failure: None,
         }
@@ -226,7 +227,10 @@ mod tests {
         let there = record(Some("nbd://h"));
         assert_eq!(word(&there, false, None), "ended");
         let (url, isid) = (there.urls[0].clone(), "800000000001".into());
-        let left = Record { left_behind: vec![LeftSession { url, isid, initiator: None }], ..there.clone() };
+        let left = Record {
+            left_behind: vec![LeftSession { url, isid, initiator: None, port: None }],
+            ..there.clone()
+        };
         assert_eq!(word(&left, false, None), "unsettled");
         assert_eq!(word(&left, true, None), "silent");
         assert_eq!(word(&record(None), true, None), "starting");

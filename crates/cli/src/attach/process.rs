@@ -249,9 +249,13 @@ fn settle(cores: &Cores, disk: &Disk, record: &mut Record, attached: &Attached) 
     let owed = settle::owed(&attached.look()?, record)?;
     let reached = disk.reached();
     for path in &reached {
+        let session = path.session();
         // The URL may name another one than the record.
         if let Some(isid) = record.isids.get_mut(path.at) {
-            *isid = path.session().isid;
+            *isid = session.isid;
+        }
+        if let Some(port) = record.ports.get_mut(path.at) {
+            *port = session.port.unwrap_or_default();
         }
     }
     let ended = cores.wait(0, move || async move { settle::settle(owed, &reached, SETTLE).await });

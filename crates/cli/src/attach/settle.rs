@@ -80,10 +80,15 @@ fn unsettled(left: &[Owed]) -> Failure {
     Problem::new(what, hint).into()
 }
 
-/// The login of this session has ended the other one. Which name a session of an older version had is not known.
+/// The login of this session has ended the other one. A URL may lead to several ports of the target, each with a nexus of its
+/// own. Which name and port a session of an older version had is not known.
 fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
     let is_same_name = left.initiator.is_none() || name_of(left) == name_of(by);
-    is_same_name && plain(&left.url) == plain(&by.url) && left.isid.eq_ignore_ascii_case(&by.isid)
+    let is_same_port = left.port.is_none() || left.port == by.port;
+    is_same_name
+        && is_same_port
+        && plain(&left.url) == plain(&by.url)
+        && left.isid.eq_ignore_ascii_case(&by.isid)
 }
 
 /// Names are compared without regard to case (RFC 3722).
@@ -93,7 +98,7 @@ fn name_of(session: &LeftSession) -> Option<String> {
 
 /// Both are one session.
 fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
-    is_replaced(a, b) && name_of(a) == name_of(b)
+    is_replaced(a, b) && name_of(a) == name_of(b) && a.port == b.port
 }
 
 /// Records of processes that are gone, of this disk under other names.
@@ -256,18 +261,24 @@ mod tests {
             url: format!("iscsi://{host}:3260/iqn.2026-11.org.example:a/0"),
             isid: isid.into(),
             initiator: Some("iqn.2026-11.org.example:a".into()),
+            port: Some("group:1,iqn.2026-11.org.example:a".into()),
         };
         let left = of("h", "80000000000a");
         let same = LeftSession {
             url: left.url.clone() + "?commands=3",
             isid: "80000000000A".into(),
             initiator: Some("iqn.2026-11.org.example:A".into()),
+            ..left.clone()
         };
         assert!(is_replaced(&left, &same));
         assert!(!is_replaced(&left, &of("i", "80000000000a")), "another portal");
         assert!(!is_replaced(&left, &of("h", "80000000000b")), "another ISID");
         let named = |name: Option<&str>| LeftSession { initiator: name.map(str::to_owned), ..left.clone() };
         assert!(!is_replaced(&left, &named(Some("iqn.2026-11.org.example:b"))), "another name");
+        let at = |port: Option<&str>| LeftSession { port: port.map(str::to_owned), ..left.clone() };
+        assert!(!is_replaced(&left, &at(Some("group:2,iqn.2026-11.org.example:a"))), "another port");
+        assert!(!is_replaced(&left, &at(None)), "a port that is not known");
+        assert!(is_replaced(&at(None), &left), "of an older version");
         let older = named(None);
         assert!(is_replaced(&older, &left) && !is_same(&older, &left));
     }
