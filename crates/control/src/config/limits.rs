@@ -3,6 +3,7 @@
 use super::reader::{Section, kind, text};
 use crate::problem::Problems;
 use proto::chap::Algorithm;
+use proto::duration;
 use std::time::Duration;
 use target::setup::{Digests, Limits, Session};
 
@@ -11,11 +12,11 @@ pub(super) fn limits(p: &mut Problems<'_>, mut s: Section<'_>) -> (Limits, usize
     let limits = Limits {
         connections: s.number(p, "connections", 1..=1_000_000).unwrap_or(4096),
         connections_before_login: s.number(p, "connections_before_login", 1..=1_000_000).unwrap_or(256),
-        login_timeout: seconds(s.number(p, "login_timeout_s", 1..=3600).unwrap_or(15)),
+        login_timeout: time(p, &mut s, "login_timeout_s", 3600, 15),
         sessions: s.number(p, "sessions", 1..=65535).unwrap_or(2048),
         sessions_per_initiator: s.number(p, "sessions_per_initiator", 1..=65535).unwrap_or(128),
         discovery_sessions: s.number(p, "discovery_sessions", 1..=65535).unwrap_or(256),
-        discovery_timeout: seconds(s.number(p, "discovery_timeout_s", 1..=86400).unwrap_or(60)),
+        discovery_timeout: time(p, &mut s, "discovery_timeout_s", DAY_S, 60),
         commands_per_session: s.number(p, "commands_per_session", 1..=65535).unwrap_or(128),
         // RFC 7143 section 6.2 asks for at least 8 KiB of key text.
         text_bytes: bytes(s.size(p, "text_bytes", 8 << 10..=16 << 20), 64 << 10),
@@ -31,8 +32,34 @@ fn bytes(size: Option<u64>, default: usize) -> usize {
     size.and_then(|size| usize::try_from(size).ok()).unwrap_or(default)
 }
 
-fn seconds(s: u64) -> Duration {
-    Duration::from_secs(s)
+const DAY_S: u64 = 86_400;
+/// Shorter waits would take a slow network for a dead peer.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// A time of a second or more, or its default.
+fn time(
+    p: &mut Problems<'_>,
+    s: &mut Section<'_>,
+    key: &'static str,
+    most_s: u64,
+    default_s: u64,
+) -> Duration {
+    let range = SHORTEST..=Duration::from_secs(most_s);
+    s.time(p, key, range).unwrap_or(Duration::from_secs(default_s))
+}
+
+/// None: never.
+fn nop_interval(p: &mut Problems<'_>, s: &mut Section<'_>) -> Option<Duration> {
+    const KEY: &str = "nop_interval_s";
+    let range = Duration::ZERO..=Duration::from_secs(DAY_S);
+    let interval = s.time(p, KEY, range).unwrap_or(Duration::from_secs(30));
+    if (Duration::from_millis(1)..SHORTEST).contains(&interval)
+        && let Some(value) = s.find(KEY)
+    {
+        let what = format!("`{KEY}` is out of range: {}", duration::show(interval));
+        p.add(&value.span(), what, "it can be 0 (never), or 1s to 1d");
+    }
+    (!interval.is_zero()).then_some(interval)
 }
 
 /// Lengths of bursts and segments (RFC 7143 sections 13.12 to 13.14).
@@ -41,7 +68,6 @@ const LENGTH: std::ops::RangeInclusive<u64> = 512..=(1 << 24) - 1;
 /// Negotiation and keepalive.
 pub(super) fn session(p: &mut Problems<'_>, mut s: Section<'_>) -> Session {
     let first_burst_at = s.find("first_burst_length").map(|value| value.span());
-    let interval: u64 = s.number(p, "nop_interval_s", 0..=86400).unwrap_or(30);
     let session = Session {
         initial_r2t: s.flag(p, "initial_r2t", false),
         immediate_data: s.flag(p, "immediate_data", true),
@@ -53,9 +79,9 @@ pub(super) fn session(p: &mut Problems<'_>, mut s: Section<'_>) -> Session {
         default_time2retain: s.number(p, "default_time2retain", 0..=3600).unwrap_or(20),
         header_digest: digests(p, &mut s, "header_digest"),
         data_digest: digests(p, &mut s, "data_digest"),
-        nop_interval: (interval > 0).then(|| seconds(interval)),
-        nop_timeout: seconds(s.number(p, "nop_timeout_s", 1..=86400).unwrap_or(30)),
-        data_out_timeout: seconds(s.number(p, "data_out_timeout_s", 1..=86400).unwrap_or(30)),
+        nop_interval: nop_interval(p, &mut s),
+        nop_timeout: time(p, &mut s, "nop_timeout_s", DAY_S, 30),
+        data_out_timeout: time(p, &mut s, "data_out_timeout_s", DAY_S, 30),
         chap_algorithms: algorithms(p, &mut s, "chap_algorithms"),
     };
     if session.first_burst_length > session.max_burst_length {

@@ -2,7 +2,7 @@
 //! Unlike a derived deserializer it goes on after an error, so that one run tells everything that is wrong.
 
 use crate::problem::{Problems, Wrong, nearest};
-use proto::duration;
+use proto::duration::{self, Unfit};
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
@@ -141,8 +141,9 @@ impl<'a> Section<'a> {
         let value = self.find(key)?;
         match value.get_ref() {
             DeValue::String(text) => {
-                let time = duration::within(text, range);
-                p.check(&value.span(), time.map_err(|unfit| Wrong { what: unfit.what, hint: unfit.hint }))
+                let named =
+                    |unfit: Unfit| Wrong { what: format!("`{key}`: {}", unfit.what), hint: unfit.hint };
+                p.check(&value.span(), duration::within(text, range).map_err(named))
             }
             DeValue::Integer(_) => number(p, key, value, range.start().as_secs()..=range.end().as_secs())
                 .map(Duration::from_secs),

@@ -221,7 +221,7 @@ fn router(
         name: name.into(),
         portal_groups: Vec::new(),
         has_own_portals: listen_at.is_some(),
-        hold: Duration::from_secs(s.number(p, "hold_s", 0..=MAX_HOLD_S).unwrap_or(8)),
+        hold: s.time(p, "hold_s", Duration::ZERO..=MAX_HOLD).unwrap_or(HOLD),
         max_sessions: s.number(p, "max_sessions", 1..=65535),
         iops: s.number(p, "iops", 0..=1_000_000_000).unwrap_or(0),
         bytes_per_s: s.size(p, "bytes_per_s", 0..=1 << 50).unwrap_or(0),
@@ -253,7 +253,8 @@ fn router(
 }
 
 /// Longer no host waits.
-const MAX_HOLD_S: u64 = 300;
+const MAX_HOLD: Duration = Duration::from_secs(300);
+const HOLD: Duration = Duration::from_secs(8);
 
 /// The tag of the router's own portals.
 fn tag(

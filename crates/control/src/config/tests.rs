@@ -2,6 +2,7 @@
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 /// A folder that goes away.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -122,6 +123,57 @@ fn the_example_uncommented_is_good() {
     let lun = &config.targets[0].luns[&0];
     assert_eq!(lun.source, disk, "relative paths start at the file's folder");
     assert!(lun.raw && lun.on_missing_file == ::target::OnMissing::Continue);
+}
+
+/// All keys that end in `_s` and are no rates: the table that they stand in, what they come to, and the largest value.
+#[test]
+fn each_key_in_seconds_takes_a_duration() {
+    let source = include_str!("limits.rs").to_owned() + include_str!("router.rs");
+    let of = |config: &Config, key: &str| match key {
+        "login_timeout_s" => config.limits.login_timeout,
+        "discovery_timeout_s" => config.limits.discovery_timeout,
+        "nop_interval_s" => config.session.nop_interval.unwrap_or_default(),
+        "nop_timeout_s" => config.session.nop_timeout,
+        "data_out_timeout_s" => config.session.data_out_timeout,
+        "hold_s" => config.routers[0].hold,
+        other => panic!("{other} is in no table here"),
+    };
+    let router = "[router.r1.upstream.m]\nmemory = \"1MiB\"\n[[router.r1.target]]\nmap = \"lun\"\n\
+        name = \"iqn.2026-11.org.example:r\"\naccess = \"all\"\nlun = [{ lun = 0, upstream = \"m\" }]\n[router.r1]\n";
+    let parsed = |table: &str, key: &str, value: &str| {
+        parse(&format!("{TARGET}{table}{key} = {value}\n"), Path::new("t.toml"))
+    };
+    let keys: BTreeSet<&str> =
+        source.split('"').skip(1).step_by(2).filter(|word| word.ends_with("_s")).collect();
+    let keys: Vec<&str> = keys.into_iter().filter(|key| *key != "bytes_per_s").collect();
+    assert_eq!(keys.len(), 6, "{keys:?}");
+    for key in keys {
+        let table = match key {
+            "hold_s" => router,
+            _ if key.starts_with("login") || key.starts_with("discovery") => "[limits]\n",
+            _ => "[session]\n",
+        };
+        for (value, ms) in [("7", 7000), ("\"5s\"", 5000), ("\"1m30s\"", 90_000), ("\"1500ms\"", 1500)] {
+            let config = parsed(table, key, value).map_err(|list| list[0].to_string()).unwrap();
+            assert_eq!(of(&config, key), Duration::from_millis(ms), "{key} = {value}");
+        }
+        for (value, named) in [("\"soon\"", "soon"), ("\"9000d\"", "9000d"), ("\"-1s\"", "-1s"), ("-1", "-1")]
+        {
+            let problem = parsed(table, key, value).unwrap_err().remove(0);
+            let hint = problem.hint.unwrap_or_default();
+            assert!(problem.what.contains(key) && problem.what.contains(named), "{}", problem.what);
+            assert!(hint.starts_with("write seconds") || hint.starts_with("it can be "), "{hint}");
+        }
+        let short = parsed(table, key, "\"500ms\"");
+        match key {
+            "hold_s" => assert_eq!(of(&short.unwrap(), key), Duration::from_millis(500)),
+            _ => {
+                let problem = short.unwrap_err().remove(0);
+                let says = |part: &str| problem.to_string().contains(part);
+                assert!(says(key) && says("500ms") && says("1s to "), "{problem}");
+            }
+        }
+    }
 }
 
 #[test]

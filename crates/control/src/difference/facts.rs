@@ -2,8 +2,10 @@
 
 use crate::config::router::{Map, Router, RouterTarget, Upstream, UpstreamSource};
 use crate::config::{Config, Cores, Filter, Lun, Source, Target, show_size};
+use proto::duration;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 use target::setup::{Access, Digests, Discovery, Limits, Network, PortalGroup, Session, User};
 
 /// A setting.
@@ -111,6 +113,14 @@ fn cores(cores: &Cores) -> String {
     }
 }
 
+/// As it is written in a file: whole seconds are a number.
+fn seconds(time: Duration) -> String {
+    match time.subsec_nanos() {
+        0 => time.as_secs().to_string(),
+        _ => duration::show(time),
+    }
+}
+
 fn size(bytes: usize) -> String {
     show_size(bytes as u64)
 }
@@ -119,11 +129,11 @@ fn limits(l: &Limits, max_registrants: usize) -> Vec<Fact> {
     vec![
         fact("connections", l.connections),
         fact("connections_before_login", l.connections_before_login),
-        fact("login_timeout_s", l.login_timeout.as_secs()),
+        fact("login_timeout_s", seconds(l.login_timeout)),
         fact("sessions", l.sessions),
         fact("sessions_per_initiator", l.sessions_per_initiator),
         fact("discovery_sessions", l.discovery_sessions),
-        fact("discovery_timeout_s", l.discovery_timeout.as_secs()),
+        fact("discovery_timeout_s", seconds(l.discovery_timeout)),
         fact("commands_per_session", l.commands_per_session),
         fact("text_bytes", size(l.text_bytes)),
         fact("memory", size(l.memory)),
@@ -143,9 +153,9 @@ fn session(s: &Session) -> Vec<Fact> {
         fact("default_time2retain", s.default_time2retain),
         fact("header_digest", digests(&s.header_digest)),
         fact("data_digest", digests(&s.data_digest)),
-        fact("nop_interval_s", s.nop_interval.map_or(0, |interval| interval.as_secs())),
-        fact("nop_timeout_s", s.nop_timeout.as_secs()),
-        fact("data_out_timeout_s", s.data_out_timeout.as_secs()),
+        fact("nop_interval_s", seconds(s.nop_interval.unwrap_or_default())),
+        fact("nop_timeout_s", seconds(s.nop_timeout)),
+        fact("data_out_timeout_s", seconds(s.data_out_timeout)),
         fact("chap_algorithms", list(s.chap_algorithms.iter().map(|algorithm| algorithm.name()))),
     ]
 }
@@ -276,7 +286,7 @@ fn router(r: &Router, facts: &mut BTreeMap<Place, Vec<Fact>>) {
     });
     let own = vec![
         fact("portal_groups", list(&r.portal_groups)),
-        fact("hold_s", r.hold.as_secs()),
+        fact("hold_s", seconds(r.hold)),
         fact("max_sessions", option(&r.max_sessions)),
         fact("iops", r.iops),
         fact("bytes_per_s", r.bytes_per_s),
