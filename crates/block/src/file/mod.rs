@@ -10,6 +10,8 @@ mod lock;
 mod loops;
 mod medium;
 mod ops;
+#[cfg(test)]
+mod power;
 mod space;
 mod sync;
 mod underway;
