@@ -101,7 +101,7 @@ impl Files {
             false => format!("{} and {} are one file", name.display(), path.display()),
         };
         let what = format!("{how}, line {first} and line {second}");
-        p.add(at, what, "remove one of them, or write read_only = true in both");
+        p.add(at, what, "one LUN serves many hosts: remove the other, or write read_only = true in both");
     }
 }
 

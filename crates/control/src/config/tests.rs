@@ -650,7 +650,7 @@ fn problems_of_luns() {
                 "backend = \"file\"\npath = \"x\"\n[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"x\"",
                 &[
                     "t.toml:10:8: x stands twice, line 6 and line 10",
-                    "hint: remove one of them, or write read_only = true in both",
+                    "hint: one LUN serves many hosts: remove the other, or write read_only = true in both",
                 ],
             ),
             (

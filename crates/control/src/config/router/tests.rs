@@ -340,7 +340,7 @@ fn problems_of_an_upstream() {
                 "file = \"a.img\"\n[router.r1.upstream.c]\nfile = \"./a.img\"",
                 &[
                     "t.toml:4:8: ./a.img stands twice, line 2 and line 4",
-                    "hint: remove one of them, or write read_only = true in both",
+                    "hint: one LUN serves many hosts: remove the other, or write read_only = true in both",
                 ],
             ),
         ],
