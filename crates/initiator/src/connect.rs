@@ -109,7 +109,8 @@ pub async fn once(goal: &Goal, options: &Options) -> Result<Connected, Error> {
     for _ in 0..=REDIRECTIONS {
         let limit = options.timeouts.login;
         let _wait = waits::on(format!("the login to {portal}"));
-        let tried = compio::time::timeout(limit, attempt(&portal, goal, options)).await;
+        // Boxed: whoever waits for a login would hold its ten kilobytes, once for each call that it is passed through.
+        let tried = compio::time::timeout(limit, Box::pin(attempt(&portal, goal, options))).await;
         let late = || Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32()));
         match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
             Attempt::In(connected) => return Ok(*connected),

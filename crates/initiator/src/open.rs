@@ -194,4 +194,19 @@ mod tests {
         assert_eq!(of(&["b", "c", "a", "d"]), "a b c d");
         assert_eq!(of(&["b", "c"]), "b c");
     }
+
+    /// These are held by the futures of all commands, one in another.
+    #[test]
+    fn futures_of_logins_are_small() {
+        let url = Url::parse("iscsi://h/iqn.x").unwrap();
+        let options = url.options().unwrap();
+        let ways = [url.clone()];
+        let sizes = [
+            size_of_val(&Session::open(url.portal.clone(), "iqn.x", options.clone())),
+            size_of_val(&discover(url.portal.clone(), &options)),
+            size_of_val(&log_in(&ways, &options, drop)),
+            size_of_val(&open(&url)),
+        ];
+        assert!(sizes.iter().all(|size| *size < 8192), "{sizes:?}");
+    }
 }

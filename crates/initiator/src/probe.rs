@@ -72,7 +72,7 @@ impl Probe {
         let goal = Goal { portal: self.portals[0].clone(), target, isid: connect::new_isid(), beside: false };
         let limit = options.timeouts.login;
         for _ in 0..=REDIRECTIONS {
-            let step = compio::time::timeout(limit, self.step(&goal, options)).await;
+            let step = compio::time::timeout(limit, Box::pin(self.step(&goal, options))).await;
             let late =
                 || Err(Error::new(Kind::TimedOut, format!("no login within {} s", limit.as_secs_f32())));
             match step.unwrap_or_else(|_| late()) {

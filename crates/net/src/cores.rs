@@ -114,7 +114,7 @@ impl Cores {
     ) -> io::Result<T> {
         let (done, end) = flume::bounded(1);
         self.run_on(core, move || {
-            let work = work();
+            let work = Box::pin(work());
             // Who waited may be gone: then nobody wants it.
             crate::spawn(async move { drop(done.send(work.await)) });
         });
@@ -152,11 +152,20 @@ thread_local! {
 
 /// Begins a task that nobody waits for, on the core where it is called. What is dropped with a loop of [`Cores`] may call
 /// it, too: then nothing begins any more. (compio would add the task to those that it is dropping, whose memory may move.)
-pub fn spawn(task: impl Future + 'static) {
-    if !ENDS.get() {
+pub fn spawn<F: Future + 'static>(task: F) {
+    if ENDS.get() {
+        return;
+    }
+    if const { size_of::<F>() > LARGE } {
+        compio::runtime::spawn(Box::pin(task)).detach();
+    } else {
         compio::runtime::spawn(task).detach();
     }
 }
+
+/// Bytes of a task from which on it is boxed before it is handed on. Each of about 15 calls of compio moves it: without
+/// optimisation each has a copy in its frame, and these fill the stack of a thread.
+const LARGE: usize = 4096;
 
 /// Gives a loop a job, or its end. One that is gone takes no more: the process is ending.
 fn send(jobs: &flume::Sender<Job>, job: Job) {
@@ -349,5 +358,17 @@ mod tests {
         assert!(cores.wait(0, here).expect("an end").is_some_and(|name| name.starts_with("core ")));
         cores.stop();
         assert!(cores.wait(0, here).is_err(), "there is no loop any more");
+    }
+
+    /// Boxed, the task is moved a few times; else once for each call of compio, which fills 2 MiB without optimisation.
+    #[test]
+    fn large_task_fits_the_stack_of_a_core() {
+        let cores = Cores::one().expect("an event loop");
+        let sum = cores.wait(0, || async {
+            let large = [1u8; 192 << 10];
+            compio::time::sleep(std::time::Duration::ZERO).await;
+            large.iter().map(|byte| usize::from(*byte)).sum::<usize>()
+        });
+        assert_eq!(sum.expect("the core runs"), 192 << 10);
     }
 }
