@@ -271,10 +271,8 @@ fn an_atomic_write_that_was_killed_is_whole_or_not_there() {
     }
 }
 
-/// The first half of an atomic write is on the medium when the server is killed.
-#[test]
-fn an_atomic_write_that_was_cut_off_is_ended_by_a_restart() {
-    let mut server = Server::start_in(Folder::fresh(), &configuration(""));
+/// The first half of an atomic write of ones is on the medium when the server is killed; its image.
+fn cut_off(server: &mut Server) -> PathBuf {
     let image = server.dir().join("disk.img");
     Raw::session(server.portal(), &[]).write(0, &write_atomic(8, 8), &[1; 8 * BLOCK]).good();
     server.kill9();
@@ -282,15 +280,37 @@ fn an_atomic_write_that_was_cut_off_is_ended_by_a_restart() {
     let journal = journal.expect("a journal").expect("a journal").path();
     let mut record = std::fs::read(&journal).expect("a record");
     assert!(record[..8] == [0; 8], "the record of a write that has ended is cleared");
-    record[..8].copy_from_slice(b"LUNARWA1");
-    record[8..16].copy_from_slice(&(8 * BLOCK as u64).to_le_bytes());
-    record[16..20].copy_from_slice(&(8 * BLOCK as u32).to_le_bytes());
-    let checksum = interop::digest::crc32c(&record);
-    record[20..24].copy_from_slice(&checksum);
+    record[..8].copy_from_slice(b"LUNARWA2");
     std::fs::write(&journal, record).expect("a record");
     let mut half = std::fs::read(&image).expect("an image");
     half[12 * BLOCK..16 * BLOCK].fill(0);
     std::fs::write(&image, half).expect("an image");
+    image
+}
+
+#[test]
+fn an_atomic_write_that_was_cut_off_is_ended_by_a_restart() {
+    let mut server = Server::start_in(Folder::fresh(), &configuration(""));
+    cut_off(&mut server);
+    server.restart();
+    assert_eq!(Raw::session(server.portal(), &[]).read_blocks(0, 8, 8), [1; 8 * BLOCK]);
+}
+
+/// The blocks of the other image are those before the write too.
+#[test]
+fn an_atomic_write_that_was_cut_off_spares_another_image() {
+    let mut server = Server::start_in(Folder::fresh(), &configuration(""));
+    let image = cut_off(&mut server);
+    let (away, size) = (image.with_extension("away"), std::fs::metadata(&image).expect("an image").len());
+    std::fs::rename(&image, &away).expect("moved");
+    std::fs::File::create(&image).and_then(|file| file.set_len(size)).expect("another image");
+    server.restart();
+    let mut raw = Raw::session(server.portal(), &[]);
+    assert_eq!(raw.read_blocks(0, 8, 8), [0; 8 * BLOCK]);
+    raw.write(0, &write_atomic(8, 8), &[3; 8 * BLOCK]).good();
+    drop(raw);
+    server.kill9();
+    std::fs::rename(&away, &image).expect("the first image is back");
     server.restart();
     assert_eq!(Raw::session(server.portal(), &[]).read_blocks(0, 8, 8), [1; 8 * BLOCK]);
 }

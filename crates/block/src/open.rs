@@ -52,8 +52,8 @@ pub struct Spec {
     /// The bytes are those of the disk, whatever they look like. Otherwise the file of an image format is refused. File
     /// and device.
     pub raw: bool,
-    /// Where atomic writes of a file or device are recorded, for each medium a file of its own in a folder that is
-    /// there. Without it, nothing is written atomically.
+    /// The folder in which atomic writes of a file or device are recorded; it is there, and other media use it too.
+    /// Without it, nothing is written atomically.
     pub journal: Option<PathBuf>,
 }
 

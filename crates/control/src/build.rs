@@ -564,9 +564,9 @@ impl<'a> Media<'a> {
         };
         spec.raw = raw;
         if has_path(lun) {
-            let journal = folders::journal(state_dir, &spec.path);
-            journal.parent().map_or(Ok(()), create_folder)?;
-            spec.journal = Some(journal);
+            let records = folders::atomic(state_dir);
+            create_folder(&records)?;
+            spec.journal = Some(records);
         }
         block::open(&spec).map_err(|e| {
             let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);

@@ -120,9 +120,9 @@ impl Look<'_> {
         let past = Past::read(&state_file)?;
         past.check_there(lun)?;
         let raw = spec.raw || past.is_raw(lun);
-        let journal = folders::journal(self.state_dir, &spec.path);
+        let journal = folders::atomic(self.state_dir);
         if has_path(lun) {
-            journal.parent().map_or(Ok(()), can_create)?;
+            can_create(&journal)?;
         }
         let journal = Some(journal);
         let found =

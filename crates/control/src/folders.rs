@@ -1,9 +1,7 @@
 //! Where a user's state and sockets are.
 
 use crate::Problem;
-use proto::fnv::fnv1a;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The folder of state: `$XDG_STATE_HOME/lunar`, `/var/lib/lunar` for root, or `~/.local/state/lunar`.
@@ -50,13 +48,9 @@ fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf>
     absolute(env("LUNAR_RUN_DIR")).or_else(|| of_xdg.map(|folder| folder.join("lunar"))).or_else(of_root)
 }
 
-/// Where the atomic writes of a medium are recorded. By its path: it may be served under another name the next time.
-pub(crate) fn journal(state_dir: &Path, medium: &Path) -> PathBuf {
-    let path = std::path::absolute(medium).unwrap_or_else(|_| medium.to_path_buf());
-    let (folder, file) = (path.parent(), path.file_name());
-    let folder = folder.and_then(|folder| folder.canonicalize().ok());
-    let path = folder.zip(file).map_or(path.clone(), |(folder, file)| folder.join(file));
-    state_dir.join("atomic").join(format!("{:016x}.journal", fnv1a(path.as_os_str().as_bytes())))
+/// The folder in which the atomic writes of all media are recorded.
+pub(crate) fn atomic(state_dir: &Path) -> PathBuf {
+    state_dir.join("atomic")
 }
 
 /// The admin socket of a server that finds the first place taken: `lunar-PID.sock` beside it.
@@ -115,14 +109,6 @@ fn absolute(value: Option<OsString>) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_medium_has_a_journal_of_its_own_for_all_time() {
-        let name = |path: &str| journal(Path::new("/s"), Path::new(path));
-        assert_eq!(name("/none/disk.img"), Path::new("/s/atomic/253f1a0dd7360889.journal"));
-        assert_ne!(name("/none/disk.img"), name("/none/disk2.img"));
-        assert_eq!(name("/usr/../tmp/disk.img"), name("/tmp/disk.img"));
-    }
 
     #[test]
     fn the_folder_of_state_follows_the_environment() {

@@ -1,6 +1,5 @@
 //! Atomic writes of a file or device, with a [`Journal`](super::journal::Journal).
 
-use super::journal;
 use super::{File, Share};
 use crate::{Finished, MAX_ATOMIC, locked};
 use net::Buf;
@@ -52,7 +51,7 @@ impl File {
             Ok(old) => old,
             Err(e) => return (Err(e), buf),
         };
-        let record = journal::record(offset, &old, &buf);
+        let record = journal.record(offset, &old, &buf);
         self.open.begin();
         let kept = net::blocking(move || journal.put(&record)).await;
         let (result, buf) = match kept {

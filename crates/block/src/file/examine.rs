@@ -1,5 +1,6 @@
 //! A look at what stands behind a path, which changes nothing.
 
+use super::identity::Identity;
 use super::journal::Journal;
 use super::lock::{self, Refusal, Use};
 use super::medium::{Fault, claims, direct_align};
@@ -47,8 +48,11 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     let align =
         if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
     fault.check_size(size, align)?;
-    if spec.read_only && spec.journal.clone().is_some_and(|path| Journal::new(path).is_pending()) {
-        return Err(fault.cut_off());
+    if let Some(folder) = spec.journal.as_deref().filter(|_| spec.read_only) {
+        let medium = Identity::of(&file, &spec.path, size).map_err(|e| fault.open(&e))?;
+        if Journal::new(folder, medium).is_pending() {
+            return Err(fault.cut_off());
+        }
     }
     if !spec.raw {
         format::check(spec, &file, size)?;

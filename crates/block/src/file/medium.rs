@@ -1,5 +1,6 @@
 //! What stands behind a path: opened, locked, measured.
 
+use super::identity::Identity;
 use super::journal::{Journal, Replayed};
 use super::lock::{self, By, Claim, PATIENCE, PAUSE, Refusal, Use};
 use super::users;
@@ -111,26 +112,43 @@ impl Medium {
 
     /// Where its atomic writes are recorded. One that was cut off is done again.
     pub(super) fn journal(&self, spec: &Spec) -> Result<Option<Arc<Journal>>, OpenError> {
-        let Some(path) = &spec.journal else { return Ok(None) };
-        let (fault, journal) = (Fault { spec }, Journal::new(path.clone()));
+        let Some(folder) = &spec.journal else { return Ok(None) };
+        let fault = Fault { spec };
+        let identity = Identity::of(&self.files.plain, &self.path, self.size).map_err(|e| fault.open(&e))?;
+        let journal = Journal::new(folder, identity);
         if self.read_only {
             return if journal.is_pending() { Err(fault.cut_off()) } else { Ok(None) };
         }
-        let replayed = self.cached(|file| journal.replay(file)).map_err(|e| fault.replay(path, &e))?;
-        let (path, journal_path) = (self.path.display(), path.display());
+        let replayed = self.cached(|file| Ok(journal.replay(file))).map_err(|e| fault.open(&e))?;
+        let replayed = replayed.map_err(|stuck| fault.replay(&stuck.path, &stuck.error))?;
+        replayed.iter().for_each(|one| self.report(one, journal.medium()));
+        Ok(Some(Arc::new(journal)))
+    }
+
+    fn report(&self, replayed: &Replayed, medium: &str) {
+        let name = self.path.display();
         match replayed {
-            Replayed::Nothing => {}
             Replayed::Done { offset, len } => {
-                tracing::info!(offset, len, "{path}: an atomic write that was cut off is done");
+                tracing::info!(offset, len, "{name}: an atomic write that was cut off is done");
             }
-            Replayed::Dropped { offset, len } => tracing::error!(
+            Replayed::Aside { offset, len, path } => tracing::error!(
                 offset,
                 len,
-                "{path}: an atomic write that was cut off is not done: another program has changed its blocks, or this is \
-                 another medium than that of {journal_path}"
+                "{name}: an atomic write that was cut off is not done: another program has changed its blocks; its record is \
+                 kept in {}; hint: check the data of these blocks, then remove it",
+                path.display()
+            ),
+            Replayed::Other { id, path } => tracing::error!(
+                "{name}: an atomic write to another medium at this path was cut off; that was {id}, this is {medium}; its \
+                 record waits for that medium in {}; hint: bring that medium back, or remove the record",
+                path.display()
+            ),
+            Replayed::Old { path } => tracing::error!(
+                "{name}: the record {} of an atomic write has a format before this version, and is ignored; hint: check the \
+                 data of the medium, then remove it",
+                path.display()
             ),
         }
-        Ok(Some(Arc::new(journal)))
     }
 
     /// The file through the page cache, while nobody else uses it.

@@ -5,6 +5,7 @@
 
 mod atomic;
 mod examine;
+mod identity;
 mod journal;
 mod lock;
 mod loops;
@@ -372,7 +373,7 @@ mod tests {
     use super::*;
     use crate::Kind;
     use rustix::fs::{OFlags, fcntl_getfl};
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     /// An open file of one page without a name.
     fn nameless() -> File {
@@ -412,20 +413,22 @@ mod tests {
         write(&file, false).expect("nobody reads any more");
     }
 
-    /// A file whose journal is in the same folder; both go at the end.
+    /// A file with a folder of records; both go at the end.
     fn with_journal(name: &str, test: impl AsyncFnOnce(&Spec, File)) {
         with_journal_in(name, None, test);
     }
 
-    /// The journal is this file, or in the folder of the other.
-    fn with_journal_in(name: &str, journal: Option<PathBuf>, test: impl AsyncFnOnce(&Spec, File)) {
+    /// The records are in this folder, or in one of their own.
+    fn with_journal_in(name: &str, folder: Option<&Path>, test: impl AsyncFnOnce(&Spec, File)) {
         let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
-        let journal = journal.or_else(|| Some(path.with_extension("journal")));
+        let own = path.with_extension("records");
+        std::fs::create_dir_all(&own).expect("a folder");
+        let journal = Some(folder.unwrap_or(&own).to_path_buf());
         let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, journal, ..Spec::path(&path) };
         let file = File::open(&spec).expect("a file");
         compio::runtime::Runtime::new().expect("a runtime").block_on(test(&spec, file));
         std::fs::remove_file(&path).expect("a file");
-        _ = std::fs::remove_file(path.with_extension("journal"));
+        std::fs::remove_dir_all(&own).expect("a folder");
     }
 
     fn of(byte: u8, len: usize) -> Buf {
@@ -529,7 +532,9 @@ mod tests {
             // Like an empty file on a full file system: it cannot grow, but it can become empty.
             let full = rustix::fs::memfd_create("full", MemfdFlags::ALLOW_SEALING).expect("a file");
             rustix::fs::fcntl_add_seals(&full, SealFlags::GROW).expect("sealed");
-            file.journal.as_ref().expect("a journal").keep_in(full.into());
+            let path = file.journal.as_ref().expect("a journal").file_now();
+            let number = std::os::fd::AsRawFd::as_raw_fd(&full);
+            std::os::unix::fs::symlink(format!("/proc/self/fd/{number}"), path).expect("a link");
             has_no_record(&file).await;
         });
     }
@@ -538,7 +543,7 @@ mod tests {
     fn a_full_state_folder_stops_no_other_write() {
         let Some(folder) = Tmpfs::mount("full-state", "64k") else { return };
         let room = || std::fs::remove_file(folder.0.join("other"));
-        with_journal_in("full-state", Some(folder.0.join("a.journal")), async |_, file| {
+        with_journal_in("full-state", Some(&folder.0), async |_, file| {
             std::fs::write(folder.0.join("other"), [0; 1 << 17]).expect_err("it is full");
             has_no_record(&file).await;
             room().expect("removed");
