@@ -156,6 +156,7 @@ mod tests {
             counters: Default::default(),
             visit: Default::default(),
             fence: Default::default(),
+            nexuses: Default::default(),
         })
     }
 

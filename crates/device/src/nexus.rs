@@ -38,6 +38,12 @@ impl Lu {
         let (parts, shard) = (self.parts().clone(), Shard::mine());
         Nexus { lu: self.clone(), id, port, read_only, parts, shard, fast: Fast::default() }
     }
+
+    /// I_T nexus loss (SAM-5 section 6.3.4) of a nexus whose core does not answer: what is kept for it ends. It must not begin
+    /// a command any more.
+    pub fn lose(&self, nexus: NexusId) {
+        self.change().detach(nexus);
+    }
 }
 
 impl Drop for Nexus {
@@ -275,6 +281,25 @@ mod tests {
         let lu = lu(disk());
         drop(nexus(&lu, "a"));
         assert!(lu.change().peers.is_empty());
+    }
+
+    #[test]
+    fn a_lost_nexus_holds_nothing_before_its_core_drops_it() {
+        const PREVENT: &[u8] = &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0];
+        const EJECT: &[u8] = &[op::START_STOP_UNIT, 0, 0, 0, 2, 0];
+        let lu = lu(crate::Settings { removable: true, ..disk() });
+        let (mut lost, mut other) = (nexus(&lu, "a"), nexus(&lu, "b"));
+        assert!(run(&mut lost, PREVENT).is_ok());
+        assert!(run(&mut other, EJECT).is_err());
+        assert!(run(&mut lost, &[op::RESERVE_6, 0, 0, 0, 0, 0]).is_ok());
+        assert_eq!(run(&mut other, READ_ONE), Err(wire::scsi::Status::ReservationConflict.into()));
+        lu.lose(lost.id());
+        assert!(run(&mut other, READ_ONE).is_ok());
+        assert!(run(&mut other, &[op::RESERVE_6, 0, 0, 0, 0, 0]).is_ok());
+        drop(lost);
+        assert!(run(&mut other, EJECT).is_ok());
+        let mut third = nexus(&lu, "c");
+        assert_eq!(run(&mut third, WRITE_ONE), Err(wire::scsi::Status::ReservationConflict.into()));
     }
 
     #[test]

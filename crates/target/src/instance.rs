@@ -61,9 +61,12 @@ impl Instance {
     }
 }
 
-/// A session's place in an instance; given up when dropped.
+/// A session's place in an instance; given up when dropped, if not before.
 #[derive(Debug)]
-pub struct Visit(Arc<Instance>);
+pub struct Visit {
+    instance: Arc<Instance>,
+    has_left: AtomicBool,
+}
 
 impl Visit {
     /// Counts a login.
@@ -79,18 +82,25 @@ impl Visit {
         let entered = instance.logins_active.fetch_update(SeqCst, SeqCst, admitted);
         entered.map_err(|_| LoginStatus::OUT_OF_RESOURCES)?;
         instance.logins_accepted.fetch_add(1, Relaxed);
-        Ok(Visit(instance.clone()))
+        Ok(Visit { instance: instance.clone(), has_left: AtomicBool::new(false) })
     }
 
     /// Where.
     pub fn instance(&self) -> &Arc<Instance> {
-        &self.0
+        &self.instance
+    }
+
+    /// Gives the place up.
+    pub fn leave(&self) {
+        if !self.has_left.swap(true, SeqCst) {
+            self.instance.logins_active.fetch_sub(1, SeqCst);
+        }
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.0.logins_active.fetch_sub(1, SeqCst);
+        self.leave();
     }
 }
 
@@ -121,7 +131,9 @@ mod tests {
         instance.max_sessions.store(1, Relaxed);
         let visit = Visit::enter(&instance).expect("the first");
         assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::OUT_OF_RESOURCES));
+        visit.leave();
         drop(visit);
+        assert_eq!(instance.logins_active.load(Relaxed), 0);
         assert!(Visit::enter(&instance).is_ok());
         instance.draining.store(true, Relaxed);
         assert_eq!(Visit::enter(&instance).err(), Some(LoginStatus::SERVICE_UNAVAILABLE));

@@ -1,7 +1,6 @@
 //! The sessions of the process, across cores: who they are, how to reach them, and how one replaces another.
 
 use crate::access::LunMap;
-use crate::fence::Fence;
 use crate::setup::Limits;
 use crate::share::{self, Origin};
 use crate::{Unit, session::Info};
@@ -13,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use wire::iscsi::status::LoginStatus;
 
-/// What makes a session unique, together with the CHAP user (RFC 7143 section 4.4.3; for discovery section 7.4.2).
+/// What makes a session unique (RFC 7143 section 4.4.3; for discovery section 7.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// iSCSI name of the initiator.
@@ -26,6 +25,9 @@ pub struct Key {
     pub tag: u16,
     /// The portal, which tells unnamed discovery sessions apart.
     pub portal: Option<SocketAddr>,
+    /// The CHAP user. Name and ISID are no secret (READ FULL STATUS). Another user is another initiator port: neither ends the
+    /// sessions of the other, nor keeps it out.
+    pub user: Option<String>,
 }
 
 /// How often a login looks for room, and how long it waits in between.
@@ -159,15 +161,34 @@ const ORDERLY: Duration = Duration::from_millis(250);
 /// How often it is looked whether something is under way.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Ends when nothing of a session is under way, nor will be, and it has not come to an orderly end: false.
-async fn will_not_end(fence: &Fence) -> bool {
+/// Ends when nothing of these sessions is under way, nor will be, and they have not come to an orderly end: false.
+async fn will_not_end(sessions: &[(u16, Arc<Info>)]) -> bool {
+    let fences = || sessions.iter().map(|(_, info)| &info.fence);
     compio::time::sleep(ORDERLY).await;
-    fence.close();
-    while !fence.is_quiet() {
+    fences().for_each(|fence| fence.close());
+    while !fences().all(|fence| fence.is_quiet()) {
         compio::time::sleep(LOOK).await;
     }
     compio::time::sleep(ORDERLY).await;
     false
+}
+
+/// Sessions that were asked to end.
+struct Ending {
+    sessions: Vec<(u16, Arc<Info>)>,
+    ended: flume::Receiver<()>,
+}
+
+/// Asks sessions to end.
+fn ask_to_end(chosen: Vec<(u16, flume::Sender<Letter>, Arc<Info>)>, why: &'static str) -> Ending {
+    let (done, ended) = flume::bounded(0);
+    // Either the letter arrives, or the connection is already gone. A letter that nobody read goes with the last sender:
+    // ours must not outlive the wait.
+    let ask = |(tsih, mailbox, info): (u16, flume::Sender<Letter>, Arc<Info>)| {
+        let _ = mailbox.send(Letter::End { why, done: done.clone() });
+        (tsih, info)
+    };
+    Ending { sessions: chosen.into_iter().map(ask).collect(), ended }
 }
 
 impl Registry {
@@ -193,19 +214,7 @@ impl Registry {
                     return Ok(Seat { registry: self.clone(), info: request.info.clone(), tsih });
                 }
                 Verdict::After(tsih, old, info) => {
-                    let (done, ended) = flume::bounded(0);
-                    // Either the letter arrives, or the connection is already gone.
-                    // A letter that nobody read goes with the last sender: ours must not outlive the wait.
-                    let _ = old.send(Letter::End { why: LOGGED_IN_AGAIN, done });
-                    drop(old);
-                    let is_over = async {
-                        _ = ended.recv_async().await;
-                        true
-                    };
-                    if !net::either(is_over, will_not_end(&info.fence)).await {
-                        tracing::warn!(tsih, initiator = %info.initiator, "a session is replaced whose core does not answer");
-                        self.lock().remove(tsih, &info);
-                    }
+                    self.over(ask_to_end(vec![(tsih, old, info)], LOGGED_IN_AGAIN)).await;
                     // A reinstated connection keeps the handle of its session.
                     kept = kept.or((wanted != 0).then_some(wanted));
                     wanted = 0;
@@ -224,11 +233,6 @@ impl Registry {
         let mut table = self.lock();
         let sessions = &table.sessions;
         if let Some((tsih, old)) = sessions.iter().find(|(_, e)| e.key == request.key) {
-            // Name and ISID are no secret (READ FULL STATUS). Another user is another initiator port, and may not end the
-            // sessions of this one; all connections of a session authenticate alike (RFC 7143 section 9.2).
-            if request.info.user != old.info.user {
-                return Err(LoginStatus::AUTHORIZATION_FAILURE);
-            }
             return match wanted {
                 0 => Ok(Verdict::After(*tsih, old.mailbox.clone(), old.info.clone())),
                 w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
@@ -268,19 +272,32 @@ impl Registry {
 
     /// Ends the sessions that are chosen, and waits until they are over. How many there were.
     pub async fn end(&self, chosen: impl Fn(&Info) -> bool, why: &'static str) -> usize {
-        let (done, ended) = flume::bounded(0);
-        let mailboxes: Vec<_> = {
+        let chosen: Vec<_> = {
             let table = self.lock();
-            let chosen = table.sessions.values().filter(|entry| chosen(&entry.info));
-            chosen.map(|entry| entry.mailbox.clone()).collect()
+            let chosen = table.sessions.iter().filter(|(_, entry)| chosen(&entry.info));
+            chosen.map(|(tsih, entry)| (*tsih, entry.mailbox.clone(), entry.info.clone())).collect()
         };
-        let count = mailboxes.len();
-        for mailbox in mailboxes {
-            let _ = mailbox.send(Letter::End { why, done: done.clone() });
-        }
-        drop(done);
-        let _ = ended.recv_async().await;
+        let count = chosen.len();
+        self.over(ask_to_end(chosen, why)).await;
         count
+    }
+
+    /// Waits until sessions are over. That of a core that is held up is over once nothing of it can be carried out any more:
+    /// what it held is given up for it.
+    async fn over(&self, Ending { sessions, ended }: Ending) {
+        let is_over = async {
+            _ = ended.recv_async().await;
+            true
+        };
+        if net::either(is_over, will_not_end(&sessions)).await {
+            return;
+        }
+        for (tsih, info) in &sessions {
+            info.give_up();
+            if self.lock().remove(*tsih, info) {
+                tracing::warn!(tsih, initiator = %info.initiator, "a session is replaced whose core does not answer");
+            }
+        }
     }
 
     /// Writes to every session what `letter` makes of its key and address.
@@ -304,11 +321,10 @@ impl Registry {
 }
 
 impl Table {
-    /// The handle may be that of a newer session.
-    fn remove(&mut self, tsih: u16, info: &Arc<Info>) {
-        if self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info)) {
-            self.sessions.remove(&tsih);
-        }
+    /// The handle may be that of a newer session: false.
+    fn remove(&mut self, tsih: u16, info: &Arc<Info>) -> bool {
+        let is_it = self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
+        is_it && self.sessions.remove(&tsih).is_some()
     }
 
     /// The limits, and the share of its address, allow a session more. Discovery takes nothing from normal sessions.

@@ -2,6 +2,7 @@
 
 use crate::Visit;
 use crate::fence::Fence;
+use crate::nexuses::Nexuses;
 use crate::setup::Provider;
 use proto::parameters::Parameters;
 use std::net::SocketAddr;
@@ -54,12 +55,21 @@ pub struct Info {
     pub visit: OnceLock<Visit>,
     /// What of it is under way.
     pub fence: Arc<Fence>,
+    /// Its nexuses.
+    pub nexuses: Arc<Nexuses>,
 }
 
 impl Info {
     /// The other has the same ports: over SRP it is another channel between them.
     pub fn is_beside(&self, other: &Info) -> bool {
         (&self.initiator, &self.target, self.tag) == (&other.initiator, &other.target, other.tag)
+    }
+
+    /// Ends what the session holds where others want it, while its core does not answer. Its fence is closed, and nothing of it
+    /// is under way.
+    pub(crate) fn give_up(&self) {
+        self.nexuses.lose();
+        self.visit.get().into_iter().for_each(Visit::leave);
     }
 
     /// Both may be sessions of one host. An SRP initiator port names no host: each HCA port of one has another.

@@ -8,7 +8,7 @@ use super::out::{Digests, Payload};
 use super::receive::{Broken, Received};
 use super::services::{self, Pings};
 use super::task::{Aborted, Command, Task};
-use crate::access::{Door, LunMap};
+use crate::access::Door;
 use crate::fence::{self, Fence};
 use crate::registry::{Done, LOGGED_IN_AGAIN, Letter, Seat, Which};
 use crate::server::{Counted, Shared};
@@ -230,9 +230,11 @@ fn owner_of(info: &Info) -> String {
     }
 }
 
-fn luns_of(info: &Info, door: &Door) -> LunMap {
+fn luns_of(shared: &Shared, info: &Info, door: &Door) -> Luns {
     let target = info.target.as_ref().and_then(|t| door.setup.targets.get(t));
-    target.filter(|_| !info.discovery).map(|t| door.lun_map(t, &info.initiator)).unwrap_or_default()
+    let map =
+        target.filter(|_| !info.discovery).map(|t| door.lun_map(t, &info.initiator)).unwrap_or_default();
+    Luns::new(Arc::new(map), port_of(shared, info, door), info.nexuses.clone())
 }
 
 impl Connection {
@@ -264,7 +266,7 @@ impl Connection {
                 immediate_live: 0,
                 held: BTreeMap::new(),
                 managing: Vec::new(),
-                luns: Luns::new(Arc::new(luns_of(&info, &door)), port_of(&shared, &info, &door)),
+                luns: luns_of(&shared, &info, &door),
                 text: Exchange::new(session_type, limits.text_bytes),
                 local: seated.local,
                 pings: Pings::default(),

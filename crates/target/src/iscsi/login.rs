@@ -197,6 +197,7 @@ fn key(info: &Info, bound: &Bound) -> Key {
         target: info.target.clone(),
         tag: bound.tag,
         portal: info.target.is_none().then_some(bound.address),
+        user: info.user.clone(),
     }
 }
 
@@ -226,6 +227,7 @@ fn info(
         counters: Default::default(),
         visit: Default::default(),
         fence: Default::default(),
+        nexuses: Default::default(),
     })
 }
 

@@ -4,6 +4,7 @@ use super::lanes::Lanes;
 use crate::access::{LunMap, Visible};
 use crate::exec::copy::{End, Ends};
 use crate::gate::Member;
+use crate::nexuses::{Listed, Nexuses};
 use crate::{Unit, Way};
 use block::Backend;
 use device::{Answer, CopyRange, CopySegment, Nexus, Port};
@@ -32,6 +33,8 @@ pub struct Handle {
     pub way: Option<Rc<dyn Way>>,
     /// Its commands at a medium that takes many at once; of the epoch.
     lanes: Option<Rc<Lanes>>,
+    /// Its place among the nexuses of the session.
+    _listed: Listed,
 }
 
 impl Handle {
@@ -84,12 +87,13 @@ pub struct Luns {
     map: Arc<LunMap>,
     port: Arc<Port>,
     handles: Vec<Option<Box<Handle>>>,
+    nexuses: Arc<Nexuses>,
 }
 
 impl Luns {
     /// None is used yet.
-    pub fn new(map: Arc<LunMap>, port: Arc<Port>) -> Self {
-        Luns { map, port, handles: Vec::new() }
+    pub fn new(map: Arc<LunMap>, port: Arc<Port>, nexuses: Arc<Nexuses>) -> Self {
+        Luns { map, port, handles: Vec::new(), nexuses }
     }
 
     /// What the initiator sees.
@@ -116,8 +120,10 @@ impl Luns {
         let Some(visible) = self.map.get(&number) else { return false };
         let unit = visible.unit.clone();
         let backend = unit.backend();
+        let nexus = unit.lu.attach(self.port.clone(), visible.read_only);
         let handle = Handle {
-            nexus: unit.lu.attach(self.port.clone(), visible.read_only),
+            _listed: self.nexuses.list(&nexus),
+            nexus,
             null: backend.facts().null,
             is_afar: backend.stride().is_some(),
             backend,
@@ -261,7 +267,7 @@ mod tests {
     #[test]
     fn ordered_commands_are_known_under_another_access_but_not_to_another_unit() {
         let [one, other] = [(); 2].map(|()| Arc::new(Unit::new(lu(true), block::nothing(), None)));
-        let mut luns = Luns::new(map(&one, false), port());
+        let mut luns = Luns::new(map(&one, false), port(), Default::default());
         let Found::Unit(handle) = luns.find(0) else { panic!("it is there") };
         handle.ordered = 2;
         luns.replace(map(&one, true));

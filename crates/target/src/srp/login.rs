@@ -209,6 +209,7 @@ fn key(info: &Info) -> Key {
         target: info.target.clone(),
         tag: info.tag,
         portal: None,
+        user: None,
     }
 }
 
@@ -231,6 +232,7 @@ fn info(initiator: String, target: String, bound: &Bound, Ends { local, peer }: 
         counters: Default::default(),
         visit: Default::default(),
         fence: Default::default(),
+        nexuses: Default::default(),
     })
 }
 

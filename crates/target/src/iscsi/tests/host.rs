@@ -1,14 +1,18 @@
 //! An initiator over TCP.
 
-use crate::iscsi::connection;
+use crate::iscsi::connection::{self, Begun};
 use crate::iscsi::login::{self, Ends};
 use crate::iscsi::out::Digests;
 use crate::iscsi::receive::encode;
 use crate::iser::tests::house::House;
 use net::Stream;
-use std::future::{Future, ready};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn, ready};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
 use wire::iscsi::request::{self, Attribute, Function};
 use wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
 use wire::scsi::cdb::{self, Cdb};
@@ -21,6 +25,38 @@ const KEYS: &str =
 const SEGMENT: u32 = 65536;
 /// CSG, NSG and T of the only Login Request.
 const OPERATIONAL: u8 = 0x87;
+
+/// Holds the core of a connection up.
+#[derive(Default)]
+pub struct Hold {
+    is_held: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Hold {
+    /// From here on the core does nothing.
+    pub fn begin(&self) {
+        self.is_held.set(true);
+    }
+
+    /// The core goes on.
+    pub fn end(&self) {
+        self.is_held.set(false);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    async fn while_let(&self, work: impl Future<Output = ()>) {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            if !self.is_held.get() {
+                return work.as_mut().poll(cx);
+            }
+            self.waker.replace(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
 
 /// The initiator's end of a connection.
 pub struct Host {
@@ -41,6 +77,13 @@ impl Host {
 
     /// A connection whose core is held up from the end of its login until then.
     pub fn connect_held(house: &House, until: impl Future<Output = ()> + 'static) -> Host {
+        Host::connect_and(house, async |session| {
+            until.await;
+            connection::run(session).await;
+        })
+    }
+
+    fn connect_and(house: &House, serve: impl AsyncFnOnce(Begun) + 'static) -> Host {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
         let (accepted, peer) = listener.accept().expect("a connection");
@@ -50,8 +93,7 @@ impl Host {
         let (shared, count) = (house.shared.clone(), house.count(peer));
         net::spawn(async move {
             if let Some(session) = login::login(&shared, fresh, ends, 0, count).await {
-                until.await;
-                connection::run(session).await;
+                serve(session).await;
             }
         });
         Host { socket, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
@@ -62,16 +104,35 @@ impl Host {
         Host::session_of(house, "one", isid).await
     }
 
+    /// The same, and what holds its core up.
+    pub async fn session_to_hold(house: &House, isid: u8) -> (Host, Rc<Hold>) {
+        let hold = Rc::<Hold>::default();
+        let to_hold = hold.clone();
+        let run = async move |session| to_hold.while_let(connection::run(session)).await;
+        let mut host = Host::connect_and(house, run);
+        host.enter("one", isid).await;
+        (host, hold)
+    }
+
     /// A session of the initiator of this name.
     pub async fn session_of(house: &House, name: &str, isid: u8) -> Host {
         let mut host = Host::connect(house);
-        host.ask_to_log_in(name, isid);
-        assert_eq!(host.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
-        let ready = host.command(&cdb::test_unit_ready());
-        host.queue(ready, &[]);
-        host.send();
-        host.told(opcode::SCSI_RESPONSE).await;
+        host.enter(name, isid).await;
         host
+    }
+
+    async fn enter(&mut self, name: &str, isid: u8) {
+        self.ask_to_log_in(name, isid);
+        assert_eq!(self.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        self.run(&cdb::test_unit_ready()).await;
+    }
+
+    /// The status of a command without data.
+    pub async fn run(&mut self, cdb: &Cdb) -> u8 {
+        let command = self.command(cdb);
+        self.queue(command, &[]);
+        self.send();
+        self.told(opcode::SCSI_RESPONSE).await.0[3]
     }
 
     /// Sends a Login Request.

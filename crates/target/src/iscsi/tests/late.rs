@@ -1,15 +1,20 @@
 //! Commands that are still in the socket, or wait, when their session has come to its end, or another one ends them.
 
 use super::host::Host;
+use crate::Instance;
 use crate::gate::Entry;
-use crate::iser::tests::house::{House, play, quiet};
+use crate::iser::tests::house::{House, NAME, play, play_with, quiet};
 use crate::registry::{Letter, Which};
+use crate::setup::Setup;
 use device::{NexusId, Shard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use wire::iscsi::{Bhs, NONE, opcode, request};
-use wire::scsi::{Status, cdb};
+use wire::scsi::{Status, cdb, op};
 
 const OLD: u8 = 1;
 const NEW: u8 = 2;
+const RESERVE: cdb::Cdb = [op::RESERVE_6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Waits until there are so many sessions.
 async fn until_sessions(house: &House, count: usize) {
@@ -162,6 +167,48 @@ fn a_session_of_a_held_core_is_replaced_and_begins_nothing() {
         while old.next().await.is_some() {}
         quiet().await;
         assert_eq!((house.on_medium(0), house.sessions()), (NEW, 1));
+    });
+}
+
+/// One session at a time may use the target.
+fn one_at_a_time(setup: &mut Setup) {
+    let instance = Instance::new("one");
+    instance.max_sessions.store(1, Relaxed);
+    setup.targets.get_mut(NAME).expect("the target").instance = Some(Arc::new(instance));
+}
+
+#[test]
+fn a_session_replaced_while_its_core_is_held_keeps_nothing() {
+    play_with(one_at_a_time, |house| async move {
+        let (mut old, hold) = Host::session_to_hold(&house, 1).await;
+        assert_eq!(old.run(&RESERVE).await, Status::Good as u8);
+        hold.begin();
+        let mut new = Host::session(&house, 1).await;
+        new.write(0, NEW);
+        new.send();
+        assert_eq!(new.told(opcode::SCSI_RESPONSE).await.0[3], Status::Good as u8);
+        assert_eq!(new.run(&RESERVE).await, Status::Good as u8);
+        hold.end();
+        while old.next().await.is_some() {}
+        quiet().await;
+        // The end of the old one takes nothing from the new one.
+        assert_eq!(new.run(&cdb::test_unit_ready()).await, Status::Good as u8);
+        let mut other = Host::connect(&house);
+        other.ask_to_log_in("other", 2);
+        assert_eq!(other.told(opcode::LOGIN_RESPONSE).await.0[36], 3, "the place is taken");
+    });
+}
+
+#[test]
+fn a_session_of_a_held_core_can_be_ended() {
+    play(|house| async move {
+        let (mut old, hold) = Host::session_to_hold(&house, 1).await;
+        assert_eq!(old.run(&RESERVE).await, Status::Good as u8);
+        hold.begin();
+        let ended = house.shared.registry.end(|_| true, "it is to end").await;
+        assert_eq!((ended, house.sessions()), (1, 0));
+        let mut other = Host::session_of(&house, "other", 2).await;
+        assert_eq!(other.run(&RESERVE).await, Status::Good as u8);
     });
 }
 
