@@ -219,8 +219,14 @@ impl Registry {
         if Protocol::of_initiator(initiator) != port.protocol {
             return Err(Sense::parameter_field(24, 3));
         }
-        let user = self.users(scene, initiator, *isid).swap_remove(0);
-        let to = Registrant { initiator: initiator.clone(), isid: *isid, tag: destination.tag, user };
+        let to = |user| Registrant { initiator: initiator.clone(), isid: *isid, tag: destination.tag, user };
+        let users = self.users(scene, initiator, *isid);
+        let mut named: Vec<_> = users.into_iter().map(to).collect();
+        if named.len() > 1 {
+            named.retain(|port| self.keys.contains_key(port));
+        }
+        // A TransportID names no user: a reservation goes to nobody by chance.
+        let [to] = <[Registrant; 1]>::try_from(named).map_err(|_| Sense::parameter_field(24, NO_BIT))?;
         if to == *scene.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
     }
 

@@ -43,6 +43,21 @@ fn a_named_port_is_that_of_its_user() {
 }
 
 #[test]
+fn a_reservation_moves_to_no_user_by_chance() {
+    World::new("A@alice A@eve B").play(
+        "B register 0 b -> good
+         B reserve b 1 -> good
+         B move b c A -> 5/26/00@24
+         A@eve held -> b 1
+         A@alice register 0 a -> good
+         B move b c A -> good
+         A@alice held -> c 1
+         A@alice write -> good
+         A@eve write -> conflict",
+    );
+}
+
+#[test]
 fn a_port_named_before_its_login_is_that_of_the_first_user() {
     World::new("B").play(
         "B register 0 b for A -> good
