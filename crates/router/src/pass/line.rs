@@ -1,6 +1,7 @@
 //! The nexus at another target that stands for one of ours.
 
 use super::course::{Course, Track};
+use super::settle::Past;
 use super::{Shared, Spec, reply};
 use crate::upstream::is_about_luns;
 use device::Port;
@@ -77,6 +78,9 @@ pub struct Line {
     lost: RefCell<Vec<Option<Session>>>,
     /// Since when there is none.
     down: Cell<Option<Instant>>,
+    /// The path of the session, and the number of its connection.
+    path: Cell<usize>,
+    connection: Cell<u64>,
     /// Rings when there is one, and when a command is aborted.
     bell: Bell,
 }
@@ -92,6 +96,8 @@ impl Line {
             seen: RefCell::default(),
             lost: RefCell::new(spec.paths.iter().map(|_| None).collect()),
             down: Cell::new(Some(Instant::now())),
+            path: Cell::new(0),
+            connection: Cell::new(0),
             bell: Bell::new(),
         });
         net::spawn(keep(Rc::downgrade(&line), paths.collect()));
@@ -102,7 +108,24 @@ impl Line {
         self.seen.borrow_mut().clear();
         self.course.take(path);
         self.session.replace(Some(session));
+        self.path.set(path);
+        self.connection.set(self.connection.get() + 1);
         self.down.set(None);
+        self.bell.notify(usize::MAX);
+    }
+
+    /// The path of the present session, or of the last one.
+    pub fn path(&self) -> usize {
+        self.path.get()
+    }
+
+    /// The number of the present connection, or of the last one.
+    pub fn connection(&self) -> u64 {
+        self.connection.get()
+    }
+
+    /// Something that commands wait for has changed.
+    pub fn ring(&self) {
         self.bell.notify(usize::MAX);
     }
 
@@ -182,6 +205,30 @@ impl Line {
         }
     }
 
+    /// Waits until nothing is left of what a router before this one had; false where that takes too long, `is_over`, or the
+    /// session is not on this connection any more.
+    async fn has_no_past(
+        &self,
+        past: &Rc<Past>,
+        (session, connection): (&Session, u64),
+        is_over: impl Fn() -> bool,
+    ) -> bool {
+        let begun = Instant::now();
+        loop {
+            let rings = self.bell.listen();
+            if past.is_over() {
+                return true;
+            }
+            let left = past.hold().checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+            let Some(left) = left.filter(|_| !is_over() && self.connection.get() == connection) else {
+                return false;
+            };
+            past.end(session);
+            // Too late or not, the loop looks again.
+            _ = compio::time::timeout(left, rings).await;
+        }
+    }
+
     /// Whether a logical unit is what it is to be; None while it does not tell. INQUIRY takes no unit attention from the
     /// host.
     async fn is_meant(&self, session: &Session, lun: u64, spec: &Spec) -> Option<bool> {
@@ -212,7 +259,10 @@ impl Line {
     fn heed(&self, event: &Event) {
         match event {
             Event::Lost(_) => self.course.is_lost(),
-            Event::Connected => self.course.is_back(),
+            Event::Connected => {
+                self.connection.set(self.connection.get() + 1);
+                self.course.is_back();
+            }
             Event::Changed { lun, identity } => {
                 let was = self.seen.borrow().get(lun).cloned().unwrap_or_default();
                 self.course.cry(*lun, &was, identity);
@@ -310,6 +360,7 @@ pub struct Lane {
     line: Rc<Line>,
     track: Arc<Track>,
     lun: u64,
+    past: Rc<Past>,
     live: RefCell<HashMap<u64, Stage>>,
 }
 
@@ -325,7 +376,8 @@ impl Lane {
     pub fn new(shared: Arc<Shared>, line: Rc<Line>) -> Lane {
         let (lun, track) = (lun::encode(shared.spec.lun), Track::new(line.course.clone()));
         shared.add(&track);
-        Lane { shared, line, track, lun, live: RefCell::default() }
+        let past = Past::new(shared.clone(), line.clone(), lun);
+        Lane { shared, line, track, lun, past, live: RefCell::default() }
     }
 
     async fn carry(&self, command: Passed) -> Reply {
@@ -348,6 +400,7 @@ impl Lane {
         let is_over = || self.is_aborted(tag);
         let spec = &self.shared.spec;
         let Some(session) = self.line.session(spec.hold, is_over).await else { return reply::no_way() };
+        let connection = self.line.connection();
         match self.line.is_meant(&session, self.lun, spec).await {
             Some(true) if !is_over() => {}
             Some(false) => {
@@ -355,6 +408,13 @@ impl Lane {
                 return reply::another();
             }
             _ => return reply::no_way(),
+        }
+        // Reads never wait.
+        if changes
+            && !self.past.is_over()
+            && !self.line.has_no_past(&self.past, (&session, connection), is_over).await
+        {
+            return reply::no_way();
         }
         let sent = Instant::now();
         let pending = session.submit(command);

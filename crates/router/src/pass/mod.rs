@@ -7,11 +7,13 @@
 mod course;
 mod line;
 mod reply;
+mod settle;
 
 pub use course::HostPath;
 
 use crate::Hops;
 use crate::hops::Growing;
+use crate::ports::Ports;
 use crate::upstream::PathFacts;
 use course::Track;
 use device::Port;
@@ -46,6 +48,8 @@ pub struct Spec {
     pub hold: Duration,
     /// Rung when a host hears that there may be other logical units.
     pub again: Arc<Bell>,
+    /// Where the ports of the target are recorded that sessions use; None: nowhere.
+    pub ports: Option<Arc<Ports>>,
 }
 
 struct Shared {

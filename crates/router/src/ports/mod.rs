@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 /// ISIDs of a path that are recorded at most.
 const MOST: usize = 256;
 
+/// In place of the ISIDs of sessions that are made of something else.
+const ANY: Isid = [0; 6];
 /// A port of a target that cannot be known.
 const UNKNOWN: &str = "?";
 
@@ -109,14 +111,15 @@ pub struct Old {
     pub isid: Isid,
     /// The name of the initiator that it had, where that is known.
     pub initiator: Option<String>,
-    path: String,
+    /// The path that it had, as its way names it.
+    pub path: String,
     at: Option<String>,
 }
 
 impl Old {
     /// A login over this path, which has led to this port of the target, has ended it. An ISID makes another nexus at another
     /// port.
-    fn is_ended_at(&self, path: &str, port: Option<&str>) -> bool {
+    pub fn is_ended_at(&self, path: &str, port: Option<&str>) -> bool {
         match &self.at {
             Some(at) if at != UNKNOWN => port == Some(at),
             _ => self.path == path,
@@ -216,6 +219,35 @@ impl Ports {
             }
             rings.await;
         }
+    }
+
+    /// Old sessions with a logical unit that may have left something.
+    ///
+    /// # Errors
+    /// [`Kind::Unreachable`] when no thread can read the file.
+    pub async fn old(self: &Arc<Self>, unit: &str) -> Result<Vec<Old>, Error> {
+        self.open().await?;
+        Ok(self.left(unit))
+    }
+
+    /// Records that sessions under this name use a path to this port of the target, whatever their ISIDs.
+    pub async fn uses(self: &Arc<Self>, way: Way<'_>, initiator: &str, at: Option<String>) {
+        let at = at.or_else(|| Some(UNKNOWN.to_owned()));
+        let used = Entry { isid: ANY, initiator: Some(initiator.to_owned()), at, state: State::Used };
+        if self.adds(way.path, used) {
+            self.save().await;
+        }
+    }
+
+    fn adds(&self, path: &str, used: Entry) -> bool {
+        let mut paths = self.lock();
+        let recorded = paths.entry(path.to_owned()).or_default();
+        let is_new = !recorded.all.contains(&used);
+        if is_new {
+            recorded.make_room();
+            recorded.all.push(used);
+        }
+        is_new
     }
 
     /// An ISID for a new session over this path, under this name.

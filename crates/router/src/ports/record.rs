@@ -106,7 +106,7 @@ pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
             continue;
         };
         let recorded = paths.entry(path.to_owned()).or_default();
-        if recorded.all.len() < MOST && !recorded.all.iter().any(|other| other.isid == entry.isid) {
+        if recorded.all.len() < MOST && !recorded.all.contains(&entry) {
             recorded.all.push(entry);
         }
     }

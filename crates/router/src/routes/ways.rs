@@ -156,6 +156,7 @@ fn carried(upstream: &Upstream, place: &Place, found: &FoundLun) -> Result<pass:
         identity: found.designators.clone(),
         hold: upstream.hold,
         again: upstream.again.clone(),
+        ports: upstream.ports.clone(),
     })
 }
 
