@@ -15,7 +15,7 @@ pub use super::wish::{Credentials, Failure, LoggedIn, Wish};
 use crate::Pdu;
 use crate::chap::keys::Keys;
 use crate::gather::{Gather, piece};
-use crate::keys::{Kind, Phase, TABLE, VALUE_LEN};
+use crate::keys::{self, Kind, Phase, TABLE, VALUE_LEN};
 use crate::login::{CONTINUE, EXCHANGES, SEGMENT_LEN, SessionType, TRANSIT, stages};
 
 /// Key text that one login may bring, in bytes.
@@ -171,6 +171,10 @@ impl Login {
         for pair in pairs(text) {
             let (key, value) =
                 pair.map_err(|m| Failure::Broke(format!("key text, at byte {}: {}", m.at, m.why)))?;
+            let value = spelled(key, value);
+            if self.is_late_method(key, value) || self.negotiation.is_declared_again(key, value) {
+                continue;
+            }
             found.push((self.negotiation.admit(self.phase, key, value)?, key, value));
         }
         found.sort_by_key(|f| f.0.unwrap_or(usize::MAX));
@@ -185,6 +189,11 @@ impl Login {
             self.security.step(&keys, self.wish.credentials.as_ref(), moves, &mut self.out)?;
         }
         self.go_on(header, moves)
+    }
+
+    /// AuthMethod=None in the operational stage: some targets say it there, and authentication is over by then.
+    fn is_late_method(&self, key: &str, value: &str) -> bool {
+        self.phase == Phase::Operational && (key, value) == ("AuthMethod", "None")
     }
 
     fn go_on(&mut self, header: &Bhs, moves: bool) -> Result<Step, Failure> {
@@ -264,6 +273,19 @@ impl Login {
     fn csg(&self) -> u8 {
         (self.phase != Phase::Security).into()
     }
+}
+
+/// A value without blanks around it, and a word that RFC 7143 defines as it spells it: some targets write lower case.
+/// Names and what belongs to CHAP stay as they are.
+fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
+    const WORDS: [&str; 7] = ["Yes", "No", "None", "CRC32C", "Reject", "Irrelevant", "NotUnderstood"];
+    if key.starts_with("CHAP_") {
+        return value;
+    }
+    let value = value.trim_matches(' ');
+    let is_free = keys::find(key).is_none_or(|row| matches!(TABLE[row].kind, Kind::Declared));
+    let word = WORDS.into_iter().find(|word| !is_free && word.eq_ignore_ascii_case(value));
+    word.unwrap_or(value)
 }
 
 /// A redirect (RFC 7143 section 11.13.5): the address is looked at here, and read by whoever follows it.

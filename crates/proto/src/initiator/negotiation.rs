@@ -109,6 +109,12 @@ impl Negotiation {
         Ok(row)
     }
 
+    /// Whether the target declares again, in the same words, what it has declared: some do so in each stage.
+    pub fn is_declared_again(&self, key: &str, value: &str) -> bool {
+        let is_declared = keys::find(key).is_some_and(|row| matches!(TABLE[row].kind, Kind::Declared));
+        is_declared && self.answers.iter().any(|(k, v)| k == key && *v == shown(value))
+    }
+
     /// Takes a key that is not one of security, and appends an answer where one is due. `over`: this
     /// response ends the login, so nothing more can be said.
     pub fn take(

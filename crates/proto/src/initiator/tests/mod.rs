@@ -2,6 +2,7 @@
 
 mod discovery;
 mod hostile;
+mod odd;
 mod pair;
 mod rdma;
 

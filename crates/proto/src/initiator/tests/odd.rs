@@ -1,0 +1,99 @@
+//! Targets that answer a login otherwise than the RFC has it, and are used all the same. Each has been seen in the field.
+
+use super::*;
+
+/// A login at such a target.
+struct Odd {
+    what: &'static str,
+    /// Bytes of the answer in the security stage.
+    opens: &'static [u8],
+    /// Keys of the last answer that have this value instead of the first one offered; None: not answered.
+    but: &'static [(&'static str, Option<&'static str>)],
+    /// Text of the last answer that was not asked for.
+    more: &'static [u8],
+}
+
+const USUAL: Odd = Odd { what: "", opens: b"TargetPortalGroupTag=1\0AuthMethod=None\0", but: &[], more: b"" };
+
+const TARGETS: [Odd; 12] = [
+    Odd { what: "extra NULs", opens: b"\0AuthMethod=None\0\0TargetPortalGroupTag=1\0\0", ..USUAL },
+    Odd { what: "extra NULs at the end", more: b"\0\0\0", ..USUAL },
+    Odd { what: "alias that is not UTF-8", opens: b"AuthMethod=None\0TargetAlias=\xff\0", ..USUAL },
+    Odd { what: "lower case", opens: b"AuthMethod=none\0", but: LOWER, ..USUAL },
+    Odd { what: "blanks around values", opens: b"AuthMethod= None\0", but: BLANKS, ..USUAL },
+    Odd { what: "AuthMethod in the operational stage", more: b"AuthMethod=None\0", ..USUAL },
+    Odd { what: "declares again", more: b"TargetPortalGroupTag=1\0", ..USUAL },
+    Odd { what: "declares unasked", more: b"TargetAlias=Disks\0TargetAddress=192.0.2.1:3260,1\0", ..USUAL },
+    Odd {
+        what: "names the target",
+        opens: b"AuthMethod=None\0TargetName=iqn.2026-11.org.example:disks\0",
+        ..USUAL
+    },
+    Odd { what: "does not know a key", but: &[("TaskReporting", Some("NotUnderstood"))], ..USUAL },
+    Odd { what: "calls keys irrelevant", but: IRRELEVANT, ..USUAL },
+    Odd { what: "declares no lengths", but: &[("MaxRecvDataSegmentLength", None)], ..USUAL },
+];
+const LOWER: &[(&str, Option<&str>)] =
+    &[("ImmediateData", Some("yes")), ("InitialR2T", Some("no")), ("HeaderDigest", Some("none"))];
+const BLANKS: &[(&str, Option<&str>)] = &[
+    ("ImmediateData", Some(" Yes")),
+    ("MaxBurstLength", Some(" 65536 ")),
+    ("FirstBurstLength", Some(" 8192")),
+    ("DataDigest", Some(" None")),
+];
+const IRRELEVANT: &[(&str, Option<&str>)] =
+    &[("MaxConnections", Some("Irrelevant")), ("ErrorRecoveryLevel", Some("irrelevant"))];
+
+/// Logs in at it, with each text whole or in PDUs of a few bytes, and with the ISID or zeros in its answers.
+fn log_in(odd: &Odd, piece: usize, isid: [u8; 6]) -> Step {
+    let mut script = Script::new(wish());
+    let say = |script: &mut Script, flags: u8, text: &[u8]| {
+        let parts: Vec<&[u8]> = text.chunks(piece).collect();
+        let (last, first) = parts.split_last().expect("a text");
+        for part in first {
+            let csg = flags & OPERATIONAL;
+            let step = script.reply_with(csg | CONTINUE, part, |h| h.0[8..14].copy_from_slice(&isid));
+            assert!(matches!(step, Step::Send(_)), "{}: {step:?}", odd.what);
+        }
+        script.reply_with(flags, last, |h| h.0[8..14].copy_from_slice(&isid))
+    };
+    let step = say(&mut script, TO_OPERATIONAL, odd.opens);
+    assert!(matches!(step, Step::Send(_)), "{}: {step:?}", odd.what);
+    let text = [script.agree(odd.but).as_bytes(), odd.more].concat();
+    say(&mut script, LAST, &text)
+}
+
+#[test]
+fn target_with_odd_answers_is_used() {
+    for odd in &TARGETS {
+        for (piece, isid) in [(SEGMENT_LEN, ISID), (SEGMENT_LEN, [0; 6]), (23, ISID), (23, [0; 6])] {
+            let step = log_in(odd, piece, isid);
+            let Step::Done(got) = step else { panic!("{}: {step:?}", odd.what) };
+            let p = got.parameters;
+            assert!(p.immediate_data && !p.initial_r2t && !p.header_digest, "{}: {p:?}", odd.what);
+            assert_eq!(p.max_burst_length, if odd.but == BLANKS { 65536 } else { 1_048_576 }, "{}", odd.what);
+        }
+    }
+}
+
+/// NOP-In and all else has no place before full feature phase: the error names it.
+#[test]
+fn target_that_sends_a_ping_in_a_login_is_named() {
+    let mut script = Script::new(wish());
+    let ping = |h: &mut Bhs| {
+        h.0[0] = opcode::NOP_IN;
+        h.set_lun(u64::MAX);
+    };
+    let step = script.reply_with(TO_OPERATIONAL, b"", ping);
+    let Step::Failed(Failure::Broke(why)) = step else { panic!("{step:?}") };
+    assert_eq!(why, "NOP-In before the login is over");
+}
+
+/// A discovery session in which the target proposes what belongs to sessions with a target.
+#[test]
+fn target_that_proposes_connections_in_discovery_is_used() {
+    let mut script = Script::operational(discovery_wish());
+    let text = script.agree(&[]) + "MaxConnections=4\0ImmediateData=Yes\0MaxOutstandingR2T=1\0";
+    let step = script.reply(LAST, &text);
+    assert!(matches!(step, Step::Done(_)), "{step:?}");
+}
