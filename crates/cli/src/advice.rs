@@ -16,11 +16,11 @@ const LOST: &str = "look at the network with lunar doctor, or wait longer: recov
 const DIGESTS: &str = "the target has digests switched off: switch them on there, or leave it the choice: \
                        header_digest=crc32c,none and data_digest=crc32c,none";
 const NO_PORTAL: &str = "is it an iSCSI portal at all, and the right port? If so, the target is at fault; \
-                         LUNAR_LOG=debug tells more";
+                         LUNAR_LOG=debug logs more";
 const OTHER_DISK: &str = "the paths lead to different disks: each --path must be a way to the same LUN (lunar ls \
                           shows the identity of each)";
 const NAMELESS: &str =
-    "use one path: of a LUN without an identity nobody can tell whether two paths lead to it";
+    "use one path: without an identity of the LUN, Lunar cannot know whether two paths lead to it";
 
 const TABLE: &[Row] = &[
     (Kind::TimedOut, "no login within", Exit::TimedOut, LOGIN),

@@ -136,7 +136,7 @@ fn of_cause(cause: Cause) -> Exit {
 /// The exit status of a kind of failure, and what to do when the error itself does not say.
 fn of(kind: Kind) -> (Exit, &'static str) {
     match kind {
-        Kind::Invalid => (Exit::Invalid, "docs/use.md tells how URLs are written"),
+        Kind::Invalid => (Exit::Invalid, "docs/use.md explains URLs"),
         Kind::UnknownHost => (Exit::UnknownHost, "check its spelling, and the name service of this host"),
         Kind::Unreachable => (Exit::Unreachable, "does the target run there, and is the port open?"),
         Kind::Refused => (Exit::Refused, "the target's log says why; it may want another initiator name"),
@@ -145,15 +145,15 @@ fn of(kind: Kind) -> (Exit, &'static str) {
         }
         Kind::NotFound => (Exit::NotFound, "lunar ls lists targets and LUNs"),
         Kind::TimedOut => {
-            (Exit::TimedOut, "look at the network with lunar doctor; docs/use.md tells the time-outs of URLs")
+            (Exit::TimedOut, "look at the network with lunar doctor; docs/use.md lists the time-outs of URLs")
         }
         Kind::Lost => (Exit::Unreachable, "look at the network and at the target's log"),
         Kind::Aborted => (Exit::General, "run it again"),
-        Kind::Protocol => (Exit::General, "the target is at fault; LUNAR_LOG=debug tells more"),
+        Kind::Protocol => (Exit::General, "the target is at fault; LUNAR_LOG=debug logs more"),
         Kind::Scsi => (Exit::Scsi, "the logical unit refused it; lunar scsi shows all that it says"),
         Kind::Reserved => (
             Exit::NoAccess,
-            "lunar pr URL read-full-status tells who; if it is we under another ISID, name that: isid=",
+            "lunar pr URL read-full-status shows the holder; if that is this host under another ISID, name it: isid=",
         ),
         Kind::Identity => (Exit::General, "the LUN is not the one that it was: look at the target"),
         Kind::Closed => (Exit::General, "open it again"),

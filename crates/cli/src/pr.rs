@@ -238,7 +238,7 @@ async fn look(unit: &Unit, action: Action) -> Result<pages::Facts, Error> {
             ],
             Err(e) if is_refusal(&e) => {
                 say::line(format_args!(
-                    "warning: READ FULL STATUS: {e}; keys and reservation are told instead"
+                    "warning: READ FULL STATUS: {e}; keys and reservation are shown instead"
                 ));
                 [pages::keys(&ask(unit, 0).await?), pages::reservation(&ask(unit, 1).await?)].concat()
             }

@@ -70,7 +70,7 @@ fn chosen(which: &OneRouter, server: &Path) -> Result<Vec<Told>, Problem> {
     let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
         let what = format!("there is no router {name}");
-        return Err(Problem::new(what, "lunar router list tells which there are").because(Cause::NotFound));
+        return Err(Problem::new(what, "lunar router list shows the routers").because(Cause::NotFound));
     }
     Ok(found)
 }

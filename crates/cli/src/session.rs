@@ -117,7 +117,7 @@ fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, P
     let Some(one) = sessions.into_iter().find(|one| one.tsih == id) else {
         return Err(Problem::new(
             format!("there is no session {id}"),
-            "lunar session list tells which there are",
+            "lunar session list shows the sessions",
         )
         .because(Cause::NotFound));
     };

@@ -108,9 +108,7 @@ fn one_line(node: &Node) -> Option<String> {
             let all: Vec<String> = list.iter().map(item).collect();
             Some(if all.is_empty() { "none".into() } else { all.join(", ") })
         }
-        Node::Map(facts) if facts.iter().all(|(name, _)| name == TITLE) => {
-            Some("nothing more is told".into())
-        }
+        Node::Map(facts) if facts.iter().all(|(name, _)| name == TITLE) => Some("no more details".into()),
         _ => None,
     }
 }

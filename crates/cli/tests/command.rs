@@ -210,7 +210,7 @@ fn serve_tells_where_it_listens_and_ends_well() {
     }
     assert_eq!(folder.run(&["session", "list"]), (0, "no sessions\n".into(), String::new()));
     assert_eq!(folder.run(&["session", "show", "--json"]), (0, "[]\n".into(), String::new()));
-    let none = "error: there is no session 9\n  hint: lunar session list tells which there are\n";
+    let none = "error: there is no session 9\n  hint: lunar session list shows the sessions\n";
     assert_eq!(folder.run(&["session", "show", "9"]), (21, String::new(), none.into()));
     let (status, out, _) = server.end(Signal::INT);
     assert_eq!((status, out.as_str()), (0, ""));

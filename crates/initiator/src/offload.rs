@@ -173,7 +173,7 @@ impl Limits {
     /// Reads the operating parameters (SPC-4 section 6.24.4). Where they set no limit, they are zeros.
     fn read(b: &[u8], block_sizes: [u64; 2]) -> Result<Limits, Error> {
         let Some((head, types)) = b.split_at_checked(PARAMETERS) else {
-            return Err(not("it does not tell its limits"));
+            return Err(not("it does not report its limits"));
         };
         let types = &types[..types.len().min(head[43].into())];
         let unit = block_sizes.into_iter().chain([1u64.checked_shl(head[37].into()).unwrap_or(0)]).max();

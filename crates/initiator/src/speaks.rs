@@ -26,7 +26,7 @@ pub struct Spoken(&'static str, &'static str);
 pub const ISER: Spoken = Spoken("iSER", "use iser://HOST[:PORT]/IQN there");
 pub const SRP: Spoken = Spoken(
     "SRP",
-    "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target tells its id_ext and ioc_guid",
+    "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target shows its id_ext and ioc_guid",
 );
 
 /// It seems to speak that, for this happened.

@@ -237,7 +237,9 @@ fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {
 
 fn hint(side: Side) -> &'static str {
     match side {
-        Side::Source => "check the path, that you may read it, and that no server writes it (fuser -v tells)",
+        Side::Source => {
+            "check the path, that you may read it, and that no server writes it (fuser -v shows it)"
+        }
         Side::Destination { .. } => {
             "check the path, that you may write it, and that it is not mounted or in use (lsblk, fuser -v)"
         }

@@ -21,7 +21,7 @@ pub fn arguments(args: &Args, source: &End) -> Result<(), Problem> {
             "leave out --resume, or copy from a file",
         ),
         (from_stream && args.verify, "a stream cannot be compared: it is gone", "leave out --verify"),
-        (from_stream && args.exact, "a stream does not tell its size", "leave out --exact"),
+        (from_stream && args.exact, "a stream has no known size", "leave out --exact"),
         (same(&args.source, &args.destination), "source and destination are the same", "name another"),
     ];
     refused(&refusals)

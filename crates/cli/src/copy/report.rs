@@ -171,9 +171,9 @@ pub fn failed(names: (&str, &str), failure: &Failure, go_on: Option<&str>) -> Pr
             "raise the limit on file sizes (ulimit -f), or choose a file system for files of that size"
         }
         (_, Some(hint)) => hint,
-        (Cause::Read(_), _) => "look at the source: the log of the system may tell more",
+        (Cause::Read(_), _) => "look at the source: the log of the system may have the cause",
         (Cause::Write(_) | Cause::Flush(_) | Cause::ReadBack(_), _) => {
-            "look at the destination: the log of the system may tell more"
+            "look at the destination: the log of the system may have the cause"
         }
         (Cause::Checkpoint(_), _) => "put the journal where there is room: --journal",
         (Cause::NoRoom, _) => "choose a larger destination",

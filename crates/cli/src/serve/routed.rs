@@ -62,7 +62,7 @@ impl<S: Server> Service<S> {
     fn steer(&mut self, name: &str, action: Action) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
             let what = format!("there is no router {name}");
-            let problem = Problem::new(what, "lunar router list tells which there are");
+            let problem = Problem::new(what, "lunar router list shows the routers");
             return problem.because(Cause::NotFound).into();
         }
         let pair = self.routes.pair(name);
@@ -78,7 +78,7 @@ impl<S: Server> Service<S> {
                 }
                 if order == Order::Failover && facts.role == Role::Active && !pair.can_hand_over() {
                     let what = format!("the other router of the pair {name} cannot take over now");
-                    return Problem::new(what, "lunar router show tells how it is").into();
+                    return Problem::new(what, "lunar router show reports its state").into();
                 }
                 pair.order(order);
             }

@@ -121,7 +121,7 @@ impl Machine {
         if let Segment::Bytes(bytes) = &segment
             && bytes.len() != header.data_len()
         {
-            return Err(broke("a segment of another length than its header tells"));
+            return Err(broke("a segment of another length than its header states"));
         }
         self.data_in(header, segment)?;
         if header.flags() & STATUS == 0 {

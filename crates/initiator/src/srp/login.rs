@@ -133,7 +133,7 @@ pub fn request(goal: &Goal, options: &Options) -> Result<LoginRequest, Error> {
     let name = goal.target.as_deref().ok_or_else(no_discovery)?;
     let wrong = || Error::new(Kind::Invalid, format!("\"{}\" is no target port of SRP", name.escape_debug()));
     let target = target_port(name).ok_or_else(|| {
-        wrong().with_hint("it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target tells them")
+        wrong().with_hint("it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows them")
     })?;
     let immediate = options.offer.immediate_data;
     Ok(LoginRequest {
@@ -164,7 +164,7 @@ pub fn finish(
     }
     let response = response.map_err(|e| {
         Error::new(Kind::Protocol, format!("the answer to the login is none of SRP: {e}"))
-            .with_hint("is it a portal of SRP? If so, the target is at fault; LUNAR_LOG=debug tells more")
+            .with_hint("is it a portal of SRP? If so, the target is at fault; LUNAR_LOG=debug logs more")
     })?;
     if response.formats & format::DIRECT == 0 {
         let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
@@ -250,6 +250,6 @@ fn advice(reason: Reason, request: &LoginRequest) -> (Kind, String) {
         Reason::IT_IU_TOO_LONG => {
             (Kind::Refused, "add immediate_data=no to the URL: commands are short then".into())
         }
-        _ => (Kind::Refused, "the log of the target may tell more".into()),
+        _ => (Kind::Refused, "the log of the target may have the cause".into()),
     }
 }

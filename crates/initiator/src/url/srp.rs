@@ -30,7 +30,7 @@ fn no_target(name: &str) -> Error {
         ),
         None => wrong(
             format!("\"{}\" in the URL is no target port of SRP", name.escape_debug()),
-            "it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target tells its id_ext and ioc_guid",
+            "it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows its id_ext and ioc_guid",
         ),
     }
 }

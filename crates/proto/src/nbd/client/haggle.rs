@@ -247,7 +247,7 @@ impl Haggle {
     }
 
     fn agree(&self) -> Step {
-        let Some((size, flags)) = self.told else { return broken("it does not tell the size") };
+        let Some((size, flags)) = self.told else { return broken("it does not report the size") };
         let (block_size, max_payload) = self.sizes;
         if i64::try_from(size).is_err() {
             return broken("a size that cannot be");
