@@ -10,7 +10,7 @@ mod settings;
 mod unlinked;
 
 use filters::filtered;
-pub(crate) use hold::{Held, has_identity, held, serial_twice, unlockable};
+pub(crate) use hold::{Held, has_identity, held, lockable, serial_twice};
 pub(crate) use record::Past;
 pub use record::was_served;
 pub(crate) use remedy::cannot_open;
@@ -18,7 +18,7 @@ use settings::passing;
 pub(crate) use settings::settings;
 
 use crate::config::{Config, Lun, Share, Source, show_size};
-use crate::{Problem, folders, identity, io_text};
+use crate::{Cause, Problem, folders, identity, io_text};
 use ::target::setup::{Answers, Setup, Target};
 use ::target::{Instance, Passage, Resting, Unit};
 use block::filter::Rate;
@@ -254,7 +254,11 @@ impl Units {
         // First, so that one who is refused makes no file.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
             // It has no data that two servers could mix.
-            Err(problem) if matches!(lun.source, Source::Null { .. }) && lun.serial.is_none() => {
+            Err(problem)
+                if problem.cause == Cause::InUse
+                    && matches!(lun.source, Source::Null { .. })
+                    && lun.serial.is_none() =>
+            {
                 tracing::warn!("LUN {} of {} keeps no state: {}", name.1, name.0, problem.what);
                 None
             }

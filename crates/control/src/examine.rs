@@ -1,8 +1,8 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
 use crate::build::{
-    Held, Name, Past, can_create, cannot_open, has_identity, has_path, held, load, notes_of_size, of_lun,
-    serial_twice, settings, spec, state_path, unlockable, wanted,
+    Held, Name, Past, can_create, cannot_open, has_identity, has_path, held, load, lockable, notes_of_size,
+    of_lun, serial_twice, settings, spec, state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
@@ -115,7 +115,7 @@ impl Look<'_> {
         let state_file = state_path(self.state_dir, name, lun);
         if has_identity(lun) {
             can_create(state_file.parent().unwrap_or(self.state_dir))?;
-            unlockable(self.state_dir, name, lun).into_iter().for_each(&mut note);
+            lockable(self.state_dir, name, lun)?.into_iter().for_each(&mut note);
         }
         let past = Past::read(&state_file)?;
         past.check_there(lun)?;

@@ -7,6 +7,7 @@
 use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{Lun, Source, one_name};
 use crate::{Cause, Problem, create_folder, identity, io_text};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -48,13 +49,15 @@ impl Holds {
         if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
             return Ok(Some(hold));
         }
-        let hold = match lock(&wanted.path) {
+        wanted.path.parent().map_or(Ok(()), create_folder)?;
+        let hold = match LockFile::lock(&wanted.path) {
             Ok(Some(lock)) => Arc::new(Hold { path: wanted.path.clone(), lock }),
             Ok(None) => return Err(wanted.refused(place)),
-            Err(e) => {
+            Err(e) if has_no_locks(&e) => {
                 tracing::warn!("{}", wanted.unlocked(&e));
                 return Ok(None);
             }
+            Err(e) => return Err(wanted.unlockable(&e)),
         };
         hold.sign(place);
         holds.insert(wanted.path, Arc::downgrade(&hold));
@@ -94,18 +97,32 @@ pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Held> {
     held.map(one).collect()
 }
 
-/// The locks of a unit that a server could not take, in its words. Nothing is left behind.
-pub(crate) fn unlockable(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<String> {
-    let lacking = |wanted: Wanted| {
-        let folder = wanted.path.parent()?;
-        Some(wanted.unlocked(&can_lock(folder).err()?))
-    };
-    wanted(state_dir, name, lun).into_iter().filter_map(lacking).collect()
+/// Looks whether a server could take the locks of a unit: its warnings, in its words. Nothing is left behind.
+///
+/// # Errors
+/// Those of a server.
+pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<String>, Problem> {
+    let mut notes = Vec::new();
+    for wanted in wanted(state_dir, name, lun) {
+        let Some(folder) = wanted.path.parent() else { continue };
+        can_create(folder)?;
+        match can_lock(folder) {
+            Err(e) if has_no_locks(&e) => notes.push(wanted.unlocked(&e)),
+            other => other.map_err(|e| wanted.unlockable(&e))?,
+        }
+    }
+    Ok(notes)
 }
 
-/// Looks whether a file could be made and locked in this folder.
+/// The file system offers no locks. The disk is served with a warning then; any other fault may end by itself, and another
+/// server could have the lock by then.
+fn has_no_locks(e: &io::Error) -> bool {
+    let errors = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS];
+    e.raw_os_error().is_some_and(|code| errors.contains(&Errno::from_raw_os_error(code)))
+}
+
+/// Looks whether a file could be made and locked in this folder, which may not be there yet.
 fn can_lock(folder: &Path) -> io::Result<()> {
-    can_create(folder).map_err(|problem| io::Error::other(problem.what))?;
     if !folder.exists() {
         return Ok(());
     }
@@ -171,6 +188,15 @@ impl Wanted {
         format!("{} is not locked against other servers: {}", self.what, io_text(e))
     }
 
+    fn unlockable(&self, e: &io::Error) -> Problem {
+        let folder = self.path.parent().unwrap_or(&self.path).display();
+        let what = format!("{} cannot be locked against other servers: {}", self.what, io_text(e));
+        Problem::new(
+            what,
+            format!("let the server write to {folder}, or name another folder: state_dir of [server]"),
+        )
+    }
+
     fn refused(&self, place: &str) -> Problem {
         let (held, stop) = match self.signed() {
             Some((pid, of)) => {
@@ -215,12 +241,6 @@ fn configuration(pid: u32) -> Option<PathBuf> {
     let file = named.or_else(|| next().map(String::as_str))?;
     let folder = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
     folder.join(file).canonicalize().ok()
-}
-
-/// None: another server has it all the time.
-fn lock(path: &Path) -> io::Result<Option<LockFile>> {
-    path.parent().map_or(Ok(()), create_folder).map_err(|problem| io::Error::other(problem.what))?;
-    LockFile::lock(path)
 }
 
 impl Hold {
@@ -300,6 +320,20 @@ mod tests {
         assert!(held_for().contains(" for /a.img, LUN 0"), "the other is not in force yet: {}", held_for());
         sign(&after, &name, &lun("/b.img", None));
         assert!(held_for().contains(" for /b.img, LUN 0"), "{}", held_for());
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_taken_is_refused() {
+        let folder = Folder::new("hold-none");
+        std::fs::create_dir_all(folder.0.join("lu").join(TARGET).join("0.lock")).unwrap();
+        let problem = refused(take(&folder, TARGET, 0, &lun("/a.img", Some("1"))));
+        assert!(
+            problem.what.contains("0.state cannot be locked against other servers: "),
+            "{}",
+            problem.what
+        );
+        let unsupported = io::Error::from_raw_os_error(Errno::NOLCK.raw_os_error());
+        assert!(has_no_locks(&unsupported) && !has_no_locks(&io::Error::other("none")));
     }
 
     #[test]

@@ -428,7 +428,10 @@ mod tests {
             ("url = 1", "`url` must be a string"),
             ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is no address of an NBD server"),
             ("url = \"iscsi://h\"\nrecovery_timeout = -1", "out of range"),
-            ("url = \"iscsi://h\"\nrecovery_timeout = \"5x\"", "2:20: `recovery_timeout`: \"5x\" is not a time"),
+            (
+                "url = \"iscsi://h\"\nrecovery_timeout = \"5x\"",
+                "2:20: `recovery_timeout`: \"5x\" is not a time",
+            ),
             ("url = \"iscsi://h\"\nrecovery_timeout = \"31d\"", "is out of range"),
             ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: this is no URL"),
             ("url = \"iscsi://h\"\npolicy = \"failover\"", "one path needs no `policy`"),
