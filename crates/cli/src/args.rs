@@ -79,7 +79,7 @@ pub enum Command {
     Ls(Ls),
     /// Look for what is wrong or slow between here and a LUN
     Doctor(Doctor),
-    /// Show all that a logical unit tells of itself
+    /// Show all that a logical unit says of itself
     Info(Info),
     /// Read and change persistent reservations
     Pr(Pr),
@@ -104,13 +104,13 @@ pub enum Command {
     /// Look at the sessions of a running server
     #[command(subcommand)]
     Session(Session),
-    /// Tell what carries RDMA on this host
+    /// Show what carries RDMA on this host
     #[command(subcommand)]
     Rdma(Rdma),
     /// Look at the routers of a running server, and steer them
     #[command(subcommand)]
     Router(Router),
-    /// Tell what a configuration would change in the running server
+    /// Show what a configuration would change in the running server
     #[command(after_help = DIFF_EXAMPLES)]
     Diff {
         /// The file [default: the one that the server was started with]
@@ -192,7 +192,7 @@ pub enum Session {
     List(Asked),
     /// Show negotiated parameters and counters
     Show {
-        /// ID of the session, as `lunar session list` tells it; all if none is named
+        /// ID of the session, as `lunar session list` shows it; all if none is named
         id: Option<u16>,
         #[command(flatten)]
         asked: Asked,

@@ -206,7 +206,10 @@ fn text(target: &Target) -> String {
         text += "  no LUNs\n";
     }
     for lun in &target.luns {
-        text += &format!("  LUN {}: {}\n", lun.lun, lun.error.clone().unwrap_or_else(|| line(lun)));
+        let prefix = format!("LUN {}: ", lun.lun);
+        // An error may name its LUN already.
+        let error = lun.error.as_ref().map(|error| error.strip_prefix(&prefix).unwrap_or(error).to_owned());
+        _ = writeln!(text, "  {prefix}{}", error.unwrap_or_else(|| line(lun)));
     }
     text
 }
@@ -251,6 +254,8 @@ mod tests {
             text(&target),
             "iqn.x at h:1\n  LUN 0: cdrom, 1 GiB, LUNAR CD, naa.3, read-only\n  LUN 1: not ready\n"
         );
+        target.luns[1].error = Some("LUN 1: not ready".into());
+        assert!(text(&target).ends_with("\n  LUN 1: not ready\n"), "named once");
         target.luns.clear();
         assert_eq!(text(&target), "iqn.x at h:1\n  no LUNs\n");
         assert_eq!(kind(0x1f), "other");

@@ -335,9 +335,10 @@ mod tests {
     #[test]
     fn data_to_send_is_there() {
         assert_eq!(given("hex:00 ff").unwrap(), [0, 0xff]);
-        for bad in ["hex:", "hex:0", "/dev/null", "/no/such/file"] {
+        for bad in ["hex:", "hex:0", "/dev/null", "/"] {
             assert_eq!(given(bad).unwrap_err().exit, Exit::Invalid, "{bad:?}");
         }
+        assert_eq!(given("/no/such/file").unwrap_err().exit, Exit::NotFound);
     }
 
     #[test]

@@ -316,7 +316,7 @@ fn what_cannot_be_served_says_why() {
         told(args, 7);
     }
     assert_eq!(
-        told(&["serve", "none.img"], 7),
+        told(&["serve", "none.img"], 21),
         "error: LUN: none.img does not exist\n  hint: check the path, or add --size 10G to create it\n"
     );
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

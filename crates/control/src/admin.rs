@@ -197,7 +197,7 @@ fn cannot(path: &Path, e: &io::Error) -> Problem {
 pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
     if is_answered(path) {
         let problem = Problem::new(
-            format!("another server answers at the admin socket {}", path.display()),
+            format!("a server answers already at the admin socket {}", path.display()),
             "stop it, or set admin_socket in the configuration to another path",
         );
         return Err(problem.because(Cause::InUse));

@@ -98,7 +98,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     let first = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert_eq!(
         told(Admin::start(&path, Arc::new(Fake))),
-        "another server answers at the admin socket lunar.sock\n  \
+        "a server answers already at the admin socket lunar.sock\n  \
          hint: stop it, or set admin_socket in the configuration to another path"
     );
     assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);

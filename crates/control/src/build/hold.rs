@@ -199,6 +199,16 @@ impl Wanted {
 
     fn refused(&self, place: &str) -> Problem {
         let (held, stop) = match self.signed() {
+            // A copy of the configuration, or the same server once more.
+            Some((pid, of)) if of == place => {
+                let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
+                let what = format!(
+                    "{} is in use by process {pid}{command}, which serves this LUN from the same medium",
+                    self.what
+                );
+                let hint = format!("stop process {pid}, or {}", self.remedy);
+                return Problem::new(what, hint).because(Cause::InUse);
+            }
             Some((pid, of)) => {
                 let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
                 let held = format!("{} is in use by process {pid}{command} for {of}", self.what);
@@ -293,6 +303,18 @@ mod tests {
         assert_eq!(problem.cause, Cause::InUse);
         drop(first);
         take(&folder, TARGET, 0, &lun("/b.img", Some("2"))).ok().unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_a_configuration_is_named_as_the_same_lun() {
+        let folder = Folder::new("hold-copy");
+        let disk = lun("/a.img", Some("1"));
+        let first = take(&folder, TARGET, 0, &disk).ok().unwrap();
+        let problem = refused(take(&folder, TARGET, 0, &disk));
+        assert!(problem.what.ends_with(", which serves this LUN from the same medium"), "{}", problem.what);
+        assert!(!problem.what.contains("here it is"), "{}", problem.what);
+        assert!(problem.hint.unwrap().starts_with(&format!("stop process {}, or ", std::process::id())));
+        drop(first);
     }
 
     #[test]

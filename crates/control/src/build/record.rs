@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// Blocks without a reason for others, in bytes.
 const USUAL: u32 = 512;
@@ -317,15 +318,16 @@ impl Place {
     }
 }
 
-/// `inode 12, created @1764179403`: in seconds since 1970, as `stat -c %W` and `date -d` have it.
+/// `inode 12, created 2026-11-26T17:50:03Z`.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.inode {
             Some(inode) => write!(f, "inode {inode}")?,
             None => f.write_str("a device")?,
         }
-        let created = self.birth_ns.map(|birth_ns| birth_ns.div_euclid(1_000_000_000));
-        created.map_or(Ok(()), |created| write!(f, ", created @{created}"))
+        let birth_ns = self.birth_ns.and_then(|birth_ns| u64::try_from(birth_ns).ok());
+        let birth = birth_ns.map(|birth_ns| SystemTime::UNIX_EPOCH + Duration::from_nanos(birth_ns));
+        birth.map_or(Ok(()), |birth| write!(f, ", created {}", humantime::format_rfc3339_seconds(birth)))
     }
 }
 
@@ -377,6 +379,12 @@ mod tests {
     /// A LUN is served.
     fn keep(folder: &Folder, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) {
         past(folder).followed_by(lun, of_device, blocks, size).iter().for_each(Unwritten::write);
+    }
+
+    #[test]
+    fn a_time_of_birth_is_shown_as_a_date() {
+        let place = Place { path: "/a".into(), inode: Some(12), birth_ns: Some(1_795_343_400_900_000_000) };
+        assert_eq!(place.to_string(), "inode 12, created 2026-11-22T10:30:00Z");
     }
 
     #[test]

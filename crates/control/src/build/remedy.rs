@@ -26,7 +26,7 @@ fn hint_of_upstream(lun: &Lun, kind: ErrorKind) -> Option<String> {
         ErrorKind::NotFound if is_file => format!("check the path, or make the file: {}", make()),
         ErrorKind::PermissionDenied => "run as a user who may write it".into(),
         ErrorKind::ReadOnlyFilesystem => "put it on a file system that can be written".into(),
-        ErrorKind::ResourceBusy => "stop what uses it: lsblk and fuser -v tell what that is".into(),
+        ErrorKind::ResourceBusy => "stop what uses it: lsblk and fuser -v show what that is".into(),
         ErrorKind::InvalidData => format!("convert it: qemu-img convert -O raw {} disk.img", path.display()),
         ErrorKind::InvalidInput if is_file && is_device => "write `device` instead of `file`".into(),
         ErrorKind::InvalidInput if !is_file && found.as_ref().is_some_and(|found| found.is_file()) => {
