@@ -173,12 +173,8 @@ impl<S: Server> Service<S> {
         })?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let found = Mutex::new(events.clone());
-        // Who routes nothing is in no loop, and needs no name that lasts.
-        let loops = match config.routers.is_empty() {
-            true => Loops::default(),
-            false => Loops::kept_in(&state_dir.join("router.id")),
-        };
-        // A reload may bring the first router.
+        // A reload may bring the first router. Nothing is read or written before that.
+        let loops = Loops::kept_in(&state_dir.join("router.id"));
         let ports = ports::Routers::kept_in(&state_dir);
         let routes = Routes::start(loops, ports, move || tell(&found, Event::Found));
         let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;

@@ -7,8 +7,8 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::BuildHasher;
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The key of text requests that asks for what is behind the target of the session, or the one that is named.
 pub const KEY: &str = "X-org.lunar.route";
@@ -27,9 +27,11 @@ pub fn name(router: &str, upstream: &str) -> String {
 }
 
 /// What stands behind the targets of this router.
+#[derive(Default)]
 pub struct Loops {
-    /// It makes names that nobody else makes.
-    own: [u8; OWN_LEN],
+    /// None: names last as long as this process.
+    file: Option<PathBuf>,
+    own: OnceLock<[u8; OWN_LEN]>,
     routes: Mutex<BTreeMap<String, Route>>,
 }
 
@@ -55,31 +57,16 @@ pub struct There<'a> {
     pub keeps_name: bool,
 }
 
-impl Default for Loops {
-    fn default() -> Loops {
-        // A hash of nothing with keys that are random in each process.
-        let random = || RandomState::new().hash_one(()).to_be_bytes();
-        let mut own = [0; OWN_LEN];
-        own.as_chunks_mut().0.iter_mut().for_each(|part| *part = random());
-        Loops { own, routes: Mutex::default() }
-    }
-}
-
 impl Loops {
-    /// As the one before it that had the same file: after a restart others know its names still. If the file cannot
-    /// be written, names last as long as this process.
+    /// As the one before it that had the same file: after a restart others know its names still. The file is read, or made,
+    /// once a router needs it. If it cannot be written, names last as long as this process.
     pub fn kept_in(file: &Path) -> Loops {
-        let mut loops = Loops::default();
-        target::remove_leftovers(file);
-        match fs::read(file).ok().and_then(|bytes| bytes.try_into().ok()) {
-            Some(own) => loops.own = own,
-            None => {
-                if let Err(e) = target::replace_file(file, &loops.own) {
-                    tracing::warn!("{}: {e}: loops of routes are seen late after a restart", file.display());
-                }
-            }
-        }
-        loops
+        Loops { file: Some(file.to_owned()), ..Loops::default() }
+    }
+
+    /// It makes names that nobody else makes.
+    fn own(&self) -> &[u8; OWN_LEN] {
+        self.own.get_or_init(|| self.file.as_deref().map_or_else(random, kept))
     }
 
     fn routes(&self) -> MutexGuard<'_, BTreeMap<String, Route>> {
@@ -88,7 +75,7 @@ impl Loops {
 
     /// The name of a target of ours.
     fn name(&self, target: &str) -> String {
-        let hash = Sha256::new().chain_update(self.own).chain_update(target).finalize();
+        let hash = Sha256::new().chain_update(self.own()).chain_update(target).finalize();
         let mut text: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         text.truncate(NAME_LEN);
         text
@@ -116,6 +103,8 @@ impl Loops {
 
     /// An upstream is used by these targets of ours from here on.
     pub fn uses(&self, upstream: &str, targets: BTreeSet<String>) {
+        // Before it is asked: the file may be slow.
+        self.own();
         self.routes().entry(upstream.to_owned()).or_default().targets = targets;
     }
 
@@ -195,6 +184,27 @@ impl Loops {
         route.behind.insert(there.target.to_owned(), behind);
         Ok(())
     }
+}
+
+/// A hash of nothing, with keys that are random in each process.
+fn random() -> [u8; OWN_LEN] {
+    let mut own = [0; OWN_LEN];
+    let random = || RandomState::new().hash_one(()).to_be_bytes();
+    own.as_chunks_mut().0.iter_mut().for_each(|part| *part = random());
+    own
+}
+
+/// What a file keeps; random bytes that it keeps from now on if it has none.
+fn kept(file: &Path) -> [u8; OWN_LEN] {
+    target::remove_leftovers(file);
+    if let Some(own) = fs::read(file).ok().and_then(|bytes| bytes.try_into().ok()) {
+        return own;
+    }
+    let own = random();
+    if let Err(e) = target::replace_file(file, &own) {
+        tracing::warn!("{}: {e}: loops of routes are seen late after a restart", file.display());
+    }
+    own
 }
 
 /// What an answer says of ours.
@@ -293,6 +303,18 @@ mod tests {
     }
 
     #[test]
+    fn the_identity_is_kept_once_a_reload_brings_a_router() {
+        let folder = std::env::temp_dir().join(format!("lunar-loops-late-{}", std::process::id()));
+        let file = folder.join("router.id");
+        let without_routers = Loops::kept_in(&file);
+        assert!(!file.exists(), "nobody needs it");
+        without_routers.uses("u", BTreeSet::from(["t".to_owned()]));
+        assert!(file.exists());
+        assert_eq!(Loops::kept_in(&file).name("t"), without_routers.name("t"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn a_link_in_place_of_the_identity_is_not_followed() {
         let folder = std::env::temp_dir().join(format!("lunar-loops-link-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -300,6 +322,7 @@ mod tests {
         fs::write(&victim, "kept").unwrap();
         std::os::unix::fs::symlink(&victim, &file).unwrap();
         let first = Loops::kept_in(&file);
+        first.uses("u", BTreeSet::new());
         assert_eq!(fs::read(&victim).unwrap(), b"kept");
         assert_eq!(Loops::kept_in(&file).name("t"), first.name("t"));
         fs::remove_dir_all(&folder).unwrap();
