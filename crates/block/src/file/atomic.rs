@@ -1,12 +1,16 @@
 //! Atomic writes of a file or device, with a [`Journal`](super::journal::Journal).
 
+use super::journal::SECTOR;
+use super::space::cannot;
+use super::watch::{look_again, wait};
 use super::{File, Share};
 use crate::{Finished, MAX_ATOMIC, locked};
 use net::Buf;
 use rustix::fs::FallocateFlags;
 use std::io;
+use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
 /// A record that may be valid. No other write begins until it is cleared: done again later, it would replace newer data.
 #[derive(Default)]
@@ -29,6 +33,13 @@ impl Open {
     fn end(&self) {
         *locked(&self.undo) = None;
         self.is_open.store(false, SeqCst);
+    }
+
+    /// As after a write that failed.
+    #[cfg(test)]
+    pub(super) fn fail(&self, offset: u64, old: Buf) {
+        self.begin();
+        *locked(&self.undo) = Some((offset, old));
     }
 
     fn copy(&self) -> Option<(u64, Buf)> {
@@ -91,7 +102,7 @@ impl File {
     async fn end_record(&self) -> io::Result<()> {
         let Some(journal) = self.journal.clone().filter(|_| self.open.is_open()) else { return Ok(()) };
         if let Some((offset, old)) = self.open.copy() {
-            self.write_all(offset, old, false).await.0?;
+            self.undo(offset, &old).await?;
             self.syncer.flush().await?;
         }
         net::blocking(move || journal.clear()).await?;
@@ -99,9 +110,26 @@ impl File {
         Ok(())
     }
 
+    /// Restores the old blocks: only those that have changed, for the others may be shared with another file, and writing
+    /// them would take space. What was beyond the end of a file when it became shorter is gone.
+    async fn undo(&self, offset: u64, old: &Buf) -> io::Result<()> {
+        look_again();
+        self.look_for_end();
+        let left = self.capacity.load(Relaxed).saturating_sub(offset).min(old.len() as u64) as usize;
+        let (result, now) = wait(self.read_all(offset, Buf::zeroed(left))).await;
+        result?;
+        for changed in changed(&now, &old[..left]) {
+            let mut part = Buf::zeroed(changed.len());
+            part.copy_from_slice(&old[changed.clone()]);
+            wait(self.write_all(offset + changed.start as u64, part, false)).await.0?;
+        }
+        Ok(())
+    }
+
     /// What cannot be written as a whole is to be undone.
     async fn write_or_undo(&self, offset: u64, buf: Buf, old: Buf) -> Finished {
-        if let Err(e) = self.reserve(offset, buf.len() as u64).await {
+        look_again();
+        if let Err(e) = wait(self.reserve(offset, buf.len() as u64)).await {
             return (Err(e), buf);
         }
         let (result, buf) = self.write_all(offset, buf, true).await;
@@ -116,9 +144,44 @@ impl File {
         if self.medium.is_device() {
             return Ok(());
         }
-        match self.allocate(FallocateFlags::KEEP_SIZE, &(offset..offset + len)).await {
-            Err(e) if super::space::cannot(&e) => Ok(()),
-            other => other,
+        for flags in [FallocateFlags::UNSHARE_RANGE, FallocateFlags::empty()] {
+            let all = offset..offset + len;
+            match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &all)).await {
+                Err(e) if cannot(&e) || e.kind() == io::ErrorKind::InvalidInput => {}
+                other => other?,
+            }
         }
+        Ok(())
+    }
+}
+
+/// The sectors that are not as they were, neighbours together.
+fn changed(now: &[u8], old: &[u8]) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for (at, (now, old)) in now.chunks(SECTOR).zip(old.chunks(SECTOR)).enumerate() {
+        let sector = at * SECTOR..at * SECTOR + old.len();
+        match all.last_mut() {
+            _ if now == old => {}
+            Some(last) if last.end == sector.start => last.end = sector.end,
+            _ => all.push(sector),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_that_have_changed_are_found() {
+        let old = [1; 5 * SECTOR - 12];
+        assert_eq!(changed(&old, &old), []);
+        assert_eq!(changed(&[2; 5 * SECTOR - 12], &old).first(), Some(&(0..old.len())));
+        let mut now = old;
+        [0, 2 * SECTOR + 5, 3 * SECTOR, 5 * SECTOR - 13].iter().for_each(|at| now[*at] = 2);
+        assert_eq!(changed(&now, &old), [0..SECTOR, 2 * SECTOR..old.len()]);
+        now[3 * SECTOR] = 1;
+        assert_eq!(changed(&now, &old), [0..SECTOR, 2 * SECTOR..3 * SECTOR, 4 * SECTOR..old.len()]);
     }
 }

@@ -24,7 +24,7 @@ const OLD_MAGIC: [u8; 8] = *b"LUNARWA1";
 const HEADER: usize = 28;
 const CHECKSUM: std::ops::Range<usize> = 20..24;
 /// Bytes that a medium changes as one.
-const SECTOR: usize = 512;
+pub(super) const SECTOR: usize = 512;
 /// Bytes of the identity and path of a medium.
 const MAX_NAME: usize = 16 << 10;
 /// Bytes of a whole record.

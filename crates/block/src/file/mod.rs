@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
 use underway::{Regions, UnderWay};
 pub use watch::next_turn;
+use watch::{look_again, wait};
 
 /// How often a read on the spot is done before it takes the way that keeps writers out.
 const TRIES: u32 = 2;
@@ -94,8 +95,7 @@ impl File {
         if self.medium.read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
-        self.look_for_end();
-        self.check(offset, len)
+        self.still_there(offset, len)
     }
 
     #[inline]
@@ -103,7 +103,7 @@ impl File {
         let checked = self.check(offset, buf.len() as u64);
         inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
             let mut rest = [IoSliceMut::new(&mut buf[at..])];
-            preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)
+            Ok(preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)?)
         })
     }
 
@@ -148,8 +148,9 @@ impl File {
     async fn write_all(&self, offset: u64, buf: Buf, stable: bool) -> Finished {
         let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
             true => {
-                let handle = self.handle(offset, buf.len() as u64, Share::Blocks, stable).await;
-                ops::write(handle, offset, buf).await
+                let len = buf.len() as u64;
+                let handle = self.handle(offset, len, Share::Blocks, stable).await;
+                ops::write(handle, offset, buf, || self.still_there(offset, len)).await
             }
             false => self.write_around(offset, buf, stable).await,
         };
@@ -175,11 +176,12 @@ impl File {
         let handle = self.handle(whole.start, whole.end - whole.start, Share::Nothing, stable).await;
         let bounce = Buf::zeroed((whole.end - whole.start) as usize);
         let read = Handle::reading(&self.medium.files);
-        let (mut result, mut bounce) = ops::read(read, whole.start, bounce).await;
+        let (mut result, mut bounce) = wait(ops::read(read, whole.start, bounce)).await;
         if result.is_ok() {
             let skip = (offset - whole.start) as usize;
             bounce[skip..skip + buf.len()].copy_from_slice(&buf);
-            (result, _) = ops::write(handle, whole.start, bounce).await;
+            let may = || self.still_there(whole.start, whole.end - whole.start);
+            (result, _) = ops::write(handle, whole.start, bounce, may).await;
         }
         (result, buf)
     }
@@ -188,10 +190,10 @@ impl File {
     /// direct I/O needs it as soon as one of them is narrower than a block.
     async fn handle(&self, offset: u64, len: u64, share: Share, stable: bool) -> Handle {
         let range = match self.medium.direct() {
-            true => Some(self.ranges.hold(self.medium.widen(offset, len), share).await),
+            true => Some(wait(self.ranges.hold(self.medium.widen(offset, len), share)).await),
             false => None,
         };
-        let mark = Some(UnderWay::write(&self.under_way, Regions::of(offset, len)).await);
+        let mark = Some(wait(UnderWay::write(&self.under_way, Regions::of(offset, len))).await);
         Handle::new(&self.medium.files, stable, Some(Held { _range: range, _mark: mark }))
     }
 }
@@ -256,7 +258,11 @@ impl Backend for File {
             // What has begun is ended here, though it may wait: to decide the command again could refuse the
             // rest of it.
             let how = if at == 0 { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
-            pwritev2(&self.medium.files.plain, &rest, offset + at as u64, how)
+            if at > 0 {
+                look_again();
+                self.still_there(offset, data.len() as u64)?;
+            }
+            Ok(pwritev2(&self.medium.files.plain, &rest, offset + at as u64, how)?)
         })
     }
 
@@ -271,7 +277,7 @@ impl Backend for File {
 
     fn write(&self, offset: u64, buf: Buf, stable: bool) -> Future<'_, Finished> {
         Box::pin(async move {
-            let may = match self.no_record().await {
+            let may = match wait(self.no_record()).await {
                 Ok(()) => self.check_write(offset, buf.len() as u64),
                 other => other,
             };
@@ -305,7 +311,7 @@ impl Backend for File {
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Future<'_, io::Result<()>> {
         Box::pin(async move {
-            self.no_record().await?;
+            wait(self.no_record()).await?;
             self.check_write(offset, len)?;
             self.clear(offset, len, unmap).await
         })
@@ -346,23 +352,23 @@ fn inline(
     len: usize,
     can: &AtomicBool,
     nothing: io::ErrorKind,
-    mut step: impl FnMut(usize) -> rustix::io::Result<usize>,
+    mut step: impl FnMut(usize) -> io::Result<usize>,
 ) -> Inline {
     if checked.is_err() {
         return Inline::Done(checked);
     }
     let mut at = 0;
     while at < len {
-        match step(at) {
+        match step(at).map_err(|e| (Errno::from_io_error(&e), e)) {
             Ok(0) => return Inline::Done(Err(nothing.into())),
             Ok(n) => at += n,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Inline::WouldWait,
-            Err(Errno::OPNOTSUPP) => {
+            Err((Some(Errno::INTR), _)) => {}
+            Err((Some(Errno::AGAIN), _)) => return Inline::WouldWait,
+            Err((Some(Errno::OPNOTSUPP), _)) => {
                 can.store(false, Relaxed);
                 return Inline::WouldWait;
             }
-            Err(e) => return Inline::Done(Err(e.into())),
+            Err((_, e)) => return Inline::Done(Err(e)),
         }
     }
     Inline::Done(Ok(()))
@@ -372,7 +378,7 @@ fn inline(
 mod tests {
     use super::*;
     use crate::Kind;
-    use rustix::fs::{OFlags, fcntl_getfl};
+    use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl};
     use std::path::{Path, PathBuf};
 
     /// An open file of one page without a name.
@@ -549,6 +555,191 @@ mod tests {
             room().expect("removed");
             file.write_atomic(0, of(4, 8192)).await.0.expect("there is space again");
         });
+    }
+
+    fn shrink(spec: &Spec) {
+        let file = std::fs::OpenOptions::new().write(true).open(&spec.path).expect("a file");
+        file.set_len(4096).expect("shorter");
+    }
+
+    fn size(spec: &Spec) -> u64 {
+        std::fs::metadata(&spec.path).expect("a file").len()
+    }
+
+    async fn poll_once<T>(work: &mut Future<'_, T>) -> std::task::Poll<T> {
+        std::future::poll_fn(|cx| std::task::Poll::Ready(work.as_mut().poll(cx))).await
+    }
+
+    /// A file that becomes shorter while a write of 16 KiB waits for a reader; how the write ends.
+    async fn shrinks(
+        spec: &Spec,
+        file: &File,
+        is_waiting: impl Fn() -> bool,
+        mut write: Future<'_, io::Result<()>>,
+    ) {
+        let still = file.under_way.still(Regions::of(0, 1 << 14)).await;
+        let (mut polls, pause) = (0, std::time::Duration::from_millis(1));
+        while polls < 20 || !is_waiting() {
+            assert!(poll_once(&mut write).await.is_pending(), "a reader keeps it out");
+            compio::time::sleep(pause).await;
+            polls += 1;
+        }
+        shrink(spec);
+        // As if another write had looked at the size right before.
+        next_turn();
+        file.look_for_end();
+        file.capacity.store(1 << 16, Relaxed);
+        drop(still);
+        assert_eq!(write.await.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(size(spec), 4096);
+        assert!(!file.open.is_open());
+    }
+
+    #[test]
+    fn a_write_that_waited_never_grows_a_file() {
+        for kind in 0..5 {
+            with_journal("waited", async |spec, file| {
+                let file = &file;
+                file.write(0, of(1, 1 << 14), false).await.0.expect("written");
+                let write: Future<'_, io::Result<()>> = match kind {
+                    0 => Box::pin(async { file.write(0, of(2, 1 << 14), false).await.0 }),
+                    1 => Box::pin(async { file.write(0, of(2, 1 << 14), true).await.0 }),
+                    2 => Box::pin(async { file.write_atomic(0, of(2, 1 << 14)).await.0 }),
+                    3 => file.write_zeroes(0, 1 << 14, false),
+                    _ => file.unmap(0, 1 << 14),
+                };
+                let journal = file.journal.as_ref().expect("a journal");
+                shrinks(spec, file, || kind != 2 || journal.is_pending(), write).await;
+            });
+        }
+    }
+
+    #[test]
+    fn zeros_that_are_written_never_grow_a_file() {
+        with_journal("zeros", async |spec, file| {
+            [&file.can.punch, &file.can.zero_range].iter().for_each(|can| can.store(false, Relaxed));
+            shrinks(spec, &file, || true, file.write_zeroes(0, 1 << 14, false)).await;
+        });
+    }
+
+    /// Where there is no ring, a write waits for its turn at the threads.
+    #[test]
+    fn a_write_that_waits_for_its_turn_never_grows_a_file() {
+        use compio::driver::{DriverType, ProactorBuilder};
+        let mut proactor = ProactorBuilder::new();
+        proactor.driver_type(DriverType::Poll);
+        let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).build();
+        let path = std::env::temp_dir().join(format!("lunar-turn-{}", std::process::id()));
+        let spec = Spec { kind: Kind::File, size: Some(1 << 16), create: true, ..Spec::path(&path) };
+        let file = File::open(&spec).expect("a file");
+        runtime.expect("a runtime").block_on(async {
+            let mut turns = Vec::new();
+            for _ in 0..net::threads::AT_ONCE {
+                turns.push(net::Turn::wait().await);
+            }
+            let mut write = file.write(0, of(2, 8192), false);
+            assert!(poll_once(&mut write).await.is_pending(), "all turns are taken");
+            shrink(&spec);
+            drop(turns);
+            assert_eq!(write.await.0.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);
+        });
+        assert_eq!(size(&spec), 4096);
+        std::fs::remove_file(path).expect("a file");
+    }
+
+    /// An atomic write of this range has failed: the old blocks were ones.
+    async fn undo(file: &File, offset: u64, len: usize) -> io::Result<()> {
+        let journal = file.journal.as_ref().expect("a journal");
+        journal.put(&journal.record(offset, &of(1, len), &of(2, len))).expect("kept");
+        file.open.fail(offset, of(1, len));
+        file.no_record().await
+    }
+
+    #[test]
+    fn an_undo_never_grows_a_file() {
+        with_journal("undo-shrunk", async |spec, file| {
+            file.write(0, of(2, 8192), false).await.0.expect("written");
+            shrink(spec);
+            for (offset, len) in [(0, 8192), (8192, 4096)] {
+                undo(&file, offset, len).await.expect("what is left is undone");
+                assert!(!file.open.is_open() && size(spec) == 4096);
+            }
+            assert_eq!(std::fs::read(&spec.path).expect("a file"), [1; 4096]);
+        });
+    }
+
+    /// They may be shared with another file, and there may be no space for a copy of them.
+    #[test]
+    fn an_undo_writes_no_block_that_has_not_changed() {
+        with_journal("undo-same", async |spec, mut file| {
+            file.write(0, of(1, 8192), false).await.0.expect("written");
+            let reads = std::fs::File::open(&spec.path).expect("a file");
+            file.syncer = Arc::new(Syncer::new(|| Ok(())));
+            Arc::get_mut(&mut file.medium.files).expect("not shared").plain = reads;
+            undo(&file, 0, 8192).await.expect("nothing is to be written");
+            assert!(!file.open.is_open());
+        });
+    }
+
+    /// The image is a copy that shares its blocks, on a file system without space for others.
+    #[test]
+    fn an_atomic_write_to_shared_blocks_is_whole_or_not_there() {
+        let Some(folder) = Xfs::mount() else { return };
+        let records = folder.0.with_extension("records");
+        std::fs::create_dir_all(&records).expect("a folder");
+        let spec = Spec { journal: Some(records.clone()), ..Spec::path(folder.0.join("copy")) };
+        std::fs::write(folder.0.join("first"), vec![1; 1 << 20]).expect("an image");
+        let copy = std::fs::File::create(&spec.path).expect("a copy");
+        let first = std::fs::File::open(folder.0.join("first")).expect("an image");
+        rustix::fs::ioctl_ficlone(&copy, &first).expect("shared");
+        copy.sync_all().expect("stable");
+        let other = std::fs::File::create(folder.0.join("other")).expect("a file");
+        let (mut at, mut step) = (0, 1 << 28);
+        while step >= 4096 {
+            match rustix::fs::fallocate(&other, FallocateFlags::empty(), at, step) {
+                Ok(()) => at += step,
+                Err(_) => step /= 2,
+            }
+        }
+        drop((copy, first));
+        let file = File::open(&spec).expect("a file");
+        compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            file.write_atomic(0, of(2, 1 << 20)).await.0.expect_err("no space");
+            assert_eq!(file.read(0, Buf::zeroed(1 << 20)).await.1[..], [1; 1 << 20]);
+            assert!(!file.open.is_open(), "other writes go on");
+        });
+        std::fs::remove_dir_all(records).expect("a folder");
+    }
+
+    /// A file system whose files share blocks; None, and `skipped`, where it cannot be made.
+    struct Xfs(PathBuf);
+
+    impl Xfs {
+        fn mount() -> Option<Xfs> {
+            let path = std::env::temp_dir().join(format!("lunar-xfs-{}.mount", std::process::id()));
+            let image = path.with_extension("img");
+            std::fs::create_dir_all(&path).expect("a folder");
+            std::fs::File::create(&image).and_then(|file| file.set_len(320 << 20)).expect("an image");
+            let folder = Xfs(path);
+            let run = |program, options: &[&str], paths: &[&Path]| {
+                let ran = std::process::Command::new(program).args(options).args(paths).output();
+                ran.is_ok_and(|ran| ran.status.success())
+            };
+            let is_mounted = run("mkfs.xfs", &["-q", "-m", "reflink=1"], &[&image])
+                && run("mount", &["-o", "loop"], &[&image, &folder.0]);
+            if !is_mounted {
+                println!("skipped: needs root, loop devices and mkfs.xfs (apt-get install xfsprogs)");
+            }
+            is_mounted.then_some(folder)
+        }
+    }
+
+    impl Drop for Xfs {
+        fn drop(&mut self) {
+            _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
+            _ = std::fs::remove_file(self.0.with_extension("img"));
+            _ = std::fs::remove_dir(&self.0);
+        }
     }
 
     /// A small file system of its own; None, and `skipped`, without root.

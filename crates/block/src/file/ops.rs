@@ -2,6 +2,7 @@
 
 use super::medium::Files;
 use super::underway::{Mark, UnderWay};
+use super::watch::{look_again, wait};
 use crate::range::Hold;
 use compio::BufResult;
 use compio::buf::{IntoInner, IoBuf};
@@ -80,11 +81,22 @@ pub(super) async fn read_part(handle: Handle, offset: u64, mut buf: Buf, part: R
     (Ok(()), buf)
 }
 
-/// Writes the whole of `buf`.
-pub(super) async fn write(handle: Handle, offset: u64, mut buf: Buf) -> Finished {
-    let handle = handle.in_turn().await;
+/// Writes the whole of `buf`. Asks `may` right before each step: the file may have become shorter meanwhile.
+pub(super) async fn write(
+    handle: Handle,
+    offset: u64,
+    mut buf: Buf,
+    may: impl Fn() -> io::Result<()>,
+) -> Finished {
+    let handle = wait(handle.in_turn()).await;
     let mut at = 0;
     while at < buf.len() {
+        if at > 0 {
+            look_again();
+        }
+        if let Err(e) = may() {
+            return (Err(e), buf);
+        }
         let op = WriteAt::new(handle.clone(), offset + at as u64, buf.slice(at..));
         let BufResult(result, op) = submit(op).await;
         buf = op.into_inner().into_inner();

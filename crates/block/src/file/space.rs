@@ -1,5 +1,6 @@
 //! Zeros, holes and what is allocated.
 
+use super::watch::wait;
 use super::{File, Share, ops};
 use crate::Extent;
 use net::Buf;
@@ -34,7 +35,7 @@ impl File {
             if !can.load(Relaxed) {
                 continue;
             }
-            match self.allocate(flags | FallocateFlags::KEEP_SIZE, &range).await {
+            match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &range)).await {
                 Err(e) if cannot(&e) => can.store(false, Relaxed),
                 other => return other,
             }
@@ -45,6 +46,7 @@ impl File {
     pub(super) async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
         let (offset, len) = (range.start, range.end - range.start);
         let handle = self.handle(offset, len, Share::Blocks, false).await;
+        self.still_there(offset, len)?;
         net::blocking(move || {
             loop {
                 match rustix::fs::fallocate(handle.as_fd(), flags, offset, len) {
@@ -62,7 +64,7 @@ impl File {
         while at < range.end {
             zeros.set_visible((range.end - at).min(ZEROS) as usize);
             let result;
-            (result, zeros) = self.write_all(at, zeros, false).await;
+            (result, zeros) = wait(self.write_all(at, zeros, false)).await;
             result?;
             at += zeros.len() as u64;
         }

@@ -8,9 +8,11 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::fs::Metadata;
-use std::io::ErrorKind;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Medium {
@@ -78,9 +80,35 @@ pub fn next_turn() {
     LOOK.with(Recheck::next_batch);
 }
 
+/// Waits for what may take a while. What was seen of a size before that holds no longer.
+pub(super) async fn wait<T>(work: impl Future<Output = T>) -> T {
+    let (mut work, mut waited) = (pin!(work), false);
+    let done = poll_fn(|cx| {
+        let done = work.as_mut().poll(cx);
+        waited |= done.is_pending();
+        done
+    });
+    let done = done.await;
+    if waited {
+        look_again();
+    }
+    done
+}
+
+/// The next look asks the system.
+pub(super) fn look_again() {
+    LOOK.with(Recheck::forget);
+}
+
 impl File {
+    /// The range is still there: asked right before each step of a write, which never makes a file grow.
+    pub(super) fn still_there(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.look_for_end();
+        self.check(offset, len)
+    }
+
     /// A write beyond the end would make the file grow again: the size is looked at before the first write of each receive,
-    /// unless that was done just now (100 microseconds), and of each tick of the coarse clock (1 to 10 ms).
+    /// unless that was done just now (100 microseconds), of each tick of the coarse clock (1 to 10 ms), and after each wait.
     pub(super) fn look_for_end(&self) {
         if self.medium.device {
             return;
