@@ -371,6 +371,16 @@ fn writes_left_by_force_do_not_land_on_newer_ones() {
 }
 
 #[test]
+fn paths_under_different_names_are_refused() {
+    let (server, host) = (server(), Host::new());
+    let named = |name: &str| format!("{}?initiator=iqn.2026-11.org.example:{name}", url(&server));
+    let said = host.ends(7, &["attach", &named("one"), "--path", &named("other")]);
+    assert!(said.contains("initiator=iqn.2026-11.org.example:other, and the first one has"), "{said}");
+    host.attach(&[&named("one"), "--path", &named("one")]);
+    host.ends(0, &["detach", "disks-0"]);
+}
+
+#[test]
 fn a_detach_replaces_the_session_of_a_killed_process() {
     let (server, host) = (server(), Host::new());
     let wire = Wire::to(server.portal());

@@ -43,6 +43,7 @@ pub async fn open(
     missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Disk, Failure> {
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
+    urls.iter().try_for_each(|url| url.check_beside(&urls[0]))?;
     let Some(first) = urls.first_mut() else {
         return Err(Failure::new(Exit::Invalid, "there is no URL", "name the disk: iscsi://HOST/TARGET/LUN"));
     };

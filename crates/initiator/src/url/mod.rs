@@ -235,6 +235,25 @@ impl Url {
     pub fn plain(&self) -> String {
         Url { user: None, shown: Vec::new(), ..self.clone() }.to_string()
     }
+
+    /// Paths to one logical unit log in under one name. A target takes a LOGICAL UNIT RESET for the end of older commands that
+    /// it has not read yet only from the same initiator.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when `initiator=` differs from that of the first path.
+    pub fn check_beside(&self, first: &Url) -> Result<(), Error> {
+        let named = |url: &Url| url.settings.texts.initiator.as_deref().map(str::to_lowercase);
+        let (this, other) = (named(self), named(first));
+        if this == other {
+            return Ok(());
+        }
+        let show = |name: Option<String>| match name {
+            Some(name) => format!("initiator={}", name.escape_debug()),
+            None => "no initiator=".to_owned(),
+        };
+        let what = format!("this path has {}, and the first one has {}", show(this), show(other));
+        Err(wrong(what, "write the same initiator= in the URL of each path, or in none"))
+    }
 }
 
 /// What follows `iscsi://`, `iser://` or `srp://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such

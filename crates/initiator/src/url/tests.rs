@@ -241,3 +241,16 @@ fn digests_that_do_nothing_are_refused() {
     }
     url("iser://h/iqn.2026-11.org.example:a?data_digest=none&provider=verbs");
 }
+
+#[test]
+fn paths_under_different_names_are_refused() {
+    let path = |query: &str| url(&format!("iscsi://h/iqn.2026-11.org.example:a/0{query}"));
+    let (bare, one) = (path(""), path("?initiator=iqn.2026-11.org.example:one"));
+    let other = path("?initiator=iqn.2026-11.org.example:other");
+    assert!(bare.check_beside(&bare).is_ok());
+    assert!(one.check_beside(&path("?initiator=IQN.2026-11.org.example:One&commands=3")).is_ok());
+    for (this, first) in [(&one, &other), (&one, &bare), (&bare, &one)] {
+        let refused = this.check_beside(first).unwrap_err();
+        assert!(refused.what.contains("the first one has"), "{refused}");
+    }
+}

@@ -233,6 +233,13 @@ fn problems_of_an_upstream() {
                 ],
             ),
             (
+                "urls = [\"iscsi://h/iqn.x:a/0\", \"iscsi://g/iqn.x:a/0?initiator=iqn.x:b\"]",
+                &[
+                    "t.toml:2:32: this path has initiator=iqn.x:b, and the first one has no initiator=",
+                    "hint: write the same initiator= in the URL of each path, or in none",
+                ],
+            ),
+            (
                 "urls = [\"iscsi://h\", \"iscsi://h:3260\"]",
                 &[
                     "t.toml:2:22: the URL iscsi://h:3260 stands twice",

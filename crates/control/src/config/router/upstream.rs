@@ -275,6 +275,9 @@ fn urls(p: &mut Problems<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<Re
             let what = format!("this URL names {this}, and the first one {first}");
             p.add(&at, what, "the URLs of an upstream are ways to the same thing");
         }
+        if let Err(e) = urls.first().map_or(Ok(()), |first| url.url.check_beside(&first.url)) {
+            p.add(&at, e.what.clone(), e.hint.clone().unwrap_or_default());
+        }
         urls.push(url);
     }
     Some(urls).filter(|urls| !urls.is_empty())
