@@ -111,6 +111,37 @@ fn an_image_that_qemu_writes_is_refused_by_name() {
     Server::start_in(folder, &toml);
 }
 
+/// By flock, and by fcntl over the whole file, as other programs lock images.
+#[test]
+fn an_image_locked_by_another_is_neither_copied_nor_benched() {
+    let flock = |file: &File| file.lock();
+    let fcntl = |file: &File| Ok(rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)?);
+    let kinds: [(&str, &dyn Fn(&File) -> std::io::Result<()>); 2] = [("flock", &flock), ("fcntl", &fcntl)];
+    for (kind, lock) in kinds {
+        let folder = Folder::fresh();
+        let [disk, other] = ["disk.img", "other.img"].map(|name| image(&folder, name));
+        let file = File::options().read(true).write(true).open(&disk).expect("the image");
+        lock(&file).expect("a lock");
+        let [disk, other] = [&disk, &other].map(|path| path.to_str().expect("a path"));
+        let commands: [&[&str]; 4] = [
+            &["copy", other, disk, "--force"],
+            &["copy", disk, other, "--force"],
+            &["bench", "randwrite", disk, "--runtime", "50ms"],
+            &["bench", "randread", disk, "--runtime", "50ms"],
+        ];
+        for command in commands {
+            let (status, said) = lunar(command);
+            assert_ne!(status, 0, "{kind}: {command:?}: {said}");
+            assert!(said.contains(&format!("process {}", std::process::id())), "{kind}: {command:?}: {said}");
+        }
+        drop(file);
+        for command in commands {
+            let (status, said) = lunar(command);
+            assert_eq!(status, 0, "{kind}: {command:?}: {said}");
+        }
+    }
+}
+
 #[test]
 fn an_image_that_qemu_reads_is_served_to_read() {
     if !tool::have(&[QEMU_IO]) {
