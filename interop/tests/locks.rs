@@ -111,12 +111,15 @@ fn an_image_that_qemu_writes_is_refused_by_name() {
     Server::start_in(folder, &toml);
 }
 
+/// Locks an image.
+type Lock = fn(&File) -> std::io::Result<()>;
+
 /// By flock, and by fcntl over the whole file, as other programs lock images.
 #[test]
 fn an_image_locked_by_another_is_neither_copied_nor_benched() {
     let flock = |file: &File| file.lock();
     let fcntl = |file: &File| Ok(rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)?);
-    let kinds: [(&str, &dyn Fn(&File) -> std::io::Result<()>); 2] = [("flock", &flock), ("fcntl", &fcntl)];
+    let kinds: [(&str, Lock); 2] = [("flock", flock), ("fcntl", fcntl)];
     for (kind, lock) in kinds {
         let folder = Folder::fresh();
         let [disk, other] = ["disk.img", "other.img"].map(|name| image(&folder, name));
