@@ -144,6 +144,10 @@ impl File {
         if self.medium.is_device() {
             return Ok(());
         }
+        let found = rustix::fs::fstatfs(&self.medium.files.plain)?;
+        if !has_room(found.f_type as u32, found.f_bavail.saturating_mul(found.f_bsize as u64), len) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         for flags in [FallocateFlags::UNSHARE_RANGE, FallocateFlags::empty()] {
             let all = offset..offset + len;
             match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &all)).await {
@@ -153,6 +157,14 @@ impl File {
         }
         Ok(())
     }
+}
+
+/// `linux/magic.h`, and those of OpenZFS and bcachefs: each write of a block takes a new one.
+const COPY_ON_WRITE: [u32; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
+
+/// A write that fails in the middle can be undone: on a file system that copies on each write, that takes space too.
+fn has_room(file_system: u32, free: u64, len: u64) -> bool {
+    !COPY_ON_WRITE.contains(&file_system) || free >= 2 * len
 }
 
 /// The sectors that are not as they were, neighbours together.
@@ -172,6 +184,16 @@ fn changed(now: &[u8], old: &[u8]) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_undo_has_room_where_each_write_is_a_copy() {
+        const EXT4: u32 = 0xef53;
+        for (file_system, free, is_enough) in
+            [(EXT4, 0, true), (COPY_ON_WRITE[0], 8191, false), (COPY_ON_WRITE[0], 8192, true)]
+        {
+            assert_eq!(has_room(file_system, free, 4096), is_enough, "{file_system:x} {free}");
+        }
+    }
 
     #[test]
     fn sectors_that_have_changed_are_found() {

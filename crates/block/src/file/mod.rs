@@ -681,10 +681,8 @@ mod tests {
         });
     }
 
-    /// The image is a copy that shares its blocks, on a file system without space for others.
-    #[test]
-    fn an_atomic_write_to_shared_blocks_is_whole_or_not_there() {
-        let Some(folder) = Xfs::mount() else { return };
+    /// The image is a copy that shares its blocks, on a file system with space for a part of them.
+    fn fails_whole(folder: &Volume) {
         let records = folder.0.with_extension("records");
         std::fs::create_dir_all(&records).expect("a folder");
         let spec = Spec { journal: Some(records.clone()), ..Spec::path(folder.0.join("copy")) };
@@ -701,6 +699,7 @@ mod tests {
                 Err(_) => step /= 2,
             }
         }
+        other.set_len(at - (1 << 19)).and_then(|()| other.sync_all()).expect("space for a half");
         drop((copy, first));
         let file = File::open(&spec).expect("a file");
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -711,30 +710,41 @@ mod tests {
         std::fs::remove_dir_all(records).expect("a folder");
     }
 
-    /// A file system whose files share blocks; None, and `skipped`, where it cannot be made.
-    struct Xfs(PathBuf);
+    #[test]
+    fn an_atomic_write_to_shared_blocks_is_whole_or_not_there() {
+        for (program, package, options) in
+            [("mkfs.xfs", "xfsprogs", &["-q", "-m", "reflink=1"][..]), ("mkfs.btrfs", "btrfs-progs", &["-q"])]
+        {
+            match Volume::mount(program, options) {
+                Some(folder) => fails_whole(&folder),
+                None => {
+                    println!("skipped: needs root, loop devices and {program} (apt-get install {package})");
+                }
+            }
+        }
+    }
 
-    impl Xfs {
-        fn mount() -> Option<Xfs> {
-            let path = std::env::temp_dir().join(format!("lunar-xfs-{}.mount", std::process::id()));
+    /// A file system whose files share blocks; None where it cannot be made.
+    struct Volume(PathBuf);
+
+    impl Volume {
+        fn mount(program: &str, options: &[&str]) -> Option<Volume> {
+            let path = std::env::temp_dir().join(format!("lunar-{program}-{}.mount", std::process::id()));
             let image = path.with_extension("img");
             std::fs::create_dir_all(&path).expect("a folder");
             std::fs::File::create(&image).and_then(|file| file.set_len(320 << 20)).expect("an image");
-            let folder = Xfs(path);
+            let folder = Volume(path);
             let run = |program, options: &[&str], paths: &[&Path]| {
                 let ran = std::process::Command::new(program).args(options).args(paths).output();
                 ran.is_ok_and(|ran| ran.status.success())
             };
-            let is_mounted = run("mkfs.xfs", &["-q", "-m", "reflink=1"], &[&image])
-                && run("mount", &["-o", "loop"], &[&image, &folder.0]);
-            if !is_mounted {
-                println!("skipped: needs root, loop devices and mkfs.xfs (apt-get install xfsprogs)");
-            }
+            let is_mounted =
+                run(program, options, &[&image]) && run("mount", &["-o", "loop"], &[&image, &folder.0]);
             is_mounted.then_some(folder)
         }
     }
 
-    impl Drop for Xfs {
+    impl Drop for Volume {
         fn drop(&mut self) {
             _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
             _ = std::fs::remove_file(self.0.with_extension("img"));
