@@ -266,3 +266,28 @@ fn a_disk_in_the_place_of_another_gets_no_commands() {
         assert!(raw.read_blocks(0, 0, 8) == pattern(4096, 4));
     }
 }
+
+/// The exit status of a router whose upstream has died after this.
+fn status_after(path: &str, work: impl FnOnce(&mut Raw)) -> Option<i32> {
+    let mut storage = one_disk();
+    let mut router = router_to(&a_lun(&storage), &format!("path = \"{path}\"\n"));
+    let mut host = session(router.portal(), T, &[0]);
+    work(&mut host);
+    storage.kill9();
+    router.signal(15);
+    router.wait(Duration::from_secs(120)).code()
+}
+
+#[test]
+fn a_stop_without_upstream_is_no_error_if_nothing_was_written() {
+    for path in ["block", "pass"] {
+        let read = |host: &mut Raw| drop(host.read(0, &read10(0, 1), 512).good());
+        assert_eq!(status_after(path, read), Some(0), "{path}");
+    }
+}
+
+#[test]
+fn a_stop_without_upstream_fails_if_written_data_were_not_flushed() {
+    let write = |host: &mut Raw| drop(host.write_blocks(0, 0, &[1; 512]).good());
+    assert_eq!(status_after("block", write), Some(1));
+}

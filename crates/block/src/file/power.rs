@@ -1,6 +1,7 @@
 //! A model of power loss: stable storage has the bytes of the last sync, and of what was written after it any sectors. What
 //! stands there must be the old or the new blocks of an atomic write, once the medium was opened again.
 
+use super::identity::Identity;
 use super::journal::Journal;
 use super::sync::Syncer;
 use super::{Backend, File};
@@ -25,38 +26,46 @@ struct Both {
 
 impl Both {
     fn at(spec: &Spec) -> Both {
-        let journal = spec.journal.as_ref().and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+        let folder = spec.journal.as_deref().expect("a folder");
+        let journal = std::fs::read(journal_in(folder)).unwrap_or_default();
         Both { medium: std::fs::read(&spec.path).expect("a medium"), journal }
     }
 }
 
-/// Both files, which go with the test.
+/// The only journal in a folder.
+fn journal_in(folder: &Path) -> PathBuf {
+    let paths = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("one").path());
+    paths.into_iter().next().unwrap_or_else(|| folder.join("0.journal"))
+}
+
+/// The medium and the folder of its journal, which go with the test.
 struct Place(Spec);
 
 impl Place {
     fn new(name: &str) -> Place {
         let path = std::env::temp_dir().join(format!("lunar-power-{name}-{}", std::process::id()));
-        let journal = Some(path.with_extension("journal"));
+        let journal = Some(path.with_extension("records"));
         let spec =
             Spec { kind: Kind::File, size: Some(SIZE as u64), create: true, journal, ..Spec::path(&path) };
         let place = Place(spec);
         place.remove();
+        std::fs::create_dir(place.folder()).expect("a folder");
         place
     }
 
-    fn journal(&self) -> &Path {
-        self.0.journal.as_deref().expect("a journal")
+    fn folder(&self) -> &Path {
+        self.0.journal.as_deref().expect("a folder")
     }
 
     fn remove(&self) {
         _ = std::fs::remove_file(&self.0.path);
-        _ = std::fs::remove_file(self.journal());
+        _ = std::fs::remove_dir_all(self.folder());
     }
 
     /// The medium, opened after a loss that left this.
     async fn opened(&self, left: &Both) -> Vec<u8> {
         std::fs::write(&self.0.path, &left.medium).expect("a medium");
-        std::fs::write(self.journal(), &left.journal).expect("a journal");
+        std::fs::write(journal_in(self.folder()), &left.journal).expect("a journal");
         let file = File::open(&self.0).expect("opened");
         file.read(0, Buf::zeroed(SIZE)).await.1.to_vec()
     }
@@ -111,7 +120,7 @@ fn run(test: impl Future<Output = ()>) {
 #[test]
 fn power_loss_leaves_an_atomic_write_whole_or_undone() {
     run(async {
-        let (place, after) = (Place::new("steps"), Place::new("steps-after"));
+        let place = Place::new("steps");
         let mut file = File::open(&place.0).expect("a file");
         let syncs = watch(&place, &mut file);
         file.write(0, of(1, SIZE), false).await.0.expect("written");
@@ -124,43 +133,48 @@ fn power_loss_leaves_an_atomic_write_whole_or_undone() {
         let [first, second] = &locked(&syncs).clone()[..] else { panic!("two syncs") };
         assert_eq!((first, &second.medium, &end.medium), (&before, &with(3), &with(3)));
         assert!(first.journal != second.journal && second.journal != end.journal);
+        drop(file);
         for seed in 0..LOSSES {
             let both =
                 |medium: &[u8], journal: &[u8]| Both { medium: medium.into(), journal: journal.into() };
-            let kept = after.opened(&both(&with(2), &mixed(&first.journal, &second.journal, seed))).await;
+            let kept = place.opened(&both(&with(2), &mixed(&first.journal, &second.journal, seed))).await;
             assert!(kept == with(2) || kept == with(3), "the record is being kept, {seed}");
             let written = mixed(&with(2), &second.medium, seed);
-            let written = after.opened(&both(&written, &second.journal)).await;
+            let written = place.opened(&both(&written, &second.journal)).await;
             assert!(written == with(3), "the blocks are being written, {seed}");
-            let cleared = after.opened(&both(&with(3), &mixed(&second.journal, &end.journal, seed))).await;
+            let cleared = place.opened(&both(&with(3), &mixed(&second.journal, &end.journal, seed))).await;
             assert!(cleared == with(3), "the record is being cleared, {seed}");
         }
-        assert!(after.opened(&end).await == with(3), "acknowledged");
+        assert!(place.opened(&end).await == with(3), "acknowledged");
     });
 }
 
 #[test]
 fn power_loss_after_an_atomic_write_spares_later_writes() {
     run(async {
-        let (place, after) = (Place::new("later"), Place::new("later-after"));
+        let place = Place::new("later");
         let mut file = File::open(&place.0).expect("a file");
         let syncs = watch(&place, &mut file);
         file.write(0, of(1, SIZE), false).await.0.expect("written");
         file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect("written");
+        let mut acknowledged = Vec::new();
         for (byte, is_flushed) in [(3, false), (4, true)] {
             locked(&syncs).clear();
             file.write(OFFSET as u64, of(byte, LEN), !is_flushed).await.0.expect("written");
             if is_flushed {
                 file.flush().await.expect("flushed");
             }
-            let stable = locked(&syncs).last().cloned().expect("a sync");
-            assert!(after.opened(&stable).await == with(byte), "acknowledged as stable: {byte}");
+            acknowledged.push((byte, locked(&syncs).last().cloned().expect("a sync")));
         }
         let stable = Both::at(&place.0);
         file.write(OFFSET as u64, of(5, LEN), false).await.0.expect("written");
+        drop(file);
+        for (byte, stable) in acknowledged {
+            assert!(place.opened(&stable).await == with(byte), "acknowledged as stable: {byte}");
+        }
         for seed in 0..LOSSES {
             let lost = Both { medium: mixed(&stable.medium, &with(5), seed), ..stable.clone() };
-            let found = after.opened(&lost).await;
+            let found = place.opened(&lost).await;
             assert!(found == lost.medium, "no record replaces a later write, {seed}");
         }
     });
@@ -172,7 +186,8 @@ fn an_atomic_write_without_a_record_does_not_begin() {
     run(async {
         let place = Place::new("unkept");
         let mut file = File::open(&place.0).expect("a file");
-        file.journal = Some(Arc::new(Journal::new(PathBuf::from("/dev/full"))));
+        let medium = Identity::of(&file.medium.files.plain, &place.0.path, SIZE as u64).expect("its identity");
+        file.journal = Some(Arc::new(Journal::new(&place.folder().join("none"), medium)));
         file.write(0, of(1, SIZE), false).await.0.expect("written");
         file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect_err("no record");
         assert!(Both::at(&place.0).medium == with(1));
