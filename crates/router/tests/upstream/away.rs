@@ -32,6 +32,17 @@ async fn write_on(disk: Arc<Remote>, meanwhile: impl Future<Output = ()>) {
     }
 }
 
+/// What comes of work that waits for nothing: some turns of the event loop are enough.
+async fn at_once<T>(work: impl Future<Output = T>) -> T {
+    let turns = async {
+        for _ in 0..100 {
+            net::after_others().await;
+        }
+        None
+    };
+    net::either(async { Some(work.await) }, turns).await.expect("it waits once more")
+}
+
 #[test]
 fn an_upstream_is_killed_and_comes_back_within_the_time_and_nobody_sees_it() {
     let mut server = server();
@@ -94,12 +105,9 @@ fn an_upstream_that_stays_away_is_waited_for_once_and_then_commands_fail_at_once
         let begun = Instant::now();
         // A write might be sent before the end of the connection is seen, and then waits for the target.
         assert_eq!(told(read(&disk, 1).await), TRANSITION);
-        let waited = begun.elapsed();
-        assert!((600..2000).contains(&waited.as_millis()), "{waited:?}");
-        let begun = Instant::now();
-        assert_eq!(told(write(&disk, 2).await), TRANSITION);
-        assert_eq!(told(disk.flush().await), TRANSITION);
-        assert!(begun.elapsed() < Duration::from_millis(200), "it waits once more");
+        assert!(begun.elapsed() >= Duration::from_millis(600), "it is not waited for");
+        assert_eq!(told(at_once(write(&disk, 2)).await), TRANSITION);
+        assert_eq!(told(at_once(disk.flush()).await), TRANSITION);
         while !matches!(disk.health(), Health::Lost(_)) {
             health.recv_async().await.expect("it is told");
         }
