@@ -74,8 +74,8 @@ impl Algorithm {
 pub enum BadSecret {
     /// What follows `0x` is not two hexadecimal digits for each byte.
     Hex,
-    /// A control character, which an editor or another system left there.
-    Control(u8),
+    /// A control character of Unicode (category Cc), which an editor or another system left there.
+    Control(char),
 }
 
 impl BadSecret {
@@ -83,8 +83,8 @@ impl BadSecret {
     pub fn explain(self) -> (String, &'static str) {
         match self {
             Self::Hex => ("0x without pairs of hexadecimal digits".into(), "write two digits for each byte"),
-            Self::Control(byte) => (
-                format!("the control character {byte:02x}h"),
+            Self::Control(c) => (
+                format!("the control character {:02x}h", u32::from(c)),
                 "save it as one line of plain text, or write the bytes in hexadecimal after 0x",
             ),
         }
@@ -102,8 +102,9 @@ pub fn secret_of_text(text: &[u8]) -> Result<Vec<u8>, BadSecret> {
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    if let Some(byte) = text.iter().find(|byte| byte.is_ascii_control()) {
-        return Err(BadSecret::Control(*byte));
+    // What is no UTF-8 has no characters beyond ASCII, and its bytes stand for themselves.
+    if let Some(c) = String::from_utf8_lossy(text).chars().find(|c| c.is_control()) {
+        return Err(BadSecret::Control(c));
     }
     let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) else {
         return Ok(text.to_vec());

@@ -167,6 +167,8 @@ mod tests {
             assert_eq!(what(text), "contains 0x without pairs of hexadecimal digits");
         }
         assert_eq!(what(b"twelve byte\n\n"), "contains the control character 0ah");
+        assert_eq!(what("twelve bytes\u{85}\n".as_bytes()), "contains the control character 85h");
+        assert_eq!(what(b"twelve\x7fbytes"), "contains the control character 7fh");
         assert_eq!(what(b"0x0001"), "has 2 bytes");
     }
 }
