@@ -125,6 +125,8 @@ fn dsc_005_one_target_by_name() {
     let server = three_targets();
     let mut raw = Raw::discovery(server.portal(), &[]);
     assert_eq!(send_targets(&mut raw, OTHER), [(OTHER.to_string(), addresses(&server, &[1, 1, 7]))]);
+    let in_capitals = OTHER.to_uppercase();
+    assert_eq!(send_targets(&mut raw, &in_capitals), [(OTHER.to_string(), addresses(&server, &[1, 1, 7]))]);
     for name in [HIDDEN, "iqn.2026-11.org.example:nobody", "rubbish"] {
         let mut raw = Raw::discovery(server.portal(), &[]);
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", name)]);
@@ -134,15 +136,16 @@ fn dsc_005_one_target_by_name() {
     }
 }
 
-/// DSC-007: the rule binds initiators; a target that is sent more keys answers or refuses, and goes on.
+/// DSC-007: the rule binds initiators; a target that is sent more keys answers all of them.
 #[test]
 fn dsc_007_send_targets_with_another_key() {
     let server = shared();
     let mut raw = Raw::discovery(server.portal(), &[]);
     let text =
         raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", "All"), ("X-com.example.a", "1")]);
-    raw.outcome(&text);
-    Raw::discovery(server.portal(), &[]).text(&[("SendTargets", "All")]);
+    let Outcome::Answered(answer) = raw.outcome(&text) else { panic!("no answer") };
+    assert_eq!(answer.value("X-com.example.a").as_deref(), Some("NotUnderstood"));
+    assert_eq!(answer.value("TargetName").as_deref(), Some(TARGET));
 }
 
 /// DSC-009

@@ -10,7 +10,6 @@ const C: u8 = 0x40;
 fn neg_001_keys_and_values_are_case_sensitive() {
     let server = shared();
     assert!(negotiate(server.portal(), "immediatedata", "Yes").is("NotUnderstood"));
-    assert!(negotiate(server.portal(), "ImmediateData", "yes").refused());
     assert!(negotiate(server.portal(), "HeaderDigest", "crc32c").refused());
 }
 
@@ -22,11 +21,26 @@ fn neg_002_every_pair_ends_in_one_nul() {
     let answer = login.connect(server.portal()).login(&login.request(1, Some(3)));
     assert_eq!(answer.data.last(), Some(&0));
     assert!(!answer.data.windows(2).any(|w| w == [0, 0]) && answer.data[0] != 0, "{answer:?}");
+}
+
+/// The end of the text ends its last pair: no byte follows that could belong to it.
+#[test]
+fn last_pair_without_nul_is_taken() {
+    let server = shared();
+    let login = Login::new().key("ImmediateData", "No");
     let mut cut = login.request(1, Some(3));
-    cut.data.pop();
-    let mut raw = login.connect(server.portal());
-    assert_eq!(raw.login(&cut).status(), 0x0200);
-    raw.expect_close();
+    assert_eq!(cut.data.pop(), Some(0));
+    let answer = login.connect(server.portal()).login(&cut);
+    assert_eq!((answer.status(), answer.value("ImmediateData").as_deref()), (0, Some("No")));
+    let mut raw = Raw::discovery(server.portal(), &[]);
+    let text = raw.request(op::TEXT | 0x40).ttt(NONE).data(b"SendTargets=All");
+    let Outcome::Answered(answer) = raw.outcome(&text) else { panic!("no answer") };
+    assert!(answer.value("TargetName").is_some(), "{answer:?}");
+}
+
+#[test]
+fn initiator_alias_of_300_bytes_logs_in() {
+    assert!(!negotiate(shared().portal(), "InitiatorAlias", &"a".repeat(300)).refused());
 }
 
 /// NEG-003
@@ -80,7 +94,10 @@ fn neg_005_values_of_255_bytes() {
 #[test]
 fn neg_006_booleans_are_yes_or_no() {
     let server = shared();
-    for value in ["Maybe", "1", "", "YES", "Yes,No", "Yes "] {
+    for (value, taken) in [("yes", "Yes"), ("YES", "Yes"), ("no", "No")] {
+        assert!(negotiate(server.portal(), "InitialR2T", value).is(taken), "{value:?}");
+    }
+    for value in ["Maybe", "1", "", "Yes,No", "Yes "] {
         assert!(negotiate(server.portal(), "InitialR2T", value).refused(), "{value:?}");
     }
 }

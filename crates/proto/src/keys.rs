@@ -30,6 +30,8 @@ pub enum Kind {
     Reporting,
     /// A string that each side declares for itself; the role that takes it reads it.
     Declared,
+    /// A string for people, of any length: the role that takes it cuts it.
+    ForPeople,
     /// Authentication: AuthMethod and the keys of the methods.
     Security,
     /// A request: SendTargets.
@@ -123,6 +125,7 @@ impl Key {
             }
             Kind::Digest(..) | Kind::Reporting => "none of these may be used".into(),
             Kind::Declared => format!("{VALUE_LEN} bytes at most"),
+            Kind::ForPeople => "any text".into(),
             Kind::OverRdma(_) => "it has its place over RDMA alone".into(),
             Kind::Security | Kind::Request | Kind::Fixed(_) => "it has no place here".into(),
         }
@@ -161,7 +164,7 @@ const SIZE: RangeInclusive<u32> = 512..=0xff_ffff;
 pub static TABLE: &[Key] = &[
     key("SessionType", Kind::Declared, Sender::Initiator, Use::LeadingAny),
     key("InitiatorName", Kind::Declared, Sender::Initiator, Use::Login),
-    key("InitiatorAlias", Kind::Declared, Sender::Initiator, Use::Always),
+    key("InitiatorAlias", Kind::ForPeople, Sender::Initiator, Use::Always),
     key("TargetName", Kind::Declared, Sender::Both, Use::Login),
     key("TargetAlias", Kind::Declared, Sender::Target, Use::Always),
     key("TargetAddress", Kind::Declared, Sender::Target, Use::Always),
@@ -309,6 +312,7 @@ fn settle_as(
         }
         Kind::Fixed(answer) => Ok(Some((*answer).to_owned())),
         Kind::Declared if value.len() <= VALUE_LEN => Ok(None),
+        Kind::ForPeople => Ok(None),
         Kind::Declared | Kind::Security | Kind::Request | Kind::OverRdma(_) => Err(Inadmissible),
     }
 }
@@ -394,7 +398,8 @@ mod tests {
             ("MaxConnections", "65536", None),
             ("MaxConnections", "Reject", None),
             ("InitialR2T", "Maybe", None),
-            ("InitialR2T", "yes", None),
+            ("InitialR2T", "yes", Some("Yes")),
+            ("InitialR2T", "NO", Some("No")),
             ("InitialR2T", "", None),
             ("ImmediateData", "Irrelevant", None),
             ("MaxBurstLength", "511", None),
@@ -452,10 +457,10 @@ mod tests {
             assert_eq!(answers[0], if want { Ok(None) } else { Err(Inadmissible) });
             assert_eq!(now.max_xmit_data_segment_length.to_string() == value, want);
         }
-        for key in ["X#NodeArchitecture", "InitiatorAlias"] {
-            assert_eq!(answer(&offer, key, &"x".repeat(255)), Ok(None));
-            assert_eq!(answer(&offer, key, &"x".repeat(256)), Err(Inadmissible));
-        }
+        let key = "X#NodeArchitecture";
+        assert_eq!(answer(&offer, key, &"x".repeat(255)), Ok(None));
+        assert_eq!(answer(&offer, key, &"x".repeat(256)), Err(Inadmissible));
+        assert_eq!(answer(&offer, "InitiatorAlias", &"x".repeat(300)), Ok(None));
     }
 
     /// NEG-020: None is not chosen where only CRC32C is offered, nor the other way round.

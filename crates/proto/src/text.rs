@@ -186,14 +186,10 @@ impl Sequence {
                 Some(row) if matches!(row.kind, Kind::Request) => {
                     self.send_targets(value, session_type, &mut targets)
                 }
-                _ if session_type == SessionType::Discovery => return Err(RejectReason::Protocol),
+                Some(_) if session_type == SessionType::Discovery => return Err(RejectReason::Protocol),
                 Some(row) => self.declare(row, value)?,
                 None => push(&mut self.out, key, "NotUnderstood"),
             }
-        }
-        // SendTargets stands alone (RFC 7143 appendix C).
-        if self.seen.contains("SendTargets") && self.seen.len() > 1 {
-            return Err(RejectReason::Protocol);
         }
         Ok(())
     }
@@ -328,7 +324,23 @@ mod tests {
         }
     }
 
-    /// What is not ours, or is not understood, is what it is without them; a Discovery session refuses it.
+    /// The initiator has to send SendTargets alone (RFC 7143 appendix C), but nothing is unclear where it does not.
+    #[test]
+    fn send_targets_beside_other_keys_is_answered() {
+        use SessionType::*;
+        let (list, unknown) = (text_of(1), "X-a=NotUnderstood\0");
+        for (session_type, text, want) in [
+            (Discovery, "SendTargets=All\0X-a=1\0", format!("{list}{unknown}")),
+            (Discovery, "X-a=1\0SendTargets=All", format!("{unknown}{list}")),
+            (Normal, "SendTargets=\0X-a=1\0", format!("{list}{unknown}")),
+            (Normal, "InitiatorAlias=a\0SendTargets=", list.clone()),
+        ] {
+            let got = Pair::new(session_type, 1, 8192).reply(FINAL, NONE, text);
+            assert_eq!(got, (FINAL, NONE, want), "{session_type:?} {text}");
+        }
+    }
+
+    /// What is not ours is not understood, in a Discovery session too.
     #[test]
     fn own_keys_are_answered_by_who_serves() {
         use SessionType::*;
@@ -344,9 +356,8 @@ mod tests {
                 Some("X-a=NotUnderstood\0X-org.lunar.echo=2\0"),
             ),
             (Normal, "X-org.lunarecho=?\0", Some("X-org.lunarecho=NotUnderstood\0")),
-            (Discovery, "X-org.lunar.none=?\0", None),
-            (Discovery, "X-org.lunarecho=?\0", None),
-            (Discovery, "X-org.lunar.echo=?\0SendTargets=All\0", None),
+            (Discovery, "X-org.lunar.none=?\0", Some("X-org.lunar.none=NotUnderstood\0")),
+            (Discovery, "X-org.lunarecho=?\0", Some("X-org.lunarecho=NotUnderstood\0")),
             (Normal, "X-org.lunar.echo=1\0X-org.lunar.echo=2\0", None),
         ] {
             let step = Pair::new(session_type, 1, 8192).send(FINAL, 1, NONE, text.as_bytes());
@@ -419,9 +430,7 @@ mod tests {
             (FINAL, "TargetAlias=a\0", RejectReason::Protocol),
             (FINAL, "MaxRecvDataSegmentLength=511\0", RejectReason::Protocol),
             (FINAL, "MaxRecvDataSegmentLength=512\0MaxRecvDataSegmentLength=512\0", RejectReason::Protocol),
-            (FINAL, "SendTargets=\0X-a=1\0", RejectReason::Protocol),
-            (FINAL, "X-a=1\0SendTargets=\0", RejectReason::Protocol),
-            (FINAL, "SendTargets=", RejectReason::Protocol),
+            (FINAL, "SendTargets", RejectReason::Protocol),
             (CONTINUE, &"A".repeat(65537), RejectReason::LongOperation),
         ] {
             let mut p = Pair::new(SessionType::Normal, 1, 8192);

@@ -275,7 +275,8 @@ fn proposal(key: &Key, offer: &Offer, crc32c_first: bool) -> Option<String> {
         }
         // What both sides do unasked is not talked about: not all know these keys.
         Kind::OverRdma(Kind::Min(_, f)) if offer.rdma_extensions => (f.offer)(offer).to_string(),
-        Kind::Declared | Kind::Security | Kind::Request | Kind::Fixed(_) | Kind::OverRdma(_) => return None,
+        Kind::Declared | Kind::ForPeople | Kind::Security | Kind::Request => return None,
+        Kind::Fixed(_) | Kind::OverRdma(_) => return None,
     })
 }
 

@@ -225,7 +225,7 @@ impl Login {
         let mut found = vec![];
         for pair in pairs(text) {
             let Ok((key, value)) = pair else {
-                return Err(self.blame("text that is no list of KEY=VALUE, each with a NUL behind it"));
+                return Err(self.blame("text that is no list of KEY=VALUE with NULs between them"));
             };
             if !self.is_said_again(key, value) {
                 let row = self.admit(key).map_err(|rule| self.blame_key(key, value, rule))?;
@@ -560,9 +560,14 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<Identity, (LoginSta
     if target.is_none() && session_type == SessionType::Normal {
         return Err(missing("TargetName"));
     }
-    // It is shown to people: nothing in it may steer their terminal.
-    let initiator_alias = value("InitiatorAlias").map(|a| a.replace(char::is_control, "?"));
+    let initiator_alias = value("InitiatorAlias").map(for_people);
     Ok(Identity { initiator, initiator_alias, target, session_type })
+}
+
+/// A text that people read: nothing in it may steer their terminal, and what is too long is cut.
+fn for_people(text: &str) -> String {
+    let end = (0..=text.len().min(keys::VALUE_LEN)).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].replace(char::is_control, "?")
 }
 
 fn wrong_name(key: &str, name: &str, why: &str) -> (LoginStatus, String) {

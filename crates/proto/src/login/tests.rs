@@ -335,7 +335,7 @@ fn texts_that_are_refused() {
         (format!("{NAMES}TargetAddress=192.0.2.1\0"), LoginStatus::INITIATOR_ERROR),
         (format!("{NAMES}ErrorRecoveryLevel=9\0"), LoginStatus::INITIATOR_ERROR),
         (format!("{NAMES}HeaderDigest=X-none-such\0"), LoginStatus::INITIATOR_ERROR),
-        (format!("{NAMES}InitialR2T=Yes"), LoginStatus::INITIATOR_ERROR),
+        (format!("{NAMES}InitialR2T\0"), LoginStatus::INITIATOR_ERROR),
         (format!("{NAMES}{}=1\0", "K".repeat(64)), LoginStatus::INITIATOR_ERROR),
     ] {
         assert_eq!(Pair::new(House::default()).refused(DIRECT, &text), want, "{text}");
@@ -346,6 +346,20 @@ fn texts_that_are_refused() {
         LoginStatus::INITIATOR_ERROR,
         "LOG-033"
     );
+}
+
+#[test]
+fn last_pair_without_nul_and_lower_case_log_in() {
+    let text = Pair::new(House::default()).ready(DIRECT, &format!("{NAMES}ImmediateData=no"));
+    assert!(text.contains("ImmediateData=No\0"), "{text}");
+    Pair::new(House::default()).ready(DIRECT, NAMES.trim_end_matches('\0'));
+}
+
+#[test]
+fn long_alias_is_cut_for_display() {
+    let mut p = Pair::new(House::default());
+    p.ready(DIRECT, &format!("{NAMES}InitiatorAlias=a{}\0", "\u{e9}".repeat(150)));
+    assert_eq!(p.login.initiator_alias(), Some(&*format!("a{}", "\u{e9}".repeat(127))));
 }
 
 /// LOG-034, KEY-004: over two PDUs.
@@ -829,8 +843,8 @@ fn a_refusal_has_its_reason() {
                 .to_owned(),
         ),
         (
-            format!("{NAMES}InitialR2T=Yes"),
-            "text that is no list of KEY=VALUE, each with a NUL behind it".to_owned(),
+            format!("{NAMES}InitialR2T\0"),
+            "text that is no list of KEY=VALUE with NULs between them".to_owned(),
         ),
     ];
     for (text, reason) in cases {

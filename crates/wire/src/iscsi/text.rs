@@ -1,4 +1,5 @@
-//! Key text of Login and Text PDUs: `key=value` pairs, each ended by one NUL (RFC 7143 section 6.1).
+//! Key text of Login and Text PDUs: `key=value` pairs, each ended by one NUL (RFC 7143 section 6.1). The end of the text
+//! ends the last pair too: no byte can follow it, and some leave that NUL out.
 
 use std::fmt::Write;
 
@@ -47,7 +48,7 @@ const FOR_PEOPLE: [&[u8]; 2] = [b"InitiatorAlias=", b"TargetAlias="];
 
 /// The first pair of a text that is not empty.
 fn split(text: &[u8]) -> Result<(&str, &str), &'static str> {
-    let end = text.iter().position(|&b| b == 0).ok_or("no NUL after the last pair")?;
+    let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
     let is_for_people = FOR_PEOPLE.iter().any(|key| text.starts_with(key));
     let pair = match std::str::from_utf8(&text[..end]) {
         Err(e) if is_for_people => std::str::from_utf8(&text[..e.valid_up_to()]),
@@ -91,13 +92,10 @@ pub fn number(value: &str) -> Option<u64> {
     plain.then(|| value.parse().ok())?
 }
 
-/// A boolean: exactly Yes or No.
+/// A boolean: Yes or No, in any case, because no other value can be meant.
 pub fn boolean(value: &str) -> Option<bool> {
-    match value {
-        "Yes" => Some(true),
-        "No" => Some(false),
-        _ => None,
-    }
+    let is = |word| value.eq_ignore_ascii_case(word);
+    if is("Yes") { Some(true) } else { is("No").then_some(false) }
 }
 
 /// A boolean as it is written.
@@ -189,6 +187,12 @@ mod tests {
     }
 
     #[test]
+    fn last_pair_without_nul_is_a_pair() {
+        assert_eq!(all(b"A=1\0B=2"), Ok(vec![("A", "1"), ("B", "2")]));
+        assert_eq!(all(b"TargetAlias=disk \xe4"), Ok(vec![("TargetAlias", "disk ")]));
+    }
+
+    #[test]
     fn alias_beyond_utf8_is_cut_and_hides_no_pair() {
         let text = b"TargetAlias=disk \xe4\0InitiatorAlias=\xff\0A=1\0";
         assert_eq!(all(text), Ok(vec![("TargetAlias", "disk "), ("InitiatorAlias", ""), ("A", "1")]));
@@ -198,7 +202,7 @@ mod tests {
     fn what_breaks_the_format_is_told_with_its_place() {
         let long = [b"K".repeat(64).as_slice(), b"=1\0"].concat();
         for (text, at) in [
-            (b"A=1\0B=2".as_slice(), 4),
+            (b"A=1\0B".as_slice(), 4),
             (b"A=1\0\0=1\0", 5),
             (b"=1\0", 0),
             (b"A\0", 0),
@@ -271,6 +275,12 @@ mod tests {
         let pairs = all(&text).unwrap();
         assert_eq!(boolean(pairs[0].1), Some(true));
         assert_eq!(binary(pairs[1].1, &mut [0; 2]), Some([0x0a, 0xff].as_slice()));
-        assert_eq!(boolean("yes"), None);
+    }
+
+    #[test]
+    fn booleans_are_taken_in_any_case() {
+        assert_eq!(["Yes", "yes", "YES"].map(boolean), [Some(true); 3]);
+        assert_eq!(["No", "no", "nO"].map(boolean), [Some(false); 3]);
+        assert_eq!(["", "Y", "Yes ", "Yes,No", "true", "1"].map(boolean), [None; 6]);
     }
 }

@@ -226,7 +226,6 @@ fn answers_that_are_refused() {
         "TargetAddress=192.0.2.1\0",
         "TargetName=disk\x1b[2J\0",
         "TargetName=\0",
-        "TargetName=iqn.2026-11.org.example:a",
         "SendTargets=Reject\0",
         "SendTargets=NotUnderstood\0",
         "=\0",

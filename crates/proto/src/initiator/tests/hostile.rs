@@ -96,11 +96,11 @@ fn stages() {
     assert!(why.contains("T bit"), "{why}");
 }
 
-/// NEG-001 to NEG-003, NEG-009: texts that are none.
+/// NEG-001 to NEG-003, NEG-009: texts that are none. A NUL that is missing at the very end is no fault.
 #[test]
 fn malformed_texts() {
     let long = format!("{}=1\0", "K".repeat(64));
-    for text in ["AuthMethod=None", "AuthMethod\0", "=None\0", "Auth Method=None\0", &long] {
+    for text in ["AuthMethod\0", "=None\0", "Auth Method=None\0", &long] {
         assert!(Script::new(wish()).broke(TO_OPERATIONAL, text).contains("key text"), "{text:?}");
     }
     let step = Script::new(wish()).reply_with(TO_OPERATIONAL, b"TargetAddress=\xff\0", |_| ());
@@ -281,14 +281,9 @@ fn redirects() {
     script.challenged("7", "0x0102");
     let step = script.reply_with(SECURITY, b"TargetAddress=disks.example.org\0", moved);
     assert_eq!(step, Step::Moved { address: "disks.example.org".into(), permanent: false });
-    for text in [
-        "",
-        "TargetAddress=\0",
-        "TargetAddress=192.0.2.1",
-        "TargetAddress=192.0.2.1:0\0",
-        "TargetAddress=a\x1b[2J\0",
-        "TargetAlias=a\0",
-    ] {
+    for text in
+        ["", "TargetAddress=\0", "TargetAddress=192.0.2.1:0\0", "TargetAddress=a\x1b[2J\0", "TargetAlias=a\0"]
+    {
         let step = Script::new(wish()).reply_with(SECURITY, text.as_bytes(), moved);
         let Step::Failed(Failure::Broke(why)) = step else { panic!("{text:?}: {step:?}") };
         assert!(why.contains("TargetAddress") && !why.contains('\x1b'), "{why}");
