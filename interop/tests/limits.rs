@@ -55,6 +55,19 @@ fn connections_leave_descriptors_to_files_of_state() {
     }
 }
 
+/// `connections` is more than there are descriptors: an address has its share of what there are.
+#[test]
+fn an_address_leaves_descriptors_to_other_addresses() {
+    let limits = "[limits]\nconnections = 4096\nconnections_before_login = 4096\n";
+    let server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 256", "");
+    let crowd: Vec<Raw> = (0..300).map(|_| Raw::connect(server.portal())).collect();
+    let closed =
+        "it has its share, or there are as many as `connections` of [limits] or the open files allow";
+    interop::routed::until("the log", || server.log().contains(closed).then_some(()));
+    login(1).source([127, 0, 0, 2].into()).on(server.portal()).ping();
+    drop(crowd);
+}
+
 /// A disk of 64 MiB in a process that may write 4 MiB to a file.
 const DISK: &str = "[[target.lun]]\nlun = 7\nbackend = \"file\"\npath = \"disk.img\"\n";
 const SPACE_ALLOCATION_FAILED: u32 = 0x07_27_07;

@@ -84,6 +84,20 @@ fn silent_connections_of_one_address_leave_room_for_others() {
     drop(silent);
 }
 
+/// Addresses fill the table to its last place. A new one gets the place of the oldest login of the address with the most.
+#[test]
+fn a_full_table_of_logins_gives_way_to_a_new_address() {
+    let server = guarded("connections_before_login = 8\n");
+    let mut greedy: Vec<Raw> = (0..6).map(|_| Raw::connect_from(HERE, server.portal())).collect();
+    let mut others = [3, 4].map(|n| Raw::connect_from(IpAddr::from([127, 0, 0, n]), server.portal()));
+    let mut user = alice(&server).expect("a new address");
+    greedy.remove(0).expect_close();
+    user.ping();
+    let reason = "another address needed its place";
+    interop::routed::until("the log", || server.log().contains(reason).then_some(()));
+    greedy.iter_mut().chain(&mut others).for_each(Raw::expect_silence);
+}
+
 #[test]
 fn connections_that_were_closed_take_no_place() {
     let server = guarded("connections_before_login = 3\n");
@@ -91,6 +105,23 @@ fn connections_that_were_closed_take_no_place() {
         drop([(); 3].map(|()| Raw::connect_from(ELSEWHERE, server.portal())));
         alice(&server).expect("those before are gone").ping();
     }
+}
+
+/// The kernel shows the timer of a connection: 2 is keepalive, when nothing is on its way.
+#[test]
+fn the_kernel_asks_the_peer_of_a_discovery_session() {
+    let server = guarded("");
+    let raw = Raw::discovery(server.portal(), &[]);
+    let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
+    let ends = (port(server.portal()), port(raw.stream.local_addr().expect("an address")));
+    interop::routed::until("keepalive", || {
+        let table = fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+        let is_asked = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words[1].ends_with(&ends.0) && words[2].ends_with(&ends.1) && words[5].starts_with("02:")
+        };
+        table.lines().skip(1).any(is_asked).then_some(())
+    });
 }
 
 #[test]

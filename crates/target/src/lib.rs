@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod crowds;
 mod devices;
 mod exec;
 mod fence;

@@ -330,20 +330,20 @@ impl Table {
     /// The limits, and the share of its address, allow a session more. Discovery takes nothing from normal sessions.
     fn has_room(&self, info: &Info, limits: &Limits) -> bool {
         let origin = Origin::from(info.address.ip());
-        let (mut used, mut of_origin, mut of_name) = (0, 0, 0);
+        let (mut used, mut of_groups, mut of_name) = (0, share::Own::default(), 0);
         for other in self.sessions.values().map(|e| &e.info).filter(|o| o.discovery == info.discovery) {
-            let is_near = Origin::from(other.address.ip()) == origin;
+            let near = Origin::from(other.address.ip()).shared_with(origin);
             // Without CHAP anybody may claim a name.
             let is_same = (&other.initiator, &other.user) == (&info.initiator, &info.user);
             used += 1;
-            of_origin += is_near as usize;
-            of_name += (is_same && (is_near || info.user.is_some())) as usize;
+            of_groups.iter_mut().zip(near).for_each(|(own, is_near)| *own += usize::from(is_near));
+            of_name += (is_same && (near[0] || info.user.is_some())) as usize;
         }
         let (limit, per_name) = match info.discovery {
             true => (limits.discovery_sessions, usize::MAX),
             false => (limits.sessions, limits.sessions_per_initiator),
         };
-        of_name < per_name && share::admits(limit, used, of_origin)
+        of_name < per_name && share::admits(limit, used, of_groups)
     }
 
     fn free_tsih(&self) -> Option<u16> {

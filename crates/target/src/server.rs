@@ -1,12 +1,13 @@
 //! The server: listeners, cores, and the way from one configuration to the next.
 
 use crate::access::Door;
+use crate::crowds::{Crowds, Evicted, Unfinished, Waits};
 use crate::devices;
 use crate::iscsi;
 use crate::registry::{Letter, Registry};
 use crate::session::Info;
 use crate::setup::{Portal, PortalGroup, Setup, Target, Transports};
-use crate::share::{Crowd, Origin};
+use crate::share::Origin;
 use crate::{Resting, Unit};
 use device::{Protocol, TargetPort};
 use net::cores::Place;
@@ -78,7 +79,7 @@ impl Shared {
     /// Connections in all.
     #[cfg(test)]
     pub fn connections(&self) -> usize {
-        self.crowds().all.used()
+        self.crowds().used()
     }
 
     fn crowds(&self) -> MutexGuard<'_, Crowds> {
@@ -129,12 +130,6 @@ impl Shared {
     pub fn setup(&self) -> Arc<Setup> {
         self.setup.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
-}
-
-#[derive(Default)]
-struct Crowds {
-    all: Crowd,
-    before_login: Crowd,
 }
 
 /// A portal that is listening.
@@ -423,7 +418,10 @@ pub struct Counted {
     shared: Arc<Shared>,
     place: Place,
     origin: Origin,
-    logged_in: bool,
+    /// Among those before login; None: it is logged in.
+    waits: Option<Waits>,
+    /// It is not evicted any more.
+    done: Option<Unfinished>,
 }
 
 impl Counted {
@@ -433,29 +431,14 @@ impl Counted {
             return Err("the server stops");
         }
         let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
-        let mut crowds = shared.crowds();
-        if crowds.all.used() >= shared.room {
-            return Err("there are as many as the open files of this process allow");
-        }
-        if !crowds.all.enter(origin, limits.connections) {
-            return Err("it has its share, or there are as many as `connections` of [limits] allows");
-        }
-        if !crowds.before_login.enter(origin, limits.connections_before_login) {
-            crowds.all.leave(origin);
-            return Err(
-                "it has its share, or there are as many as `connections_before_login` of [limits] allows",
-            );
-        }
-        drop(crowds);
-        Ok(Counted { shared: shared.clone(), place, origin, logged_in: false })
+        let waits = shared.crowds().enter(origin, limits, shared.room)?;
+        Ok(Counted { shared: shared.clone(), place, origin, waits: Some(waits), done: None })
     }
 
     /// There is a place for a connection from this address.
     fn has_room(shared: &Shared, peer: SocketAddr) -> bool {
         let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
-        let crowds = shared.crowds();
-        crowds.all.has_room(origin, limits.connections)
-            && crowds.before_login.has_room(origin, limits.connections_before_login)
+        shared.crowds().admits(origin, limits, shared.room).is_ok()
     }
 
     /// The core that it has its place on.
@@ -463,20 +446,23 @@ impl Counted {
         self.place.core()
     }
 
-    /// The login is done.
-    pub fn logged_in(&mut self) {
-        self.logged_in = true;
-        self.shared.crowds().before_login.leave(self.origin);
+    /// Comes back when the place goes to another connection before this one is logged in.
+    pub(crate) fn evicted(&self) -> Evicted {
+        self.waits.as_ref().map(Waits::evicted).unwrap_or_default()
+    }
+
+    /// The login is done. False: another connection has its place.
+    pub fn logged_in(&mut self) -> bool {
+        if let Some(waits) = self.waits.take() {
+            self.done = self.shared.crowds().logged_in(&waits);
+        }
+        self.done.is_some()
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut crowds = self.shared.crowds();
-        crowds.all.leave(self.origin);
-        if !self.logged_in {
-            crowds.before_login.leave(self.origin);
-        }
+        self.shared.crowds().leave(self.origin, self.waits.take());
     }
 }
 

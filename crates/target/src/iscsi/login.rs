@@ -66,17 +66,11 @@ pub async fn login(
     count: Counted,
 ) -> Option<Begun> {
     let limit = shared.setup().limits.login_timeout;
-    match compio::time::timeout(limit, negotiate(shared, fresh, ends, portal, count)).await {
-        Ok(Ok(session)) => session,
-        Ok(Err(e)) => {
-            shared.turned_away(ends.peer, &e.to_string());
-            None
-        }
-        Err(_) => {
-            shared.turned_away(ends.peer, "the login took too long");
-            None
-        }
-    }
+    let login = count.evicted().or(limit, negotiate(shared, fresh, ends, portal, count)).await;
+    login.unwrap_or_else(|e| {
+        shared.turned_away(ends.peer, &e.to_string());
+        None
+    })
 }
 
 async fn negotiate(
@@ -171,7 +165,9 @@ impl Entered {
         visit(target, &info)?;
         let most = setup.limits.commands_per_session;
         let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
-        count.logged_in();
+        if !count.logged_in() {
+            return Err(LoginStatus::OUT_OF_RESOURCES);
+        }
         let now = shared.setup();
         if !Arc::ptr_eq(&now, setup) {
             // The configuration was read again meanwhile, when this session was not yet there to hear of it.

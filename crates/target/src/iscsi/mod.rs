@@ -40,17 +40,14 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TRIES: u32 = 4;
 
 /// What an initiator says first; it tells which protocol it speaks. Nothing, if it goes without a word.
-async fn first_bytes(stream: &Stream, limit: Duration) -> io::Result<Vec<u8>> {
+async fn first_bytes(stream: &Stream) -> io::Result<Vec<u8>> {
     let mut first = [0; 4096];
-    let word = async {
-        loop {
-            stream.readable().await?;
-            if let Some(len) = stream.receive(&mut first)? {
-                return Ok(first[..len].to_vec());
-            }
+    loop {
+        stream.readable().await?;
+        if let Some(len) = stream.receive(&mut first)? {
+            return Ok(first[..len].to_vec());
         }
-    };
-    compio::time::timeout(limit, word).await.unwrap_or_else(|_| Err(io::Error::other("it said nothing")))
+    }
 }
 
 /// Serves one connection to its end.
@@ -78,7 +75,8 @@ pub async fn serve(
     }
     let mut begun = Vec::new();
     if transports.iser && !transports.by_devices() {
-        begun = match first_bytes(&stream, shared.setup().limits.login_timeout).await {
+        let limit = shared.setup().limits.login_timeout;
+        begun = match count.evicted().or(limit, first_bytes(&stream)).await {
             Ok(bytes) => bytes,
             Err(e) => return shared.turned_away(peer, &e.to_string()),
         };

@@ -26,7 +26,9 @@ pub async fn serve_stream(
     portal: usize,
     count: Counted,
 ) {
-    match rdma::iwarp::request(stream, begun, local, peer, &rdma::iwarp::Options::default()).await {
+    let (limit, options) = (shared.setup().limits.login_timeout, rdma::iwarp::Options::default());
+    let request = rdma::iwarp::request(stream, begun, local, peer, &options);
+    match count.evicted().or(limit, request).await {
         Ok(request) => serve(shared, request, portal, count).await,
         Err(e) => shared.turned_away(peer, &e.to_string()),
     }

@@ -8,6 +8,7 @@ use crate::server::{Bound, Counted, Shared};
 use crate::session::{Info, Transport};
 use proto::login::Policy;
 use proto::parameters::Parameters;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -80,9 +81,9 @@ pub async fn log_in(
     })
 }
 
-/// A login took too long.
-pub fn took_too_long(shared: &Shared, peer: SocketAddr) -> LoginReject {
-    shared.turned_away(peer, "the login took too long");
+/// A login took too long, or lost its place.
+pub fn cut_off(shared: &Shared, peer: SocketAddr, why: &io::Error) -> LoginReject {
+    shared.turned_away(peer, &why.to_string());
     reject(Reason::UNABLE, 0)
 }
 

@@ -44,7 +44,9 @@ pub(crate) async fn serve_stream(
     portal: usize,
     count: Counted,
 ) {
-    match rdma::iwarp::request(stream, Vec::new(), local, peer, &rdma::iwarp::Options::default()).await {
+    let (limit, options) = (shared.setup().limits.login_timeout, rdma::iwarp::Options::default());
+    let request = rdma::iwarp::request(stream, Vec::new(), local, peer, &options);
+    match count.evicted().or(limit, request).await {
         Ok(request) => serve(shared, request, portal, count).await,
         Err(e) => shared.turned_away(peer, &e.to_string()),
     }
@@ -54,9 +56,10 @@ pub(crate) async fn serve_stream(
 pub(crate) async fn serve(shared: Arc<Shared>, request: Box<dyn Request>, portal: usize, count: Counted) {
     let (local, peer) = request.addresses();
     let limit = shared.setup().limits.login_timeout;
+    let evicted = count.evicted();
     let asked = login::log_in(&shared, request.private(), Ends { local, peer }, portal, count);
-    let answer = compio::time::timeout(limit, asked).await;
-    match answer.unwrap_or_else(|_| Err(login::took_too_long(&shared, peer))) {
+    let answer = evicted.or(limit, async { Ok(asked.await) }).await;
+    match answer.unwrap_or_else(|e| Err(login::cut_off(&shared, peer, &e))) {
         Ok(granted) => {
             if let Err(e) = run(&shared, request, granted).await {
                 shared.turned_away(peer, &e.to_string());

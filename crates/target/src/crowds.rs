@@ -1,0 +1,137 @@
+//! The places of connections: in all, and before login. A new address gets one of the latter in a full table.
+
+use crate::setup::Limits;
+use crate::share::{Crowd, Origin};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+/// Why a connection whose place another one has is closed.
+pub const EVICTED: &str = "its login was not done, and another address needed its place";
+
+/// Connections in all, and those not logged in.
+#[derive(Default)]
+pub struct Crowds {
+    all: Crowd,
+    before_login: Crowd,
+    /// Those not logged in, the oldest first.
+    unfinished: BTreeMap<u64, Unfinished>,
+    /// Of the latest.
+    serial: u64,
+}
+
+/// A connection that is not logged in. When this is dropped, it has lost its place.
+pub struct Unfinished {
+    origin: Origin,
+    _holds: flume::Sender<()>,
+}
+
+/// The place of a connection among those not logged in.
+pub struct Waits {
+    serial: u64,
+    evicted: flume::Receiver<()>,
+}
+
+/// Comes back when a place is lost.
+#[derive(Default)]
+pub struct Evicted(Option<flume::Receiver<()>>);
+
+impl Waits {
+    /// Comes back when the place is lost.
+    pub fn evicted(&self) -> Evicted {
+        Evicted(Some(self.evicted.clone()))
+    }
+}
+
+impl Evicted {
+    /// What comes before a session, unless it takes too long or its place is lost.
+    ///
+    /// # Errors
+    /// Those of `work`, and why it was cut off.
+    pub async fn or<T>(self, limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let evicted = async {
+            match self.0 {
+                Some(holds) => drop(holds.recv_async().await),
+                None => std::future::pending().await,
+            }
+            Err(io::Error::other(EVICTED))
+        };
+        let work = compio::time::timeout(limit, net::either(work, evicted));
+        work.await.unwrap_or_else(|_| Err(io::Error::other("the login took too long")))
+    }
+}
+
+impl Crowds {
+    /// Connections in all.
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.all.used()
+    }
+
+    /// There is a place for a connection from this address, where file descriptors allow `room` connections.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn admits(&self, origin: Origin, limits: &Limits, room: usize) -> Result<(), &'static str> {
+        if self.all.used() >= room {
+            return Err("there are as many as the open files of this process allow");
+        }
+        if !self.all.has_room(origin, limits.connections.min(room)) {
+            return Err(
+                "it has its share, or there are as many as `connections` of [limits] or the open files allow",
+            );
+        }
+        if !self.before_login.has_room(origin, limits.connections_before_login)
+            && self.victim(origin, limits).is_none()
+        {
+            return Err(
+                "it has its share, or there are as many as `connections_before_login` of [limits] allows",
+            );
+        }
+        Ok(())
+    }
+
+    /// The login that gives way to a connection from this address, in a table without a free place: the oldest of the
+    /// group that has the most.
+    fn victim(&self, origin: Origin, limits: &Limits) -> Option<u64> {
+        if self.before_login.used() < limits.connections_before_login {
+            return None;
+        }
+        let largest = self.before_login.largest_before(origin)?;
+        self.unfinished.iter().find(|(_, login)| largest.has(login.origin)).map(|(serial, _)| *serial)
+    }
+
+    /// Takes a place for a connection from this address.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn enter(&mut self, origin: Origin, limits: &Limits, room: usize) -> Result<Waits, &'static str> {
+        self.admits(origin, limits, room)?;
+        if let Some(victim) = self.victim(origin, limits) {
+            self.end_wait(victim);
+        }
+        self.all.enter(origin);
+        self.before_login.enter(origin);
+        self.serial += 1;
+        let (holds, evicted) = flume::bounded(0);
+        self.unfinished.insert(self.serial, Unfinished { origin, _holds: holds });
+        Ok(Waits { serial: self.serial, evicted })
+    }
+
+    fn end_wait(&mut self, serial: u64) -> Option<Unfinished> {
+        let login = self.unfinished.remove(&serial)?;
+        self.before_login.leave(login.origin);
+        Some(login)
+    }
+
+    /// The login is done. None: another connection has its place.
+    pub fn logged_in(&mut self, waits: &Waits) -> Option<Unfinished> {
+        self.end_wait(waits.serial)
+    }
+
+    /// A connection is over.
+    pub fn leave(&mut self, origin: Origin, waits: Option<Waits>) {
+        self.all.leave(origin);
+        waits.map(|waits| self.end_wait(waits.serial));
+    }
+}
