@@ -31,9 +31,10 @@ fn login(last: u8) -> Login {
     Login::new().isid([0x80, 0, 0, 1, 0, last])
 }
 
-/// A session of another initiator.
-fn stranger(server: &Server, name: &str) -> Raw {
-    let mut raw = login(9).initiator(&format!("iqn.2026-11.org.example:{name}")).on(server.portal());
+/// A session of another initiator, at an address of its own.
+fn stranger(server: &Server, n: u8) -> Raw {
+    let name = format!("iqn.2026-11.org.example:host{n}");
+    let mut raw = login(9).initiator(&name).source([127, 0, 1, n].into()).on(server.portal());
     raw.clear_attentions(0);
     raw
 }
@@ -68,7 +69,7 @@ fn moves_much(raw: &mut Raw) {
 fn announced_writes_without_data_take_no_memory() {
     let server = server();
     let before = server.rss_kib();
-    let mut hoards: Vec<Raw> = (0..4).map(|n| stranger(&server, &format!("hoard{n}"))).collect();
+    let mut hoards: Vec<Raw> = (0..4).map(|n| stranger(&server, n)).collect();
     for hoard in &mut hoards {
         let asked = announces(hoard, false).iter().filter(|answer| answer.opcode() == op::R2T).count();
         assert!(asked >= 3, "{asked}");
@@ -85,9 +86,10 @@ fn long_writes_on_their_way_hold_a_few_pieces_each() {
     let server = server();
     let before = server.rss_kib();
     let mut data = vec![0; usize::from(BLOCKS) * 512];
-    let begins = |n: u32| {
-        let mut raw = stranger(&server, &format!("host{n}"));
-        let write = raw.command(0, 0x80 | WRITE, &write10(n * 16384, BLOCKS), u32::from(BLOCKS) * 512);
+    let begins = |n: u8| {
+        let mut raw = stranger(&server, n);
+        let write =
+            raw.command(0, 0x80 | WRITE, &write10(u32::from(n) * 16384, BLOCKS), u32::from(BLOCKS) * 512);
         raw.send(&write);
         let r2t = raw.recv_for(write.tag());
         assert_eq!(r2t.opcode(), op::R2T);
@@ -113,16 +115,48 @@ fn sessions_of_one_initiator_share_their_memory() {
     let answers: Vec<Pdu> = hoards.iter_mut().flat_map(|hoard| announces(hoard, true)).collect();
     assert!(answers.iter().any(|answer| answer.opcode() == op::SCSI_RESPONSE && answer.bhs[3] == FULL));
     hoards.iter_mut().for_each(Raw::ping);
-    moves_much(&mut stranger(&server, "other"));
+    moves_much(&mut stranger(&server, 22));
+}
+
+/// Writes of 64 KiB with their first bytes, in sessions of one address that bear a name each.
+#[test]
+fn small_buffers_of_one_address_leave_room_for_others() {
+    let server = server();
+    let hold = |n: u8| {
+        let mut raw = login(n).initiator(&format!("iqn.2026-11.org.example:claimed{n}")).on(server.portal());
+        raw.clear_attentions(0);
+        (0..96).for_each(|_| begins_small(&mut raw));
+        raw
+    };
+    let mut hoards: Vec<Raw> = (0..12).map(hold).collect();
+    moves_much(&mut stranger(&server, 22));
+    hoards.iter_mut().for_each(Raw::ping);
+}
+
+/// A write of 64 KiB of which the first block comes, if it is taken.
+fn begins_small(raw: &mut Raw) {
+    let write = raw.command(0, 0x80 | WRITE, &write10(0, 128), 128 * 512);
+    raw.send(&write);
+    let answer = raw.recv_for(write.tag());
+    if answer.opcode() == op::R2T {
+        drips(raw, &answer, 0, 0, &[1; 512]);
+    }
+}
+
+/// Sends a part of what was asked for, with more to come. False: the connection is closed.
+fn drips(raw: &mut Raw, r2t: &Pdu, sn: u32, offset: u32, data: &[u8]) -> bool {
+    let part = raw.data_out(r2t.tag(), r2t.transfer_tag(), sn, offset, data);
+    let bytes = part.flags(0).bytes(8, &r2t.bhs[8..16]).encode(false, false);
+    std::io::Write::write_all(&mut raw.stream, &bytes).is_ok()
 }
 
 /// There was room when the write was announced, and there is none when its data come.
 #[test]
 fn data_that_find_no_room_end_their_write_with_full() {
     let server = server();
-    let mut late = stranger(&server, "late");
+    let mut late = stranger(&server, 21);
     let r2t = announces(&mut late, false).remove(0);
-    let mut hoards: Vec<Raw> = (0..2).map(|n| stranger(&server, &format!("hoard{n}"))).collect();
+    let mut hoards: Vec<Raw> = (0..2).map(|n| stranger(&server, n)).collect();
     for hoard in &mut hoards {
         announces(hoard, true);
         hoard.ping();
@@ -150,6 +184,27 @@ fn a_write_whose_data_do_not_come_ends_its_session() {
     interop::routed::until("the log", || server.log().contains(told).then_some(()));
     other.write_blocks(0, 0, &[2; 512]).good();
     other.ping();
+}
+
+/// Data-Outs that bring nothing, or a byte each.
+#[test]
+fn data_that_drip_end_their_session() {
+    let keys = "nop_interval_s = 0\ndata_out_timeout_s = 1";
+    let text = interop::config::standard().replace("nop_interval_s = 0", keys);
+    let server = Server::start(&text);
+    for bytes in [0, 1] {
+        let mut raw = session(&server, 1);
+        let r2t = held_write(&mut raw);
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut sn = 0;
+        while drips(&mut raw, &r2t, sn, sn * bytes, &[1][..bytes as usize]) {
+            assert!(Instant::now() < end, "{sn} Data-Outs of {bytes} bytes keep the session");
+            sn += 1;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let told = "the initiator does not send the data of a write";
+    interop::routed::until("the log", || (server.log().matches(told).count() == 2).then_some(()));
 }
 
 /// A write that waits for its data.

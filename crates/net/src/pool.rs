@@ -54,13 +54,18 @@ pub(crate) fn trim() -> usize {
 const SHARES: usize = 4;
 /// A share that has nothing gets a buffer of up to so many bytes although the pool is at its limit.
 const RESERVED_BYTES: usize = 1 << 20;
-/// Buffers of up to so many bytes do not count for the owner of several shares, whose count all cores write to. How many
-/// of them a connection has is bounded by its commands.
+/// Buffers of up to so many bytes count for the owner in steps ([`GRANT_BYTES`]): all cores write to its count.
 const SMALL_BYTES: usize = 64 << 10;
+/// A share counts its small buffers for the owner in steps of so many bytes. It keeps one step when it has none.
+const GRANT_BYTES: usize = 128 << 10;
+/// Small buffers take this part of the limit of an owner whatever it leaves to others, while as much of the pool is left.
+const SMALL_PART: usize = 4;
 
 struct Account {
     limit: usize,
     used: AtomicUsize,
+    /// Bytes of first buffers in use beyond the limit.
+    reserve: AtomicUsize,
     /// How many wait or are about to. They count themselves before they look once more, and buffers are
     /// given back before the count is read, all in one order (SeqCst): no return goes unnoticed.
     waiting: AtomicUsize,
@@ -76,6 +81,11 @@ impl Account {
         self.returned.iter().for_each(|class| {
             class.notify(1);
         });
+    }
+
+    /// Bytes that the first buffers of shares may take beyond the limit, together.
+    fn reserve_limit(&self) -> usize {
+        (self.limit / SHARES).max(Pool::MAX_BUFFER)
     }
 }
 
@@ -100,6 +110,10 @@ impl Drop for Waiting<'_> {
 struct Owner {
     /// Bytes of its buffers above [`SMALL_BYTES`], promised ones among them.
     used: AtomicUsize,
+    /// Bytes granted to its shares for small buffers.
+    small: AtomicUsize,
+    /// Bytes of its first buffers beyond the limit of the pool or its own.
+    reserve: AtomicUsize,
     returned: Event,
 }
 
@@ -110,8 +124,25 @@ struct Share {
     limit: usize,
     reserved: usize,
     used: AtomicUsize,
+    /// Bytes of `used` that are not in small buffers, or that the owner does not count.
+    other: AtomicUsize,
+    /// Bytes that the owner counts for the small buffers: the fast path looks here alone.
+    granted: AtomicUsize,
     /// Bytes of `used` that the account does not count yet.
     promised: AtomicUsize,
+}
+
+/// Who counts a buffer, besides its share.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The owner and the account.
+    Pool,
+    /// The account, as one beyond the limit.
+    Reserve,
+    /// The owner; the account when it is claimed.
+    Promise,
+    /// Nobody yet: it is the first of its share, and may be one of the reserve.
+    FirstPromise,
 }
 
 /// Why there is no buffer.
@@ -131,8 +162,7 @@ pub(crate) struct Home {
     share: Arc<Share>,
     /// Small: buffers are moved often.
     class: u8,
-    /// The account counts it.
-    is_claimed: bool,
+    source: Source,
 }
 
 fn class_of(len: usize) -> usize {
@@ -149,6 +179,7 @@ impl Pool {
         let account = Arc::new(Account {
             limit,
             used: AtomicUsize::new(0),
+            reserve: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             returned: std::array::from_fn(|_| Event::new()),
             owners: Mutex::default(),
@@ -157,19 +188,19 @@ impl Pool {
     }
 
     fn of(account: Arc<Account>, owner: Arc<Owner>, limit: usize, reserved: usize) -> Self {
-        let (used, promised) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Pool(Arc::new(Share { account, owner, limit, reserved, used, promised }))
+        let [used, other, granted, promised] = [const { AtomicUsize::new(0) }; 4];
+        Pool(Arc::new(Share { account, owner, limit, reserved, used, other, granted, promised }))
     }
 
     /// The same supply for one user among many: never more than a quarter of it (or one largest buffer), and
-    /// never less than one buffer of up to a mebibyte, which may go beyond the limit. Who holds on to
-    /// buffers so keeps nobody else from going on.
+    /// one buffer of up to a mebibyte beyond the limit while the reserve has room: a quarter of the pool (or one largest
+    /// buffer). Who holds on to buffers so keeps nobody else from going on.
     pub fn share(&self) -> Pool {
         self.share_with(Arc::default())
     }
 
-    /// A share whose quarter is that of all shares of this owner together. Each still has its one buffer of up to a
-    /// mebibyte.
+    /// A share whose quarter is that of all shares of this owner together. Each has its one buffer of up to a mebibyte while
+    /// the owner leaves twice as much of the reserve to others as it has.
     pub fn share_of(&self, owner: &str) -> Pool {
         let mut owners = self.0.account.owners.lock().unwrap_or_else(PoisonError::into_inner);
         owners.retain(|_, owner| owner.strong_count() > 0);
@@ -196,8 +227,8 @@ impl Pool {
 
     fn attempt(&self, len: usize) -> Result<Buf, Full> {
         let class = class_of(len);
-        self.0.take(PAGE << class)?;
-        Ok(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, is_claimed: true }))
+        let source = self.0.take(PAGE << class)?;
+        Ok(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, source }))
     }
 
     /// A buffer of `len` bytes that counts for the share alone until it is claimed ([`Buf::claim`]), which has to be before
@@ -207,8 +238,8 @@ impl Pool {
     /// When `len` is above [`Pool::MAX_BUFFER`].
     pub fn promise(&self, len: usize) -> Option<Buf> {
         let class = class_of(len);
-        self.0.promise(PAGE << class).ok()?;
-        Some(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, is_claimed: false }))
+        let source = self.0.promise(PAGE << class).ok()?;
+        Some(Buf::pooled(len, Home { share: self.0.clone(), class: class as u8, source }))
     }
 
     /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
@@ -250,60 +281,132 @@ impl Pool {
 
 impl Share {
     #[inline]
-    fn take(&self, bytes: usize) -> Result<(), Full> {
-        self.count(bytes)?;
-        self.claim(bytes).inspect_err(|_| self.uncount(bytes))
+    fn take(&self, bytes: usize) -> Result<Source, Full> {
+        self.enter(bytes)?;
+        self.obtain(bytes).inspect_err(|_| self.leave(bytes))
     }
 
-    fn promise(&self, bytes: usize) -> Result<(), Full> {
-        self.count(bytes)?;
-        let used = self.account.used.load(SeqCst);
-        if !self.may_claim(bytes, used) && !self.is_first(bytes) {
-            self.uncount(bytes);
-            return Err(Full::Pool);
-        }
+    fn promise(&self, bytes: usize) -> Result<Source, Full> {
+        self.enter(bytes)?;
+        let owned =
+            self.own(bytes).and_then(|()| match self.may_claim(bytes, self.account.used.load(SeqCst)) {
+                true => Ok(()),
+                false => {
+                    self.disown(bytes);
+                    Err(Full::Pool)
+                }
+            });
+        let source = match owned {
+            Ok(()) => Source::Promise,
+            Err(_) if self.is_first(bytes) => {
+                self.other.fetch_add(bytes, SeqCst);
+                Source::FirstPromise
+            }
+            Err(full) => {
+                self.leave(bytes);
+                return Err(full);
+            }
+        };
         self.promised.fetch_add(bytes, SeqCst);
-        Ok(())
+        Ok(source)
     }
 
-    /// Counts bytes for the share and its owner.
+    /// Counts bytes for the share.
     #[inline]
-    fn count(&self, bytes: usize) -> Result<(), Full> {
-        let own = self.used.fetch_add(bytes, SeqCst);
-        if own + bytes > self.limit {
+    fn enter(&self, bytes: usize) -> Result<(), Full> {
+        if self.used.fetch_add(bytes, SeqCst) + bytes > self.limit {
             self.used.fetch_sub(bytes, SeqCst);
             return Err(Full::Share);
         }
-        if bytes > SMALL_BYTES
-            && self.owner.used.fetch_add(bytes, SeqCst) + bytes > self.limit
-            && !self.is_first(bytes)
-        {
-            self.uncount(bytes);
-            return Err(Full::Share);
+        Ok(())
+    }
+
+    fn leave(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, SeqCst);
+    }
+
+    /// Counts bytes that the share counts for the owner and the account, or takes them from the reserve.
+    #[inline]
+    fn obtain(&self, bytes: usize) -> Result<Source, Full> {
+        match self.own(bytes).and_then(|()| self.claim(bytes).inspect_err(|_| self.disown(bytes))) {
+            Ok(()) => Ok(Source::Pool),
+            Err(_) if self.is_first(bytes) && self.take_reserve(bytes) => {
+                self.other.fetch_add(bytes, SeqCst);
+                Ok(Source::Reserve)
+            }
+            Err(full) => Err(full),
+        }
+    }
+
+    /// Counts bytes for the owner.
+    #[inline]
+    fn own(&self, bytes: usize) -> Result<(), Full> {
+        if bytes > SMALL_BYTES {
+            return self.own_large(bytes);
+        }
+        if self.small() > self.granted.load(SeqCst) && self.reserved > 0 {
+            return self.grant();
         }
         Ok(())
     }
 
-    fn uncount(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, SeqCst);
+    fn own_large(&self, bytes: usize) -> Result<(), Full> {
+        if self.owner.used.fetch_add(bytes, SeqCst) + bytes > self.limit {
+            self.owner.used.fetch_sub(bytes, SeqCst);
+            return Err(Full::Share);
+        }
+        self.other.fetch_add(bytes, SeqCst);
+        Ok(())
+    }
+
+    /// The owner does not count these bytes any more; the share still does.
+    fn disown(&self, bytes: usize) {
         if bytes > SMALL_BYTES {
             self.owner.used.fetch_sub(bytes, SeqCst);
+            self.other.fetch_sub(bytes, SeqCst);
         }
     }
 
-    /// Counts bytes for the account that the share counts already.
+    /// Bytes of its small buffers.
+    #[inline]
+    fn small(&self) -> usize {
+        self.used.load(SeqCst).saturating_sub(self.other.load(SeqCst))
+    }
+
+    /// Has the owner count one more step of small buffers.
+    #[cold]
+    fn grant(&self) -> Result<(), Full> {
+        let small = self.owner.small.fetch_add(GRANT_BYTES, SeqCst) + GRANT_BYTES;
+        let left = self.account.limit.saturating_sub(self.account.used.load(SeqCst));
+        let is_few = small <= self.limit / SMALL_PART && left >= self.account.limit / SMALL_PART;
+        if is_few || small <= self.limit && self.owner.used.load(SeqCst) + small <= left / 2 {
+            self.granted.fetch_add(GRANT_BYTES, SeqCst);
+            return Ok(());
+        }
+        self.owner.small.fetch_sub(GRANT_BYTES, SeqCst);
+        Err(Full::Pool)
+    }
+
+    /// Gives steps back that are not used, but for one.
+    #[inline]
+    fn give_grants_back(&self) {
+        let granted = self.granted.load(SeqCst);
+        let unused = granted.saturating_sub(self.small()) / GRANT_BYTES;
+        if unused < 2 {
+            return;
+        }
+        let back = (unused - 1) * GRANT_BYTES;
+        if self.granted.compare_exchange(granted, granted - back, SeqCst, SeqCst).is_ok() {
+            self.owner.small.fetch_sub(back, SeqCst);
+        }
+    }
+
+    /// Counts bytes for the account that the owner counts already.
     #[inline]
     fn claim(&self, bytes: usize) -> Result<(), Full> {
         // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
         let room = |used: usize| self.may_claim(bytes, used).then_some(used + bytes);
-        if self.account.used.fetch_update(SeqCst, SeqCst, room).is_ok() {
-            return Ok(());
-        }
-        if !self.is_first(bytes) {
-            return Err(Full::Pool);
-        }
-        self.account.used.fetch_add(bytes, SeqCst);
-        Ok(())
+        self.account.used.fetch_update(SeqCst, SeqCst, room).map(drop).map_err(|_| Full::Pool)
     }
 
     /// There is room where so many bytes are in use. An owner that has something already leaves twice as much as it
@@ -314,24 +417,61 @@ impl Share {
         if bytes <= SMALL_BYTES || self.reserved == 0 {
             return true;
         }
-        let owned = self.owner.used.load(SeqCst);
-        owned <= bytes || owned <= left / 2
+        let (large, small) = (self.owner.used.load(SeqCst), self.owner.small.load(SeqCst));
+        large <= bytes || large + small <= left / 2
     }
 
-    /// These bytes, which the share counts, are all that it has, but for promises: they are what is reserved for it.
+    /// These bytes, which the share counts, are all that it has, but for promises: they may be of the reserve.
     fn is_first(&self, bytes: usize) -> bool {
         let claimed = self.used.load(SeqCst).saturating_sub(self.promised.load(SeqCst));
         bytes <= self.reserved && claimed <= bytes
     }
 
-    fn give(&self, bytes: usize, is_claimed: bool) {
-        self.uncount(bytes);
-        let counted = if is_claimed { &self.account.used } else { &self.promised };
-        counted.fetch_sub(bytes, SeqCst);
+    /// Takes bytes from the reserve, as long as it has some. An owner leaves twice as much as it has to others.
+    fn take_reserve(&self, bytes: usize) -> bool {
+        let own = self.owner.reserve.fetch_add(bytes, SeqCst) + bytes;
+        let room = |used: usize| {
+            let left = self.account.reserve_limit().checked_sub(used + bytes)?;
+            (own <= bytes || own <= left / 2).then_some(used + bytes)
+        };
+        let may = self.account.reserve.fetch_update(SeqCst, SeqCst, room).is_ok();
+        if !may {
+            self.owner.reserve.fetch_sub(bytes, SeqCst);
+        }
+        may
+    }
+
+    fn give(&self, bytes: usize, source: Source) {
+        match source {
+            Source::Pool => drop(self.account.used.fetch_sub(bytes, SeqCst)),
+            Source::Reserve => {
+                self.account.reserve.fetch_sub(bytes, SeqCst);
+                self.owner.reserve.fetch_sub(bytes, SeqCst);
+            }
+            Source::Promise | Source::FirstPromise => drop(self.promised.fetch_sub(bytes, SeqCst)),
+        }
+        match source {
+            Source::Pool | Source::Promise => self.disown(bytes),
+            Source::Reserve | Source::FirstPromise => drop(self.other.fetch_sub(bytes, SeqCst)),
+        }
+        self.leave(bytes);
+        self.give_grants_back();
+        self.returned();
+    }
+
+    /// Wakes those who wait.
+    fn returned(&self) {
         if self.account.waiting.load(SeqCst) > 0 {
             self.owner.returned.notify(usize::MAX);
             self.account.wake();
         }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.owner.small.fetch_sub(*self.granted.get_mut(), SeqCst);
+        self.returned();
     }
 }
 
@@ -347,15 +487,39 @@ impl Home {
 
     /// Counts it for the account, if there is room.
     pub(crate) fn claim(&mut self) -> bool {
-        if !self.is_claimed {
-            let bytes = self.bytes();
-            self.share.promised.fetch_sub(bytes, SeqCst);
-            self.is_claimed = self.share.claim(bytes).is_ok();
-            if !self.is_claimed {
-                self.share.promised.fetch_add(bytes, SeqCst);
-            }
+        let (share, bytes) = (&self.share, self.bytes());
+        if !matches!(self.source, Source::Promise | Source::FirstPromise) {
+            return true;
         }
-        self.is_claimed
+        share.promised.fetch_sub(bytes, SeqCst);
+        let claimed = self.of_promise();
+        match claimed {
+            Some(source) => self.source = source,
+            None => drop(share.promised.fetch_add(bytes, SeqCst)),
+        }
+        claimed.is_some()
+    }
+
+    /// What a promise becomes.
+    fn of_promise(&self) -> Option<Source> {
+        let (share, bytes) = (&self.share, self.bytes());
+        if self.source == Source::FirstPromise {
+            share.other.fetch_sub(bytes, SeqCst);
+            let obtained = share.obtain(bytes).ok();
+            if obtained.is_none() {
+                share.other.fetch_add(bytes, SeqCst);
+            }
+            return obtained;
+        }
+        if share.claim(bytes).is_ok() {
+            return Some(Source::Pool);
+        }
+        if !share.is_first(bytes) || !share.take_reserve(bytes) {
+            return None;
+        }
+        share.disown(bytes);
+        share.other.fetch_add(bytes, SeqCst);
+        Some(Source::Reserve)
     }
 
     /// The memory, of unspecified content: that which was given back last on this core, if there is some.
@@ -371,7 +535,7 @@ impl Home {
         if let Some(pages) = pages {
             self.keep(pages);
         }
-        self.share.give(self.bytes(), self.is_claimed);
+        self.share.give(self.bytes(), self.source);
     }
 
     fn keep(&self, pages: Pages) {
@@ -446,6 +610,72 @@ mod tests {
         let next = pool.share_of("next");
         let two = [0, 1].map(|_| next.try_get(Pool::MAX_BUFFER));
         assert!(two.iter().all(Option::is_some));
+    }
+
+    /// All buffers of this size that shares of one owner get, of which each gets so many.
+    fn hoard(pool: &Pool, owner: &str, shares: usize, bytes: usize, each: usize) -> Vec<Buf> {
+        let of_one = |_| {
+            let share = pool.share_of(owner);
+            (0..each).map_while(|_| share.try_get(bytes)).collect::<Vec<_>>()
+        };
+        (0..shares).flat_map(of_one).collect()
+    }
+
+    #[test]
+    fn small_buffers_count_for_the_owner_of_all_shares() {
+        let pool = Pool::new(1 << 30);
+        let held = hoard(&pool, "a", 128, SMALL_BYTES, 128);
+        assert!(pool.used() <= pool.0.account.limit / 3, "{} of {} bytes", pool.used(), pool.0.account.limit);
+        assert!(pool.used() >= pool.0.account.limit / 4, "{} of {} bytes", pool.used(), pool.0.account.limit);
+        let other = pool.share_of("b");
+        assert!([0, 1, 2, 3].map(|_| other.try_get(Pool::MAX_BUFFER)).iter().all(Option::is_some));
+        drop(held);
+        assert_eq!(pool.used(), 0);
+        let again = hoard(&pool, "a", 128, PAGE, 128);
+        assert_eq!(again.len(), 128 * 128, "what was given back is there again");
+    }
+
+    #[test]
+    fn owners_of_small_buffers_leave_room_for_the_next() {
+        let pool = Pool::new(1 << 30);
+        let held: Vec<_> = (0..6).map(|n| hoard(&pool, &n.to_string(), 64, SMALL_BYTES, 128)).collect();
+        let next = pool.share_of("next");
+        assert!(next.try_get(Pool::MAX_BUFFER).is_some());
+        assert!((0..32).map(|_| next.try_get(PAGE)).all(|buf| buf.is_some()));
+        drop(held);
+    }
+
+    /// An idle share keeps one step, which is nothing that others of its owner lack.
+    #[test]
+    fn unused_steps_of_small_buffers_go_back_to_the_owner() {
+        let pool = Pool::new(4 * Pool::MAX_BUFFER);
+        let (one, two) = (pool.share_of("a"), pool.share_of("a"));
+        let held: Vec<Buf> = (0..64).map(|_| one.try_get(SMALL_BYTES).expect("room")).collect();
+        let owner = one.0.owner.clone();
+        assert_eq!(owner.small.load(SeqCst), 64 * SMALL_BYTES);
+        drop(held);
+        assert_eq!(owner.small.load(SeqCst), GRANT_BYTES);
+        assert!(two.try_get(Pool::MAX_BUFFER).is_some());
+        drop(one);
+        assert_eq!(owner.small.load(SeqCst), 0);
+    }
+
+    #[test]
+    fn first_buffers_beyond_the_limit_are_bounded_together() {
+        let pool = Pool::new(4 * Pool::MAX_BUFFER);
+        let all: Vec<Buf> = (0..4).map(|_| pool.try_get(Pool::MAX_BUFFER).expect("room")).collect();
+        let firsts = |owner: &str| {
+            let shares: Vec<Pool> = (0..100).map(|_| pool.share_of(owner)).collect();
+            shares.iter().map_while(|share| share.try_get(RESERVED_BYTES)).collect::<Vec<Buf>>()
+        };
+        let greedy = firsts("a");
+        assert!((1..=12).contains(&greedy.len()), "{} of 32 MiB", greedy.len());
+        let others: Vec<_> = (0..8).map(|n| firsts(&n.to_string())).collect();
+        assert!(others.iter().all(|held| !held.is_empty()), "each owner gets one");
+        let promised = pool.share_of("late").promise(RESERVED_BYTES);
+        assert!(promised.is_some_and(|mut first| first.claim()));
+        drop((greedy, others, all));
+        assert_eq!((pool.used(), pool.0.account.reserve.load(SeqCst)), (0, 0));
     }
 
     #[test]

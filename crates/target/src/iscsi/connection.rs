@@ -13,6 +13,7 @@ use crate::fence::{self, Fence};
 use crate::registry::{Done, LOGGED_IN_AGAIN, Letter, Seat, Which};
 use crate::server::{Counted, Shared};
 use crate::session::Info;
+use crate::share::Origin;
 use device::Port;
 use event_listener::Event;
 use net::Pool;
@@ -221,13 +222,10 @@ fn port_of(shared: &Shared, info: &Info, door: &Door) -> Arc<Port> {
     })
 }
 
-/// The owner of the memory of a session. A claimed name counts together with its CHAP user, or with its address.
+/// The owner of the memory of a session: its address, and its CHAP user. Everybody chooses the name of an initiator.
 fn owner_of(info: &Info) -> String {
-    let Info { initiator, user, address, .. } = info;
-    match user {
-        Some(user) => format!("{initiator} {user}"),
-        None => format!("{initiator} {}", address.ip()),
-    }
+    let (user, origin) = (info.user.as_deref().unwrap_or_default(), Origin::from(info.address.ip()));
+    format!("{origin} {user}")
 }
 
 fn luns_of(shared: &Shared, info: &Info, door: &Door) -> Luns {
@@ -241,8 +239,7 @@ impl Connection {
     fn new(shared: Arc<Shared>, door: Door, info: Arc<Info>, seated: Seated) -> Rc<Connection> {
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
         let limits = door.setup.limits.clone();
-        // Whose name a discovery session bears is not sure.
-        let pool = if info.discovery { shared.pool.share() } else { shared.pool.share_of(&owner_of(&info)) };
+        let pool = shared.pool.share_of(&owner_of(&info));
         Rc::new_cyclic(|me| Connection {
             line: seated.line,
             fence: info.fence.clone(),

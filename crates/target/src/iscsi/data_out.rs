@@ -15,6 +15,10 @@ use wire::scsi::{Sense, Status};
 
 /// Parts of the time that data may take, after each of which it is looked whether some have come.
 const PARTS: u32 = 6;
+/// The data of a command may be missing for so many times that time, and for one more with each [`STRETCH`] of what the
+/// session lacked at the first look: a few bytes now and then are no excuse.
+const TIMES: u32 = 4;
+const STRETCH: u64 = 1 << 20;
 
 /// Bits of a Target Transfer Tag that name one of the open R2Ts of a task.
 const INDEX_BITS: u32 = 5;
@@ -65,6 +69,8 @@ impl Session {
             full: false,
             moved: true,
             late: 0,
+            looks: 0,
+            max_looks: 0,
             asked: self.r2ts,
             in_pieces,
             is_launched: false,
@@ -167,8 +173,13 @@ impl Session {
         // What the target does not receive now cannot come.
         let is_full = self.is_full();
         let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
-        waiting.iter_mut().for_each(|(_, receiving)| receiving.moved |= is_full);
-        (!waiting.is_empty()).then(|| is_late(waiting))
+        let lacks = waiting.iter().map(|(_, receiving)| u64::from(receiving.lacks())).sum();
+        let mut is_slow = false;
+        for (_, receiving) in &mut waiting {
+            receiving.moved |= is_full;
+            is_slow |= receiving.is_slow(lacks, is_full);
+        }
+        (!waiting.is_empty()).then(|| is_late(waiting) | is_slow)
     }
 
     /// A task waits for the data that was asked for by this Target Transfer Tag. One of a task that has ended is not that of
@@ -217,8 +228,9 @@ impl Session {
         }
         let index = index_of(ttt, r.ttt_base).filter(|i| i.is_none() || header.lun() == command.lun);
         let Some(index) = index else { return self.reject(RejectReason::InvalidField, header, ahs) };
-        r.moved = true;
-        match r.incoming.data_out(index, header) {
+        let verdict = r.incoming.data_out(index, header);
+        r.moved |= has_bytes(header) && !matches!(verdict, Verdict::Reject(_));
+        match verdict {
             Verdict::Accept { offset } => {
                 r.claim();
                 r.grow(&self.pool);
@@ -236,7 +248,7 @@ impl Session {
         let Some(Task { receiving: Some(r), .. }) = self.tasks.get_mut(&header.itt()) else { return };
         if let Some(index) = index_of(header.word20(), r.ttt_base) {
             r.incoming.data_out(index, header);
-            r.moved = true;
+            r.moved |= has_bytes(header);
         }
         r.checked(intact);
         self.data_taken(header, &[], intact);
@@ -284,6 +296,11 @@ async fn expect_data(conn: Weak<Connection>, part: Duration) {
     }
 }
 
+/// A PDU without data is no progress: it costs an initiator nothing.
+fn has_bytes(header: &Bhs) -> bool {
+    header.data_len() > 0
+}
+
 /// The R2T that a Target Transfer Tag names: Some(None) for unsolicited data, None for none of this task.
 fn index_of(ttt: u32, base: u32) -> Option<Option<u16>> {
     if ttt == NONE {
@@ -300,6 +317,22 @@ impl Receiving {
             (false, Some(failure)) => Some(sense_of(failure).into()),
             (false, None) => self.full.then(|| Status::TaskSetFull.into()),
         }
+    }
+
+    /// Bytes that have not come.
+    fn lacks(&self) -> u32 {
+        self.wanted.saturating_sub(self.incoming.arrived())
+    }
+
+    /// Its data have been missing for too long altogether. `lacks`: what the session waits for; `is_full`: the target does not
+    /// receive.
+    fn is_slow(&mut self, lacks: u64, is_full: bool) -> bool {
+        if self.max_looks == 0 {
+            let times = u64::from(TIMES) + lacks / STRETCH;
+            self.max_looks = u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(PARTS);
+        }
+        self.looks += u32::from(!is_full);
+        self.looks >= self.max_looks
     }
 
     /// The first of its data is here: its buffer counts from now on. Without room for it all of them are dropped.
@@ -337,6 +370,8 @@ mod tests {
             full: false,
             moved: true,
             late: 0,
+            looks: 0,
+            max_looks: 0,
             asked: 0,
             in_pieces: false,
             is_launched: false,
@@ -359,6 +394,20 @@ mod tests {
         waiting[1].moved = true;
         assert!(look(&mut waiting));
         assert_eq!([waiting[0].late, waiting[1].late], [PARTS, 0]);
+    }
+
+    /// A byte now and then is no excuse for ever; what the target cannot receive is one.
+    #[test]
+    fn data_that_drip_are_late_after_all_times() {
+        let mut waiting = receiving();
+        for _ in 1..TIMES * PARTS {
+            waiting.moved = true;
+            assert!(!waiting.is_slow(4096, false) && !waiting.is_slow(4096, true));
+        }
+        assert!(waiting.is_slow(4096, false));
+        let mut much = receiving();
+        let looks = (1..).find(|_| much.is_slow(3 << 20, false));
+        assert_eq!(looks, Some((TIMES + 3) * PARTS));
     }
 
     #[test]

@@ -163,10 +163,14 @@ pub struct Receiving {
     pub damaged: bool,
     /// There was no room for its data when they came.
     pub full: bool,
-    /// Data has come since this was looked at last.
+    /// Bytes have come since this was looked at last.
     pub moved: bool,
     /// How often no data had come when it was looked.
     pub late: u32,
+    /// How often data were missing when it was looked.
+    pub looks: u32,
+    /// With so many looks its data are late; 0: not looked at yet.
+    pub max_looks: u32,
     /// R2Ts of the session up to its latest one.
     pub asked: u64,
     /// It is taken piece by piece.
