@@ -255,6 +255,28 @@ mod tests {
         }
     }
 
+    /// The allocator may use the memory again, and keeps what it does not use.
+    #[test]
+    fn a_secret_is_cleared_from_memory_when_it_goes() {
+        use std::os::unix::fs::FileExt;
+        const LEN: usize = 8000;
+        let secret = Secret::new(&[0xa7; LEN]);
+        let (memory, at) = (std::fs::File::open("/proc/self/mem"), secret.bytes().as_ptr() as u64);
+        let memory = memory.expect("Linux has it");
+        let left = || {
+            let mut bytes = [0; LEN];
+            // Memory that is gone holds nothing.
+            let read = memory.read_at(&mut bytes, at).unwrap_or(0);
+            bytes[..read].iter().filter(|byte| **byte == 0xa7).count()
+        };
+        assert_eq!(left(), LEN);
+        let other = secret.clone();
+        drop(secret);
+        assert_eq!(left(), LEN, "the other one needs it");
+        drop(other);
+        assert!(left() < LEN / 100, "{} bytes are left", left());
+    }
+
     #[test]
     fn the_first_known_algorithm_is_taken() {
         for (list, want) in [

@@ -9,6 +9,9 @@ use wire::iscsi::request::{self, Function};
 use wire::iscsi::{Bhs, opcode};
 use wire::scsi::cdb;
 
+/// Function authorization failed (RFC 7143 section 11.6.1).
+const AUTHORIZATION_FAILED: u8 = 6;
+
 /// A write that the target reads and has not read yet: its tag and its CmdSN.
 async fn write_under_way(host: &mut Host) -> (u32, u32) {
     host.faults[1].reads.hold();
@@ -90,6 +93,42 @@ fn a_cold_reset_is_answered_before_the_connection_ends() {
         host.over().await;
         assert_eq!(house.sessions(), 0);
     });
+}
+
+/// DATA PROTECT with COMMAND NOT ALLOWED, behind the length of the sense data.
+const FORBIDDEN: [u8; 3] = [7, 0x27, 0];
+
+#[test]
+fn a_read_only_guest_changes_nothing_that_others_share() {
+    let guests = Access { read_only: true, ..Access::default() };
+    let guarded =
+        |setup: &mut Setup| setup.targets.values_mut().for_each(|t| t.access = vec![guests.clone()]);
+    play_with(guarded, |house| async move {
+        let mut host = house.session(1).await;
+        for forbidden in [Function::LunReset, Function::ClearTaskSet, Function::TargetColdReset] {
+            host.manage(forbidden, None);
+            let told = host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
+            assert_eq!(told.bhs.0[2], AUTHORIZATION_FAILED, "{forbidden:?}");
+        }
+        host.manage(Function::AbortTaskSet, None);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 0);
+        let (itt, place) = host.write(&cdb::write_10(0, 1, false), &[0xee; 512], 0);
+        assert_eq!(sense_of(&host.answer(itt).await), FORBIDDEN);
+        host.take_back(place);
+        let mut reserve = cdb::test_unit_ready();
+        reserve[0] = 0x16;
+        let bhs = host.command(&reserve);
+        host.say(wire::iser::Header::PLAIN, bhs, &[]);
+        assert_eq!(sense_of(&host.answer(bhs.itt()).await), FORBIDDEN);
+        assert!(host.blocks(0, 1).await == [0; 512]);
+        host.goes_on().await;
+    });
+}
+
+/// Sense key and additional sense of an answer, in fixed format.
+fn sense_of(told: &Told) -> [u8; 3] {
+    assert_eq!(told.status(), 2, "{told:?}");
+    [told.data[4] & 15, told.data[14], told.data[15]]
 }
 
 #[test]
