@@ -46,8 +46,7 @@ fn reach_of(
     place: fn(&Bound) -> String,
 ) -> Option<Reach> {
     let lun = target.luns.keys().next()?;
-    let leads_there = |p: &&Bound| !p.transports.srp && target.portal_groups.contains(&p.tag);
-    let bound = portals.iter().find(leads_there)?;
+    let bound = portals.iter().find(|bound| leads_to(target, bound))?;
     let (portal, transports) = (place(bound), bound.transports);
     let at = user.as_deref().map_or(portal.clone(), |user| format!("{user}@{portal}"));
     let verbs = transports.by_devices().then_some("provider=verbs");
@@ -60,6 +59,11 @@ fn reach_of(
     let tcp = transports.tcp.then(|| format!("iscsi://{at}/{}/{lun}{}", target.name, keys([None, secret])));
     let url = tcp.or_else(|| iser.clone())?;
     Some(Reach { portal, target: target.name.clone(), url, iser, srp: None, user })
+}
+
+/// A portal for iSCSI has this target.
+fn leads_to(target: &Target, bound: &Bound) -> bool {
+    !bound.transports.srp && target.portal_groups.contains(&bound.tag)
 }
 
 /// A CHAP user of a target that lets nobody in without CHAP.
@@ -127,14 +131,25 @@ pub fn banner(config: &Config, portals: &[Bound]) -> String {
     }
     // One that is offline refuses each login.
     let served = config.targets.iter().filter(|target| !target.offline);
-    let reached = served.filter_map(|target| reach_of(target, portals, chap_user(target), public));
-    let reached: Vec<Reach> = reached.take(TARGETS).collect();
-    text += &lines(config, &reached);
+    let reached = served.filter_map(|target| {
+        let by = |portals: &[Bound]| reach_of(target, portals, chap_user(target), public);
+        Some((by(portals)?, by(&of_other_version(target, portals))))
+    });
+    let (reached, others): (Vec<Reach>, Vec<Option<Reach>>) = reached.take(TARGETS).unzip();
+    text += &lines(config, &reached, &others.into_iter().flatten().collect::<Vec<_>>());
     text + &srp(config, portals) + "\nready\n"
 }
 
-/// Lines to paste that lead to the first LUN of each target.
-fn lines(config: &Config, reached: &[Reach]) -> String {
+/// Where the first portal of a target takes all addresses of one IP version: those that do so for the other version.
+fn of_other_version(target: &Target, portals: &[Bound]) -> Vec<Bound> {
+    let Some(first) = portals.iter().find(|bound| leads_to(target, bound)) else { return Vec::new() };
+    let takes_all = |bound: &Bound| bound.advertise.is_none() && bound.address.ip().is_unspecified();
+    let is_other = |bound: &&Bound| takes_all(bound) && bound.address.is_ipv4() != first.address.is_ipv4();
+    if takes_all(first) { portals.iter().filter(is_other).cloned().collect() } else { Vec::new() }
+}
+
+/// Lines to paste that lead to the first LUN of each target; `others` are ways by the other IP version.
+fn lines(config: &Config, reached: &[Reach], others: &[Reach]) -> String {
     if reached.is_empty() {
         return String::new();
     }
@@ -145,7 +160,13 @@ fn lines(config: &Config, reached: &[Reach]) -> String {
         let iser = reach.iser.iter().filter(|iser| **iser != reach.url);
         iser.fold(format!("  {}\n", reach.url), |text, iser| text + &format!("  {iser}\n"))
     };
-    let mut text = "\nURL:\n".to_owned() + &reached.iter().map(urls).collect::<String>();
+    let other = |reach: &Reach| others.iter().find(|other| other.target == reach.target);
+    let both = |reach: &Reach| urls(reach) + &other(reach).map(urls).unwrap_or_default();
+    let mut text = "\nURL:\n".to_owned() + &reached.iter().map(both).collect::<String>();
+    // Two logins would make two disks of one.
+    if let Some((first, other)) = reached.iter().find_map(|reach| Some((reach, other(reach)?))) {
+        text += &format!("Either {} or {}: both lead to the same portal group\n", first.portal, other.portal);
+    }
     if !by_tcp.is_empty() {
         text += &format!("Linux (as root):\n{}", open_iscsi(config, &by_tcp, ""));
     }
@@ -441,6 +462,20 @@ mod tests {
         assert_eq!(public(&any), own.to_string());
         assert!(!own.ip().is_unspecified());
         assert_eq!(public(&Bound { advertise: Some("disks.example".into()), ..any }), "disks.example:3260");
+    }
+
+    #[test]
+    fn banner_names_an_address_of_each_ip_version() {
+        let source = SOURCE.replace("portal_groups = [2]", "portal_groups = [1]");
+        let config = control::config::parse(&source, "t.toml".as_ref()).unwrap();
+        let (v6, v4) = (bound("[::]:3260", 1, Transports::TCP), bound("0.0.0.0:3260", 1, Transports::TCP));
+        let text = banner(&config, &[v6.clone(), v4.clone()]);
+        for portal in [public(&v6), public(&v4)] {
+            assert!(text.contains(&format!("  iscsi://{portal}/iqn.2026-11.org.example:b/3\n")), "{text}");
+        }
+        assert!(text.contains(&format!("Either {} or {}:", public(&v6), public(&v4))), "{text}");
+        assert_eq!(text.matches("--login").count(), 1, "{text}");
+        assert!(!banner(&config, &[v4]).contains("Either"));
     }
 
     #[test]

@@ -36,9 +36,20 @@ fn takes_ipv6_alone(address: &SocketAddr, all: &[SocketAddr]) -> bool {
 
 /// No access list, or one of which an entry admits every host without CHAP.
 fn is_open(access: &[Access]) -> bool {
-    let admits_all =
-        |entry: &Access| entry.initiators.is_empty() && entry.networks.is_empty() && entry.chap.is_none();
+    let admits_all = |entry: &Access| has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none();
     access.is_empty() || access.iter().any(admits_all)
+}
+
+/// No pattern, or one that fits each name, or each that is usual.
+fn has_all_names(entry: &Access) -> bool {
+    let is_all =
+        |pattern: &String| pattern.trim_matches('*').is_empty() || pattern.eq_ignore_ascii_case("iqn.*");
+    entry.initiators.is_empty() || entry.initiators.iter().any(is_all)
+}
+
+/// No network, or one that has all addresses of an IP version.
+fn has_all_networks(entry: &Access) -> bool {
+    entry.networks.is_empty() || entry.networks.iter().any(|network| network.bits == 0)
 }
 
 fn is_for_other_hosts(portal: &Portal) -> bool {
@@ -74,6 +85,26 @@ mod tests {
             assert!(lines(portals, LISTED).is_empty(), "{portals}");
         }
         assert!(lines("\"127.0.0.1:3260\", \"[::1]:3260\"", "").is_empty());
+    }
+
+    #[test]
+    fn access_entry_for_everybody_is_reported_as_none() {
+        let entry = |keys: &str| lines("\"0.0.0.0:3260\"", &format!("[[target.access]]\n{keys}\n")).len();
+        for all in [
+            "initiators = [\"*\"]",
+            "initiators = [\"iqn.1994-05.com.example:a\", \"iqn.*\"]",
+            "networks = [\"0.0.0.0/0\"]",
+            "initiators = [\"*\"]\nnetworks = [\"::/0\"]",
+        ] {
+            assert_eq!(entry(all), 1, "{all}");
+        }
+        for some in [
+            "initiators = [\"iqn.1994-05.com.example:*\"]",
+            "initiators = [\"*\"]\nnetworks = [\"192.0.2.0/24\"]",
+            "initiators = [\"iqn.1994-05.com.example:a\"]\nnetworks = [\"0.0.0.0/0\"]",
+        ] {
+            assert_eq!(entry(some), 0, "{some}");
+        }
     }
 
     #[test]
