@@ -61,11 +61,34 @@ fn an_address_leaves_descriptors_to_other_addresses() {
     let limits = "[limits]\nconnections = 4096\nconnections_before_login = 4096\n";
     let server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 256", "");
     let crowd: Vec<Raw> = (0..300).map(|_| Raw::connect(server.portal())).collect();
-    let closed =
-        "it has its share, or there are as many as `connections` of [limits] or the open files allow";
+    let closed = "there are as many as the open files of this process allow";
     interop::routed::until("the log", || server.log().contains(closed).then_some(()));
     login(1).source([127, 0, 0, 2].into()).on(server.portal()).ping();
     drop(crowd);
+}
+
+/// The fault is of the server: the log has it once, however many peers meet it.
+#[test]
+fn log_has_one_line_when_descriptors_run_out() {
+    let limits = "[limits]\nconnections = 500\nconnections_before_login = 500\n";
+    let mut server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 80", "");
+    let from = |last: u8| Raw::connect_from([127, 0, 1, last].into(), server.portal());
+    let crowd: Vec<_> = (1..=200).map(from).collect();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !server.log().contains("new connections are closed") {
+        assert!(Instant::now() < end, "{}", server.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(crowd);
+    while try_login(&server, &login(1)).is_none() {
+        assert!(Instant::now() < end, "{}", server.log());
+    }
+    let log = server.log();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("as the open files of this process")).collect();
+    assert_eq!(lines.iter().filter(|line| line.contains("new connections are closed")).count(), 1, "{log}");
+    assert!(lines.iter().all(|line| line.contains("WARN")), "{log}");
+    assert!(server.lives());
 }
 
 /// A disk of 64 MiB in a process that may write 4 MiB to a file.

@@ -28,7 +28,7 @@ pub use pool::Pool;
 pub use race::{after_others, either};
 pub use recheck::Recheck;
 pub use scratch::{SCRATCH, with_scratch};
-pub use seldom::Seldom;
+pub use seldom::{OncePerMinute, Seldom};
 pub use stream::{Hangup, Listener, PeerState, Stream};
 pub use threads::{Turn, blocking};
 pub use timer::sleep_until;

@@ -12,6 +12,26 @@ const OF_ALL: u32 = 50;
 /// How long such a stretch is.
 const STRETCH: Duration = Duration::from_secs(10);
 
+/// Lines of one kind, whatever they are about: the first at once, then one a minute with the number of the others.
+#[derive(Default)]
+pub struct OncePerMinute(Mutex<(Option<Instant>, u64)>);
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl OncePerMinute {
+    /// Whether a line may be written now; if so, how many were left out since the last, where any were.
+    pub fn may(&self, now: Instant) -> Option<Option<u64>> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, left_out) = &mut *state;
+        if last.is_some_and(|last| now.saturating_duration_since(last) < MINUTE) {
+            *left_out += 1;
+            return None;
+        }
+        *last = Some(now);
+        Some(Some(std::mem::take(left_out)).filter(|left_out| *left_out > 0))
+    }
+}
+
 /// Counts lines, and those that were left out.
 #[derive(Default)]
 pub struct Seldom(Mutex<State>);
@@ -82,6 +102,13 @@ mod tests {
         assert_eq!(told, [None; LINES as usize]);
         assert_eq!(seldom.may(now + STRETCH), Some(Some(1000 - LINES as u64)));
         assert_eq!(seldom.may(now + STRETCH), Some(None));
+    }
+
+    #[test]
+    fn kind_of_line_is_written_once_a_minute() {
+        let (kind, now) = (OncePerMinute::default(), Instant::now());
+        assert_eq!((0..300).filter_map(|_| kind.may(now)).collect::<Vec<_>>(), [None]);
+        assert_eq!(kind.may(now + MINUTE), Some(Some(299)));
     }
 
     #[test]

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Why a connection whose place another one has is closed.
 pub const EVICTED: &str = "its login was not done, and another address needed its place";
 
+/// Why no connection gets in any more, whatever the limits are.
+pub const NO_DESCRIPTORS: &str = "there are as many as the open files of this process allow";
+
 /// Connections in all, and those not logged in.
 #[derive(Default)]
 pub struct Crowds {
@@ -73,13 +76,12 @@ impl Crowds {
     /// # Errors
     /// Why there is none.
     pub fn admits(&self, origin: Origin, limits: &Limits, room: usize) -> Result<(), &'static str> {
-        if self.all.used() >= room {
-            return Err("there are as many as the open files of this process allow");
+        if !self.all.has_room(origin, limits.connections) {
+            return Err("it has its share, or there are as many as `connections` of [limits] allows");
         }
+        // The shares are of what there are.
         if !self.all.has_room(origin, limits.connections.min(room)) {
-            return Err(
-                "it has its share, or there are as many as `connections` of [limits] or the open files allow",
-            );
+            return Err(NO_DESCRIPTORS);
         }
         if !self.before_login.has_room(origin, limits.connections_before_login)
             && self.victim(origin, limits).is_none()

@@ -1,7 +1,7 @@
 //! The server: listeners, cores, and the way from one configuration to the next.
 
 use crate::access::Door;
-use crate::crowds::{Crowds, Evicted, Unfinished, Waits};
+use crate::crowds::{Crowds, Evicted, NO_DESCRIPTORS, Unfinished, Waits};
 use crate::devices;
 use crate::iscsi;
 use crate::registry::{Letter, Registry};
@@ -11,7 +11,7 @@ use crate::share::Origin;
 use crate::{Resting, Unit};
 use device::{Protocol, TargetPort};
 use net::cores::Place;
-use net::{Cores, Listener, Pool, Seldom, Stream, descriptors};
+use net::{Cores, Listener, OncePerMinute, Pool, Seldom, Stream, descriptors};
 use proto::login::Policy;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -52,6 +52,7 @@ pub struct Shared {
     room: usize,
     /// Lines about those who did not get in.
     turned_away: Seldom,
+    no_descriptors: OncePerMinute,
     refused: Seldom,
     /// Lines about sessions that begin and end.
     pub began: Seldom,
@@ -70,6 +71,7 @@ impl Shared {
             stopping: AtomicBool::new(false),
             room: descriptors::room(),
             turned_away: Seldom::default(),
+            no_descriptors: OncePerMinute::default(),
             refused: Seldom::default(),
             began: Seldom::default(),
             ended: Seldom::default(),
@@ -90,6 +92,15 @@ impl Shared {
     pub fn turned_away(&self, peer: SocketAddr, reason: &str) {
         if let Some(left_out) = self.turned_away.may_of(peer.ip(), Instant::now()) {
             tracing::info!(%peer, reason, left_out, "connection closed before login");
+        }
+    }
+
+    /// Reports that the file descriptors are used up, which is a fault of this server and of no peer.
+    fn out_of_descriptors(&self, peer: SocketAddr) {
+        if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
+            let hint =
+                "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or have fewer connections";
+            tracing::warn!(%peer, reason = NO_DESCRIPTORS, left_out, hint, "new connections are closed");
         }
     }
 
@@ -405,6 +416,7 @@ impl Arrival {
         let Arrival { shared, cores, stream, peer, portal } = self;
         // To wake another CPU costs more than most commands do.
         match Counted::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
+            Err(NO_DESCRIPTORS) => shared.out_of_descriptors(peer),
             Err(reason) => shared.turned_away(peer, reason),
             Ok(count) => cores.run_on(count.core(), move || {
                 net::spawn(iscsi::serve(shared, stream, peer, portal, count));
