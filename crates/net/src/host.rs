@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// The name of this host.
 pub fn name() -> String {
@@ -39,7 +40,7 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
 ///
 /// # Errors
 /// When it cannot be read, or others could have read or written it.
-pub fn secret_file(path: &Path, most: usize) -> Result<Vec<u8>, Refused> {
+pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Refused> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {
         let why = e.to_string();
@@ -70,7 +71,8 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Vec<u8>, Refused> {
             format!("run: chmod 0600 {shown}"),
         );
     }
-    let mut bytes = Vec::new();
+    // With room for all: a vector that grows leaves its bytes behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(most + 64));
     file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
 }

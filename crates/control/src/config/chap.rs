@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use target::setup::User;
+use zeroize::Zeroizing;
 
 /// A user that is named at a place of the file.
 pub(super) type Named = (User, Range<usize>);
@@ -32,7 +33,7 @@ pub(super) fn users(p: &mut Problems<'_>, root: &mut Section<'_>, base: &Path) -
                 if let Some(name) = name
                     && once.first(p, name.clone(), &at)
                 {
-                    users.insert(name.clone(), secret.map(|secret| User { name, secret: secret.into() }));
+                    users.insert(name.clone(), secret.map(|secret| User { name, secret }));
                 }
             }
         }
@@ -116,14 +117,14 @@ impl Users {
 const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 
 /// Reads a secret: a regular file of this user that nobody else can touch.
-fn secret(path: &Path) -> Result<Vec<u8>, Wrong> {
+fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Wrong> {
     let refused = |refused: net::host::Refused| Wrong { what: refused.what, hint: refused.hint };
     let bytes = net::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
     decode(&bytes).or_else(|(what, hint)| wrong(format!("the secret {} {what}", path.display()), hint))
 }
 
 /// The bytes of a secret, which are as many as RFC 7143 asks for.
-fn decode(text: &[u8]) -> Result<Vec<u8>, (String, &'static str)> {
+fn decode(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, (String, &'static str)> {
     let bytes = proto::chap::secret_of_text(text).map_err(|bad| {
         let (what, hint) = bad.explain();
         (format!("contains {what}"), hint)
@@ -144,15 +145,15 @@ mod tests {
 
     #[test]
     fn secrets_decode() {
-        assert_eq!(decode(b"twelve bytes\n"), Ok(b"twelve bytes".to_vec()));
-        assert_eq!(decode(b"0x000102030405060708090a0B"), Ok((0..12).collect()));
+        assert_eq!(decode(b"twelve bytes\n"), Ok(b"twelve bytes".to_vec().into()));
+        assert_eq!(decode(b"0x000102030405060708090a0B"), Ok((0..12).collect::<Vec<u8>>().into()));
         assert_eq!(decode(&[b'x'; 255]).map(|s| s.len()), Ok(255));
     }
 
     #[test]
     fn secret_saved_by_windows_editors_is_read() {
         for text in [&b"twelve bytes\r\n"[..], b"\xef\xbb\xbftwelve bytes\r\n", b"\xef\xbb\xbftwelve bytes"] {
-            assert_eq!(decode(text), Ok(b"twelve bytes".to_vec()));
+            assert_eq!(decode(text), Ok(b"twelve bytes".to_vec().into()));
         }
         let utf16 = "twelve bytes".encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
         assert_eq!(decode(&utf16).unwrap_err().0, "contains the control character 00h");

@@ -202,14 +202,14 @@ impl Side<'_> {
             return Err(wrong("the URL has a password and a file with a password", "remove one of them"));
         }
         if let Some(text) = self.password {
-            return secret(text.as_bytes().to_vec()).map(Some);
+            return secret(text.as_bytes()).map(Some);
         }
         if let Some(file) = self.file {
             return from_file(file).map(Some);
         }
         let [first, second] = self.passwords;
         match (env(first), env(self.files), env(second)) {
-            (Some(text), ..) | (None, None, Some(text)) => secret(text.into_bytes()).map(Some),
+            (Some(text), ..) | (None, None, Some(text)) => secret(text.as_bytes()).map(Some),
             (None, Some(file), _) => from_file(&file).map(Some),
             (None, None, None) => Ok(None),
         }
@@ -229,12 +229,12 @@ fn from_file(path: &str) -> Result<Secret, Error> {
         let (what, hint) = bad.explain();
         wrong(format!("the secret {path} contains {what}"), hint)
     };
-    secret(secret_of_text(&bytes).map_err(bad)?)
+    secret(&secret_of_text(&bytes).map_err(bad)?)
 }
 
-fn secret(bytes: Vec<u8>) -> Result<Secret, Error> {
+fn secret(bytes: &[u8]) -> Result<Secret, Error> {
     if (1..=SECRET_LEN).contains(&bytes.len()) {
-        return Ok(Secret::new(&bytes));
+        return Ok(Secret::new(bytes));
     }
     let what = format!("a secret of CHAP has {} bytes", bytes.len());
     Err(wrong(what, "it needs 1 to 255, better 16 random ones (RFC 7143 section 9.2.1)"))
