@@ -36,6 +36,16 @@ const TABLE: &[Row] = &[
     (Kind::Identity, "without VPD page 83h", Exit::General, NAMELESS),
 ];
 
+/// What to do where the system refused this process something.
+pub fn of_limits(e: &std::io::Error) -> &'static str {
+    // An error that was put into words has its number there alone.
+    let has_no_descriptor = |text: &str| ["(os error 24)", "(os error 23)"].iter().any(|n| text.contains(n));
+    if net::descriptors::is_exhausted(e) || has_no_descriptor(&e.to_string()) {
+        return "raise the limit on open files: ulimit -n, or LimitNOFILE= of a service";
+    }
+    "look at the limits of this process: ulimit -a"
+}
+
 /// The exit status and what to do, where the words are known.
 pub fn of_words(kind: Kind, what: &str) -> Option<(Exit, &'static str)> {
     let row = TABLE.iter().find(|row| row.0 == kind && what.contains(row.1));

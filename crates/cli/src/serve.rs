@@ -124,7 +124,7 @@ fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Resul
 }
 
 fn cannot(what: &str, e: &io::Error) -> Problem {
-    Problem::new(format!("cannot {what}: {e}"), "look at the limits of this process: ulimit -a")
+    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e))
 }
 
 /// A running server with what it was made of.
@@ -321,7 +321,7 @@ pub fn cannot_serve(e: &io::Error) -> Problem {
         }
         io::ErrorKind::AddrNotAvailable => "choose an address of this host: ip address lists them",
         io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
-        _ => "look at the limits of this process: ulimit -a",
+        _ => crate::advice::of_limits(e),
     };
     let text = e.to_string();
     // Who failed may know better.

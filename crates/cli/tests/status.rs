@@ -247,6 +247,41 @@ fn client_without_descriptors_names_its_limit() {
     assert!(err.contains("hint: no file descriptor is left") && err.contains("ulimit -n"), "{err}");
 }
 
+/// Not even an event loop can start.
+#[test]
+fn without_descriptors_hint_names_their_limit() {
+    for (files, args) in [(4, "ls iscsi://127.0.0.1:1"), (8, "serve null:1G --listen 127.0.0.1:0")] {
+        let folder = Folder::new("few-descriptors");
+        let script = format!("ulimit -n {files}; exec {} {args}", env!("CARGO_BIN_EXE_lunar"));
+        let mut shell = Command::new("/bin/sh");
+        let shell = shell.args(["-c", &script]).current_dir(&folder.0).env("XDG_STATE_HOME", &folder.0);
+        let ended = shell.output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && err.contains("Too many open files"), "{args}: {err}");
+        assert!(err.contains("hint: raise the limit on open files: ulimit -n"), "{args}: {err}");
+    }
+}
+
+#[test]
+fn misspelt_face_of_bench_is_suggested() {
+    let folder = Folder::new("face");
+    let ended = folder.lunar("bench blokdev-perftest null:1G").output().unwrap();
+    let err = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(21), "{err}");
+    assert!(err.contains("did you mean lunar bench blockdev-perftest?"), "{err}");
+    let ended = folder.lunar("bench read no-such-disk.img").output().unwrap();
+    assert!(!String::from_utf8_lossy(&ended.stderr).contains("did you mean"));
+}
+
+#[test]
+fn bench_without_its_files_ends_with_status_21() {
+    let folder = Folder::new("bench-files");
+    for args in ["compare a.json b.json", "dd if=none.img of=/dev/null", "sgp_dd if=none.img of=/dev/null"] {
+        let ended = folder.lunar(&format!("bench {args}")).output().unwrap();
+        assert_eq!(ended.status.code(), Some(21), "{args}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
 /// A user without a home and without the folders of a login.
 #[test]
 fn hint_without_home_names_an_option_of_the_command() {

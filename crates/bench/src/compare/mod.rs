@@ -38,7 +38,8 @@ const SCHEMA: &str = "lunar.bench.compare/1";
 /// difference is beyond the threshold. Figures without an interval (CPU for each command, tables) that differ by
 /// more are told as unsure.
 ///
-/// Exit status: 0 no row is worse, 1 a row is worse, or a run failed that did not before.
+/// Exit status: 0 no row is worse, 1 a row is worse, or a run failed that did not before; 21 there is no such file, 7 a
+/// file is no measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The measurement before: a file of `lunar bench --json`

@@ -247,7 +247,7 @@ fn policy(text: &str) -> Result<Policy, String> {
 }
 
 fn cannot(what: &str, e: &std::io::Error) -> Failure {
-    Problem::new(format!("cannot {what}: {e}"), "look at the limits of this process: ulimit -a").into()
+    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e)).into()
 }
 
 /// The last part of the target's name and the LUN, or else the host.

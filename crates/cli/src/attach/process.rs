@@ -178,7 +178,7 @@ fn watch_signals(
 }
 
 fn cannot(what: &str, e: &io::Error) -> Failure {
-    Problem::new(format!("cannot {what}: {e}"), "look at the limits of this process: ulimit -a").into()
+    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e)).into()
 }
 
 /// Writes of the host that have failed at the end.

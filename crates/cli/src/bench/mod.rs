@@ -2,6 +2,7 @@
 
 mod progress;
 
+use crate::advice;
 use crate::exit::{Exit, Failure};
 use crate::say;
 use bench::faces::{self, Stage};
@@ -123,7 +124,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
         (Some(face), _) => play(face, told.json || told.terse, &watch)?,
         (None, Some(plain)) => {
             let progress = Progress::start(&watch);
-            let document = plain::run(&plain, &watch)?;
+            let document = plain::run(&plain, &watch).map_err(|e| with_face(e, &plain.targets))?;
             drop(progress);
             Measured { text: people::text(&document), document, printed: Ok(()), problem: None }
         }
@@ -144,6 +145,23 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
         Some(problem) => Err(problem.into()),
         None => Ok(ended(&measured.document, signal.load(Ordering::Relaxed))),
     }
+}
+
+/// There is no such file, and its name is near that of a face.
+fn with_face(e: bench::Error, targets: &[String]) -> Failure {
+    let is_missing = matches!(e.kind, bench::Kind::Medium(Cause::NotFound));
+    let mut failure = Failure::from(e);
+    let faces = Face::augment_subcommands(clap::Command::new("bench"));
+    let near = |word: &String| control::nearest(word, faces.get_subcommands().map(|face| face.get_name()));
+    let missing = targets.iter().filter(|target| is_missing && !Path::new(target).exists());
+    if let Some(face) = missing.into_iter().find_map(near) {
+        let meant = format!("did you mean lunar bench {face}?");
+        for problem in &mut failure.problems {
+            problem.hint =
+                Some(problem.hint.take().map_or(meant.clone(), |hint| format!("{hint}; or {meant}")));
+        }
+    }
+    failure
 }
 
 /// What was measured, and what is told of it beside what was told while it ran.
@@ -251,12 +269,8 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
 /// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
 /// gone; a third one at once.
 fn heed_signals(watch: &Watch) -> Result<Arc<AtomicI32>, Problem> {
-    let cannot = |e: std::io::Error| {
-        Problem::new(
-            format!("cannot watch for signals: {e}"),
-            "look at the limits of this process: ulimit -a",
-        )
-    };
+    let cannot =
+        |e: std::io::Error| Problem::new(format!("cannot watch for signals: {e}"), advice::of_limits(&e));
     let (stopping, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())

@@ -184,5 +184,5 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 fn cannot_start(e: &io::Error) -> Problem {
-    Problem::new(format!("cannot start: {e}"), "look at the limits of this process: ulimit -a")
+    Problem::new(format!("cannot start: {e}"), crate::advice::of_limits(e))
 }

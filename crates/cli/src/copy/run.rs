@@ -342,7 +342,7 @@ fn no_disk(end: &End) -> Problem {
 }
 
 fn no_stream(end: &End, e: &std::io::Error) -> Problem {
-    Problem::new(format!("{}: {e}", end.name), "look at the limits of this process: ulimit -a")
+    Problem::new(format!("{}: {e}", end.name), crate::advice::of_limits(e))
 }
 
 #[cfg(test)]
