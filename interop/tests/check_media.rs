@@ -254,6 +254,23 @@ fn check_media_refuses_what_serve_refuses_in_its_words() {
     }
 }
 
+/// Nothing names the server of a configuration without an identity but that it has the portal.
+#[test]
+fn check_media_of_a_memory_lun_knows_its_server_by_the_portal() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let busy = listening(&taken.local_addr().expect("bound").to_string(), "").replace("null", "memory");
+    let folder = Folder::fresh();
+    let refused = Server::refused(&folder, &busy);
+    let file = folder.join("lunar.toml").display().to_string();
+    let (_, said, status) = lunar(&["check", "--media", &file]);
+    assert_eq!((errors(&said), status), (errors(&refused), 28), "{said}");
+    drop(taken);
+    let server = Server::start_in(folder, &busy);
+    let file = server.dir().join("lunar.toml").display().to_string();
+    let (_, said, status) = lunar(&["check", "--media", &file]);
+    assert!(status == 0 && said.contains("cannot listen on"), "{status}: {said}");
+}
+
 fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is() {

@@ -25,10 +25,10 @@ fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
     let mut found = control::examine(config, &state_dir.map_err(|problem| vec![problem])?, file);
     found.problems.extend(config.server.cores.usable().err());
-    for e in target::cannot_bind(&config.portal_groups) {
+    for (portal, e) in target::cannot_bind(&config.portal_groups) {
         let problem = cannot_serve(&e);
         match problem.cause {
-            Cause::InUse => found.in_use(problem),
+            Cause::InUse => found.portal_in_use(portal, problem),
             _ => found.problems.push(problem),
         }
     }

@@ -213,6 +213,13 @@ pub(crate) fn can_bind(path: &Path) -> Result<(), Problem> {
     may.map_err(|e| cannot(path, &e.into()))
 }
 
+/// The process that listens at this path.
+pub(crate) fn listener(path: &Path) -> Option<u32> {
+    let socket = connect(path, PATIENCE).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
+    peer.pid.as_raw_nonzero().get().try_into().ok()
+}
+
 fn bind(path: &Path) -> Result<UnixListener, Problem> {
     can_bind(path)?;
     match std::fs::remove_file(path) {

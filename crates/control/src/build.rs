@@ -10,7 +10,7 @@ mod settings;
 mod unlinked;
 
 use filters::filtered;
-pub(crate) use hold::{Held, has_identity, held, lockable, serial_twice};
+pub(crate) use hold::{Held, configuration, has_identity, held, lockable, serial_twice};
 pub(crate) use record::Past;
 pub use record::was_served;
 pub(crate) use remedy::cannot_open;

@@ -1,14 +1,15 @@
 //! A look at what a configuration would open, which changes nothing: `lunar check --media`.
 
 use crate::build::{
-    Held, Name, Past, can_create, cannot_open, has_identity, has_path, held, load, lockable, notes_of_size,
-    of_lun, serial_twice, settings, spec, state_path, wanted,
+    Held, Name, Past, can_create, cannot_open, configuration, has_identity, has_path, held, load, lockable,
+    notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, Lun, Router};
 use crate::routes::{Found, expand};
-use crate::{Cause, Problem, admin, folders, io_text};
+use crate::{Cause, Problem, admin, folders, io_text, listeners};
 use block::{Facts, InUse, Spec};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -21,14 +22,18 @@ pub struct Examined {
     pub notes: Vec<String>,
     /// A server runs by this configuration: what it has is in use as it should be.
     pub server: Option<u32>,
-    /// Nothing of this configuration has an identity that a server of it could be known by.
-    pub is_nameless: bool,
+    /// All processes that may be that server: those that were started with this configuration too.
+    servers: Vec<u32>,
 }
 
 impl Examined {
-    /// Takes note of a thing that is in use: a mistake, unless the server of this configuration has it.
-    pub fn in_use(&mut self, problem: Problem) {
-        match self.server.is_some() || self.is_nameless {
+    /// Takes note of a portal that is in use: a mistake, unless the server of this configuration listens there.
+    pub fn portal_in_use(&mut self, portal: SocketAddr, problem: Problem) {
+        self.in_use(listeners::are_of(portal, &self.servers), problem);
+    }
+
+    fn in_use(&mut self, is_own: bool, problem: Problem) {
+        match is_own {
             true => self.notes.push(problem.what),
             false => self.problems.push(problem),
         }
@@ -45,7 +50,6 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     let luns = wanted(&whole);
     let (max_registrants, file) = (config.max_registrants, file.canonicalize().unwrap_or(file.to_path_buf()));
     let mut look = Look { state_dir, file, max_registrants, found: Examined::default() };
-    look.found.is_nameless = !luns.values().any(|lun| has_identity(lun));
     look.found.problems = config.routers.iter().flat_map(devices).collect();
     look.found.problems.extend(serial_twice(&luns).err().into_iter().flatten());
     for (name, lun) in luns {
@@ -54,9 +58,14 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
         }
     }
     let mut found = look.found;
-    if let Some(Err(problem)) = config.server.admin_socket.as_deref().map(admin::can_bind) {
+    found.servers = started_with(&look.file).into_iter().chain(found.server).collect();
+    let socket = config.server.admin_socket.as_deref();
+    if let Some((path, problem)) = socket.and_then(|path| Some((path, admin::can_bind(path).err()?))) {
         match problem.cause {
-            Cause::InUse => found.in_use(problem),
+            Cause::InUse => {
+                let is_own = admin::listener(path).is_some_and(|pid| found.servers.contains(&pid));
+                found.in_use(is_own, problem);
+            }
             _ => found.problems.push(problem),
         }
     }
@@ -163,6 +172,13 @@ fn server_of(file: &Path, held: &Held) -> Option<u32> {
 fn is_of(in_use: &InUse, server: Option<u32>) -> bool {
     let (Some(pids), Some(server)) = (&in_use.pids, server) else { return false };
     pids.iter().all(|pid| pid.unsigned_abs() == server)
+}
+
+/// Processes that were started with this configuration, as far as this user can see that.
+fn started_with(file: &Path) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| configuration(*pid).is_some_and(|of| of == file)).collect()
 }
 
 fn refused_by_reload(problem: Problem) -> Problem {

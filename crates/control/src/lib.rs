@@ -10,6 +10,7 @@ mod difference;
 mod examine;
 pub mod folders;
 mod identity;
+mod listeners;
 mod problem;
 pub mod routes;
 mod seconds;

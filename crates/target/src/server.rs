@@ -303,8 +303,8 @@ async fn wind_down(shared: Arc<Shared>) -> io::Result<()> {
     result
 }
 
-/// Says why portals cannot be bound now, as a server that starts does. Nothing is taken.
-pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<io::Error> {
+/// Portals that cannot be bound now, each with the error of a server that starts. Nothing is taken.
+pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<(SocketAddr, io::Error)> {
     let portals = groups.iter().flat_map(|group| &group.portals);
     let refused = |portal: &Portal| {
         let address = portal.listen;
@@ -316,7 +316,7 @@ pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<io::Error> {
             true => devices::can_listen(address),
             false => Ok(()),
         };
-        by_tcp.and_then(|()| by_devices()).err()
+        by_tcp.and_then(|()| by_devices()).err().map(|e| (address, e))
     };
     portals.filter_map(refused).collect()
 }

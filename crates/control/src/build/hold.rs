@@ -243,7 +243,7 @@ fn command(pid: u32) -> Option<String> {
 }
 
 /// The configuration file that a server was started with, as far as this user can see that.
-fn configuration(pid: u32) -> Option<PathBuf> {
+pub(crate) fn configuration(pid: u32) -> Option<PathBuf> {
     let arguments = arguments(pid)?;
     let named = arguments.iter().find_map(|argument| argument.strip_prefix("--config="));
     let next =
