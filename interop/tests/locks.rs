@@ -223,6 +223,41 @@ fn an_image_below_a_loop_device_is_refused() {
     assert_eq!(copied.0, 0, "two readers: {}", copied.1);
 }
 
+/// A mount, until it is dropped.
+struct Mount(String);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        _ = tool::run(Command::new("umount").arg(&self.0), Duration::from_secs(30));
+    }
+}
+
+/// Reading is allowed, as with serve of a read-only disk, but such a copy may be of no single moment.
+#[test]
+fn copy_of_a_device_mounted_for_writing_warns() {
+    const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
+    if !rustix::process::geteuid().is_root() || !tool::have(&[LOSETUP, MKFS]) {
+        return;
+    }
+    let folder = Folder::fresh();
+    let disk = image(&folder, "fs.img");
+    let place = folder.join("mnt");
+    std::fs::create_dir(&place).expect("a folder");
+    let [path, place] = [&disk, &place].map(|path| path.to_str().expect("a path").to_owned());
+    tool::must("mkfs.ext4", &["-q", &path]);
+    let device = Loop(tool::must("losetup", &["--find", "--show", &path]).trim().into());
+    let copy = || lunar(&["copy", &device.0, "null:1M"]);
+    for (options, warns) in [("rw", true), ("ro", false)] {
+        tool::must("mount", &["-o", options, &device.0, &place]);
+        let mount = Mount(place.clone());
+        let (status, said) = copy();
+        let warning = format!("warning: {} is mounted on {place}", device.0);
+        assert_eq!((status, said.contains(&warning)), (0, warns), "{options}: {said}");
+        drop(mount);
+    }
+    assert!(!copy().1.contains("warning"));
+}
+
 fn until_logged(server: &Server, text: &str, times: usize) {
     let end = Instant::now() + Duration::from_secs(30);
     while server.log().matches(text).count() < times {

@@ -3,7 +3,7 @@
 use super::loops;
 use crate::FileId;
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Who uses it.
@@ -79,26 +79,43 @@ pub(super) fn of_busy(number: u64) -> Option<String> {
     of_disk.into_iter().next().or_else(swap)
 }
 
+/// Where a block device, or a partition of it, is mounted for writing: who reads the device reads a disk that changes.
+pub fn mounted_for_writing(device: &Path) -> Option<String> {
+    let found = fs::metadata(device).ok().filter(|found| found.file_type().is_block_device())?;
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    let is_written =
+        |line: &&str| line.split(' ').nth(5).is_some_and(|options| options.split(',').any(|o| o == "rw"));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts: Vec<&str> = mounts.lines().filter(is_written).collect();
+    let users = of_disk_by(Path::new(&format!("/sys/dev/block/{major}:{minor}")), &mounts.join("\n"));
+    users.into_iter().find(|user| user.starts_with(MOUNTED))
+}
+
 /// Mounts of a disk by its folder in /sys and what is made of it, with its partitions.
 fn of_disk(block: &Path) -> Vec<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    of_disk_by(block, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+fn of_disk_by(block: &Path, mounts: &str) -> Vec<String> {
     let parts = entries(block).into_iter().filter(|entry| entry.join("partition").exists());
     let folders = std::iter::once(block.to_path_buf()).chain(parts);
     let users = folders.flat_map(|folder| {
         let number = fs::read_to_string(folder.join("dev")).unwrap_or_default();
         let holders = entries(folder.join("holders"));
         let holders = holders.iter().map(|holder| format!("part of /dev/{}", name(holder)));
-        mounted(&mounts, number.trim()).into_iter().chain(holders).collect::<Vec<_>>()
+        mounted(mounts, number.trim()).into_iter().chain(holders).collect::<Vec<_>>()
     });
     users.collect()
 }
+
+const MOUNTED: &str = "mounted on ";
 
 /// The mount points of a device by its number, `MAJOR:MINOR` (proc(5), mountinfo).
 fn mounted(mountinfo: &str, number: &str) -> Vec<String> {
     let place = |line: &str| {
         let mut words = line.split(' ').skip(2);
         let is_it = words.next() == Some(number);
-        is_it.then(|| words.nth(1)).flatten().map(|dir| format!("mounted on {}", unescaped(dir)))
+        is_it.then(|| words.nth(1)).flatten().map(|dir| format!("{MOUNTED}{}", unescaped(dir)))
     };
     mountinfo.lines().filter_map(place).collect()
 }

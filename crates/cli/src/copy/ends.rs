@@ -3,6 +3,7 @@
 use crate::advice::with_name;
 use crate::client;
 use crate::exit::{Exit, Failure, invalid};
+use crate::say;
 use block::{Backend, Kind, OpenError, Spec, nbd};
 use control::{Cause, Problem, config, folders};
 use initiator::Lun;
@@ -186,6 +187,12 @@ fn stream(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
 fn source(text: &str, spec: Spec) -> Result<End, Problem> {
     let disk = open(text, Side::Source, &Spec { read_only: true, ..spec.clone() })?;
     let path = &*spec.path;
+    if let Some(user) = block::users::mounted_for_writing(path) {
+        say::line(format_args!(
+            "warning: {text} is {user} and can change while it is read; hint: unmount it, mount it read-only, or copy a \
+             snapshot"
+        ));
+    }
     // Measured when it is open: what is resumed must be what was begun.
     let found = std::fs::metadata(path).map_err(|e| cannot_open(text, Side::Source, e))?;
     let mut identity = identity(path, &found);
