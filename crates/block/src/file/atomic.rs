@@ -1,6 +1,6 @@
 //! Atomic writes of a file or device, with a [`Journal`](super::journal::Journal).
 
-use super::journal::SECTOR;
+use super::journal::changed;
 use super::space::cannot;
 use super::watch::{look_again, wait};
 use super::{File, Share};
@@ -8,7 +8,6 @@ use crate::{Finished, MAX_ATOMIC, locked};
 use net::Buf;
 use rustix::fs::FallocateFlags;
 use std::io;
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -167,22 +166,9 @@ fn has_room(file_system: u32, free: u64, len: u64) -> bool {
     !COPY_ON_WRITE.contains(&file_system) || free >= 2 * len
 }
 
-/// The sectors that are not as they were, neighbours together.
-fn changed(now: &[u8], old: &[u8]) -> Vec<Range<usize>> {
-    let mut all: Vec<Range<usize>> = Vec::new();
-    for (at, (now, old)) in now.chunks(SECTOR).zip(old.chunks(SECTOR)).enumerate() {
-        let sector = at * SECTOR..at * SECTOR + old.len();
-        match all.last_mut() {
-            _ if now == old => {}
-            Some(last) if last.end == sector.start => last.end = sector.end,
-            _ => all.push(sector),
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::journal::SECTOR;
     use super::*;
 
     #[test]

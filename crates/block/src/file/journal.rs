@@ -10,8 +10,11 @@ use super::identity::Identity;
 use super::medium::is_same_file;
 use crate::{MAX_ATOMIC, locked};
 use net::iscsi::digest::crc32c;
+use rustix::fs::Advice;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -22,7 +25,7 @@ const MAGIC: [u8; 8] = *b"LUNARWA2";
 const OLD_MAGIC: [u8; 8] = *b"LUNARWA1";
 /// Magic, offset, bytes, checksum of all, bytes of the medium's name.
 const HEADER: usize = 28;
-const CHECKSUM: std::ops::Range<usize> = 20..24;
+const CHECKSUM: Range<usize> = 20..24;
 /// Bytes that a medium changes as one.
 pub(super) const SECTOR: usize = 512;
 /// Bytes of the identity and path of a medium.
@@ -63,6 +66,8 @@ struct Record {
 pub(super) enum Replayed {
     /// Its write is done.
     Done { offset: u64, len: usize },
+    /// The medium does not take it, and has the old blocks: the host was not told that it is done.
+    Undone { offset: u64, len: usize, error: io::ErrorKind },
     /// The medium has changed since. The record is here.
     Aside { offset: u64, len: usize, path: PathBuf },
     /// It waits here for its own medium.
@@ -72,6 +77,7 @@ pub(super) enum Replayed {
 }
 
 /// A record that cannot be done again, and why.
+#[derive(Debug)]
 pub(super) struct Stuck {
     pub(super) path: PathBuf,
     pub(super) error: io::Error,
@@ -106,22 +112,79 @@ impl Record {
         sectors.into_iter().all(|((now, new), old)| now == new || crc32c(&[now]) == *old)
     }
 
+    /// Each sector of the medium is as it was before the write.
+    fn is_undone(&self, medium: &[u8]) -> bool {
+        medium.chunks(SECTOR).zip(&self.old).all(|(now, old)| crc32c(&[now]) == *old)
+    }
+
     /// Does its write again on its own medium, unless another program has changed that.
-    fn redo(&self, medium: &File) -> io::Result<bool> {
+    fn redo(&self, medium: &File) -> io::Result<Redone> {
+        forget(medium, self.offset, self.data.len());
         let mut now = vec![0; self.data.len()];
         match medium.read_exact_at(&mut now, self.offset) {
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(Redone::Changed),
             read => read?,
         }
         if !self.fits(&now) {
-            return Ok(false);
+            return Ok(Redone::Changed);
         }
-        if now != self.data {
-            medium.write_all_at(&self.data, self.offset)?;
+        let write = || match now == self.data {
+            // What was read here may be in the page cache only.
+            true => medium.sync_data(),
+            false => medium.write_all_at(&self.data, self.offset).and_then(|()| medium.sync_data()),
+        };
+        let Err(e) = write() else { return Ok(Redone::Done) };
+        match self.is_undone(&now) && self.restore(medium, &now)? {
+            true => Ok(Redone::Undone(e.kind())),
+            false => Err(e),
         }
-        // What was read here may be in the page cache only.
-        medium.sync_data().map(|()| true)
     }
+
+    /// Restores the old blocks where the medium has taken new ones; whether it has all of the old ones then.
+    fn restore(&self, medium: &File, old: &[u8]) -> io::Result<bool> {
+        let read = || {
+            forget(medium, self.offset, old.len());
+            let mut now = vec![0; old.len()];
+            medium.read_exact_at(&mut now, self.offset).map(|()| now)
+        };
+        for changed in changed(&read()?, old) {
+            medium.write_all_at(&old[changed.clone()], self.offset + changed.start as u64)?;
+        }
+        medium.sync_data()?;
+        Ok(read()? == old)
+    }
+}
+
+/// What became of the write of a record.
+enum Redone {
+    Done,
+    /// It failed, and the medium has the old blocks.
+    Undone(io::ErrorKind),
+    /// Another program has changed the medium.
+    Changed,
+}
+
+/// Lets the page cache forget these bytes, which are to be read from the medium: it goes on to show data that the medium has not
+/// taken.
+fn forget(medium: &File, offset: u64, len: usize) {
+    if let Some(len) = NonZeroU64::new(len as u64) {
+        // What cannot be forgotten is compared as it is.
+        _ = rustix::fs::fadvise(medium, offset, Some(len), Advice::DontNeed);
+    }
+}
+
+/// The sectors that are not as they were, neighbours together.
+pub(super) fn changed(now: &[u8], old: &[u8]) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for (at, (now, old)) in now.chunks(SECTOR).zip(old.chunks(SECTOR)).enumerate() {
+        let sector = at * SECTOR..at * SECTOR + old.len();
+        match all.last_mut() {
+            _ if now == old => {}
+            Some(last) if last.end == sector.start => last.end = sector.end,
+            _ => all.push(sector),
+        }
+    }
+    all
 }
 
 /// The identity, a zero byte, the path.
@@ -208,9 +271,14 @@ impl Journal {
 
     fn end(&self, record: &Record, path: &Path, medium: &File) -> io::Result<Replayed> {
         let (offset, len) = (record.offset, record.data.len());
-        if record.redo(medium)? {
+        let redone = record.redo(medium)?;
+        if !matches!(redone, Redone::Changed) {
             clear(&OpenOptions::new().write(true).open(path)?)?;
-            return Ok(Replayed::Done { offset, len });
+        }
+        match redone {
+            Redone::Done => return Ok(Replayed::Done { offset, len }),
+            Redone::Undone(error) => return Ok(Replayed::Undone { offset, len, error }),
+            Redone::Changed => {}
         }
         let aside = self.aside();
         std::fs::rename(path, &aside)?;
@@ -327,6 +395,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags};
     use std::os::unix::fs::MetadataExt;
 
     const LEN: usize = 5 * SECTOR;
@@ -446,6 +515,28 @@ mod tests {
             _ = place.journal().replay(&place.medium());
         }
         assert_eq!((place.files("aside"), place.files("journal")), (ASIDE as usize, 0));
+    }
+
+    /// Ones, and twos in the first `new` sectors of the write; nothing can be written there.
+    fn sealed(new: usize) -> File {
+        let mut bytes = [1; 8 * SECTOR];
+        bytes[SECTOR..][..new * SECTOR].fill(2);
+        let file = File::from(rustix::fs::memfd_create("sealed", MemfdFlags::ALLOW_SEALING).expect("a file"));
+        file.write_all_at(&bytes, 0).expect("written");
+        rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).expect("sealed");
+        file
+    }
+
+    #[test]
+    fn a_record_that_its_medium_refuses_is_dropped_if_all_is_old() {
+        let place = Place::new("refused");
+        place.put();
+        let stuck = place.journal().replay(&sealed(1)).expect_err("new and old blocks");
+        assert_eq!(stuck.error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(place.journal().is_pending());
+        let replayed = place.journal().replay(&sealed(0)).map_err(|stuck| stuck.error).expect("undone");
+        assert!(matches!(replayed[..], [Replayed::Undone { .. }]), "{replayed:?}");
+        assert!(!place.journal().is_pending());
     }
 
     #[test]

@@ -131,6 +131,13 @@ impl Medium {
             Replayed::Done { offset, len } => {
                 tracing::info!(offset, len, "{name}: an atomic write that was cut off is done");
             }
+            Replayed::Undone { offset, len, error } => tracing::warn!(
+                offset,
+                len,
+                %error,
+                "{name}: an atomic write that was cut off cannot be done again; the old blocks stay, and its host was not told \
+                 that it was done"
+            ),
             Replayed::Aside { offset, len, path } => tracing::error!(
                 offset,
                 len,
