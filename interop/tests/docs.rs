@@ -434,6 +434,7 @@ fn keys_are_those_of_the_example() {
                             || example.contains(&format!("{key} ="))
                             || OF_IB_SRP.contains(&key)
                     }
+                    "docs/router.md" if settings.contains(&format!("row(\"{key}\"")) => true,
                     "docs/measure.md" | "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
                     _ => example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]")),
                 };

@@ -173,7 +173,7 @@ fn what_would_do_harm_is_refused() {
     folder.invalid("small - --json", "both go to stdout");
     folder.invalid("- new --resume", "a stream cannot be resumed");
     folder.invalid("- new --verify", "a stream cannot be compared");
-    folder.invalid("- new --exact", "does not tell its size");
+    folder.invalid("- new --exact", "has no known size");
     folder.invalid("small - --resume", "no place to keep");
     folder.invalid("small new --block 100000", "--block");
     folder.invalid("small new --block 32M --depth 1024", "too much memory");

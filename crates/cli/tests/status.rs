@@ -257,7 +257,10 @@ fn without_descriptors_hint_names_their_limit() {
         let shell = shell.args(["-c", &script]).current_dir(&folder.0).env("XDG_STATE_HOME", &folder.0);
         let ended = shell.output().unwrap();
         let err = String::from_utf8_lossy(&ended.stderr);
-        assert!(!ended.status.success() && err.contains("Too many open files"), "{args}: {err}");
+        assert!(
+            !ended.status.success() && err.to_lowercase().contains("too many open files"),
+            "{args}: {err}"
+        );
         assert!(err.contains("hint: raise the limit on open files: ulimit -n"), "{args}: {err}");
     }
 }

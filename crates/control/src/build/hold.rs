@@ -191,6 +191,12 @@ impl Wanted {
     fn unlockable(&self, e: &io::Error) -> Problem {
         let folder = self.path.parent().unwrap_or(&self.path).display();
         let what = format!("{} cannot be locked against other servers: {}", self.what, io_text(e));
+        if net::descriptors::is_exhausted(e) {
+            return Problem::new(
+                what,
+                "raise the limit on open files: ulimit -n, or LimitNOFILE= of a service",
+            );
+        }
         Problem::new(
             what,
             format!("let the server write to {folder}, or name another folder: state_dir of [server]"),
