@@ -11,7 +11,7 @@ use wire::scsi::{Sense, Status, op};
 const DESPITE_ATTENTION: [u8; 3] = [op::INQUIRY, op::REPORT_LUNS, op::REQUEST_SENSE];
 
 /// What a device does not change by, whatever its type: all that somebody who may only read can send.
-const READING: [u8; 27] = [
+const READING: [u8; 29] = [
     op::TEST_UNIT_READY,
     op::REQUEST_SENSE,
     op::READ_6,
@@ -37,6 +37,8 @@ const READING: [u8; 27] = [
     op::SERVICE_ACTION_IN_16,
     op::REPORT_LUNS,
     op::MAINTENANCE_IN,
+    op::READ_BLOCK_LIMITS,
+    op::REPORT_DENSITY_SUPPORT,
     op::SYNCHRONIZE_CACHE_10,
     op::SYNCHRONIZE_CACHE_16,
 ];
@@ -206,7 +208,10 @@ mod tests {
             let lu = passing(passes);
             let mut n = lu.attach(port("a"), true);
             let _power_on = run(&mut n, TUR);
-            assert_eq!(run(&mut n, READ_ONE), passed());
+            // READ BLOCK LIMITS and REPORT DENSITY SUPPORT, which hosts send when they open a tape.
+            for cdb in [READ_ONE, &[0x05], &[0x44, 0, 0, 0, 0, 0, 0, 1, 0, 0]] {
+                assert_eq!(run(&mut n, cdb), passed(), "{cdb:02x?}");
+            }
             for cdb in [WRITE_ONE, MOVE, RESERVE, &[op::PERSISTENT_RESERVE_OUT], &[op::MODE_SELECT_6, 0x11]] {
                 assert_eq!(run(&mut n, cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
             }
