@@ -1,7 +1,7 @@
 //! The places of connections: in all, and before login. A new address gets one of the latter in a full table.
 
 use crate::setup::Limits;
-use crate::share::{Crowd, Origin};
+use crate::share::{Crowd, Origin, Place};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
@@ -26,6 +26,7 @@ pub struct Crowds {
 /// A connection that is not logged in. When this is dropped, it has lost its place.
 pub struct Unfinished {
     origin: Origin,
+    place: Place,
     _holds: flume::Sender<()>,
 }
 
@@ -93,36 +94,42 @@ impl Crowds {
         Ok(())
     }
 
-    /// The login that gives way to a connection from this address, in a table without a free place: the oldest of the
-    /// group that has the most.
+    /// The login that gives way to a connection from this address, in a table without a free place: the oldest of those
+    /// that have the most.
     fn victim(&self, origin: Origin, limits: &Limits) -> Option<u64> {
         if self.before_login.used() < limits.connections_before_login {
             return None;
         }
         let largest = self.before_login.largest_before(origin)?;
-        self.unfinished.iter().find(|(_, login)| largest.has(login.origin)).map(|(serial, _)| *serial)
+        let mut logins = self.unfinished.iter();
+        logins.find(|(_, login)| self.before_login.is_of(largest, login.origin)).map(|(serial, _)| *serial)
     }
 
-    /// Takes a place for a connection from this address.
+    /// Takes a place for a connection from this address, in all and before login.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn enter(&mut self, origin: Origin, limits: &Limits, room: usize) -> Result<Waits, &'static str> {
+    pub fn enter(
+        &mut self,
+        origin: Origin,
+        limits: &Limits,
+        room: usize,
+    ) -> Result<(Place, Waits), &'static str> {
         self.admits(origin, limits, room)?;
         if let Some(victim) = self.victim(origin, limits) {
             self.end_wait(victim);
         }
-        self.all.enter(origin);
-        self.before_login.enter(origin);
+        let all = self.all.enter(origin, limits.connections.min(room));
+        let place = self.before_login.enter(origin, limits.connections_before_login);
         self.serial += 1;
         let (holds, evicted) = flume::bounded(0);
-        self.unfinished.insert(self.serial, Unfinished { origin, _holds: holds });
-        Ok(Waits { serial: self.serial, evicted })
+        self.unfinished.insert(self.serial, Unfinished { origin, place, _holds: holds });
+        Ok((all, Waits { serial: self.serial, evicted }))
     }
 
     fn end_wait(&mut self, serial: u64) -> Option<Unfinished> {
         let login = self.unfinished.remove(&serial)?;
-        self.before_login.leave(login.origin);
+        self.before_login.leave(login.place);
         Some(login)
     }
 
@@ -132,8 +139,45 @@ impl Crowds {
     }
 
     /// A connection is over.
-    pub fn leave(&mut self, origin: Origin, waits: Option<Waits>) {
-        self.all.leave(origin);
+    pub fn leave(&mut self, place: Place, waits: Option<Waits>) {
+        self.all.leave(place);
         waits.map(|waits| self.end_wait(waits.serial));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::IpAddr;
+
+    fn limits() -> Limits {
+        Limits {
+            connections: 64,
+            connections_before_login: 5,
+            login_timeout: Duration::MAX,
+            sessions: 64,
+            sessions_per_initiator: 64,
+            discovery_sessions: 64,
+            discovery_timeout: Duration::MAX,
+            commands_per_session: 1,
+            text_bytes: 4096,
+            memory: 1 << 20,
+        }
+    }
+
+    /// A table of logins that one network has filled takes a neighbour of its site; the oldest of the network is over.
+    #[test]
+    fn a_full_table_takes_a_new_network_of_the_same_site() {
+        let origin = |address: &str| Origin::from(address.parse::<IpAddr>().expect("an address"));
+        let limits = limits();
+        let mut crowds = Crowds::default();
+        let mut enter = |address| crowds.enter(origin(address), &limits, usize::MAX);
+        let (_, neighbour) = enter("fd00:0:0:1::1").expect("room");
+        let greedy: Vec<_> = (0..3).map(|_| enter("fd00::1").expect("room").1).collect();
+        let (_, last) = enter("fd00:0:0:2::1").expect("the last place");
+        let (_, new) = enter("fd00:0:0:3::1").expect("the place of another");
+        assert!(enter("fd00::2").is_err());
+        assert!(crowds.logged_in(&greedy[0]).is_none(), "the oldest of the largest");
+        assert!([&neighbour, &greedy[1], &last, &new].iter().all(|waits| crowds.logged_in(waits).is_some()));
     }
 }

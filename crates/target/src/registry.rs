@@ -2,7 +2,7 @@
 
 use crate::access::LunMap;
 use crate::setup::Limits;
-use crate::share::{self, Origin};
+use crate::share::{self, Origin, Place};
 use crate::{Unit, session::Info};
 use device::NexusId;
 use std::collections::BTreeMap;
@@ -106,6 +106,7 @@ struct Entry {
     cid: u16,
     mailbox: flume::Sender<Letter>,
     info: Arc<Info>,
+    place: Place,
 }
 
 /// All sessions, by TSIH.
@@ -243,13 +244,12 @@ impl Registry {
         if wanted != 0 {
             return Err(LoginStatus::NO_SUCH_SESSION);
         }
-        if !table.has_room(&request.info, limits) {
-            return Err(LoginStatus::OUT_OF_RESOURCES);
-        }
+        let place = table.place(&request.info, limits).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
         let kept = kept.filter(|t| !table.sessions.contains_key(t));
         let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
         let Request { key, cid, mailbox, info, .. } = request;
-        let entry = Entry { key: key.clone(), cid: *cid, mailbox: mailbox.clone(), info: info.clone() };
+        let (key, mailbox, info) = (key.clone(), mailbox.clone(), info.clone());
+        let entry = Entry { key, cid: *cid, mailbox, info, place };
         table.sessions.insert(tsih, entry);
         table.last = tsih;
         Ok(Verdict::Seated(tsih))
@@ -327,23 +327,23 @@ impl Table {
         is_it && self.sessions.remove(&tsih).is_some()
     }
 
-    /// The limits, and the share of its address, allow a session more. Discovery takes nothing from normal sessions.
-    fn has_room(&self, info: &Info, limits: &Limits) -> bool {
+    /// One more session, where the limits and the share of its address allow it. Discovery takes nothing from normal sessions.
+    fn place(&self, info: &Info, limits: &Limits) -> Option<Place> {
         let origin = Origin::from(info.address.ip());
         let (mut used, mut of_groups, mut of_name) = (0, share::Own::default(), 0);
-        for other in self.sessions.values().map(|e| &e.info).filter(|o| o.discovery == info.discovery) {
-            let near = Origin::from(other.address.ip()).shared_with(origin);
+        for other in self.sessions.values().filter(|e| e.info.discovery == info.discovery) {
+            let counts = other.place.counts_for(origin);
             // Without CHAP anybody may claim a name.
-            let is_same = (&other.initiator, &other.user) == (&info.initiator, &info.user);
+            let is_same = (&other.info.initiator, &other.info.user) == (&info.initiator, &info.user);
             used += 1;
-            of_groups.iter_mut().zip(near).for_each(|(own, is_near)| *own += usize::from(is_near));
-            of_name += (is_same && (near[0] || info.user.is_some())) as usize;
+            of_groups.iter_mut().zip(counts).for_each(|(own, one)| *own += one);
+            of_name += usize::from(is_same && (counts[0] > 0 || info.user.is_some()));
         }
         let (limit, per_name) = match info.discovery {
             true => (limits.discovery_sessions, usize::MAX),
             false => (limits.sessions, limits.sessions_per_initiator),
         };
-        of_name < per_name && share::admits(limit, used, of_groups)
+        Place::new(origin, limit, used, of_groups).filter(|_| of_name < per_name)
     }
 
     fn free_tsih(&self) -> Option<u16> {

@@ -7,7 +7,7 @@ use crate::iscsi;
 use crate::registry::{Letter, Registry};
 use crate::session::Info;
 use crate::setup::{Portal, PortalGroup, Setup, Target, Transports};
-use crate::share::Origin;
+use crate::share::{self, Origin};
 use crate::{Resting, Unit};
 use device::{Protocol, TargetPort};
 use net::cores::Place;
@@ -429,7 +429,7 @@ impl Arrival {
 pub struct Counted {
     shared: Arc<Shared>,
     place: Place,
-    origin: Origin,
+    entry: share::Place,
     /// Among those before login; None: it is logged in.
     waits: Option<Waits>,
     /// It is not evicted any more.
@@ -443,8 +443,8 @@ impl Counted {
             return Err("the server stops");
         }
         let (limits, origin) = (&shared.setup().limits, Origin::from(peer.ip()));
-        let waits = shared.crowds().enter(origin, limits, shared.room)?;
-        Ok(Counted { shared: shared.clone(), place, origin, waits: Some(waits), done: None })
+        let (entry, waits) = shared.crowds().enter(origin, limits, shared.room)?;
+        Ok(Counted { shared: shared.clone(), place, entry, waits: Some(waits), done: None })
     }
 
     /// There is a place for a connection from this address.
@@ -474,7 +474,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.shared.crowds().leave(self.origin, self.waits.take());
+        self.shared.crowds().leave(self.entry, self.waits.take());
     }
 }
 

@@ -9,15 +9,45 @@ use std::net::{IpAddr, Ipv6Addr};
 const RESERVE: usize = 4;
 /// Within the reserve an address may have this part of what is free.
 const FEW: usize = 32;
-/// The bits of an IPv6 address that a link, a customer and a site have (RFC 4291 section 2.5.1, RFC 6177): whoever has some
-/// chooses the rest as it likes. Within the reserve each may have so many times the part of an address.
-const GROUPS: [(u32, usize); LEVELS] = [(64, 1), (56, 2), (48, 4)];
+/// The bits of an IPv6 address that a link, a customer and a site have (RFC 4291 section 2.5.1, RFC 6177). The owner of some
+/// bits chooses the rest freely. Within the reserve each may have so many times the part of an address.
+const GROUPS: [(u32, usize); LEVELS] = [(64, 1), (56, 4), (48, 8)];
 const LEVELS: usize = 3;
 /// The largest group.
 const SITE: usize = LEVELS - 1;
 
-/// Entries of the groups of an address, the smallest group first.
+/// Entries that count for the groups of an address, the smallest group first: all of the smallest, and of the larger ones
+/// those within the reserve. So an address that fills a table leaves the reserve to its neighbours.
 pub type Own = [usize; LEVELS];
+
+/// An entry of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    origin: Origin,
+    /// It is within the reserve.
+    is_reserved: bool,
+}
+
+impl Place {
+    /// One more entry of this address, where so many are used; None: its share or the limit is used up.
+    pub fn new(origin: Origin, limit: usize, used: usize, own: Own) -> Option<Place> {
+        let free = limit.saturating_sub(used);
+        let is_few = |(own, (_, weight)): (usize, (u32, usize))| own < (free * weight / FEW).max(1);
+        let is_reserved = free <= limit / RESERVE;
+        let admits = !is_reserved || free > 0 && own.into_iter().zip(GROUPS).all(is_few);
+        admits.then_some(Place { origin, is_reserved })
+    }
+
+    /// What it adds to the entries of an address.
+    pub fn counts_for(self, other: Origin) -> Own {
+        let (own, others) = (self.origin.groups(), other.groups());
+        std::array::from_fn(|level| usize::from(own[level] == others[level] && self.counts_at(level)))
+    }
+
+    fn counts_at(self, level: usize) -> bool {
+        level == 0 || self.is_reserved
+    }
+}
 
 /// Who counts as one: an IPv4 address, or the first 64 bits of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,19 +78,6 @@ impl Origin {
     fn groups(self) -> [IpAddr; LEVELS] {
         GROUPS.map(|(bits, _)| prefix(self.0, bits))
     }
-
-    /// The groups that both are in.
-    pub fn shared_with(self, other: Origin) -> [bool; LEVELS] {
-        let (own, others) = (self.groups(), other.groups());
-        std::array::from_fn(|level| own[level] == others[level])
-    }
-}
-
-/// Whether an address whose groups have `own` of the `used` entries of a table may have one more.
-pub fn admits(limit: usize, used: usize, own: Own) -> bool {
-    let free = limit.saturating_sub(used);
-    let is_few = |(own, (_, weight)): (usize, (u32, usize))| own < (free * weight / FEW).max(1);
-    free > limit / RESERVE || free > 0 && own.into_iter().zip(GROUPS).all(is_few)
 }
 
 /// A table of which only the numbers count.
@@ -68,7 +85,22 @@ pub fn admits(limit: usize, used: usize, own: Own) -> bool {
 pub struct Crowd {
     used: usize,
     /// Of each group of each level.
-    of: HashMap<(usize, IpAddr), usize>,
+    of: HashMap<(usize, IpAddr), Count>,
+}
+
+/// Entries of a group.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    all: usize,
+    /// Those that count for shares.
+    own: usize,
+}
+
+/// The prefixes of an address ([`Origin`]) that have the most entries of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Largest {
+    site: IpAddr,
+    entries: usize,
 }
 
 impl Crowd {
@@ -77,52 +109,68 @@ impl Crowd {
         self.used
     }
 
-    fn own(&self, origin: Origin) -> Own {
-        let groups = origin.groups();
-        std::array::from_fn(|level| self.of.get(&(level, groups[level])).copied().unwrap_or(0))
+    fn count(&self, origin: Origin, level: usize) -> Count {
+        self.of.get(&(level, origin.groups()[level])).copied().unwrap_or_default()
+    }
+
+    fn place(&self, origin: Origin, limit: usize) -> Option<Place> {
+        let own = std::array::from_fn(|level| self.count(origin, level).own);
+        Place::new(origin, limit, self.used, own)
     }
 
     /// The limit and the share of this address allow one more.
     pub fn has_room(&self, origin: Origin, limit: usize) -> bool {
-        admits(limit, self.used, self.own(origin))
+        self.place(origin, limit).is_some()
     }
 
-    /// The largest group, if it has more than that of this address would have with one more entry, or this one has none.
-    pub fn largest_before(&self, origin: Origin) -> Option<Site> {
+    /// The largest prefixes of the largest site, if that has more than the site of this address would have with one more
+    /// entry, or this one has none. Otherwise those of its own site, by the same rule.
+    pub fn largest_before(&self, origin: Origin) -> Option<Largest> {
+        let is_less = |own, most| own == 0 || own + 1 < most;
         let sites = self.of.iter().filter(|((level, _), _)| *level == SITE);
-        let ((_, site), most) = sites.max_by_key(|(_, own)| **own)?;
-        let own = self.own(origin)[SITE];
-        (own == 0 || own + 1 < *most).then_some(Site(*site))
+        let ((_, site), most) = sites.max_by_key(|(_, count)| count.all)?;
+        if is_less(self.count(origin, SITE).all, most.all) {
+            return self.largest_of(*site);
+        }
+        let largest = self.largest_of(origin.groups()[SITE])?;
+        is_less(self.count(origin, 0).all, largest.entries).then_some(largest)
     }
 
-    /// Takes an entry.
-    pub fn enter(&mut self, origin: Origin) {
+    fn largest_of(&self, site: IpAddr) -> Option<Largest> {
+        let is_in = |prefix: &IpAddr| Origin(*prefix).groups()[SITE] == site;
+        let prefixes = self.of.iter().filter(|((level, prefix), _)| *level == 0 && is_in(prefix));
+        let entries = prefixes.map(|(_, count)| count.all).max()?;
+        Some(Largest { site, entries })
+    }
+
+    /// The address is in one of these prefixes.
+    pub fn is_of(&self, largest: Largest, origin: Origin) -> bool {
+        origin.groups()[SITE] == largest.site && self.count(origin, 0).all == largest.entries
+    }
+
+    /// Takes an entry. Where there is no room it counts as one within the reserve.
+    pub fn enter(&mut self, origin: Origin, limit: usize) -> Place {
+        let place = self.place(origin, limit).unwrap_or(Place { origin, is_reserved: true });
         self.used += 1;
         for key in origin.groups().into_iter().enumerate() {
-            *self.of.entry(key).or_default() += 1;
+            let count = self.of.entry(key).or_default();
+            count.all += 1;
+            count.own += usize::from(place.counts_at(key.0));
         }
+        place
     }
 
     /// Gives an entry back.
-    pub fn leave(&mut self, origin: Origin) {
+    pub fn leave(&mut self, place: Place) {
         self.used -= 1;
-        for key in origin.groups().into_iter().enumerate() {
-            match self.of.get_mut(&key) {
-                Some(own) if *own > 1 => *own -= 1,
-                _ => drop(self.of.remove(&key)),
+        for key in place.origin.groups().into_iter().enumerate() {
+            let Some(count) = self.of.get_mut(&key) else { continue };
+            count.all -= 1;
+            count.own -= usize::from(place.counts_at(key.0));
+            if count.all == 0 {
+                self.of.remove(&key);
             }
         }
-    }
-}
-
-/// The largest group of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site(IpAddr);
-
-impl Site {
-    /// The address is in it.
-    pub fn has(self, origin: Origin) -> bool {
-        origin.groups()[SITE] == self.0
     }
 }
 
@@ -142,7 +190,7 @@ mod tests {
     /// Takes an entry, if there is room.
     fn enter(crowd: &mut Crowd, address: &str, limit: usize) -> bool {
         let may = crowd.has_room(origin(address), limit);
-        may.then(|| crowd.enter(origin(address)));
+        may.then(|| crowd.enter(origin(address), limit));
         may
     }
 
@@ -174,7 +222,7 @@ mod tests {
         assert!(enter(&mut crowd, "198.51.100.1", 2048));
     }
 
-    /// A site of 65,536 networks counts as four addresses.
+    /// A site of 65,536 networks counts as eight addresses.
     #[test]
     fn a_site_of_many_networks_leaves_room_for_others() {
         for limit in [256, 2048] {
@@ -189,18 +237,63 @@ mod tests {
         }
     }
 
+    /// Many hosts are in one site: all of a company, and most of those with unique local addresses (RFC 4193).
+    #[test]
+    fn a_greedy_network_leaves_room_for_others_of_its_site() {
+        for (limit, of_customer, of_site) in [(256, 7, 12), (2048, 56, 102)] {
+            for (step, count) in [(1, of_customer), (0x100, of_site)] {
+                let mut crowd = Crowd::default();
+                assert_eq!(fill(&mut crowd, "fd00::1", limit), limit - limit / 4, "{limit}");
+                for network in 1..=count {
+                    let address = format!("fd00:0:0:{:x}::1", network * step);
+                    assert!(enter(&mut crowd, &address, limit), "{limit}: {address}");
+                }
+                assert!(!enter(&mut crowd, "fd00::2", limit), "{limit}: no more of the greedy one");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_reserve_gave_counts_for_the_site_until_it_is_back() {
+        let (mut crowd, limit) = (Crowd::default(), 256);
+        let all = fill(&mut crowd, "fd00::1", limit);
+        let (first, second) = (origin("fd00:0:0:1::1"), origin("fd00:0:0:2::1"));
+        let reserved = crowd.enter(first, limit);
+        let own = |crowd: &Crowd| [0, 1, 2].map(|level| crowd.count(second, level).own);
+        assert_eq!((reserved.counts_for(second), own(&crowd)), ([0, 1, 1], [0, 1, 1]));
+        crowd.leave(reserved);
+        assert_eq!((crowd.used(), own(&crowd)), (all, [0; LEVELS]));
+    }
+
+    fn crowd_of(addresses: &[&str]) -> Crowd {
+        let mut crowd = Crowd::default();
+        for address in addresses {
+            crowd.enter(origin(address), 256);
+        }
+        crowd
+    }
+
     #[test]
     fn the_largest_site_gives_way_to_smaller_ones() {
-        let mut crowd = Crowd::default();
-        for address in ["2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:ff00::1", "192.0.2.1", "192.0.2.1"]
-        {
-            crowd.enter(origin(address));
-        }
+        let sites = ["2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:ff00::1", "192.0.2.1", "192.0.2.1"];
+        let crowd = crowd_of(&sites);
         let largest = crowd.largest_before(origin("192.0.2.2")).expect("a site of three");
-        assert!(largest.has(origin("2001:db8:1:2::9")) && !largest.has(origin("192.0.2.1")));
+        let is_of = |address| crowd.is_of(largest, origin(address));
+        assert!(is_of("2001:db8:1:2::9") && !is_of("192.0.2.1"));
         assert_eq!(crowd.largest_before(origin("192.0.2.1")), None, "as large with one more");
-        assert_eq!(crowd.largest_before(origin("2001:db8:1:7::1")), None, "the largest itself");
+        assert_eq!(crowd.largest_before(origin("2001:db8:1:1::1")), None, "one of the largest itself");
         assert_eq!(Crowd::default().largest_before(origin("192.0.2.1")), None);
+    }
+
+    #[test]
+    fn the_largest_prefix_gives_way_within_its_site() {
+        let (greedy, modest) = ("fd00:0:0:1::1", "fd00:0:0:2::1");
+        let crowd = crowd_of(&[modest, greedy, greedy, greedy, "192.0.2.1"]);
+        for other in ["fd00:0:0:3::1", modest, "192.0.2.1", "192.0.2.2"] {
+            let largest = crowd.largest_before(origin(other)).expect("a prefix of three");
+            assert!(crowd.is_of(largest, origin(greedy)) && !crowd.is_of(largest, origin(modest)), "{other}");
+        }
+        assert_eq!(crowd.largest_before(origin(greedy)), None, "the largest itself");
     }
 
     #[test]
@@ -216,9 +309,10 @@ mod tests {
     #[test]
     fn what_is_given_back_is_there_again() {
         let mut crowd = Crowd::default();
-        let all = fill(&mut crowd, "192.0.2.1", 16);
-        (0..all).for_each(|_| crowd.leave(origin("192.0.2.1")));
+        let all: Vec<_> = (0..12).map(|_| crowd.enter(origin("192.0.2.1"), 16)).collect();
+        assert!(!crowd.has_room(origin("192.0.2.1"), 16));
+        all.into_iter().for_each(|place| crowd.leave(place));
         assert!(crowd.used() == 0 && crowd.of.is_empty());
-        assert_eq!(fill(&mut crowd, "192.0.2.2", 16), all);
+        assert_eq!(fill(&mut crowd, "192.0.2.2", 16), 12);
     }
 }
