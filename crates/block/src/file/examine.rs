@@ -50,9 +50,7 @@ pub(crate) fn examine(spec: &Spec) -> Result<Found, OpenError> {
     fault.check_size(size, align)?;
     if let Some(folder) = spec.journal.as_deref().filter(|_| spec.read_only) {
         let medium = Identity::of(&file, &spec.path, size).map_err(|e| fault.open(&e))?;
-        if Journal::new(folder, medium).is_pending() {
-            return Err(fault.cut_off());
-        }
+        fault.check_pending(&Journal::new(folder, medium))?;
     }
     if !spec.raw {
         format::check(spec, &file, size)?;

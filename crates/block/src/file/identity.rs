@@ -14,6 +14,9 @@ use std::time::UNIX_EPOCH;
 const NAMES: [&str; 7] =
     ["wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid", "device/cid"];
 
+/// Where a disk has no slot: the number of one follows the order in which disks were added.
+const SLOTLESS: [&str; 2] = ["/sys/devices/virtual", "/sys/devices/rbd"];
+
 /// A medium, and the path that it was opened by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
@@ -27,7 +30,7 @@ impl Identity {
     pub(super) fn of(file: &File, path: &Path, size: u64) -> io::Result<Identity> {
         let (found, path) = (file.metadata()?, one_name(path));
         let id = match found.file_type().is_block_device() {
-            true => format!("{}, {size} bytes", of_device(found.rdev())),
+            true => of_device(found.rdev(), size),
             false => of_file(&found, &path),
         };
         Ok(Identity { id, path })
@@ -57,19 +60,20 @@ fn of_file(found: &Metadata, path: &Path) -> String {
     }
 }
 
-fn of_device(number: u64) -> String {
+fn of_device(number: u64, size: u64) -> String {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let block = node.canonicalize().unwrap_or(node);
     match (text(&block.join("start")), block.parent()) {
-        (Some(start), Some(disk)) => format!("{} from sector {start}", of_disk(disk)),
-        _ => of_disk(&block),
+        (Some(start), Some(disk)) => format!("{} from sector {start}", of_disk(disk, size)),
+        _ => of_disk(&block, size),
     }
 }
 
-fn of_disk(disk: &Path) -> String {
+/// A disk that has a name may grow and stays the same.
+fn of_disk(disk: &Path, size: u64) -> String {
     let named = NAMES.iter().find_map(|name| Some(format!("{name} {}", text(&disk.join(name))?)));
-    named.or_else(|| of_loop(disk)).unwrap_or_else(|| of_place(disk))
+    named.or_else(|| of_loop(disk)).unwrap_or_else(|| format!("{}, {size} bytes", of_place(disk)))
 }
 
 /// A loop device is the file below it, from a byte of it on.
@@ -86,7 +90,7 @@ fn of_loop(disk: &Path) -> Option<String> {
 
 /// A disk without a name is known by its slot. Without a slot, only until the next boot.
 fn of_place(disk: &Path) -> String {
-    let has_slot = disk.starts_with("/sys/devices") && !disk.starts_with("/sys/devices/virtual");
+    let has_slot = disk.starts_with("/sys/devices") && !SLOTLESS.iter().any(|of| disk.starts_with(of));
     if has_slot {
         return disk.display().to_string();
     }
@@ -140,11 +144,15 @@ mod tests {
                 fs::create_dir_all(file.parent().expect("a folder")).expect("made");
                 fs::write(file, text).expect("written");
             }
-            assert_eq!(of_disk(&disk), id);
+            // It is the same after it has grown.
+            assert_eq!([1, 2].map(|size| of_disk(&disk, size)), [id; 2]);
         }
         fs::remove_dir_all(&disk).expect("removed");
-        assert!(of_disk(&disk).contains(" of boot "), "{}", of_disk(&disk));
+        for virtual_disk in [&disk, Path::new("/sys/devices/rbd/0/block/rbd0")] {
+            let id = of_disk(virtual_disk, 512);
+            assert!(id.contains(" of boot ") && id.ends_with(", 512 bytes"), "{id}");
+        }
         let slot = "/sys/devices/pci0000:00/0000:00:02.0/virtio1/block/none";
-        assert_eq!(of_disk(Path::new(slot)), slot);
+        assert_eq!(of_disk(Path::new(slot), 512), format!("{slot}, 512 bytes"));
     }
 }

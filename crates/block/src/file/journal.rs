@@ -61,6 +61,21 @@ struct Record {
     data: Vec<u8>,
 }
 
+/// What is in a file of a record.
+enum Content {
+    Record(Record),
+    /// It does not have its medium.
+    Old,
+}
+
+impl Content {
+    /// None: there is no whole record.
+    fn of(bytes: &[u8]) -> Option<Content> {
+        let record = Record::of(bytes).map(Content::Record);
+        record.or_else(|| bytes.starts_with(&OLD_MAGIC).then_some(Content::Old))
+    }
+}
+
 /// What became of a record of this medium, or of one that another medium left at its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Replayed {
@@ -76,11 +91,20 @@ pub(super) enum Replayed {
     Old { path: PathBuf },
 }
 
-/// A record that cannot be done again, and why.
+/// A record that keeps its medium from being used, and why.
 #[derive(Debug)]
 pub(super) struct Stuck {
+    /// The record, or the folder of all.
     pub(super) path: PathBuf,
     pub(super) error: io::Error,
+    /// It cannot be read: whether its write is done is not known.
+    pub(super) is_unread: bool,
+}
+
+impl Stuck {
+    fn unread(path: &Path, error: io::Error) -> Stuck {
+        Stuck { path: path.to_path_buf(), error, is_unread: true }
+    }
 }
 
 impl Record {
@@ -238,30 +262,47 @@ impl Journal {
     /// Does a write again that was cut off. Nobody else uses the medium yet.
     pub(super) fn replay(&self, medium: &File) -> Result<Vec<Replayed>, Stuck> {
         let mut all = Vec::new();
-        let stuck = |path: &Path, error| Stuck { path: path.to_path_buf(), error };
-        for (path, bytes) in self.found().map_err(|e| stuck(&self.folder, e))? {
-            match Record::of(&bytes) {
-                Some(record) if record.medium.id == self.medium.id => {
-                    all.push(self.end(&record, &path, medium).map_err(|e| stuck(&path, e))?);
-                }
-                Some(Record { medium: Identity { id, path: at }, .. }) if at == self.medium.path => {
-                    all.push(Replayed::Other { id, path });
-                }
-                None if bytes.starts_with(&OLD_MAGIC) && path == self.path(0) => {
-                    all.push(Replayed::Old { path });
-                }
-                _ => {}
-            }
+        let found = self.found()?;
+        for (path, record) in self.ours(&found)? {
+            let done = self.end(record, path, medium);
+            all.push(done.map_err(|error| Stuck { path: path.clone(), error, is_unread: false })?);
         }
+        all.extend(found.into_iter().filter_map(|(path, content)| self.waiting(path, content)));
         Ok(all)
     }
 
     /// A write was cut off that was not done again yet.
-    pub(super) fn is_pending(&self) -> bool {
-        let is_ours = |(_, bytes): &(PathBuf, Vec<u8>)| {
-            Record::of(bytes).is_some_and(|record| record.medium.id == self.medium.id)
-        };
-        self.found().is_ok_and(|found| found.iter().any(is_ours))
+    pub(super) fn is_pending(&self) -> Result<bool, Stuck> {
+        Ok(!self.ours(&self.found()?)?.is_empty())
+    }
+
+    /// The records of this medium. A copy of a whole file system has the same media once more: of several records those of this path
+    /// count.
+    fn ours<'a>(&self, found: &'a [(PathBuf, Content)]) -> Result<Vec<(&'a PathBuf, &'a Record)>, Stuck> {
+        let ours = found.iter().filter_map(|(path, content)| match content {
+            Content::Record(record) if record.medium.id == self.medium.id => Some((path, record)),
+            _ => None,
+        });
+        let mut ours: Vec<_> = ours.collect();
+        if ours.len() < 2 {
+            return Ok(ours);
+        }
+        let first = ours[0].0;
+        ours.retain(|(_, record)| record.medium.path == self.medium.path);
+        match ours.is_empty() {
+            true => Err(Stuck::unread(first, io::Error::other("another record is of the same medium"))),
+            false => Ok(ours),
+        }
+    }
+
+    /// A record at this path that is not done again.
+    fn waiting(&self, path: PathBuf, content: Content) -> Option<Replayed> {
+        match content {
+            Content::Record(Record { medium: Identity { id, path: at }, .. }) => {
+                (id != self.medium.id && at == self.medium.path).then_some(Replayed::Other { id, path })
+            }
+            Content::Old => (path == self.path(0)).then_some(Replayed::Old { path }),
+        }
     }
 
     /// What this medium is.
@@ -287,20 +328,28 @@ impl Journal {
     }
 
     /// The records that are not cleared, in the order of their names.
-    fn found(&self) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
-        let entries = match std::fs::read_dir(&self.folder) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
+    fn found(&self) -> Result<Vec<(PathBuf, Content)>, Stuck> {
         let mut found = Vec::new();
-        for entry in entries {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "journal") {
-                found.extend(read(&path)?.map(|bytes| (path, bytes)));
+        for path in journals(&self.folder).map_err(|e| Stuck::unread(&self.folder, e))? {
+            match read(&path) {
+                Ok(bytes) => found.extend(bytes.and_then(|bytes| Some((path, Content::of(&bytes)?)))),
+                Err(e) if self.is_of_path(&path) => return Err(Stuck::unread(&path, e)),
+                // Most likely it is of another medium, which has to be served.
+                Err(e) => tracing::warn!(
+                    "{}: this record of an atomic write cannot be read: {e}; it may be of {}; hint: repair it, or remove it \
+                     if its medium does not come back",
+                    path.display(),
+                    self.medium.path.display()
+                ),
             }
         }
-        found.sort();
         Ok(found)
+    }
+
+    /// The record was written for this path.
+    fn is_of_path(&self, journal: &Path) -> bool {
+        let name = journal.file_name().unwrap_or_default().as_bytes();
+        name.starts_with(format!("{:016x}.", self.medium.hash_of_path()).as_bytes())
     }
 
     fn path(&self, number: u32) -> PathBuf {
@@ -323,8 +372,7 @@ impl Journal {
             if is_locked_by_others(&file) || !is_at(&file, &path) {
                 continue;
             }
-            let is_taken = |bytes: Vec<u8>| Record::of(&bytes).is_some() || bytes.starts_with(&OLD_MAGIC);
-            if read(&path)?.is_some_and(is_taken) {
+            if read(&path)?.is_some_and(|bytes| Content::of(&bytes).is_some()) {
                 continue;
             }
             file.sync_all()?;
@@ -366,6 +414,18 @@ fn is_locked_by_others(file: &File) -> bool {
 fn clear(file: &File) -> io::Result<()> {
     let overwritten = file.write_all_at(&[0; MAGIC.len()], 0).and_then(|()| file.sync_data());
     overwritten.or_else(|_| file.set_len(0).and_then(|()| file.sync_all()))
+}
+
+/// The files of records, in the order of their names.
+fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "journal"));
+    paths.sort();
+    Ok(paths)
 }
 
 /// What is in a file that is not cleared.
@@ -473,7 +533,7 @@ mod tests {
             let place = Place::new("cut-off");
             place.put();
             place.medium().write_all_at(&[2; LEN][..sectors * SECTOR], SECTOR as u64).expect("a part");
-            assert!(place.journal().is_pending());
+            assert!(place.journal().is_pending().expect("readable"));
             assert_eq!(place.replayed(), (vec![DONE], vec![2; LEN]), "after {sectors} sectors");
             assert_eq!(place.replayed().0, [], "once");
         }
@@ -533,10 +593,10 @@ mod tests {
         place.put();
         let stuck = place.journal().replay(&sealed(1)).expect_err("new and old blocks");
         assert_eq!(stuck.error.kind(), io::ErrorKind::PermissionDenied);
-        assert!(place.journal().is_pending());
+        assert!(place.journal().is_pending().expect("readable"));
         let replayed = place.journal().replay(&sealed(0)).map_err(|stuck| stuck.error).expect("undone");
         assert!(matches!(replayed[..], [Replayed::Undone { .. }]), "{replayed:?}");
-        assert!(!place.journal().is_pending());
+        assert!(!place.journal().is_pending().expect("readable"));
     }
 
     #[test]
@@ -600,12 +660,50 @@ mod tests {
     }
 
     #[test]
+    fn an_unreadable_record_of_another_path_harms_nobody() {
+        let place = Place::new("unreadable");
+        std::fs::create_dir(place.folder.join("0123456789abcdef.journal")).expect("unreadable");
+        assert_eq!(place.replayed().0, []);
+        assert!(!place.journal().is_pending().expect("readable"));
+        place.put();
+        assert_eq!(place.replayed(), (vec![DONE], vec![2; LEN]));
+    }
+
+    #[test]
+    fn an_unreadable_record_of_this_path_is_an_error() {
+        let place = Place::new("unreadable-own");
+        let path = place.journal().path(3);
+        std::fs::create_dir(&path).expect("unreadable");
+        let refused = [
+            place.journal().replay(&place.medium()).expect_err("unreadable"),
+            place.journal().is_pending().expect_err("unreadable"),
+        ];
+        assert!(refused.iter().all(|stuck| stuck.is_unread && stuck.path == path), "{refused:?}");
+    }
+
+    /// As in a copy of a file system, which has the same inodes and times of birth.
+    #[test]
+    fn of_records_of_one_identity_that_of_the_path_counts() {
+        let place = Place::new("clones");
+        let medium = |path: &str| Identity { path: path.into(), ..place.journal().medium };
+        let journal = |path: &str| Journal::new(&place.folder, medium(path));
+        for path in ["/first", "/second"] {
+            let record = journal(path).record(SECTOR as u64, &[1; LEN], &[2; LEN]);
+            journal(path).put(&record).expect("kept");
+        }
+        let stuck = journal("/third").replay(&place.medium()).expect_err("nobody knows which");
+        assert!(stuck.error.to_string().contains("of the same medium"), "{stuck:?}");
+        assert_eq!(journal("/second").replay(&place.medium()).expect("replayed"), [DONE]);
+        assert!(journal("/first").is_pending().expect("readable"), "it waits");
+    }
+
+    #[test]
     fn two_journals_of_one_path_keep_apart() {
         let place = Place::new("apart");
         let (first, second) = (place.put(), place.put());
         assert_ne!(first.file_now(), second.file_now());
         second.clear().expect("cleared");
-        assert!(place.journal().is_pending());
+        assert!(place.journal().is_pending().expect("readable"));
     }
 
     #[test]

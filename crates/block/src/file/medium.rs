@@ -1,7 +1,7 @@
 //! What stands behind a path: opened, locked, measured.
 
 use super::identity::Identity;
-use super::journal::{Journal, Replayed};
+use super::journal::{Journal, Replayed, Stuck};
 use super::lock::{self, By, Claim, PATIENCE, PAUSE, Refusal, Use};
 use super::users;
 use crate::{FileId, InUse, Kind, OpenError, Spec};
@@ -117,10 +117,10 @@ impl Medium {
         let identity = Identity::of(&self.files.plain, &self.path, self.size).map_err(|e| fault.open(&e))?;
         let journal = Journal::new(folder, identity);
         if self.read_only {
-            return if journal.is_pending() { Err(fault.cut_off()) } else { Ok(None) };
+            return fault.check_pending(&journal).map(|()| None);
         }
         let replayed = self.cached(|file| Ok(journal.replay(file))).map_err(|e| fault.open(&e))?;
-        let replayed = replayed.map_err(|stuck| fault.replay(&stuck.path, &stuck.error))?;
+        let replayed = replayed.map_err(|stuck| fault.stuck(&stuck))?;
         replayed.iter().for_each(|one| self.report(one, journal.medium()));
         Ok(Some(Arc::new(journal)))
     }
@@ -442,15 +442,26 @@ impl Fault<'_> {
         }
     }
 
-    pub(super) fn cut_off(&self) -> OpenError {
-        self.error("has an atomic write that was cut off", "serve it writable once: that ends the write")
+    /// A medium that is not written cannot end a write that was cut off.
+    pub(super) fn check_pending(&self, journal: &Journal) -> Result<(), OpenError> {
+        match journal.is_pending() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(self.error(
+                "has an atomic write that was cut off",
+                "serve it writable once: that ends the write",
+            )),
+            Err(stuck) => Err(self.stuck(&stuck)),
+        }
     }
 
-    fn replay(&self, journal: &Path, e: &io::Error) -> OpenError {
-        let what = format!("has an atomic write that was cut off and cannot be done again: {e}");
-        let hint =
-            format!("make space for it, or remove {} to keep the blocks as they are", journal.display());
-        self.error(what, &hint)
+    fn stuck(&self, Stuck { path, error, is_unread }: &Stuck) -> OpenError {
+        let path = path.display();
+        if *is_unread {
+            let what = format!("may have an atomic write that was cut off: {path} cannot be used: {error}");
+            return self.error(what, &format!("repair {path}, or remove it to keep the blocks as they are"));
+        }
+        let what = format!("has an atomic write that was cut off and cannot be done again: {error}");
+        self.error(what, &format!("make space for it, or remove {path} to keep the blocks as they are"))
     }
 
     fn create(&self, e: &io::Error) -> OpenError {

@@ -481,7 +481,7 @@ mod tests {
         file.syncer = Arc::new(Syncer::new(move || {
             let first = std::fs::read(&path).expect("a file")[0];
             let mut seen = crate::locked(&seen);
-            seen.push((first, journal.is_pending()));
+            seen.push((first, journal.is_pending().expect("readable")));
             end(seen.len(), &journal)
         }));
         syncs
@@ -609,7 +609,7 @@ mod tests {
                     _ => file.unmap(0, 1 << 14),
                 };
                 let journal = file.journal.as_ref().expect("a journal");
-                shrinks(spec, file, || kind != 2 || journal.is_pending(), write).await;
+                shrinks(spec, file, || kind != 2 || journal.is_pending().expect("readable"), write).await;
             });
         }
     }
@@ -796,7 +796,7 @@ mod tests {
         with_journal("undo-stable", async |spec, mut file| {
             let syncs = without_space(spec, &mut file, |_, _| Ok(())).await;
             assert_eq!(*crate::locked(&syncs), [(1, false), (1, true)]);
-            assert!(!file.journal.as_ref().expect("a journal").is_pending());
+            assert!(!file.journal.as_ref().expect("a journal").is_pending().expect("readable"));
         });
     }
 
@@ -805,7 +805,7 @@ mod tests {
         with_journal("undo-fails", async |spec, mut file| {
             let end = |number, _: &Journal| if number == 2 { Err(Errno::IO) } else { Ok(()) };
             without_space(spec, &mut file, end).await;
-            assert!(file.journal.as_ref().expect("a journal").is_pending());
+            assert!(file.journal.as_ref().expect("a journal").is_pending().expect("readable"));
             file.write(0, of(1, 8192), false).await.0.expect_err("the record is valid");
             drop(file);
             let file = File::open(spec).expect("again");
