@@ -7,17 +7,20 @@ mod keeper;
 mod mark;
 
 use mark::Mark;
-use std::fs::{File, TryLockError};
-use std::io::{self, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{File, Metadata, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::sleep;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 /// A process that was killed may need a moment to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// The end of a lock waits so long for the file system. One that does not answer ends it later, or with the process.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A locked file. It is unlocked when this is dropped.
 #[derive(Debug)]
@@ -26,18 +29,20 @@ pub struct LockFile(Arc<Held>);
 #[derive(Debug)]
 struct Held {
     path: PathBuf,
-    /// None: this process must do without, as one without a network may have to.
-    _mark: Option<Mark>,
+    /// Never locked during a call of the file system, which may not come back.
     state: Mutex<State>,
+    /// One writes into the file at a time.
+    writing: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
-    file: File,
+    /// None: the lock is given up, and nobody creates the file again.
+    file: Option<Arc<File>>,
+    /// None: this process must do without, as one without a network may have to.
+    mark: Option<Mark>,
     text: String,
-    /// It is given up, and nobody creates it again.
-    is_over: bool,
-    /// When the log said that it cannot be had back.
+    /// When the log said that the file cannot be had back.
     logged: Option<Instant>,
 }
 
@@ -61,8 +66,9 @@ impl LockFile {
     fn once(path: &Path) -> io::Result<Option<LockFile>> {
         let Ok(mark) = Mark::take(path) else { return Ok(None) };
         let Some(file) = try_lock(path)? else { return Ok(None) };
-        let state = Mutex::new(State { file, text: String::new(), is_over: false, logged: None });
-        let held = Arc::new(Held { path: path.to_path_buf(), _mark: mark, state });
+        let state = State { file: Some(Arc::new(file)), mark, text: String::new(), logged: None };
+        let held = Held { path: path.to_path_buf(), state: Mutex::new(state), writing: Mutex::default() };
+        let held = Arc::new(held);
         keeper::watch(&held);
         Ok(Some(LockFile(held)))
     }
@@ -72,19 +78,19 @@ impl LockFile {
     /// # Errors
     /// Those of the file system.
     pub fn sign(&self, text: String) -> io::Result<()> {
-        let mut state = self.0.state();
-        state.text = text;
-        state.write()
+        self.0.state().text = text;
+        self.0.write()
     }
 
-    /// Removes the file, unless it is that of another by now.
+    /// Gives the lock up and removes the file, unless it is that of another by now.
     pub fn remove(&self) {
-        let mut state = self.0.state();
-        state.is_over = true;
-        if is_at(&state.file, &self.0.path).unwrap_or(false) {
-            // While it is locked, so that nobody removes the file of another.
-            _ = std::fs::remove_file(&self.0.path);
-        }
+        self.0.end(true);
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        self.0.end(false);
     }
 }
 
@@ -92,13 +98,50 @@ impl Held {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Writes the text of now into the file of now.
+    fn write(&self) -> io::Result<()> {
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, text) = {
+            let state = self.state();
+            (state.file.clone(), state.text.clone())
+        };
+        let Some(file) = file else { return Ok(()) };
+        file.set_len(0)?;
+        file.write_all_at(text.as_bytes(), 0)
+    }
+
+    /// Gives the lock up, whoever looks at its file just now.
+    fn end(&self, removes: bool) {
+        let (file, mark) = {
+            let mut state = self.state();
+            (state.file.take(), state.mark.take())
+        };
+        drop(mark);
+        let Some(file) = file else { return };
+        let path = self.path.clone();
+        within(FAREWELL, move || release(&file, &path, removes));
+    }
 }
 
-impl State {
-    fn write(&mut self) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.file.write_all(self.text.as_bytes())
+/// Unlocks a file. Others may have it open too: closing it would not be enough.
+fn release(file: &File, path: &Path, removes: bool) {
+    if removes && is_at(file, path).unwrap_or(false) {
+        // While it is locked, so that nobody removes the file of another.
+        _ = std::fs::remove_file(path);
+    }
+    _ = file.unlock();
+}
+
+/// Waits no longer than that for work that may not come back. It is left out if there is no thread for it.
+fn within(limit: Duration, work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel::<()>();
+    let thread = Builder::new().name("unlock".into()).spawn(move || {
+        work();
+        drop(done);
+    });
+    if thread.is_ok() {
+        _ = ended.recv_timeout(limit);
     }
 }
 
@@ -148,7 +191,11 @@ pub fn is_held(path: &Path) -> bool {
 /// The file is at the path.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let (ours, there) = (file.metadata()?, std::fs::metadata(path));
-    Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
+    Ok(there.is_ok_and(|there| is_same(&ours, &there)))
+}
+
+fn is_same(a: &Metadata, b: &Metadata) -> bool {
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The thread that looks after the lock files of this process.
 
-use super::{Held, create_folder, is_at, try_lock};
+use super::{Held, Mark, create_folder, is_same, release, try_lock};
+use rustix::io::Errno;
+use std::fs::{File, Metadata};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{Builder, sleep};
@@ -42,40 +44,80 @@ fn run() {
 impl Held {
     /// Creates and locks the file again if it is gone or replaced.
     pub(super) fn keep(&self) {
-        self._mark.iter().for_each(super::Mark::answer);
-        let mut state = self.state();
-        if state.is_over || !self.is_lost(&state.file) {
-            state.logged = None;
-            return;
+        let file = {
+            let state = self.state();
+            state.mark.iter().for_each(Mark::answer);
+            state.file.clone()
+        };
+        let Some(file) = file else { return };
+        if is_lost(file.metadata(), std::fs::metadata(&self.path)) {
+            self.settle(create_folder(&self.path).and_then(|()| try_lock(&self.path)));
+        } else {
+            self.state().logged = None;
         }
+    }
+
+    /// The file is lost: this is what came of another try.
+    pub(super) fn settle(&self, again: io::Result<Option<File>>) {
         let path = self.path.display();
-        let again = create_folder(&self.path).and_then(|()| try_lock(&self.path));
         let fault = match again {
             Ok(Some(file)) => {
-                state.file = file;
-                _ = state.write();
-                tracing::error!(
-                    "{path}: somebody deleted or replaced this lock file; it is locked again; hint: {HINT}"
-                );
+                if self.replace(file) {
+                    tracing::error!(
+                        "{path}: somebody deleted or replaced this lock file; it is locked again; hint: {HINT}"
+                    );
+                }
                 return;
             }
             Ok(None) => "another server has locked the new one, and hosts take both servers for one".into(),
             Err(e) => format!("it cannot be created again, and another server may be let in: {e}"),
         };
-        if state.logged.is_none_or(|then| then.elapsed() > REMIND) {
+        let mut state = self.state();
+        if state.file.is_some() && state.logged.is_none_or(|then| then.elapsed() > REMIND) {
             state.logged = Some(Instant::now());
             tracing::error!("{path}: somebody deleted or replaced this lock file; {fault}; hint: {HINT}");
         }
     }
 
-    /// Another file, or none, is at the path. A file system that does not answer has not lost it.
-    fn is_lost(&self, file: &std::fs::File) -> bool {
-        match std::fs::metadata(&self.path) {
-            Ok(_) => is_at(file, &self.path).is_ok_and(|is_at| !is_at),
-            Err(e) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    /// Has this file from now on. False: the lock was given up meanwhile, and the file is removed.
+    fn replace(&self, file: File) -> bool {
+        let file = Arc::new(file);
+        let is_held = {
+            let mut state = self.state();
+            state.file.as_mut().map(|kept| *kept = file.clone()).is_some()
+        };
+        match is_held {
+            true => _ = self.write(),
+            false => release(&file, &self.path, true),
         }
+        is_held
+    }
+}
+
+/// Another file, or none, is at the path. A file system that does not answer has not lost it; an NFS server that does not know
+/// the file any more has.
+fn is_lost(ours: io::Result<Metadata>, there: io::Result<Metadata>) -> bool {
+    match (ours, there) {
+        (Err(e), _) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
+        (Ok(ours), Ok(there)) => !is_same(&ours, &there),
+        (Ok(_), Err(e)) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
     }
 }
 
 const HINT: &str =
     "do not delete the state folder of a server that runs: its reservations are saved with their next change";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_counts_as_lost_only_where_that_is_known() {
+        let found = |path: &str| std::fs::metadata(path);
+        let error = |errno: Errno| Err(errno.into());
+        assert!(!is_lost(found("/"), found("/")) && is_lost(found("/"), found("/proc")));
+        assert!(is_lost(found("/"), error(Errno::NOENT)) && is_lost(found("/"), error(Errno::NOTDIR)));
+        assert!(!is_lost(found("/"), error(Errno::IO)) && !is_lost(error(Errno::IO), found("/")));
+        assert!(is_lost(error(Errno::STALE), found("/")), "NFS: another file is at the path");
+    }
+}

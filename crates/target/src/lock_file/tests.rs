@@ -39,6 +39,52 @@ fn a_lock_is_held_by_one_and_signed() {
     assert!(!folder.lock().exists());
 }
 
+/// What the keeper has in the middle of a look.
+fn look(held: &LockFile) -> (Arc<Held>, Option<Arc<File>>) {
+    (held.0.clone(), held.0.state().file.clone())
+}
+
+#[test]
+fn a_lock_is_free_at_once_though_it_is_looked_at() {
+    let folder = Folder::new("looked-at");
+    let first = lock(&folder).expect("free");
+    let look_at_first = look(&first);
+    drop(first);
+    assert!(!is_held(&folder.lock()));
+    let second = LockFile::once(&folder.lock()).expect("a lock").expect("free at once");
+    let look_at_second = look(&second);
+    second.remove();
+    assert!(!folder.lock().exists() && LockFile::once(&folder.lock()).expect("a lock").is_some());
+    drop((look_at_first, look_at_second));
+}
+
+#[test]
+fn a_lock_that_was_given_up_is_not_created_again() {
+    let folder = Folder::new("given-up");
+    let first = lock(&folder).expect("free");
+    let (held, _) = look(&first);
+    std::fs::remove_file(folder.lock()).expect("deleted");
+    // The keeper has found that, and creates the file while the lock ends.
+    let again = try_lock(&folder.lock());
+    first.remove();
+    assert!(folder.lock().exists());
+    held.settle(again);
+    held.keep();
+    assert!(!folder.lock().exists());
+}
+
+#[test]
+fn the_end_of_a_lock_does_not_wait_for_a_dead_file_system() {
+    let (answer, answered) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel();
+    within(Duration::ZERO, move || {
+        begun.send(()).expect("the test goes on");
+        _ = answered.recv();
+    });
+    begins.recv().expect("it was begun");
+    drop(answer);
+}
+
 #[test]
 fn a_lock_of_a_file_that_was_removed_does_not_count() {
     let folder = Folder::new("removed");
