@@ -230,35 +230,36 @@ impl Registry {
         if to == *scene.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
     }
 
-    /// The users of an initiator port that is named: that of the sender if it is its own; those that are logged in; those
-    /// that are registered; else nobody yet. At least one.
-    fn users(&self, scene: &Scene<'_>, initiator: &str, isid: [u8; 6]) -> Vec<String> {
+    /// The users of an initiator port that is named: that of the sender if it is its own; those that are registered; those
+    /// that are logged in; else nobody yet. At least one. Anybody may log in with the name and ISID of a registered port while
+    /// its owner is away, so a login says less than a registration.
+    fn users(&self, scene: &Scene<'_>, initiator: &str, isid: [u8; 6]) -> BTreeSet<String> {
         if scene.who.is_named(initiator, isid) {
-            return vec![scene.who.user.clone()];
+            return [scene.who.user.clone()].into();
+        }
+        let registered = self.keys.keys().filter(|n| n.is_named(initiator, isid));
+        let registered: BTreeSet<_> = registered.map(|n| n.user.clone()).collect();
+        if !registered.is_empty() {
+            return registered;
         }
         let from = (initiator.to_owned(), isid, String::new());
         let known = scene.known.range(from..).take_while(|(name, id, _)| name == initiator && *id == isid);
-        let known: Vec<_> = known.map(|(_, _, user)| user.clone()).collect();
-        if !known.is_empty() {
-            return known;
-        }
-        let registered = self.keys.keys().filter(|n| n.is_named(initiator, isid));
-        let users: BTreeSet<_> = registered.map(|n| n.user.clone()).collect();
-        if users.is_empty() { vec![String::new()] } else { users.into_iter().collect() }
+        let known: BTreeSet<_> = known.map(|(_, _, user)| user.clone()).collect();
+        if known.is_empty() { [String::new()].into() } else { known }
     }
 
     /// The initiator ports that a TransportID means.
-    fn initiator_ports(&self, scene: &Scene<'_>, id: &TransportId) -> Vec<InitiatorPort> {
-        match id {
-            TransportId::Port(name, isid) => {
-                let users = self.users(scene, name, *isid).into_iter();
-                users.map(|user| (name.clone(), *isid, user)).collect()
-            }
+    fn initiator_ports(&self, scene: &Scene<'_>, id: &TransportId) -> BTreeSet<InitiatorPort> {
+        let (name, isids) = match id {
+            TransportId::Port(name, isid) => (name, BTreeSet::from([*isid])),
             TransportId::Name(name) => {
                 let from = (name.clone(), [0; 6], String::new());
-                scene.known.range(from..).take_while(|(known, ..)| known == name).cloned().collect()
+                let known = scene.known.range(from..).take_while(|(known, ..)| known == name);
+                (name, known.map(|(_, isid, _)| *isid).collect())
             }
-        }
+        };
+        let of_users = |isid| self.users(scene, name, isid).into_iter().map(move |user| (isid, user));
+        isids.into_iter().flat_map(of_users).map(|(isid, user)| (name.clone(), isid, user)).collect()
     }
 }
 

@@ -57,6 +57,39 @@ fn a_reservation_moves_to_no_user_by_chance() {
     );
 }
 
+/// Another user has logged in with the name and ISID of a port that is registered and away.
+#[test]
+fn a_move_goes_to_the_registered_user_who_is_away() {
+    World::new("A@alice B").play(
+        "A@alice register 0 a -> good
+         B register 0 b -> good
+         B reserve b 1 -> good
+         A@alice logout -> done
+         A@eve login -> done
+         B move b c A -> good
+         A@eve write -> conflict
+         A@alice login -> done
+         A@alice held -> c 1
+         A@alice write -> good",
+    );
+}
+
+#[test]
+fn spec_i_pt_names_the_registered_user_who_is_away() {
+    for name in ["A", "*A"] {
+        World::new("A@alice B").play(&format!(
+            "A@alice register 0 b -> good
+             A@alice logout -> done
+             A@eve login -> done
+             B register 0 b for {name} -> good
+             B keys -> b b
+             A@eve register b a -> conflict
+             A@alice login -> done
+             A@alice register b a -> good"
+        ));
+    }
+}
+
 #[test]
 fn a_port_named_before_its_login_is_that_of_the_first_user() {
     World::new("B").play(
