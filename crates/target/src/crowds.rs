@@ -165,6 +165,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn among_equal_addresses_the_oldest_login_gives_way() {
+        let origin = |last: u8| Origin::from(IpAddr::from([192, 0, 2, last]));
+        let (limits, mut crowds) = (limits(), Crowds::default());
+        let mut all: Vec<_> =
+            (0..5).map(|last| crowds.enter(origin(last), &limits, usize::MAX).expect("room").1).collect();
+        for last in 5..40 {
+            let (_, new) = crowds.enter(origin(last), &limits, usize::MAX).expect("the place of the oldest");
+            all.push(new);
+        }
+        let left: Vec<bool> = all.iter().map(|waits| crowds.logged_in(waits).is_some()).collect();
+        assert_eq!(left, [vec![false; 35], vec![true; 5]].concat());
+    }
+
     /// A table of logins that one network has filled takes a neighbour of its site; the oldest of the network is over.
     #[test]
     fn a_full_table_takes_a_new_network_of_the_same_site() {

@@ -98,9 +98,11 @@ struct Count {
 
 /// The prefixes of an address ([`Origin`]) that have the most entries of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Largest {
-    site: IpAddr,
-    entries: usize,
+pub enum Largest {
+    /// Of each site with so many entries.
+    OfSites(usize),
+    /// Those with so many entries, of this site.
+    Within(IpAddr, usize),
 }
 
 impl Crowd {
@@ -123,29 +125,34 @@ impl Crowd {
         self.place(origin, limit).is_some()
     }
 
-    /// The largest prefixes of the largest site, if that has more than the site of this address would have with one more
+    /// The largest prefixes of the largest sites, if they have more than the site of this address would have with one more
     /// entry, or this one has none. Otherwise those of its own site, by the same rule.
     pub fn largest_before(&self, origin: Origin) -> Option<Largest> {
         let is_less = |own, most| own == 0 || own + 1 < most;
         let sites = self.of.iter().filter(|((level, _), _)| *level == SITE);
-        let ((_, site), most) = sites.max_by_key(|(_, count)| count.all)?;
-        if is_less(self.count(origin, SITE).all, most.all) {
-            return self.largest_of(*site);
+        let most = sites.map(|(_, count)| count.all).max()?;
+        if is_less(self.count(origin, SITE).all, most) {
+            return Some(Largest::OfSites(most));
         }
-        let largest = self.largest_of(origin.groups()[SITE])?;
-        is_less(self.count(origin, 0).all, largest.entries).then_some(largest)
+        let site = origin.groups()[SITE];
+        let entries = self.largest_of(site);
+        is_less(self.count(origin, 0).all, entries).then_some(Largest::Within(site, entries))
     }
 
-    fn largest_of(&self, site: IpAddr) -> Option<Largest> {
+    /// The most entries that a prefix of a site has.
+    fn largest_of(&self, site: IpAddr) -> usize {
         let is_in = |prefix: &IpAddr| Origin(*prefix).groups()[SITE] == site;
         let prefixes = self.of.iter().filter(|((level, prefix), _)| *level == 0 && is_in(prefix));
-        let entries = prefixes.map(|(_, count)| count.all).max()?;
-        Some(Largest { site, entries })
+        prefixes.map(|(_, count)| count.all).max().unwrap_or_default()
     }
 
     /// The address is in one of these prefixes.
     pub fn is_of(&self, largest: Largest, origin: Origin) -> bool {
-        origin.groups()[SITE] == largest.site && self.count(origin, 0).all == largest.entries
+        let (site, own) = (origin.groups()[SITE], self.count(origin, 0).all);
+        match largest {
+            Largest::OfSites(most) => self.count(origin, SITE).all == most && own == self.largest_of(site),
+            Largest::Within(of, entries) => site == of && own == entries,
+        }
     }
 
     /// Takes an entry. Where there is no room it counts as one within the reserve.

@@ -11,12 +11,12 @@ use super::medium::is_same_file;
 use crate::{MAX_ATOMIC, locked};
 use net::iscsi::digest::crc32c;
 use rustix::fs::Advice;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -367,6 +367,9 @@ impl Journal {
 
     /// A file without a record that no other journal uses.
     fn create(&self) -> io::Result<Kept> {
+        // Somebody may have deleted the folder.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+        made.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", self.folder.display())))?;
         for path in (0..FILES).map(|number| self.path(number)) {
             let file = open(&path)?;
             if is_locked_by_others(&file) || !is_at(&file, &path) {
@@ -712,6 +715,9 @@ mod tests {
         let journal = place.put();
         journal.clear().expect("cleared");
         std::fs::remove_file(journal.file_now()).expect("removed");
+        journal.put(&place.whole()).expect("kept");
+        journal.clear().expect("cleared");
+        std::fs::remove_dir_all(&place.folder).expect("removed");
         journal.put(&place.whole()).expect("kept");
         assert_eq!(place.replayed().0, [DONE]);
     }

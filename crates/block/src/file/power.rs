@@ -188,7 +188,9 @@ fn an_atomic_write_without_a_record_does_not_begin() {
         let mut file = File::open(&place.0).expect("a file");
         let medium =
             Identity::of(&file.medium.files.plain, &place.0.path, SIZE as u64).expect("its identity");
-        file.journal = Some(Arc::new(Journal::new(&place.folder().join("none"), medium)));
+        let no_folder = place.folder().join("none");
+        std::fs::write(&no_folder, []).expect("a file");
+        file.journal = Some(Arc::new(Journal::new(&no_folder, medium)));
         file.write(0, of(1, SIZE), false).await.0.expect("written");
         file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect_err("no record");
         assert!(Both::at(&place.0).medium == with(1));
