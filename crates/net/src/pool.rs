@@ -69,6 +69,8 @@ struct Account {
     /// How many wait or are about to. They count themselves before they look once more, and buffers are
     /// given back before the count is read, all in one order (SeqCst): no return goes unnoticed.
     waiting: AtomicUsize,
+    /// Counts what was given back while somebody waited.
+    returns: AtomicUsize,
     /// One for each class of sizes: who waits for much must not sleep on what would do for another.
     returned: [Event; CLASSES],
     /// Owners of shares, by name.
@@ -147,9 +149,11 @@ enum Source {
 
 /// Why there is no buffer.
 enum Full {
-    /// The share is used up.
+    /// The share is used up, or that of the owner.
     Share,
-    /// The pool is.
+    /// The owner would have too much, or leave too little to others. They may have what there is.
+    Owner,
+    /// The pool is used up.
     Pool,
 }
 
@@ -181,6 +185,7 @@ impl Pool {
             used: AtomicUsize::new(0),
             reserve: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            returns: AtomicUsize::new(0),
             returned: std::array::from_fn(|_| Event::new()),
             owners: Mutex::default(),
         });
@@ -244,6 +249,7 @@ impl Pool {
 
     /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
     pub async fn get(&self, len: usize) -> Buf {
+        let mut passed_on = None;
         loop {
             if let Some(b) = self.try_get(len) {
                 return b;
@@ -258,17 +264,23 @@ impl Pool {
                     drop(any);
                     own.await;
                 }
-                Err(Full::Pool) => either(own, any).await,
+                Err(Full::Owner | Full::Pool) => either(own, any).await,
             }
             // One returned buffer may serve several: each who was woken wakes the next, also one who may
-            // not have it because its share is used up.
+            // not have it because its share is used up. Waiters of an owner that may not have it wait on: each wakes
+            // the next once for each return, so that they do not wake each other for ever.
+            let returns = Some(self.0.account.returns.load(SeqCst));
             match self.attempt(len) {
                 Ok(b) => {
                     self.0.account.wake();
                     return b;
                 }
                 Err(Full::Share) => self.0.account.wake(),
-                Err(Full::Pool) => {}
+                Err(Full::Owner) if passed_on != returns => {
+                    passed_on = returns;
+                    self.0.account.wake();
+                }
+                Err(Full::Owner | Full::Pool) => {}
             }
         }
     }
@@ -384,7 +396,7 @@ impl Share {
             return Ok(());
         }
         self.owner.small.fetch_sub(GRANT_BYTES, SeqCst);
-        Err(Full::Pool)
+        Err(Full::Owner)
     }
 
     /// Gives steps back that are not used, but for one.
@@ -406,7 +418,11 @@ impl Share {
     fn claim(&self, bytes: usize) -> Result<(), Full> {
         // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
         let room = |used: usize| self.may_claim(bytes, used).then_some(used + bytes);
-        self.account.used.fetch_update(SeqCst, SeqCst, room).map(drop).map_err(|_| Full::Pool)
+        let claimed = self.account.used.fetch_update(SeqCst, SeqCst, room);
+        claimed.map(drop).map_err(|used| match used + bytes > self.account.limit {
+            true => Full::Pool,
+            false => Full::Owner,
+        })
     }
 
     /// There is room where so many bytes are in use. An owner that has something already leaves twice as much as it
@@ -462,6 +478,7 @@ impl Share {
     /// Wakes those who wait.
     fn returned(&self) {
         if self.account.waiting.load(SeqCst) > 0 {
+            self.account.returns.fetch_add(1, SeqCst);
             self.owner.returned.notify(usize::MAX);
             self.account.wake();
         }
@@ -555,6 +572,9 @@ impl Home {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::Pin;
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Context, Poll, Wake};
 
     #[test]
     fn the_limit_holds_and_a_return_makes_room() {
@@ -722,6 +742,57 @@ mod tests {
                 held.push(buf);
             }
         });
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, SeqCst);
+        }
+    }
+
+    type Getting<'a> = (Pin<Box<dyn Future<Output = Buf> + 'a>>, Arc<Woken>);
+
+    fn getting(pool: &Pool, len: usize) -> Getting<'_> {
+        (Box::pin(pool.get(len)), Arc::new(Woken(true.into())))
+    }
+
+    /// Polls those that are woken until none is: who got a buffer.
+    fn settle(all: &mut [Getting<'_>]) -> Vec<(usize, Buf)> {
+        let mut came = Vec::new();
+        for _ in 0..100 {
+            let mut woken = all.iter_mut().enumerate();
+            let Some((who, (get, woken))) = woken.find(|(_, (_, woken))| woken.0.swap(false, SeqCst)) else {
+                return came;
+            };
+            if let Poll::Ready(buf) = get.as_mut().poll(&mut Context::from_waker(&woken.clone().into())) {
+                came.push((who, buf));
+                *get = Box::pin(std::future::pending());
+            }
+        }
+        panic!("they wake each other for ever")
+    }
+
+    /// Two that leave too little to others wait before one of another owner, and room for one comes.
+    #[test]
+    fn an_owner_that_has_too_much_passes_the_news_on() {
+        for bytes in [SMALL_BYTES, 2 << 20] {
+            let pool = Pool::new(4 * Pool::MAX_BUFFER);
+            let (greedy, modest) = (pool.share_of("a"), pool.share_of("b"));
+            let held: Vec<Buf> = (0..8).map(|_| greedy.try_get(bytes).expect("room")).collect();
+            // Not its first any more, which it would get beyond the limit.
+            let first = modest.try_get(PAGE).expect("room");
+            let mut others: Vec<Buf> = std::iter::from_fn(|| pool.try_get(bytes)).collect();
+            let mut all = [&greedy, &greedy, &modest].map(|share| getting(share, bytes));
+            assert!(settle(&mut all).is_empty(), "{bytes}: there is no room");
+            others.pop();
+            let came = settle(&mut all);
+            assert_eq!(came.iter().map(|(who, _)| *who).collect::<Vec<_>>(), [2], "{bytes}");
+            drop((held, first));
+            assert!(!settle(&mut all).is_empty(), "{bytes}: the owner has less now");
+        }
     }
 
     /// One waits for much and one, after it, for little; room comes for the little one.
