@@ -423,24 +423,119 @@ fn writes_of_an_old_name_do_not_land_on_newer_ones() {
     }
 }
 
+/// A server with its disk behind two portal groups, and their portals.
+fn with_two_groups() -> (Server, [SocketAddr; 2]) {
+    let second = "[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:0\"]\n";
+    let server = Server::start(&format!("{second}{}", configuration("\"127.0.0.1:0\"")));
+    let &[there, here] = server.portals() else { panic!("two portals") };
+    (server, [there, here])
+}
+
+/// Its record then says this.
+fn kill(host: &Host, state: &str) {
+    tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
+    host.becomes("disks-0", state);
+}
+
+/// Attaches again: only a reset ends what was left, and the new session is not disturbed.
+fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &Wire, url: &str) {
+    let uri = host.attach(&[url]);
+    newer_writes_stay(server, wire, &uri);
+    let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
+    assert!(log.contains("the logical unit is reset"), "{log}");
+    let told = host.ends(0, &["attached", "disks-0"]);
+    assert!(told.contains("made anew 0 times"), "its own session was replaced: {told}");
+}
+
 /// One URL may lead to several ports of the target, as a name with several addresses does.
 #[test]
 fn a_login_at_another_target_port_proves_nothing() {
-    let second = "[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:0\"]\n";
-    let server = Server::start(&format!("{second}{}", configuration("\"127.0.0.1:0\"")));
-    let (host, &[there, here]) = (Host::new(), server.portals()) else { panic!("two portals") };
+    let (host, (server, [there, here])) = (Host::new(), with_two_groups());
     let wire = Wire::to(here);
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
-    tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
-    host.becomes("disks-0", "ended");
+    kill(&host, "ended");
     wire.lead_to(there);
     wire.mend();
-    let uri = host.attach(&[&url]);
-    newer_writes_stay(&server, &wire, &uri);
-    let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
-    assert!(log.contains("the logical unit is reset"), "{log}");
+    a_reset_ends_what_was_left(&host, &server, &wire, &url);
+}
+
+#[test]
+fn the_record_has_the_port_of_a_path_that_opened_later() {
+    let (host, (server, [there, here])) = (Host::new(), with_two_groups());
+    let [first, later] = [here, there].map(Wire::to);
+    later.cut();
+    let url = url_at(later.address);
+    let uri = host.attach(&[&url_at(first.address), "--path", &url, "--recovery-timeout", "20m"]);
+    later.mend();
+    host.becomes("disks-0", "attached");
+    first.cut();
+    host.becomes("disks-0", "degraded");
+    leave_a_write(&host, &later, &uri, 8);
+    kill(&host, "ended");
+    later.lead_to(here);
+    later.mend();
+    a_reset_ends_what_was_left(&host, &server, &later, &url);
+}
+
+#[test]
+fn the_record_has_the_port_of_a_session_that_moved() {
+    let (host, (server, [there, here])) = (Host::new(), with_two_groups());
+    let wire = Wire::to(here);
+    let url = url_at(wire.address);
+    let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
+    wire.cut();
+    host.becomes("disks-0", "lost");
+    wire.lead_to(there);
+    wire.mend();
+    host.becomes("disks-0", "attached");
+    leave_a_write(&host, &wire, &uri, 8);
+    kill(&host, "ended");
+    wire.lead_to(here);
+    wire.mend();
+    a_reset_ends_what_was_left(&host, &server, &wire, &url);
+}
+
+#[test]
+fn the_record_keeps_the_port_of_orphans() {
+    let (host, (server, [there, here])) = (Host::new(), with_two_groups());
+    let wire = Wire::to(here);
+    let url = url_at(wire.address);
+    let patient = format!("{url}?fast_io_fail_timeout=10m");
+    let uri = host.attach(&[&patient, "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    wire.lead_to(there);
+    wire.mend();
+    host.becomes("disks-0", "attached");
+    kill(&host, "unsettled");
+    a_reset_ends_what_was_left(&host, &server, &wire, &url);
+}
+
+/// A target may have one nexus for each CHAP user of one name and ISID.
+#[test]
+fn a_login_of_another_user_proves_nothing() {
+    let host = Host::new();
+    let user = |name: &str| {
+        fs::write(host.path(&format!("{name}.secret")), format!("secret of {name}")).expect("a file");
+        let file = host.path(&format!("{name}.secret")).display().to_string();
+        tool::must("chmod", &["600", &file]);
+        format!("[[chap_user]]\nname = \"{name}\"\nsecret_file = \"{file}\"\n")
+    };
+    let access = "[[target.access]]\nchap = [\"alice\", \"bob\"]\n";
+    let server =
+        Server::start(&[&configuration("\"127.0.0.1:0\""), access, &user("alice"), &user("bob")].concat());
+    let wire = Wire::to(server.portal());
+    let url = |name: &str| {
+        let file = host.path(&format!("{name}.secret"));
+        url_at(wire.address).replace("//", &format!("//{name}@"))
+            + &format!("?password_file={}", file.display())
+    };
+    let uri = host.attach(&[&url("alice"), "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    kill(&host, "ended");
+    wire.mend();
+    a_reset_ends_what_was_left(&host, &server, &wire, &url("bob"));
 }
 
 #[test]

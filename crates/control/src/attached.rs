@@ -54,11 +54,16 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initiators: Vec<String>,
     /// The port of the target in the session of each path, as `initiator::Facts::target_port` gives it; empty for a path that
-    /// was not open yet. One URL may lead to several ports.
+    /// has never been open. One URL may lead to several ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
-    /// Sessions that have ended while the target may still carry out writes of them. The next process ends those writes
-    /// before it serves the disk. `isids` is empty once the process has ended by itself.
+    /// The CHAP user in the session of each path; empty without a proof. Records of older versions have none, and `ports` of
+    /// theirs is as it was at the start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<String>,
+    /// Sessions that have ended while the target may still carry out writes of them, also those of a path that has come back at
+    /// another port. The next process ends those writes before it serves the disk. `isids` is empty once the process has ended
+    /// by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<LeftSession>,
     /// Why it did not end well, if its process has ended so.
@@ -76,26 +81,60 @@ pub struct LeftSession {
     /// Our name in it; None in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initiator: Option<String>,
-    /// The port of the target in it; None where that is not known.
+    /// The port of the target in it, or [`UNKNOWN_PORT`]; None in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
+    /// The CHAP user in it, empty without a proof; None in records of older versions. Targets may take the same name and ISID
+    /// with another user for another nexus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
+
+/// A port of a target that cannot be known.
+pub const UNKNOWN_PORT: &str = "unknown";
 
 impl Record {
     /// Sessions of this record whose writes the target may still carry out if its process is gone. A process that was
     /// killed may have left writes on each path.
     pub fn sessions(&self) -> Vec<LeftSession> {
         let mut sessions = self.left_behind.clone();
-        let own = self.urls.iter().zip(&self.isids).enumerate().filter(|_| !self.read_only);
-        let known = |of: &[String], at: usize| of.get(at).filter(|text| !text.is_empty()).cloned();
-        let own = own.map(|(at, (url, isid))| LeftSession {
-            url: url.clone(),
-            isid: isid.clone(),
-            initiator: known(&self.initiators, at),
-            port: known(&self.ports, at),
-        });
+        let own = (0..self.urls.len()).filter_map(|at| self.session(at)).filter(|_| !self.read_only);
         sessions.extend(own.filter(|session| !self.left_behind.contains(session)));
         sessions
+    }
+
+    /// The session of a path; None if it has never been open.
+    fn session(&self, at: usize) -> Option<LeftSession> {
+        let known = |of: &[String]| of.get(at).filter(|text| !text.is_empty()).cloned();
+        let (port, is_older) = (known(&self.ports), self.users.is_empty());
+        if port.is_none() && !is_older {
+            return None;
+        }
+        Some(LeftSession {
+            url: self.urls.get(at)?.clone(),
+            isid: self.isids.get(at)?.clone(),
+            initiator: known(&self.initiators),
+            port,
+            user: self.users.get(at).cloned(),
+        })
+    }
+
+    /// A path has logged in, and sends no command before this is written. `has_orphans`: the target may still carry out commands
+    /// of its earlier session.
+    pub fn enter(&mut self, at: usize, session: LeftSession, has_orphans: bool) {
+        let before = self.session(at);
+        let LeftSession { isid, initiator, port, user, .. } = session;
+        let port = port.unwrap_or_else(|| UNKNOWN_PORT.to_owned());
+        let [initiator, user] = [initiator, user].map(Option::unwrap_or_default);
+        let rows = [&mut self.isids, &mut self.initiators, &mut self.ports, &mut self.users];
+        for (row, value) in rows.into_iter().zip([isid, initiator, port, user]) {
+            if let Some(old) = row.get_mut(at) {
+                *old = value;
+            }
+        }
+        if has_orphans && before != self.session(at) {
+            self.left_behind.extend(before.filter(|before| !self.left_behind.contains(before)));
+        }
     }
 }
 
@@ -308,6 +347,7 @@ mod tests {
             isids: vec!["800000000001".into()],
             initiators: vec!["iqn.2026-11.org.example:host".into()],
             ports: vec!["group:1,iqn.2026-11.org.example:a".into()],
+            users: vec![String::new()],
             left_behind: Vec::new(),
             failure: None,
         }
@@ -364,13 +404,14 @@ mod tests {
         assert_eq!((&session.url, &session.isid), (&killed.urls[0], &killed.isids[0]));
         assert_eq!(session.initiator.as_ref(), Some(&killed.initiators[0]));
         assert_eq!(session.port.as_ref(), Some(&killed.ports[0]));
-        let older = Record { initiators: Vec::new(), ports: Vec::new(), ..killed.clone() };
+        assert_eq!(session.user.as_deref(), Some(""));
+        let older = Record { initiators: Vec::new(), ports: Vec::new(), users: Vec::new(), ..killed.clone() };
         let text = serde_json::to_string(&older).unwrap();
-        assert!(!text.contains("initiator") && !text.contains("port"), "{text}");
+        assert!(!["initiator", "port", "user"].iter().any(|key| text.contains(key)), "{text}");
         let [session] = &serde_json::from_str::<Record>(&text).unwrap().sessions()[..] else {
             panic!("one path")
         };
-        assert_eq!((&session.initiator, &session.port), (&None, &None));
+        assert_eq!((&session.initiator, &session.port, &session.user), (&None, &None, &None));
         let [session] = &killed.sessions()[..] else { panic!("one path") };
         let read_only = Record { read_only: true, ..record("a") };
         assert_eq!(read_only.sessions(), []);
@@ -384,6 +425,32 @@ mod tests {
         );
         let text = serde_json::to_string(&ended).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), ended);
+    }
+
+    #[test]
+    fn a_path_that_was_never_open_has_left_nothing() {
+        let unopened = Record { ports: vec![String::new()], ..record("a") };
+        assert_eq!(unopened.sessions(), []);
+        let older = Record { users: Vec::new(), ..unopened };
+        assert_eq!(older.sessions()[0].port, None, "it may have been opened later");
+    }
+
+    #[test]
+    fn a_path_that_moves_with_orphans_keeps_both_ports() {
+        let mut kept = record("a");
+        let [first] = &kept.sessions()[..] else { panic!("one path") };
+        let first = first.clone();
+        let at = |port: Option<&str>| LeftSession { port: port.map(str::to_owned), ..first.clone() };
+        let second = at(Some("group:2,iqn.2026-11.org.example:a"));
+        kept.enter(0, first.clone(), true);
+        assert_eq!(kept.sessions(), std::slice::from_ref(&first), "the same port");
+        kept.enter(0, second.clone(), false);
+        assert_eq!(kept.sessions(), std::slice::from_ref(&second), "nothing is left at the first port");
+        kept.enter(0, first.clone(), true);
+        assert_eq!(kept.sessions(), [second.clone(), first.clone()]);
+        kept.enter(0, at(None), true);
+        assert_eq!(kept.sessions().last(), Some(&at(Some(UNKNOWN_PORT))));
+        assert_eq!(kept.sessions().len(), 3);
     }
 
     #[test]

@@ -41,5 +41,5 @@ pub use options::{LateWrites, Options, Portal, Timeouts};
 pub use probe::{Exchange, Probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;
-pub use session::{Batch, CommandId, Event, Facts, IDENTITY_LEN, Pending, Session, testing};
+pub use session::{Admission, Batch, CommandId, Event, Facts, Gate, IDENTITY_LEN, Pending, Session, testing};
 pub use url::{Url, is_url, without_scheme};

@@ -205,6 +205,7 @@ fn record(attachment: &Attachment) -> Record {
         isids: Vec::new(),
         initiators: attachment.urls.iter().map(name).collect(),
         ports: vec![String::new(); attachment.urls.len()],
+        users: vec![String::new(); attachment.urls.len()],
         left_behind: Vec::new(),
         failure: None,
     }
@@ -266,7 +267,8 @@ mod tests {
         let attached = Attached::at(folder.clone()).unwrap();
         let claimed = |name, url: &str, how| claim(&attached, &attachment(name, url, how));
         let refused = |name, url| claimed(name, url, How::Nbd).map(|_| ()).unwrap_err();
-        let first = claimed("a", A, How::Nbd).unwrap().record;
+        let mut first = claimed("a", A, How::Nbd).unwrap().record;
+        first.ports = vec!["group:1,iqn.2026-11.org.example:a".into()];
         let owed = first.sessions();
         let ended = Record { isids: Vec::new(), left_behind: owed.clone(), ..first };
         attached.look().unwrap().write(&ended).unwrap();

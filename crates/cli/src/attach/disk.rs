@@ -1,12 +1,13 @@
 //! The disk of an attachment: a logical unit, over one path or several.
 
+use super::book::{Book, Row};
 use super::path::Path;
 use crate::exit::{Exit, Failure};
 use block::Backend;
-use control::attached::{LeftSession, PathState};
+use control::attached::{LeftSession, PathState, UNKNOWN_PORT};
 use control::config::attachment::{Attachment, Policy};
 use initiator::multipath::{Multipath, Settings, Way};
-use initiator::{Error, Kind, Lun, Url};
+use initiator::{Error, Facts, Kind, Lun, Options, Url};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -34,12 +35,13 @@ pub struct Disk {
 }
 
 /// Opens the disk, inside an event loop. Where there are several paths, one that works is enough; the others
-/// are tried again and again. `missing` is told of each try that fails.
+/// are tried again and again. `missing` is told of each try that fails. Each session is in the record before it is used.
 ///
 /// # Errors
 /// Those of the first path that fails, when none can be opened; when the paths lead to different logical units.
 pub async fn open(
     attachment: &Attachment,
+    book: &Arc<Book>,
     missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Disk, Failure> {
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
@@ -52,7 +54,11 @@ pub async fn open(
     let mut urls =
         urls.into_iter().map(|url| patient(url, recovery, several)).collect::<Result<Vec<_>, _>>()?;
     let settings = joined(&mut urls, recovery, attachment.policy.unwrap_or_default());
-    let paths: Vec<Arc<Path>> = urls.into_iter().map(Path::new).collect();
+    let path = |(at, url): (usize, Url)| {
+        let row = Row { book: book.clone(), at, url: url.clone() };
+        Path::new(url, Some(row))
+    };
+    let paths: Vec<Arc<Path>> = urls.into_iter().enumerate().map(path).collect();
     let lun = open_all(&paths, missing).await?;
     let properties = lun.properties();
     let whole = || properties.identity.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -134,8 +140,6 @@ async fn look_after(lun: Weak<Lun>) {
 
 /// A logical unit as a path reaches it.
 pub struct Reached {
-    /// Which of the paths it is.
-    pub at: usize,
     /// Where the path leads.
     pub url: Url,
     /// The logical unit, with the session of the path.
@@ -146,12 +150,18 @@ impl Reached {
     /// The session of the path, as a record keeps it.
     pub fn session(&self) -> LeftSession {
         let session = self.lun.session();
-        LeftSession {
-            url: without_isid(&self.url.to_string()),
-            isid: crate::hex::digits(&session.facts().isid),
-            initiator: Some(session.options().initiator.clone()),
-            port: session.facts().target_port(),
-        }
+        session_of(&self.url, session.options(), &session.facts())
+    }
+}
+
+/// A session, as a record keeps it.
+pub fn session_of(url: &Url, options: &Options, facts: &Facts) -> LeftSession {
+    LeftSession {
+        url: without_isid(&url.to_string()),
+        isid: crate::hex::digits(&facts.isid),
+        initiator: Some(options.initiator.clone()),
+        port: Some(facts.target_port().unwrap_or_else(|| UNKNOWN_PORT.to_owned())),
+        user: Some(facts.user.clone()),
     }
 }
 
@@ -193,10 +203,18 @@ impl Disk {
 
     /// Its logical unit as each open path reaches it.
     pub fn reached(&self) -> Vec<Reached> {
-        let reached = |(at, path): (usize, &Arc<Path>)| {
-            Some(Reached { at, url: path.url().clone(), lun: path.lun()?.clone() })
-        };
-        self.paths.iter().enumerate().filter_map(reached).collect()
+        let reached = |path: &Arc<Path>| Some(Reached { url: path.url().clone(), lun: path.lun()?.clone() });
+        self.paths.iter().filter_map(reached).collect()
+    }
+
+    /// The target may still carry out writes of connections that are lost.
+    pub async fn has_orphans(reached: &[Reached]) -> bool {
+        for path in reached {
+            if path.lun.session().oldest_orphan(None).await.is_some() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Logs out, on every path, inside the event loop. The sessions of which the target may still carry out writes, and how

@@ -202,6 +202,7 @@ mod tests {
             isids: Vec::new(),
             initiators: Vec::new(),
             ports: Vec::new(),
+            users: Vec::new(),
             left_behind: Vec::new(),
             failure: None,
         }
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(word(&there, false, None), "ended");
         let (url, isid) = (there.urls[0].clone(), "800000000001".into());
         let left = Record {
-            left_behind: vec![LeftSession { url, isid, initiator: None, port: None }],
+            left_behind: vec![LeftSession { url, isid, initiator: None, port: None, user: None }],
             ..there.clone()
         };
         assert_eq!(word(&left, false, None), "unsettled");

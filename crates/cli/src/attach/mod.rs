@@ -1,5 +1,6 @@
 //! `lunar attach`: a disk of a target for this host, in a process of its own.
 
+mod book;
 mod claim;
 pub mod detach;
 mod disk;

@@ -1,5 +1,6 @@
 //! A path of an attachment, which may be missing at first: it is opened when it can be.
 
+use super::book::Row;
 use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future};
 use control::attached::PathState;
@@ -19,6 +20,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// A path to a logical unit.
 pub struct Path {
     url: Url,
+    /// Where its session is written down.
+    row: Option<Row>,
     /// Times that it is tried at first.
     tries: u32,
     lun: OnceLock<Arc<Lun>>,
@@ -31,10 +34,10 @@ pub struct Path {
 
 impl Path {
     /// A path that is not open yet.
-    pub fn new(mut url: Url) -> Arc<Path> {
+    pub fn new(mut url: Url, row: Option<Row>) -> Arc<Path> {
         let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
         let (lun, expected) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Path { url, tries, lun, expected, was_tried: false.into(), silence: flume::bounded(1) })
+        Arc::new(Path { url, row, tries, lun, expected, was_tried: false.into(), silence: flume::bounded(1) })
     }
 
     /// Opens it, inside an event loop.
@@ -48,6 +51,9 @@ impl Path {
             && lun.identity() != *identity
         {
             return Err(Error::new(Kind::Identity, format!("{} leads to another logical unit", self.url)));
+        }
+        if let Some(row) = &self.row {
+            row.open(lun.session()).await?;
         }
         // Nobody else opens it: it is looked at by one task.
         _ = self.lun.set(lun);
@@ -261,11 +267,11 @@ mod tests {
         let target = Script::new().listen();
         let url = Url::parse(&target.url("")).expect("a URL");
         let open = move || async move {
-            let first = Path::new(url.clone());
+            let first = Path::new(url.clone(), None);
             first.open().await.expect("it is there");
             let lun = first.lun().expect("it is open");
             let smaller = Facts { capacity: lun.facts().capacity / 2, ..lun.facts() };
-            let (same, other) = (Path::new(url.clone()), Path::new(url));
+            let (same, other) = (Path::new(url.clone(), None), Path::new(url, None));
             same.expect(lun.identity(), smaller);
             other.expect(vec![1, 2, 3], lun.facts());
             (same.open().await, other.open().await)

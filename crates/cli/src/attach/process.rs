@@ -1,5 +1,6 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
+use super::book::Book;
 use super::claim::{Claim, Left, claim, left_behind, with_isids};
 use super::disk::{self, Disk, Patience as Waiting};
 use super::export::Export;
@@ -71,7 +72,7 @@ pub fn serve(
     let force = Arc::new(Force { attached: attached.clone(), name, waits, failed: OnceLock::new() });
     let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal, force.clone());
     watched.map_err(|e| cannot("watch for signals", &e))?;
-    let Claim { alive, mut record, left } = claim(&attached, attachment)?;
+    let Claim { alive, record, left } = claim(&attached, attachment)?;
     let name = record.name.clone();
     if let Err(failure) = (watch.claimed)(&record) {
         return leave(&attached, &record, Err(failure));
@@ -79,25 +80,21 @@ pub fn serve(
     let attachment = &with_isids(attachment, &record);
     let end = timeout.map(|limit| Instant::now() + limit);
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
-    let mut service = match begin(
-        &cores,
-        attachment,
-        &mut record,
-        &left,
-        &attached,
-        (&events, &inbox),
-        (end, &mut watch.missing),
-    ) {
+    let book = Book::of(&attached, record);
+    let begun =
+        begin(&cores, attachment, &book, &left, &attached, (&events, &inbox), (end, &mut watch.missing));
+    let mut service = match begun {
         Ok(Some(service)) => service,
         // It was told to stop meanwhile.
-        Ok(None) => return leave(&attached, &record, Ok(())),
-        Err(failure) => return leave(&attached, &record, Err(failure)),
+        Ok(None) => return leave(&attached, &book.end(), Ok(())),
+        Err(failure) => return leave(&attached, &book.end(), Err(failure)),
     };
+    let record = book.record();
     _ = force.waits.set((service.disk.patience(), service.written.clone()));
     tracing::info!(device = record.device, "{name} is attached");
     // What was taken over has users, whether or not somebody waits for it here.
     if (watch.ready)(&record) || left.device.is_some() {
-        service.run(&inbox);
+        service.run(&cores, &inbox);
     } else {
         tracing::warn!("nobody waits for {name} any more");
     }
@@ -106,9 +103,10 @@ pub fn serve(
     let stopped = service.stop(&cores, &force);
     cores.stop();
     let (stopped, left) = stopped;
+    let mut record = book.end();
     if let Err(failure) = &stopped {
         failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
-        record.left_behind = left.unwrap_or_else(|| record.sessions());
+        record.left_behind = left_behind_by(&record, left);
         record.isids.clear();
         record.failure = failure.problems.first().map(|problem| problem.what.clone());
         let kept = attached.look().and_then(|look| look.write(&record));
@@ -119,6 +117,18 @@ pub fn serve(
     // Whoever waits for the end waits for this.
     drop(alive);
     stopped
+}
+
+/// The sessions that have left writes behind at the end; None: that is not known. A path that has moved may have left some at its
+/// earlier ports.
+fn left_behind_by(record: &Record, left: Option<Vec<LeftSession>>) -> Vec<LeftSession> {
+    let Some(mut left) = left else { return record.sessions() };
+    if !left.is_empty() {
+        left.extend(
+            record.left_behind.iter().filter(|before| !left.contains(before)).cloned().collect::<Vec<_>>(),
+        );
+    }
+    left
 }
 
 /// `lunar detach --force`: what waits for a target that is away fails.
@@ -208,19 +218,19 @@ type Patience<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
 fn begin(
     cores: &Arc<Cores>,
     attachment: &Attachment,
-    record: &mut Record,
+    book: &Arc<Book>,
     left: &Left,
     attached: &Attached,
     (events, inbox): Events<'_>,
     patience: Patience<'_>,
 ) -> Result<Option<Service>, Failure> {
-    let (told, wanted) = (events.clone(), attachment.clone());
+    let (told, wanted, rows) = (events.clone(), attachment.clone(), book.clone());
     cores.run_on(0, move || {
         // Who waited may be gone.
         let open = async move {
             let missing = told.clone();
             let missing = move |e: &Error| drop(missing.send(Event::Missing(e.to_string())));
-            drop(told.send(Event::Opened(Box::new(disk::open(&wanted, missing).await))));
+            drop(told.send(Event::Opened(Box::new(disk::open(&wanted, &rows, missing).await))));
         };
         net::spawn(open);
     });
@@ -228,42 +238,32 @@ fn begin(
     if let Some(before) = &left.device {
         is_the_same(before, &disk)?;
     }
-    record.identity.clone_from(&disk.identity);
-    settle(cores, &disk, record, attached)?;
+    book.change(|record| record.identity.clone_from(&disk.identity))?;
+    settle(cores, &disk, book, attached)?;
     let written = Written::over(disk.backend, left.is_unstable);
     disk.backend = written.clone();
-    let export = Export::start(cores, &disk, record, left.device.as_ref(), attached)?;
-    record.device = Some(export.device());
-    record.place = export.place().or(record.place.take());
-    record.ublk_id = export.ublk_id();
-    record.size_bytes = disk.backend.facts().capacity;
-    record.read_only |= disk.backend.facts().read_only;
-    record.recovery_timeout = disk.recovery;
+    let record = book.record();
+    let export = Export::start(cores, &disk, &record, left.device.as_ref(), attached)?;
     answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
-    attached.look()?.write(record)?;
-    Ok(Some(Service { disk, export, written }))
+    book.change(|record| {
+        record.device = Some(export.device());
+        record.place = export.place().or(record.place.take());
+        record.ublk_id = export.ublk_id();
+        record.size_bytes = disk.backend.facts().capacity;
+        record.read_only |= disk.backend.facts().read_only;
+        record.recovery_timeout = disk.recovery;
+    })?;
+    Ok(Some(Service { disk, export, written, book: book.clone() }))
 }
 
 /// Ends writes that others have left behind, before anything is written here.
-fn settle(cores: &Cores, disk: &Disk, record: &mut Record, attached: &Attached) -> Result<(), Failure> {
-    let owed = settle::owed(&attached.look()?, record)?;
+fn settle(cores: &Cores, disk: &Disk, book: &Book, attached: &Attached) -> Result<(), Failure> {
+    let owed = settle::owed(&attached.look()?, &book.record())?;
     let reached = disk.reached();
-    for path in &reached {
-        let session = path.session();
-        // The URL may name another one than the record.
-        if let Some(isid) = record.isids.get_mut(path.at) {
-            *isid = session.isid;
-        }
-        if let Some(port) = record.ports.get_mut(path.at) {
-            *port = session.port.unwrap_or_default();
-        }
-    }
     let ended = cores.wait(0, move || async move { settle::settle(owed, &reached, SETTLE).await });
     ended.map_err(|e| cannot("end old sessions", &e))??;
-    record.left_behind.clear();
-    let look = attached.look()?;
-    look.write(record)?;
-    settle::settled(&look, record)
+    book.change(|record| record.left_behind.clear())?;
+    settle::settled(&attached.look()?, &book.record())
 }
 
 /// Waits for the disk; None when it is to stop before.
@@ -330,11 +330,12 @@ struct Service {
     disk: Disk,
     export: Export,
     written: Arc<Written>,
+    book: Arc<Book>,
 }
 
 impl Service {
     /// Until it is to stop.
-    fn run(&mut self, inbox: &Receiver<Event>) {
+    fn run(&mut self, cores: &Cores, inbox: &Receiver<Event>) {
         let mut look = Instant::now() + LOOK;
         loop {
             match inbox.recv_timeout(look.saturating_duration_since(Instant::now())) {
@@ -349,8 +350,24 @@ impl Service {
                     if self.disk.backend.refresh() {
                         self.export.resize();
                     }
+                    self.settle_moved(cores);
                 }
             }
+        }
+    }
+
+    /// Sessions at ports that paths have moved from go from the record once nothing of a lost connection waits any more.
+    fn settle_moved(&self, cores: &Cores) {
+        let (record, entries) = (self.book.record(), self.book.entries());
+        if record.left_behind.is_empty() {
+            return;
+        }
+        let reached = self.disk.reached();
+        let has_orphans = cores.wait(0, move || async move { Disk::has_orphans(&reached).await });
+        if has_orphans.is_ok_and(|has_orphans| !has_orphans)
+            && let Err(problem) = self.book.settled(entries)
+        {
+            tracing::debug!("{problem}");
         }
     }
 

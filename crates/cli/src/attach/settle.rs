@@ -5,7 +5,7 @@ use super::claim::{plain, same_disk};
 use super::disk::{Disk, Reached};
 use crate::exit::Failure;
 use control::Problem;
-use control::attached::{Alive, Attached, LeftSession, Look, Record};
+use control::attached::{Alive, Attached, LeftSession, Look, Record, UNKNOWN_PORT};
 use control::config::attachment::{self, Attachment};
 use initiator::late::{self, OldPort};
 use initiator::{Error, Kind, Lun, Url};
@@ -42,10 +42,7 @@ type Owed = (LeftSession, Url);
 /// When no login has ended a session, and no path takes the reset.
 pub async fn settle(mut left: Vec<Owed>, reached: &[Reached], limit: Duration) -> Result<(), Failure> {
     retain_others(&mut left, reached);
-    if left.is_empty() {
-        return Ok(());
-    }
-    let (more, failure) = log_in(&left, limit).await;
+    let (more, failure) = log_in(&left, reached, limit).await;
     retain_others(&mut left, &more);
     let ended = left.is_empty() || reset(reached.iter().chain(&more)).await;
     Disk::close(more).await;
@@ -81,14 +78,28 @@ fn unsettled(left: &[Owed]) -> Failure {
 }
 
 /// The login of this session has ended the other one. A URL may lead to several ports of the target, each with a nexus of its
-/// own. Which name and port a session of an older version had is not known.
+/// own, and a target may have one nexus for each CHAP user. Which name, port and user a session of an older version had is not
+/// known.
 fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
-    let is_same_name = left.initiator.is_none() || name_of(left) == name_of(by);
-    let is_same_port = left.port.is_none() || left.port == by.port;
-    is_same_name
-        && is_same_port
+    let is_same_port = left.port == by.port && left.port.as_deref() != Some(UNKNOWN_PORT);
+    (left.port.is_none() || is_same_port)
+        && (left.user.is_none() || left.user == by.user)
         && plain(&left.url) == plain(&by.url)
-        && left.isid.eq_ignore_ascii_case(&by.isid)
+        && is_same_initiator(left, by)
+}
+
+/// A login for the first session may end the second one: it may lead to the same port.
+fn may_end(left: &LeftSession, other: &LeftSession) -> bool {
+    let port = |session: &LeftSession| session.port.clone().filter(|port| port != UNKNOWN_PORT);
+    let is_elsewhere = plain(&left.url) != plain(&other.url)
+        && port(left).zip(port(other)).is_some_and(|(left, other)| left != other);
+    is_same_initiator(left, other) && !is_elsewhere
+}
+
+/// Both have one name and ISID. At one port a target may take them for one, whatever their users.
+fn is_same_initiator(left: &LeftSession, other: &LeftSession) -> bool {
+    let is_same_name = left.initiator.is_none() || name_of(left) == name_of(other);
+    is_same_name && left.isid.eq_ignore_ascii_case(&other.isid)
 }
 
 /// Names are compared without regard to case (RFC 3722).
@@ -98,7 +109,9 @@ fn name_of(session: &LeftSession) -> Option<String> {
 
 /// Both are one session.
 fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
-    is_replaced(a, b) && name_of(a) == name_of(b) && a.port == b.port
+    let [(a_url, b_url), (a_isid, b_isid)] =
+        [(plain(&a.url), plain(&b.url)), (a.isid.to_lowercase(), b.isid.to_lowercase())];
+    (a_url, a_isid, name_of(a), &a.port, &a.user) == (b_url, b_isid, name_of(b), &b.port, &b.user)
 }
 
 /// Records of processes that are gone, of this disk under other names.
@@ -207,10 +220,19 @@ fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<Owed>, Failu
     left.into_iter().map(url).collect()
 }
 
-/// Logs in at all of them, each in this time; those that have succeeded, and why another one has not.
-async fn log_in(left: &[Owed], limit: Duration) -> (Vec<Reached>, Option<Error>) {
+/// Logs in at all of them, each in this time; those that have succeeded, and why another one has not. A login that may end a
+/// session of our own is left out, and so is a second one that may end the first.
+async fn log_in(left: &[Owed], own: &[Reached], limit: Duration) -> (Vec<Reached>, Option<Error>) {
+    let mut taken: Vec<LeftSession> = own.iter().map(Reached::session).collect();
+    let is_free = |owed: &&Owed| {
+        let is_free = !taken.iter().any(|taken| may_end(&owed.0, taken));
+        taken.push(owed.0.clone());
+        is_free
+    };
+    let free: Vec<&Owed> = left.iter().filter(is_free).collect();
     let (mut reached, mut failure) = (Vec::new(), None);
-    let tasks: Vec<_> = left.iter().map(|owed| compio::runtime::spawn(open(owed.clone(), limit))).collect();
+    let tasks: Vec<_> =
+        free.into_iter().map(|owed| compio::runtime::spawn(open(owed.clone(), limit))).collect();
     for task in tasks {
         match task.await {
             Ok(Ok(path)) => reached.push(path),
@@ -235,7 +257,7 @@ async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
         Error::new(Kind::TimedOut, format!("{url} has not answered within {time}"))
     };
     let lun = compio::time::timeout(limit, opened).await.map_err(late)??;
-    Ok(Reached { at: 0, url, lun })
+    Ok(Reached { url, lun })
 }
 
 fn isid_of(digits: &str) -> Option<[u8; 6]> {
@@ -262,6 +284,7 @@ mod tests {
             isid: isid.into(),
             initiator: Some("iqn.2026-11.org.example:a".into()),
             port: Some("group:1,iqn.2026-11.org.example:a".into()),
+            user: Some("alice".into()),
         };
         let left = of("h", "80000000000a");
         let same = LeftSession {
@@ -279,6 +302,15 @@ mod tests {
         assert!(!is_replaced(&left, &at(Some("group:2,iqn.2026-11.org.example:a"))), "another port");
         assert!(!is_replaced(&left, &at(None)), "a port that is not known");
         assert!(is_replaced(&at(None), &left), "of an older version");
+        let unknown = at(Some(UNKNOWN_PORT));
+        assert!(!is_replaced(&unknown, &unknown), "a port that cannot be known");
+        assert!(may_end(&at(Some("group:2,iqn.2026-11.org.example:a")), &left), "one URL, which has moved");
+        let elsewhere = LeftSession { url: of("i", "").url, ..at(Some("group:2,iqn.2026-11.org.example:a")) };
+        assert!(!may_end(&elsewhere, &left) && may_end(&LeftSession { port: None, ..elsewhere }, &left));
+        let by = |user: Option<&str>| LeftSession { user: user.map(str::to_owned), ..left.clone() };
+        assert!(may_end(&left, &by(Some("bob"))) && !may_end(&left, &of("h", "80000000000b")));
+        assert!(!is_replaced(&left, &by(Some("bob"))) && !is_replaced(&left, &by(Some(""))), "another user");
+        assert!(is_replaced(&by(None), &left) && !is_same(&by(None), &left), "of an older version");
         let older = named(None);
         assert!(is_replaced(&older, &left) && !is_same(&older, &left));
     }

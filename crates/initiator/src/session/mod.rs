@@ -8,6 +8,7 @@ pub(crate) mod control;
 mod demand;
 mod drive;
 mod escalate;
+mod gate;
 mod home;
 mod incoming;
 mod leave;
@@ -30,6 +31,7 @@ mod violations;
 
 pub use batch::Batch;
 pub use checks::IDENTITY_LEN;
+pub use gate::{Admission, Gate};
 
 use crate::connect::{self, Goal, TargetPort};
 use crate::lun::{self, Patience};
@@ -42,9 +44,10 @@ use home::{Home, Mail};
 use losses::Losses;
 use orphans::Proof;
 pub(crate) use pins::Held;
+use proto::initiator::login::LoggedIn;
 use proto::parameters::Parameters;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use wire::iscsi::request::Function;
 use wire::scsi::cdb::Cdb;
@@ -99,6 +102,8 @@ pub struct Facts {
     pub isid: [u8; 6],
     /// The target's part.
     pub tsih: u16,
+    /// The CHAP user that the target has of us; empty where it did not ask for a proof.
+    pub user: String,
     /// What carries it, and what carries that: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub carrier: String,
     /// What was negotiated.
@@ -133,7 +138,11 @@ struct Shared {
 
 /// Those who want to hear of events.
 #[derive(Default)]
-struct Listeners(Mutex<Vec<flume::Sender<Event>>>);
+struct Listeners {
+    events: Mutex<Vec<flume::Sender<Event>>>,
+    /// Who is asked before commands go out on a new connection.
+    gate: OnceLock<Arc<dyn Gate>>,
+}
 
 /// Events that wait for one listener; what is more is dropped.
 const EVENTS: usize = 256;
@@ -147,7 +156,7 @@ impl Listeners {
         let heard = |l: &flume::Sender<Event>| {
             !matches!(l.try_send(event.clone()), Err(flume::TrySendError::Disconnected(_)))
         };
-        lock(&self.0).retain(heard);
+        lock(&self.events).retain(heard);
     }
 }
 
@@ -181,7 +190,7 @@ impl Session {
     }
 
     fn begin(goal: Goal, options: Options, connected: connect::Connected) -> Session {
-        let facts = Arc::new(Mutex::new(facts(&connected, &goal)));
+        let facts = Arc::new(Mutex::new(facts(&connected, &goal, &options)));
         let listeners = Arc::new(Listeners::default());
         let (mail, inbox) = flume::unbounded();
         let home = Home::new(goal, options.clone(), facts.clone(), listeners.clone());
@@ -309,7 +318,7 @@ impl Session {
     /// Events from now on; at most 256 wait.
     pub fn events(&self) -> flume::Receiver<Event> {
         let (sender, events) = flume::bounded(EVENTS);
-        let mut listeners = lock(&self.0.listeners.0);
+        let mut listeners = lock(&self.0.listeners.events);
         // Where nothing happens nobody is told, and who has gone is not noticed by that.
         listeners.retain(|listener| !listener.is_disconnected());
         listeners.push(sender);
@@ -437,7 +446,7 @@ fn closed() -> Error {
     Error::new(Kind::Closed, "the session is closed")
 }
 
-fn facts(c: &connect::Connected, goal: &Goal) -> Facts {
+fn facts(c: &connect::Connected, goal: &Goal, options: &Options) -> Facts {
     Facts {
         portal: c.portal.clone(),
         target: goal.target.clone().unwrap_or_default(),
@@ -446,10 +455,17 @@ fn facts(c: &connect::Connected, goal: &Goal) -> Facts {
         port: c.target_port(goal),
         isid: goal.isid,
         tsih: c.login.tsih,
+        user: user(&c.login, options),
         carrier: c.wire.carrier(),
         parameters: c.login.parameters.clone(),
         connected: true,
         recoveries: 0,
         left_behind: 0,
     }
+}
+
+/// A target that asks for no proof knows no user.
+fn user(login: &LoggedIn, options: &Options) -> String {
+    let credentials = options.credentials.as_ref().filter(|_| login.chap.is_some());
+    credentials.map(|credentials| credentials.name.clone()).unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use super::carrier::{Incoming, Line};
 use super::home::Home;
 use super::machine::Online;
 use super::numbers::Numbers;
-use super::{Event, checks, closed, drive, lock};
+use super::{Event, checks, closed, drive, lock, user};
 use crate::Error;
 use crate::connect::{self, Connected};
 use net::either;
@@ -25,15 +25,11 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
     let (mut next, mut short_lives) = (Some(connected), 0);
     while let Some(connected) = next {
         let begun = Instant::now();
-        let receiver = home.install(connected);
-        if home.is_to_end() {
-            // That was asked for before there was this connection to end.
-            home.give_up_connection(closed());
-        }
-        checks::admit(&home);
-        home.may_be_back();
-        let why = drive::connection(&home, receiver).await;
-        home.remove_connection(&why);
+        let why = match or_closing(&home, home.admit(&connected)).await {
+            Some(Err(why)) => why,
+            // A session that is to end logs out over it.
+            Some(Ok(())) | None => run(&home, connected).await,
+        };
         short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
         next = reconnect(&home, why, short_lives).await;
     }
@@ -46,9 +42,24 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
     drive::end(&home);
 }
 
+/// Runs a connection, and says why it ended.
+async fn run(home: &Rc<Home>, connected: Connected) -> Error {
+    let receiver = home.install(connected);
+    if home.is_to_end() {
+        // That was asked for before there was this connection to end.
+        home.give_up_connection(closed());
+    }
+    checks::admit(home);
+    home.may_be_back();
+    let why = drive::connection(home, receiver).await;
+    home.remove_connection(&why);
+    why
+}
+
 impl Home {
     fn install(&self, connected: Connected) -> Incoming {
         let port = connected.target_port(&self.goal.borrow());
+        let user = user(&connected.login, &self.options);
         let Connected { wire, portal, login } = connected;
         let carrier = wire.carrier();
         let (line, begun) = wire.into_line();
@@ -61,7 +72,7 @@ impl Home {
         let mut facts = lock(&self.facts);
         (facts.portal, facts.tsih) = (portal, login.tsih);
         (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
-        facts.port = port;
+        (facts.port, facts.user) = (port, user);
         (facts.carrier, facts.parameters) = (carrier, login.parameters.clone());
         let mut machine = self.machine.borrow_mut();
         machine.now = Instant::now();
