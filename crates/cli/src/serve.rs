@@ -38,6 +38,8 @@ pub enum Event {
     Ended(ExitStatus),
     /// Something else was found at the upstreams of routers.
     Found,
+    /// What was found could not be served, and is tried again.
+    Retry,
     /// Somebody asks for something at the admin socket.
     Asked(Request, Sender<Response>),
     /// The time for a configuration to be confirmed is over: the one of this number.
@@ -80,6 +82,7 @@ fn wait<S: Server>(
             Ok(Event::Reload) => service.reload(),
             Ok(Event::Ended(status)) => return Some(status),
             Ok(Event::Found) => service.found(),
+            Ok(Event::Retry) => service.found_before(),
             Ok(Event::Asked(request, reply)) => {
                 // Who does not wait for the answer any more does not need it.
                 _ = reply.send(service.answer(request));

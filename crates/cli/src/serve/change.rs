@@ -123,10 +123,17 @@ impl<S: Server> Service<S> {
             }
             Err(problems) => {
                 // What cannot be served now may be served when a command has ended.
-                let pause = self.retry.failed(&problems);
-                later(&self.events, pause, Event::Found);
+                if let Some(pause) = self.retry.failed_once_more(&problems) {
+                    later(&self.events, pause, Event::Retry);
+                }
             }
         }
+    }
+
+    /// It is time to try again to serve what was found.
+    pub(super) fn found_before(&mut self) {
+        self.retry.comes();
+        self.found();
     }
 
     /// What another configuration would change.

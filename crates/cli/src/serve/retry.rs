@@ -11,6 +11,8 @@ const LONGEST_S: u64 = 60;
 pub struct Retry {
     failures: u32,
     logged: Vec<Problem>,
+    /// A try is due to come.
+    is_due: bool,
 }
 
 impl Retry {
@@ -31,9 +33,24 @@ impl Retry {
         Duration::from_secs(pause_s)
     }
 
-    /// It works. True: after a failure.
+    /// It failed, perhaps in a try that something else has caused. The pause before the next try, unless one is due: many
+    /// causes make no more tries than one.
+    pub fn failed_once_more(&mut self, problems: &[Problem]) -> Option<Duration> {
+        let is_due = std::mem::replace(&mut self.is_due, true);
+        let pause = self.failed(problems);
+        (!is_due).then_some(pause)
+    }
+
+    /// The try that was due comes now.
+    pub fn comes(&mut self) {
+        self.is_due = false;
+    }
+
+    /// It works. True: after a failure. A try that is due comes all the same.
     pub fn succeeded(&mut self) -> bool {
-        std::mem::take(self).is_under_way()
+        let before = std::mem::take(self);
+        self.is_due = before.is_due;
+        before.is_under_way()
     }
 }
 
@@ -49,5 +66,18 @@ mod tests {
         assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
         assert!(retry.succeeded() && !retry.succeeded());
         assert_eq!(retry.failed(&problems).as_secs(), 5);
+    }
+
+    #[test]
+    fn one_try_is_due_whatever_causes_the_failures() {
+        let mut retry = Retry::default();
+        let problems = [Problem::new("x", "y")];
+        let fails = |retry: &mut Retry| retry.failed_once_more(&problems).is_some();
+        assert!(fails(&mut retry));
+        assert!(!fails(&mut retry) && !fails(&mut retry));
+        assert!(retry.succeeded());
+        assert!(!fails(&mut retry), "the first one is still to come");
+        retry.comes();
+        assert!(fails(&mut retry) && !fails(&mut retry));
     }
 }
