@@ -102,7 +102,7 @@ pub trait Running: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<Session>;
 
-    /// Anything else.
+    /// Anything else. It may take long: how long one waits is up to who asks.
     fn ask(&self, request: Request) -> Response;
 }
 
@@ -112,6 +112,9 @@ const MAX_REQUEST_BYTES: usize = 4096;
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// Who asks must do so within this time; others wait for it.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// So many requests wait for the server at a time; their clients may be gone.
+const MOST_WAITING: usize = 16;
 
 /// The admin socket of a running server. It goes away when this is dropped.
 pub struct Admin {
@@ -125,13 +128,13 @@ impl Admin {
     pub fn start(path: &Path, server: Arc<dyn Running>) -> Result<Admin, Problem> {
         let listener = bind(path)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stopped, waiting) = (stop.clone(), Arc::new(()));
         let serve = move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                match stream.and_then(|stream| answer(stream, &*server)) {
+                match stream.and_then(|stream| answer(stream, &server, &waiting)) {
                     Ok(()) => {}
                     Err(e) => {
                         tracing::debug!("admin socket: {e}");
@@ -237,31 +240,62 @@ fn may_ask(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
 
-/// Answers the one request of a connection.
-fn answer(mut stream: UnixStream, server: &dyn Running) -> io::Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
-    let response = if may_ask(peer, rustix::process::geteuid().as_raw()) {
-        match line(&mut stream, MAX_REQUEST_BYTES, Instant::now() + PATIENCE)? {
-            Some(line) => respond(&line, server),
-            None => {
-                refused("the request is no line of 4096 bytes or less", "send one JSON object and a newline")
-            }
+/// Answers the one request of a connection. One that may take long keeps no other waiting. `waiting` is held by each of these.
+fn answer(mut stream: UnixStream, server: &Arc<dyn Running>, waiting: &Arc<()>) -> io::Result<()> {
+    let response = match asked(&mut stream)? {
+        Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
+        // One is held by who takes connections.
+        Ok(request) if Arc::strong_count(waiting) <= MOST_WAITING => {
+            return ask_beside(stream, server.clone(), request, waiting.clone());
         }
-    } else {
-        refused(format!("user {peer} may not ask"), "ask as the user who runs the server, or as root")
+        Ok(_) => busy(),
+        Err(refused) => refused,
     };
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut bytes = serde_json::to_vec(&response)?;
-    bytes.push(b'\n');
-    stream.write_all(&bytes)
+    send(stream, &response)
 }
 
-fn respond(line: &[u8], server: &dyn Running) -> Response {
-    match serde_json::from_slice(line) {
-        Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
-        Ok(request) => server.ask(request),
-        Err(e) => refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}"),
+/// What is asked, or what is wrong with it.
+fn asked(stream: &mut UnixStream) -> io::Result<Result<Request, Response>> {
+    let peer = rustix::net::sockopt::socket_peercred(&*stream)?.uid.as_raw();
+    if !may_ask(peer, rustix::process::geteuid().as_raw()) {
+        let hint = "ask as the user who runs the server, or as root";
+        return Ok(Err(refused(format!("user {peer} may not ask"), hint)));
     }
+    let Some(line) = line(stream, MAX_REQUEST_BYTES, Instant::now() + PATIENCE)? else {
+        let what = "the request is no line of 4096 bytes or less";
+        return Ok(Err(refused(what, "send one JSON object and a newline")));
+    };
+    let wrong = |e| refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}");
+    Ok(serde_json::from_slice(&line).map_err(wrong))
+}
+
+fn ask_beside(
+    stream: UnixStream,
+    server: Arc<dyn Running>,
+    request: Request,
+    waiting: Arc<()>,
+) -> io::Result<()> {
+    let ask = move || {
+        let response = server.ask(request);
+        drop(waiting);
+        _ = send(stream, &response).inspect_err(|e| tracing::debug!("admin socket: {e}"));
+    };
+    std::thread::Builder::new().name("admin-ask".into()).spawn(ask).map(drop)
+}
+
+fn busy() -> Response {
+    let what =
+        format!("the server has {MOST_WAITING} requests to answer before this one, and does not take it");
+    Problem::new(what, "look at its process; repeat this when it answers again")
+        .because(Cause::TimedOut)
+        .into()
+}
+
+fn send(mut stream: UnixStream, response: &Response) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut bytes = serde_json::to_vec(response)?;
+    bytes.push(b'\n');
+    stream.write_all(&bytes)
 }
 
 fn refused(what: impl Into<String>, hint: &str) -> Response {

@@ -16,10 +16,7 @@ use router::upstream::{Health, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
-
-/// How long the main thread may take for an answer.
-const ANSWER: Duration = Duration::from_secs(55);
+use std::time::UNIX_EPOCH;
 
 /// Who answers at the admin socket: the server itself, or the main thread.
 pub struct Desk<S> {
@@ -40,9 +37,13 @@ impl<S: Server> Running for Desk<S> {
     fn ask(&self, request: Request) -> Response {
         let (reply, answer) = channel();
         tell(&self.events, Event::Asked(request, reply));
-        let busy = || Problem::new("the server is busy", "ask again later").into();
-        answer.recv_timeout(ANSWER).unwrap_or_else(|_| busy())
+        // Who asks knows how long to wait. The main thread does what it was asked for, however late.
+        answer.recv().unwrap_or_else(|_| ends().into())
     }
+}
+
+fn ends() -> Problem {
+    Problem::new("the server ends", "look at its log").because(Cause::Unreachable)
 }
 
 impl<S: Server> Service<S> {

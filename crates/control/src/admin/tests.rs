@@ -70,6 +70,50 @@ fn nonsense_is_answered_and_the_next_one_too() {
     assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);
 }
 
+/// Takes each request and answers it when it is let go.
+struct Slow {
+    taken: std::sync::mpsc::SyncSender<()>,
+    go: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Running for Slow {
+    fn sessions(&self) -> Vec<Session> {
+        Vec::new()
+    }
+
+    fn ask(&self, _: Request) -> Response {
+        self.taken.send(()).unwrap();
+        _ = self.go.lock().unwrap().recv();
+        Response::Done("done".into())
+    }
+}
+
+#[test]
+fn requests_that_wait_are_bounded_and_hold_up_no_other() {
+    let folder = Folder::new("slow");
+    let path = folder.0.join("lunar.sock");
+    let ((taken, takes), (lets_go, go)) =
+        (std::sync::mpsc::sync_channel(MOST_WAITING), std::sync::mpsc::channel());
+    let _admin = Admin::start(&path, Arc::new(Slow { taken, go: go.into() })).unwrap();
+    let ask = || {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"{\"command\":\"confirm\"}\n").unwrap();
+        stream
+    };
+    let mut waiting: Vec<UnixStream> = (0..MOST_WAITING).map(|_| ask()).collect();
+    (0..MOST_WAITING).for_each(|_| takes.recv().unwrap());
+    assert_eq!(sessions(&path, PATIENCE * 10).unwrap(), []);
+    let refused = tell(&path, &Request::Confirm {}, PATIENCE * 10).unwrap_err();
+    assert_eq!(refused.cause, Cause::TimedOut);
+    assert!(refused.what.starts_with("the server has 16 requests to answer"), "{}", refused.what);
+    drop(lets_go);
+    for stream in &mut waiting {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "{\"done\":\"done\"}\n");
+    }
+}
+
 #[test]
 fn who_is_silent_is_cut() {
     let folder = Folder::new("silent");
