@@ -8,7 +8,7 @@ use initiator::{Admission, Error, Facts, Gate, Kind, Options, Session, Url};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The record, which paths and the main thread change.
+/// The record, which paths and the main thread change. Its lock is taken before that of the folder.
 pub struct Book {
     attached: Attached,
     page: Mutex<Page>,
@@ -29,7 +29,7 @@ impl Book {
         Arc::new(Book { attached: attached.clone(), page })
     }
 
-    /// The record as it is now.
+    /// The record as it is now. Not to be called with the lock of the folder.
     pub fn record(&self) -> Record {
         self.page().record.clone()
     }

@@ -258,12 +258,15 @@ fn begin(
 
 /// Ends writes that others have left behind, before anything is written here.
 fn settle(cores: &Cores, disk: &Disk, book: &Book, attached: &Attached) -> Result<(), Failure> {
-    let owed = settle::owed(&attached.look()?, &book.record())?;
+    // A path that logs in takes the record first, then the folder.
+    let record = book.record();
+    let owed = settle::owed(&attached.look()?, &record)?;
     let reached = disk.reached();
     let ended = cores.wait(0, move || async move { settle::settle(owed, &reached, SETTLE).await });
     ended.map_err(|e| cannot("end old sessions", &e))??;
     book.change(|record| record.left_behind.clear())?;
-    settle::settled(&attached.look()?, &book.record())
+    let record = book.record();
+    settle::settled(&attached.look()?, &record)
 }
 
 /// Waits for the disk; None when it is to stop before.
