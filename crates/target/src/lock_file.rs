@@ -7,6 +7,7 @@ mod keeper;
 mod mark;
 
 use mark::Mark;
+use rustix::io::Errno;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -180,6 +181,12 @@ pub fn wait(path: &Path) -> io::Result<File> {
             return Ok(file);
         }
     }
+}
+
+/// The file system offers no locks. After any other fault another may have the lock.
+pub fn has_no_locks(e: &io::Error) -> bool {
+    let errors = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS];
+    e.raw_os_error().is_some_and(|code| errors.contains(&Errno::from_raw_os_error(code)))
 }
 
 /// Another has the lock. Nothing is created.

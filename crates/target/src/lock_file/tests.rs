@@ -21,6 +21,13 @@ impl Drop for Folder {
     }
 }
 
+#[test]
+fn a_file_system_without_locks_is_known_by_its_error() {
+    for (error, is_without) in [(Errno::NOLCK, true), (Errno::OPNOTSUPP, true), (Errno::ACCESS, false)] {
+        assert_eq!(has_no_locks(&io::Error::from_raw_os_error(error.raw_os_error())), is_without, "{error}");
+    }
+}
+
 fn lock(folder: &Folder) -> Option<LockFile> {
     LockFile::lock(&folder.lock()).expect("a lock")
 }
