@@ -273,7 +273,7 @@ impl<S: Server> Service<S> {
         }
         // While it still answers: hosts and the other router of a pair hear of it.
         self.routes.leave();
-        let result = self.server.stop();
+        let result = self.server.stop(&|| self.routes.part());
         drop(self.admin);
         let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
         let unstable = |e| vec![Problem::new(format!("not everything could be made stable: {e}"), hint)];

@@ -23,8 +23,9 @@ pub trait Server: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<Session>;
 
-    /// Takes no more commands, finishes those in flight, says goodbye, makes everything stable.
-    fn stop(&self) -> io::Result<()>;
+    /// Takes no more commands, finishes those in flight, says goodbye, makes everything stable. `last` is called before its
+    /// event loops end.
+    fn stop(&self, last: &dyn Fn()) -> io::Result<()>;
 }
 
 /// The target of this process, until it is stopped.
@@ -69,9 +70,9 @@ impl Server for Live {
         }
     }
 
-    fn stop(&self) -> io::Result<()> {
+    fn stop(&self, last: &dyn Fn()) -> io::Result<()> {
         let server = self.0.write().unwrap_or_else(PoisonError::into_inner).take();
-        server.map_or(Ok(()), target::Server::stop)
+        server.map_or(Ok(()), |server| server.stop(last))
     }
 }
 

@@ -37,9 +37,11 @@ pub use lun::{Lun, Properties, identity, inspect, is_named, naa, name_of, proper
 pub use made::Make;
 pub use offload::ExtendedCopy;
 pub use open::{at, connect, connect_with, log_in, lun_of, open, resolve, ways};
-pub use options::{LateWrites, Options, Portal, Timeouts};
+pub use options::{LateWrites, Options, Portal, Timeouts, Watch};
 pub use probe::{Exchange, Probe};
 pub use proto::initiator::targets::{FoundTarget, PortalAddress};
 pub use report::luns;
-pub use session::{Admission, Batch, CommandId, Event, Facts, Gate, IDENTITY_LEN, Pending, Session, testing};
+pub use session::{
+    Admission, Batch, CommandId, Event, Facts, Gate, IDENTITY_LEN, Pending, Session, WeakSession, testing,
+};
 pub use url::{Url, is_url, without_scheme};

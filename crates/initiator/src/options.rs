@@ -6,6 +6,7 @@ use proto::initiator::targets::PortalAddress;
 use proto::login::SEGMENT_LEN;
 use proto::parameters::{Digests, Offer, TaskReporting};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use wire::srp::PortId;
 
@@ -187,6 +188,16 @@ impl LateWrites {
     pub const NAMES: [(&str, LateWrites); 2] = [("wait", LateWrites::Wait), ("risk", LateWrites::Risk)];
 }
 
+/// Follows a session, for a record of where the target may carry out commands of it. It is called on the core of the session.
+pub trait Watch: fmt::Debug + Send + Sync {
+    /// The session has logged in again, at this port of the target ([`Facts::target_port`](crate::Facts::target_port)). Nothing
+    /// is sent there before this has ended. `has_orphans`: the target may still carry out commands of a connection before.
+    fn logs_in_again(&self, at: Option<String>, has_orphans: bool) -> block::Future<'_, ()>;
+
+    /// The session has ended. `is_settled`: the target carries out nothing of it any more.
+    fn ended(&self, is_settled: bool);
+}
+
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -220,6 +231,8 @@ pub struct Options {
     pub initiator_guid: Option<u64>,
     /// Channels of a session over SRP: commands are dealt out over them.
     pub channels: u16,
+    /// What follows a session with these options.
+    pub watch: Option<Arc<dyn Watch>>,
 }
 
 impl Options {
@@ -245,6 +258,7 @@ impl Options {
             initiator_ext: None,
             initiator_guid: None,
             channels: 1,
+            watch: None,
         }
     }
 

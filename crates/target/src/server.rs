@@ -241,11 +241,11 @@ impl Server {
     }
 
     /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium
-    /// stable.
+    /// stable. Then `last` is called, while the event loops still run.
     ///
     /// # Errors
     /// When a medium could not be made stable; the last such error.
-    pub fn stop(self) -> io::Result<()> {
+    pub fn stop(self, last: impl FnOnce()) -> io::Result<()> {
         self.shared.stopping.store(true, SeqCst);
         let (result, ended) = flume::bounded(1);
         let shared = self.shared.clone();
@@ -253,6 +253,7 @@ impl Server {
             net::spawn(async move { drop(result.send(wind_down(shared).await)) });
         });
         let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")));
+        last();
         self.entrance.stop();
         self.cores.stop();
         result

@@ -119,7 +119,7 @@ fn beside<T: Send + 'static, W: Future<Output = T> + 'static>(
     let limited =
         move || async move { compio::time::timeout(LIMIT, work(portal, options)).await.expect("it hangs") };
     let came = Cores::one().expect("an event loop").wait(0, limited).expect("an event loop");
-    server.stop().expect("a stop");
+    server.stop(|| {}).expect("a stop");
     came
 }
 

@@ -121,7 +121,7 @@ fn beside<W: Future<Output = ()> + 'static>(work: impl FnOnce(SocketAddr) -> W +
     let portal = server.portals()[0].address;
     let limited = move || async move { compio::time::timeout(LIMIT, work(portal)).await.expect("it hangs") };
     Cores::one().expect("an event loop").wait(0, limited).expect("an event loop");
-    server.stop().expect("a stop");
+    server.stop(|| {}).expect("a stop");
 }
 
 fn login(target: PortId) -> Vec<u8> {

@@ -5,8 +5,9 @@ use interop::script::{Script, Seen, Target, Turn};
 use interop::scsi::{WRITE, pattern, write10};
 use interop::{Pdu, Relay, op};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fs::read_to_string;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 
 const OLDER: u8 = 1;
 const NEWER: u8 = 2;
@@ -300,5 +301,159 @@ fn a_write_of_a_killed_router_never_undoes_a_newer_one() {
             session(storage.portal(), A, &[0]).read_blocks(0, 0, 8) == pattern(LEN, NEWER),
             "{urls} URLs"
         );
+    }
+}
+
+/// The lines of the record whose sessions have not ended in good order.
+fn owed(router: &Server) -> Vec<String> {
+    let text = read_to_string(router.dir().join("r1.isids")).unwrap_or_default();
+    text.lines().filter(|line| !line.contains(" at=none ")).map(str::to_owned).collect()
+}
+
+/// A host that is the same again after a restart of the router.
+fn same() -> Login {
+    Login::new().target(T).isid([0x80, 0, 0, 0, 0, 7])
+}
+
+/// A router before two portal groups, both of which work, after a write.
+fn written(path: &str, groups: &[Target; 2]) -> Server {
+    let keys = format!("path = \"{path}\"\nhold_s = 60\n");
+    let router = Server::start(&router_text(&keys, &places(&[0, 1].map(|number| &groups[number]))));
+    session_of(&same(), router.portal(), &[0]).write_blocks(0, 0, &pattern(LEN, OLDER)).good();
+    router
+}
+
+/// An upstream with these portals in this order, and what maps it.
+fn places(portals: &[&Target]) -> String {
+    let waits = "login_timeout=1&fast_io_fail_timeout=1";
+    let place = |target: &&Target| format!("iscsi://{}/{}?{waits}", target.address(), interop::TARGET);
+    let places = portals.iter().map(place).collect::<Vec<_>>().join("\", \"");
+    upstream("a", &places, "") + &map_target(T, "a")
+}
+
+#[test]
+fn a_router_that_was_stopped_has_left_nothing() {
+    for path in PATHS {
+        let stall = Arc::new(Stall::default());
+        let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
+        let mut router = written(path, &groups);
+        until("its sessions are recorded", || (!owed(&router).is_empty()).then_some(()));
+        let before = groups[1].seen().len();
+        assert!(router.stop().success(), "{path}: {}", router.log());
+        assert_eq!(owed(&router), Vec::<String>::new(), "{path}");
+        assert!(!groups[0].requests(op::LOGOUT).is_empty(), "{path}");
+        // The group is away now, and nothing of it is waited for.
+        stall.logins.store(true, SeqCst);
+        router.restart();
+        newer(&router, &groups[1], before);
+        assert!(!groups[1].seen()[before..].iter().any(|seen| is_reset(&seen.pdu)), "{path}");
+        stall.logins.store(false, SeqCst);
+    }
+}
+
+/// A session upstream ends with its host, or with the mapping that it was for.
+#[test]
+fn a_session_that_is_not_used_any_more_has_left_nothing() {
+    for path in PATHS {
+        let groups = [1, 2].map(|group| stalling_in(group, &Arc::default()));
+        let mut router = written(path, &groups);
+        until("its sessions are recorded", || (!owed(&router).is_empty()).then_some(()));
+        let other = places(&[&groups[0], &groups[1]]).replace(".a]", ".b]").replace("\"a\"", "\"b\"");
+        router.rewrite(&router_text(&format!("path = \"{path}\"\n"), &other));
+        router.signal(1);
+        until("they have ended", || owed(&router).is_empty().then_some(()));
+    }
+}
+
+/// How often sessions with these ISIDs have logged in there since.
+fn logins_of(isid: &str, target: &Target, before: usize) -> usize {
+    let seen = target.seen().split_off(before);
+    let first = seen.iter().filter(|seen| seen.pdu.opcode() == op::LOGIN && seen.pdu.bhs[1] & 0x0c == 0x04);
+    let ids = logged_in(&first.cloned().collect::<Vec<_>>());
+    ids.iter().filter(|id| *id == isid).count()
+}
+
+/// A login with the name and ISID of the live session, at its port, would end it.
+#[test]
+fn a_pass_router_never_ends_its_own_session() {
+    for is_configured in [false, true] {
+        let stall = Arc::new(Stall::default());
+        let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
+        let mut router = written("pass", &groups);
+        let isid = isids(&router).remove(0);
+        router.kill9();
+        let [first, serves] = groups;
+        // The path of the old session is gone, or leads to the other group.
+        let address = first.address();
+        drop(first);
+        let moved = is_configured.then(|| {
+            let listener = || std::net::TcpListener::bind(address).ok();
+            let listener = until("the address is free", listener);
+            Script::new().group(2).answer("ImmediateData", "Yes").listen_with(listener)
+        });
+        let portals: Vec<&Target> = [&serves].into_iter().chain(&moved).collect();
+        router.rewrite(&router_text("path = \"pass\"\nhold_s = 60\n", &places(&portals)));
+        let before = serves.seen().len();
+        router.restart();
+        session_of(&same(), router.portal(), &[0]).write_blocks(0, 0, &pattern(LEN, NEWER)).good();
+        let resets = serves.seen()[before..].iter().filter(|seen| is_reset(&seen.pdu)).count();
+        let others = moved.as_ref().map_or(0, |moved| logins_of(&isid, moved, 0));
+        assert_eq!((logins_of(&isid, &serves, before), others, resets), (1, 0, 1), "{is_configured}");
+    }
+}
+
+#[test]
+fn a_pass_router_replaces_an_old_session_once() {
+    let groups = [1, 2].map(|group| stalling_in(group, &Arc::default()));
+    let mut router = written("pass", &groups);
+    let isid = isids(&router).remove(0);
+    router.kill9();
+    router.rewrite(&router_text("path = \"pass\"\nhold_s = 60\n", &places(&[&groups[1], &groups[0]])));
+    let before = [0, 1].map(|group| groups[group].seen().len());
+    router.restart();
+    for _ in 0..3 {
+        session(router.portal(), T, &[0]).write_blocks(0, 0, &pattern(LEN, NEWER)).good();
+    }
+    assert_eq!(logins_of(&isid, &groups[0], before[0]), 1);
+    assert!(!groups[1].seen()[before[1]..].iter().any(|seen| is_reset(&seen.pdu)));
+    assert!(!owed(&router).iter().any(|line| line.contains("at=group:1,")), "{:?}", owed(&router));
+}
+
+/// A session that is sent to another portal group while storage may still carry out a write at the first one.
+#[test]
+fn a_new_port_is_recorded_before_anything_is_sent_there() {
+    for path in PATHS {
+        let (file, early) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
+        let (record, found) = (file.clone(), early.clone());
+        let second = Script::new().group(2).answer("ImmediateData", "Yes").hook(move |link, _| {
+            if link.full_feature {
+                found.get_or_init(|| record.get().map(|file| read_to_string(file).unwrap_or_default()));
+            }
+            Turn::Usual
+        });
+        let second = second.listen();
+        let (place, is_away) = (second.address(), Arc::new(AtomicBool::new(false)));
+        let sends = is_away.clone();
+        let first = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
+            if pdu.opcode() == op::LOGIN && sends.load(SeqCst) {
+                let place = format!("{place},2");
+                let answer = link.login_response(pdu, 0, &[("TargetAddress", &place)]).set16(36, 0x0101);
+                link.send(answer);
+                return Turn::Done;
+            }
+            if is_write(pdu) {
+                sends.store(true, SeqCst);
+                return Turn::Close;
+            }
+            Turn::Usual
+        });
+        let first = first.listen();
+        let keys = format!("path = \"{path}\"\n");
+        let router = Server::start(&router_text(&keys, &places(&[&first])));
+        file.set(router.dir().join("r1.isids")).expect("once");
+        let mut raw = session(router.portal(), T, &[0]);
+        writing(std::slice::from_mut(&mut raw));
+        let text = until("it is at the other group", || early.get().cloned().flatten());
+        assert!(text.contains(" at=group:1,") && text.contains(" at=group:2,"), "{path}: {text}");
     }
 }

@@ -35,7 +35,7 @@ impl Server for Fake {
         ));
     }
 
-    fn stop(&self) -> io::Result<()> {
+    fn stop(&self, _: &dyn Fn()) -> io::Result<()> {
         self.note("stop".into());
         Ok(())
     }

@@ -47,7 +47,7 @@ pub(crate) use pins::Held;
 use proto::initiator::login::LoggedIn;
 use proto::parameters::Parameters;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use wire::iscsi::request::Function;
 use wire::scsi::cdb::Cdb;
@@ -119,8 +119,12 @@ pub struct Facts {
 impl Facts {
     /// The port of the target in its nexus, by a name that no other port has; None where that cannot be known. It has no spaces.
     pub fn target_port(&self) -> Option<String> {
-        Some(format!("{},{}", self.port?, self.target.replace(char::is_whitespace, "_")))
+        port_name(self.port, &self.target)
     }
+}
+
+fn port_name(port: Option<TargetPort>, target: &str) -> Option<String> {
+    Some(format!("{},{}", port?, target.replace(char::is_whitespace, "_")))
 }
 
 /// What all handles of a session share.
@@ -163,6 +167,28 @@ impl Listeners {
 /// A handle of a session. The session ends when the last handle is gone.
 #[derive(Clone)]
 pub struct Session(Arc<Shared>);
+
+/// A session that may have ended: this keeps it from nothing.
+#[derive(Clone)]
+pub struct WeakSession(Weak<Shared>);
+
+impl std::fmt::Debug for WeakSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakSession")
+    }
+}
+
+impl WeakSession {
+    /// A handle, while there is one.
+    pub fn upgrade(&self) -> Option<Session> {
+        self.0.upgrade().map(Session)
+    }
+
+    /// It is this one.
+    pub fn is(&self, session: &Session) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&session.0))
+    }
+}
 
 impl Session {
     /// Logs in to a target. To be called inside an event loop, which the session then lives in.
@@ -284,6 +310,11 @@ impl Session {
     /// What carries it.
     pub(crate) fn transport(&self) -> Transport {
         self.0.options.transport
+    }
+
+    /// It, without keeping it.
+    pub fn downgrade(&self) -> WeakSession {
+        WeakSession(Arc::downgrade(&self.0))
     }
 
     /// What it is now.

@@ -4,9 +4,9 @@ use super::carrier::{Incoming, Line};
 use super::home::Home;
 use super::machine::Online;
 use super::numbers::Numbers;
-use super::{Event, checks, closed, drive, lock, user};
-use crate::Error;
+use super::{Event, checks, closed, drive, lock, port_name, user};
 use crate::connect::{self, Connected};
+use crate::{Error, LateWrites};
 use net::either;
 use std::future::Future;
 use std::rc::{Rc, Weak};
@@ -24,6 +24,7 @@ const LONGEST_WAIT_S: u16 = 3600;
 pub async fn live(home: Rc<Home>, connected: Connected) {
     let (mut next, mut short_lives) = (Some(connected), 0);
     while let Some(connected) = next {
+        home.say_where(&connected).await;
         let begun = Instant::now();
         let why = match or_closing(&home, home.admit(&connected)).await {
             Some(Err(why)) => why,
@@ -37,6 +38,9 @@ pub async fn live(home: Rc<Home>, connected: Connected) {
     home.closing.set(true);
     home.fail_waiting(&closed());
     home.leave_orphans();
+    if let Some(watch) = &home.options.watch {
+        watch.ended(home.is_settled());
+    }
     home.over.set(true);
     home.bell.notify(usize::MAX);
     drive::end(&home);
@@ -57,6 +61,23 @@ async fn run(home: &Rc<Home>, connected: Connected) -> Error {
 }
 
 impl Home {
+    /// The target carries out nothing of it any more, now that it has ended.
+    fn is_settled(&self) -> bool {
+        let waits = self.options.late_writes == LateWrites::Wait;
+        // Without the wait, what was under way on a connection that was lost has no owner any more.
+        let is_first = lock(&self.facts).recoveries == 0 && self.machine.borrow().parted;
+        self.left_behind.get() == 0 && (waits || is_first)
+    }
+
+    /// Whoever follows the session hears where it has logged in again. The first login is known to its owner.
+    async fn say_where(&self, connected: &Connected) {
+        if let (Some(watch), Some(_)) = (&self.options.watch, self.lost.get()) {
+            let port = connected.target_port(&self.goal.borrow());
+            let at = port_name(port, &self.name());
+            watch.logs_in_again(at, self.has_orphans()).await;
+        }
+    }
+
     fn install(&self, connected: Connected) -> Incoming {
         let port = connected.target_port(&self.goal.borrow());
         let user = user(&connected.login, &self.options);

@@ -3,12 +3,14 @@
 use super::course::{Course, Track};
 use super::settle::Past;
 use super::{Shared, Spec, reply};
+use crate::ports::Ports;
 use crate::upstream::is_about_luns;
 use device::Port;
 use event_listener::Event as Bell;
 use initiator::command::{is_repeatable_on_blocks, only_reads, only_reads_on_blocks};
 use initiator::{
     Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, LateWrites, Options, Session, Url,
+    Watch,
 };
 use net::Buf;
 use sha2::{Digest, Sha256};
@@ -100,7 +102,7 @@ impl Line {
             connection: Cell::new(0),
             bell: Bell::new(),
         });
-        net::spawn(keep(Rc::downgrade(&line), paths.collect()));
+        net::spawn(keep(Rc::downgrade(&line), paths.collect(), spec.ports.clone()));
         line
     }
 
@@ -285,7 +287,7 @@ fn told(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Keeps a session, over the first path that answers, for as long as the line is used.
-async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
+async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>, ports: Option<Arc<Ports>>) {
     let mut pause = FIRST_PAUSE;
     loop {
         for (number, (url, options)) in paths.iter().enumerate() {
@@ -299,7 +301,13 @@ async fn keep(line: Weak<Line>, paths: Vec<(Url, Options)>) {
             };
             let opened = match back {
                 Some(back) => back,
-                None => Session::open(url.portal.clone(), target, options.clone()).await,
+                None => {
+                    let nexus = ports.as_ref().zip(options.isid).map(|(ports, isid)| ports.nexus(isid));
+                    let watch = nexus.clone().map(|nexus| nexus as Arc<dyn Watch>);
+                    let options = Options { watch, ..options.clone() };
+                    let opened = Session::open(url.portal.clone(), target, options).await;
+                    opened.inspect(|session| nexus.iter().for_each(|nexus| nexus.is(session)))
+                }
             };
             match opened {
                 Ok(session) => {

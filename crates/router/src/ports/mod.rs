@@ -1,24 +1,29 @@
 //! ISIDs of the sessions with upstreams. They are recorded in a file, so that a router that was killed replaces the sessions
 //! that it has left behind before it serves: a login with the same name and ISID at the same portal group ends them, with their
 //! writes (RFC 7143 section 6.3.5). Where none succeeds in time, the logical unit is reset. Each state folder has random ISIDs
-//! of its own, and an ISID is never given twice while a process runs: a session may outlive the configuration that it was opened
-//! for.
+//! of its own. A process gives an ISID again only when its session has ended in good order, and nobody has a lease on it.
 
+mod nexus;
 mod record;
 
+pub use nexus::{Meets, Nexus};
+
 use event_listener::Event as Bell;
-use initiator::{Error, Kind};
+use initiator::{Error, Kind, Options, Session};
+use nexus::Sessions;
 use record::{Paths, Record};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// ISIDs of a path that are recorded at most.
-const MOST: usize = 256;
+/// Sessions of a path that are recorded at most.
+const MOST: usize = 1024;
+/// Between two tries to write the record.
+const AGAIN: Duration = Duration::from_secs(5);
 
-/// In place of the ISIDs of sessions that are made of something else.
-const ANY: Isid = [0; 6];
 /// A port of a target that cannot be known.
 const UNKNOWN: &str = "?";
 
@@ -44,6 +49,20 @@ impl Routers {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(router.to_owned()).or_insert_with(|| Arc::new(Ports::kept_in(file))).clone()
     }
+
+    /// Logs out of all sessions, as [`Ports::part`].
+    pub fn part(&self, on: &net::Cores) {
+        let all: Vec<_> = self.all.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let part = || async move {
+            let each = all.into_iter().map(|ports| compio::runtime::spawn(async move { ports.part().await }));
+            for one in each.collect::<Vec<_>>() {
+                _ = one.await;
+            }
+        };
+        if let Err(e) = on.wait(0, part) {
+            tracing::warn!("sessions with upstreams end without a logout: {e}");
+        }
+    }
 }
 
 /// The ISIDs of a router.
@@ -54,9 +73,15 @@ pub struct Ports {
     /// The file, from its first use on.
     record: OnceLock<Record>,
     paths: Mutex<Paths>,
+    /// Changes of the record, and how many of them are written.
+    changes: AtomicU64,
+    saved: AtomicU64,
+    /// It cannot be written, and is tried again.
+    is_failing: AtomicBool,
+    sessions: Mutex<Sessions>,
     /// Logical units that are being reset.
     resetting: Mutex<BTreeSet<String>>,
-    /// Rings when old sessions were replaced, or could not be, and when a reset has ended.
+    /// Rings when old sessions were replaced, or could not be, when a reset has ended, and when a session of this process has.
     bell: Bell,
 }
 
@@ -67,6 +92,30 @@ pub struct Way<'a> {
     pub unit: &'a str,
     /// The name of this one.
     pub path: &'a str,
+    /// The [`user`] of sessions over it.
+    pub user: Option<&'a str>,
+}
+
+/// The CHAP user of a session, as it is recorded. To a target that has the user in the identity of a session, a login of another
+/// user is another nexus.
+pub fn user(options: &Options) -> Option<String> {
+    let credentials = options.credentials.as_ref()?;
+    let hash = Sha256::digest(&credentials.name);
+    Some(hash[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// An ISID for one session at a time, as long as this is kept.
+#[derive(Debug)]
+pub struct Lease {
+    isid: Isid,
+    _taken: Arc<()>,
+}
+
+impl Lease {
+    /// The ISID.
+    pub fn isid(&self) -> Isid {
+        self.isid
+    }
 }
 
 /// The sessions of one path to a logical unit.
@@ -84,21 +133,43 @@ struct Recorded {
 }
 
 /// A session, as it is recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 struct Entry {
     isid: Isid,
     /// The name of the initiator; None in records of older versions.
     initiator: Option<String>,
-    /// The port of the target; None until it has logged in. Nothing is sent before it is recorded.
+    /// The [`user`].
+    user: Option<String>,
+    /// The port of the target. It is recorded before anything is sent; where that failed, an old session has none.
     at: Option<String>,
     state: State,
+    /// The session of this process that it is.
+    by: u64,
+    /// Its ISID is made of something else. It is not kept once the session has ended.
+    is_fixed: bool,
+    /// Whoever logs in with it.
+    lease: Weak<()>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Entry {
+    /// It is recorded by the same line.
+    fn is_same(&self, other: &Entry) -> bool {
+        let key = |entry: &Entry| (entry.isid, entry.initiator.clone(), entry.user.clone(), entry.at.clone());
+        key(self) == key(other)
+    }
+
+    /// The target carries out nothing of it, and nobody logs in with its ISID.
+    fn is_free(&self) -> bool {
+        self.state == State::Ended && self.lease.strong_count() == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// An earlier process had it, and the target may still carry out commands of it.
     Left,
-    /// The target carries out nothing of it any more, and nobody uses the ISID.
+    /// The target carries out nothing of it any more, or never had anything.
+    #[default]
     Ended,
     /// This process has it.
     Used,
@@ -113,17 +184,29 @@ pub struct Old {
     pub initiator: Option<String>,
     /// The path that it had, as its way names it.
     pub path: String,
+    user: Option<String>,
     at: Option<String>,
 }
 
 impl Old {
     /// A login over this path, which has led to this port of the target, has ended it. An ISID makes another nexus at another
     /// port.
-    pub fn is_ended_at(&self, path: &str, port: Option<&str>) -> bool {
-        match &self.at {
-            Some(at) if at != UNKNOWN => port == Some(at),
-            _ => self.path == path,
-        }
+    pub fn is_ended_at(&self, way: Way<'_>, port: Option<&str>) -> bool {
+        self.is_of(way.user)
+            && match self.port() {
+                Some(at) => port == Some(at),
+                None => self.path == way.path,
+            }
+    }
+
+    /// It was a session of this user. Records of older versions do not say.
+    pub fn is_of(&self, user: Option<&str>) -> bool {
+        self.initiator.is_none() || self.user.as_deref() == user
+    }
+
+    /// The port of the target that it had, where that is known.
+    pub fn port(&self) -> Option<&str> {
+        self.at.as_deref().filter(|at| *at != UNKNOWN)
     }
 }
 
@@ -188,7 +271,7 @@ impl Ports {
             let rings = self.bell.listen();
             match self.find(way) {
                 Found::Left(old) => {
-                    let Err(e) = self.replace(way.path, old, log_in).await else { return Ok(false) };
+                    let Err(e) = self.replace(way, old, log_in).await else { return Ok(false) };
                     return if self.is_due(way, limit) { Ok(true) } else { Err(e) };
                 }
                 Found::Wait => rings.await,
@@ -230,45 +313,75 @@ impl Ports {
         Ok(self.left(unit))
     }
 
-    /// Records that sessions under this name use a path to this port of the target, whatever their ISIDs.
-    pub async fn uses(self: &Arc<Self>, way: Way<'_>, initiator: &str, at: Option<String>) {
-        let at = at.or_else(|| Some(UNKNOWN.to_owned()));
-        let used = Entry { isid: ANY, initiator: Some(initiator.to_owned()), at, state: State::Used };
-        if self.adds(way.path, used) {
-            self.save().await;
-        }
+    /// An old session with the logical unit has ended.
+    pub fn is_replaced(&self, old: &Old) {
+        self.end(|path, entry| *path == old.path && entry.isid == old.isid && entry.at == old.at);
     }
 
-    fn adds(&self, path: &str, used: Entry) -> bool {
+    /// Records that a session uses a path to this port of the target. Its ISID is made of something else.
+    pub async fn uses(self: &Arc<Self>, way: Way<'_>, session: &Session) {
+        let (facts, by) = (session.facts(), self.id_of(session));
+        let at = known_or_not(facts.target_port());
+        let initiator = Some(session.options().initiator.clone());
+        let user = way.user.map(str::to_owned);
+        let used = Entry { isid: facts.isid, initiator, user, at, by, is_fixed: true, ..Entry::default() };
+        self.adds(way.path, Entry { state: State::Used, ..used });
+        self.save().await;
+    }
+
+    fn adds(&self, path: &str, used: Entry) {
         let mut paths = self.lock();
         let recorded = paths.entry(path.to_owned()).or_default();
-        let is_new = !recorded.all.contains(&used);
-        if is_new {
-            recorded.make_room();
-            recorded.all.push(used);
+        let same = recorded.all.iter_mut().find(|entry| entry.is_same(&used));
+        let is_new = same.as_ref().is_none_or(|entry| entry.state == State::Ended);
+        match same {
+            Some(entry) => *entry = used,
+            None => {
+                recorded.make_room();
+                recorded.all.push(used);
+            }
         }
-        is_new
+        drop(paths);
+        if is_new {
+            self.note();
+        }
     }
 
     /// An ISID for a new session over this path, under this name.
-    pub async fn isid(self: &Arc<Self>, way: Way<'_>, initiator: &str) -> Isid {
-        let isid = self.take(way.path, initiator);
+    pub async fn isid(self: &Arc<Self>, way: Way<'_>, initiator: &str) -> Lease {
+        let lease = self.take(way, initiator);
         self.save().await;
-        isid
+        lease
     }
 
     /// The session of this path with this ISID has logged in at this port of the target.
-    pub async fn is_at(self: &Arc<Self>, way: Way<'_>, isid: Isid, at: Option<String>) {
-        let at = at.or_else(|| Some(UNKNOWN.to_owned()));
-        if self.moves(way.path, isid, at) {
-            self.save().await;
-        }
+    pub async fn is_at(self: &Arc<Self>, way: Way<'_>, isid: Isid, session: &Session) {
+        let at = known_or_not(session.facts().target_port());
+        self.moves(way.path, isid, at, self.id_of(session));
+        self.save().await;
     }
 
-    fn moves(&self, path: &str, isid: Isid, at: Option<String>) -> bool {
+    fn moves(&self, path: &str, isid: Isid, at: Option<String>, by: u64) {
         let mut paths = self.lock();
         let entry = paths.get_mut(path).and_then(|of| of.all.iter_mut().find(|entry| entry.isid == isid));
-        entry.is_some_and(|entry| std::mem::replace(&mut entry.at, at.clone()) != at)
+        if let Some(entry) = entry {
+            (entry.at, entry.state, entry.by) = (at, State::Used, by);
+        }
+        drop(paths);
+        self.note();
+    }
+
+    /// A session with this ISID could not log in: it has left nothing. One that has been used may have.
+    pub async fn is_not_there(self: &Arc<Self>, way: Way<'_>, isid: Isid) {
+        if let Some(recorded) = self.lock().get_mut(way.path) {
+            let is_it = |entry: &&mut Entry| entry.isid == isid && entry.state == State::Used;
+            let unused = recorded.all.iter_mut().filter(is_it).filter(|entry| entry.at.is_none());
+            unused.for_each(|entry| {
+                entry.state = State::Ended;
+                self.note();
+            });
+        }
+        self.save().await;
     }
 
     /// Reads the file at its first use. All cores wait for that.
@@ -289,23 +402,25 @@ impl Ports {
     /// Replaces old sessions over a path, as far as a login over it does.
     async fn replace(
         &self,
-        path: &str,
+        way: Way<'_>,
         old: Vec<Old>,
         log_in: impl AsyncFn(&Old) -> Result<Option<String>, Error>,
     ) -> Result<(), Error> {
+        let path = way.path;
         let _replacing = Replacing { ports: self, path };
         let (mut port, mut others) = (None, Vec::new());
         for old in old {
-            // Known from the first login on.
-            let is_elsewhere = port.is_some() && !old.is_ended_at(path, port.as_deref());
+            // The port is known from the first login on.
+            let is_known = port.is_some() && !old.is_ended_at(way, port.as_deref());
+            let is_elsewhere = is_known || !old.is_of(way.user);
             if is_elsewhere || !self.reserve(path, old.isid) {
-                others.extend(is_elsewhere.then_some(old.path));
+                others.push(old.path);
                 continue;
             }
             port = log_in(&old).await?;
             self.release(path, old.isid);
-            if old.is_ended_at(path, port.as_deref()) {
-                self.end(|of, entry| *of == old.path && entry.isid == old.isid);
+            if old.is_ended_at(way, port.as_deref()) {
+                self.is_replaced(&old);
             } else {
                 others.push(old.path);
             }
@@ -332,8 +447,9 @@ impl Ports {
         for (path, recorded) in self.lock().iter_mut() {
             let ended =
                 recorded.all.iter_mut().filter(|entry| entry.state == State::Left && which(path, entry));
-            ended.for_each(|entry| entry.state = State::Ended);
+            ended.for_each(|entry| (entry.state, entry.at) = (State::Ended, None));
         }
+        self.note();
     }
 
     /// Old sessions with a logical unit that may have left something.
@@ -346,6 +462,7 @@ impl Ports {
             isid: entry.isid,
             initiator: entry.initiator.clone(),
             path: path.clone(),
+            user: entry.user.clone(),
             at: entry.at.clone(),
         };
         left.map(old).collect()
@@ -360,8 +477,9 @@ impl Ports {
     /// Keeps an ISID for a login over a path; false: another path uses it, and its old session was replaced.
     fn reserve(&self, path: &str, isid: Isid) -> bool {
         let mut paths = self.lock();
-        let is_it = |entry: &Entry| entry.isid == isid && entry.state != State::Used;
-        let is_unused = paths.values().any(|recorded| recorded.all.iter().any(is_it));
+        let is_it = |entry: &&Entry| entry.isid == isid;
+        let mut all = paths.values().flat_map(|recorded| &recorded.all).filter(is_it);
+        let is_unused = all.all(|entry| entry.state == State::Left || entry.is_free());
         if let (true, Some(recorded)) = (is_unused, paths.get_mut(path))
             && !recorded.logins.contains(&isid)
         {
@@ -377,7 +495,7 @@ impl Ports {
         }
     }
 
-    fn find(&self, Way { unit, path }: Way<'_>) -> Found {
+    fn find(&self, Way { unit, path, .. }: Way<'_>) -> Found {
         let old = self.left(unit);
         if old.is_empty() {
             return Found::Clear;
@@ -393,34 +511,78 @@ impl Ports {
     }
 
     /// One that is not used.
-    fn take(&self, path: &str, initiator: &str) -> Isid {
+    fn take(&self, way: Way<'_>, initiator: &str) -> Lease {
         let mut paths = self.lock();
-        let reserved: Vec<Isid> = paths.values().flat_map(|recorded| recorded.logins.clone()).collect();
-        let recorded = paths.entry(path.to_owned()).or_default();
-        let is_free = |entry: &&mut Entry| entry.state == State::Ended && !reserved.contains(&entry.isid);
-        let initiator = Some(initiator.to_owned());
-        if let Some(free) = recorded.all.iter_mut().rev().find(is_free) {
-            *free = Entry { isid: free.isid, initiator, at: None, state: State::Used };
-            return free.isid;
-        }
+        let reserved = paths.values().flat_map(|recorded| recorded.logins.clone());
+        let all = paths.values().flat_map(|recorded| &recorded.all);
+        let used = all.filter(|entry| !entry.is_free()).map(|entry| entry.isid);
+        let taken: BTreeSet<Isid> = reserved.chain(used).collect();
+        let recorded = paths.entry(way.path.to_owned()).or_default();
+        let is_free = |entry: &Entry| entry.is_free() && !taken.contains(&entry.isid);
+        let isid = match recorded.all.iter().rposition(is_free) {
+            Some(free) => recorded.all.remove(free).isid,
+            None => initiator::new_isid(),
+        };
         recorded.make_room();
-        let isid = initiator::new_isid();
-        recorded.all.push(Entry { isid, initiator, at: None, state: State::Used });
-        isid
+        let (taken, initiator) = (Arc::new(()), Some(initiator.to_owned()));
+        let (user, lease) = (way.user.map(str::to_owned), Arc::downgrade(&taken));
+        let used = Entry { isid, initiator, user, state: State::Used, lease, ..Entry::default() };
+        recorded.all.push(used);
+        drop(paths);
+        self.note();
+        Lease { isid, _taken: taken }
     }
 
-    async fn save(self: &Arc<Self>) {
-        let ports = self.clone();
-        let save = move || {
-            if let Some(record) = ports.record.get() {
-                record.save(|| record::written(&ports.lock()));
-            }
-            Ok(())
-        };
-        if let Err(e) = net::blocking(save).await {
-            tracing::warn!("the ISIDs of a router are not recorded: {e}");
-        }
+    /// There is something new to be recorded.
+    fn note(&self) {
+        self.changes.fetch_add(1, SeqCst);
     }
+
+    /// Writes what is new. Where that fails it is tried again until it succeeds, and nobody waits for that: hosts are not to wait
+    /// for room on the disk of the router.
+    async fn save(self: &Arc<Self>) {
+        let wanted = self.changes.load(SeqCst);
+        if self.saved.load(SeqCst) >= wanted || self.writes().await || self.is_failing.swap(true, SeqCst) {
+            return;
+        }
+        let ports = self.clone();
+        net::spawn(async move {
+            while !ports.writes().await {
+                compio::time::sleep(AGAIN).await;
+            }
+            ports.is_failing.store(false, SeqCst);
+        });
+    }
+
+    /// Tries to write the record; false if that is to be tried again.
+    async fn writes(self: &Arc<Self>) -> bool {
+        let ports = self.clone();
+        let write = move || Ok(ports.write());
+        net::blocking(write).await.unwrap_or_else(|e| {
+            tracing::warn!("the ISIDs of a router are not recorded: {e}");
+            false
+        })
+    }
+
+    fn write(&self) -> bool {
+        let Some(record) = self.record.get() else { return true };
+        let is_again = self.is_failing.load(SeqCst);
+        let mut number = 0;
+        let text = || {
+            number = self.changes.load(SeqCst);
+            record::written(&self.lock())
+        };
+        let is_written = record.save(text, is_again);
+        if is_written {
+            self.saved.fetch_max(number, SeqCst);
+        }
+        is_written
+    }
+}
+
+/// A port of a target as it is recorded.
+fn known_or_not(at: Option<String>) -> Option<String> {
+    at.or_else(|| Some(UNKNOWN.to_owned()))
 }
 
 impl Recorded {
@@ -431,9 +593,10 @@ impl Recorded {
     /// Room for one more.
     fn make_room(&mut self) {
         if self.all.len() >= MOST {
-            // One that has long been replaced by a reload goes first.
-            let at = self.all.iter().position(|entry| entry.state != State::Left).unwrap_or_default();
-            self.all.remove(at);
+            // One that has ended goes first, and then one that has long been replaced by a reload.
+            let ended = self.all.iter().position(Entry::is_free);
+            let used = || self.all.iter().position(|entry| entry.state != State::Left);
+            self.all.remove(ended.or_else(used).unwrap_or_default());
         }
     }
 }

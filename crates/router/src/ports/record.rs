@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use target::LockFile;
+use target::lock_file::{LockFile, has_no_locks};
 
 /// The ISIDs by path.
 pub(super) type Paths = BTreeMap<String, Recorded>;
@@ -28,18 +28,20 @@ impl Record {
     /// The file, and the ISIDs in it.
     pub(super) fn open(file: PathBuf) -> (Record, Paths) {
         let lock = match LockFile::lock(&file.with_extension("isids.lock")) {
+            Ok(Some(lock)) => Some(lock),
             Ok(None) => {
                 let hint = "give this server another state_dir, or the router another name";
-                warn(&file, "another server uses it", hint);
-                return (
-                    Record { file, _lock: None, is_left_alone: true, writing: Mutex::default() },
-                    Paths::new(),
-                );
+                return Record::left_alone(file, "another server uses it", hint);
             }
-            Ok(lock) => lock,
-            Err(e) => {
+            // Another server is as unlocked there.
+            Err(e) if has_no_locks(&e) => {
                 tracing::warn!("{}: it is not locked against other servers: {e}", file.display());
                 None
+            }
+            // Another server may have the lock.
+            Err(e) => {
+                let hint = "let the server write to the folder, and start it again";
+                return Record::left_alone(file, &format!("its lock cannot be taken: {e}"), hint);
             }
         };
         target::remove_leftovers(&file);
@@ -50,15 +52,25 @@ impl Record {
         (Record { file, _lock: lock, is_left_alone: fault.is_some(), writing: Mutex::default() }, paths)
     }
 
-    /// Writes what `text` returns when it is this write's turn.
-    pub(super) fn save(&self, text: impl FnOnce() -> String) {
-        if self.is_left_alone {
-            return;
-        }
+    fn left_alone(file: PathBuf, fault: &str, hint: &str) -> (Record, Paths) {
+        warn(&file, fault, hint);
+        (Record { file, _lock: None, is_left_alone: true, writing: Mutex::default() }, Paths::new())
+    }
+
+    /// Writes what `text` returns when it is this write's turn; false if that fails. `is_again`: the log has said so.
+    pub(super) fn save(&self, text: impl FnOnce() -> String, is_again: bool) -> bool {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(e) = target::replace_file(&self.file, text().as_bytes()) {
-            warn(&self.file, &e.to_string(), "look at the space and the permissions of the folder");
+        let text = text();
+        let written =
+            if self.is_left_alone { Ok(()) } else { target::replace_file(&self.file, text.as_bytes()) };
+        match &written {
+            Err(e) if !is_again => {
+                warn(&self.file, &e.to_string(), "look at the space and the permissions of the folder");
+            }
+            Ok(()) if is_again => tracing::info!("{}: it is written again", self.file.display()),
+            _ => {}
         }
+        written.is_ok()
     }
 }
 
@@ -79,21 +91,26 @@ fn load(file: &Path) -> (Paths, Option<String>) {
     }
 }
 
-/// The name of the initiator, and the port of the target, in a line.
+/// The name of the initiator, its user, and the port of the target, in a line.
 const INITIATOR: &str = "as=";
+const USER: &str = "user=";
 const AT: &str = "at=";
+/// The port of a session that has ended in good order, or has never logged in. Its ISID is kept: targets may have it registered.
+const NOWHERE: &str = "none";
 
-/// A line for each: twelve hexadecimal digits, the name of the initiator and the port of the target, and the path, with spaces
-/// between them. Lines of older versions have neither name nor port. What is over is left out.
+/// A line for each: twelve hexadecimal digits, the name of the initiator, the user, the port of the target, and the path, with
+/// spaces between them. Lines of older versions have the first and the last alone, and what they name has not ended.
 pub(super) fn written(paths: &Paths) -> String {
     let line = |path: &str, entry: &Entry| {
         let digits: String = entry.isid.iter().map(|byte| format!("{byte:02x}")).collect();
-        let word = |key: &str, value: &Option<String>| value.as_ref().map(|value| format!(" {key}{value}"));
-        let words = [word(INITIATOR, &entry.initiator), word(AT, &entry.at)].into_iter().flatten();
-        format!("{digits}{} {path}\n", words.collect::<String>())
+        let word = |key: &str, value: Option<&str>| value.map(|value| format!(" {key}{value}"));
+        let at = if entry.state == State::Ended { Some(NOWHERE) } else { entry.at.as_deref() };
+        let words =
+            [word(INITIATOR, entry.initiator.as_deref()), word(USER, entry.user.as_deref()), word(AT, at)];
+        format!("{digits}{} {path}\n", words.into_iter().flatten().collect::<String>())
     };
     let entries = paths.iter().flat_map(|(path, of)| of.all.iter().map(move |entry| (path, entry)));
-    let kept = entries.filter(|(_, entry)| entry.state != State::Ended);
+    let kept = entries.filter(|(_, entry)| entry.state != State::Ended || entry.initiator.is_some());
     kept.map(|(path, entry)| line(path, entry)).collect()
 }
 
@@ -106,7 +123,7 @@ pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
             continue;
         };
         let recorded = paths.entry(path.to_owned()).or_default();
-        if recorded.all.len() < MOST && !recorded.all.contains(&entry) {
+        if recorded.all.len() < MOST && !recorded.all.iter().any(|other| other.is_same(&entry)) {
             recorded.all.push(entry);
         }
     }
@@ -118,11 +135,13 @@ fn line(text: &str) -> Option<(Entry, &str)> {
     let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = is_plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
     let (initiator, rest) = word(INITIATOR, rest);
+    let (user, rest) = word(USER, rest);
     let (at, path) = word(AT, rest);
     let isid = number.to_be_bytes()[2..].try_into().ok()?;
-    // With a name and without a port it has never logged in.
-    let state = if initiator.is_some() && at.is_none() { State::Ended } else { State::Left };
-    Some((Entry { isid, initiator, at, state }, path))
+    // Without a port its port could not be recorded: it may have left something.
+    let state = if at.as_deref() == Some(NOWHERE) { State::Ended } else { State::Left };
+    let at = at.filter(|_| state == State::Left);
+    Some((Entry { isid, initiator, user, at, state, ..Entry::default() }, path))
 }
 
 /// A word with this key, if the text begins with one, and what follows.

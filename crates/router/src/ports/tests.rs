@@ -1,4 +1,5 @@
 use super::*;
+use initiator::Watch;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +18,7 @@ fn group(tag: u16) -> Result<Option<String>, Error> {
 }
 
 fn way(path: &str) -> Way<'_> {
-    Way { unit: "r1/a iqn.x:y 0 ", path }
+    Way { unit: "r1/a iqn.x:y 0 ", path, user: None }
 }
 
 fn on_core<T: Send + 'static, W: Future<Output = T> + 'static>(
@@ -48,15 +49,16 @@ impl Drop for Folder {
 async fn sessions(ports: &Arc<Ports>, paths: &[&str]) -> (Vec<Isid>, Vec<Isid>) {
     let (replaced, mut isids) = (RefCell::new(Vec::new()), Vec::new());
     for path in paths {
-        let way = Way { unit: path, path };
+        let way = Way { unit: path, path, user: None };
         let owes = ports.settle(way, LONG, async |old| {
             replaced.borrow_mut().push(old.isid);
             group(1)
         });
         assert_eq!(owes.await, Ok(false), "{path}");
-        let isid = ports.isid(way, NAME).await;
-        ports.is_at(way, isid, group(1).expect("a port")).await;
-        isids.push(isid);
+        let lease = ports.isid(way, NAME).await;
+        ports.moves(path, lease.isid(), group(1).expect("a port"), 0);
+        ports.save().await;
+        isids.push(lease.isid());
     }
     let mut replaced = replaced.into_inner();
     replaced.sort_unstable();
@@ -142,7 +144,7 @@ async fn session(
     login: Result<Option<String>, Error>,
 ) -> Result<Isid, Error> {
     assert!(!ports.settle(way(path), LONG, async |_| login.clone()).await?, "{path}");
-    Ok(ports.isid(way(path), NAME).await)
+    Ok(ports.isid(way(path), NAME).await.isid())
 }
 
 #[test]
@@ -156,7 +158,7 @@ fn a_path_whose_old_sessions_stay_is_not_opened() {
         assert_eq!(session(&ports, PATH, group(1)).await, Ok(OLD));
         let none = async |_: &Old| panic!("there is none");
         assert_eq!(ports.settle(way(BESIDE), LONG, none).await, Ok(false));
-        assert!(ports.isid(way(BESIDE), NAME).await != OLD, "each path has its own ISIDs");
+        assert!(ports.isid(way(BESIDE), NAME).await.isid() != OLD, "each path has its own ISIDs");
         assert!(!ports.reserve(BESIDE, OLD), "it is in use");
     });
 }
@@ -204,11 +206,124 @@ fn a_reset_ends_all_old_sessions_once_logins_had_time() {
     });
 }
 
+/// What a process that starts now finds of these sessions.
+fn after_restart(ports: &Ports) -> Ports {
+    let (paths, bad) = record::read(&record::written(&ports.lock()));
+    assert_eq!(bad, None);
+    Ports { paths: Mutex::new(paths), ..Ports::default() }
+}
+
 #[test]
-fn a_session_that_never_logged_in_has_left_nothing() {
+fn a_session_that_was_never_there_has_left_nothing() {
+    on_core(|| async {
+        let ports = Arc::new(Ports::default());
+        let lease = ports.isid(way(PATH), NAME).await;
+        let left = after_restart(&ports).left(way(PATH).unit);
+        assert_eq!(left.iter().map(|old| old.port()).collect::<Vec<_>>(), [None], "it may have logged in");
+        ports.is_not_there(way(PATH), lease.isid()).await;
+        assert!(after_restart(&ports).left(way(PATH).unit).is_empty());
+    });
+}
+
+#[test]
+fn a_session_without_a_recorded_port_has_left_something() {
     let (paths, bad) = record::read(&format!("800000000001 as={NAME} {PATH}\n"));
     let ports = Ports { paths: Mutex::new(paths), ..Ports::default() };
-    assert_eq!((ports.left(way(PATH).unit), bad), (Vec::new(), None));
+    let left = ports.left(way(PATH).unit);
+    assert_eq!((left.len(), bad), (1, None));
+    assert!(
+        left[0].is_ended_at(way(PATH), Some("group:1,iqn.x:y")) && !left[0].is_ended_at(way(BESIDE), None)
+    );
+}
+
+#[test]
+fn a_session_that_ended_in_good_order_has_left_nothing() {
+    for is_settled in [true, false] {
+        on_core(move || async move {
+            let ports = Arc::new(Ports::default());
+            let nexus = ports.nexus([0x80, 0, 0, 0, 0, 9]);
+            let lease = ports.isid(way(PATH), NAME).await;
+            ports.moves(PATH, lease.isid(), group(1).expect("a port"), nexus.id());
+            nexus.ended(is_settled);
+            let next = after_restart(&ports);
+            assert_eq!(next.left(way(PATH).unit).is_empty(), is_settled);
+            let isid = lease.isid();
+            assert!(ports.take(way(PATH), NAME).isid() != isid, "whoever had it logs in again with it");
+            drop(lease);
+            assert_eq!(ports.take(way(PATH), NAME).isid() == isid, is_settled);
+            assert_eq!(next.take(way(PATH), NAME).isid() == isid, is_settled, "targets may know it");
+        });
+    }
+}
+
+/// The ports of what a process that starts now finds.
+fn ports_left(ports: &Ports) -> Vec<Option<String>> {
+    after_restart(ports).left(way(PATH).unit).into_iter().map(|old| old.at).collect()
+}
+
+#[test]
+fn a_port_stays_recorded_while_commands_are_left_there() {
+    on_core(|| async {
+        let ports = Arc::new(Ports::default());
+        let nexus = ports.nexus([0x80, 0, 0, 0, 0, 9]);
+        let at = |tag| group(tag).expect("a port");
+        let lease = ports.isid(way(PATH), NAME).await;
+        ports.moves(PATH, lease.isid(), at(1), nexus.id());
+        nexus.logs_in_again(at(2), true).await;
+        nexus.logs_in_again(at(2), true).await;
+        assert_eq!(ports_left(&ports), [at(1), at(2)]);
+        nexus.logs_in_again(at(3), false).await;
+        assert_eq!(ports_left(&ports), [at(3)]);
+        nexus.logs_in_again(at(1), true).await;
+        nexus.ended(true);
+        assert!(ports_left(&ports).is_empty());
+    });
+}
+
+/// A target that has the user in the identity of a session ends none of another user.
+#[test]
+fn a_login_of_another_user_ends_no_old_session() {
+    for (user, is_ended) in [(Some("alice"), true), (Some("bob"), false), (None, false)] {
+        let line = format!("800000000001 as={NAME} user=alice at=group:1,iqn.x:y {PATH}\n");
+        let ports = Arc::new(Ports { paths: Mutex::new(record::read(&line).0), ..Ports::default() });
+        on_core(move || async move {
+            let way = Way { user, ..way(PATH) };
+            let settled = ports.settle(way, LONG, async |_| group(1)).await;
+            assert_eq!((settled.is_ok(), ports.left(way.unit).is_empty()), (is_ended, is_ended), "{user:?}");
+            assert_eq!(ports.settle(way, NO_WAIT, async |_| group(1)).await, Ok(!is_ended), "{user:?}");
+        });
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_tried_again() {
+    let folder = Folder::new("full");
+    let (file, parent) = (folder.0.join("r1.isids"), folder.0.clone());
+    on_core(move || async move {
+        let ports = Routers::kept_in(&parent).of("r1");
+        sessions(&ports, &[PATH]).await;
+        // A folder in place of the file cannot be replaced, whoever the user is.
+        fs::remove_file(&file).expect("the record");
+        fs::create_dir(&file).expect("a folder");
+        let lease = ports.isid(way(BESIDE), NAME).await;
+        assert!(!ports.writes().await);
+        fs::remove_dir(&file).expect("the folder");
+        ports.save().await;
+        let text = fs::read_to_string(&file).expect("the record");
+        let digits: String = lease.isid().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(text.contains(&digits), "{text}");
+    });
+}
+
+#[test]
+fn a_record_whose_lock_cannot_be_taken_stays_as_it_is() {
+    let folder = Folder::new("unlockable");
+    fs::create_dir(folder.0.join("r1.isids.lock")).expect("a folder");
+    let (file, at) = (folder.0.join("r1.isids"), folder.0.clone());
+    let text = format!("800000000001 {PATH}\n");
+    fs::write(&file, &text).expect("a record");
+    assert!(on_core(move || run(at, "r1")).1.is_empty(), "they may be alive");
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), text);
 }
 
 /// A login that stalls, or was given up, would end the session that has its ISID when it is carried out.
@@ -232,7 +347,7 @@ fn an_isid_that_another_path_logs_in_with_is_not_used() {
                 goes_on.send(()).expect("it waits");
                 assert_eq!(beside.await, Ok(false));
             }
-            assert_eq!(ports.isid(way(PATH), NAME).await == OLD, !is_given_up);
+            assert_eq!(ports.isid(way(PATH), NAME).await.isid() == OLD, !is_given_up);
             // Nothing is left to be replaced: nobody waits for who replaces it.
             for _ in 0..2 {
                 let none = async |_: &Old| panic!("there is none");
@@ -250,6 +365,6 @@ fn a_record_is_bounded_and_lines_that_are_none_are_left_out() {
     assert_eq!(paths[PATH].all.len(), MOST);
     let ports = Ports { paths: Mutex::new(paths), ..Ports::default() };
     ports.end(|_, _| true);
-    let isids: BTreeSet<Isid> = (0..2 * MOST).map(|_| ports.take(PATH, NAME)).collect();
+    let isids: BTreeSet<Isid> = (0..2 * MOST).map(|_| ports.take(way(PATH), NAME).isid()).collect();
     assert_eq!((isids.len(), ports.lock()[PATH].all.len()), (2 * MOST, MOST));
 }

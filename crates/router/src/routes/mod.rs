@@ -218,6 +218,11 @@ impl Routes {
         pair::leave(&pairs);
     }
 
+    /// Logs out of the sessions with upstreams, which live on the cores of the target: they have left nothing then.
+    pub fn part(&self) {
+        self.shared.ports.part(&self.cores);
+    }
+
     /// What is answered to a key of text requests in a session with this target, or in discovery.
     pub fn answer(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
         match target {

@@ -1,7 +1,7 @@
 //! One path of one core to a logical unit elsewhere: opened when it can be, and from then on kept by its session.
 
 use super::known::Known;
-use crate::ports::{self, Isid, Ports};
+use crate::ports::{self, Lease, Ports};
 use crate::swapped;
 use block::range::Ranges;
 use block::{Backend, Extent, Facts, Finished, Future, Queue};
@@ -27,7 +27,9 @@ pub struct Line {
     url: Url,
     lun: OnceLock<Arc<Lun>>,
     /// That of its session, where it is recorded.
-    isid: OnceLock<Isid>,
+    isid: OnceLock<Lease>,
+    /// The user of its sessions, as it is recorded.
+    user: OnceLock<Option<String>>,
     /// Why it is not open.
     obstacle: Mutex<Option<Error>>,
     /// It leads to another logical unit.
@@ -36,6 +38,19 @@ pub struct Line {
     is_new: AtomicBool,
     tell: flume::Sender<Event>,
     news: flume::Receiver<Event>,
+}
+
+/// The names of the logical unit and of a path to it in the record.
+struct Names {
+    unit: String,
+    path: String,
+    user: Option<String>,
+}
+
+impl Names {
+    fn way(&self) -> ports::Way<'_> {
+        ports::Way { unit: &self.unit, path: &self.path, user: self.user.as_deref() }
+    }
 }
 
 impl Line {
@@ -47,6 +62,7 @@ impl Line {
             url,
             lun: OnceLock::new(),
             isid: OnceLock::new(),
+            user: OnceLock::new(),
             obstacle: Mutex::default(),
             is_changed: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
@@ -83,16 +99,18 @@ impl Line {
     }
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
-        let mut options = self.url.options()?;
+        let options = self.url.options()?;
         let url = self.found(&options).await?;
         let target = url.target.as_deref().unwrap_or(&self.known.target);
+        self.user.get_or_init(|| ports::user(&options));
         let is_recorded = options.isid.is_none();
         let owes =
             is_recorded && self.settle(&url.at(target, None), &options).await.map_err(|e| url.explain(e))?;
-        if let (Some(ports), true) = (&self.known.ports, is_recorded) {
-            options.isid = Some(self.isid(ports, &options.initiator).await);
-        }
-        let session = Session::open(url.portal.clone(), target, options).await;
+        let ports = self.known.ports.as_ref().filter(|_| is_recorded);
+        let session = match ports {
+            Some(ports) => self.log_in(ports, &url, target, options).await,
+            None => Session::open(url.portal.clone(), target, options).await,
+        };
         let session = session.map_err(|e| url.explain(e))?;
         let events = session.events();
         // In a failover pair a session carries nothing before it is registered, and may not even hear of the capacity.
@@ -114,19 +132,50 @@ impl Line {
         self.url.lun.unwrap_or(self.known.lun)
     }
 
-    /// The names of the logical unit and of this path to it in the record.
-    fn way(&self) -> (String, String) {
+    /// A session that is recorded before it sends anything.
+    async fn log_in(
+        &self,
+        ports: &Arc<Ports>,
+        url: &Url,
+        target: &str,
+        mut options: Options,
+    ) -> Result<Session, Error> {
+        let names = self.names();
+        let way = names.way();
+        let isid = match self.isid.get() {
+            Some(lease) => lease.isid(),
+            None => {
+                let lease = ports.isid(way, &options.initiator).await;
+                self.isid.get_or_init(|| lease).isid()
+            }
+        };
+        let nexus = ports.nexus(isid);
+        options.isid = Some(isid);
+        options.watch = Some(nexus.clone());
+        let session = Session::open(url.portal.clone(), target, options).await;
+        match &session {
+            Ok(session) => {
+                nexus.is(session);
+                ports.is_at(way, isid, session).await;
+            }
+            Err(_) => ports.is_not_there(way, isid).await,
+        }
+        session
+    }
+
+    /// What the record calls it.
+    fn names(&self) -> Names {
         let Known { router, upstream, target, lun, .. } = &*self.known;
         let unit = format!("{router}/{upstream} {target} {lun} ");
         let path = format!("{unit}{}", self.place());
-        (unit, path)
+        Names { unit, path, user: self.user.get().cloned().flatten() }
     }
 
     /// Ends sessions that a router before this one left behind. True if the logical unit is to be reset over this path.
     async fn settle(&self, url: &Url, options: &Options) -> Result<bool, Error> {
         let Some(ports) = &self.known.ports else { return Ok(false) };
-        let (unit, path) = self.way();
-        let way = ports::Way { unit: &unit, path: &path };
+        let names = self.names();
+        let way = names.way();
         if options.late_writes == LateWrites::Risk {
             return ports.forget(way).await.map(|()| false);
         }
@@ -137,19 +186,8 @@ impl Line {
         ports.settle(way, options.timeouts.fast_io_fail, log_in).await
     }
 
-    /// The ISID of its session, whatever comes of it.
-    async fn isid(&self, ports: &Arc<Ports>, initiator: &str) -> Isid {
-        if let Some(isid) = self.isid.get() {
-            return *isid;
-        }
-        let (unit, path) = self.way();
-        let isid = ports.isid(ports::Way { unit: &unit, path: &path }, initiator).await;
-        *self.isid.get_or_init(|| isid)
-    }
-
     /// The logical unit in this session, of which no old session has anything left.
     async fn clean(&self, session: &Session, owes: bool) -> Result<Arc<Lun>, Error> {
-        self.is_at(session).await;
         let lun = self.recognised(session).await?;
         if owes {
             self.reset(&lun).await?;
@@ -157,18 +195,11 @@ impl Line {
         Ok(lun)
     }
 
-    /// Records at which port of the target the session is.
-    async fn is_at(&self, session: &Session) {
-        let (Some(ports), Some(isid)) = (&self.known.ports, self.isid.get()) else { return };
-        let (unit, path) = self.way();
-        ports.is_at(ports::Way { unit: &unit, path: &path }, *isid, session.facts().target_port()).await;
-    }
-
     /// Resets the logical unit: old sessions with it could not be replaced.
     async fn reset(&self, lun: &Lun) -> Result<(), Error> {
         let Some(ports) = &self.known.ports else { return Ok(()) };
-        let (unit, path) = self.way();
-        let Some(turn) = ports.turn(ports::Way { unit: &unit, path: &path }).await else { return Ok(()) };
+        let names = self.names();
+        let Some(turn) = ports.turn(names.way()).await else { return Ok(()) };
         let why = "a router before this one may have left writes at another portal group";
         if late::reset(lun.session(), lun.address(), why).await.is_some() {
             turn.has_ended().await;
@@ -301,13 +332,7 @@ async fn keep(line: Weak<Line>) {
         .await;
         let Some(line) = line.upgrade() else { return };
         match event {
-            Ok(Some(event)) => {
-                // A redirection or a change of the target may have led it to another portal group.
-                if let (Event::Connected, Some(lun)) = (&event, line.lun()) {
-                    line.is_at(lun.session()).await;
-                }
-                line.heed(event);
-            }
+            Ok(Some(event)) => line.heed(event),
             Ok(None) => line.look_again().await,
             Err(_) => return,
         }
