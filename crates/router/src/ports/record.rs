@@ -57,12 +57,14 @@ impl Record {
         (Record { file, _lock: None, is_left_alone: true, writing: Mutex::default() }, Paths::new())
     }
 
-    /// Writes what `text` returns when it is this write's turn; false if that fails. `is_again`: the log has said so.
-    pub(super) fn save(&self, text: impl FnOnce() -> String, is_again: bool) -> bool {
+    /// Writes what `text` returns when it is this write's turn, if there is anything to write; false if that fails. `is_again`:
+    /// the log has said so.
+    pub(super) fn save(&self, text: impl FnOnce() -> Option<String>, is_again: bool) -> bool {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = text();
-        let written =
-            if self.is_left_alone { Ok(()) } else { target::replace_file(&self.file, text.as_bytes()) };
+        let written = match text().filter(|_| !self.is_left_alone) {
+            Some(text) => target::replace_file(&self.file, text.as_bytes()),
+            None => Ok(()),
+        };
         match &written {
             Err(e) if !is_again => {
                 warn(&self.file, &e.to_string(), "look at the space and the permissions of the folder");
