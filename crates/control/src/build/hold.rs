@@ -7,13 +7,12 @@
 use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{Lun, Source, one_name};
 use crate::{Cause, Problem, create_folder, identity, io_text};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use target::lock_file::{self, LockFile};
+use target::lock_file::{self, LockFile, has_no_locks};
 
 /// Nobody writes more into the file of a hold.
 const MAX_TEXT_BYTES: u64 = 16 << 10;
@@ -53,6 +52,7 @@ impl Holds {
         let hold = match LockFile::lock(&wanted.path) {
             Ok(Some(lock)) => Arc::new(Hold { path: wanted.path.clone(), lock }),
             Ok(None) => return Err(wanted.refused(place)),
+            // Any other fault may end by itself, and another server could have the lock by then.
             Err(e) if has_no_locks(&e) => {
                 tracing::warn!("{}", wanted.unlocked(&e));
                 return Ok(None);
@@ -112,13 +112,6 @@ pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<S
         }
     }
     Ok(notes)
-}
-
-/// The file system offers no locks. The disk is served with a warning then; any other fault may end by itself, and another
-/// server could have the lock by then.
-fn has_no_locks(e: &io::Error) -> bool {
-    let errors = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS];
-    e.raw_os_error().is_some_and(|code| errors.contains(&Errno::from_raw_os_error(code)))
 }
 
 /// Looks whether a file could be made and locked in this folder, which may not be there yet.
@@ -360,8 +353,6 @@ mod tests {
             "{}",
             problem.what
         );
-        let unsupported = io::Error::from_raw_os_error(Errno::NOLCK.raw_os_error());
-        assert!(has_no_locks(&unsupported) && !has_no_locks(&io::Error::other("none")));
     }
 
     #[test]
