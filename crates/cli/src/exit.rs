@@ -42,7 +42,10 @@ pub enum Exit {
 /// All of them, as they are told to people.
 pub const TABLE: [(Exit, &str); 14] = [
     (Exit::General, "anything else went wrong"),
-    (Exit::Unreachable, "the target or server cannot be reached, or the connection was lost"),
+    (
+        Exit::Unreachable,
+        "the target or server cannot be reached or is not available, or the connection was lost",
+    ),
     (Exit::Refused, "the target refused the login"),
     (Exit::Invalid, "a URL or an argument is wrong"),
     (Exit::TimedOut, "time-out"),
