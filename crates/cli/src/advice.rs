@@ -41,7 +41,7 @@ pub fn of_limits(e: &std::io::Error) -> &'static str {
     // An error that was put into words has its number there alone.
     let has_no_descriptor = |text: &str| ["(os error 24)", "(os error 23)"].iter().any(|n| text.contains(n));
     if net::descriptors::is_exhausted(e) || has_no_descriptor(&e.to_string()) {
-        return "raise the limit on open files: ulimit -n, or LimitNOFILE= of a service";
+        return net::descriptors::HINT;
     }
     "look at the limits of this process: ulimit -a"
 }

@@ -78,6 +78,13 @@ impl fmt::Display for TargetPort {
     }
 }
 
+/// An ISID from its twelve hexadecimal digits.
+pub fn parse_isid(digits: &str) -> Option<[u8; 6]> {
+    let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = is_plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
+    number.to_be_bytes()[2..].try_into().ok()
+}
+
 /// An ISID of the random format (RFC 7143 section 11.12.5).
 pub fn new_isid() -> [u8; 6] {
     let mut isid = [0; 6];

@@ -30,7 +30,7 @@ mod url;
 pub mod waits;
 
 pub use command::{Command, Completion, Direction, Finished, MAX_CDB_LEN};
-pub use connect::new_isid;
+pub use connect::{new_isid, parse_isid};
 pub use discovery::{Discovery, discover};
 pub use error::{Details, Error, Kind};
 pub use lun::{Lun, Properties, identity, inspect, is_named, naa, name_of, properties};

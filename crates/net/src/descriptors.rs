@@ -13,6 +13,9 @@ const SPARE: usize = 4;
 /// No process needs more; children that close all of theirs one by one would take long.
 const MOST: u64 = 1 << 20;
 
+/// What to do when no descriptor is left.
+pub const HINT: &str = "raise the limit on open files: ulimit -n, or LimitNOFILE= of a service";
+
 static SPARES: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
 /// Raises the soft limit of this process to the hard one.

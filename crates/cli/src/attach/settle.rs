@@ -246,7 +246,7 @@ async fn log_in(left: &[Owed], own: &[Reached], limit: Duration) -> (Vec<Reached
 async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
     let bad =
         || Error::new(Kind::Invalid, format!("the record has the ISID \"{}\"", session.isid.escape_debug()));
-    let isid = isid_of(&session.isid).ok_or_else(bad)?;
+    let isid = initiator::parse_isid(&session.isid).ok_or_else(bad)?;
     let port = OldPort { initiator: session.initiator.as_deref(), isid };
     let opened = async {
         let session = late::log_in(&url, port).await?;
@@ -258,11 +258,6 @@ async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
     };
     let lun = compio::time::timeout(limit, opened).await.map_err(late)??;
     Ok(Reached { url, lun })
-}
-
-fn isid_of(digits: &str) -> Option<[u8; 6]> {
-    let number = u64::from_str_radix(digits, 16).ok()?;
-    number.to_be_bytes().strip_prefix(&[0, 0])?.try_into().ok()
 }
 
 #[cfg(test)]

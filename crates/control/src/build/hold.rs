@@ -185,10 +185,7 @@ impl Wanted {
         let folder = self.path.parent().unwrap_or(&self.path).display();
         let what = format!("{} cannot be locked against other servers: {}", self.what, io_text(e));
         if net::descriptors::is_exhausted(e) {
-            return Problem::new(
-                what,
-                "raise the limit on open files: ulimit -n, or LimitNOFILE= of a service",
-            );
+            return Problem::new(what, net::descriptors::HINT);
         }
         Problem::new(
             what,

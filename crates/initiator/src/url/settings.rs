@@ -277,10 +277,7 @@ impl Row {
 
 /// Six bytes (RFC 7143 section 11.12.5).
 fn isid(value: &str) -> Option<[u8; 6]> {
-    let digits = value.strip_prefix("0x").unwrap_or(value);
-    let plain = digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    let n = plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
-    n.to_be_bytes()[2..].try_into().ok()
+    crate::parse_isid(value.strip_prefix("0x").unwrap_or(value))
 }
 
 fn flag(value: &str) -> Option<bool> {

@@ -134,12 +134,10 @@ pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
 
 fn line(text: &str) -> Option<(Entry, &str)> {
     let (digits, rest) = text.split_once(' ')?;
-    let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = is_plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
+    let isid = initiator::parse_isid(digits)?;
     let (initiator, rest) = word(INITIATOR, rest);
     let (user, rest) = word(USER, rest);
     let (at, path) = word(AT, rest);
-    let isid = number.to_be_bytes()[2..].try_into().ok()?;
     // Without a port its port could not be recorded: it may have left something.
     let state = if at.as_deref() == Some(NOWHERE) { State::Ended } else { State::Left };
     let at = at.filter(|_| state == State::Left);
