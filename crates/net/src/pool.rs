@@ -134,7 +134,7 @@ struct Share {
     promised: AtomicUsize,
 }
 
-/// Who counts a buffer, besides its share.
+/// The counts that a buffer is part of, besides that of its share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// The owner and the account.

@@ -81,7 +81,7 @@ impl Content {
 pub(super) enum Replayed {
     /// Its write is done.
     Done { offset: u64, len: usize },
-    /// The medium does not take it, and has the old blocks: the host was not told that it is done.
+    /// The medium does not take it, and has the old blocks: its host got no GOOD.
     Undone { offset: u64, len: usize, error: io::ErrorKind },
     /// The medium has changed since. The record is here.
     Aside { offset: u64, len: usize, path: PathBuf },

@@ -79,7 +79,7 @@ pub(super) fn of_busy(number: u64) -> Option<String> {
     of_disk.into_iter().next().or_else(swap)
 }
 
-/// Where a block device, or a partition of it, is mounted for writing: who reads the device reads a disk that changes.
+/// Where a block device, or a partition of it, is mounted for writing: a reader of the device reads a disk that changes.
 pub fn mounted_for_writing(device: &Path) -> Option<String> {
     let found = fs::metadata(device).ok().filter(|found| found.file_type().is_block_device())?;
     let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));

@@ -35,7 +35,7 @@ pub struct Disk {
 }
 
 /// Opens the disk, inside an event loop. Where there are several paths, one that works is enough; the others
-/// are tried again and again. `missing` is told of each try that fails. Each session is in the record before it is used.
+/// are tried again and again. `missing` gets the error of each try. Each session is in the record before it is used.
 ///
 /// # Errors
 /// Those of the first path that fails, when none can be opened; when the paths lead to different logical units.

@@ -37,7 +37,7 @@ impl<S: Server> Running for Desk<S> {
     fn ask(&self, request: Request) -> Response {
         let (reply, answer) = channel();
         tell(&self.events, Event::Asked(request, reply));
-        // Who asks knows how long to wait. The main thread does what it was asked for, however late.
+        // The client knows how long to wait. The main thread does what it was asked for, however late.
         answer.recv().unwrap_or_else(|_| ends().into())
     }
 }

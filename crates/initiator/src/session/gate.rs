@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Ends when commands may go out on a new connection. After an error it is given up, and another one is made.
 pub type Admission = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
-/// Is asked after each login of a session, before a command goes out. Who keeps a record of where the commands of a session may
-/// be needs it: a record that is written later lacks the commands that were sent before.
+/// Is asked after each login of a session, before a command goes out. A record of where the commands of a session
+/// may be needs it: one that is written later lacks the commands that were sent before.
 pub trait Gate: Send + Sync {
     /// The session has logged in there. `has_orphans`: commands wait that the target may still carry out, over a connection
     /// that was lost before.

@@ -144,7 +144,7 @@ struct Shared {
 #[derive(Default)]
 struct Listeners {
     events: Mutex<Vec<flume::Sender<Event>>>,
-    /// Who is asked before commands go out on a new connection.
+    /// What is asked before commands go out on a new connection.
     gate: OnceLock<Arc<dyn Gate>>,
 }
 

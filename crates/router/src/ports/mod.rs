@@ -602,7 +602,7 @@ impl Recorded {
     }
 }
 
-/// Old sessions are being replaced over a path. Who does it may give up.
+/// Old sessions are being replaced over a path. The task that does it may give up.
 struct Replacing<'a> {
     ports: &'a Ports,
     path: &'a str,

@@ -146,7 +146,7 @@ fn take(file: &File, is_ofd: bool, (kind, start, len): Foreign) {
     fcntl(file, how).expect("locked");
 }
 
-/// Who is refused: a reader, a writer.
+/// Whether a reader and a writer are refused.
 fn refused(scratch: &Scratch) -> (bool, bool) {
     let refused = |purpose| is_in_use(try_it(&scratch.open(), purpose));
     (refused(Use::Read), refused(Use::Write))
