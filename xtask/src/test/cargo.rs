@@ -20,6 +20,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// More failures than this are no accident of a busy machine.
 const FEW: usize = 5;
+/// Failures that the summary names.
+const NAMED: usize = 20;
 
 /// Runs `cargo test SELECTION -- OPTIONS` with `LUNAR_BIN` set. Tests that say `skipped: ...` count as
 /// skipped. Few that fail are run once more, each by itself, and so are programs that died: those that pass then are
@@ -44,7 +46,7 @@ pub fn test_with(variables: &[(&str, &OsStr)], selection: &[&str], options: &[&s
         return Ok(Report { step: Step::Ok, tally, told });
     }
     tally.failed = tally.failed.max(1); // it may not even have compiled
-    Ok(Report { step: Step::Failed("cargo test".into()), tally, told })
+    Ok(Report { step: Step::Failed(named(&output)), tally, told })
 }
 
 /// What is known of the failures: a name, and what was said.
@@ -58,6 +60,17 @@ fn stories(Output { failures, deaths, .. }: &Output) -> String {
 fn names(Output { failures, deaths, .. }: &Output) -> Vec<&str> {
     let failures = failures.iter().map(|failure| failure.name.as_str());
     failures.chain(deaths.iter().map(|death| death.selection.as_str())).collect()
+}
+
+/// The failures in one line, for the end of the summary: a log is often cut to its end.
+fn named(output: &Output) -> String {
+    let names = names(output);
+    if names.is_empty() {
+        return "cargo test".into();
+    }
+    let more = names.len().saturating_sub(NAMED);
+    let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{}{rest}", names[..names.len() - more].join(", "))
 }
 
 /// Whether there is something to run again: not much, and all that failed is known.
@@ -197,7 +210,21 @@ fn lines(from: impl Read) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::output::Failure;
     use super::*;
+
+    #[test]
+    fn failures_of_a_step_are_named_up_to_a_limit() {
+        let failure = |n: usize| Failure { name: format!("t{n}"), said: Vec::new() };
+        let output = |n: usize| {
+            let mut output = Output::default();
+            output.failures.extend((0..n).map(failure));
+            output
+        };
+        assert_eq!(named(&output(0)), "cargo test");
+        assert_eq!(named(&output(2)), "t0, t1");
+        assert!(named(&output(NAMED + 3)).ends_with("t19 and 3 more"));
+    }
 
     #[test]
     fn what_hangs_is_ended_and_the_rest_goes_on() {
